@@ -18,7 +18,7 @@ SKIPPED = 77  # Meson's exit status for a skipped test
 
 CPP = ("*.hpp", "*.cpp")
 SOURCES = CPP + ("*.py", "*.sh", "*.ini", "*meson.build", "meson_options.txt", "dev", ".ci/run")
-SEGMENT = ("lib/shm/segment*.cpp",)
+SEGMENT = ("lib/shm/segment*.cpp", "lib/shm/segment_object.hpp")
 NOWHERE = ()
 
 # (pattern, the only files that may contain it, what to do instead)

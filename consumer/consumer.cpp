@@ -1,0 +1,392 @@
+#include "rollring/consumer.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fault_point.hpp"
+#include "journal.hpp"
+#include "lane_feed.hpp"
+#include "liveness.hpp"
+#include "ring_map.hpp"
+
+namespace rollring {
+namespace {
+
+constexpr std::uint64_t turn_bytes = 64 << 10;     // what a lane may deliver before the next one
+constexpr std::int64_t look_busy_ns = 50'000'000;  // between looks for deaths under traffic
+constexpr std::int64_t look_idle_ns = 1'000'000;   // and when nothing arrives
+constexpr std::int64_t look_everywhere_ns = 1'000'000'000;
+constexpr std::uint32_t polls_per_clock = 256;
+constexpr int torn_max = 64;  // in one poll: a producer of rubbish must not keep us from the others
+constexpr std::size_t events_max = 1024;
+
+}  // namespace
+
+std::string_view name(Event::Kind kind) {
+    switch (kind) {
+        case Event::Kind::producer_joined:
+            return "producer_joined";
+        case Event::Kind::producer_closed:
+            return "producer_closed";
+        case Event::Kind::producer_lost:
+            return "producer_lost";
+        case Event::Kind::quarantined:
+            return "quarantined";
+        case Event::Kind::torn:
+            return "torn";
+    }
+    return "unknown";
+}
+
+struct Consumer::Impl {
+    RingMap map;
+    ConsumerOptions options;
+    LifeLock life;
+    Mapping all;           // the whole ring, read-only
+    Mapping reader_pages;  // ours to write
+    std::uint64_t generation = fork_generation();
+    std::vector<std::optional<LaneFeed>> feeds;  // by lane; stays for records still held
+    std::vector<std::uint32_t> active;           // lanes to poll
+    std::size_t turn = 0;
+    std::uint64_t turn_left = turn_bytes;
+    std::uint32_t arrivals_seen = 0;
+    std::uint32_t polls = 0;
+    std::int64_t looked_ns = 0;
+    std::int64_t looked_everywhere_ns = 0;
+    std::deque<Event> events;
+    ConsumerStats stats{};
+    ConsumerStats before{};  // counters in the segment when we came
+    std::uint64_t quarantines = 0;
+
+    Impl(RingMap ring, const ConsumerOptions& given, LifeLock lock, Mapping everything, Mapping own)
+        : map(std::move(ring)),
+          options(given),
+          life(std::move(lock)),
+          all(std::move(everything)),
+          reader_pages(std::move(own)),
+          feeds(map.geometry().lane_count) {}
+
+    [[nodiscard]] ReaderControl& control() const { return reader_pages.at<ReaderControl>(0); }
+    [[nodiscard]] bool usable() const { return generation == fork_generation(); }
+    [[nodiscard]] Journal<NativePlatform> journal() const;
+
+    Result<void> start();
+    Result<void> recover();
+    Result<void> look_around();
+    Result<void> open_lane(std::uint32_t lane);
+    void retire_ended();
+    void tell(Event event);
+    Poll poll(Record& record);
+    void count(const Record& record);
+    [[nodiscard]] ConsumerStats totals() const;
+};
+
+Journal<NativePlatform> Consumer::Impl::journal() const {
+    const Geometry& geometry = map.geometry();
+    ReaderControl& own = control();
+    auto* entries =
+        &reader_pages.at<JournalEntry>(geometry.journal_offset() - geometry.reader_offset());
+    return {own.journal_count,
+            own.journal_step,
+            own.last_acked_step,
+            {entries},
+            geometry.journal_records};
+}
+
+Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& options) {
+    const Deadline deadline = Deadline::after_ms(options.attach_timeout_ms);
+    auto map = RingMap::attach(ring, deadline);
+    if (!map) return std::unexpected(map.error());
+    const Segment& segment = map->segment();
+    std::optional<LifeLock> seat;
+    for (;;) {
+        auto lock = LifeLock::take(segment.fd(), LifeByte::consumer());
+        if (!lock) return std::unexpected(lock.error());
+        seat = std::move(*lock);
+        if (seat) break;
+        if (deadline.passed()) {
+            return std::unexpected(Error{
+                Errc::busy, 0,
+                fmt::format("ring {} has a live consumer (pid {}); one ring has one consumer: stop "
+                            "it, or use several rings and ShardedProducer",
+                            segment.name(), peek(map->control().pid))});
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const Geometry& geometry = map->geometry();
+    auto all = segment.map(0, geometry.segment_bytes(), false);
+    if (!all) return std::unexpected(all.error());
+    auto own = segment.map(geometry.reader_offset(),
+                           geometry.owners_offset() - geometry.reader_offset(), true);
+    if (!own) return std::unexpected(own.error());
+    auto impl = std::make_unique<Impl>(std::move(*map), options, std::move(*seat), std::move(*all),
+                                       std::move(*own));
+    if (auto started = impl->start(); !started) return std::unexpected(started.error());
+    return Consumer(std::move(impl));
+}
+
+Result<void> Consumer::Impl::start() {
+    ReaderControl& own = control();
+    if (std::thread::hardware_concurrency() < 2) options.spin_us = 0;
+    before = totals();
+    poke(own.pid, static_cast<std::uint32_t>(getpid()));
+    poke(own.attached_ns, monotonic_ns());
+    publish(own.epoch, peek(own.epoch) + 1);
+    return recover();
+}
+
+// Takes over every lane that holds something or has a producer, then replays the journal.
+Result<void> Consumer::Impl::recover() {
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        const ReaderEntry& entry = map.entry(lane);
+        const bool holds = observe(map.owner(lane).tail) != observe(entry.head);
+        const bool taken = observe(map.owner(lane).epoch) != observe(entry.retired_epoch);
+        if (!holds && !taken) continue;
+        if (auto opened = open_lane(lane); !opened) return opened;
+    }
+    FAULT_POINT("recover.before_journal");
+    journal().recover([&](const JournalEntry& entry) {
+        if (entry.lane >= feeds.size() || !feeds[entry.lane]) return;
+        const Span span{entry.position, std::uint64_t{entry.lines} * line_bytes};
+        if (span.position + span.bytes > feeds[entry.lane]->tail_bound()) return;
+        feeds[entry.lane]->mark(span);
+    });
+    return {};
+}
+
+Result<void> Consumer::Impl::open_lane(std::uint32_t lane) {
+    auto feed = LaneFeed::open(map, all, reader_pages, lane);
+    if (!feed) return std::unexpected(feed.error());
+    feeds[lane].emplace(std::move(*feed));
+    active.push_back(lane);
+    if (feeds[lane]->active()) tell(feeds[lane]->event(Event::Kind::producer_joined));
+    return {};
+}
+
+void Consumer::Impl::tell(Event event) {
+    if (events.size() == events_max) {
+        events.pop_front();
+        stats.events_missed++;
+    }
+    if (event.kind == Event::Kind::producer_joined) stats.producers_joined++;
+    events.push_back(std::move(event));
+}
+
+// New producers and dead ones. A few hundred ns per active lane.
+Result<void> Consumer::Impl::look_around() {
+    looked_ns = monotonic_ns();
+    const std::uint32_t arrivals = map.consumer_bell().arrivals.load();
+    // A producer may die between taking a lane and saying so: look without being asked, too.
+    const bool look_everywhere =
+        arrivals != arrivals_seen || looked_ns - looked_everywhere_ns > look_everywhere_ns;
+    if (look_everywhere) looked_everywhere_ns = looked_ns;
+    arrivals_seen = arrivals;
+    retire_ended();
+    for (std::uint32_t lane = 0; look_everywhere && lane < feeds.size(); lane++) {
+        if (observe(map.owner(lane).epoch) == observe(map.entry(lane).retired_epoch)) continue;
+        if (!feeds[lane]) {
+            if (auto opened = open_lane(lane); !opened) return opened;
+        } else if (!feeds[lane]->active()) {
+            feeds[lane]->begin_epoch();
+            if (std::ranges::find(active, lane) == active.end()) active.push_back(lane);
+            tell(feeds[lane]->event(Event::Kind::producer_joined));
+        }
+    }
+    return {};
+}
+
+void Consumer::Impl::retire_ended() {
+    std::erase_if(active, [&](std::uint32_t lane) {
+        LaneFeed& feed = *feeds[lane];
+        // Death first, then the tail: what it committed before it died is still to come.
+        if (!feed.active()) return feed.drained();
+        if (!feed.ended(map) || !feed.drained()) return false;
+        tell(feed.retire(map));
+        return true;
+    });
+    if (turn >= active.size()) turn = 0;
+}
+
+Poll Consumer::Impl::poll(Record& record) {
+    if (!usable()) return Poll::closed;
+    const bool arrived = map.consumer_bell().arrivals.load() != arrivals_seen;
+    const bool due = ++polls % polls_per_clock == 0 && monotonic_ns() - looked_ns > look_busy_ns;
+    if (arrived || due) static_cast<void>(look_around());
+    int torn = 0;
+    for (std::size_t tried = 0; tried < active.size();) {
+        LaneFeed& feed = *feeds[active[turn]];
+        switch (feed.next(record, map.schema())) {
+            case LaneFeed::Feed::record:
+                count(record);
+                if (record.ref.bytes() < turn_left) {
+                    turn_left -= record.ref.bytes();
+                } else {
+                    turn = turn + 1 < active.size() ? turn + 1 : 0;
+                    turn_left = turn_bytes;
+                }
+                return Poll::record;
+            case LaneFeed::Feed::torn:
+                tell(feed.event(Event::Kind::torn));
+                if (++torn < torn_max) continue;
+                break;
+            case LaneFeed::Feed::quarantined:
+                quarantines++;
+                tell(feed.event(Event::Kind::quarantined));
+                break;
+            case LaneFeed::Feed::empty:
+                break;
+        }
+        turn = turn + 1 < active.size() ? turn + 1 : 0;
+        turn_left = turn_bytes;
+        tried++;
+    }
+    if (monotonic_ns() - looked_ns > look_idle_ns) static_cast<void>(look_around());
+    return Poll::empty;
+}
+
+void Consumer::Impl::count(const Record& record) {
+    stats.records++;
+    stats.tokens += record.view.n_tokens();
+    stats.bytes += record.ref.bytes();
+    stats.redelivered += record.redelivered ? 1 : 0;
+}
+
+// The counters in the segment, of all consumers so far.
+ConsumerStats Consumer::Impl::totals() const {
+    ConsumerStats sum{};
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        const ReaderEntry& entry = map.entry(lane);
+        sum.released += peek(entry.released);
+        sum.lost += peek(entry.lost);
+        sum.duplicates += peek(entry.duplicates);
+        sum.torn += peek(entry.torn);
+        sum.producers_lost += peek(entry.producers_lost);
+        sum.producers_closed += peek(entry.producers_closed);
+        sum.dropped_bytes += peek(entry.dropped_bytes);
+    }
+    return sum;
+}
+
+Consumer::Consumer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Consumer::Consumer(Consumer&&) noexcept = default;
+Consumer& Consumer::operator=(Consumer&&) noexcept = default;
+Consumer::~Consumer() = default;
+
+Poll Consumer::poll(Record& record) {
+    return impl_->poll(record);
+}
+
+Poll Consumer::wait(Record& record, Deadline deadline) {
+    Bell& bell = impl_->map.consumer_bell();
+    NativeBell core = bell_of(bell);
+    std::int64_t spin_until = monotonic_ns() + impl_->options.spin_us * 1000;
+    for (;;) {
+        Poll got = impl_->poll(record);
+        if (got != Poll::empty) return got;
+        const std::int64_t now = monotonic_ns();
+        if (deadline.at_ns <= now) return Poll::timed_out;
+        if (now < spin_until) {
+            for (int i = 0; i < 16; i++) spin_pause();
+            continue;
+        }
+        const std::uint32_t seen = core.prepare();
+        got = impl_->poll(record);
+        if (got == Poll::empty) futex_sleep(bell.sequence, seen, deadline);
+        core.cancel();
+        if (got != Poll::empty) return got;
+        spin_until = 0;
+    }
+}
+
+void Consumer::release(const RecordRef& record) {
+    if (!impl_->usable()) return;
+    ROLLRING_ASSERT(record.lane < impl_->feeds.size() && impl_->feeds[record.lane],
+                    fmt::format("lane {}", record.lane));
+    FAULT_POINT("release.before");
+    impl_->feeds[record.lane]->release({record.position, record.bytes()});
+    FAULT_POINT("release.after");
+    ring_bell(impl_->map.lane_bell(record.lane));
+}
+
+Result<void> Consumer::release_all(std::span<const RecordRef> records, std::int64_t step) {
+    Impl& impl = *impl_;
+    if (!impl.usable()) return {};
+    auto journal = impl.journal();
+    if (records.size() > journal.entries_max()) {
+        return std::unexpected(
+            Error{Errc::journal_full, 0,
+                  fmt::format("{} records in one acknowledgement, the ring's journal holds {}: "
+                              "create it with a larger --journal-records",
+                              records.size(), journal.entries_max())});
+    }
+    std::vector<JournalEntry> entries;
+    entries.reserve(records.size());
+    std::vector<std::uint64_t> released(impl.feeds.size());
+    for (const RecordRef& record : records) {
+        entries.push_back({record.position, record.lane, record.lines});
+        released[record.lane]++;
+    }
+    FAULT_POINT("ack.before_journal");
+    journal.release_all(entries, step, [&](const JournalEntry& entry) {
+        FAULT_POINT("ack.while_marking");
+        impl.feeds[entry.lane]->mark({entry.position, std::uint64_t{entry.lines} * line_bytes});
+    });
+    FAULT_POINT("ack.before_settle");
+    for (std::uint32_t lane = 0; lane < released.size(); lane++) {
+        if (released[lane] == 0) continue;
+        impl.feeds[lane]->settle(released[lane]);
+        ring_bell(impl.map.lane_bell(lane));
+    }
+    add(impl.control().batches_acked, std::uint64_t{1});
+    return {};
+}
+
+std::uint64_t Consumer::journal_records() const {
+    return impl_->map.geometry().journal_records;
+}
+std::int64_t Consumer::last_acked_step() const {
+    return peek(impl_->control().last_acked_step);
+}
+std::int64_t Consumer::policy_version() const {
+    return peek(impl_->map.policy().version);
+}
+const Schema& Consumer::schema() const {
+    return impl_->map.schema();
+}
+
+bool Consumer::next_event(Event& event) {
+    if (impl_->events.empty()) return false;
+    event = std::move(impl_->events.front());
+    impl_->events.pop_front();
+    return true;
+}
+
+std::uint32_t Consumer::producers_active() const {
+    std::uint32_t count = 0;
+    for (const std::uint32_t lane : impl_->active) count += impl_->feeds[lane]->active() ? 1 : 0;
+    return count;
+}
+
+ConsumerStats Consumer::stats() const {
+    const ConsumerStats now = impl_->totals();
+    const ConsumerStats& before = impl_->before;
+    ConsumerStats stats = impl_->stats;
+    stats.released = now.released - before.released;
+    stats.lost = now.lost - before.lost;
+    stats.duplicates = now.duplicates - before.duplicates;
+    stats.torn = now.torn - before.torn;
+    stats.producers_lost = now.producers_lost - before.producers_lost;
+    stats.producers_closed = now.producers_closed - before.producers_closed;
+    stats.dropped_bytes = now.dropped_bytes - before.dropped_bytes;
+    stats.quarantines = impl_->quarantines;
+    return stats;
+}
+
+}  // namespace rollring

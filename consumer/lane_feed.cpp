@@ -1,0 +1,171 @@
+#include "lane_feed.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "fault_point.hpp"
+
+namespace rollring {
+
+LaneFeed::LaneFeed(std::uint32_t lane, NativeReader reader, Mapping bits, const std::byte* data,
+                   const LaneOwner& owner, ReaderEntry& entry)
+    : lane_(lane),
+      reader_(reader),
+      bits_(std::move(bits)),
+      data_(data),
+      owner_(&owner),
+      entry_(&entry) {}
+
+Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
+                                const Mapping& reader_pages, std::uint32_t lane) {
+    const Geometry& geometry = map.geometry();
+    auto bits = map.segment().map(geometry.bits_offset(lane), geometry.bits_bytes(), true);
+    if (!bits) return std::unexpected(bits.error());
+    auto& entry = reader_pages.at<ReaderEntry>(
+        geometry.entries_offset() - geometry.reader_offset() + lane * sizeof(ReaderEntry));
+    std::byte* data = segment.data() + geometry.data_offset(lane);
+    const LaneOwner& owner = map.owner(lane);
+    NativeReader reader(owner.tail, entry.head, entry.cursor,
+                        &bits->at<std::atomic<std::uint64_t>>(0), NativePlatform::Frames{data},
+                        geometry.lane_bytes);
+    LaneFeed feed(lane, reader, std::move(*bits), data, owner, entry);
+    feed.lane_bytes_ = geometry.lane_bytes;
+    feed.recover();
+    feed.begin_epoch();
+    return feed;
+}
+
+void LaneFeed::recover() {
+    const bool sound = reader_.recover();
+    recovered_tail_ = observe(owner_->tail);
+    delivered_at_attach_ = peek(entry_->delivered);
+    const auto reason = static_cast<Quarantine>(observe(entry_->quarantine));
+    if (!sound) {
+        static_cast<void>(quarantine(Quarantine::bad_tail, "positions contradict each other"));
+    } else if (reason != Quarantine::none) {
+        static_cast<void>(quarantine(reason, "an earlier consumer found it damaged"));
+    }
+}
+
+void LaneFeed::begin_epoch() {
+    const std::uint32_t epoch = observe(owner_->epoch);
+    if (epoch == peek(entry_->retired_epoch) || epoch == epoch_) return;
+    epoch_ = epoch;
+    active_ = true;
+    epoch_records_ = 0;
+}
+
+LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
+    quarantined_ = true;
+    problem_ = std::move(why);
+    publish(entry_->quarantine, static_cast<std::uint32_t>(reason));
+    return Feed::quarantined;
+}
+
+// Sequences grow by one per epoch. False if the frame claims what cannot be.
+bool LaneFeed::in_sequence(const Frame& frame) {
+    if (frame.lane != lane_ || frame.epoch > observe(owner_->epoch)) return false;
+    if (frame.epoch < last_epoch_) return false;
+    if (!baseline_) {
+        next_sequence_ = frame.sequence;
+    } else if (frame.epoch != last_epoch_) {
+        next_sequence_ = 0;
+    }
+    if (frame.sequence > next_sequence_) add(entry_->lost, frame.sequence - next_sequence_);
+    // What a predecessor released is passed over, and leaves holes that mean nothing.
+    baseline_ = frame.position >= delivered_at_attach_;
+    last_epoch_ = frame.epoch;
+    return true;
+}
+
+LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
+    if (quarantined_) return Feed::empty;
+    Frame frame;
+    for (;;) {
+        switch (reader_.poll(frame)) {
+            case LanePoll::record:
+                break;
+            case LanePoll::empty:
+                return Feed::empty;
+            case LanePoll::bad_tail:
+                return quarantine(Quarantine::bad_tail, "its tail is impossible");
+            case LanePoll::bad_frame:
+                return quarantine(Quarantine::bad_frame,
+                                  fmt::format("no frame at position {}", reader_.read_position()));
+        }
+        const Span span{frame.position, frame.bytes};
+        if (!in_sequence(frame)) {
+            reader_.release(span);
+            return quarantine(Quarantine::bad_sequence,
+                              fmt::format("the frame at position {} claims lane {} epoch {}",
+                                          frame.position, frame.lane, frame.epoch));
+        }
+        if (frame.sequence < next_sequence_) {
+            add(entry_->duplicates, std::uint64_t{1});
+            release(span);
+            continue;
+        }
+        next_sequence_ = frame.sequence + 1;
+        const std::byte* payload = data_ + frame.position % lane_bytes_ + line_bytes;
+        const auto problem = record.view.parse({payload, frame.payload_bytes}, schema);
+        if (!problem.empty()) {
+            problem_ = fmt::format("sequence {}: {}", frame.sequence, problem);
+            add(entry_->torn, std::uint64_t{1});
+            release(span);
+            return Feed::torn;
+        }
+        record.ref = {frame.position, lane_, static_cast<std::uint32_t>(frame.bytes / line_bytes)};
+        record.producer_epoch = frame.epoch;
+        record.sequence = frame.sequence;
+        record.committed_ns = frame.committed_ns;
+        record.redelivered = frame.position < delivered_at_attach_;
+        FAULT_POINT("poll.before_account");
+        if (!record.redelivered) poke(entry_->delivered, reader_.read_position());
+        add(entry_->records, std::uint64_t{record.redelivered ? 0U : 1U});
+        add(entry_->redelivered, std::uint64_t{record.redelivered ? 1U : 0U});
+        add(entry_->tokens, std::uint64_t{record.view.n_tokens()});
+        add(entry_->bytes, frame.bytes);
+        epoch_records_++;
+        return Feed::record;
+    }
+}
+
+bool LaneFeed::closed() const {
+    return observe(owner_->state) == static_cast<std::uint32_t>(OwnerState::closed);
+}
+
+bool LaneFeed::ended(const RingMap& map) const {
+    return closed() || !map.producer_alive(lane_);
+}
+
+bool LaneFeed::drained() const {
+    return quarantined_ ? reader_.held_bytes() == 0 : reader_.drained();
+}
+
+Event LaneFeed::event(Event::Kind kind) const {
+    return {kind, lane_, epoch_, load_name(*owner_), epoch_records_, problem_};
+}
+
+Event LaneFeed::retire(const RingMap& map) {
+    const bool normal = closed();
+    Event happened = event(normal ? Event::Kind::producer_closed : Event::Kind::producer_lost);
+    if (quarantined_) {
+        add(entry_->dropped_bytes, reader_.start_over());
+        publish(entry_->restart_epoch, epoch_);
+        publish(entry_->quarantine, static_cast<std::uint32_t>(Quarantine::none));
+        quarantined_ = false;
+    }
+    add(normal ? entry_->producers_closed : entry_->producers_lost, std::uint64_t{1});
+    if (normal && reader_.held_bytes() == 0) {
+        const Geometry& geometry = map.geometry();
+        map.segment().give_back(geometry.bits_offset(lane_), geometry.lane_stride());
+    }
+    active_ = false;
+    problem_.clear();
+    FAULT_POINT("retire.before_epoch");
+    publish(entry_->retired_epoch, epoch_);
+    return happened;
+}
+
+}  // namespace rollring

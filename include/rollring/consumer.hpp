@@ -1,0 +1,118 @@
+#pragma once
+// The trainer side: reads all lanes of a ring, in place, and gives records back in any order.
+//
+// One consumer per ring, one thread at a time. If it dies, its successor gets every record that was
+// not released, and none that was.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "rollring/error.hpp"
+#include "rollring/time.hpp"
+#include "rollring/trajectory.hpp"
+
+namespace rollring {
+
+struct ConsumerOptions {
+    std::int64_t attach_timeout_ms = 10'000;  // for the ring to appear and the seat to be free
+    std::int64_t spin_us = 20;                // before sleeping; 0 on a single CPU
+};
+
+enum class [[nodiscard]] Poll {
+    record,
+    empty,      // poll(): nothing now
+    timed_out,  // wait(): nothing by the deadline
+    closed,     // this consumer was forked away
+};
+
+// Names a delivered record; small, trivially copyable, valid until released.
+struct RecordRef {
+    std::uint64_t position;
+    std::uint32_t lane;
+    std::uint32_t lines;  // bytes in the lane / 64
+
+    [[nodiscard]] std::uint64_t bytes() const { return std::uint64_t{lines} * 64; }
+};
+
+struct Record {
+    RecordRef ref{};
+    TrajectoryView view;               // valid until the record is released
+    std::uint32_t producer_epoch = 0;  // with ref.lane and sequence: its identity in this ring
+    std::uint64_t sequence = 0;
+    std::int64_t committed_ns = 0;  // CLOCK_MONOTONIC
+    bool redelivered = false;       // an earlier consumer has seen it and died
+};
+
+struct Event {
+    enum class Kind { producer_joined, producer_closed, producer_lost, quarantined, torn };
+    Kind kind;
+    std::uint32_t lane;
+    std::uint32_t epoch;
+    std::string producer;
+    std::uint64_t records;  // delivered from this producer; its last sequence is one less
+    std::string detail;
+};
+std::string_view name(Event::Kind kind);
+
+struct ConsumerStats {
+    std::uint64_t records;  // delivered by this consumer, as are all below
+    std::uint64_t tokens;
+    std::uint64_t bytes;
+    std::uint64_t released;
+    std::uint64_t lost;        // gaps in a producer's sequence
+    std::uint64_t duplicates;  // a sequence seen before
+    std::uint64_t torn;        // refused by validation or checksum
+    std::uint64_t redelivered;
+    std::uint64_t producers_joined;
+    std::uint64_t producers_closed;
+    std::uint64_t producers_lost;
+    std::uint64_t quarantines;
+    std::uint64_t dropped_bytes;
+    std::uint64_t events_missed;  // nobody called next_event() in time
+};
+
+class Consumer {
+  public:
+    // Waits for the ring and the seat, then recovers what a predecessor left.
+    static Result<Consumer> open(std::string_view ring, const ConsumerOptions& options = {});
+
+    Consumer(Consumer&&) noexcept;
+    Consumer& operator=(Consumer&&) noexcept;
+    ~Consumer();
+
+    // The next record of some lane. Never waits, calls the system only when idle.
+    // Lanes take turns by bytes; within a lane the producer's order holds.
+    Poll poll(Record& record);
+    // The same, sleeping until the deadline if need be.
+    Poll wait(Record& record, Deadline deadline);
+
+    // Gives a record's memory back, in any order. Each record once.
+    void release(const RecordRef& record);
+
+    // Gives all back or, if this process is killed meanwhile, none; stores `step` with them.
+    // Errc::journal_full if there are more than journal_records().
+    Result<void> release_all(std::span<const RecordRef> records, std::int64_t step);
+    [[nodiscard]] std::uint64_t journal_records() const;
+    // Of release_all, also by predecessors; -1: none yet.
+    [[nodiscard]] std::int64_t last_acked_step() const;
+
+    // What happened to producers, oldest first. False if there is nothing to tell.
+    bool next_event(Event& event);
+
+    // Producers that hold a lane which is not drained yet.
+    [[nodiscard]] std::uint32_t producers_active() const;
+    [[nodiscard]] const Schema& schema() const;
+    [[nodiscard]] ConsumerStats stats() const;
+    // Version last committed on the weight channel; -1: none.
+    [[nodiscard]] std::int64_t policy_version() const;
+
+  private:
+    struct Impl;
+    explicit Consumer(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rollring

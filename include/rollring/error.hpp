@@ -1,0 +1,56 @@
+#pragma once
+// How rollring reports failure. Three kinds, three forms:
+//  - an expected state on a hot path is a [[nodiscard]] enum of the call that meets it (Push,
+//  Poll);
+//  - the environment, at set-up, is a Result<T> with an Error that says what to do about it;
+//  - a programmer's mistake aborts through ROLLRING_ASSERT, in release builds too.
+
+#include <expected>
+#include <string>
+#include <string_view>
+
+namespace rollring {
+
+enum class Errc {
+    invalid_argument,          // an option or a name is out of its range
+    already_exists,            // a ring of that name exists
+    not_found,                 // no ring of that name
+    not_ready,                 // the ring was not finished by its creator within the deadline
+    not_a_ring,                // the object is not ours, or is damaged
+    abi_mismatch,              // made by an incompatible version of rollring
+    permission_denied,         // other owner, wider mode, or the system refused
+    not_enough_shared_memory,  // /dev/shm (or the cgroup behind it) cannot hold what was asked for
+    busy,                      // someone alive holds what was asked for (consumer seat, ring)
+    no_free_lane,              // all lanes are taken by live or not yet drained producers
+    record_too_large,          // the record can never fit into a lane
+    journal_full,              // more records in one acknowledgement than the redo journal holds
+    bad_record,                // a record breaks the schema or the format
+    system,                    // any other failed system call
+};
+
+// The name of a code as it stands above, for logs and --json.
+std::string_view name(Errc code);
+
+struct Error {
+    Errc code;
+    int system_errno = 0;  // 0 where no system call failed
+    std::string message;   // what was tried, on what, why it failed, and what to do
+
+    // "not_enough_shared_memory: /dev/shm has 64 MiB free, ..."
+    [[nodiscard]] std::string to_string() const;
+};
+
+template <class T>
+using Result = std::expected<T, Error>;
+
+[[noreturn]] void assertion_failed(const char* file, int line, const char* what,
+                                   std::string_view values);
+
+}  // namespace rollring
+
+// Stays on in release builds. The message is a string_view-convertible expression with the values.
+#define ROLLRING_ASSERT(condition, values)                                          \
+    do {                                                                            \
+        if (!(condition)) [[unlikely]]                                              \
+            ::rollring::assertion_failed(__FILE__, __LINE__, #condition, (values)); \
+    } while (false)

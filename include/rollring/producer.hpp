@@ -1,0 +1,134 @@
+#pragma once
+// The rollout side: takes a lane of a ring and puts trajectories into it.
+//
+// One thread at a time per Producer; any number of Producers per process. A Producer is inert in a
+// forked child. If its process dies, everything committed still arrives and the lane becomes free.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rollring/error.hpp"
+#include "rollring/time.hpp"
+#include "rollring/trajectory.hpp"
+
+namespace rollring {
+
+struct ProducerOptions {
+    std::string name = {};  // up to 39 bytes, shown by `rollring stat`; default: the program
+    std::int64_t attach_timeout_ms = 10'000;  // for the ring to appear and a lane to be free
+    std::int64_t spin_us = 20;                // before sleeping; 0 on a single CPU
+    Checksum checksum = Checksum::none;
+};
+
+enum class [[nodiscard]] Push {
+    ok,
+    timed_out,   // no room by the deadline: back-pressure, the record was not taken
+    too_large,   // can never fit into a lane of this ring
+    bad_record,  // breaks the schema: see problem()
+    closed,      // this producer was closed, forked away, or its lane is quarantined
+};
+std::string_view name(Push push);
+
+struct ProducerStats {
+    std::uint64_t records;  // committed by this producer
+    std::uint64_t tokens;
+    std::uint64_t bytes;  // in the lane, frames and padding included
+    std::uint64_t waits;  // times it had to wait for room
+    std::uint64_t laps_soft;
+    std::uint64_t laps_full;
+    std::uint64_t jumps;
+};
+
+// Room for one record, to be written in place. Abandoned unless committed. Use before the next call
+// on its Producer, which must outlive it.
+class Reservation {
+  public:
+    Reservation() = default;
+    Reservation(Reservation&& other) noexcept;
+    Reservation& operator=(Reservation&& other) noexcept;
+    ~Reservation();
+
+    // The elements of a column that the draft declared; empty if it did not, or has another dtype.
+    template <class T>
+    [[nodiscard]] std::span<T> values(Std column) const {
+        const auto found = bytes(static_cast<std::uint16_t>(column), dtype_of<T>());
+        return {reinterpret_cast<T*>(found.data()), found.size() / sizeof(T)};
+    }
+    [[nodiscard]] std::span<std::byte> bytes(std::uint16_t column, DType dtype) const;
+
+    // Fewer tokens than reserved for: per-token columns are cut to `n_tokens` rows and moved up.
+    void shrink(std::uint32_t n_tokens);
+
+    // The record as the consumer will see it.
+    [[nodiscard]] TrajectoryView view() const;
+
+    // Makes it visible (now, or with the next flush()).
+    void commit();
+    void commit_later();
+
+  private:
+    friend class Producer;
+    class Producer* producer_ = nullptr;
+    std::span<std::byte> payload_;
+};
+
+class Producer {
+  public:
+    // Waits for the ring and for a free lane, then reserves the lane's memory.
+    static Result<Producer> open(std::string_view ring, const ProducerOptions& options = {});
+
+    Producer(Producer&&) noexcept;
+    Producer& operator=(Producer&&) noexcept;
+    ~Producer();  // closes
+
+    // Encodes the draft straight into the lane and makes it visible. Waits for room until the
+    // deadline. After Push::ok the record survives this process.
+    Push push(const Draft& draft, Deadline deadline);
+
+    // The same, visible with the next flush(), push() or wait for room: saves an atomic a record.
+    Push push_later(const Draft& draft, Deadline deadline);
+    void flush();
+
+    // Reserves room for a draft whose columns may have null data, to be filled in place.
+    Push reserve(const Draft& draft, Deadline deadline, Reservation& reservation);
+
+    // Publishes what is pending and gives the lane back. The consumer sees a normal end.
+    void close();
+
+    // Why the last call did not return Push::ok, for people.
+    [[nodiscard]] std::string problem() const;
+    [[nodiscard]] const Schema& schema() const;
+    [[nodiscard]] std::uint32_t lane() const;
+    [[nodiscard]] std::uint64_t lane_bytes() const;
+    [[nodiscard]] ProducerStats stats() const;
+    [[nodiscard]] bool consumer_alive() const;
+
+  private:
+    friend class Reservation;
+    struct Impl;
+    explicit Producer(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+// Several rings, one consumer each: routes by group key, so that a group lands whole on one ring.
+class ShardedProducer {
+  public:
+    static Result<ShardedProducer> open(const std::vector<std::string>& rings,
+                                        const ProducerOptions& options = {});
+
+    Push push(const Draft& draft, Deadline deadline);
+    void flush();
+    void close();
+
+    // Which of `rings` a group goes to: the same in every process and run.
+    static std::size_t route(GroupKey key, std::size_t ring_count);
+    [[nodiscard]] std::vector<Producer>& producers() { return producers_; }
+
+  private:
+    std::vector<Producer> producers_;
+};
+
+}  // namespace rollring

@@ -1,0 +1,109 @@
+#pragma once
+// A ring as a named thing: make it, remove it, look at it from outside.
+//
+// A ring is one shared-memory object `/rollring.<uid>.<name>`, mode 0600, with a number of lanes.
+// Each producer takes one lane; one consumer reads all of them. Memory is reserved when it is
+// taken: the control pages at creation, a lane's pages when a producer comes.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rollring/error.hpp"
+#include "rollring/schema.hpp"
+
+namespace rollring {
+
+struct RingOptions {
+    std::uint32_t lanes = 16;                            // producers at once, 1 to 4096
+    std::uint64_t lane_bytes = std::uint64_t{64} << 20;  // rounded up to 4096; a record must fit
+    // Turn back to the lane's start after so many bytes while the consumer keeps up, so that the
+    // lane stays in cache. 0: the smaller of 4 MiB and a quarter of the last-level cache.
+    // lane_bytes or more: never.
+    std::uint64_t soft_bytes = 0;
+    std::uint32_t journal_records = 65536;  // the most records that one acknowledgement can hold
+    Schema schema = Schema::standard();
+};
+
+// Makes a ring. Any number of processes may try: one wins, the others get Errc::already_exists.
+Result<void> create_ring(std::string_view name, const RingOptions& options = {});
+
+// Removes the name; memory goes when the last process lets go. Errc::busy while someone alive is
+// attached, unless forced. Unreleased records are lost: that is what removing means.
+Result<void> remove_ring(std::string_view name, bool force = false);
+
+// All objects of this user that carry our prefix, damaged and half-made ones included.
+std::vector<std::string> list_rings();
+
+struct LaneStat {
+    std::uint32_t lane;
+    std::uint32_t epoch;          // how many producers have had it
+    std::string producer;         // name of the latest
+    std::uint32_t pid;            // in its own PID namespace: for people, not for decisions
+    bool alive;                   // proven by its lock
+    bool retired;                 // free for the next producer
+    std::string state;            // "free", "active", "closed", "dead", "quarantined"
+    std::uint64_t depth_records;  // committed, not yet delivered
+    std::uint64_t depth_bytes;    // committed, not yet released: what it pins
+    std::int64_t oldest_age_ns;   // of the oldest unreleased record; -1: none
+    std::uint64_t committed_records;
+    std::uint64_t committed_tokens;
+    std::uint64_t committed_bytes;
+    std::uint64_t delivered_records;
+    std::uint64_t released_records;
+    std::uint64_t waits;
+    std::uint64_t laps_soft;
+    std::uint64_t laps_full;
+    std::uint64_t jumps;
+    std::uint64_t lost;
+    std::uint64_t duplicates;
+    std::uint64_t torn;
+    std::uint64_t redelivered;
+    std::uint64_t dropped_bytes;
+    std::uint64_t producers_lost;
+    std::uint64_t producers_closed;
+};
+
+struct RingStat {
+    std::string name;
+    std::uint64_t ring_id;
+    std::int64_t created_ns;  // CLOCK_REALTIME
+    std::uint32_t lane_count;
+    std::uint64_t lane_bytes;
+    std::uint64_t soft_bytes;
+    std::uint64_t object_bytes;    // virtual: most of it is holes
+    std::uint64_t resident_bytes;  // reserved so far
+    bool consumer_alive;
+    std::uint32_t consumer_pid;
+    std::uint32_t consumer_epoch;
+    std::int64_t last_acked_step;  // -1: none yet
+    std::int64_t policy_version;   // -1: none yet
+    std::vector<LaneStat> lanes;   // those that ever had a producer
+};
+
+// Attaches read-only and takes no part: works beside a live consumer.
+Result<RingStat> stat_ring(std::string_view name);
+
+enum class RingHealth { ok, unfinished, damaged, incompatible, foreign };
+std::string_view name(RingHealth health);
+
+struct RingDiagnosis {
+    std::string name;
+    RingHealth health;
+    bool in_use;       // some live process is attached, or its creator is at work
+    bool has_records;  // unreleased ones
+    std::string detail;
+};
+
+// What `rollring doctor` reports about one object.
+RingDiagnosis diagnose_ring(std::string_view name);
+
+// Free and total bytes of /dev/shm.
+struct SharedMemorySpace {
+    std::uint64_t free_bytes;
+    std::uint64_t total_bytes;
+};
+SharedMemorySpace shared_memory_space();
+
+}  // namespace rollring

@@ -1,0 +1,137 @@
+#pragma once
+// The columns that records of a ring may carry. Declared once, when the ring is created, and kept
+// in the ring; records then name a column by its index.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rollring/error.hpp"
+
+namespace rollring {
+
+// Element type, in DLPack's codes: int 0, uint 1, float 2, bfloat 4, bool 6.
+struct DType {
+    std::uint8_t code;
+    std::uint8_t bits;  // per element: 8, 16, 32, 64
+
+    friend bool operator==(const DType&, const DType&) = default;
+    [[nodiscard]] std::uint32_t bytes() const { return bits / 8; }
+    [[nodiscard]] bool is_integer() const { return code <= 1; }
+
+    // "i32", "u8", "f32", "bf16"; empty if unknown.
+    [[nodiscard]] std::string to_string() const;
+    static std::optional<DType> parse(std::string_view text);
+};
+
+inline constexpr DType dtype_i32{0, 32};
+inline constexpr DType dtype_i64{0, 64};
+inline constexpr DType dtype_u8{1, 8};
+inline constexpr DType dtype_u16{1, 16};
+inline constexpr DType dtype_u32{1, 32};
+inline constexpr DType dtype_f32{2, 32};
+inline constexpr DType dtype_f64{2, 64};
+
+template <class T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<std::int32_t>() {
+    return dtype_i32;
+}
+template <>
+constexpr DType dtype_of<std::int64_t>() {
+    return dtype_i64;
+}
+template <>
+constexpr DType dtype_of<std::uint8_t>() {
+    return dtype_u8;
+}
+template <>
+constexpr DType dtype_of<std::uint16_t>() {
+    return dtype_u16;
+}
+template <>
+constexpr DType dtype_of<std::uint32_t>() {
+    return dtype_u32;
+}
+template <>
+constexpr DType dtype_of<float>() {
+    return dtype_f32;
+}
+template <>
+constexpr DType dtype_of<double>() {
+    return dtype_f64;
+}
+
+enum class Per : std::uint8_t {
+    token = 0,   // shape [n_tokens, dims...]
+    record = 1,  // shape [rows, dims...] with any number of rows
+};
+
+// Which element types a record may use for a column.
+enum class Accepts : std::uint8_t {
+    exact = 0,
+    any_integer = 1,  // routed_experts: u8, u16 or i32, whichever the expert count needs
+    any = 2,          // multimodal blobs
+};
+
+struct Column {
+    std::string name;  // 1 to 39 of a-z 0-9 _ .
+    DType dtype;
+    Per per = Per::token;
+    bool required = false;  // in records with a status that promises tokens
+    Accepts accepts = Accepts::exact;
+    // Inner dims, at most 3; 0 stands for any length. Per record and empty: any shape of 1 to 4
+    // dims.
+    std::vector<std::uint32_t> dims = {};
+};
+
+// The place of a standard column in Schema::standard(): the same in every ring that uses it.
+enum class Std : std::uint16_t {
+    token_ids,          // i32[n], required
+    loss_mask,          // u8[n], 0 or 1
+    logprobs,           // f32[n], of the sampler
+    advantages,         // f32[n]
+    ref_logprobs,       // f32[n]
+    token_rewards,      // f32[n]
+    routed_experts,     // u8|u16|i32[n, layers, k]
+    topk_ids,           // i32[n, k]
+    topk_logprobs,      // f32[n, k]
+    labels,             // i32[n]: token id or -100, where loss_mask alone does not give them
+    policy_version,     // i64[runs, 2]: {start token, version}
+    instance_id,        // u8[bytes], UTF-8
+    source,             // u8[bytes], UTF-8: the environment's name
+    messages,           // u8[bytes], UTF-8 JSON
+    generation_params,  // u8[bytes], UTF-8 JSON
+    overrides,          // u8[bytes], UTF-8 JSON
+    group_overrides,    // u8[bytes], UTF-8 JSON
+    images,             // any dtype and shape
+    extra,              // u8[bytes], UTF-8 JSON: fields that rollring does not know
+    user,               // u8[bytes], opaque
+    count,
+};
+
+class Schema {
+  public:
+    // The columns of enum Std, in its order.
+    static const Schema& standard();
+
+    // Checks names (unique), dtypes, and that the first column is token_ids i32, required.
+    // At most 32 columns.
+    static Result<Schema> make(std::vector<Column> columns);
+
+    // The standard columns followed by `more`.
+    static Result<Schema> standard_with(std::vector<Column> more);
+
+    [[nodiscard]] std::span<const Column> columns() const { return columns_; }
+    [[nodiscard]] std::optional<std::uint16_t> find(std::string_view name) const;
+
+  private:
+    std::vector<Column> columns_;
+};
+
+}  // namespace rollring

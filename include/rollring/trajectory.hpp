@@ -1,0 +1,199 @@
+#pragma once
+// One record: a token trajectory, or the mark of one that failed.
+//
+//   Draft           what a producer hands over: header fields and spans over its own memory
+//   TrajectoryView  what a consumer reads: the same, over shared memory, nothing copied
+//
+// In memory a record is a 256-byte header, a directory of its columns, then the columns, each
+// 64-byte aligned. Little endian. Everything a view returns was checked against the record's
+// bounds; the payload itself may still be changed by a broken producer while you read it, so check
+// token ids at use, or use a checksum.
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "rollring/error.hpp"
+#include "rollring/schema.hpp"
+
+namespace rollring {
+
+enum class Status : std::uint8_t {
+    completed,
+    truncated,
+    aborted,
+    failed,
+    timed_out,
+    filtered,
+};
+std::string_view name(Status status);
+std::optional<Status> parse_status(std::string_view text);
+
+enum class Checksum : std::uint8_t { none, xxh3 };
+
+// 128-bit hash of (instance_id, visit): the key of the group a record belongs to.
+struct GroupKey {
+    std::uint64_t low = 0;
+    std::uint64_t high = 0;
+
+    friend bool operator==(const GroupKey&, const GroupKey&) = default;
+    static GroupKey of(std::string_view instance_id, std::uint64_t visit);
+};
+
+// The header fields, the same for Draft and TrajectoryView.
+struct Meta {
+    std::uint64_t visit = 0;          // which pass over the instance this is (epoch)
+    std::uint32_t repetition_id = 0;  // member of the group
+    std::uint32_t group_size = 0;     // 0: the stash's default
+    std::uint16_t segment_index = 0;
+    bool last_segment = true;                    // the member is complete with this one
+    std::uint32_t attempt = 0;                   // a retry has a higher one
+    std::optional<std::int64_t> source_id = {};  // environment number (Atropos env_id)
+    Status status = Status::completed;
+    std::uint32_t n_prompt = 0;            // leading tokens that are prompt
+    std::int64_t policy_version_min = -1;  // over the generated tokens; -1: unknown
+    std::int64_t policy_version_max = -1;
+    std::optional<double> reward = {};  // absent is not NaN
+    std::int64_t created_ns = 0;        // CLOCK_REALTIME; 0: unknown
+    std::int64_t finished_ns = 0;
+    std::uint16_t origin = 0;  // the application's own tag: what format it came from
+};
+
+// A column of a draft. `data` may be null: space is then left, to be filled in place before commit.
+struct DraftColumn {
+    std::uint16_t column;  // index in the schema, for the standard one static_cast of Std
+    DType dtype;
+    std::array<std::uint32_t, 4> shape;  // [rows, dims...]; rows equals n_tokens for Per::token
+    std::uint8_t dims;                   // how many of shape are set, 1 to 4
+    const void* data;
+
+    [[nodiscard]] std::uint64_t bytes() const;
+};
+
+// A record on its way in. Spans must live until push() or reserve() returns.
+class Draft {
+  public:
+    Meta meta;
+
+    explicit Draft(std::string_view instance_id = {}) { set_text(Std::instance_id, instance_id); }
+
+    // Per token or per record columns of the standard schema, one-dimensional.
+    template <class T>
+    Draft& set(Std column, std::span<const T> values) {
+        const auto rows = static_cast<std::uint32_t>(values.size());
+        return add({index(column), dtype_of<T>(), {rows, 0, 0, 0}, 1, values.data()});
+    }
+    template <class T>
+    Draft& set(Std column, const std::vector<T>& values) {
+        return set(column, std::span<const T>(values));
+    }
+    Draft& set_text(Std column, std::string_view text);
+
+    // Any column, with shape; replaces an earlier one of the same index. At most 32 columns.
+    Draft& add(const DraftColumn& column);
+
+    void clear();  // for reuse without allocation
+
+    [[nodiscard]] std::span<const DraftColumn> columns() const { return {columns_.data(), count_}; }
+    [[nodiscard]] const DraftColumn* find(Std column) const;
+    [[nodiscard]] std::string_view instance_id() const;
+    [[nodiscard]] std::uint32_t n_tokens() const;
+
+  private:
+    static std::uint16_t index(Std column) { return static_cast<std::uint16_t>(column); }
+    std::array<DraftColumn, 32> columns_;
+    std::size_t count_ = 0;
+};
+
+// A column as it lies in the record. `data` is 64-byte aligned.
+struct ColumnView {
+    std::uint16_t column = 0;
+    DType dtype{};
+    std::uint8_t dims = 0;
+    std::array<std::uint32_t, 4> shape{};
+    std::span<const std::byte> data;
+
+    // The elements; empty unless T is the column's dtype.
+    template <class T>
+    [[nodiscard]] std::span<const T> as() const {
+        if (dtype != dtype_of<T>()) return {};
+        return {reinterpret_cast<const T*>(data.data()), data.size() / sizeof(T)};
+    }
+};
+
+// A record as it lies in memory. Valid until the record is released. Cheap to copy.
+class TrajectoryView {
+  public:
+    TrajectoryView() = default;
+
+    // Points this view at `payload` (64-byte aligned; may be shared memory: each word of header and
+    // directory is read once), after checking all of it, the checksum too if the record has one.
+    // Returns what is wrong; empty if nothing is.
+    std::string_view parse(std::span<const std::byte> payload, const Schema& schema);
+
+    [[nodiscard]] const Meta& meta() const { return meta_; }
+    [[nodiscard]] GroupKey group_key() const { return key_; }
+    [[nodiscard]] std::uint64_t run_id() const { return run_id_; }
+    [[nodiscard]] std::uint32_t n_tokens() const { return n_tokens_; }
+
+    [[nodiscard]] std::string_view instance_id() const { return text(Std::instance_id); }
+    [[nodiscard]] std::span<const std::int32_t> token_ids() const {
+        return values<std::int32_t>(Std::token_ids);
+    }
+    [[nodiscard]] std::span<const std::uint8_t> loss_mask() const {
+        return values<std::uint8_t>(Std::loss_mask);
+    }
+    [[nodiscard]] std::span<const float> logprobs() const { return values<float>(Std::logprobs); }
+
+    // Empty if the record does not carry the column.
+    template <class T>
+    [[nodiscard]] std::span<const T> values(Std column) const {
+        const ColumnView* found = find(static_cast<std::uint16_t>(column));
+        return found != nullptr ? found->as<T>() : std::span<const T>{};
+    }
+    [[nodiscard]] std::string_view text(Std column) const;
+    [[nodiscard]] const ColumnView* find(std::uint16_t column) const;
+    [[nodiscard]] std::span<const ColumnView> columns() const { return {columns_.data(), count_}; }
+
+    // Sum of these over records does not depend on their order: a 64-bit hash of instance_id,
+    // visit, repetition_id, attempt, status, reward and all columns (name, dtype, shape, content).
+    [[nodiscard]] std::uint64_t digest(const Schema& schema) const;
+
+  private:
+    Meta meta_;
+    GroupKey key_;
+    std::uint64_t run_id_ = 0;
+    std::uint32_t n_tokens_ = 0;
+    std::array<ColumnView, 32> columns_;
+    std::size_t count_ = 0;
+};
+
+// Lays a draft out. Used by Producer; on its own for records outside a ring.
+class Encoder {
+  public:
+    Encoder(const Draft& draft, const Schema& schema, Checksum checksum);
+
+    // Why the draft cannot be a record of this schema; empty if it can.
+    [[nodiscard]] std::string_view problem() const { return problem_; }
+    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+    // Writes header, directory and the columns that have data. `to` is 64-byte aligned and bytes()
+    // long. `policy_version` is stamped on a draft that names none.
+    void write(std::span<std::byte> to, std::uint64_t run_id, std::int64_t policy_version) const;
+
+  private:
+    std::string_view check(const Schema& schema) const;
+
+    const Draft* draft_;
+    Checksum checksum_;
+    std::string_view problem_;
+    std::uint64_t bytes_ = 0;
+    std::array<std::uint64_t, 32> offsets_{};
+};
+
+}  // namespace rollring

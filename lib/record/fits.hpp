@@ -1,0 +1,66 @@
+#pragma once
+// The one place that decides whether a column of a record agrees with its declaration. Used on both
+// sides: what the encoder lets through is what the view accepts.
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+
+#include "rollring/trajectory.hpp"
+
+namespace rollring {
+
+struct ColumnShape {
+    DType dtype;
+    std::uint8_t dims;
+    std::array<std::uint32_t, 4> shape;
+};
+
+// Bytes of a column, or nothing if they do not fit in 63 bits.
+inline std::optional<std::uint64_t> bytes_of(const ColumnShape& given) {
+    std::uint64_t bytes = given.dtype.bytes();
+    for (std::uint8_t i = 0; i < given.dims; i++) {
+        const std::uint64_t length = given.shape[i];
+        if (length != 0 && bytes > (std::uint64_t{1} << 62) / length) return std::nullopt;
+        bytes *= length;
+    }
+    return bytes;
+}
+
+inline std::string_view problem_of(const ColumnShape& given, const Column& declared,
+                                   std::uint32_t n_tokens) {
+    switch (declared.accepts) {
+        case Accepts::exact:
+            if (given.dtype != declared.dtype) return "a column has another dtype than declared";
+            break;
+        case Accepts::any_integer:
+            if (!given.dtype.is_integer()) return "a column needs an integer dtype";
+            [[fallthrough]];
+        case Accepts::any:
+            if (given.dtype.to_string().empty()) return "a column has an unknown dtype";
+            break;
+    }
+    if (given.dims < 1 || given.dims > 4) return "a column needs 1 to 4 dims";
+    const bool any_shape = declared.per == Per::record && declared.dims.empty();
+    if (!any_shape) {
+        if (given.dims != declared.dims.size() + 1)
+            return "a column has another rank than declared";
+        for (std::size_t i = 0; i < declared.dims.size(); i++) {
+            if (declared.dims[i] != 0 && given.shape[i + 1] != declared.dims[i]) {
+                return "a column has another shape than declared";
+            }
+        }
+    }
+    if (declared.per == Per::token && given.shape[0] != n_tokens) {
+        return "a per-token column does not have n_tokens rows";
+    }
+    return {};
+}
+
+// Failures carry no tokens: only these statuses promise the required columns.
+inline bool promises_tokens(Status status) {
+    return status == Status::completed || status == Status::truncated;
+}
+
+}  // namespace rollring

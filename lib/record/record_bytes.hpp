@@ -1,0 +1,23 @@
+#pragma once
+// Changes to a record that its producer has written and not yet committed.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "rollring/schema.hpp"
+
+namespace rollring {
+
+// Stores the checksum that the header asks for; nothing with Checksum::none.
+void seal_record(std::span<std::byte> record);
+
+// The bytes of a column; empty if the record has none of that index and dtype.
+std::span<std::byte> column_bytes(std::span<std::byte> record, std::uint16_t column, DType dtype);
+
+// Cuts the per-token columns to n_tokens rows and moves all columns up. Returns the new length of
+// the record. Aborts if n_tokens is more than the record has.
+std::uint64_t shrink_record(std::span<std::byte> record, std::uint32_t n_tokens,
+                            const Schema& schema);
+
+}  // namespace rollring

@@ -1,0 +1,181 @@
+#include "rollring/schema.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "schema_page.hpp"
+
+namespace rollring {
+namespace {
+
+struct NamedDType {
+    std::string_view name;
+    DType dtype;
+};
+constexpr NamedDType dtypes[] = {
+    {"i8", {0, 8}},   {"i16", {0, 16}},  {"i32", {0, 32}}, {"i64", {0, 64}}, {"u8", {1, 8}},
+    {"u16", {1, 16}}, {"u32", {1, 32}},  {"u64", {1, 64}}, {"f16", {2, 16}}, {"f32", {2, 32}},
+    {"f64", {2, 64}}, {"bf16", {4, 16}}, {"bool", {6, 8}},
+};
+
+std::vector<Column> standard_columns() {
+    const auto token = [](const char* name, DType dtype) {
+        return Column{.name = name, .dtype = dtype};
+    };
+    const auto blob = [](const char* name) {
+        return Column{.name = name, .dtype = dtype_u8, .per = Per::record};
+    };
+    std::vector<Column> columns{
+        token("token_ids", dtype_i32),
+        token("loss_mask", dtype_u8),
+        token("logprobs", dtype_f32),
+        token("advantages", dtype_f32),
+        token("ref_logprobs", dtype_f32),
+        token("token_rewards", dtype_f32),
+        {.name = "routed_experts",
+         .dtype = dtype_u8,
+         .accepts = Accepts::any_integer,
+         .dims = {0, 0}},
+        {.name = "topk_ids", .dtype = dtype_i32, .dims = {0}},
+        {.name = "topk_logprobs", .dtype = dtype_f32, .dims = {0}},
+        token("labels", dtype_i32),
+        {.name = "policy_version", .dtype = dtype_i64, .per = Per::record, .dims = {2}},
+        blob("instance_id"),
+        blob("source"),
+        blob("messages"),
+        blob("generation_params"),
+        blob("overrides"),
+        blob("group_overrides"),
+        {.name = "images", .dtype = dtype_u8, .per = Per::record, .accepts = Accepts::any},
+        blob("extra"),
+        blob("user"),
+    };
+    columns[0].required = true;
+    return columns;
+}
+
+std::string problem_of(const Column& column, std::size_t index) {
+    const bool plain = std::ranges::all_of(column.name, [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+    });
+    if (column.name.empty() || column.name.size() >= sizeof(SchemaColumn::name) || !plain) {
+        return fmt::format("column {} has the name '{}': use 1 to 39 of a-z 0-9 _ .", index,
+                           column.name);
+    }
+    if (column.dtype.to_string().empty()) {
+        return fmt::format("column '{}' has an unknown dtype {{{}, {}}}", column.name,
+                           column.dtype.code, column.dtype.bits);
+    }
+    if (column.dims.size() > 3) {
+        return fmt::format("column '{}' has {} inner dims, the most is 3", column.name,
+                           column.dims.size());
+    }
+    return {};
+}
+
+}  // namespace
+
+std::string DType::to_string() const {
+    for (const auto& known : dtypes) {
+        if (known.dtype == *this) return std::string(known.name);
+    }
+    return {};
+}
+
+std::optional<DType> DType::parse(std::string_view text) {
+    for (const auto& known : dtypes) {
+        if (known.name == text) return known.dtype;
+    }
+    return std::nullopt;
+}
+
+const Schema& Schema::standard() {
+    static const Schema schema = [] {
+        Schema made;
+        made.columns_ = standard_columns();
+        return made;
+    }();
+    return schema;
+}
+
+Result<Schema> Schema::make(std::vector<Column> columns) {
+    const auto refuse = [](std::string why) {
+        return std::unexpected(Error{Errc::invalid_argument, 0, "schema: " + std::move(why)});
+    };
+    if (columns.size() > columns_max) {
+        return refuse(fmt::format("{} columns, the most is {}", columns.size(), columns_max));
+    }
+    if (columns.empty() || columns[0].name != "token_ids" || columns[0].dtype != dtype_i32 ||
+        columns[0].per != Per::token || !columns[0].dims.empty()) {
+        return refuse("the first column must be token_ids, i32, per token");
+    }
+    for (std::size_t i = 0; i < columns.size(); i++) {
+        if (auto problem = problem_of(columns[i], i); !problem.empty()) return refuse(problem);
+        for (std::size_t j = 0; j < i; j++) {
+            if (columns[j].name == columns[i].name) {
+                return refuse(fmt::format("column '{}' is declared twice", columns[i].name));
+            }
+        }
+    }
+    Schema schema;
+    schema.columns_ = std::move(columns);
+    return schema;
+}
+
+Result<Schema> Schema::standard_with(std::vector<Column> more) {
+    std::vector<Column> columns = standard_columns();
+    for (auto& column : more) columns.push_back(std::move(column));
+    return make(std::move(columns));
+}
+
+std::optional<std::uint16_t> Schema::find(std::string_view name) const {
+    for (std::size_t i = 0; i < columns_.size(); i++) {
+        if (columns_[i].name == name) return static_cast<std::uint16_t>(i);
+    }
+    return std::nullopt;
+}
+
+SchemaPage to_page(const Schema& schema) {
+    SchemaPage page{};
+    page.column_count = static_cast<std::uint32_t>(schema.columns().size());
+    for (std::size_t i = 0; i < schema.columns().size(); i++) {
+        const Column& column = schema.columns()[i];
+        SchemaColumn& slot = page.columns[i];
+        std::memcpy(slot.name, column.name.data(), column.name.size());
+        slot.dtype_code = column.dtype.code;
+        slot.dtype_bits = column.dtype.bits;
+        slot.per = static_cast<std::uint8_t>(column.per);
+        slot.required = column.required ? 1 : 0;
+        slot.accepts = static_cast<std::uint8_t>(column.accepts);
+        slot.inner_dims = static_cast<std::uint8_t>(column.dims.size());
+        std::ranges::copy(column.dims, slot.dims);
+    }
+    return page;
+}
+
+Result<Schema> from_page(const SchemaPage& page) {
+    const auto damaged = [] {
+        return std::unexpected(Error{Errc::not_a_ring, 0, "the ring's schema page is damaged"});
+    };
+    if (page.column_count > columns_max) return damaged();
+    std::vector<Column> columns;
+    for (std::uint32_t i = 0; i < page.column_count; i++) {
+        const SchemaColumn& slot = page.columns[i];
+        const auto* end = std::find(std::begin(slot.name), std::end(slot.name), '\0');
+        if (end == std::end(slot.name) || slot.inner_dims > 3 || slot.per > 1 || slot.accepts > 2) {
+            return damaged();
+        }
+        columns.push_back({.name = std::string(slot.name, end),
+                           .dtype = {slot.dtype_code, slot.dtype_bits},
+                           .per = static_cast<Per>(slot.per),
+                           .required = slot.required != 0,
+                           .accepts = static_cast<Accepts>(slot.accepts),
+                           .dims = {slot.dims, slot.dims + slot.inner_dims}});
+    }
+    return Schema::make(std::move(columns));
+}
+
+}  // namespace rollring

@@ -1,0 +1,68 @@
+#pragma once
+// A record's bytes: header, directory, columns. Little endian, every column at a multiple of 64.
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "layout.hpp"
+
+namespace rollring {
+
+inline constexpr std::uint32_t record_magic = 0x4a415254;  // "TRAJ"
+inline constexpr std::uint16_t record_abi = 1;
+
+enum RecordFlag : std::uint32_t {
+    flag_reward_set = 1,
+    flag_last_segment = 2,
+    flag_source_set = 4,
+};
+inline constexpr std::uint32_t record_flags_known = 7;
+
+struct RecordHeader {
+    std::uint32_t magic;
+    std::uint16_t abi;
+    std::uint16_t header_bytes;
+    std::uint64_t record_bytes;  // header, directory and columns
+    std::uint64_t schema_id;
+    std::uint64_t run_id;  // ring_id of the ring it was written for
+    std::uint64_t key_low;
+    std::uint64_t key_high;
+    std::uint64_t visit;
+    std::uint64_t checksum;  // xxh3 of everything behind this header; 0 where checksum_kind is none
+    std::uint32_t repetition_id;
+    std::uint32_t group_size;
+    std::uint32_t attempt;
+    std::uint32_t flags;
+    std::int64_t source_id;
+    std::uint32_t n_tokens;
+    std::uint32_t n_prompt;
+    std::int64_t policy_version_min;
+    std::int64_t policy_version_max;
+    std::uint64_t reward_bits;  // of an IEEE double
+    std::int64_t created_ns;
+    std::int64_t finished_ns;
+    std::uint16_t segment_index;
+    std::uint16_t column_count;
+    std::uint16_t origin;
+    std::uint8_t status;
+    std::uint8_t checksum_kind;
+    std::uint8_t reserved[112];
+};
+static_assert(sizeof(RecordHeader) == 256);
+static_assert(std::has_unique_object_representations_v<RecordHeader>);
+
+struct ColumnEntry {
+    std::uint16_t column;
+    std::uint8_t dtype_code;
+    std::uint8_t dtype_bits;
+    std::uint8_t dims;
+    std::uint8_t reserved[3];
+    std::uint64_t offset;  // from the start of the record
+    std::uint64_t bytes;
+    std::uint32_t shape[4];
+};
+static_assert(sizeof(ColumnEntry) == 40);
+static_assert(std::has_unique_object_representations_v<ColumnEntry>);
+
+}  // namespace rollring

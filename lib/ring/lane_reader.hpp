@@ -1,0 +1,257 @@
+#pragma once
+// The consumer's half of a lane: poll, and release in any order. One thread at a time.
+//
+// What a consumer leaves behind when it is killed is read by its successor:
+//
+//   head    <=  cursor  <=  (read, private)  <=  tail
+//   free        released     delivered           committed
+//
+// Each record above the cursor has one released-bit per 64 bytes. They are set from its last line
+// to its first, so a record counts as released from the moment its first bit is set, and a run of
+// set bits always ends where a record ends. The cursor is the commit point of a release in order;
+// bits below it are cleared before the head gives the memory back. Bits outside [head, tail) are
+// zero. Skip frames have no bits (the dead memory they cover may be in use by a jump).
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "layout.hpp"
+
+namespace rollring {
+
+enum class [[nodiscard]] LanePoll { record, empty, bad_tail, bad_frame };
+
+struct Span {
+    std::uint64_t position = 0;
+    std::uint64_t bytes = 0;
+};
+
+template <class Platform>
+class LaneReader {
+    using Order = typename Platform::Order;
+    using AtomicU64 = typename Platform::template Atomic<std::uint64_t>;
+    static constexpr std::uint64_t word_bits = Platform::bits_per_word;
+
+  public:
+    LaneReader(const AtomicU64& tail, AtomicU64& head, AtomicU64& cursor, AtomicU64* bits,
+               typename Platform::Frames frames, std::uint64_t capacity_bytes)
+        : shared_tail_(&tail),
+          shared_head_(&head),
+          shared_cursor_(&cursor),
+          bits_(bits),
+          frames_(frames),
+          capacity_(capacity_bytes) {}
+
+    // Takes over from a predecessor, dead or none. False if its words contradict each other.
+    // Afterwards mark() may replay the journal; poll() then passes over what is released.
+    bool recover() {
+        head_ = shared_head_->load(Order::recover);
+        cursor_ = shared_cursor_->load(Order::recover);
+        tail_ = shared_tail_->load(Order::read_tail);
+        recovered_to_ = tail_;
+        if (cursor_ < head_ || tail_ < cursor_ || tail_ - head_ > 2 * capacity_) return false;
+        if ((head_ | cursor_ | tail_) % line_bytes != 0) return false;
+        // The predecessor may have died between moving the cursor and clearing the bits below it.
+        for (read_ = head_; read_ < cursor_;) {
+            Frame frame;
+            if (!look(frame)) return false;
+            if (!is_skip(frame)) clear({read_, frame.bytes});
+            read_ += frame.bytes;
+        }
+        publish_head();
+        return read_ == cursor_;
+    }
+
+    // The next record, in the producer's order. Skips are passed over and released here.
+    LanePoll poll(Frame& frame) {
+        for (;;) {
+            if (read_ == tail_) {
+                const std::uint64_t tail = shared_tail_->load(Order::read_tail);
+                if (tail == read_) return LanePoll::empty;
+                if (tail < read_ || tail - cursor_ > 2 * capacity_ || tail % line_bytes != 0) {
+                    return LanePoll::bad_tail;
+                }
+                tail_ = tail;
+            }
+            if (!look(frame)) return LanePoll::bad_frame;
+            const std::uint64_t at = read_;
+            read_ += frame.bytes;
+            if (is_skip(frame)) {
+                if (!remember_skip({at, frame.bytes})) return LanePoll::bad_frame;
+                if (cursor_ == at) move_cursor(at);
+                continue;
+            }
+            if (at < recovered_to_ && bit(at % capacity_)) {
+                if (cursor_ == at) move_cursor(at);
+                continue;
+            }
+            return LanePoll::record;
+        }
+    }
+
+    // Gives one record back. It was returned by poll() and has not been released.
+    void release(Span span) {
+        if (span.position != cursor_) {
+            mark(span);
+            return;
+        }
+        shared_cursor_->store(cursor_ + span.bytes, Order::store_cursor);
+        cursor_ += span.bytes;
+        // A predecessor killed while it marked this record has set some of its later bits.
+        if (span.position < recovered_to_) clear(span);
+        move_cursor(cursor_);
+    }
+
+    // Sets the released-bits and no more: for the journal, which moves the cursor afterwards with
+    // settle(). Idempotent. Positions below the cursor were settled before a crash: ignored.
+    void mark(Span span) {
+        if (span.position < cursor_) return;
+        const std::uint64_t first = span.position % capacity_ / line_bytes;
+        std::uint64_t end = first + span.bytes / line_bytes;
+        while (end > first) {
+            const std::uint64_t word = (end - 1) / word_bits;
+            const std::uint64_t from = std::max(first, word * word_bits);
+            const std::uint64_t old = bits_[word].load(Order::recover);
+            bits_[word].store(old | mask(from % word_bits, end - from), Order::store_bits);
+            end = from;
+        }
+    }
+
+    // Moves the cursor and the head over everything that is released in front.
+    void settle() { move_cursor(cursor_); }
+
+    // Abandons a damaged lane whose producer is gone and whose delivered records are all released:
+    // moves everything to a fresh position that no earlier frame can carry. The next producer
+    // starts there. Returns the bytes given up, as far as the tail can be believed.
+    std::uint64_t start_over() {
+        const std::uint64_t tail = shared_tail_->load(Order::read_tail);
+        const std::uint64_t lost = tail > read_ && tail - read_ <= 2 * capacity_ ? tail - read_ : 0;
+        const std::uint64_t words = capacity_ / line_bytes / word_bits;
+        for (std::uint64_t i = 0; i < words; i++) bits_[i].store(0, Order::store_bits);
+        const std::uint64_t highest = std::max({head_, cursor_, read_, lost + read_});
+        const std::uint64_t fresh = (highest / capacity_ + 4) * capacity_;
+        shared_cursor_->store(fresh, Order::store_cursor);
+        cursor_ = read_ = tail_ = recovered_to_ = fresh;
+        skip_count_ = 0;
+        publish_head();
+        return lost;
+    }
+
+    [[nodiscard]] bool drained() const { return read_ == shared_tail_->load(Order::read_tail); }
+    [[nodiscard]] std::uint64_t cursor() const { return cursor_; }
+    [[nodiscard]] std::uint64_t read_position() const { return read_; }
+    [[nodiscard]] std::uint64_t held_bytes() const { return read_ - cursor_; }
+
+  private:
+    static bool is_skip(const Frame& frame) {
+        return frame.kind == static_cast<std::uint16_t>(FrameKind::skip);
+    }
+
+    // One private copy of the frame at read_, checked against everything it could make us do.
+    bool look(Frame& frame) const {
+        const std::uint64_t offset = read_ % capacity_;
+        frame = frames_.read(offset);
+        const bool known =
+            is_skip(frame) || frame.kind == static_cast<std::uint16_t>(FrameKind::record);
+        return frame.magic == frame_magic && known && frame.position == read_ &&
+               frame.bytes % line_bytes == 0 && frame.bytes >= line_bytes &&
+               frame.bytes <= capacity_ - offset && frame.bytes <= tail_ - read_ &&
+               (is_skip(frame) || frame.payload_bytes <= frame.bytes - line_bytes);
+    }
+
+    // Moves the cursor from `at` over skips and released records, clears their bits, frees them.
+    void move_cursor(std::uint64_t at) {
+        for (;;) {
+            const std::uint64_t from = at;
+            if (skip_count_ > 0 && skips_[0].position == at) {
+                at += skips_[0].bytes;
+                forget_skip();
+                shared_cursor_->store(at, Order::store_cursor);
+            } else if (at < read_ && bit(at % capacity_)) {
+                at = end_of_run(at);
+                shared_cursor_->store(at, Order::store_cursor);
+                clear({from, at - from});
+            } else {
+                break;
+            }
+        }
+        cursor_ = at;
+        publish_head();
+    }
+
+    void publish_head() {
+        if (head_ == cursor_) return;
+        shared_head_->store(cursor_, Order::publish_head);
+        head_ = cursor_;
+    }
+
+    [[nodiscard]] bool bit(std::uint64_t offset) const {
+        const std::uint64_t index = offset / line_bytes;
+        return bits_[index / word_bits].load(Order::recover) >> (index % word_bits) & 1;
+    }
+
+    // The position where the run of set bits that starts at `at` ends.
+    [[nodiscard]] std::uint64_t end_of_run(std::uint64_t at) const {
+        const std::uint64_t offset = at % capacity_;
+        const std::uint64_t bytes_max = std::min(capacity_ - offset, read_ - at);
+        std::uint64_t index = offset / line_bytes;
+        const std::uint64_t end = index + bytes_max / line_bytes;
+        while (index < end) {
+            const std::uint64_t shift = index % word_bits;
+            const std::uint64_t word = bits_[index / word_bits].load(Order::recover) >> shift;
+            const std::uint64_t ones = static_cast<std::uint64_t>(std::countr_one(word));
+            index += std::min(ones, end - index);
+            if (shift + ones < word_bits) break;
+        }
+        return at - offset + index * line_bytes;
+    }
+
+    void clear(Span span) {
+        std::uint64_t index = span.position % capacity_ / line_bytes;
+        const std::uint64_t end = index + span.bytes / line_bytes;
+        while (index < end) {
+            const std::uint64_t word = index / word_bits;
+            const std::uint64_t to = std::min(end, (word + 1) * word_bits);
+            const std::uint64_t old = bits_[word].load(Order::recover);
+            bits_[word].store(old & ~mask(index % word_bits, to - index), Order::store_bits);
+            index = to;
+        }
+    }
+
+    static constexpr std::uint64_t mask(std::uint64_t from, std::uint64_t count) {
+        const std::uint64_t ones =
+            count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+        return ones << from;
+    }
+
+    bool remember_skip(Span span) {
+        if (skip_count_ == skips_.size()) return false;
+        skips_[skip_count_++] = span;
+        return true;
+    }
+
+    void forget_skip() {
+        for (std::size_t i = 1; i < skip_count_; i++) skips_[i - 1] = skips_[i];
+        skip_count_--;
+    }
+
+    const AtomicU64* shared_tail_;
+    AtomicU64* shared_head_;
+    AtomicU64* shared_cursor_;
+    AtomicU64* bits_;
+    typename Platform::Frames frames_;
+    std::uint64_t capacity_;
+    std::uint64_t head_ = 0;
+    std::uint64_t cursor_ = 0;
+    std::uint64_t read_ = 0;
+    std::uint64_t tail_ = 0;          // last tail seen
+    std::uint64_t recovered_to_ = 0;  // below it a record may have been released by a predecessor
+    // Skips between cursor and tail: at most two a lap, and head to tail is less than two laps.
+    std::array<Span, 8> skips_;
+    std::size_t skip_count_ = 0;
+};
+
+}  // namespace rollring

@@ -1,0 +1,183 @@
+#pragma once
+// The producer's half of a lane: reserve, write in place, commit, publish. Lock-free and wait-free;
+// no allocation, no system call. One thread at a time.
+//
+// Nothing is visible before publish() moves the tail, so a producer killed at any instruction
+// leaves either a whole record or none, and nothing to repair.
+//
+// Where the next frame goes. Let t be the write offset in this lap and h the head.
+//
+//   head in this lap:       [ free |h ..live.. t| free ]        write at t, or wrap
+//   head in the lap before: [ ..live.. t| free |h ..live.. w|S| dead ]
+//                                                   write at t while it stays below h, or jump to d
+//
+// A lap ends at w by a skip frame S, either because the record did not fit below the lane's end (a
+// full lap) or early, because the consumer keeps up and the start of the lane is still in cache (a
+// soft lap: rings.md 5.3). After a soft lap everything above S is dead memory. If the consumer then
+// starts to hold records and pins h, the producer jumps over the live bytes into that dead part, so
+// that a soft wrap never costs capacity: a holder gets the whole lane.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "layout.hpp"
+
+namespace rollring {
+
+enum class [[nodiscard]] Reserve {
+    ok,
+    full,       // publish() has been done for you; wait for the head to move and try again
+    too_large,  // can never fit into this lane
+    corrupt,    // the head is impossible: the consumer's page was damaged
+};
+
+struct LapCounters {
+    std::uint64_t soft = 0;
+    std::uint64_t full = 0;
+    std::uint64_t jumps = 0;
+};
+
+template <class Platform>
+class LaneWriter {
+    using Order = typename Platform::Order;
+    using AtomicU64 = typename Platform::template Atomic<std::uint64_t>;
+
+  public:
+    LaneWriter(AtomicU64& tail, const AtomicU64& head, typename Platform::Frames frames,
+               std::uint64_t capacity_bytes, std::uint64_t soft_bytes)
+        : shared_tail_(&tail),
+          shared_head_(&head),
+          frames_(frames),
+          capacity_(capacity_bytes),
+          soft_(soft_bytes),
+          tail_(tail.load(Order::read_tail)),
+          published_(tail_),
+          head_(head.load(Order::read_head)),
+          lap_start_(tail_ - tail_ % capacity_),
+          dead_from_(capacity_),
+          look_at_(soft_bytes) {}
+
+    // Finds room for `bytes` (a multiple of 64, the frame included) in one piece.
+    Reserve reserve(std::uint64_t bytes) {
+        if (bytes > capacity_) return Reserve::too_large;
+        if (offset() >= look_at_) {
+            if (!refresh()) return Reserve::corrupt;
+            look_at_ = offset() + soft_ / 8;  // under a backlog, look seldom
+        }
+        Reserve found = place(bytes);
+        if (found == Reserve::full) {
+            if (!refresh()) return Reserve::corrupt;
+            found = place(bytes);
+            if (found == Reserve::full) publish();
+        }
+        if (found == Reserve::ok) reserved_ = bytes;
+        return found;
+    }
+
+    [[nodiscard]] std::uint64_t position() const { return tail_; }
+    [[nodiscard]] std::uint64_t offset() const { return tail_ - lap_start_; }
+    [[nodiscard]] std::uint64_t published() const { return published_; }
+    [[nodiscard]] const LapCounters& laps() const { return laps_; }
+
+    // Ends the reservation with `frame` at its start; frame.bytes may be less than was reserved.
+    // The record is not visible before publish().
+    void commit(Frame frame) {
+        frame.magic = frame_magic;
+        frame.kind = static_cast<std::uint16_t>(FrameKind::record);
+        frame.position = tail_;
+        frames_.write(offset(), frame);
+        advance(frame.bytes);
+        reserved_ = 0;
+    }
+
+    void abandon() { reserved_ = 0; }
+    [[nodiscard]] std::uint64_t reserved() const { return reserved_; }
+
+    // Makes everything committed visible. True if there was anything to show.
+    bool publish() {
+        if (published_ == tail_) return false;
+        shared_tail_->store(tail_, Order::publish_tail);
+        published_ = tail_;
+        return true;
+    }
+
+  private:
+    bool refresh() {
+        const std::uint64_t head = shared_head_->load(Order::read_head);
+        if (head < head_ || head > published_ || head % line_bytes != 0) return false;
+        head_ = head;
+        return true;
+    }
+
+    Reserve place(std::uint64_t bytes) {
+        if (head_ < lap_start_) return place_behind(bytes);
+        const std::uint64_t t = offset();
+        const std::uint64_t head_offset = head_ - lap_start_;
+        if (t >= soft_ && head_offset >= std::max(bytes + line_bytes, t / 2)) {
+            wrap(laps_.soft);
+            return Reserve::ok;
+        }
+        if (capacity_ - t >= bytes) return Reserve::ok;
+        wrap(laps_.full);
+        return place(bytes);
+    }
+
+    // The head is still in the lap before. One line stays free below it, for the skip of a jump.
+    Reserve place_behind(std::uint64_t bytes) {
+        if (lap_start_ - head_ > capacity_) return Reserve::full;  // two laps behind, after a jump
+        const std::uint64_t t = offset();
+        const std::uint64_t head_offset = head_ - (lap_start_ - capacity_);
+        if (t > head_offset) {  // has jumped
+            return capacity_ - t >= bytes ? Reserve::ok : Reserve::full;
+        }
+        if (head_offset - t >= bytes + line_bytes) return Reserve::ok;
+        if (t < head_offset && dead_from_ < capacity_ && capacity_ - dead_from_ >= bytes) {
+            skip(dead_from_ - t);
+            laps_.jumps++;
+            return Reserve::ok;
+        }
+        return Reserve::full;
+    }
+
+    void wrap(std::uint64_t& counter) {
+        const std::uint64_t t = offset();
+        skip(capacity_ - t);
+        dead_from_ = t + line_bytes;  // the skip itself is live until the consumer has passed it
+        counter++;
+    }
+
+    void skip(std::uint64_t bytes) {
+        Frame frame{};
+        frame.magic = frame_magic;
+        frame.kind = static_cast<std::uint16_t>(FrameKind::skip);
+        frame.bytes = bytes;
+        frame.position = tail_;
+        frames_.write(offset(), frame);
+        advance(bytes);
+    }
+
+    void advance(std::uint64_t bytes) {
+        tail_ += bytes;
+        if (tail_ - lap_start_ == capacity_) {
+            lap_start_ = tail_;
+            dead_from_ = capacity_;
+            look_at_ = soft_;
+        }
+    }
+
+    AtomicU64* shared_tail_;
+    const AtomicU64* shared_head_;
+    typename Platform::Frames frames_;
+    std::uint64_t capacity_;
+    std::uint64_t soft_;
+    std::uint64_t tail_;       // of what is committed, published or not
+    std::uint64_t published_;  // the shared tail
+    std::uint64_t head_;       // last head seen
+    std::uint64_t lap_start_;  // position of offset 0 in this lap
+    std::uint64_t dead_from_;  // offset above which the lap before left nothing
+    std::uint64_t look_at_;    // offset from which a soft wrap is worth a look at the head
+    std::uint64_t reserved_ = 0;
+    LapCounters laps_;
+};
+
+}  // namespace rollring

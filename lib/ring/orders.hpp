@@ -1,0 +1,65 @@
+#pragma once
+// What the lane core needs from its surroundings. The core is a template over a Platform, so that
+// the explorer in tests/model runs the very same code on simulated atomics, and so that a mutant
+// with one weaker order is a type.
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "layout.hpp"
+
+namespace rollring {
+
+// Every memory order of the lane, by use. The pairs are named; nothing relies on x86.
+struct Orders {
+    // Dekker pair with bell_waiting: either the producer sees that the consumer waits, or the
+    // consumer sees the tail. Also the release that makes the frame and payload visible.
+    static constexpr auto publish_tail = std::memory_order_seq_cst;
+    static constexpr auto read_tail = std::memory_order_seq_cst;
+    // The same the other way round: head frees memory, so it is a release of the consumer's reads.
+    static constexpr auto publish_head = std::memory_order_seq_cst;
+    static constexpr auto read_head = std::memory_order_seq_cst;
+    static constexpr auto bell_waiting = std::memory_order_seq_cst;
+    // Only the consumer reads these back, after its own death: what matters is that the compiler
+    // keeps the order of the stores, for a killed process has made a prefix of them.
+    static constexpr auto store_cursor = std::memory_order_release;
+    static constexpr auto store_bits = std::memory_order_release;
+    static constexpr auto store_journal = std::memory_order_release;
+    static constexpr auto recover = std::memory_order_acquire;
+};
+
+// The real thing: std::atomic on shared memory, 64 released-bits a word.
+struct NativePlatform {
+    template <class T>
+    using Atomic = std::atomic<T>;
+    using Order = Orders;
+    static constexpr std::uint64_t bits_per_word = 64;
+
+    // Frames lie in the lane's data; a read copies the 64 bytes once and no more (DESIGN P7).
+    struct Frames {
+        std::byte* data = nullptr;
+
+        void write(std::uint64_t offset, const Frame& frame) const {
+            std::memcpy(data + offset, &frame, sizeof frame);
+        }
+        [[nodiscard]] Frame read(std::uint64_t offset) const {
+            return load_once<Frame>(data + offset);
+        }
+    };
+
+    struct JournalEntries {
+        JournalEntry* entries = nullptr;
+
+        void write(std::uint64_t index, const JournalEntry& entry) const {
+            std::memcpy(entries + index, &entry, sizeof entry);
+        }
+        [[nodiscard]] JournalEntry read(std::uint64_t index) const {
+            return load_once<JournalEntry>(entries + index);
+        }
+    };
+};
+
+}  // namespace rollring

@@ -1,0 +1,67 @@
+#include "ring_map.hpp"
+
+#include <array>
+#include <cstring>
+
+#include "liveness.hpp"
+#include "schema_page.hpp"
+
+namespace rollring {
+
+RingMap::RingMap(Segment segment, std::unique_ptr<const Schema> schema, Mapping fixed,
+                 Mapping bells)
+    : segment_(std::move(segment)),
+      schema_(std::move(schema)),
+      fixed_(std::move(fixed)),
+      bells_(std::move(bells)) {}
+
+Result<RingMap> RingMap::attach(std::string_view name, Deadline deadline) {
+    auto segment = Segment::attach(name, deadline);
+    if (!segment) return std::unexpected(segment.error());
+    const Geometry& geometry = segment->geometry();
+    auto page = std::make_unique<SchemaPage>();
+    if (!segment->read(geometry.schema_offset(), page.get(), sizeof(SchemaPage))) {
+        return std::unexpected(Error{Errc::not_a_ring, 0, "the ring's schema page is missing"});
+    }
+    auto schema = from_page(*page);
+    if (!schema) return std::unexpected(schema.error());
+    auto fixed = segment->map(0, geometry.fixed_bytes(), false);
+    if (!fixed) return std::unexpected(fixed.error());
+    auto bells = segment->map(geometry.bells_offset(), geometry.bells_bytes(), true);
+    if (!bells) return std::unexpected(bells.error());
+    return RingMap(std::move(*segment), std::make_unique<const Schema>(std::move(*schema)),
+                   std::move(*fixed), std::move(*bells));
+}
+
+bool RingMap::consumer_alive() const {
+    return alive(segment_.fd(), LifeByte::consumer());
+}
+
+bool RingMap::producer_alive(std::uint32_t lane) const {
+    return alive(segment_.fd(), LifeByte::lane(lane));
+}
+
+void store_name(LaneOwner& owner, std::string_view name) {
+    std::array<char, sizeof owner.name> text{};
+    std::memcpy(text.data(), name.data(), std::min(name.size(), text.size() - 1));
+    for (std::size_t i = 0; i < std::size(owner.name); i++) {
+        std::uint64_t word;
+        std::memcpy(&word, text.data() + i * sizeof word, sizeof word);
+        poke(owner.name[i], word);
+    }
+}
+
+std::string load_name(const LaneOwner& owner) {
+    std::array<char, sizeof owner.name + 1> text{};
+    for (std::size_t i = 0; i < std::size(owner.name); i++) {
+        const std::uint64_t word = peek(owner.name[i]);
+        std::memcpy(text.data() + i * sizeof word, &word, sizeof word);
+    }
+    std::string name(text.data());
+    for (char& c : name) {
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // it goes to terminals
+    }
+    return name;
+}
+
+}  // namespace rollring

@@ -1,0 +1,73 @@
+#pragma once
+// A ring's pages as one process maps them: writable only what it writes.
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "doorbell.hpp"
+#include "lane_reader.hpp"
+#include "lane_writer.hpp"
+#include "orders.hpp"
+#include "rollring/schema.hpp"
+#include "segment.hpp"
+
+namespace rollring {
+
+// What every participant maps: header to reader pages read-only, the bells writable.
+class RingMap {
+  public:
+    static Result<RingMap> attach(std::string_view name, Deadline deadline);
+
+    [[nodiscard]] const Segment& segment() const { return segment_; }
+    [[nodiscard]] const Geometry& geometry() const { return segment_.geometry(); }
+    [[nodiscard]] const Schema& schema() const { return *schema_; }
+    [[nodiscard]] std::uint64_t ring_id() const { return segment_.header().ring_id; }
+
+    [[nodiscard]] const PolicyPage& policy() const {
+        return fixed_.at<const PolicyPage>(geometry().policy_offset());
+    }
+    [[nodiscard]] const ReaderControl& control() const {
+        return fixed_.at<const ReaderControl>(geometry().reader_offset());
+    }
+    [[nodiscard]] const ReaderEntry& entry(std::uint32_t lane) const {
+        return fixed_.at<const ReaderEntry>(geometry().entries_offset() +
+                                            lane * sizeof(ReaderEntry));
+    }
+    [[nodiscard]] const LaneOwner& owner(std::uint32_t lane) const {
+        return fixed_.at<const LaneOwner>(geometry().owner_offset(lane));
+    }
+    [[nodiscard]] Bell& consumer_bell() const { return bells_.at<Bell>(0); }
+    [[nodiscard]] Bell& lane_bell(std::uint32_t lane) const {
+        return bells_.at<Bell>((1 + lane) * sizeof(Bell));
+    }
+
+    [[nodiscard]] bool consumer_alive() const;
+    [[nodiscard]] bool producer_alive(std::uint32_t lane) const;
+
+  private:
+    RingMap(Segment segment, std::unique_ptr<const Schema> schema, Mapping fixed, Mapping bells);
+    Segment segment_;
+    std::unique_ptr<const Schema> schema_;  // its address stays when the map moves
+    Mapping fixed_;
+    Mapping bells_;
+};
+
+using NativeBell = BellCore<NativePlatform>;
+using NativeWriter = LaneWriter<NativePlatform>;
+using NativeReader = LaneReader<NativePlatform>;
+
+inline NativeBell bell_of(Bell& bell) {
+    return {bell.sequence, bell.waiting};
+}
+
+// The second half of publishing: wakes the waiter if there is one.
+inline void ring_bell(Bell& bell) {
+    if (NativeBell core = bell_of(bell); core.must_ring()) futex_wake(core.sequence());
+}
+
+// The producer's name, kept as words so that readers see no torn bytes beyond a torn name.
+void store_name(LaneOwner& owner, std::string_view name);
+std::string load_name(const LaneOwner& owner);
+
+}  // namespace rollring

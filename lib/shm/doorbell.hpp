@@ -1,0 +1,62 @@
+#pragma once
+// Sleeping until another process has something for us.
+//
+//   waiter:  seen = prepare();  look once more;  sleep(seen, ...) or cancel()
+//   ringer:  publish;  if (must_ring()) wake
+//
+// `waiting` and the published word form a Dekker pair: both sides store, then load what the other
+// stored, all seq_cst, so at least one of them sees the other. The ringer clears `waiting` before
+// it changes `sequence`: a waiter that has read the old sequence is then woken or not put to sleep.
+// Every sleep is bounded all the same: a ringer may be killed between its two steps.
+
+#include <atomic>
+#include <cstdint>
+
+#include "layout.hpp"
+#include "rollring/time.hpp"
+
+namespace rollring {
+
+template <class Platform>
+class BellCore {
+    using Order = typename Platform::Order;
+    using AtomicU32 = typename Platform::template Atomic<std::uint32_t>;
+
+  public:
+    BellCore(AtomicU32& sequence, AtomicU32& waiting) : sequence_(&sequence), waiting_(&waiting) {}
+
+    [[nodiscard]] std::uint32_t prepare() {
+        const std::uint32_t seen = sequence_->load(std::memory_order_acquire);
+        waiting_->store(1, Order::bell_waiting);
+        return seen;
+    }
+    void cancel() { waiting_->store(0, std::memory_order_relaxed); }
+
+    [[nodiscard]] bool must_ring() {
+        if (waiting_->load(Order::bell_waiting) == 0) return false;
+        waiting_->store(0, std::memory_order_relaxed);
+        sequence_->fetch_add(1, std::memory_order_acq_rel);
+        return true;
+    }
+
+    [[nodiscard]] AtomicU32& sequence() { return *sequence_; }
+
+  private:
+    AtomicU32* sequence_;
+    AtomicU32* waiting_;
+};
+
+// No sleep is longer, whatever the deadline: a peer can die between its commit and its wake.
+inline constexpr std::int64_t sleep_max_ns = 100'000'000;
+
+// Sleeps while `word` still holds `seen`, until woken, until the deadline, or sleep_max_ns at most.
+// Spurious returns happen. Works across processes (the futex is not private).
+void futex_sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline deadline);
+
+// Wakes everyone who sleeps on `word`.
+void futex_wake(std::atomic<std::uint32_t>& word);
+
+// A hint to the CPU inside a spin loop.
+void spin_pause();
+
+}  // namespace rollring

@@ -1,0 +1,298 @@
+#pragma once
+// Every structure that lives in a ring's shared memory, its offsets and its checks, and nothing
+// else. Little endian. Each page has one kind of writer, so that a process maps writable what it
+// writes:
+//
+//   header page    creator, before phase becomes ready; then read-only
+//   schema page    creator, likewise
+//   policy page    the weight channel's publisher (the version stamped on rollouts)
+//   bell pages     everyone; a lie in them costs a spurious or a late wake-up (<= 100 ms), no more
+//   reader pages   the consumer: control line, one ReaderEntry a lane, the redo journal
+//   owner pages    one page a lane: the producer of that lane
+//   lanes          per lane the released-bit map (consumer), then the data (producer)
+//
+// A *position* is a byte count that only grows. position mod lane_bytes is the offset in the data.
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace rollring {
+
+static_assert(std::endian::native == std::endian::little);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && sizeof(std::atomic<std::uint32_t>) == 4);
+
+inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, whatever the CPU's line is
+inline constexpr std::uint64_t page_bytes = 4096;
+inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
+inline constexpr std::uint32_t abi_version = 1;
+inline constexpr std::uint32_t lanes_max = 4096;
+inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1} << 40;
+inline constexpr std::uint32_t columns_max = 32;
+
+enum class Phase : std::uint32_t { forming = 0, ready = 1 };
+
+// Copies a T out of memory that another process may be changing: each word is read exactly once.
+template <class T>
+[[nodiscard]] T load_once(const void* from) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % 8 == 0);
+    std::uint64_t words[sizeof(T) / 8];
+    auto* source = const_cast<std::uint64_t*>(static_cast<const std::uint64_t*>(from));
+    for (std::size_t i = 0; i < sizeof(T) / 8; i++) {
+        words[i] = std::atomic_ref<std::uint64_t>(source[i]).load(std::memory_order_relaxed);
+    }
+    T copy;
+    std::memcpy(&copy, words, sizeof copy);
+    return copy;
+}
+
+// Words with one writer: counters and facts about which nothing is decided need no order.
+template <class T>
+T peek(const std::atomic<T>& word) {
+    return word.load(std::memory_order_relaxed);
+}
+template <class T>
+void poke(std::atomic<T>& word, T value) {
+    word.store(value, std::memory_order_relaxed);
+}
+template <class T>
+void add(std::atomic<T>& word, T amount) {
+    poke(word, peek(word) + amount);
+}
+// A word that publishes what was written before it, and its reader.
+template <class T>
+void publish(std::atomic<T>& word, T value) {
+    word.store(value, std::memory_order_release);
+}
+template <class T>
+T observe(const std::atomic<T>& word) {
+    return word.load(std::memory_order_acquire);
+}
+
+// 0x000 of the segment. All but `phase` is fixed before `phase` becomes ready.
+struct SegmentHeader {
+    std::uint64_t magic;
+    std::uint32_t abi;
+    std::uint32_t header_bytes;  // sizeof(SegmentHeader): lets a reader refuse a foreign build
+    std::uint64_t segment_bytes;
+    std::uint64_t lane_bytes;
+    std::uint32_t lane_count;
+    std::uint32_t journal_records;
+    std::uint64_t soft_bytes;  // soft wrap point; lane_bytes switches it off
+    std::uint64_t ring_id;  // random; run id of records, tells a re-created ring from its ancestor
+    std::int64_t created_ns;  // CLOCK_REALTIME
+    std::uint64_t schema_id;
+    std::uint32_t creator_pid;
+    std::uint32_t reserved0;
+    std::uint64_t check;  // xxh3 of all the above
+    std::uint8_t reserved1[40];
+    std::atomic<std::uint32_t> phase;
+    std::uint8_t reserved2[60];
+};
+static_assert(sizeof(SegmentHeader) == 192 && offsetof(SegmentHeader, phase) == 128);
+static_assert(std::has_unique_object_representations_v<SegmentHeader>);
+
+// One column of the ring's schema, in the schema page.
+struct SchemaColumn {
+    char name[40];  // NUL-terminated
+    std::uint8_t dtype_code;
+    std::uint8_t dtype_bits;
+    std::uint8_t per;         // a Per
+    std::uint8_t required;    // 0 or 1
+    std::uint8_t accepts;     // an Accepts
+    std::uint8_t inner_dims;  // how many of `dims` are set; a set dim of 0 means: any
+    std::uint8_t reserved[2];
+    std::uint32_t dims[4];
+};
+static_assert(sizeof(SchemaColumn) == 64);
+static_assert(std::has_unique_object_representations_v<SchemaColumn>);
+
+struct SchemaPage {
+    std::uint32_t column_count;
+    std::uint8_t reserved[60];
+    SchemaColumn columns[columns_max];
+};
+static_assert(sizeof(SchemaPage) <= page_bytes);
+
+// Written by the weight channel's publisher; a producer stamps it on records that name no version.
+struct PolicyPage {
+    std::atomic<std::int64_t> version;  // -1: none committed yet
+    std::uint8_t reserved[56];
+};
+static_assert(sizeof(PolicyPage) == line_bytes);
+
+// A shared doorbell. The waiter sets `waiting`, looks once more and sleeps on `sequence`.
+struct Bell {
+    std::atomic<std::uint32_t> sequence;
+    std::atomic<std::uint32_t> waiting;
+    std::atomic<std::uint32_t>
+        arrivals;  // consumer's bell only: grows when a producer takes a lane
+    std::uint8_t reserved[52];
+};
+static_assert(sizeof(Bell) == line_bytes);
+static_assert(std::has_unique_object_representations_v<Bell>);
+
+// First line of the reader pages.
+struct ReaderControl {
+    std::atomic<std::uint32_t> epoch;  // grows with each consumer that takes the seat
+    std::atomic<std::uint32_t> pid;
+    std::atomic<std::int64_t> attached_ns;  // CLOCK_MONOTONIC
+    std::atomic<std::int64_t> last_acked_step;
+    std::atomic<std::uint64_t> batches_acked;
+    std::uint8_t reserved0[32];
+    // The redo journal: `journal_count` > 0 means that these entries are acknowledged.
+    std::atomic<std::uint64_t> journal_count;
+    std::atomic<std::int64_t> journal_step;
+    std::uint8_t reserved1[48];
+};
+static_assert(sizeof(ReaderControl) == 128);
+static_assert(std::has_unique_object_representations_v<ReaderControl>);
+
+struct JournalEntry {
+    std::uint64_t position;
+    std::uint32_t lane;
+    std::uint32_t lines;  // bytes of the frame / 64
+};
+static_assert(sizeof(JournalEntry) == 16);
+
+enum class Quarantine : std::uint32_t {
+    none = 0,
+    bad_tail,      // the tail moved back, or further than the lane holds
+    bad_frame,     // no magic, wrong position, or a length that leaves the lane
+    bad_sequence,  // the frame is whole, but claims to be somebody else's
+};
+
+// What the consumer says of one lane.
+struct ReaderEntry {
+    // read by the producer
+    std::atomic<std::uint64_t> head;
+    std::atomic<std::uint32_t> retired_epoch;  // the lane is free when it equals LaneOwner::epoch
+    std::atomic<std::uint32_t> quarantine;     // a Quarantine
+    std::atomic<std::uint32_t> restart_epoch;  // the producer after this epoch starts at head
+    std::uint8_t reserved0[44];
+    // read by the consumer's successor
+    std::atomic<std::uint64_t> cursor;     // everything below it is released; head <= cursor
+    std::atomic<std::uint64_t> delivered;  // everything below it was delivered at least once
+    std::uint8_t reserved1[48];
+    // counters
+    std::atomic<std::uint64_t> records;
+    std::atomic<std::uint64_t> tokens;
+    std::atomic<std::uint64_t> bytes;
+    std::atomic<std::uint64_t> released;
+    std::atomic<std::uint64_t> redelivered;
+    std::atomic<std::uint64_t> lost;        // gaps in the sequence
+    std::atomic<std::uint64_t> duplicates;  // sequence seen before
+    std::atomic<std::uint64_t> torn;        // records refused by validation or checksum
+    std::atomic<std::uint64_t> producers_lost;
+    std::atomic<std::uint64_t> producers_closed;
+    std::atomic<std::uint64_t> quarantines;
+    std::atomic<std::uint64_t> dropped_bytes;  // given up behind a damaged frame
+    std::uint8_t reserved2[32];
+};
+static_assert(sizeof(ReaderEntry) == 256);
+static_assert(std::has_unique_object_representations_v<ReaderEntry>);
+
+enum class OwnerState : std::uint32_t { none = 0, active = 1, closed = 2 };
+
+// What a lane's producer says of itself: one page a lane.
+struct LaneOwner {
+    std::atomic<std::uint64_t> tail;
+    std::uint8_t reserved0[56];
+    // identity, written under the lane's life lock before `epoch` grows
+    std::atomic<std::uint32_t> epoch;
+    std::atomic<std::uint32_t> state;  // an OwnerState of this epoch
+    std::atomic<std::uint32_t> pid;
+    std::uint8_t reserved1[4];
+    std::atomic<std::int64_t> attached_ns;  // CLOCK_MONOTONIC
+    std::atomic<std::uint64_t> name[5];     // UTF-8, NUL-padded
+    // counters; records, tokens and bytes are stored after the tail that covers them
+    std::atomic<std::uint64_t> records;  // of this epoch
+    std::atomic<std::uint64_t> tokens;   // the rest are of all epochs
+    std::atomic<std::uint64_t> bytes;
+    std::atomic<std::uint64_t> records_total;
+    std::atomic<std::uint64_t> waits;
+    std::atomic<std::uint64_t> abandoned;
+    std::atomic<std::uint64_t> laps_soft;
+    std::atomic<std::uint64_t> laps_full;
+    std::atomic<std::uint64_t> jumps;
+    std::uint8_t reserved2[56];
+};
+static_assert(sizeof(LaneOwner) == 256);
+static_assert(std::has_unique_object_representations_v<LaneOwner>);
+
+enum class FrameKind : std::uint16_t { record = 1, skip = 2 };
+inline constexpr std::uint32_t frame_magic = 0x4d524652;  // "RFRM"
+
+// The first line of everything in a lane's data. A frame is contiguous and a multiple of 64 bytes.
+struct Frame {
+    std::uint32_t magic;
+    std::uint16_t kind;  // a FrameKind
+    std::uint16_t reserved0;
+    std::uint64_t bytes;     // of the whole frame, this line included
+    std::uint64_t position;  // of this line: tells a stale lap from a fresh one
+    std::uint64_t sequence;  // per lane and epoch, from 0
+    std::uint32_t epoch;
+    std::uint32_t lane;
+    std::uint64_t payload_bytes;  // what was committed, <= bytes - 64
+    std::int64_t committed_ns;    // CLOCK_MONOTONIC
+    std::uint64_t reserved1;
+};
+static_assert(sizeof(Frame) == line_bytes);
+static_assert(std::has_unique_object_representations_v<Frame>);
+
+constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) {
+    return (bytes + to - 1) / to * to;
+}
+
+// Where everything lies; a function of the two counts alone, so creator and attacher cannot differ.
+struct Geometry {
+    std::uint32_t lane_count;
+    std::uint32_t journal_records;
+    std::uint64_t lane_bytes;
+    std::uint64_t soft_bytes;
+
+    [[nodiscard]] constexpr std::uint64_t schema_offset() const { return page_bytes; }
+    [[nodiscard]] constexpr std::uint64_t policy_offset() const { return 2 * page_bytes; }
+    [[nodiscard]] constexpr std::uint64_t bells_offset() const { return 3 * page_bytes; }
+    // bell 0 is the consumer's, bell 1 + k that of lane k's producer
+    [[nodiscard]] constexpr std::uint64_t bells_bytes() const {
+        return round_up((1 + std::uint64_t{lane_count}) * sizeof(Bell), page_bytes);
+    }
+    [[nodiscard]] constexpr std::uint64_t reader_offset() const {
+        return bells_offset() + bells_bytes();
+    }
+    [[nodiscard]] constexpr std::uint64_t entries_offset() const {
+        return reader_offset() + sizeof(ReaderControl);
+    }
+    [[nodiscard]] constexpr std::uint64_t journal_offset() const {
+        return entries_offset() + lane_count * sizeof(ReaderEntry);
+    }
+    [[nodiscard]] constexpr std::uint64_t owners_offset() const {
+        return round_up(journal_offset() + journal_records * sizeof(JournalEntry), page_bytes);
+    }
+    [[nodiscard]] constexpr std::uint64_t lanes_offset() const {
+        return owners_offset() + lane_count * page_bytes;
+    }
+    // everything below is reserved at creation; a lane when a producer takes it
+    [[nodiscard]] constexpr std::uint64_t fixed_bytes() const { return lanes_offset(); }
+    [[nodiscard]] constexpr std::uint64_t bits_bytes() const {
+        return round_up(lane_bytes / line_bytes / 8, page_bytes);
+    }
+    [[nodiscard]] constexpr std::uint64_t lane_stride() const { return bits_bytes() + lane_bytes; }
+    [[nodiscard]] constexpr std::uint64_t bits_offset(std::uint32_t lane) const {
+        return lanes_offset() + lane * lane_stride();
+    }
+    [[nodiscard]] constexpr std::uint64_t data_offset(std::uint32_t lane) const {
+        return bits_offset(lane) + bits_bytes();
+    }
+    [[nodiscard]] constexpr std::uint64_t owner_offset(std::uint32_t lane) const {
+        return owners_offset() + lane * page_bytes;
+    }
+    [[nodiscard]] constexpr std::uint64_t segment_bytes() const { return bits_offset(lane_count); }
+};
+
+}  // namespace rollring

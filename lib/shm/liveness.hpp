@@ -1,0 +1,57 @@
+#pragma once
+// Proof of life and death: open-file-description byte locks on the segment. The kernel drops them
+// when the last descriptor of that open file goes, on SIGKILL too, in any PID namespace, and no pid
+// is involved that could be used again.
+//
+// Two traps (craft.md 0.8): a descriptor received over a socket shares its sender's locks, so a
+// lock is always taken on a descriptor of our own, reopened through /proc/self/fd; and a forked
+// child shares its parent's, so a pthread_atfork handler closes them in the child, where the
+// objects that hold them become inert.
+
+#include <cstdint>
+#include <optional>
+
+#include "rollring/error.hpp"
+
+namespace rollring {
+
+// Which byte of the segment stands for what. Far above any data; locks need no file behind them.
+struct LifeByte {
+    std::int64_t at;
+
+    static LifeByte creation() { return {base}; }
+    static LifeByte consumer() { return {base + 1}; }
+    static LifeByte lane(std::uint32_t index) { return {base + 16 + index}; }
+
+  private:
+    static constexpr std::int64_t base = std::int64_t{1} << 62;
+};
+
+// One held byte. Dropped by the destructor, by death, and in a forked child.
+class LifeLock {
+  public:
+    LifeLock(LifeLock&& other) noexcept;
+    LifeLock& operator=(LifeLock&& other) noexcept;
+    LifeLock(const LifeLock&) = delete;
+    LifeLock& operator=(const LifeLock&) = delete;
+    ~LifeLock();
+
+    // False in a forked child of the process that took it.
+    [[nodiscard]] bool held() const;
+
+    // Takes the byte on a fresh open file of the same object as `fd`; empty if someone holds it.
+    static Result<std::optional<LifeLock>> take(int fd, LifeByte byte);
+
+  private:
+    LifeLock(int slot, std::uint64_t generation) : slot_(slot), generation_(generation) {}
+    int slot_;  // in the process-wide table that the fork handler closes; -1 when moved from
+    std::uint64_t generation_;  // of the process that took it
+};
+
+// Whether any process holds the byte. `fd` must hold no locks itself. 0.24 us.
+bool alive(int fd, LifeByte byte);
+
+// Grows in each forked child: objects made before the fork compare it and refuse to work.
+std::uint64_t fork_generation();
+
+}  // namespace rollring

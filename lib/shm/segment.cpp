@@ -1,0 +1,292 @@
+#include "segment.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <boost/interprocess/mapped_region.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "liveness.hpp"
+#include "segment_object.hpp"
+
+namespace bip = boost::interprocess;
+
+namespace rollring {
+namespace detail {
+
+constexpr const char* shm_directory = "/dev/shm";
+
+std::string object_prefix() {
+    return fmt::format("rollring.{}.", getuid());
+}
+
+Error system_error(Errc code, int error, std::string message) {
+    return Error{code, error, std::move(message)};
+}
+
+std::string human(std::uint64_t bytes) {
+    if (bytes >= std::uint64_t{10} << 30) return fmt::format("{} GiB", bytes >> 30);
+    if (bytes >= std::uint64_t{10} << 20) return fmt::format("{} MiB", bytes >> 20);
+    return fmt::format("{} KiB", bytes >> 10);
+}
+
+Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what) {
+    const auto space = Segment::shared_memory();
+    const std::uint64_t gib = std::max<std::uint64_t>(
+        1, ((space.total_bytes - space.free_bytes + wanted_bytes * 2) >> 30) + 1);
+    return system_error(
+        Errc::not_enough_shared_memory, error,
+        fmt::format("{} needs {} but /dev/shm has {} free of {}: start the container with "
+                    "--shm-size={}g (Kubernetes: an emptyDir of medium Memory on /dev/shm), lower "
+                    "--lane-bytes or --lanes, or remove leftovers with 'rollring doctor --fix'",
+                    what, human(wanted_bytes), human(space.free_bytes), human(space.total_bytes),
+                    gib));
+}
+
+// posix_fallocate on a tmpfs is undone by any signal: try again, for the caller asked for pages.
+int allocate(int fd, std::uint64_t offset, std::uint64_t bytes) {
+    int error = EINTR;
+    while (error == EINTR) {
+        error = posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    }
+    return error;
+}
+
+bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes) {
+    return pread(fd, to, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
+}
+
+Geometry geometry_of(const SegmentHeader& header) {
+    return {header.lane_count, header.journal_records, header.lane_bytes, header.soft_bytes};
+}
+
+Result<void> check_header(const SegmentHeader& header, const std::string& object,
+                          std::uint64_t object_bytes) {
+    const auto damaged = [&](std::string_view what) {
+        return std::unexpected(
+            Error{Errc::not_a_ring, 0,
+                  fmt::format("{} is not a usable ring: {}; remove it with 'rollring rm'", object,
+                              what)});
+    };
+    if (header.magic != segment_magic) return damaged("wrong magic");
+    if (header.abi != abi_version || header.header_bytes != sizeof(SegmentHeader)) {
+        return std::unexpected(
+            Error{Errc::abi_mismatch, 0,
+                  fmt::format("{} has ABI {} (header {} B), this program ABI {} (header {} B): run "
+                              "one version of rollring on both sides",
+                              object, header.abi, header.header_bytes, abi_version,
+                              sizeof(SegmentHeader))});
+    }
+    if (header.check != XXH3_64bits(&header, check_bytes)) return damaged("header check fails");
+    if (header.lane_count == 0 || header.lane_count > lanes_max) return damaged("lane count");
+    if (header.lane_bytes < page_bytes || header.lane_bytes > lane_bytes_max ||
+        header.lane_bytes % page_bytes != 0) {
+        return damaged("lane bytes");
+    }
+    if (header.journal_records == 0 || header.journal_records > (1U << 24)) {
+        return damaged("journal records");
+    }
+    if (header.segment_bytes != geometry_of(header).segment_bytes() ||
+        header.segment_bytes != object_bytes) {
+        return damaged(
+            fmt::format("it has {} bytes, its header says {}", object_bytes, header.segment_bytes));
+    }
+    return {};
+}
+
+Result<bip::shared_memory_object> open_object(const std::string& object) {
+    try {
+        return bip::shared_memory_object(bip::open_only, object.c_str() + 1, bip::read_write);
+    } catch (const bip::interprocess_exception& refusal) {
+        const int error = refusal.get_native_error();
+        if (error == ENOENT) {
+            return std::unexpected(system_error(
+                Errc::not_found, error,
+                fmt::format("there is no ring {} (make one with 'rollring create')", object)));
+        }
+        return std::unexpected(
+            system_error(error == EACCES || error == ELOOP ? Errc::permission_denied : Errc::system,
+                         error, fmt::format("cannot open {}", object)));
+    }
+}
+
+Result<struct stat> check_owner(int fd, const std::string& object) {
+    struct stat status{};
+    if (fstat(fd, &status) != 0) {
+        return std::unexpected(system_error(Errc::system, errno, "cannot fstat " + object));
+    }
+    if (status.st_uid != geteuid() || (status.st_mode & 0777) != 0600 || !S_ISREG(status.st_mode)) {
+        return std::unexpected(
+            Error{Errc::permission_denied, 0,
+                  fmt::format("{} has owner {} and mode {:o}; a ring of this user has owner {} and "
+                              "mode 600: refusing to use it",
+                              object, status.st_uid, status.st_mode & 0777, geteuid())});
+    }
+    return status;
+}
+
+void pause_before_retry() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+}  // namespace detail
+
+struct Mapping::Region {
+    bip::mapped_region region;
+};
+Mapping::Mapping() = default;
+Mapping::Mapping(Mapping&&) noexcept = default;
+Mapping& Mapping::operator=(Mapping&&) noexcept = default;
+Mapping::~Mapping() = default;
+
+Segment::Segment(std::unique_ptr<Object> object) : object_(std::move(object)) {}
+Segment::Segment(Segment&&) noexcept = default;
+Segment& Segment::operator=(Segment&&) noexcept = default;
+Segment::~Segment() = default;
+
+const std::string& Segment::name() const {
+    return object_->name;
+}
+const Geometry& Segment::geometry() const {
+    return object_->geometry;
+}
+const SegmentHeader& Segment::header() const {
+    return object_->header.get();
+}
+int Segment::fd() const {
+    return object_->fd();
+}
+
+Result<std::string> Segment::object_name(std::string_view name) {
+    const bool plain = std::ranges::all_of(name, [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '_' || c == '-' || c == '.';
+    });
+    if (name.empty() || name.size() > 128 || !plain) {
+        return std::unexpected(
+            Error{Errc::invalid_argument, 0,
+                  fmt::format("'{}' is no ring name: use 1 to 128 of A-Z a-z 0-9 _ - .", name)});
+    }
+    return fmt::format("/{}{}", detail::object_prefix(), name);
+}
+
+Segment::Space Segment::shared_memory() {
+    struct statvfs status{};
+    if (statvfs(detail::shm_directory, &status) != 0) return {0, 0};
+    return {std::uint64_t{status.f_bavail} * status.f_frsize,
+            std::uint64_t{status.f_blocks} * status.f_frsize};
+}
+
+std::vector<std::string> Segment::list() {
+    std::vector<std::string> names;
+    const std::string prefix = detail::object_prefix();
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(detail::shm_directory, error)) {
+        const std::string file = entry.path().filename().string();
+        if (file.starts_with(prefix)) names.push_back(file.substr(prefix.size()));
+    }
+    std::ranges::sort(names);
+    return names;
+}
+
+Result<Segment> Segment::attach(std::string_view name, Deadline deadline) {
+    auto object = object_name(name);
+    if (!object) return std::unexpected(object.error());
+    for (;;) {
+        auto shm = detail::open_object(*object);
+        if (!shm && shm.error().code != Errc::not_found) return std::unexpected(shm.error());
+        if (shm) {
+            const int fd = shm->get_mapping_handle().handle;
+            auto status = detail::check_owner(fd, *object);
+            if (!status) return std::unexpected(status.error());
+            auto made = std::make_unique<Object>();
+            const bool whole =
+                detail::read_at(fd, 0, made->header.bytes, sizeof made->header.bytes);
+            if (whole && made->header.ready()) {
+                const SegmentHeader& header = made->header.get();
+                auto checked = detail::check_header(header, *object,
+                                                    static_cast<std::uint64_t>(status->st_size));
+                if (!checked) return std::unexpected(checked.error());
+                made->name = *object;
+                made->geometry = detail::geometry_of(header);
+                made->shm = std::move(*shm);
+                return Segment(std::move(made));
+            }
+            if (whole && made->header.get().magic != 0 &&
+                made->header.get().magic != segment_magic) {
+                return std::unexpected(
+                    detail::check_header(made->header.get(), *object, 0).error());
+            }
+            if (deadline.passed()) {
+                const bool creating = alive(fd, LifeByte::creation());
+                return std::unexpected(Error{
+                    Errc::not_ready, 0,
+                    fmt::format("ring {} is not finished: its creator {}", *object,
+                                creating ? "is still at work"
+                                         : "died; 'rollring create' or 'rollring doctor --fix' "
+                                           "clears the leftover")});
+            }
+        }
+        if (!shm && deadline.passed()) return std::unexpected(shm.error());
+        detail::pause_before_retry();
+    }
+}
+
+bool Segment::linked() const {
+    struct stat status{};
+    return fstat(fd(), &status) == 0 && status.st_nlink > 0;
+}
+
+std::uint64_t Segment::resident_bytes() const {
+    struct stat status{};
+    return fstat(fd(), &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
+}
+
+Result<Mapping> Segment::map(std::uint64_t offset, std::uint64_t bytes, bool writable) const {
+    try {
+        Mapping mapping;
+        mapping.region_ = std::make_unique<Mapping::Region>(Mapping::Region{
+            bip::mapped_region(object_->shm, writable ? bip::read_write : bip::read_only,
+                               static_cast<bip::offset_t>(offset), bytes)});
+        mapping.data_ = static_cast<std::byte*>(mapping.region_->region.get_address());
+        mapping.bytes_ = bytes;
+        return mapping;
+    } catch (const bip::interprocess_exception& refusal) {
+        return std::unexpected(detail::system_error(
+            Errc::system, refusal.get_native_error(),
+            fmt::format("cannot map {} at {} of {}: is RLIMIT_AS (ulimit -v) too low?",
+                        detail::human(bytes), offset, name())));
+    }
+}
+
+Result<void> Segment::reserve(std::uint64_t offset, std::uint64_t bytes) const {
+    const int error = detail::allocate(fd(), offset, bytes);
+    if (error == 0) return {};
+    if (error == ENOSPC || error == ENOMEM) {
+        return std::unexpected(detail::no_space(error, bytes, "a lane of " + name()));
+    }
+    return std::unexpected(
+        detail::system_error(Errc::system, error, "cannot reserve pages of " + name()));
+}
+
+void Segment::give_back(std::uint64_t offset, std::uint64_t bytes) const {
+    fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(bytes));
+}
+
+bool Segment::read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
+    return detail::read_at(fd(), offset, to, bytes);
+}
+
+}  // namespace rollring

@@ -1,0 +1,103 @@
+#pragma once
+// One shared-memory object: made by one winner, attached only after everything about it is checked,
+// its pages reserved before they are touched. The only user of Boost.Interprocess, shm_open,
+// fallocate and mmap (segment.cpp).
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "layout.hpp"
+#include "rollring/error.hpp"
+#include "rollring/time.hpp"
+
+namespace rollring {
+
+// A mapped part of a segment; unmapped by the destructor.
+class Mapping {
+  public:
+    Mapping();
+    Mapping(Mapping&&) noexcept;
+    Mapping& operator=(Mapping&&) noexcept;
+    ~Mapping();
+
+    [[nodiscard]] std::byte* data() const { return data_; }
+    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+    // The T at a byte offset of this mapping. The caller keeps to the geometry.
+    template <class T>
+    [[nodiscard]] T& at(std::uint64_t offset) const {
+        return *reinterpret_cast<T*>(data_ + offset);
+    }
+
+  private:
+    friend class Segment;
+    struct Region;
+    std::unique_ptr<Region> region_;
+    std::byte* data_ = nullptr;
+    std::uint64_t bytes_ = 0;
+};
+
+class Segment {
+  public:
+    Segment(Segment&&) noexcept;
+    Segment& operator=(Segment&&) noexcept;
+    ~Segment();
+
+    // Makes the object `/rollring.<uid>.<name>` with its fixed pages reserved. A leftover of a
+    // creator that died is replaced; a finished ring is Errc::already_exists.
+    // Any number of processes may race: one wins.
+    static Result<Segment> create(std::string_view name, const Geometry& geometry,
+                                  const SchemaPage& schema, Deadline deadline);
+
+    // Waits until the ring exists and is ready, then checks owner, mode, magic, ABI, geometry and
+    // bytes against fstat before anything is mapped.
+    static Result<Segment> attach(std::string_view name, Deadline deadline);
+
+    // Removes the name. Refuses while someone alive is attached, unless forced.
+    static Result<void> remove(std::string_view name, bool force);
+
+    // Whether a creator, a consumer or a producer of it lives.
+    static Result<bool> in_use(std::string_view name);
+
+    // Names of all objects of this user that look like ours, damaged ones included.
+    static std::vector<std::string> list();
+
+    // "/rollring.<uid>.<name>", or what is wrong with the name.
+    static Result<std::string> object_name(std::string_view name);
+
+    // Bytes free in /dev/shm, and its total.
+    struct Space {
+        std::uint64_t free_bytes;
+        std::uint64_t total_bytes;
+    };
+    static Space shared_memory();
+
+    [[nodiscard]] const std::string& name() const;
+    [[nodiscard]] const Geometry& geometry() const;
+    [[nodiscard]] const SegmentHeader& header() const;  // our own checked copy
+    [[nodiscard]] int fd() const;                       // holds no locks
+    // False once somebody has removed the name under us.
+    [[nodiscard]] bool linked() const;
+    // Bytes that the object holds in memory now.
+    [[nodiscard]] std::uint64_t resident_bytes() const;
+
+    [[nodiscard]] Result<Mapping> map(std::uint64_t offset, std::uint64_t bytes,
+                                      bool writable) const;
+    // Reserves pages, so that touching them cannot fail: Errc::not_enough_shared_memory instead.
+    [[nodiscard]] Result<void> reserve(std::uint64_t offset, std::uint64_t bytes) const;
+    // Gives pages back; they read as zero afterwards.
+    void give_back(std::uint64_t offset, std::uint64_t bytes) const;
+    // Reads without mapping: allocates no page and cannot fault. False at the end of the object.
+    [[nodiscard]] bool read(std::uint64_t offset, void* to, std::uint64_t bytes) const;
+
+  private:
+    struct Object;
+    explicit Segment(std::unique_ptr<Object> object);
+    std::unique_ptr<Object> object_;
+};
+
+}  // namespace rollring

@@ -1,0 +1,199 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <boost/interprocess/mapped_region.hpp>
+#include <boost/interprocess/permissions.hpp>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "fault_point.hpp"
+#include "liveness.hpp"
+#include "segment_object.hpp"
+
+namespace bip = boost::interprocess;
+
+namespace rollring {
+using namespace detail;
+
+namespace {
+
+// Clears a leftover whose creator died. Holding its creation byte makes us the only one who may
+// unlink the name. True when the name is free again, or when the caller should look once more.
+Result<bool> clear_leftover(const std::string& object) {
+    auto old = open_object(object);
+    if (!old) return true;  // gone meanwhile
+    const int fd = old->get_mapping_handle().handle;
+    if (auto owner = check_owner(fd, object); !owner) return std::unexpected(owner.error());
+    HeaderImage image;
+    if (read_at(fd, 0, image.bytes, sizeof image.bytes) && image.ready()) return false;
+    auto lock = LifeLock::take(fd, LifeByte::creation());
+    if (!lock) return std::unexpected(lock.error());
+    if (!lock->has_value()) return true;  // its creator lives: wait for it
+    if (read_at(fd, 0, image.bytes, sizeof image.bytes) && image.ready()) return false;
+    struct stat status{};
+    if (fstat(fd, &status) == 0 && status.st_nlink > 0) {
+        bip::shared_memory_object::remove(object.c_str() + 1);
+    }
+    return true;
+}
+
+// A new object of that name; empty if the name is taken.
+Result<std::optional<bip::shared_memory_object>> make_object(const std::string& object) {
+    try {
+        return bip::shared_memory_object(bip::create_only, object.c_str() + 1, bip::read_write,
+                                         bip::permissions(0600));
+    } catch (const bip::interprocess_exception& refusal) {
+        if (refusal.get_error_code() == bip::already_exists_error) {
+            return std::optional<bip::shared_memory_object>{};
+        }
+        const int error = refusal.get_native_error();
+        return std::unexpected(
+            system_error(error == ENOSPC ? Errc::not_enough_shared_memory : Errc::system, error,
+                         fmt::format("cannot create {}", object)));
+    }
+}
+
+// Takes the creation byte of our fresh object; empty if someone took it for a leftover meanwhile.
+Result<std::optional<LifeLock>> claim(int fd) {
+    auto lock = LifeLock::take(fd, LifeByte::creation());
+    if (!lock || !lock->has_value()) return lock;
+    struct stat status{};
+    if (fstat(fd, &status) != 0 || status.st_nlink == 0) return std::optional<LifeLock>{};
+    return lock;
+}
+
+HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema) {
+    HeaderImage image;
+    auto& header = *reinterpret_cast<SegmentHeader*>(image.bytes);
+    header.magic = segment_magic;
+    header.abi = abi_version;
+    header.header_bytes = sizeof(SegmentHeader);
+    header.segment_bytes = geometry.segment_bytes();
+    header.lane_bytes = geometry.lane_bytes;
+    header.lane_count = geometry.lane_count;
+    header.journal_records = geometry.journal_records;
+    header.soft_bytes = geometry.soft_bytes;
+    if (getrandom(&header.ring_id, sizeof header.ring_id, 0) < 0) {
+        header.ring_id = static_cast<std::uint64_t>(realtime_ns());
+    }
+    header.created_ns = realtime_ns();
+    header.schema_id = XXH3_64bits(&schema, sizeof schema);
+    header.creator_pid = static_cast<std::uint32_t>(getpid());
+    header.check = XXH3_64bits(&header, check_bytes);
+    return image;
+}
+
+// Fills a fresh object; `phase` is stored last.
+Result<void> build(const bip::shared_memory_object& shm, const HeaderImage& image,
+                   const Geometry& geometry, const SchemaPage& schema) {
+    const int fd = shm.get_mapping_handle().handle;
+    if (ftruncate(fd, static_cast<off_t>(geometry.segment_bytes())) != 0) {
+        return std::unexpected(system_error(Errc::system, errno, "cannot set the object's length"));
+    }
+    if (const int error = allocate(fd, 0, geometry.fixed_bytes()); error != 0) {
+        return std::unexpected(no_space(error, geometry.fixed_bytes(), "the ring's control pages"));
+    }
+    if (Segment::shared_memory().free_bytes < geometry.lane_stride()) {
+        return std::unexpected(no_space(0, geometry.lane_stride(), "a single lane"));
+    }
+    FAULT_POINT("create.after_allocate");
+    try {
+        const bip::mapped_region region(shm, bip::read_write, 0, geometry.fixed_bytes());
+        auto* base = static_cast<std::byte*>(region.get_address());
+        std::memcpy(base + geometry.schema_offset(), &schema, sizeof schema);
+        reinterpret_cast<PolicyPage*>(base + geometry.policy_offset())->version = -1;
+        auto* control = reinterpret_cast<ReaderControl*>(base + geometry.reader_offset());
+        poke(control->last_acked_step, std::int64_t{-1});
+        std::memcpy(base, image.bytes, offsetof(SegmentHeader, phase));
+        FAULT_POINT("create.before_ready");
+        publish(reinterpret_cast<SegmentHeader*>(base)->phase,
+                static_cast<std::uint32_t>(Phase::ready));
+    } catch (const bip::interprocess_exception& refusal) {
+        return std::unexpected(
+            system_error(Errc::system, refusal.get_native_error(), "cannot map the new ring"));
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
+                                const SchemaPage& schema, Deadline deadline) {
+    auto object = object_name(name);
+    if (!object) return std::unexpected(object.error());
+    const HeaderImage image = make_header(geometry, schema);
+    for (;; pause_before_retry()) {
+        auto shm = make_object(*object);
+        if (!shm) return std::unexpected(shm.error());
+        if (!shm->has_value()) {
+            auto cleared = clear_leftover(*object);
+            if (!cleared) return std::unexpected(cleared.error());
+            if (*cleared && !deadline.passed()) continue;
+            return std::unexpected(Error{
+                Errc::already_exists, 0,
+                fmt::format("ring {} exists already{}: attach to it, or remove it with "
+                            "'rollring rm {}'",
+                            *object, *cleared ? " and its creator is still at work" : "", name)});
+        }
+        FAULT_POINT("create.after_open");
+        auto lock = claim((*shm)->get_mapping_handle().handle);
+        if (!lock) return std::unexpected(lock.error());
+        if (!lock->has_value()) {
+            if (!deadline.passed()) continue;
+            return std::unexpected(Error{Errc::busy, 0, "lost every race to create " + *object});
+        }
+        if (auto built = build(**shm, image, geometry, schema); !built) {
+            bip::shared_memory_object::remove(object->c_str() + 1);
+            return std::unexpected(built.error());
+        }
+        auto made = std::make_unique<Object>();
+        made->name = *object;
+        made->shm = std::move(**shm);
+        made->header = image;
+        made->geometry = geometry;
+        return Segment(std::move(made));
+    }
+}
+
+Result<bool> Segment::in_use(std::string_view name) {
+    auto object = object_name(name);
+    if (!object) return std::unexpected(object.error());
+    auto shm = open_object(*object);
+    if (!shm) return std::unexpected(shm.error());
+    const int fd = shm->get_mapping_handle().handle;
+    bool found = alive(fd, LifeByte::creation()) || alive(fd, LifeByte::consumer());
+    for (std::uint32_t lane = 0; lane < lanes_max && !found; lane++) {
+        found = alive(fd, LifeByte::lane(lane));
+    }
+    return found;
+}
+
+Result<void> Segment::remove(std::string_view name, bool force) {
+    auto object = object_name(name);
+    if (!object) return std::unexpected(object.error());
+    auto shm = open_object(*object);
+    if (!shm) return std::unexpected(shm.error());
+    const int fd = shm->get_mapping_handle().handle;
+    if (auto owner = check_owner(fd, *object); !owner) return std::unexpected(owner.error());
+    auto used = in_use(name);
+    if (!used) return std::unexpected(used.error());
+    if (*used && !force) {
+        return std::unexpected(Error{
+            Errc::busy, 0,
+            fmt::format("ring {} is in use by a live process; stop it, or use --force", *object)});
+    }
+    // Holding the creation byte makes us the only one who may unlink this name.
+    auto lock = LifeLock::take(fd, LifeByte::creation());
+    if (!lock) return std::unexpected(lock.error());
+    bip::shared_memory_object::remove(object->c_str() + 1);
+    return {};
+}
+
+}  // namespace rollring

@@ -1,0 +1,57 @@
+#pragma once
+// What segment.cpp and segment_create.cpp share: the raw object behind a Segment.
+
+#include <sys/stat.h>
+
+#include <boost/interprocess/shared_memory_object.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "segment.hpp"
+
+namespace rollring {
+namespace detail {
+
+inline constexpr std::uint64_t check_bytes = offsetof(SegmentHeader, check);
+
+// The header as it is in the object, read once, without mapping.
+struct HeaderImage {
+    alignas(8) std::byte bytes[sizeof(SegmentHeader)]{};
+
+    [[nodiscard]] const SegmentHeader& get() const {
+        return *reinterpret_cast<const SegmentHeader*>(bytes);
+    }
+    [[nodiscard]] bool ready() const {
+        return get().magic == segment_magic &&
+               peek(get().phase) == static_cast<std::uint32_t>(Phase::ready);
+    }
+};
+
+Geometry geometry_of(const SegmentHeader& header);
+std::string object_prefix();
+Error system_error(Errc code, int error, std::string message);
+std::string human(std::uint64_t bytes);
+Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what);
+// Reserves pages; returns an errno, 0 for success.
+int allocate(int fd, std::uint64_t offset, std::uint64_t bytes);
+bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes);
+Result<void> check_header(const SegmentHeader& header, const std::string& object,
+                          std::uint64_t object_bytes);
+Result<boost::interprocess::shared_memory_object> open_object(const std::string& object);
+// Refuses what another user owns or others may open.
+Result<struct stat> check_owner(int fd, const std::string& object);
+void pause_before_retry();
+
+}  // namespace detail
+
+struct Segment::Object {
+    std::string name;
+    boost::interprocess::shared_memory_object shm;
+    detail::HeaderImage header;
+    Geometry geometry;
+
+    [[nodiscard]] int fd() const { return shm.get_mapping_handle().handle; }
+};
+
+}  // namespace rollring

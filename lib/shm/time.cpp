@@ -1,0 +1,23 @@
+#include "rollring/time.hpp"
+
+#include <ctime>
+
+namespace rollring {
+namespace {
+
+std::int64_t read_clock(clockid_t clock) {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+std::int64_t monotonic_ns() {
+    return read_clock(CLOCK_MONOTONIC);
+}
+std::int64_t realtime_ns() {
+    return read_clock(CLOCK_REALTIME);
+}
+
+}  // namespace rollring

@@ -1,0 +1,402 @@
+#include "rollring/producer.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "fault_point.hpp"
+#include "liveness.hpp"
+#include "record_bytes.hpp"
+#include "ring_map.hpp"
+
+namespace rollring {
+
+std::string_view name(Push push) {
+    switch (push) {
+        case Push::ok:
+            return "ok";
+        case Push::timed_out:
+            return "timed_out";
+        case Push::too_large:
+            return "too_large";
+        case Push::bad_record:
+            return "bad_record";
+        case Push::closed:
+            return "closed";
+    }
+    return "unknown";
+}
+
+struct Producer::Impl {
+    RingMap map;
+    ProducerOptions options;
+    std::uint32_t lane;
+    LifeLock life;
+    Mapping owner_page;
+    Mapping data;
+    std::optional<NativeWriter> writer;
+    std::uint64_t generation = fork_generation();
+    std::uint32_t epoch = 0;
+    std::uint64_t sequence = 0;
+    std::int64_t batch_ns = 0;  // when the pending batch began
+    ProducerStats stats{};
+    ProducerStats published{};
+    std::string problem;
+    bool open = true;
+    LapCounters laps_before{};
+
+    Impl(RingMap ring, ProducerOptions given, std::uint32_t index, LifeLock lock, Mapping page,
+         Mapping bytes)
+        : map(std::move(ring)),
+          options(std::move(given)),
+          lane(index),
+          life(std::move(lock)),
+          owner_page(std::move(page)),
+          data(std::move(bytes)) {}
+
+    [[nodiscard]] LaneOwner& owner() const { return owner_page.at<LaneOwner>(0); }
+    [[nodiscard]] bool usable() const { return open && generation == fork_generation(); }
+
+    void start();
+    Push room(std::uint64_t bytes, Deadline deadline);
+    Push wait_for_room(std::uint64_t bytes, Deadline deadline);
+    Push refuse(Push push, std::string why);
+    Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload);
+    void commit(std::span<std::byte> payload, std::uint64_t record_bytes);
+    void publish();
+};
+
+namespace {
+
+Error no_lane(const RingMap& map, std::uint32_t undrained, std::int64_t waited_ms) {
+    return {Errc::no_free_lane, 0,
+            fmt::format("no lane of {} became free within {} ms: of {} lanes {} hold records of "
+                        "producers that are gone and wait for {}; start a consumer, or create the "
+                        "ring with more --lanes",
+                        map.segment().name(), waited_ms, map.geometry().lane_count, undrained,
+                        map.consumer_alive() ? "the consumer" : "a consumer (none is attached)")};
+}
+
+// Takes the first lane that nobody holds and whose last producer has been drained.
+struct Taken {
+    std::uint32_t lane;
+    LifeLock life;
+};
+Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint32_t& undrained) {
+    undrained = 0;
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        const auto retired = [&] {
+            return observe(map.owner(lane).epoch) == observe(map.entry(lane).retired_epoch);
+        };
+        if (!retired()) {
+            undrained += map.producer_alive(lane) ? 0 : 1;
+            continue;
+        }
+        auto lock = LifeLock::take(map.segment().fd(), LifeByte::lane(lane));
+        if (!lock) return std::unexpected(lock.error());
+        // Look again under the lock: another producer may have come and gone.
+        if (lock->has_value() && retired()) return Taken{lane, std::move(**lock)};
+    }
+    return std::optional<Taken>{};
+}
+
+}  // namespace
+
+Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& options) {
+    const Deadline deadline = Deadline::after_ms(options.attach_timeout_ms);
+    auto map = RingMap::attach(ring, deadline);
+    if (!map) return std::unexpected(map.error());
+    for (;;) {
+        std::uint32_t undrained = 0;
+        auto taken = take_lane(*map, undrained);
+        if (!taken) return std::unexpected(taken.error());
+        if (!taken->has_value()) {
+            if (deadline.passed()) {
+                return std::unexpected(no_lane(*map, undrained, options.attach_timeout_ms));
+            }
+            // A dead producer's lane is ours as soon as the consumer has looked.
+            map->consumer_bell().arrivals.fetch_add(1);
+            ring_bell(map->consumer_bell());
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            continue;
+        }
+        const std::uint32_t lane = (*taken)->lane;
+        const Geometry& geometry = map->geometry();
+        auto reserved = map->segment().reserve(geometry.bits_offset(lane), geometry.lane_stride());
+        if (!reserved) return std::unexpected(reserved.error());
+        auto page = map->segment().map(geometry.owner_offset(lane), page_bytes, true);
+        if (!page) return std::unexpected(page.error());
+        auto data = map->segment().map(geometry.data_offset(lane), geometry.lane_bytes, true);
+        if (!data) return std::unexpected(data.error());
+        auto impl =
+            std::make_unique<Impl>(std::move(*map), options, lane, std::move((*taken)->life),
+                                   std::move(*page), std::move(*data));
+        impl->start();
+        return Producer(std::move(impl));
+    }
+}
+
+void Producer::Impl::start() {
+    LaneOwner& own = owner();
+    const ReaderEntry& reader = map.entry(lane);
+    const std::uint32_t before = peek(own.epoch);
+    // After a quarantine the consumer has moved on to a position that no old frame can carry.
+    if (before != 0 && observe(reader.restart_epoch) == before) {
+        rollring::publish(own.tail, observe(reader.head));
+    }
+    const Geometry& geometry = map.geometry();
+    writer.emplace(own.tail, reader.head, NativePlatform::Frames{data.data()}, geometry.lane_bytes,
+                   geometry.soft_bytes);
+    if (std::thread::hardware_concurrency() < 2) options.spin_us = 0;
+    store_name(own, options.name.empty() ? program_invocation_short_name : options.name);
+    poke(own.pid, static_cast<std::uint32_t>(getpid()));
+    poke(own.attached_ns, monotonic_ns());
+    poke(own.records, std::uint64_t{0});
+    poke(own.state, static_cast<std::uint32_t>(OwnerState::active));
+    laps_before = {peek(own.laps_soft), peek(own.laps_full), peek(own.jumps)};
+    epoch = before + 1;
+    FAULT_POINT("open.before_epoch");
+    rollring::publish(own.epoch, epoch);
+    FAULT_POINT("open.after_epoch");
+    map.consumer_bell().arrivals.fetch_add(1);
+    ring_bell(map.consumer_bell());
+}
+
+Push Producer::Impl::refuse(Push push, std::string why) {
+    problem = std::move(why);
+    return push;
+}
+
+Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
+    switch (writer->reserve(bytes)) {
+        case Reserve::ok:
+            return Push::ok;
+        case Reserve::too_large:
+            return refuse(
+                Push::too_large,
+                fmt::format("a record of {} bytes can never fit into a lane of {}: create "
+                            "the ring with a larger --lane-bytes",
+                            bytes, map.geometry().lane_bytes));
+        case Reserve::corrupt:
+            return refuse(Push::closed, "the consumer's position in this lane is impossible");
+        case Reserve::full:
+            return wait_for_room(bytes, deadline);
+    }
+    return Push::closed;
+}
+
+Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
+    publish();
+    stats.waits++;
+    poke(owner().waits, peek(owner().waits) + 1);
+    Bell& bell = map.lane_bell(lane);
+    NativeBell core = bell_of(bell);
+    while (!deadline.passed()) {
+        if (observe(map.entry(lane).quarantine) != 0) {
+            return refuse(Push::closed, "the consumer has quarantined this lane as damaged");
+        }
+        const std::int64_t spin_until = monotonic_ns() + options.spin_us * 1000;
+        Reserve found = writer->reserve(bytes);
+        while (found == Reserve::full && monotonic_ns() < spin_until) {
+            for (int i = 0; i < 64; i++) spin_pause();
+            found = writer->reserve(bytes);
+        }
+        if (found == Reserve::full) {
+            ring_bell(map.consumer_bell());  // reserve() publishes what is pending, skips too
+            const std::uint32_t seen = core.prepare();
+            found = writer->reserve(bytes);
+            if (found == Reserve::full) futex_sleep(bell.sequence, seen, deadline);
+            core.cancel();
+        }
+        if (found == Reserve::ok) return Push::ok;
+        if (found == Reserve::corrupt) {
+            return refuse(Push::closed, "the consumer's position in this lane is impossible");
+        }
+    }
+    return refuse(
+        Push::timed_out,
+        fmt::format("no room for {} bytes in lane {} ({} bytes unreleased of {}): {}", bytes, lane,
+                    writer->published() - observe(map.entry(lane).head), map.geometry().lane_bytes,
+                    map.consumer_alive() ? "the consumer is alive and holds them"
+                                         : "no consumer is attached"));
+}
+
+Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload) {
+    if (!usable()) return refuse(Push::closed, "this producer was closed, or its process forked");
+    const Encoder encoder(draft, map.schema(), options.checksum);
+    if (!encoder.problem().empty()) {
+        return refuse(Push::bad_record, std::string(encoder.problem()));
+    }
+    const Push got = room(line_bytes + encoder.bytes(), deadline);
+    if (got != Push::ok) return got;
+    payload = {data.data() + writer->offset() + line_bytes, encoder.bytes()};
+    FAULT_POINT("write.before");
+    encoder.write(payload, map.ring_id(), peek(map.policy().version));
+    FAULT_POINT("write.after");
+    return Push::ok;
+}
+
+void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_bytes) {
+    seal_record(payload.first(record_bytes));
+    Frame frame{};
+    frame.bytes = line_bytes + record_bytes;
+    frame.payload_bytes = record_bytes;
+    frame.sequence = sequence++;
+    frame.epoch = epoch;
+    frame.lane = lane;
+    // One clock read a batch is enough for ages.
+    if (writer->published() == writer->position()) batch_ns = monotonic_ns();
+    frame.committed_ns = batch_ns;
+    writer->commit(frame);
+    stats.records++;
+    stats.bytes += frame.bytes;
+}
+
+void Producer::Impl::publish() {
+    FAULT_POINT("commit.before");
+    if (writer->publish()) {
+        FAULT_POINT("commit.after");
+        ring_bell(map.consumer_bell());
+        FAULT_POINT("wake.after");
+    }
+    LaneOwner& own = owner();
+    add(own.records, stats.records - published.records);
+    add(own.records_total, stats.records - published.records);
+    add(own.tokens, stats.tokens - published.tokens);
+    add(own.bytes, stats.bytes - published.bytes);
+    const LapCounters& laps = writer->laps();
+    poke(own.laps_soft, laps_before.soft + laps.soft);
+    poke(own.laps_full, laps_before.full + laps.full);
+    poke(own.jumps, laps_before.jumps + laps.jumps);
+    published = stats;
+}
+
+Producer::Producer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Producer::Producer(Producer&&) noexcept = default;
+Producer& Producer::operator=(Producer&& other) noexcept {
+    if (this != &other) {
+        close();
+        impl_ = std::move(other.impl_);
+    }
+    return *this;
+}
+Producer::~Producer() {
+    close();
+}
+
+Push Producer::push_later(const Draft& draft, Deadline deadline) {
+    std::span<std::byte> payload;
+    const Push got = impl_->reserve(draft, deadline, payload);
+    if (got != Push::ok) return got;
+    impl_->stats.tokens += draft.n_tokens();
+    impl_->commit(payload, payload.size());
+    return Push::ok;
+}
+
+Push Producer::push(const Draft& draft, Deadline deadline) {
+    const Push got = push_later(draft, deadline);
+    if (got == Push::ok) impl_->publish();
+    return got;
+}
+
+void Producer::flush() {
+    if (impl_->usable()) impl_->publish();
+}
+
+Push Producer::reserve(const Draft& draft, Deadline deadline, Reservation& reservation) {
+    std::span<std::byte> payload;
+    const Push got = impl_->reserve(draft, deadline, payload);
+    if (got != Push::ok) return got;
+    reservation = Reservation();
+    reservation.producer_ = this;
+    reservation.payload_ = payload;
+    return Push::ok;
+}
+
+void Producer::close() {
+    if (impl_ == nullptr || !impl_->usable()) return;
+    impl_->publish();
+    impl_->open = false;
+    FAULT_POINT("close.before_state");
+    rollring::publish(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
+    {
+        const LifeLock gone = std::move(impl_->life);
+    }
+    impl_->map.consumer_bell().arrivals.fetch_add(1);
+    ring_bell(impl_->map.consumer_bell());
+}
+
+std::string Producer::problem() const {
+    return impl_->problem;
+}
+const Schema& Producer::schema() const {
+    return impl_->map.schema();
+}
+std::uint32_t Producer::lane() const {
+    return impl_->lane;
+}
+std::uint64_t Producer::lane_bytes() const {
+    return impl_->map.geometry().lane_bytes;
+}
+bool Producer::consumer_alive() const {
+    return impl_->map.consumer_alive();
+}
+
+ProducerStats Producer::stats() const {
+    ProducerStats stats = impl_->stats;
+    const LapCounters& laps = impl_->writer->laps();
+    stats.laps_soft = laps.soft;
+    stats.laps_full = laps.full;
+    stats.jumps = laps.jumps;
+    return stats;
+}
+
+Reservation::Reservation(Reservation&& other) noexcept
+    : producer_(std::exchange(other.producer_, nullptr)),
+      payload_(std::exchange(other.payload_, {})) {}
+
+Reservation& Reservation::operator=(Reservation&& other) noexcept {
+    std::swap(producer_, other.producer_);
+    std::swap(payload_, other.payload_);
+    return *this;
+}
+
+Reservation::~Reservation() {
+    if (producer_ == nullptr || !producer_->impl_->usable()) return;
+    producer_->impl_->writer->abandon();
+    add(producer_->impl_->owner().abandoned, std::uint64_t{1});
+}
+
+std::span<std::byte> Reservation::bytes(std::uint16_t column, DType dtype) const {
+    return column_bytes(payload_, column, dtype);
+}
+
+void Reservation::shrink(std::uint32_t n_tokens) {
+    payload_ = payload_.first(shrink_record(payload_, n_tokens, producer_->schema()));
+}
+
+TrajectoryView Reservation::view() const {
+    TrajectoryView view;
+    seal_record(payload_);
+    static_cast<void>(view.parse(payload_, producer_->schema()));
+    return view;
+}
+
+void Reservation::commit() {
+    Producer* const producer = producer_;
+    commit_later();
+    producer->flush();
+}
+
+void Reservation::commit_later() {
+    ROLLRING_ASSERT(producer_ != nullptr, "a reservation is committed once");
+    Producer::Impl& impl = *std::exchange(producer_, nullptr)->impl_;
+    if (!impl.usable()) return;
+    impl.stats.tokens += column_bytes(payload_, 0, dtype_i32).size() / sizeof(std::int32_t);
+    impl.commit(payload_, payload_.size());
+}
+
+}  // namespace rollring

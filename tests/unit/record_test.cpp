@@ -1,0 +1,179 @@
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <vector>
+
+#include "rollring/trajectory.hpp"
+
+using namespace rollring;
+
+namespace {
+
+// An encoded record in memory aligned as a lane's is.
+struct Encoded {
+    explicit Encoded(const Draft& draft, const Schema& schema = Schema::standard(),
+                     Checksum checksum = Checksum::none) {
+        const Encoder encoder(draft, schema, checksum);
+        problem = encoder.problem();
+        if (!problem.empty()) return;
+        storage.resize(encoder.bytes() / 64);
+        encoder.write(bytes(), 1, -1);
+    }
+    std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(storage)); }
+
+    struct alignas(64) Line {
+        std::byte bytes[64];
+    };
+    std::vector<Line> storage;
+    std::string_view problem;
+};
+
+}  // namespace
+
+TEST_CASE("record: every header field survives") {
+    Draft draft("gsm8k/test/0");
+    draft.meta = {.visit = 3,
+                  .repetition_id = 7,
+                  .group_size = 16,
+                  .segment_index = 2,
+                  .last_segment = false,
+                  .attempt = 9,
+                  .source_id = -4,
+                  .status = Status::truncated,
+                  .n_prompt = 2,
+                  .policy_version_min = 5,
+                  .policy_version_max = 6,
+                  .reward = -1.25,
+                  .created_ns = 11,
+                  .finished_ns = 12,
+                  .origin = 2};
+    const std::vector<std::int32_t> tokens{1, 2, 3};
+    draft.set(Std::token_ids, tokens);
+    Encoded encoded(draft);
+    TrajectoryView view;
+    REQUIRE(view.parse(encoded.bytes(), Schema::standard()).empty());
+    const Meta& meta = view.meta();
+    CHECK(meta.visit == 3);
+    CHECK(meta.repetition_id == 7);
+    CHECK(meta.group_size == 16);
+    CHECK(meta.segment_index == 2);
+    CHECK_FALSE(meta.last_segment);
+    CHECK(meta.attempt == 9);
+    CHECK(meta.source_id == -4);
+    CHECK(meta.status == Status::truncated);
+    CHECK(meta.n_prompt == 2);
+    CHECK(meta.policy_version_min == 5);
+    CHECK(meta.policy_version_max == 6);
+    CHECK(meta.reward == -1.25);
+    CHECK(meta.created_ns == 11);
+    CHECK(meta.finished_ns == 12);
+    CHECK(meta.origin == 2);
+    CHECK(view.group_key() == GroupKey::of("gsm8k/test/0", 3));
+    CHECK_FALSE(view.group_key() == GroupKey::of("gsm8k/test/0", 4));
+}
+
+TEST_CASE("record: an absent reward is not NaN, and NaN is kept") {
+    const std::vector<std::int32_t> tokens{1};
+    Draft draft("p");
+    draft.set(Std::token_ids, tokens);
+    TrajectoryView view;
+    Encoded absent(draft);
+    REQUIRE(view.parse(absent.bytes(), Schema::standard()).empty());
+    CHECK_FALSE(view.meta().reward.has_value());
+    draft.meta.reward = std::numeric_limits<double>::quiet_NaN();
+    Encoded nan(draft);
+    REQUIRE(view.parse(nan.bytes(), Schema::standard()).empty());
+    REQUIRE(view.meta().reward.has_value());
+    CHECK(*view.meta().reward != *view.meta().reward);
+}
+
+TEST_CASE("record: empty tokens, a failure without tokens, a 100 KB id") {
+    TrajectoryView view;
+    const std::vector<std::int32_t> none;
+    Draft empty("p");
+    empty.set(Std::token_ids, none);
+    Encoded no_tokens(empty);
+    REQUIRE(view.parse(no_tokens.bytes(), Schema::standard()).empty());
+    CHECK(view.n_tokens() == 0);
+
+    Draft failed("p");
+    CHECK(Encoded(failed).problem == "a required column is missing");
+    failed.meta.status = Status::failed;
+    Encoded failure(failed);
+    REQUIRE(view.parse(failure.bytes(), Schema::standard()).empty());
+    CHECK(view.meta().status == Status::failed);
+
+    const std::string id(100'000, 'x');
+    Draft longest(id);
+    longest.set(Std::token_ids, none);
+    Encoded long_id(longest);
+    REQUIRE(view.parse(long_id.bytes(), Schema::standard()).empty());
+    CHECK(view.instance_id() == id);
+}
+
+TEST_CASE("record: what the schema forbids is refused by name") {
+    const std::vector<std::int32_t> tokens{1, 2, 3};
+    const std::vector<float> two{0.5F, 0.25F};
+    Draft draft("p");
+    draft.set(Std::token_ids, tokens).set(Std::logprobs, two);
+    CHECK(Encoded(draft).problem == "a per-token column does not have n_tokens rows");
+    Draft typed("p");
+    typed.set(Std::token_ids, tokens).set(Std::loss_mask, two);
+    CHECK(Encoded(typed).problem == "a column has another dtype than declared");
+    Draft nameless("");
+    nameless.set(Std::token_ids, tokens);
+    CHECK(Encoded(nameless).problem == "instance_id is empty");
+    Draft prompt("p");
+    prompt.set(Std::token_ids, tokens);
+    prompt.meta.n_prompt = 4;
+    CHECK(Encoded(prompt).problem == "n_prompt is greater than n_tokens");
+}
+
+TEST_CASE("record: routed experts of any integer dtype, and a checksum that notices one bit") {
+    const std::vector<std::int32_t> tokens{1, 2};
+    const std::vector<std::uint16_t> experts(2 * 3 * 4, 77);
+    Draft draft("p");
+    draft.set(Std::token_ids, tokens);
+    draft.add({static_cast<std::uint16_t>(Std::routed_experts),
+               dtype_u16,
+               {2, 3, 4, 0},
+               3,
+               experts.data()});
+    Encoded encoded(draft, Schema::standard(), Checksum::none);
+    TrajectoryView view;
+    REQUIRE(view.parse(encoded.bytes(), Schema::standard()).empty());
+    CHECK(view.values<std::uint16_t>(Std::routed_experts).size() == 24);
+    CHECK(view.find(static_cast<std::uint16_t>(Std::routed_experts))->shape[1] == 3);
+    const std::uint64_t before = view.digest(Schema::standard());
+    encoded.bytes().back() = std::byte{0};  // padding is not content
+    CHECK(view.digest(Schema::standard()) == before);
+    encoded.bytes()[encoded.bytes().size() - 64] ^= std::byte{1};
+    CHECK(view.digest(Schema::standard()) != before);
+}
+
+TEST_CASE("record: flipping any byte of header or directory never reads outside") {
+    const std::vector<std::int32_t> tokens{1, 2, 3, 4};
+    Draft draft("prompt");
+    draft.set(Std::token_ids, tokens);
+    Encoded encoded(draft);
+    const std::size_t length = 256 + 2 * 40;
+    std::size_t refused = 0;
+    for (std::size_t at = 0; at < length; at++) {
+        for (const int value : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
+            const std::byte old = encoded.bytes()[at];
+            encoded.bytes()[at] = static_cast<std::byte>(value);
+            TrajectoryView view;
+            if (!view.parse(encoded.bytes(), Schema::standard()).empty()) {
+                refused++;
+            } else {
+                for (const ColumnView& column : view.columns()) {
+                    REQUIRE(column.data.data() >= encoded.bytes().data());
+                    REQUIRE(column.data.data() + column.data.size() <=
+                            encoded.bytes().data() + encoded.bytes().size());
+                }
+            }
+            encoded.bytes()[at] = old;
+        }
+    }
+    CHECK(refused > 300);
+}
