@@ -11,10 +11,12 @@
 
 #include <array>
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -81,6 +83,9 @@ class Draft {
     Meta meta;
 
     explicit Draft(std::string_view instance_id = {}) { set_text(Std::instance_id, instance_id); }
+    // A draft owns nothing: a temporary string would be gone before push().
+    template <std::same_as<std::string> Temporary>
+    explicit Draft(Temporary&& instance_id) = delete;
 
     // Per token or per record columns of the standard schema, one-dimensional.
     template <class T>
@@ -92,7 +97,11 @@ class Draft {
     Draft& set(Std column, const std::vector<T>& values) {
         return set(column, std::span<const T>(values));
     }
+    template <class T>
+    Draft& set(Std column, std::vector<T>&& temporary) = delete;
     Draft& set_text(Std column, std::string_view text);
+    template <std::same_as<std::string> Temporary>
+    Draft& set_text(Std column, Temporary&& text) = delete;
 
     // Any column, with shape; replaces an earlier one of the same index. At most 32 columns.
     Draft& add(const DraftColumn& column);

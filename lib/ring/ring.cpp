@@ -123,7 +123,7 @@ std::vector<std::string> list_rings() {
 }
 
 Result<RingStat> stat_ring(std::string_view name) {
-    auto map = RingMap::attach(name, Deadline::now());
+    auto map = RingMap::attach(name, Deadline::now(), Access::read_only);
     if (!map) return std::unexpected(map.error());
     const SegmentHeader& header = map->segment().header();
     RingStat stat{};
@@ -166,7 +166,7 @@ RingDiagnosis diagnose_ring(std::string_view name) {
     RingDiagnosis found{std::string(name), RingHealth::ok, false, false, {}};
     auto in_use = Segment::in_use(name);
     found.in_use = in_use.value_or(true);  // what cannot be asked is not proven dead
-    auto map = RingMap::attach(name, Deadline::now());
+    auto map = RingMap::attach(name, Deadline::now(), Access::read_only);
     if (!map) {
         found.detail = map.error().message;
         switch (map.error().code) {

@@ -15,8 +15,8 @@ RingMap::RingMap(Segment segment, std::unique_ptr<const Schema> schema, Mapping 
       fixed_(std::move(fixed)),
       bells_(std::move(bells)) {}
 
-Result<RingMap> RingMap::attach(std::string_view name, Deadline deadline) {
-    auto segment = Segment::attach(name, deadline);
+Result<RingMap> RingMap::attach(std::string_view name, Deadline deadline, Access access) {
+    auto segment = Segment::attach(name, deadline, access);
     if (!segment) return std::unexpected(segment.error());
     const Geometry& geometry = segment->geometry();
     auto page = std::make_unique<SchemaPage>();
@@ -27,7 +27,8 @@ Result<RingMap> RingMap::attach(std::string_view name, Deadline deadline) {
     if (!schema) return std::unexpected(schema.error());
     auto fixed = segment->map(0, geometry.fixed_bytes(), false);
     if (!fixed) return std::unexpected(fixed.error());
-    auto bells = segment->map(geometry.bells_offset(), geometry.bells_bytes(), true);
+    auto bells =
+        segment->map(geometry.bells_offset(), geometry.bells_bytes(), access == Access::read_write);
     if (!bells) return std::unexpected(bells.error());
     return RingMap(std::move(*segment), std::make_unique<const Schema>(std::move(*schema)),
                    std::move(*fixed), std::move(*bells));

@@ -17,7 +17,8 @@ namespace rollring {
 // What every participant maps: header to reader pages read-only, the bells writable.
 class RingMap {
   public:
-    static Result<RingMap> attach(std::string_view name, Deadline deadline);
+    static Result<RingMap> attach(std::string_view name, Deadline deadline,
+                                  Access access = Access::read_write);
 
     [[nodiscard]] const Segment& segment() const { return segment_; }
     [[nodiscard]] const Geometry& geometry() const { return segment_.geometry(); }

@@ -105,9 +105,11 @@ Result<void> check_header(const SegmentHeader& header, const std::string& object
     return {};
 }
 
-Result<bip::shared_memory_object> open_object(const std::string& object) {
+Result<bip::shared_memory_object> open_object(const std::string& object, Access access) {
     try {
-        return bip::shared_memory_object(bip::open_only, object.c_str() + 1, bip::read_write);
+        return bip::shared_memory_object(
+            bip::open_only, object.c_str() + 1,
+            access == Access::read_only ? bip::read_only : bip::read_write);
     } catch (const bip::interprocess_exception& refusal) {
         const int error = refusal.get_native_error();
         if (error == ENOENT) {
@@ -200,11 +202,11 @@ std::vector<std::string> Segment::list() {
     return names;
 }
 
-Result<Segment> Segment::attach(std::string_view name, Deadline deadline) {
+Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access access) {
     auto object = object_name(name);
     if (!object) return std::unexpected(object.error());
     for (;;) {
-        auto shm = detail::open_object(*object);
+        auto shm = detail::open_object(*object, access);
         if (!shm && shm.error().code != Errc::not_found) return std::unexpected(shm.error());
         if (shm) {
             const int fd = shm->get_mapping_handle().handle;

@@ -41,6 +41,8 @@ class Mapping {
     std::uint64_t bytes_ = 0;
 };
 
+enum class Access { read_write, read_only };
+
 class Segment {
   public:
     Segment(Segment&&) noexcept;
@@ -55,7 +57,8 @@ class Segment {
 
     // Waits until the ring exists and is ready, then checks owner, mode, magic, ABI, geometry and
     // bytes against fstat before anything is mapped.
-    static Result<Segment> attach(std::string_view name, Deadline deadline);
+    static Result<Segment> attach(std::string_view name, Deadline deadline,
+                                  Access access = Access::read_write);
 
     // Removes the name. Refuses while someone alive is attached, unless forced.
     static Result<void> remove(std::string_view name, bool force);

@@ -38,7 +38,8 @@ int allocate(int fd, std::uint64_t offset, std::uint64_t bytes);
 bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes);
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
                           std::uint64_t object_bytes);
-Result<boost::interprocess::shared_memory_object> open_object(const std::string& object);
+Result<boost::interprocess::shared_memory_object> open_object(const std::string& object,
+                                                              Access access = Access::read_write);
 // Refuses what another user owns or others may open.
 Result<struct stat> check_owner(int fd, const std::string& object);
 void pause_before_retry();

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <map>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "../test_ring.hpp"
@@ -264,4 +266,67 @@ TEST_CASE("ring: names, absence and double creation are named errors") {
     CHECK(create_ring(ring.name()).error().code == Errc::already_exists);
     auto producer = ring.producer();
     CHECK(remove_ring(ring.name()).error().code == Errc::busy);
+}
+
+TEST_CASE("ring: stat from outside tells who is alive and what is pending") {
+    const TestRing ring;
+    auto producer = ring.producer({.name = "worker-7"});
+    for (int i = 0; i < 3; i++) {
+        REQUIRE(producer.push(draft_of(tokens_of(10, 0), 0), patience()) == Push::ok);
+    }
+    auto stat = stat_ring(ring.name());
+    REQUIRE(stat.has_value());
+    REQUIRE(stat->lanes.size() == 1);
+    CHECK_FALSE(stat->consumer_alive);
+    CHECK(stat->lanes[0].producer == "worker-7");
+    CHECK(stat->lanes[0].alive);
+    CHECK(stat->lanes[0].state == "active");
+    CHECK(stat->lanes[0].depth_records == 3);
+    CHECK(stat->lanes[0].committed_tokens == 30);
+    CHECK(stat->lanes[0].oldest_age_ns >= 0);
+    auto consumer = ring.consumer();
+    Record record;
+    while (consumer.poll(record) == Poll::record) consumer.release(record.ref);
+    stat = stat_ring(ring.name());
+    REQUIRE(stat.has_value());
+    CHECK(stat->consumer_alive);
+    CHECK(stat->lanes[0].depth_records == 0);
+    CHECK(stat->lanes[0].depth_bytes == 0);
+    CHECK(stat->lanes[0].released_records == 3);
+    CHECK(stat->lanes[0].oldest_age_ns == -1);
+    const auto diagnosis = diagnose_ring(ring.name());
+    CHECK(diagnosis.health == RingHealth::ok);
+    CHECK(diagnosis.in_use);
+    CHECK_FALSE(diagnosis.has_records);
+}
+
+TEST_CASE("ring: a sharded producer keeps a group on one ring") {
+    const TestRing left;
+    const TestRing right;
+    auto sharded = ShardedProducer::open({left.name(), right.name()});
+    REQUIRE(sharded.has_value());
+    const auto tokens = tokens_of(4, 0);
+    for (int prompt = 0; prompt < 40; prompt++) {
+        for (std::uint32_t member = 0; member < 4; member++) {
+            const std::string id = "prompt " + std::to_string(prompt);
+            Draft draft(id);
+            draft.meta.repetition_id = member;
+            draft.set(Std::token_ids, tokens);
+            REQUIRE(sharded->push(draft, patience()) == Push::ok);
+        }
+    }
+    std::size_t total = 0;
+    for (const TestRing* ring : {&left, &right}) {
+        auto consumer = ring->consumer();
+        std::map<std::string, int> members;
+        Record record;
+        while (consumer.poll(record) == Poll::record) {
+            members[std::string(record.view.instance_id())]++;
+            consumer.release(record.ref);
+        }
+        CHECK(members.size() > 5);
+        for (const auto& [prompt, count] : members) CHECK_MESSAGE(count == 4, prompt);
+        total += members.size();
+    }
+    CHECK(total == 40);
 }
