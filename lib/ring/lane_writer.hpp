@@ -14,8 +14,12 @@
 // A lap ends at w by a skip frame S, either because the record did not fit below the lane's end (a
 // full lap) or early, because the consumer keeps up and the start of the lane is still in cache (a
 // soft lap: rings.md 5.3). After a soft lap everything above S is dead memory. If the consumer then
-// starts to hold records and pins h, the producer jumps over the live bytes into that dead part, so
-// that a soft wrap never costs capacity: a holder gets the whole lane.
+// starts to hold records and pins h, the producer jumps over the live bytes into that dead part.
+//
+// A jump gives up what lies between t and d until the consumer has read all of the lap before, even
+// if h moves on a moment later. So it is made only if it gains at least as much as it can cost. Then
+// a consumer that pins no more than half a lane, less one record, never blocks the producer for good;
+// with soft laps switched off it may pin all but two records (tests/model, "pin").
 
 #include <algorithm>
 #include <cstdint>
@@ -119,7 +123,7 @@ class LaneWriter {
         }
         if (capacity_ - t >= bytes) return Reserve::ok;
         wrap(laps_.full);
-        return place(bytes);
+        return place_behind(bytes);
     }
 
     // The head is still in the lap before. One line stays free below it, for the skip of a jump.
@@ -131,7 +135,7 @@ class LaneWriter {
             return capacity_ - t >= bytes ? Reserve::ok : Reserve::full;
         }
         if (head_offset - t >= bytes + line_bytes) return Reserve::ok;
-        if (t < head_offset && dead_from_ < capacity_ && capacity_ - dead_from_ >= bytes) {
+        if (t < head_offset && capacity_ - dead_from_ >= std::max(bytes, dead_from_ - t)) {
             skip(dead_from_ - t);
             laps_.jumps++;
             return Reserve::ok;
