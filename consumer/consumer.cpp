@@ -41,6 +41,8 @@ std::string_view name(Event::Kind kind) {
             return "quarantined";
         case Event::Kind::torn:
             return "torn";
+        case Event::Kind::lane_failed:
+            return "lane_failed";
     }
     return "unknown";
 }
@@ -53,6 +55,7 @@ struct Consumer::Impl {
     Mapping reader_pages;  // ours to write
     std::uint64_t generation = fork_generation();
     std::vector<std::optional<LaneFeed>> feeds;  // by lane; stays for records still held
+    std::vector<bool> refused;                   // lanes whose failure to open has been told
     std::vector<std::uint32_t> active;           // lanes to poll
     std::size_t turn = 0;
     std::uint64_t turn_left = turn_bytes;
@@ -71,7 +74,8 @@ struct Consumer::Impl {
           life(std::move(lock)),
           all(std::move(everything)),
           reader_pages(std::move(own)),
-          feeds(map.geometry().lane_count) {}
+          feeds(map.geometry().lane_count),
+          refused(map.geometry().lane_count) {}
 
     [[nodiscard]] ReaderControl& control() const { return reader_pages.at<ReaderControl>(0); }
     [[nodiscard]] bool usable() const { return generation == fork_generation(); }
@@ -79,7 +83,7 @@ struct Consumer::Impl {
 
     Result<void> start();
     Result<void> recover();
-    Result<void> look_around();
+    void look_around();
     Result<void> open_lane(std::uint32_t lane);
     void retire_ended();
     void tell(Event event);
@@ -180,7 +184,7 @@ void Consumer::Impl::tell(Event event) {
 }
 
 // New producers and dead ones. A few hundred ns per active lane.
-Result<void> Consumer::Impl::look_around() {
+void Consumer::Impl::look_around() {
     looked_ns = monotonic_ns();
     const std::uint32_t arrivals = map.consumer_bell().arrivals.load();
     // A producer may die between taking a lane and saying so: look without being asked, too.
@@ -192,25 +196,33 @@ Result<void> Consumer::Impl::look_around() {
     for (std::uint32_t lane = 0; look_everywhere && lane < feeds.size(); lane++) {
         if (observe(map.owner(lane).epoch) == observe(map.entry(lane).retired_epoch)) continue;
         if (!feeds[lane]) {
-            if (auto opened = open_lane(lane); !opened) return opened;
+            // Tried again with the next look; told once.
+            if (auto opened = open_lane(lane); !opened && !refused[lane]) {
+                refused[lane] = true;
+                tell({Event::Kind::lane_failed,
+                      lane,
+                      observe(map.owner(lane).epoch),
+                      {},
+                      0,
+                      opened.error().to_string()});
+            }
         } else if (!feeds[lane]->active()) {
             feeds[lane]->begin_epoch();
             if (std::ranges::find(active, lane) == active.end()) active.push_back(lane);
             tell(feeds[lane]->event(Event::Kind::producer_joined));
         }
     }
-    return {};
 }
 
 void Consumer::Impl::retire_ended() {
-    std::erase_if(active, [&](std::uint32_t lane) {
+    static_cast<void>(std::erase_if(active, [&](std::uint32_t lane) {
         LaneFeed& feed = *feeds[lane];
         // Death first, then the tail: what it committed before it died is still to come.
         if (!feed.active()) return feed.drained();
         if (!feed.ended(map) || !feed.drained()) return false;
         tell(feed.retire(map));
         return true;
-    });
+    }));
     if (turn >= active.size()) turn = 0;
 }
 
@@ -218,7 +230,7 @@ Poll Consumer::Impl::poll(Record& record) {
     if (!usable()) return Poll::closed;
     const bool arrived = map.consumer_bell().arrivals.load() != arrivals_seen;
     const bool due = ++polls % polls_per_clock == 0 && monotonic_ns() - looked_ns > look_busy_ns;
-    if (arrived || due) static_cast<void>(look_around());
+    if (arrived || due) look_around();
     int torn = 0;
     for (std::size_t tried = 0; tried < active.size();) {
         LaneFeed& feed = *feeds[active[turn]];
@@ -247,7 +259,7 @@ Poll Consumer::Impl::poll(Record& record) {
         turn_left = turn_bytes;
         tried++;
     }
-    if (monotonic_ns() - looked_ns > look_idle_ns) static_cast<void>(look_around());
+    if (monotonic_ns() - looked_ns > look_idle_ns) look_around();
     return Poll::empty;
 }
 

@@ -47,7 +47,14 @@ struct Record {
 };
 
 struct Event {
-    enum class Kind { producer_joined, producer_closed, producer_lost, quarantined, torn };
+    enum class Kind {
+        producer_joined,
+        producer_closed,
+        producer_lost,
+        quarantined,  // a damaged lane: silent until its producer is gone, then given up
+        torn,         // one record refused by validation or checksum, and dropped
+        lane_failed,  // a producer's lane could not be mapped here; tried again
+    };
     Kind kind;
     std::uint32_t lane;
     std::uint32_t epoch;

@@ -90,8 +90,8 @@ class Draft {
     // Per token or per record columns of the standard schema, one-dimensional.
     template <class T>
     Draft& set(Std column, std::span<const T> values) {
-        const auto rows = static_cast<std::uint32_t>(values.size());
-        return add({index(column), dtype_of<T>(), {rows, 0, 0, 0}, 1, values.data()});
+        return add(
+            {index(column), dtype_of<T>(), {rows(values.size()), 0, 0, 0}, 1, values.data()});
     }
     template <class T>
     Draft& set(Std column, const std::vector<T>& values) {
@@ -115,6 +115,7 @@ class Draft {
 
   private:
     static std::uint16_t index(Std column) { return static_cast<std::uint16_t>(column); }
+    static std::uint32_t rows(std::size_t count);
     std::array<DraftColumn, 32> columns_;
     std::size_t count_ = 0;
 };

@@ -36,8 +36,14 @@ std::uint64_t DraftColumn::bytes() const {
 }
 
 Draft& Draft::set_text(Std column, std::string_view text) {
-    const auto bytes = static_cast<std::uint32_t>(text.size());
-    return add({index(column), dtype_u8, {bytes, 0, 0, 0}, 1, text.data()});
+    const void* data = text.data();  // a length travels with it
+    return add({index(column), dtype_u8, {rows(text.size()), 0, 0, 0}, 1, data});
+}
+
+std::uint32_t Draft::rows(std::size_t count) {
+    ROLLRING_ASSERT(count <= std::numeric_limits<std::uint32_t>::max(),
+                    "a column has at most 2^32 - 1 rows");
+    return static_cast<std::uint32_t>(count);
 }
 
 Draft& Draft::add(const DraftColumn& column) {

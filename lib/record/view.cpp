@@ -39,7 +39,7 @@ Meta meta_of(const RecordHeader& header) {
     meta.last_segment = (header.flags & flag_last_segment) != 0;
     meta.attempt = header.attempt;
     if ((header.flags & flag_source_set) != 0) meta.source_id = header.source_id;
-    meta.status = static_cast<Status>(header.status);
+    meta.status = static_cast<Status>(header.status);  // NOLINT: checked in problem_of()
     meta.n_prompt = header.n_prompt;
     meta.policy_version_min = header.policy_version_min;
     meta.policy_version_max = header.policy_version_max;

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <system_error>
 
 namespace rollring {
 
@@ -44,12 +44,12 @@ std::string_view name(Errc code) {
 
 std::string Error::to_string() const {
     if (system_errno == 0) return fmt::format("{}: {}", name(code), message);
-    return fmt::format("{}: {} ({})", name(code), message, std::strerror(system_errno));
+    return fmt::format("{}: {} ({})", name(code), message, std::generic_category().message(system_errno));
 }
 
 void assertion_failed(const char* file, int line, const char* what, std::string_view values) {
     fmt::print(stderr, "{}:{}: rollring assertion failed: {} [{}]\n", file, line, what, values);
-    std::fflush(stderr);
+    static_cast<void>(std::fflush(stderr));
     std::abort();
 }
 
