@@ -1,0 +1,261 @@
+#include "bench.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+namespace bench {
+namespace {
+
+constexpr std::int64_t pair_timeout_ns = 120'000'000'000;
+
+std::atomic<bool> stop{false};
+
+void pin(int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    sched_setaffinity(0, sizeof set, &set);  // best effort: a figure is printed beside its CPUs
+}
+
+pid_t start(int cpu, Board& board, const Side& side) {
+    const pid_t pid = fork();
+    if (pid < 0) fail("fork failed");
+    if (pid > 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pin(cpu);
+    side(board);
+    _exit(0);
+}
+
+std::string cpu_model() {
+    std::ifstream info("/proc/cpuinfo");
+    for (std::string line; std::getline(info, line);) {
+        const auto colon = line.find(": ");
+        if (line.starts_with("model name") && colon != std::string::npos) {
+            return line.substr(colon + 2);
+        }
+    }
+    return "unknown CPU";
+}
+
+}  // namespace
+
+void fail(const std::string& message) {
+    fmt::print(stderr, "rollring-bench: {}\n", message);
+    std::exit(1);
+}
+
+std::int64_t now_ns() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm("yield");
+#endif
+}
+
+Cpus Cpus::choose(const std::vector<int>& wanted) {
+    if (wanted.size() == 2) return {wanted[0], wanted[1]};
+    if (!wanted.empty()) fail("--cpus takes two numbers: the producer's and the consumer's");
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    std::vector<int> found;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (CPU_ISSET(cpu, &allowed)) found.push_back(cpu);
+    }
+    if (found.empty()) return {};
+    if (found.size() < 2) return {found[0], found[0]};
+    // CPUs that follow each other are often two threads of one core: take every other one.
+    return {found[0], found.size() >= 4 ? found[2] : found[1]};
+}
+
+SharedBytes::SharedBytes(std::size_t bytes) : bytes_(bytes) {
+    // tidy-ok: the limit and the results need memory that is not a ring
+    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,  // tidy-ok: see above
+                    MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (at == MAP_FAILED) fail(fmt::format("{} bytes of shared memory: no room", bytes));
+    data_ = static_cast<std::byte*>(at);
+}
+
+SharedBytes::~SharedBytes() {
+    munmap(data_, bytes_);
+}
+
+void Board::meet(std::uint32_t sides) {
+    ready.fetch_add(1);
+    while (ready.load() < sides) relax();
+}
+
+void Board::give_up(const std::string& why) {
+    if (problem[0] == 0) std::strncpy(problem.data(), why.c_str(), problem.size() - 1);
+    _exit(1);
+}
+
+std::string run_pair(const Cpus& cpus, Board& board, const Side& producer, const Side& consumer) {
+    new (&board) Board{};
+    std::fflush(nullptr);
+    const std::array pids = {start(cpus.consumer, board, consumer),
+                             start(cpus.producer, board, producer)};
+    const std::int64_t deadline_ns = now_ns() + pair_timeout_ns;
+    std::array<bool, 2> ended{};
+    std::string problem;
+    while (!ended[0] || !ended[1]) {
+        for (std::size_t i = 0; i < 2; i++) {
+            int status = 0;
+            if (ended[i] || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
+            ended[i] = true;
+            if (status == 0) continue;
+            if (problem.empty()) problem = board.problem.data();
+            if (problem.empty()) problem = fmt::format("a side ended with status {}", status);
+            kill(pids[1 - i], SIGKILL);
+        }
+        if (now_ns() > deadline_ns && problem.empty()) {
+            problem = "no end within 120 s";
+            for (const pid_t pid : pids) kill(pid, SIGKILL);
+        }
+        usleep(500);
+    }
+    return interrupted() ? "interrupted" : problem;
+}
+
+double line_ns(const Cpus& cpus) {
+    constexpr std::uint64_t bursts = 41;
+    constexpr std::uint64_t trips = 200;
+    struct Lines {
+        alignas(128) std::atomic<std::uint64_t> there;
+        alignas(128) std::atomic<std::uint64_t> back;
+        alignas(128) std::array<double, bursts> burst_ns;
+    };
+    const SharedBytes memory(sizeof(Board) + sizeof(Lines));
+    Board& board = *memory.at<Board>();
+    Lines& lines = *memory.at<Lines>((sizeof(Board) + 127) / 128 * 128);
+    if (!cpus.distinct()) return 0;
+    const auto ping = [&](Board& both) {
+        both.meet();
+        std::uint64_t turn = 0;
+        for (double& burst : lines.burst_ns) {
+            const std::int64_t began_ns = now_ns();
+            for (std::uint64_t i = 0; i < trips; i++) {
+                lines.there.store(++turn, std::memory_order_release);
+                while (lines.back.load(std::memory_order_acquire) != turn) relax();
+            }
+            burst = static_cast<double>(now_ns() - began_ns) / (2.0 * trips);
+        }
+    };
+    const auto pong = [&](Board& both) {
+        both.meet();
+        for (std::uint64_t turn = 1; turn <= bursts * trips; turn++) {
+            while (lines.there.load(std::memory_order_acquire) != turn) relax();
+            lines.back.store(turn, std::memory_order_release);
+        }
+    };
+    if (!run_pair(cpus, board, ping, pong).empty()) return 0;
+    return Spread::of({lines.burst_ns.begin(), lines.burst_ns.end()}).median;
+}
+
+Spread Spread::of(std::vector<double> values) {
+    if (values.empty()) return {};
+    std::ranges::sort(values);
+    const std::size_t half = values.size() / 2;
+    const double middle =
+        values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+    return {middle, values.front(), values.back()};
+}
+
+Progress::Progress(std::size_t steps)
+    : shown_(isatty(STDERR_FILENO) == 1), steps_(steps), began_ns_(now_ns()) {}
+
+Progress::~Progress() {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+}
+
+void Progress::step(std::string_view what) {
+    if (shown_) {
+        constexpr std::size_t width = 24;
+        const std::size_t filled = steps_ != 0 ? done_ * width / steps_ : width;
+        const double spent_s = static_cast<double>(now_ns() - began_ns_) / 1e9;
+        const double left_s =
+            done_ != 0 ? spent_s / static_cast<double>(done_) * static_cast<double>(steps_ - done_)
+                       : 0;
+        fmt::print(stderr, "\r\033[K[{:#<{}}{:.<{}}] {}/{} {} ETA {:.0f} s", "", filled, "",
+                   width - filled, done_, steps_, what, left_s);
+        std::fflush(stderr);
+    }
+    done_ = std::min(done_ + 1, steps_);
+}
+
+void Common::add_to(CLI::App& app) {
+    app.add_option("--cpus", cpus, "the producer's and the consumer's CPU")->delimiter(',');
+    app.add_option("--repeat", repeat, "rounds")->capture_default_str()->check(CLI::Range(1, 1000));
+    app.add_option("--seconds", seconds, "length of one run")
+        ->capture_default_str()
+        ->check(CLI::Range(0.01, 60.0));
+    app.add_flag("--json", json, "one JSON object instead of a table");
+}
+
+Json machine(const Cpus& cpus) {
+    utsname system{};
+    uname(&system);
+    return {{"cpu", cpu_model()},
+            {"cpus", sysconf(_SC_NPROCESSORS_ONLN)},
+            {"l2_bytes", sysconf(_SC_LEVEL2_CACHE_SIZE)},
+            {"l3_bytes", sysconf(_SC_LEVEL3_CACHE_SIZE)},
+            {"kernel", system.release},
+            {"compiler", __VERSION__},
+            {"pinned", {cpus.producer, cpus.consumer}}};
+}
+
+std::string machine_line(const Cpus& cpus) {
+    return fmt::format("{}, {} CPUs, L2 {} KiB, L3 {} MiB, g++ {}; producer on CPU {}, consumer {}",
+                       cpu_model(), sysconf(_SC_NPROCESSORS_ONLN),
+                       sysconf(_SC_LEVEL2_CACHE_SIZE) >> 10, sysconf(_SC_LEVEL3_CACHE_SIZE) >> 20,
+                       __VERSION__, cpus.producer, cpus.consumer);
+}
+
+std::uint64_t parse_bytes(const std::string& text) {
+    std::size_t used = 0;
+    std::uint64_t value = 0;
+    try {
+        value = std::stoull(text, &used);
+    } catch (const std::exception&) {
+        fail(fmt::format("'{}' is not a number of bytes: write 4096, 64KiB, 4MiB or 1GiB", text));
+    }
+    const std::string unit = text.substr(used);
+    if (unit.empty() || unit == "B") return value;
+    if (unit == "KiB" || unit == "k") return value << 10;
+    if (unit == "MiB" || unit == "m") return value << 20;
+    if (unit == "GiB" || unit == "g") return value << 30;
+    fail(fmt::format("'{}': unknown unit; KiB, MiB and GiB are known", text));
+}
+
+bool interrupted() {
+    return stop.load();
+}
+
+void catch_interrupts() {
+    struct sigaction action{};
+    action.sa_handler = [](int) { stop.store(true); };
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace bench

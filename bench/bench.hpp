@@ -1,0 +1,130 @@
+#pragma once
+// What every question of rollring-bench shares: two pinned processes, a clock, the time a cache
+// line takes between their CPUs, medians, progress and JSON. One file per question uses it.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace bench {
+
+using Json = nlohmann::ordered_json;
+
+// Stops the program with exit code 1 and a message: something in the environment is missing.
+[[noreturn]] void fail(const std::string& message);
+
+std::int64_t now_ns();
+void relax();  // inside a spin loop
+
+// Two different CPUs if the process may use two, else the same one twice.
+struct Cpus {
+    int producer = 0;
+    int consumer = 0;
+
+    static Cpus choose(const std::vector<int>& wanted);
+    [[nodiscard]] bool distinct() const { return producer != consumer; }
+};
+
+// Memory that a process shares with the children it forks. Zeroed.
+class SharedBytes {
+  public:
+    explicit SharedBytes(std::size_t bytes);
+    SharedBytes(const SharedBytes&) = delete;
+    SharedBytes& operator=(const SharedBytes&) = delete;
+    ~SharedBytes();
+
+    [[nodiscard]] std::byte* data() const { return data_; }
+    template <class T>
+    [[nodiscard]] T* at(std::size_t offset = 0) const {
+        return reinterpret_cast<T*>(data_ + offset);
+    }
+
+  private:
+    std::byte* data_;
+    std::size_t bytes_;
+};
+
+// What the two sides of a run tell their parent.
+struct Board {
+    alignas(64) std::atomic<std::uint32_t> ready;  // sides that are set up
+    alignas(64) std::array<char, 256> problem;
+    std::array<std::int64_t, 8> figures;  // the question's own
+
+    // Waits until both sides are here.
+    void meet(std::uint32_t sides = 2);
+    // Records the first problem and ends this process.
+    [[noreturn]] void give_up(const std::string& why);
+};
+
+using Side = std::function<void(Board&)>;
+
+// Forks a pinned process for each side, waits for both. Returns the problem, empty if none.
+std::string run_pair(const Cpus& cpus, Board& board, const Side& producer, const Side& consumer);
+
+// One-way time of a cache line between the two CPUs, ns: the median of many short bursts. It moves
+// by a factor of ten on shared machines and explains most swings of the other figures.
+double line_ns(const Cpus& cpus);
+
+struct Spread {
+    double median = 0;
+    double low = 0;
+    double high = 0;
+
+    static Spread of(std::vector<double> values);
+    [[nodiscard]] Json json() const { return {{"median", median}, {"min", low}, {"max", high}}; }
+};
+
+// One line on a terminal, rewritten in place; nothing when piped.
+class Progress {
+  public:
+    explicit Progress(std::size_t steps);
+    ~Progress();
+    void step(std::string_view what);
+
+  private:
+    bool shown_;
+    std::size_t steps_;
+    std::size_t done_ = 0;
+    std::int64_t began_ns_;
+};
+
+// The options that every question has.
+struct Common {
+    std::vector<int> cpus;  // producer's, consumer's
+    int repeat = 7;
+    double seconds = 0.3;  // of one run
+    bool json = false;
+
+    void add_to(CLI::App& app);
+};
+
+// What ran where, for the head of every table and JSON.
+Json machine(const Cpus& cpus);
+std::string machine_line(const Cpus& cpus);
+
+// Parses "64MiB", "4m", "4096".
+std::uint64_t parse_bytes(const std::string& text);
+
+// Set by SIGINT and SIGTERM: rounds stop, what was made is removed.
+bool interrupted();
+void catch_interrupts();
+
+// The questions, one file each.
+void add_throughput(CLI::App& app);
+void add_softwrap(CLI::App& app);
+void add_latency(CLI::App& app);
+void add_peers(CLI::App& app);
+
+}  // namespace bench

@@ -1,0 +1,14 @@
+// rollring-bench: one subcommand per question. Every figure stands beside the cache-line time.
+
+#include <CLI/CLI.hpp>
+
+#include "bench.hpp"
+
+int main(int argc, char** argv) {
+    CLI::App app("Measures rollring against the limits of this machine and against its peers");
+    app.require_subcommand(1);
+    bench::catch_interrupts();
+    bench::add_throughput(app);
+    CLI11_PARSE(app, argc, argv);
+    return bench::interrupted() ? 130 : 0;
+}
