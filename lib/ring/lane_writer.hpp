@@ -30,7 +30,8 @@ namespace rollring {
 
 enum class [[nodiscard]] Reserve {
     ok,
-    full,       // publish() has been done for you; wait for the head to move and try again
+    full,       // publish() has been done for you, also of a skip that this call has written: ring
+                // the consumer's bell if published() moved, even when about to sleep
     too_large,  // can never fit into this lane
     corrupt,    // the head is impossible: the consumer's page was damaged
 };
