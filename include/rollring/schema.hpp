@@ -129,9 +129,13 @@ class Schema {
 
     [[nodiscard]] std::span<const Column> columns() const { return columns_; }
     [[nodiscard]] std::optional<std::uint16_t> find(std::string_view name) const;
+    // Bit i is set if column i is required.
+    [[nodiscard]] std::uint32_t required() const { return required_; }
 
   private:
+    static Schema of(std::vector<Column> columns);
     std::vector<Column> columns_;
+    std::uint32_t required_ = 0;
 };
 
 }  // namespace rollring

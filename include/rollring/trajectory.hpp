@@ -90,8 +90,8 @@ class Draft {
     // Per token or per record columns of the standard schema, one-dimensional.
     template <class T>
     Draft& set(Std column, std::span<const T> values) {
-        return add(
-            {index(column), dtype_of<T>(), {rows(values.size()), 0, 0, 0}, 1, values.data()});
+        place(index(column), dtype_of<T>(), rows(values.size()), values.data());
+        return *this;
     }
     template <class T>
     Draft& set(Std column, const std::vector<T>& values) {
@@ -116,6 +116,8 @@ class Draft {
   private:
     static std::uint16_t index(Std column) { return static_cast<std::uint16_t>(column); }
     static std::uint32_t rows(std::size_t count);
+    DraftColumn& slot(std::uint16_t column);
+    void place(std::uint16_t column, DType dtype, std::uint32_t rows, const void* data);
     std::array<DraftColumn, 32> columns_;
     std::size_t count_ = 0;
 };
@@ -197,13 +199,12 @@ class Encoder {
     void write(std::span<std::byte> to, std::uint64_t run_id, std::int64_t policy_version) const;
 
   private:
-    std::string_view check(const Schema& schema) const;
+    std::string_view lay_out(const Schema& schema);
 
     const Draft* draft_;
     Checksum checksum_;
     std::string_view problem_;
     std::uint64_t bytes_ = 0;
-    std::array<std::uint64_t, 32> offsets_{};
 };
 
 }  // namespace rollring

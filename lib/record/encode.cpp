@@ -10,35 +10,37 @@
 #include "wire.hpp"
 
 namespace rollring {
+namespace {
 
-Encoder::Encoder(const Draft& draft, const Schema& schema, Checksum checksum)
-    : draft_(&draft), checksum_(checksum), problem_(check(schema)) {
-    bytes_ =
-        round_up(sizeof(RecordHeader) + draft.columns().size() * sizeof(ColumnEntry), line_bytes);
-    if (!problem_.empty()) return;
-    for (std::size_t i = 0; i < draft.columns().size(); i++) {
-        offsets_[i] = bytes_;
-        bytes_ += round_up(draft.columns()[i].bytes(), line_bytes);
-    }
+std::uint64_t directory_end(std::size_t columns) {
+    return round_up(sizeof(RecordHeader) + columns * sizeof(ColumnEntry), line_bytes);
 }
 
-std::string_view Encoder::check(const Schema& schema) const {
+}  // namespace
+
+Encoder::Encoder(const Draft& draft, const Schema& schema, Checksum checksum)
+    : draft_(&draft), checksum_(checksum) {
+    problem_ = lay_out(schema);
+}
+
+std::string_view Encoder::lay_out(const Schema& schema) {
     const std::uint32_t n_tokens = draft_->n_tokens();
+    bytes_ = directory_end(draft_->columns().size());
     if (draft_->meta.n_prompt > n_tokens) return "n_prompt is greater than n_tokens";
     if (draft_->instance_id().empty()) return "instance_id is empty";
+    std::uint32_t seen = 0;
     for (const auto& column : draft_->columns()) {
         if (column.column >= schema.columns().size()) return "a column is not in the ring's schema";
-        const auto problem = problem_of({column.dtype, column.dims, column.shape},
-                                        schema.columns()[column.column], n_tokens);
+        const ColumnShape shape{column.dtype, column.dims, column.shape};
+        const auto problem = problem_of(shape, schema.columns()[column.column], n_tokens);
         if (!problem.empty()) return problem;
-        if (column.bytes() > lane_bytes_max) return "a column has more bytes than a lane can hold";
+        const std::uint64_t bytes = bytes_of(shape).value_or(lane_bytes_max + 1);
+        if (bytes > lane_bytes_max) return "a column has more bytes than a lane can hold";
+        bytes_ += round_up(bytes, line_bytes);
+        seen |= std::uint32_t{1} << column.column;
     }
-    if (!promises_tokens(draft_->meta.status)) return {};
-    for (std::uint16_t i = 0; i < schema.columns().size(); i++) {
-        if (!schema.columns()[i].required) continue;
-        bool present = false;
-        for (const auto& column : draft_->columns()) present |= column.column == i;
-        if (!present) return "a required column is missing";
+    if (promises_tokens(draft_->meta.status) && (schema.required() & ~seen) != 0) {
+        return "a required column is missing";
     }
     return {};
 }
@@ -47,15 +49,18 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
                     std::int64_t policy_version) const {
     const Meta& meta = draft_->meta;
     const GroupKey key = GroupKey::of(draft_->instance_id(), meta.visit);
-    RecordHeader header{};
+    // Written where it lies, every field: a header put together elsewhere and copied would stall.
+    auto& header = *reinterpret_cast<RecordHeader*>(to.data());
     header.magic = record_magic;
     header.abi = record_abi;
     header.header_bytes = sizeof header;
     header.record_bytes = bytes_;
+    header.schema_id = 0;
     header.run_id = run_id;
     header.key_low = key.low;
     header.key_high = key.high;
     header.visit = meta.visit;
+    header.checksum = 0;
     header.repetition_id = meta.repetition_id;
     header.group_size = meta.group_size;
     header.attempt = meta.attempt;
@@ -76,29 +81,31 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
     header.origin = meta.origin;
     header.status = static_cast<std::uint8_t>(meta.status);
     header.checksum_kind = static_cast<std::uint8_t>(checksum_);
-    std::memcpy(to.data(), &header, sizeof header);
+    std::ranges::fill(header.reserved, std::uint8_t{0});
 
-    std::byte* entry_at = to.data() + sizeof header;
-    for (std::size_t i = 0; i < draft_->columns().size(); i++) {
-        const DraftColumn& column = draft_->columns()[i];
-        ColumnEntry entry{};
-        entry.column = column.column;
-        entry.dtype_code = column.dtype.code;
-        entry.dtype_bits = column.dtype.bits;
-        entry.dims = column.dims;
-        entry.offset = offsets_[i];
-        entry.bytes = column.bytes();
-        std::ranges::copy(column.shape, entry.shape);
-        std::memcpy(entry_at, &entry, sizeof entry);
-        entry_at += sizeof entry;
-        if (column.data != nullptr && entry.bytes != 0) {
-            std::memcpy(to.data() + entry.offset, column.data, entry.bytes);
+    auto* entry = reinterpret_cast<ColumnEntry*>(to.data() + sizeof header);
+    std::uint64_t offset = directory_end(draft_->columns().size());
+    std::byte* const unused = reinterpret_cast<std::byte*>(entry + draft_->columns().size());
+    std::memset(unused, 0, static_cast<std::size_t>(to.data() + offset - unused));
+    for (const DraftColumn& column : draft_->columns()) {
+        const std::uint64_t bytes = *bytes_of({column.dtype, column.dims, column.shape});
+        entry->column = column.column;
+        entry->dtype_code = column.dtype.code;
+        entry->dtype_bits = column.dtype.bits;
+        entry->dims = column.dims;
+        std::ranges::fill(entry->reserved, std::uint8_t{0});
+        entry->offset = offset;
+        entry->bytes = bytes;
+        std::ranges::copy(column.shape, entry->shape);
+        entry++;
+        if (column.data != nullptr && bytes != 0) {
+            std::memcpy(to.data() + offset, column.data, bytes);
         }
         // Old bytes of the lane must not reach the reader, nor the checksum.
-        const std::uint64_t padding = round_up(entry.bytes, line_bytes) - entry.bytes;
-        std::memset(to.data() + entry.offset + entry.bytes, 0, padding);
+        const std::uint64_t end = offset + round_up(bytes, line_bytes);
+        std::memset(to.data() + offset + bytes, 0, end - offset - bytes);
+        offset = end;
     }
-    std::memset(entry_at, 0, static_cast<std::size_t>(to.data() + offsets_[0] - entry_at));
 }
 
 }  // namespace rollring

@@ -93,12 +93,17 @@ std::optional<DType> DType::parse(std::string_view text) {
 }
 
 const Schema& Schema::standard() {
-    static const Schema schema = [] {
-        Schema made;
-        made.columns_ = standard_columns();
-        return made;
-    }();
+    static const Schema schema = of(standard_columns());
     return schema;
+}
+
+Schema Schema::of(std::vector<Column> columns) {
+    Schema made;
+    made.columns_ = std::move(columns);
+    for (std::size_t i = 0; i < made.columns_.size(); i++) {
+        made.required_ |= static_cast<std::uint32_t>(made.columns_[i].required) << i;
+    }
+    return made;
 }
 
 Result<Schema> Schema::make(std::vector<Column> columns) {
@@ -120,9 +125,7 @@ Result<Schema> Schema::make(std::vector<Column> columns) {
             }
         }
     }
-    Schema schema;
-    schema.columns_ = std::move(columns);
-    return schema;
+    return of(std::move(columns));
 }
 
 Result<Schema> Schema::standard_with(std::vector<Column> more) {

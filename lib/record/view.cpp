@@ -88,12 +88,8 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
         view.data = payload.subspan(entry.offset, entry.bytes);
     }
     meta_ = meta_of(header);
-    if (promises_tokens(meta_.status)) {
-        for (std::uint16_t i = 0; i < schema.columns().size(); i++) {
-            if (schema.columns()[i].required && (seen >> i & 1) == 0) {
-                return "record: a required column is missing";
-            }
-        }
+    if (promises_tokens(meta_.status) && (schema.required() & ~seen) != 0) {
+        return "record: a required column is missing";
     }
     if (find(static_cast<std::uint16_t>(Std::token_ids)) == nullptr && n_tokens_ != 0) {
         return "record: n_tokens without token_ids";

@@ -43,7 +43,20 @@ struct NativePlatform {
         std::byte* data = nullptr;
 
         void write(std::uint64_t offset, const Frame& frame) const {
-            std::memcpy(data + offset, &frame, sizeof frame);
+            // Field by field, so that the frame is never put together in memory and copied from
+            // there.
+            Frame& to = *reinterpret_cast<Frame*>(data + offset);
+            to.magic = frame.magic;
+            to.kind = frame.kind;
+            to.reserved0 = frame.reserved0;
+            to.bytes = frame.bytes;
+            to.position = frame.position;
+            to.sequence = frame.sequence;
+            to.epoch = frame.epoch;
+            to.lane = frame.lane;
+            to.payload_bytes = frame.payload_bytes;
+            to.committed_ns = frame.committed_ns;
+            to.reserved1 = frame.reserved1;
         }
         [[nodiscard]] Frame read(std::uint64_t offset) const {
             return load_once<Frame>(data + offset);
