@@ -1,0 +1,123 @@
+#include "process.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+
+namespace rollring::test {
+
+pid_t start_self(const std::vector<std::string>& arguments) {
+    std::vector<char*> argv{program_invocation_name};
+    for (const std::string& argument : arguments)
+        argv.push_back(const_cast<char*>(argument.data()));
+    argv.push_back(nullptr);
+    pid_t pid = -1;
+    const int error = posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, argv.data(), environ);
+    require(error == 0, "cannot start myself: {}", std::strerror(error));
+    return pid;
+}
+
+void die_with_parent() {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == 1) _exit(9);  // it was faster
+}
+
+bool kill_and_collect(pid_t pid) {
+    kill(pid, SIGKILL);
+    return collect(pid) == 128 + SIGKILL;
+}
+
+int collect(pid_t pid) {
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0) require(errno == EINTR, "waitpid: {}", errno);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+void await_stopped(pid_t pid) {
+    int status = 0;
+    const pid_t got = waitpid(pid, &status, WUNTRACED);
+    require(got == pid && WIFSTOPPED(status), "process {} ended (status {}) instead of stopping",
+            pid, status);
+    require(state_of(pid) == 'T', "process {} is in state {}", pid, state_of(pid));
+}
+
+bool ended_within(pid_t pid, std::int64_t ns, int fd) {
+    const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    require(pidfd >= 0, "pidfd_open: {}", errno);
+    pollfd waits[2] = {{pidfd, POLLIN, 0}, {fd, POLLIN, 0}};
+    const timespec timeout{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+    ppoll(waits, 2, &timeout, nullptr);
+    close(pidfd);
+    return (waits[0].revents & POLLIN) != 0;
+}
+
+char state_of(pid_t pid) {
+    std::ifstream file(fmt::format("/proc/{}/stat", pid));
+    std::string line;
+    std::getline(file, line);
+    const auto end = line.rfind(')');
+    return end == std::string::npos || end + 2 >= line.size() ? '?' : line[end + 2];
+}
+
+SharedBytes::SharedBytes(std::size_t bytes) : fd_(memfd_create("test", 0)), bytes_(bytes) {
+    require(fd_ >= 0, "memfd_create: {}", errno);
+    const int error = ftruncate(fd_, static_cast<off_t>(bytes));  // tidy-ok: not a segment
+    require(error == 0, "cannot size the test's own memory: {}", errno);
+    map();
+}
+
+SharedBytes::SharedBytes(int inherited_fd, std::size_t bytes) : fd_(inherited_fd), bytes_(bytes) {
+    map();
+}
+
+void SharedBytes::map() {
+    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);  // tidy-ok: ditto
+    require(data_ != MAP_FAILED, "cannot map the test's own memory: {}", errno);
+}
+
+SharedBytes::~SharedBytes() {
+    munmap(data_, bytes_);
+    close(fd_);
+}
+
+std::string scratch_name(std::string_view what) {
+    static std::atomic<int> number{0};
+    return fmt::format("test-{}-{}-{}", getpid(), what, number++);
+}
+
+ScratchRing::ScratchRing(std::string_view what, const RingOptions& options)
+    : name_(scratch_name(what)) {
+    const auto made = create_ring(name_, options);
+    require(made.has_value(), "{}", made ? "" : made.error().to_string());
+}
+
+ScratchRing::~ScratchRing() {
+    static_cast<void>(remove_ring(name_, true));
+}
+
+std::size_t leftovers() {
+    const std::string mark = fmt::format("test-{}-", getpid());
+    std::size_t count = 0;
+    for (const std::string& name : list_rings()) count += name.starts_with(mark) ? 1 : 0;
+    return count;
+}
+
+std::uint64_t option(const std::vector<std::string>& arguments, std::string_view name,
+                     std::uint64_t otherwise) {
+    for (std::size_t i = 0; i + 1 < arguments.size(); i++) {
+        if (arguments[i] == name) return std::stoull(arguments[i + 1]);
+    }
+    return otherwise;
+}
+
+}  // namespace rollring::test

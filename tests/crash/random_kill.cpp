@@ -1,0 +1,62 @@
+// Processes killed and stopped at random moments, by the thousand. Each part counts what it did and
+// fails below its floor.
+//
+//   random_kill [--kills N] [--rounds N] [--seed N]
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <map>
+
+#include "process.hpp"
+#include "random_kill.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+const std::map<std::string, std::function<int(const std::vector<std::string>&)>> roles = {
+    {"--producer", producer_role},
+    {"--sender", sender_role},
+    {"--consumer", consumer_role},
+    {"--stopping-producer", stopping_producer_role},
+    {"--stopping-consumer", stopping_consumer_role},
+};
+
+int run_all(const std::vector<std::string>& arguments) {
+    const std::uint64_t kills = option(arguments, "--kills", 2000);
+    const std::uint64_t rounds = option(arguments, "--rounds", 30);
+    const std::uint64_t seed =
+        option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
+    fmt::print("random_kill --seed {} --kills {} --rounds {}\n", seed, kills, rounds);
+    std::fflush(stdout);
+    kill_producers(seed, kills);
+    std::fflush(stdout);
+    kill_consumers(seed + 1, kills);
+    std::fflush(stdout);
+    stop_everyone(seed + 2, rounds);
+    const std::size_t left = leftovers();
+    fmt::print("leftovers in /dev/shm: {}\n", left);
+    return left == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    try {
+        if (!arguments.empty() && roles.contains(arguments[0])) {
+            die_with_parent();
+            const auto& role = roles.at(arguments[0]);
+            arguments.erase(arguments.begin());
+            return role(arguments);
+        }
+        return run_all(arguments);
+    } catch (const std::exception& failure) {
+        std::fflush(stdout);
+        fmt::print(stderr, "FAILED (process {}): {}\n", getpid(), failure.what());
+        return 1;
+    }
+}
