@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "rollring/error.hpp"
+#include "rollring/record_ref.hpp"
 #include "rollring/time.hpp"
 #include "rollring/trajectory.hpp"
 
@@ -26,15 +27,6 @@ enum class [[nodiscard]] Poll {
     empty,      // poll(): nothing now
     timed_out,  // wait(): nothing by the deadline
     closed,     // this consumer was forked away
-};
-
-// Names a delivered record; small, trivially copyable, valid until released.
-struct RecordRef {
-    std::uint64_t position;
-    std::uint32_t lane;
-    std::uint32_t lines;  // bytes in the lane / 64
-
-    [[nodiscard]] std::uint64_t bytes() const { return std::uint64_t{lines} * 64; }
 };
 
 struct Record {

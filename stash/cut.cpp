@@ -1,0 +1,212 @@
+// Cutting batches of whole groups, and what becomes of them.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "group_stash.hpp"
+
+namespace rollring {
+
+// Chooses which ready groups make the next batch. Looks only; GroupStash::lease() acts.
+class BatchCutter {
+  public:
+    BatchCutter(const GroupStash& stash, bool partial) : stash_(stash), partial_(partial) {}
+
+    // Slots in the order they ship; empty if there is not enough.
+    std::vector<std::uint32_t> choose() {
+        for (const std::uint32_t slot : candidates()) {
+            const Group& group = stash_.groups_[slot];
+            waiting_[group.source_id].push_back(slot);
+        }
+        std::vector<std::uint32_t> chosen;
+        while (!enough(chosen.size()) && !waiting_.empty()) {
+            auto source = next_source();
+            const std::uint32_t slot = source->second.front();
+            source->second.pop_front();
+            take(slot);
+            chosen.push_back(slot);
+            if (source->second.empty()) waiting_.erase(source);
+        }
+        if (!enough(chosen.size()) && !partial_) chosen.clear();
+        return chosen;
+    }
+
+  private:
+    [[nodiscard]] const StashOptions& options() const { return stash_.options_; }
+
+    // Ready groups in the order in which they may ship.
+    [[nodiscard]] std::vector<std::uint32_t> candidates() const {
+        std::vector<std::uint32_t> found;
+        const std::uint64_t window = window_groups();
+        std::uint64_t seen = 0;
+        for (std::uint32_t slot = stash_.oldest_; slot != Group::none;) {
+            const Group& group = stash_.groups_[slot];
+            // What is leased or held past its deadline must not block those behind it.
+            const bool waits = group.state == GroupState::open && !group.expired;
+            const bool ready = group.state == GroupState::ready;
+            if ((waits || ready) && ++seen > window) break;
+            if (waits && options().order == Order::fifo && !partial_) break;
+            if (ready) found.push_back(slot);
+            slot = group.younger;
+        }
+        if (options().order == Order::freshest) {
+            std::ranges::sort(found, std::greater{},
+                              [&](std::uint32_t slot) { return stash_.groups_[slot].ready_order; });
+        }
+        return found;
+    }
+
+    [[nodiscard]] std::uint64_t window_groups() const {
+        if (options().order != Order::windowed || partial_) {
+            return std::numeric_limits<std::uint64_t>::max();
+        }
+        std::uint64_t batch = options().batch_groups;
+        if (options().batch_sequences != 0) {
+            batch = (options().batch_sequences + options().group_size - 1) / options().group_size;
+        }
+        // By tokens there is no telling beforehand: as many groups as a batch had so far, or 64.
+        if (options().batch_tokens != 0) batch = 64;
+        return static_cast<std::uint64_t>(
+            std::ceil(static_cast<double>(batch) / options().window_fraction));
+    }
+
+    [[nodiscard]] bool enough(std::size_t groups) const {
+        if (options().batch_groups != 0) return groups >= options().batch_groups;
+        if (options().batch_sequences != 0) return sequences_ >= options().batch_sequences;
+        return tokens_ >= options().batch_tokens;
+    }
+
+    void take(std::uint32_t slot) {
+        const Group& group = stash_.groups_[slot];
+        const Amount amount = group.live_amount();
+        sequences_ += amount.records;
+        tokens_ += amount.tokens;
+        served_[group.source_id] += static_cast<double>(amount.tokens) / weight(group.source_id);
+    }
+
+    // The source that has shipped the fewest tokens for its weight: deficit round robin.
+    std::map<std::int64_t, std::deque<std::uint32_t>>::iterator next_source() {
+        return std::ranges::min_element(waiting_, {}, [&](const auto& source) {
+            const auto before = stash_.served_.find(source.first);
+            const auto now = served_.find(source.first);
+            return (before != stash_.served_.end() ? before->second : stash_.served_floor()) +
+                   (now != served_.end() ? now->second : 0.0);
+        });
+    }
+
+    [[nodiscard]] double weight(std::int64_t source_id) const {
+        for (const SourceWeight& source : options().source_weights) {
+            if (source.source_id == source_id) return source.weight;
+        }
+        return 1.0;
+    }
+
+    const GroupStash& stash_;
+    bool partial_;
+    std::map<std::int64_t, std::deque<std::uint32_t>> waiting_;  // by source, in shipping order
+    std::map<std::int64_t, double> served_;                      // by this batch
+    std::uint64_t sequences_ = 0;
+    std::uint64_t tokens_ = 0;
+
+    friend class GroupStash;
+};
+
+bool GroupStash::cut(std::int64_t now_ns, std::int64_t version, BatchPlan& batch) {
+    return lease(now_ns, version, false, batch);
+}
+
+bool GroupStash::cut_rest(std::int64_t now_ns, std::int64_t version, BatchPlan& batch) {
+    return lease(now_ns, version, true, batch);
+}
+
+bool GroupStash::lease(std::int64_t now_ns, std::int64_t version, bool partial, BatchPlan& batch) {
+    if (ready_ == 0 || (!partial && ready_ < options_.batch_groups)) return false;
+    for (;;) {
+        BatchCutter cutter(*this, partial);
+        const std::vector<Slot> chosen = cutter.choose();
+        if (chosen.empty()) return false;
+        // What has become too stale leaves, and the choice is made anew.
+        bool changed = false;
+        for (const Slot slot : chosen) changed |= drop_stale(slot, now_ns, version);
+        if (changed) continue;
+        batch = {};
+        batch.id = next_batch_++;
+        for (const Slot slot : chosen) add_to_batch(slot, batch);
+        for (const auto& [source, tokens] : cutter.served_) {
+            served_.try_emplace(source, served_floor()).first->second += tokens;
+        }
+        leased_.emplace(batch.id, chosen);
+        return true;
+    }
+}
+
+// Where a source that joins late starts: level with the one served least.
+double GroupStash::served_floor() const {
+    const auto least =
+        std::ranges::min_element(served_, {}, [](const auto& source) { return source.second; });
+    return least != served_.end() ? least->second : 0.0;
+}
+
+void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
+    Group& group = groups_[slot];
+    group.state = GroupState::leased;
+    ready_--;
+    const Amount amount = group.amount();
+    account_.held -= amount;
+    account_.leased += amount;
+    BatchGroup& shipped = batch.groups.emplace_back();
+    shipped.key = group.key;
+    shipped.size = group.size;
+    shipped.source_id = group.source_id;
+    for (Member& member : group.members) {
+        if (member.state != MemberState::live) {
+            for (const auto& segment : member.segments) batch.settled_marks.push_back(segment.ref);
+            continue;
+        }
+        std::ranges::sort(member.segments, {}, &MemberSegment::index);
+        shipped.members.push_back({member.repetition_id, member.attempt, member.withheld,
+                                   member.reward, member.version_min, member.segments});
+    }
+    std::ranges::sort(shipped.members, {}, &BatchMember::repetition_id);
+}
+
+void GroupStash::ack(std::uint64_t batch_id, std::int64_t now_ns) {
+    const auto leased = leased_.find(batch_id);
+    ROLLRING_ASSERT(leased != leased_.end(), "a batch is acknowledged once");
+    for (const Slot slot : leased->second) {
+        Group& group = groups_[slot];
+        for (const Member& member : group.members) {
+            const Amount amount = member.amount();
+            account_.leased -= amount;
+            if (member.state == MemberState::live) {
+                account_.shipped += amount;
+            } else {
+                account_.dropped[static_cast<std::size_t>(DropReason::failed)] += amount;
+            }
+        }
+        account_.groups_shipped++;
+        account_.groups_partial += group.live < group.size ? 1 : 0;
+        close_group(slot, now_ns);
+    }
+    leased_.erase(leased);
+    account_.batches++;
+    progress_ns_ = now_ns;
+}
+
+void GroupStash::nack(std::uint64_t batch_id) {
+    const auto leased = leased_.find(batch_id);
+    ROLLRING_ASSERT(leased != leased_.end(), "a batch is given back once");
+    for (const Slot slot : leased->second) {
+        Group& group = groups_[slot];
+        const Amount amount = group.amount();
+        account_.leased -= amount;
+        account_.held += amount;
+        group.state = GroupState::ready;
+        ready_++;
+    }
+    leased_.erase(leased);
+}
+
+}  // namespace rollring

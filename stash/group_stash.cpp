@@ -1,0 +1,366 @@
+#include "group_stash.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace rollring {
+namespace {
+
+bool is_failure(Status status) {
+    return status != Status::completed && status != Status::truncated;
+}
+
+// splitmix64: small, seeded, the same everywhere. Source: Steele, Lea, Flood 2014.
+std::uint64_t next_random(std::uint64_t& state) {
+    std::uint64_t word = state += 0x9e3779b97f4a7c15;
+    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111eb;
+    return word ^ (word >> 31);
+}
+
+}  // namespace
+
+GroupStash::GroupStash(StashOptions options)
+    : options_(std::move(options)),
+      tombstones_(options_.tombstone_ns, options_.tombstones),
+      random_(options_.seed) {
+    const auto valid = validate(options_);
+    ROLLRING_ASSERT(valid.has_value(), valid.error().message);
+}
+
+void GroupStash::admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t version) {
+    const Amount amount{1, arrival.n_tokens};
+    account_.accepted += amount;
+    account_.held += amount;
+    if (progress_ns_ == 0) progress_ns_ = now_ns;
+    const auto found = index_.find(arrival.key);
+    if (found == index_.end() && tombstones_.holds(arrival.key)) {
+        drop(arrival.ref, arrival.n_tokens, DropReason::late);
+        return;
+    }
+    const Slot slot = found != index_.end() ? found->second : open_group(arrival, now_ns);
+    Group& group = groups_[slot];
+    if (group.state == GroupState::leased) {
+        drop(arrival.ref, arrival.n_tokens, DropReason::late);
+        return;
+    }
+    if (arrival.group_size != 0 && arrival.group_size != group.size) account_.size_conflicts++;
+    if (place(group, arrival, now_ns, version)) evaluate(slot, now_ns);
+}
+
+// Puts the record where it belongs. False if it was dropped and nothing changed.
+bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns,
+                       std::int64_t version) {
+    const auto refuse = [&](DropReason reason) {
+        drop(arrival.ref, arrival.n_tokens, reason);
+        return false;
+    };
+    Member* member = group.find(arrival.repetition_id);
+    if (member == nullptr) {
+        const bool full = group.members.size() >= std::size_t{group.size} + options_.extra;
+        if (full || group.state == GroupState::ready) return refuse(DropReason::surplus);
+        member = &group.members.emplace_back();
+        member->repetition_id = arrival.repetition_id;
+        member->attempt = arrival.attempt;
+    } else if (arrival.attempt < member->attempt) {
+        return refuse(DropReason::superseded);
+    } else if (arrival.attempt > member->attempt) {
+        reset_member(group, *member, now_ns);
+        member->attempt = arrival.attempt;
+    } else if (member->state != MemberState::open || member->has_segment(arrival.segment_index)) {
+        return refuse(DropReason::duplicate);
+    }
+    member->lane = arrival.ref.lane;
+    member->producer_epoch = arrival.producer_epoch;
+    const bool stale = is_stale(arrival.policy_version_min, version);
+    if (stale && options_.stale == Stale::drop) {
+        drop_segments(*member, DropReason::stale);
+        drop(arrival.ref, arrival.n_tokens, DropReason::stale);
+        fail_member(group, *member);
+        return true;
+    }
+    member->withheld |= stale;
+    member->segments.push_back({arrival.ref, arrival.n_tokens, arrival.segment_index});
+    if (arrival.policy_version_min >= 0 &&
+        (member->version_min < 0 || arrival.policy_version_min < member->version_min)) {
+        member->version_min = arrival.policy_version_min;
+    }
+    if (arrival.reward) member->reward = arrival.reward;
+    if (is_failure(arrival.status)) {
+        fail_member(group, *member);
+        return true;
+    }
+    if (arrival.last_segment) member->segments_expected = arrival.segment_index + 1U;
+    if (member->segments_expected != 0 && member->segments.size() == member->segments_expected) {
+        member->state = MemberState::live;
+        member->finish_order = finished_++;
+        group.live++;
+    }
+    return true;
+}
+
+// A higher attempt replaces what there was.
+void GroupStash::reset_member(Group& group, Member& member, std::int64_t now_ns) {
+    drop_segments(member, DropReason::superseded);
+    if (member.state == MemberState::live) group.live--;
+    if (member.state == MemberState::failed) group.failed--;
+    const std::uint32_t repetition_id = member.repetition_id;
+    member = Member{};
+    member.repetition_id = repetition_id;
+    if (group.state != GroupState::ready) return;
+    group.state = GroupState::open;
+    ready_--;
+    // Its deadline may have been passed over while it was ready: the retry gets one of its own.
+    if (group.opened_ns + options_.deadline_ns <= now_ns) {
+        due_.push_back({now_ns + options_.deadline_ns, index_.at(group.key), group.opened_order});
+    }
+}
+
+void GroupStash::fail_member(Group& group, Member& member) {
+    if (member.state == MemberState::live) group.live--;
+    if (member.state != MemberState::failed) group.failed++;
+    member.state = MemberState::failed;
+}
+
+void GroupStash::evaluate(Slot slot, std::int64_t now_ns) {
+    Group& group = groups_[slot];
+    if (group.state != GroupState::open) return;
+    if (group.failed > 0 && options_.on_failed == OnFailed::void_group) {
+        drop_group(slot, DropReason::group_void, now_ns);
+        return;
+    }
+    const std::uint32_t wanted = group.size + options_.extra;
+    const std::uint32_t settled =
+        group.live + (options_.on_failed == OnFailed::shrink ? group.failed : 0);
+    const bool enough = options_.select == Select::first && group.live >= group.size;
+    if (!enough && settled < wanted && !(group.expired && settled >= group.size)) return;
+    if (group.live < min_size(group)) {
+        drop_group(slot, DropReason::too_few, now_ns);
+        return;
+    }
+    make_ready(slot, now_ns);
+}
+
+std::uint32_t GroupStash::min_size(const Group& group) const {
+    return std::min(options_.min_size, group.size);
+}
+
+// The group ships with what is live now; the rest leaves.
+void GroupStash::make_ready(Slot slot, std::int64_t now_ns) {
+    Group& group = groups_[slot];
+    select_members(group);
+    if (options_.zero_variance == ZeroVariance::drop && flat(group)) {
+        if (flat_run_ < options_.zero_variance_run) {
+            flat_run_++;
+            drop_group(slot, DropReason::zero_variance, now_ns);
+            return;
+        }
+        flat_run_ = 0;
+    } else {
+        flat_run_ = 0;
+    }
+    group.state = GroupState::ready;
+    group.ready_order = readied_++;
+    ready_++;
+}
+
+void GroupStash::select_members(Group& group) {
+    for (Member& member : group.members) {
+        if (member.state == MemberState::open) drop_segments(member, DropReason::unfinished);
+    }
+    std::erase_if(group.members, [](const Member& m) { return m.state == MemberState::open; });
+    if (group.live <= group.size) return;
+    std::vector<Member*> finished;
+    for (Member& member : group.members) {
+        if (member.state == MemberState::live) finished.push_back(&member);
+    }
+    if (options_.select == Select::first) {
+        std::ranges::sort(finished, {}, &Member::finish_order);
+    } else {
+        for (std::size_t i = finished.size(); i > 1; i--) {
+            std::swap(finished[i - 1], finished[next_random(random_) % i]);
+        }
+    }
+    for (std::size_t i = group.size; i < finished.size(); i++) {
+        drop_segments(*finished[i], DropReason::surplus);
+        finished[i]->state = MemberState::open;  // to be erased
+        group.live--;
+    }
+    std::erase_if(group.members, [](const Member& m) { return m.state == MemberState::open; });
+}
+
+bool GroupStash::flat(const Group& group) const {
+    double low = 0;
+    double high = 0;
+    std::uint32_t rewarded = 0;
+    for (const Member& member : group.members) {
+        if (member.state != MemberState::live) continue;
+        if (!member.reward || std::isnan(*member.reward)) return false;
+        low = rewarded == 0 ? *member.reward : std::min(low, *member.reward);
+        high = rewarded == 0 ? *member.reward : std::max(high, *member.reward);
+        rewarded++;
+    }
+    return rewarded >= 2 && high - low <= options_.zero_variance_tolerance;
+}
+
+bool GroupStash::is_stale(std::int64_t version_min, std::int64_t version) const {
+    return options_.max_lag >= 0 && version >= 0 && version_min >= 0 &&
+           version - version_min > options_.max_lag;
+}
+
+// Asked again when a batch is cut. True if members, or the group with them, were dropped.
+bool GroupStash::drop_stale(Slot slot, std::int64_t now_ns, std::int64_t version) {
+    Group& group = groups_[slot];
+    bool dropped = false;
+    for (Member& member : group.members) {
+        if (member.state != MemberState::live || !is_stale(member.version_min, version)) continue;
+        member.withheld = true;
+        if (options_.stale == Stale::withhold) continue;
+        drop_segments(member, DropReason::stale);
+        fail_member(group, member);
+        dropped = true;
+    }
+    if (dropped && group.live < min_size(group)) drop_group(slot, DropReason::too_few, now_ns);
+    return dropped;
+}
+
+void GroupStash::producer_gone(std::uint32_t lane, std::uint32_t epoch, std::int64_t now_ns) {
+    for (Slot slot = oldest_; slot != Group::none;) {
+        Group& group = groups_[slot];
+        const Slot next = group.younger;
+        bool changed = false;
+        for (Member& member : group.members) {
+            if (group.state != GroupState::open || member.state != MemberState::open) continue;
+            if (member.lane != lane || member.producer_epoch != epoch) continue;
+            drop_segments(member, DropReason::unfinished);
+            fail_member(group, member);
+            changed = true;
+        }
+        if (changed) evaluate(slot, now_ns);
+        slot = next;
+    }
+}
+
+void GroupStash::tick(std::int64_t now_ns) {
+    tombstones_.tick(now_ns);
+    while (!due_.empty() && due_.front().at_ns <= now_ns) {
+        const Due due = due_.front();
+        due_.pop_front();
+        const Group& group = groups_[due.slot];
+        if (group.state == GroupState::open && group.opened_order == due.opened_order) {
+            expire(due.slot, now_ns);
+        }
+    }
+}
+
+void GroupStash::expire(Slot slot, std::int64_t now_ns) {
+    Group& group = groups_[slot];
+    group.expired = true;
+    if (options_.at_deadline == AtDeadline::drop) {
+        drop_group(slot, DropReason::deadline, now_ns);
+    } else if (options_.at_deadline == AtDeadline::ship) {
+        if (group.live >= min_size(group)) {
+            make_ready(slot, now_ns);
+        } else {
+            drop_group(slot, DropReason::too_few, now_ns);
+        }
+    } else {
+        evaluate(slot, now_ns);
+    }
+}
+
+GroupStash::Slot GroupStash::open_group(const Arrival& arrival, std::int64_t now_ns) {
+    Slot slot;
+    if (free_.empty()) {
+        slot = static_cast<Slot>(groups_.size());
+        groups_.emplace_back();
+    } else {
+        slot = free_.back();
+        free_.pop_back();
+    }
+    Group& group = groups_[slot];
+    group.key = arrival.key;
+    group.state = GroupState::open;
+    group.expired = false;
+    group.size = arrival.group_size != 0 ? arrival.group_size : options_.group_size;
+    group.live = group.failed = 0;
+    group.source_id = arrival.source_id;
+    group.opened_ns = now_ns;
+    group.opened_order = opened_++;
+    group.members.clear();
+    group.older = youngest_;
+    group.younger = Group::none;
+    (youngest_ == Group::none ? oldest_ : groups_[youngest_].younger) = slot;
+    youngest_ = slot;
+    index_.emplace(group.key, slot);
+    due_.push_back({now_ns + options_.deadline_ns, slot, group.opened_order});
+    account_.groups_opened++;
+    return slot;
+}
+
+void GroupStash::close_group(Slot slot, std::int64_t now_ns) {
+    Group& group = groups_[slot];
+    if (group.state == GroupState::ready) ready_--;
+    tombstones_.bury(group.key, now_ns);
+    index_.erase(group.key);
+    (group.older == Group::none ? oldest_ : groups_[group.older].younger) = group.younger;
+    (group.younger == Group::none ? youngest_ : groups_[group.younger].older) = group.older;
+    group.state = GroupState::free;
+    free_.push_back(slot);
+}
+
+void GroupStash::drop(const RecordRef& ref, std::uint32_t tokens, DropReason reason) {
+    const Amount amount{1, tokens};
+    account_.held -= amount;
+    account_.dropped[static_cast<std::size_t>(reason)] += amount;
+    dropped_.push_back({ref, reason});
+}
+
+void GroupStash::drop_segments(Member& member, DropReason reason) {
+    for (const MemberSegment& segment : member.segments) {
+        drop(segment.ref, segment.n_tokens, reason);
+    }
+    member.segments.clear();
+}
+
+void GroupStash::drop_group(Slot slot, DropReason reason, std::int64_t now_ns) {
+    for (Member& member : groups_[slot].members) {
+        drop_segments(member, member.state == MemberState::failed ? DropReason::failed : reason);
+    }
+    account_.groups_dropped++;
+    close_group(slot, now_ns);
+}
+
+bool GroupStash::no_progress(std::int64_t now_ns) const {
+    return !index_.empty() && now_ns - progress_ns_ >= options_.no_progress_ns;
+}
+
+std::vector<WaitingGroup> GroupStash::explain(std::int64_t now_ns, std::size_t count) const {
+    std::vector<WaitingGroup> waiting;
+    for (Slot slot = oldest_; slot != Group::none && waiting.size() < count;) {
+        const Group& group = groups_[slot];
+        slot = group.younger;
+        if (group.state != GroupState::open) continue;
+        WaitingGroup& said = waiting.emplace_back();
+        said.key = group.key;
+        said.age_ns = now_ns - group.opened_ns;
+        said.size = group.size;
+        said.live = group.live;
+        said.failed = group.failed;
+        for (std::uint32_t repetition = 0; repetition < group.size; repetition++) {
+            const bool settled = std::ranges::any_of(group.members, [&](const Member& member) {
+                return member.repetition_id == repetition && member.state != MemberState::open;
+            });
+            if (!settled) said.missing.push_back(repetition);
+        }
+        for (const Member& member : group.members) {
+            if (member.state == MemberState::open && !member.segments.empty()) {
+                said.unfinished.push_back(member.segments.front().ref);
+            }
+        }
+    }
+    return waiting;
+}
+
+}  // namespace rollring

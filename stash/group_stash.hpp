@@ -1,0 +1,141 @@
+#pragma once
+// The grouped stash: a deterministic machine. Records, time and policy versions are handed in; what
+// to release and what to ship comes out. No shared memory, no clock, no thread, no copy of a
+// record: it holds references. The same inputs in the same order give the same outputs.
+//
+//   admit(arrival)  open group  -> complete -> ready -> cut() -> leased -> ack() shipped
+//                        |            |                            `-> nack() ready again
+//                        `-> deadline, failures, zero variance, staleness -> dropped{reason}
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "group.hpp"
+#include "rollring/stash.hpp"
+#include "tombstones.hpp"
+
+namespace rollring {
+
+struct Dropped {
+    RecordRef ref;
+    DropReason reason;
+};
+
+// What a batch holds, by value: the lease's owner needs no look into the machine.
+struct BatchMember {
+    std::uint32_t repetition_id;
+    std::uint32_t attempt;
+    bool withheld;
+    std::optional<double> reward;
+    std::int64_t version_min;
+    std::vector<MemberSegment> segments;  // in order of their index
+};
+struct BatchGroup {
+    GroupKey key;
+    std::uint32_t size;  // asked for; members.size() may be less
+    std::int64_t source_id;
+    std::vector<BatchMember> members;  // in order of repetition_id
+};
+struct BatchPlan {
+    std::uint64_t id = 0;
+    std::vector<BatchGroup> groups;
+    // Failure marks of these groups: released with the batch, so that a crash does not forget them.
+    std::vector<RecordRef> settled_marks;
+};
+
+struct WaitingGroup {
+    GroupKey key;
+    std::int64_t age_ns;
+    std::uint32_t size;
+    std::uint32_t live;
+    std::uint32_t failed;
+    std::vector<std::uint32_t> missing;  // repetition ids below size that are not settled
+    std::vector<RecordRef> unfinished;   // first segment of members whose last has not come
+};
+
+class GroupStash {
+  public:
+    explicit GroupStash(StashOptions options);
+
+    // Takes a record. `version` is the policy version now; -1 if unknown.
+    void admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
+
+    // A producer is gone and its lane drained: what it has begun will not be finished.
+    void producer_gone(std::uint32_t lane, std::uint32_t epoch, std::int64_t now_ns);
+
+    // Deadlines and tombstones.
+    void tick(std::int64_t now_ns);
+
+    // Leases the next batch if enough is complete.
+    bool cut(std::int64_t now_ns, std::int64_t version, BatchPlan& batch);
+    // Whatever is complete, be it less than a batch: for the end of a run.
+    bool cut_rest(std::int64_t now_ns, std::int64_t version, BatchPlan& batch);
+
+    void ack(std::uint64_t batch_id, std::int64_t now_ns);
+    void nack(std::uint64_t batch_id);
+
+    // Records to release, with reasons; the caller takes them away after each call.
+    [[nodiscard]] std::vector<Dropped>& dropped() { return dropped_; }
+
+    [[nodiscard]] const StashAccount& account() const { return account_; }
+    [[nodiscard]] std::size_t open_groups() const { return index_.size(); }
+    [[nodiscard]] std::size_t ready_groups() const { return ready_; }
+    [[nodiscard]] bool no_progress(std::int64_t now_ns) const;
+    // The oldest groups that wait, at most `count`.
+    [[nodiscard]] std::vector<WaitingGroup> explain(std::int64_t now_ns, std::size_t count) const;
+
+  private:
+    friend class BatchCutter;
+    using Slot = std::uint32_t;
+
+    Slot open_group(const Arrival& arrival, std::int64_t now_ns);
+    void close_group(Slot slot, std::int64_t now_ns);
+    bool place(Group& group, const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
+    void drop(const RecordRef& ref, std::uint32_t tokens, DropReason reason);
+    void drop_segments(Member& member, DropReason reason);
+    void drop_group(Slot slot, DropReason reason, std::int64_t now_ns);
+    void reset_member(Group& group, Member& member, std::int64_t now_ns);
+    void fail_member(Group& group, Member& member);
+    void evaluate(Slot slot, std::int64_t now_ns);
+    void make_ready(Slot slot, std::int64_t now_ns);
+    void select_members(Group& group);
+    bool flat(const Group& group) const;
+    void expire(Slot slot, std::int64_t now_ns);
+    bool lease(std::int64_t now_ns, std::int64_t version, bool partial, BatchPlan& batch);
+    void add_to_batch(Slot slot, BatchPlan& batch);
+    [[nodiscard]] double served_floor() const;
+    bool drop_stale(Slot slot, std::int64_t now_ns, std::int64_t version);
+    [[nodiscard]] bool is_stale(std::int64_t version_min, std::int64_t version) const;
+    [[nodiscard]] std::uint32_t min_size(const Group& group) const;
+
+    StashOptions options_;
+    StashAccount account_;
+    std::deque<Group> groups_;  // a slab: slots stay where they are
+    std::vector<Slot> free_;
+    std::unordered_map<GroupKey, Slot, GroupKeyHash> index_;
+    Tombstones tombstones_;
+    Slot oldest_ = Group::none;
+    Slot youngest_ = Group::none;
+    struct Due {
+        std::int64_t at_ns;
+        Slot slot;
+        std::uint64_t opened_order;  // the slot may have been reused
+    };
+    std::deque<Due> due_;
+    std::uint64_t opened_ = 0;
+    std::uint64_t finished_ = 0;
+    std::uint64_t readied_ = 0;
+    std::size_t ready_ = 0;
+    std::uint32_t flat_run_ = 0;
+    std::uint64_t random_;
+    std::int64_t progress_ns_ = 0;
+    std::uint64_t next_batch_ = 1;
+    std::unordered_map<std::uint64_t, std::vector<Slot>> leased_;
+    std::unordered_map<std::int64_t, double> served_;  // weighted tokens a source has shipped
+    std::vector<Dropped> dropped_;
+};
+
+}  // namespace rollring

@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "rollring/stash.hpp"
+
+namespace rollring {
+
+Result<void> validate(const StashOptions& options) {
+    const auto refuse = [](std::string why) {
+        return std::unexpected(Error{Errc::invalid_argument, 0, "stash: " + std::move(why)});
+    };
+    if (options.group_size < 1 || options.group_size > 65536) {
+        return refuse(fmt::format("group_size is {}, must be 1 to 65536", options.group_size));
+    }
+    if (options.extra > 65536)
+        return refuse(fmt::format("extra is {}, at most 65536", options.extra));
+    if (options.deadline_ns <= 0) return refuse("deadline_ns must be positive");
+    if (options.min_size < 1) return refuse("min_size must be 1 or more");
+    if (!(options.zero_variance_tolerance >= 0)) {
+        return refuse("zero_variance_tolerance must be 0 or more");
+    }
+    if (options.max_lag < -1) return refuse("max_lag must be -1 (any) or more");
+    if (!(options.window_fraction > 0 && options.window_fraction <= 1)) {
+        return refuse(fmt::format("window_fraction is {}, must be over 0 and at most 1",
+                                  options.window_fraction));
+    }
+    const int targets = (options.batch_groups != 0 ? 1 : 0) +
+                        (options.batch_sequences != 0 ? 1 : 0) +
+                        (options.batch_tokens != 0 ? 1 : 0);
+    if (targets != 1) {
+        return refuse("exactly one of batch_groups, batch_sequences, batch_tokens must be set");
+    }
+    for (const SourceWeight& source : options.source_weights) {
+        if (!(source.weight > 0) || !std::isfinite(source.weight)) {
+            return refuse(fmt::format("source_weights: source {} has weight {}, must be positive",
+                                      source.source_id, source.weight));
+        }
+    }
+    if (options.tombstone_ns < 0) return refuse("tombstone_ns must be 0 or more");
+    if (options.no_progress_ns <= 0) return refuse("no_progress_ns must be positive");
+    return {};
+}
+
+std::string_view name(DropReason reason) {
+    switch (reason) {
+        case DropReason::duplicate:
+            return "duplicate";
+        case DropReason::superseded:
+            return "superseded";
+        case DropReason::late:
+            return "late";
+        case DropReason::surplus:
+            return "surplus";
+        case DropReason::failed:
+            return "failed";
+        case DropReason::group_void:
+            return "group_void";
+        case DropReason::too_few:
+            return "too_few";
+        case DropReason::deadline:
+            return "deadline";
+        case DropReason::zero_variance:
+            return "zero_variance";
+        case DropReason::stale:
+            return "stale";
+        case DropReason::unfinished:
+            return "unfinished";
+        case DropReason::count:
+            break;
+    }
+    return "unknown";
+}
+
+Amount StashAccount::dropped_total() const {
+    Amount sum;
+    for (const Amount& amount : dropped) sum += amount;
+    return sum;
+}
+
+bool StashAccount::conserved() const {
+    Amount sum = dropped_total();
+    sum += shipped;
+    sum += held;
+    sum += leased;
+    return sum == accepted;
+}
+
+void group_advantages(std::span<const double> rewards, Advantages kind,
+                      std::span<double> advantages) {
+    ROLLRING_ASSERT(rewards.size() == advantages.size(), "one advantage per reward");
+    double sum = 0;
+    double low = rewards.empty() ? 0 : rewards[0];
+    double high = low;
+    for (const double reward : rewards) {
+        sum += reward;
+        low = std::fmin(low, reward);
+        high = std::fmax(high, reward);
+    }
+    const auto count = static_cast<double>(rewards.size());
+    const bool flat = kind == Advantages::none || rewards.size() < 2 || !std::isfinite(sum) ||
+                      low == high;  // asked of the rewards: a computed std of equals may not be 0
+    if (flat) {
+        for (double& advantage : advantages) advantage = 0;
+        return;
+    }
+    const double mean = sum / count;
+    double squares = 0;
+    for (const double reward : rewards) squares += (reward - mean) * (reward - mean);
+    const double deviation = std::sqrt(squares / count);
+    for (std::size_t i = 0; i < rewards.size(); i++) {
+        const double centred = rewards[i] - mean;
+        switch (kind) {
+            case Advantages::none:
+                break;
+            case Advantages::grpo:
+                advantages[i] = deviation > 0 ? centred / deviation : 0;
+                break;
+            case Advantages::mean:
+                advantages[i] = centred;
+                break;
+            case Advantages::loo:
+                advantages[i] = centred * count / (count - 1);
+                break;
+        }
+    }
+}
+
+}  // namespace rollring
