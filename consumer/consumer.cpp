@@ -170,6 +170,7 @@ Result<void> Consumer::Impl::open_lane(std::uint32_t lane) {
     if (!feed) return std::unexpected(feed.error());
     feeds[lane].emplace(std::move(*feed));
     active.push_back(lane);
+    ring_bell(map.lane_bell(lane));  // recovery may have moved its head
     if (feeds[lane]->active()) tell(feeds[lane]->event(Event::Kind::producer_joined));
     return {};
 }
@@ -234,7 +235,10 @@ Poll Consumer::Impl::poll(Record& record) {
     int torn = 0;
     for (std::size_t tried = 0; tried < active.size();) {
         LaneFeed& feed = *feeds[active[turn]];
-        switch (feed.next(record, map.schema())) {
+        const std::uint64_t head = feed.head();
+        const LaneFeed::Feed got = feed.next(record, map.schema());
+        if (feed.head() != head) ring_bell(map.lane_bell(active[turn]));
+        switch (got) {
             case LaneFeed::Feed::record:
                 count(record);
                 if (record.ref.bytes() < turn_left) {

@@ -51,6 +51,8 @@ class LaneFeed {
     [[nodiscard]] bool quarantined() const { return quarantined_; }
     [[nodiscard]] const std::string& problem() const { return problem_; }
     [[nodiscard]] std::uint64_t read_position() const { return reader_.read_position(); }
+    // Ring the producer's bell when it has moved; next() moves it too, over skips.
+    [[nodiscard]] std::uint64_t head() const { return reader_.head(); }
     [[nodiscard]] const ReaderEntry& entry() const { return *entry_; }
     [[nodiscard]] std::uint64_t tail_bound() const { return recovered_tail_; }
     [[nodiscard]] Event event(Event::Kind kind) const;

@@ -190,6 +190,7 @@ Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
 
 Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
     publish();
+    ring_bell(map.consumer_bell());  // reserve() has published what was pending, skips too
     stats.waits++;
     poke(owner().waits, peek(owner().waits) + 1);
     Bell& bell = map.lane_bell(lane);
@@ -205,7 +206,7 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
             found = writer->reserve(bytes);
         }
         if (found == Reserve::full) {
-            ring_bell(map.consumer_bell());  // reserve() publishes what is pending, skips too
+            ring_bell(map.consumer_bell());  // it may have published a skip
             const std::uint32_t seen = core.prepare();
             found = writer->reserve(bytes);
             if (found == Reserve::full) futex_sleep(bell.sequence, seen, deadline);

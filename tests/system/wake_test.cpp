@@ -1,0 +1,94 @@
+// Nobody is left asleep beside something to do. A lost wake-up would not show: every sleep ends
+// after 100 ms. So the bells are watched instead of the clock.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "../test_ring.hpp"
+#include "ring_map.hpp"
+
+using namespace rollring;
+using rollring::test::TestRing;
+
+namespace {
+
+const std::vector<std::int32_t> tokens(1000);
+
+Draft draft() {
+    Draft made("prompt");
+    made.set(Std::token_ids, tokens);
+    return made;
+}
+
+// Says that it waits at a bell, without sleeping.
+class Waiter {
+  public:
+    explicit Waiter(Bell& bell) : bell_(bell), seen_(bell_of(bell).prepare()) {}
+    [[nodiscard]] bool rung() const { return bell_.sequence.load() != seen_; }
+
+  private:
+    Bell& bell_;
+    std::uint32_t seen_;
+};
+
+RingMap map_of(const TestRing& ring) {
+    auto map = RingMap::attach(ring.name(), Deadline::now());
+    REQUIRE(map.has_value());
+    return std::move(*map);
+}
+
+}  // namespace
+
+TEST_CASE("wake: a skip that gives room back rings the producer") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    auto producer = ring.producer();
+    auto consumer = ring.consumer();
+    const RingMap map = map_of(ring);
+    Record record;
+    while (producer.push(draft(), Deadline::now()) == Push::ok) {
+        REQUIRE(consumer.poll(record) == Poll::record);
+        consumer.release(record.ref);
+        if (producer.stats().laps_full > 0) break;
+    }
+    // A record of nearly the whole lane leaves a skip alone, and then needs what lies behind it.
+    const std::vector<std::int32_t> most((64 << 10) / 4 - 256);
+    Draft longest("prompt");
+    longest.set(Std::token_ids, most);
+    REQUIRE(producer.push(longest, Deadline::now()) == Push::timed_out);
+    const Waiter waiter(map.lane_bell(producer.lane()));
+    REQUIRE(consumer.poll(record) == Poll::empty);  // passes the skip
+    CHECK(waiter.rung());
+    CHECK(producer.push(longest, Deadline::now()) == Push::ok);
+}
+
+TEST_CASE("wake: a full lane shows the consumer what was pushed for later") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    auto producer = ring.producer();
+    auto consumer = ring.consumer();
+    const RingMap map = map_of(ring);
+    const Waiter waiter(map.consumer_bell());
+    while (producer.push_later(draft(), Deadline::now()) == Push::ok) continue;
+    CHECK(waiter.rung());
+}
+
+TEST_CASE("wake: a successor that frees what its predecessor had released rings the producer") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    auto producer = ring.producer();
+    while (producer.push(draft(), Deadline::now()) == Push::ok) continue;
+    std::vector<RecordRef> refs;
+    Record record;
+    {
+        auto first = ring.consumer();
+        while (first.poll(record) == Poll::record) refs.push_back(record.ref);
+        for (std::size_t i = refs.size() - 1; i > 0; i--) first.release(refs[i]);
+    }
+    auto second = ring.consumer();
+    REQUIRE(second.poll(record) == Poll::record);
+    REQUIRE(record.ref.position == refs[0].position);
+    REQUIRE(second.poll(record) == Poll::empty);
+    const RingMap map = map_of(ring);
+    const Waiter waiter(map.lane_bell(producer.lane()));
+    second.release(refs[0]);
+    CHECK(waiter.rung());
+    CHECK(producer.push(draft(), Deadline::now()) == Push::ok);
+}
