@@ -1,0 +1,74 @@
+#pragma once
+// A record that owns its memory: what the parsers fill, and what a Draft is made from.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "rollring/trajectory.hpp"
+
+namespace rollring::cli {
+
+// Meta::origin of records: in which format `consume --output` writes them back.
+enum Origin : std::uint16_t { native = 0, rollring_json = 1, atropos = 2 };
+
+class ParsedRecord {
+  public:
+    Meta meta;
+
+    void clear();  // keeps the memory
+
+    // A column of the given shape, to be filled by the caller.
+    template <class T>
+    std::span<T> make(Std column, std::array<std::uint32_t, 4> shape, std::uint8_t dims) {
+        Slot& slot = slots_[static_cast<std::size_t>(column)];
+        std::size_t count = 1;
+        for (std::uint8_t i = 0; i < dims; i++) count *= shape[i];
+        slot.data.resize(count * sizeof(T));
+        slot.shape = shape;
+        slot.dims = dims;
+        slot.dtype = dtype_of<T>();
+        slot.present = true;
+        return {reinterpret_cast<T*>(slot.data.data()), count};
+    }
+    template <class T>
+    std::span<T> make(Std column, std::size_t count) {
+        return make<T>(column, {static_cast<std::uint32_t>(count), 0, 0, 0}, 1);
+    }
+    void set_text(Std column, std::string_view text);
+    void drop(Std column) { slots_[static_cast<std::size_t>(column)].present = false; }
+
+    [[nodiscard]] bool has(Std column) const { return slot(column).present; }
+    [[nodiscard]] std::uint32_t rows(Std column) const {
+        return has(column) ? slot(column).shape[0] : 0;
+    }
+    template <class T>
+    [[nodiscard]] std::span<const T> values(Std column) const {
+        const Slot& found = slot(column);
+        if (!found.present || found.dtype != dtype_of<T>()) return {};
+        return {reinterpret_cast<const T*>(found.data.data()), found.data.size() / sizeof(T)};
+    }
+    [[nodiscard]] std::string_view text(Std column) const;
+
+    // The draft's spans point into this record.
+    void fill(Draft& draft) const;
+
+  private:
+    struct Slot {
+        bool present = false;
+        std::uint8_t dims = 0;
+        DType dtype{};
+        std::array<std::uint32_t, 4> shape{};
+        std::vector<std::byte> data;
+    };
+    [[nodiscard]] const Slot& slot(Std column) const {
+        return slots_[static_cast<std::size_t>(column)];
+    }
+
+    std::array<Slot, static_cast<std::size_t>(Std::count)> slots_;
+};
+
+}  // namespace rollring::cli

@@ -1,0 +1,143 @@
+// Goal: all fourteen fields of an Atropos ScoredDataGroup survive the way through a ring, member by
+// member and in any order.
+
+#include <algorithm>
+#include <vector>
+
+#include "cli_round_trip.hpp"
+
+using namespace rollring;
+using namespace rollring::cli;
+
+namespace {
+
+constexpr const char* full_group = R"({
+  "tokens": [[1,2,3],[4,5]],
+  "masks": [[-100,2,3],[-100,5]],
+  "scores": [1.0,-0.25],
+  "advantages": [[0.5,0.5,0.5],[-0.5,-0.5]],
+  "ref_logprobs": [[-1.5,-2.5,-0.125],[-3.0,-4.0]],
+  "messages": [[{"role":"user","content":"hi"}],[{"role":"user","content":"ü"}]],
+  "generation_params": {"temperature":0.7,"top_p":NaN},
+  "inference_logprobs": [[1.0,-0.5,-0.25],[1.0,-0.75]],
+  "overrides": [{"set_advantage_to_zero":true},{}],
+  "group_overrides": {"group_size":2},
+  "images": [null,"aGVsbG8="],
+  "env_id": 3,
+  "distill_token_ids": [[[1,2],[3,4],[5,6]],[[7,8],[9,10]]],
+  "distill_logprobs": [[[-1.0,-2.0],[-3.0,-4.0],[-5.0,-6.0]],[[-7.0,-8.0],[-9.0,-10.0]]]
+})";
+
+// Through records and back; `reversed`: the members come last first.
+std::string round_trip(std::string_view line, bool reversed) {
+    AtroposGroup group;
+    group.parse(parse_json(line), 17);
+    std::vector<ParsedRecord> records(group.members().begin(), group.members().end());
+    if (reversed) std::ranges::reverse(records);
+    AtroposGroups groups;
+    std::string out;
+    for (const auto& record : records) {
+        CHECK(out.empty());
+        groups.add(Encoded(record).view, out);
+    }
+    CHECK(groups.finish(out) == 0);
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("atropos: what goes in comes out") {
+    for (
+        const char* line : {
+            full_group,
+            R"({"tokens":[[1,2]],"masks":[[-100,2]],"scores":[0]})",
+            R"({"tokens":[[1,2],[3]],"masks":[[-100,99],[3]],"scores":[0.5,null]})",
+            R"({"tokens":[[],[3]],"masks":[[],[-100]],"scores":[NaN,1]})",
+            R"({"tokens":[[1]],"masks":null,"scores":null,"advantages":null,"ref_logprobs":[],
+                  "messages":[null],"generation_params":null,"inference_logprobs":[null],
+                  "overrides":null,"group_overrides":{},"images":null,"env_id":null,
+                  "distill_token_ids":[[]],"distill_logprobs":null})",
+            R"({"tokens":[[1,2]],"scores":[1],"distill_token_ids":[[[1,2],[]]],
+                  "distill_logprobs":[[[0.5],[0.5]]]})",
+            R"({"tokens":[[1],[2]],"scores":[1,0],"instance_id":"q/7","env":"math","group_id":12,
+                  "advantages":[[0.5],null]})",
+            R"({"tokens":[[1],[2]],"scores":[1,0],"instance_id":null,"env_id":"e","images":"one"})",
+        }) {
+        CAPTURE(line);
+        // [[]] for one token is a list of the wrong length: it is the only line that is refused.
+        if (std::string_view(line).find("\"distill_token_ids\":[[]]") != std::string_view::npos) {
+            CHECK(refusal([&] { round_trip(line, false); }).find("topk_ids") != std::string::npos);
+            continue;
+        }
+        for (const bool reversed : {false, true}) {
+            const std::string out = round_trip(line, reversed);
+            CAPTURE(out);
+            CHECK(same_json(line, out));
+        }
+    }
+}
+
+TEST_CASE("atropos: what a member's record holds") {
+    AtroposGroup group;
+    group.parse(parse_json(full_group), 17);
+    REQUIRE(group.members().size() == 2);
+    const ParsedRecord& second = group.members()[1];
+    CHECK(second.text(Std::instance_id) == "atropos/3/17");
+    CHECK(second.meta.repetition_id == 1);
+    CHECK(second.meta.group_size == 2);
+    CHECK(second.meta.source_id == 3);
+    CHECK(second.meta.n_prompt == 1);
+    CHECK(second.meta.reward == -0.25);
+    CHECK(second.meta.origin == atropos);
+    CHECK(std::ranges::equal(second.values<std::uint8_t>(Std::loss_mask), std::vector{0, 1}));
+    CHECK(!second.has(Std::labels));
+    CHECK(!second.has(Std::images));
+
+    group.parse(parse_json(R"({"tokens":[[1,2]],"masks":[[7,-100]],"scores":[0]})"), 4);
+    CHECK(group.members()[0].has(Std::labels));
+    CHECK(group.members()[0].text(Std::instance_id) == "atropos/0/4");
+}
+
+TEST_CASE("atropos: bad lines and their reasons") {
+    struct Bad {
+        const char* line;
+        const char* reason;
+    };
+    for (const Bad& bad : {
+             Bad{"[]", "not an object"},
+             Bad{"{}", "'tokens' is missing"},
+             Bad{R"({"tokens":[]})", "no members"},
+             Bad{R"({"tokens":[1]})", "'tokens' must be a list"},
+             Bad{R"({"tokens":[[1],[2]],"scores":[1]})", "'scores' has 1 entries for 2 members"},
+             Bad{R"({"tokens":[[1]],"masks":[[1,2]]})", "'masks' has 2 entries for 1 tokens"},
+             Bad{R"({"tokens":[[1]],"inference_logprobs":[[0.5,0.5]]})",
+                 "'logprobs' has 2 entries for 1 tokens"},
+             Bad{R"({"tokens":[[1]],"scores":["x"]})", "'scores' must be a number"},
+             Bad{R"({"tokens":[[1]],"masks":5})", "'masks' must be a list"},
+             Bad{R"({"tokens":[[1]],"instance_id":5})", "'instance_id' must be a string"},
+         }) {
+        CAPTURE(bad.line);
+        AtroposGroup group;
+        const std::string reason = refusal([&] { group.parse(parse_json(bad.line), 1); });
+        CAPTURE(reason);
+        CHECK(reason.find(bad.reason) != std::string::npos);
+    }
+}
+
+TEST_CASE("atropos: groups that mix, repeat or stay incomplete") {
+    AtroposGroup a;
+    AtroposGroup b;
+    a.parse(parse_json(R"({"tokens":[[1],[2]],"scores":[1,0]})"), 1);
+    b.parse(parse_json(R"({"tokens":[[3],[4]],"scores":[1,0]})"), 2);
+    AtroposGroups groups;
+    std::string out;
+    groups.add(Encoded(a.members()[1]).view, out);
+    groups.add(Encoded(b.members()[0]).view, out);
+    groups.add(Encoded(a.members()[1]).view, out);  // the same line once more
+    CHECK(out.empty());
+    groups.add(Encoded(a.members()[0]).view, out);
+    CHECK(out == "{\"tokens\":[[1],[2]],\"scores\":[1.0,0.0]}\n");
+    out.clear();
+    CHECK(groups.finish(out) == 2);
+    CHECK(std::ranges::count(out, '\n') == 2);
+}

@@ -1,0 +1,71 @@
+#pragma once
+// A record the way it goes through a ring: parsed, encoded, viewed.
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "cli/atropos_json.hpp"
+#include "cli/rollring_json.hpp"
+
+namespace rollring::cli {
+
+// Owns the encoded bytes that its view lies in.
+class Encoded {
+  public:
+    explicit Encoded(const ParsedRecord& record) {
+        Draft draft;
+        record.fill(draft);
+        const Encoder encoder(draft, Schema::standard(), Checksum::none);
+        REQUIRE(encoder.problem() == "");
+        memory_.reset(
+            static_cast<std::byte*>(::operator new[](encoder.bytes(), std::align_val_t{64})));
+        const std::span to(memory_.get(), encoder.bytes());
+        encoder.write(to, 0, -1);
+        REQUIRE(view.parse(to, Schema::standard()) == "");
+    }
+
+    TrajectoryView view;
+
+  private:
+    struct Free {
+        void operator()(std::byte* bytes) const {
+            ::operator delete[](bytes, std::align_val_t{64});
+        }
+    };
+    std::unique_ptr<std::byte[], Free> memory_;
+};
+
+inline ParsedRecord parsed(std::string_view line) {
+    ParsedRecord record;
+    parse_rollring(parse_json(line), record);
+    return record;
+}
+
+inline std::string written(const ParsedRecord& record) {
+    std::string out;
+    append_rollring_line(out, Encoded(record).view, Schema::standard());
+    return out;
+}
+
+// Same keys and values, in any order of keys; NaN equals NaN.
+inline bool same_json(std::string_view a, std::string_view b) {
+    return nlohmann::json(parse_json(a)) == nlohmann::json(parse_json(b));
+}
+
+// The reason why a line is refused; empty if it is not.
+template <class Parse>
+std::string refusal(const Parse& parse) {
+    try {
+        parse();
+    } catch (const BadRecord& error) {
+        return error.what();
+    }
+    return {};
+}
+
+}  // namespace rollring::cli
