@@ -1,0 +1,343 @@
+#!/usr/bin/env python3
+"""The program from end to end: create, produce, consume, inspect, demo, and what goes wrong.
+
+usage: end_to_end.py PATH_OF_ROLLRING
+Uses the GSM8K rollouts of shared/ if they are there, else a file that `consume --output` writes.
+Each test has a ring of its own; at the end nothing of ours may be left in /dev/shm.
+"""
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ROLLOUTS = [base / "shared/data/gsm8k_rollouts.jsonl" for base in (ROOT, ROOT.parent)]
+PROGRAM = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "rollring"
+PREFIX = f"e2e-{os.getpid()}-"
+LIMIT_S = 60
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def start(*arguments, **options):
+    return subprocess.Popen([PROGRAM, *map(str, arguments)], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, **options)
+
+
+def finish(process, code=0):
+    """Its standard output and error; fails unless it ends with this code."""
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise AssertionError(f"{process.args} hangs: {process.communicate()}") from None
+    assert process.returncode == code, (process.args, process.returncode, out, err)
+    return out, err
+
+
+def run(*arguments, code=0, **options):
+    text = options.pop("stdin_text", None)
+    if text is None:
+        return finish(start(*arguments, stdin=subprocess.DEVNULL, **options), code)
+    process = start(*arguments, stdin=subprocess.PIPE, **options)
+    out, err = process.communicate(text, timeout=LIMIT_S)
+    assert process.returncode == code, (process.args, process.returncode, out, err)
+    return out, err
+
+
+def report(*arguments, **options):
+    return json.loads(run(*arguments, "--json", **options)[0])
+
+
+def digest(text):
+    assert re.fullmatch("0x[0-9a-f]{16}", text), text
+    return int(text, 16)
+
+
+def canonical(line):
+    """Equal for equal values: 1 is 1.0, and NaN is NaN."""
+    return json.dumps(json.loads(line, parse_int=float), sort_keys=True)
+
+
+def multiset(path):
+    return sorted(canonical(line) for line in Path(path).read_text(encoding="utf-8").splitlines())
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        signal.sigtimedwait([], 0.01)
+
+
+class Ring:
+    """A ring of this test, gone afterwards."""
+
+    def __init__(self, *options):
+        self.name = f"{PREFIX}{time.monotonic_ns():x}"
+        run("create", self.name, *options)
+
+    def __enter__(self):
+        return self.name
+
+    def __exit__(self, *_):
+        run("rm", self.name, "--force")
+
+
+def send_and_check(source, options=(), consume=(), producers=4, output=None, lanes=("--lanes", 8)):
+    """Sends the source through a ring; returns the consumer's report, checked."""
+    with Ring(*lanes) as ring:
+        more = ["--output", output] if output else []
+        trainer = start("consume", ring, "--until-closed", "--producers", producers, "--json",
+                        *more, *consume)
+        senders = [start("produce", ring, *source, "--shard", f"{i}/{producers}", "--json",
+                         *options) for i in range(producers)]
+        sent = [json.loads(finish(sender)[0]) for sender in senders]
+        got = json.loads(finish(trainer)[0])
+        for key in ("lost", "duplicates", "torn", "redelivered", "producers_lost"):
+            assert got[key] == 0, got
+        assert got["reason"] == "closed", got
+        for key in ("records", "tokens"):
+            assert got[key] == sum(one[key] for one in sent), (key, got, sent)
+        total = sum(digest(one["digest"]) for one in sent) % 2**64
+        assert digest(got["digest"]) == total, (got, sent)
+        return got
+
+
+@test
+def rollouts_arrive_whole_and_are_written_back(folder, rollouts):
+    output = folder / "out.jsonl"
+    got = send_and_check(["--input", rollouts], ["--shuffle", 1], output=output)
+    assert multiset(output) == multiset(rollouts)
+    told = report("produce", "--input", rollouts, "--digest")
+    assert (told["records"], told["tokens"], told["digest"]) == (
+        got["records"], got["tokens"], got["digest"]), (told, got)
+    if rollouts in ROLLOUTS:
+        assert (got["records"], got["tokens"]) == (5276, 848754), got
+
+
+@test
+def held_records_leave_out_of_order(folder, rollouts):
+    plain = report("produce", "--input", rollouts, "--digest", "--repeat", 2)
+    got = send_and_check(["--input", rollouts],
+                         ["--repeat", 2, "--batch", 16, "--checksum", "xxh3"],
+                         consume=["--hold", 200, "--hold-seed", 7],
+                         lanes=("--lanes", 4, "--lane-bytes", "2MiB"))
+    assert got["digest"] == plain["digest"]
+    assert got["released"] == got["records"], got
+
+
+@test
+def wide_synthetic_records(folder, rollouts):
+    spec = "groups=20,group-size=4,tokens=1:3000,routed-experts=6x4,experts=300,seed=5"
+    got = send_and_check(["--synthetic", spec], producers=3, lanes=("--lane-bytes", "1MiB"))
+    assert got["records"] == 80
+
+
+@test
+def all_atropos_fields_come_back(folder, rollouts):
+    groups = [{
+        "tokens": [[1, 2, 3], [4, 5, 6]], "masks": [[-100, 2, 3], [-100, -100, 6]],
+        "scores": [1.0, float("nan")], "advantages": [[0.5] * 3, [-0.5] * 3],
+        "ref_logprobs": [[-1.5, -2.5, -3.5], [0.0, -0.25, -1e-8]],
+        "messages": [[{"role": "user", "content": "ü🙂\n"}], []],
+        "generation_params": {"temperature": 0.7}, "inference_logprobs": [[1.0, -0.5, -2.0]] * 2,
+        "overrides": [{"set_advantage_to_zero": True}, {}], "group_overrides": {"group_size": 2},
+        "images": [None, ["aGk="]], "env_id": line,
+        "distill_token_ids": [[[1, 2]] * 3, [[3, 4]] * 3],
+        "distill_logprobs": [[[-1.0, -2.0]] * 3, [[-3.0, -4.0]] * 3],
+    } for line in range(50)]
+    groups += [{"tokens": [[7]], "masks": [[9]], "scores": [0], "advantages": None, "env": "x"}]
+    path, output = folder / "groups.jsonl", folder / "groups.out"
+    path.write_text("".join(json.dumps(group) + "\n" for group in groups), encoding="utf-8")
+
+    got = send_and_check(["--input", path, "--format", "atropos"], output=output)
+    assert got["records"] == 101 and got["incomplete_groups"] == 0, got
+    assert multiset(output) == multiset(path)
+
+
+@test
+def a_bad_line_is_named(folder, rollouts):
+    path = folder / "bad.jsonl"
+    good = '{"instance_id":"é/%d","repetition_id":0,"reward":NaN,"tokens":[1,2]}\n'
+    path.write_text(good % 1 + "\n" + '{"instance_id":"x","repetition_id":0,"tokens":[1,"a"]}\n' +
+                    good % 2, encoding="utf-8")
+    with Ring() as ring:
+        out, err = run("produce", ring, "--input", path, "--json", code=1)
+        assert f"{path}:3: 'tokens' must be an integer" in err and "1 records were sent" in err, err
+        assert json.loads(out)["records"] == 1
+        sent = report("produce", ring, "--input", path, "--skip-bad")
+        assert (sent["records"], sent["skipped_bad"]) == (2, 1), sent
+        got = report("consume", ring, "--records", 3)
+        assert got["records"] == 3 and got["reason"] == "records", got
+        output = folder / "nan.jsonl"
+        run("produce", ring, "--input", "-", stdin_text=good % 1)
+        run("consume", ring, "--records", 1, "--output", output)
+        assert math.isnan(json.loads(output.read_text(encoding="utf-8"))["reward"])
+
+
+@test
+def wrong_use_and_failures_have_their_codes(folder, rollouts):
+    for arguments in ((), ("nothing",), ("create",), ("create", "x", "--lane-bytes", "64MB"),
+                      ("create", "a/b"), ("produce", "x"), ("produce", "x", "--synthetic", "a=1"),
+                      ("produce", "x", "--synthetic", "tokens=1", "--shard", "4/4"),
+                      ("consume",), ("demo", "--producers", "0")):
+        _, err = run(*arguments, code=2)
+        assert err, arguments
+    for command in ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "demo"):
+        assert "Examples:" in run(command, "--help")[0], command
+    _, err = run("stat", PREFIX + "nowhere", code=1)
+    assert err.startswith("rollring: not_found: "), err
+    _, err = run("rm", PREFIX + "nowhere", code=1)
+    assert err.startswith("rollring: not_found: "), err
+    _, err = run("produce", "x", "--input", folder / "nowhere", code=1)
+    assert err.startswith("rollring: not_found: "), err
+    with Ring() as ring:
+        _, err = run("create", ring, code=1)
+        assert err.startswith("rollring: already_exists: "), err
+        _, err = run("consume", ring, "--records", 5, "--idle-timeout", "300ms", code=1)
+        assert "5 of 5 records are missing" in err and "no producer is alive" in err, err
+        assert report("consume", ring, "--idle-timeout", "200ms")["reason"] == "idle"
+
+
+@test
+def a_full_lane_without_consumer_times_out(folder, rollouts):
+    with Ring("--lane-bytes", "64KiB") as ring:
+        _, err = run("produce", ring, "--synthetic", "tokens=1000", "--timeout", "300ms", code=1)
+        assert "no room in lane 0" in err and "is not there" in err, err
+        _, err = run("produce", ring, "--synthetic", "tokens=20000", code=1)
+        assert err, err
+
+
+@test
+def an_interrupt_ends_cleanly(folder, rollouts):
+    with Ring() as ring:
+        sender = start("produce", ring, "--synthetic", "groups=1000000,tokens=100", "--rate", 5000,
+                       "--json")
+        trainer = start("consume", ring, "--json")
+        wait_until(lambda: any(lane["delivered_records"] > 3
+                               for lane in report("stat", ring)["lanes"]), "records to move")
+        sender.send_signal(signal.SIGINT)
+        sent = json.loads(finish(sender, 130)[0])
+        wait_until(lambda: report("stat", ring)["lanes"][0]["delivered_records"] == sent["records"],
+                   "the last record")
+        trainer.send_signal(signal.SIGTERM)
+        got = json.loads(finish(trainer, 143)[0])
+        assert got["reason"] == "interrupted" and sent["interrupted"]
+        assert (got["records"], got["digest"]) == (sent["records"], sent["digest"]), (got, sent)
+
+
+@test
+def a_killed_producer_is_reported(folder, rollouts):
+    with Ring() as ring:
+        sender = start("produce", ring, "--synthetic", "groups=1000000,tokens=100", "--rate", 5000)
+        trainer = start("consume", ring, "--json", "--until-closed")
+        wait_until(lambda: any(lane["delivered_records"] > 3
+                               for lane in report("stat", ring)["lanes"]), "records to move")
+        sender.kill()
+        sender.communicate()
+        out, err = finish(trainer)
+        got = json.loads(out)
+        assert (got["producers_lost"], got["lost"], got["torn"]) == (1, 0, 0), got
+        assert "producer_lost" in err, err
+
+
+@test
+def inspection(folder, rollouts):
+    with Ring("--lanes", 3) as ring:
+        assert any(entry["ring"] == ring for entry in report("ls"))
+        sender = start("produce", ring, "--synthetic", "groups=1000000,tokens=100", "--rate", 5000,
+                       "--name", "me")
+        wait_until(lambda: any(lane["committed_records"] > 3
+                               for lane in report("stat", ring)["lanes"]), "records")
+        stat = report("stat", ring)
+        lane = stat["lanes"][0]
+        assert stat["lane_count"] == 3 and not stat["consumer_alive"], stat
+        assert lane["producer"] == "me" and lane["alive"] and lane["pid"] == sender.pid, lane
+        assert lane["depth_records"] > 3 and lane["depth_bytes"] > 0 and lane["oldest_age_s"] >= 0
+        watch = start("stat", ring, "--watch", "0.1", "--json")
+        lines = [json.loads(watch.stdout.readline()) for _ in range(3)]
+        assert lines[-1]["lanes"][0]["tokens_per_s"] > 0, lines[-1]
+        watch.send_signal(signal.SIGINT)
+        finish(watch, 130)
+        assert "me" in run("stat", ring)[0]
+        _, err = run("rm", ring, code=1)
+        assert err.startswith("rollring: busy: "), err
+        sender.terminate()
+        finish(sender, 143)
+        doctor = json.loads(start("doctor", "--json").communicate()[0])
+        verdicts = {entry["ring"]: entry["verdict"] for entry in doctor["rings"]}
+        assert verdicts[ring] == "kept", doctor
+        report("consume", ring, "--until-closed")
+        doctor = json.loads(start("doctor", "--json").communicate()[0])
+        verdicts = {entry["ring"]: entry["verdict"] for entry in doctor["rings"]}
+        assert verdicts[ring] == "leftover", doctor
+
+
+@test
+def the_demo_proves_itself_and_cleans_up(folder, rollouts):
+    told = report("demo", "--input", rollouts, "--producers", 4, "--shuffle", 3)
+    assert told["ok"] and told["digest_equal"] and told["records"] == told["sent"], told
+    told = report("demo", "--synthetic", "groups=50,tokens=10:100", "--records", 5,
+                  "--producers", 7)
+    assert told["ok"] and told["records"] == 5, told
+    assert "once and whole" in run("demo", "--synthetic", "groups=50,tokens=10:100")[0]
+    stopped = start("demo", "--synthetic", "groups=100000,tokens=2000:4000", "--json")
+    wait_until(lambda: any(entry["ring"].startswith(f"demo-{stopped.pid}-")
+                           and entry.get("producers_alive", 0) > 0 for entry in report("ls")),
+               "the demo to run")
+    stopped.terminate()
+    told = json.loads(finish(stopped, 143)[0])
+    assert told["interrupted"] and not told["ok"], told
+    bad = folder / "bad.jsonl"
+    bad.write_text("{}\n", encoding="utf-8")
+    out, err = run("demo", "--input", bad, "--json", code=1)
+    assert "bad.jsonl:1: 'instance_id' is missing" in err and not json.loads(out)["ok"], err
+    assert not [entry for entry in report("ls") if entry["ring"].startswith(f"demo-{stopped.pid}")]
+
+
+def small_rollouts(folder):
+    """Without the shared data: what a synthetic load looks like as a file."""
+    path = folder / "rollouts.jsonl"
+    with Ring() as ring:
+        trainer = start("consume", ring, "--until-closed", "--output", path)
+        run("produce", ring, "--synthetic", "groups=100,group-size=4,tokens=10:300")
+        finish(trainer)
+    return path
+
+
+def main():
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="rollring-e2e-") as name:
+        folder = Path(name)
+        found = [path for path in ROLLOUTS if path.is_file()]
+        rollouts = found[0] if found else small_rollouts(folder)
+        for function in TESTS:
+            began = time.monotonic()
+            try:
+                function(folder, rollouts)
+                outcome = "ok"
+            except (AssertionError, OSError, ValueError, KeyError, IndexError) as error:
+                failed += 1
+                outcome = f"FAILED: {error!r}"
+            print(f"{function.__name__}: {outcome} ({time.monotonic() - began:.1f} s)", flush=True)
+    left = [path for path in os.listdir("/dev/shm") if PREFIX in path]
+    if left:
+        failed += 1
+        print(f"FAILED: left in /dev/shm: {left}")
+    print(f"{len(TESTS)} tests, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
