@@ -1,0 +1,110 @@
+#include "cli/command.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+
+namespace rollring::cli {
+namespace {
+
+std::atomic<int> caught_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void on_signal(int number) {
+    caught_signal.store(number);
+}
+
+void print_to(std::FILE* file, std::string_view text) {
+    static_cast<void>(std::fwrite(text.data(), 1, text.size(), file));
+    static_cast<void>(std::fflush(file));
+}
+
+template <class T, class Parse>
+CLI::Option* add_text(CLI::App* app, const std::string& names, T& value, const Parse& parse,
+                      const std::string& help) {
+    return app->add_option_function<std::string>(
+        names,
+        [&value, parse, names](const std::string& text) {
+            const auto parsed = parse(text);
+            if (!parsed) throw CLI::ValidationError(names, "'" + text + "' is not understood");
+            value = *parsed;
+        },
+        help);
+}
+
+}  // namespace
+
+int fail(const Error& error) {
+    note(error.to_string());
+    return error.code == Errc::invalid_argument ? exit_usage : exit_failed;
+}
+
+int fail(Errc code, const std::string& message) {
+    return fail(Error{code, 0, message});
+}
+
+void note(std::string_view text) {
+    // On a terminal, over the bar if one is drawn.
+    const char* start = ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "";
+    print_to(stderr, fmt::format("{}rollring: {}\n", start, text));
+}
+
+void print_json(const Json& value) {
+    print_to(stdout, dump_json(value) + "\n");
+}
+
+void print(std::string_view text) {
+    print_to(stdout, text);
+}
+
+CLI::Option* add_bytes(CLI::App* app, const std::string& names, std::uint64_t& value,
+                       const std::string& help) {
+    return add_text(app, names, value, parse_bytes, help)->type_name("BYTES");
+}
+
+CLI::Option* add_duration(CLI::App* app, const std::string& names, std::int64_t& value_ms,
+                          const std::string& help) {
+    return add_text(app, names, value_ms, parse_duration_ms, help)->type_name("TIME");
+}
+
+CLI::Option* add_ring_name(CLI::App* app, std::string& name) {
+    return app->add_option("NAME", name, "Name of the ring")->required();
+}
+
+CLI::Option* add_parent(CLI::App* app, std::uint32_t& parent) {
+    return app->add_option("--parent", parent, "End when this process does")->group("");
+}
+
+void follow_parent(std::uint32_t parent) {
+    if (parent == 0) return;
+    static_cast<void>(::prctl(PR_SET_PDEATHSIG, SIGTERM));
+    if (static_cast<std::uint32_t>(::getppid()) != parent) static_cast<void>(std::raise(SIGTERM));
+}
+
+void catch_interrupts() {
+    struct sigaction action{};
+    action.sa_handler = on_signal;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second one kills
+    static_cast<void>(::sigemptyset(&action.sa_mask));
+    static_cast<void>(::sigaction(SIGINT, &action, nullptr));
+    static_cast<void>(::sigaction(SIGTERM, &action, nullptr));
+}
+
+bool interrupted() {
+    return caught_signal.load() != 0;
+}
+
+int interrupt_exit() {
+    return 128 + caught_signal.load();
+}
+
+void pause_ms(std::int64_t ms) {
+    if (!interrupted()) static_cast<void>(::poll(nullptr, 0, static_cast<int>(ms)));
+}
+
+}  // namespace rollring::cli

@@ -1,0 +1,90 @@
+#pragma once
+// What every subcommand is made of: options, exit codes, and how it fails.
+//
+// Exit codes: 0 done, 1 failed, 2 wrong use, 130 or 143 stopped by SIGINT or SIGTERM.
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "cli/json_text.hpp"
+#include "cli/quantity.hpp"
+#include "rollring/error.hpp"
+
+namespace rollring::cli {
+
+inline constexpr int exit_ok = 0;
+inline constexpr int exit_failed = 1;
+inline constexpr int exit_usage = 2;
+
+struct Command {
+    CLI::App* app;
+    std::function<int()> run;  // returns the exit code
+};
+
+Command add_create(CLI::App& app);
+Command add_rm(CLI::App& app);
+Command add_ls(CLI::App& app);
+Command add_stat(CLI::App& app);
+Command add_doctor(CLI::App& app);
+Command add_produce(CLI::App& app);
+Command add_consume(CLI::App& app);
+Command add_demo(CLI::App& app);
+
+// "rollring: <Errc name>: message" on stderr. Returns the exit code that goes with it.
+int fail(const Error& error);
+int fail(Errc code, const std::string& message);
+// One line on stderr for people; not an error.
+void note(std::string_view text);
+
+void print_json(const Json& value);  // one line on stdout
+void print(std::string_view text);   // on stdout
+
+// Options whose text is not just a number. The value keeps what it holds if the option is absent.
+CLI::Option* add_bytes(CLI::App* app, const std::string& names, std::uint64_t& value,
+                       const std::string& help);
+CLI::Option* add_duration(CLI::App* app, const std::string& names, std::int64_t& value_ms,
+                          const std::string& help);
+CLI::Option* add_ring_name(CLI::App* app, std::string& name);
+
+// Ends this process with its parent, if the parent started it with --parent PID (hidden).
+CLI::Option* add_parent(CLI::App* app, std::uint32_t& parent);
+void follow_parent(std::uint32_t parent);
+
+// From the first SIGINT or SIGTERM on interrupted() is true; a second one kills.
+void catch_interrupts();
+bool interrupted();
+int interrupt_exit();  // 130 or 143
+// Sleeps, but not beyond an interrupt.
+void pause_ms(std::int64_t ms);
+
+// Tries `open` until it works, fails for good, or the time is over; gives up early on an interrupt.
+// `open` gets the time for one try, in ms.
+template <class T>
+Result<T> open_patiently(std::int64_t timeout_ms,
+                         const std::function<Result<T>(std::int64_t)>& open);
+
+}  // namespace rollring::cli
+
+#include "rollring/time.hpp"
+
+namespace rollring::cli {
+
+template <class T>
+Result<T> open_patiently(std::int64_t timeout_ms,
+                         const std::function<Result<T>(std::int64_t)>& open) {
+    const std::int64_t end_ns = monotonic_ns() + timeout_ms * 1'000'000;
+    for (;;) {
+        const std::int64_t left_ms = (end_ns - monotonic_ns()) / 1'000'000;
+        Result<T> opened = open(std::max<std::int64_t>(0, std::min<std::int64_t>(left_ms, 200)));
+        if (opened || left_ms <= 200 || interrupted()) return opened;
+        const Errc code = opened.error().code;
+        const bool may_change = code == Errc::not_found || code == Errc::not_ready ||
+                                code == Errc::busy || code == Errc::no_free_lane;
+        if (!may_change) return opened;
+    }
+}
+
+}  // namespace rollring::cli

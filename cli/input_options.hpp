@@ -1,0 +1,32 @@
+#pragma once
+// The options that say which records come from where: of `produce` and of `demo`.
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/record_source.hpp"
+
+namespace rollring::cli {
+
+struct InputOptions {
+    std::string input;
+    std::string synthetic;
+    std::string format = "rollring";
+    std::string source_name;
+    std::optional<std::uint64_t> shuffle;
+    std::uint64_t repeat = 1;
+    std::string shard;  // only `produce` has it
+};
+
+void add_input_options(CLI::App* app, InputOptions& options);
+
+// Errc::invalid_argument if the options do not go together.
+Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options);
+
+// The same options again, for another process.
+std::vector<std::string> to_arguments(const InputOptions& options);
+
+}  // namespace rollring::cli

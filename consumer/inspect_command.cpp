@@ -1,0 +1,229 @@
+#include "inspect_command.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+namespace rollring::cli {
+namespace {
+
+constexpr const char* stat_footer =
+    "Examples:\n"
+    "  rollring stat r\n"
+    "  rollring stat r --watch          again and again, once a second, with rates; Ctrl-C ends "
+    "it\n"
+    "  rollring stat r --watch 5 --json one JSON object a line\n"
+    "Depth: records that wait to be delivered, and bytes that are not released yet. Oldest: the "
+    "age of\n"
+    "the oldest record that is not released. Works beside a live consumer and changes nothing.";
+
+struct Rates {
+    double records_per_s = 0;
+    double tokens_per_s = 0;
+    double gb_per_s = 0;
+};
+
+Rates rates_of(const LaneStat& now, const RingStat* before, double seconds) {
+    if (before == nullptr || seconds <= 0) return {};
+    const auto found = std::ranges::find(before->lanes, now.lane, &LaneStat::lane);
+    const auto per_second = [&](std::uint64_t LaneStat::* counter) {
+        const std::uint64_t old = found != before->lanes.end() ? (*found).*counter : 0;
+        const std::uint64_t grown = now.*counter >= old ? now.*counter - old : 0;
+        return static_cast<double>(grown) / seconds;
+    };
+    return {per_second(&LaneStat::committed_records), per_second(&LaneStat::committed_tokens),
+            per_second(&LaneStat::committed_bytes) * 1e-9};
+}
+
+Json lane_json(const LaneStat& lane, const RingStat* before, double seconds) {
+    Json json{{"lane", lane.lane},
+              {"producer", lane.producer},
+              {"pid", lane.pid},
+              {"epoch", lane.epoch},
+              {"alive", lane.alive},
+              {"retired", lane.retired},
+              {"state", lane.state},
+              {"depth_records", lane.depth_records},
+              {"depth_bytes", lane.depth_bytes},
+              {"oldest_age_s", nullptr},
+              {"committed_records", lane.committed_records},
+              {"committed_tokens", lane.committed_tokens},
+              {"committed_bytes", lane.committed_bytes},
+              {"delivered_records", lane.delivered_records},
+              {"released_records", lane.released_records},
+              {"waits", lane.waits},
+              {"laps_soft", lane.laps_soft},
+              {"laps_full", lane.laps_full},
+              {"jumps", lane.jumps},
+              {"lost", lane.lost},
+              {"duplicates", lane.duplicates},
+              {"torn", lane.torn},
+              {"redelivered", lane.redelivered},
+              {"dropped_bytes", lane.dropped_bytes},
+              {"producers_lost", lane.producers_lost},
+              {"producers_closed", lane.producers_closed}};
+    if (lane.oldest_age_ns >= 0) {
+        json["oldest_age_s"] = static_cast<double>(lane.oldest_age_ns) * 1e-9;
+    }
+    if (before != nullptr) {
+        const Rates rates = rates_of(lane, before, seconds);
+        json["records_per_s"] = rates.records_per_s;
+        json["tokens_per_s"] = rates.tokens_per_s;
+        json["gb_per_s"] = rates.gb_per_s;
+    }
+    return json;
+}
+
+std::string lane_line(const LaneStat& lane, const RingStat* before, double seconds) {
+    const std::uint64_t drops = lane.lost + lane.duplicates + lane.torn;
+    const std::string age = lane.oldest_age_ns < 0
+                                ? "-"
+                                : duration_text(static_cast<double>(lane.oldest_age_ns) * 1e-9);
+    std::string text =
+        fmt::format("{:>4}  {:<20.20}  {:>8}  {:<11}  {:>9}  {:>10}  {:>9}  {:>12}  {:>5}",
+                    lane.lane, lane.producer, lane.pid, lane.state, count_text(lane.depth_records),
+                    bytes_text(lane.depth_bytes), age, count_text(lane.committed_records), drops);
+    if (before != nullptr) {
+        const Rates rates = rates_of(lane, before, seconds);
+        text += fmt::format("  {:>9}  {:>6.2f}", short_text(rates.tokens_per_s), rates.gb_per_s);
+    }
+    return text + "\n";
+}
+
+std::string table(const RingStat& now, const RingStat* before, double seconds) {
+    std::string text = fmt::format(
+        "{}: {} lanes of {}, {} reserved; consumer {}\n", now.name, now.lane_count,
+        bytes_text(now.lane_bytes), bytes_text(now.resident_bytes),
+        now.consumer_alive ? fmt::format("alive (pid {})", now.consumer_pid) : "not there");
+    if (now.last_acked_step >= 0) text += fmt::format("last step: {}\n", now.last_acked_step);
+    if (now.policy_version >= 0) text += fmt::format("policy version: {}\n", now.policy_version);
+    if (now.lanes.empty()) return text + "no producer has come yet\n";
+    text += fmt::format("{:>4}  {:<20}  {:>8}  {:<11}  {:>9}  {:>10}  {:>9}  {:>12}  {:>5}", "lane",
+                        "producer", "pid", "state", "waiting", "unreleased", "oldest", "records",
+                        "drops");
+    if (before != nullptr) text += fmt::format("  {:>9}  {:>6}", "tokens/s", "GB/s");
+    text += "\n";
+    for (const auto& lane : now.lanes) text += lane_line(lane, before, seconds);
+    return text;
+}
+
+struct StatOptions {
+    std::string ring;
+    double watch_s = 0;
+    bool json = false;
+};
+
+int stat(const StatOptions& options) {
+    std::optional<RingStat> before;
+    std::int64_t before_ns = 0;
+    const bool watch = options.watch_s > 0;
+    for (;;) {
+        auto now = stat_ring(options.ring);
+        if (!now) return fail(now.error());
+        const std::int64_t now_ns = monotonic_ns();
+        const double seconds = static_cast<double>(now_ns - before_ns) * 1e-9;
+        const RingStat* earlier = before ? &*before : nullptr;
+        if (options.json) {
+            print_json(to_json(*now, earlier, seconds));
+        } else {
+            const bool clear = watch && ::isatty(STDOUT_FILENO) != 0;
+            print((clear ? "\x1b[H\x1b[2J" : "") + table(*now, earlier, seconds));
+        }
+        if (!watch) return exit_ok;
+        before = std::move(*now);
+        before_ns = now_ns;
+        pause_ms(static_cast<std::int64_t>(options.watch_s * 1e3));
+        if (interrupted()) return interrupt_exit();
+    }
+}
+
+int ls(bool json) {
+    Json list = Json::array();
+    std::string text = fmt::format("{:<24}  {:<12}  {:>5}  {:>10}  {:>10}  {:<10}  {}\n", "ring",
+                                   "health", "lanes", "lane", "reserved", "consumer", "producers");
+    for (const auto& ring : list_rings()) {
+        const RingDiagnosis diagnosis = diagnose_ring(ring);
+        Json entry{{"ring", ring},
+                   {"health", std::string(name(diagnosis.health))},
+                   {"in_use", diagnosis.in_use},
+                   {"has_records", diagnosis.has_records}};
+        text += fmt::format("{:<24}  {:<12}", ring, name(diagnosis.health));
+        if (const auto stat = stat_ring(ring)) {
+            const auto alive =
+                std::ranges::count_if(stat->lanes, [](const LaneStat& lane) { return lane.alive; });
+            entry["lanes"] = stat->lane_count;
+            entry["lane_bytes"] = stat->lane_bytes;
+            entry["resident_bytes"] = stat->resident_bytes;
+            entry["consumer_alive"] = stat->consumer_alive;
+            entry["producers_alive"] = alive;
+            text += fmt::format("  {:>5}  {:>10}  {:>10}  {:<10}  {}", stat->lane_count,
+                                bytes_text(stat->lane_bytes), bytes_text(stat->resident_bytes),
+                                stat->consumer_alive ? "alive" : "-", alive);
+        } else {
+            text += "  " + diagnosis.detail;
+        }
+        text += "\n";
+        list.push_back(std::move(entry));
+    }
+    if (json) {
+        print_json(list);
+    } else {
+        print(list.empty() ? "no rings\n" : text);
+    }
+    return exit_ok;
+}
+
+}  // namespace
+
+Json to_json(const RingStat& now, const RingStat* before, double seconds) {
+    Json lanes = Json::array();
+    for (const auto& lane : now.lanes) lanes.push_back(lane_json(lane, before, seconds));
+    return {{"ring", now.name},
+            {"lane_count", now.lane_count},
+            {"lane_bytes", now.lane_bytes},
+            {"soft_bytes", now.soft_bytes},
+            {"object_bytes", now.object_bytes},
+            {"resident_bytes", now.resident_bytes},
+            {"created_ns", now.created_ns},
+            {"consumer_alive", now.consumer_alive},
+            {"consumer_pid", now.consumer_pid},
+            {"consumer_epoch", now.consumer_epoch},
+            {"last_acked_step", now.last_acked_step},
+            {"policy_version", now.policy_version},
+            {"lanes", lanes}};
+}
+
+Command add_ls(CLI::App& app) {
+    auto json = std::make_shared<bool>(false);
+    CLI::App* sub = app.add_subcommand("ls", "List the rings of this user");
+    sub->footer("Examples:\n  rollring ls\n  rollring ls --json");
+    sub->add_flag("--json", *json, "A JSON list on stdout");
+    return {sub, [json] { return ls(*json); }};
+}
+
+Command add_stat(CLI::App& app) {
+    auto options = std::make_shared<StatOptions>();
+    CLI::App* sub = app.add_subcommand("stat", "Show the lanes of a ring");
+    sub->footer(stat_footer);
+    add_ring_name(sub, options->ring);
+    sub->add_option_function<std::string>(
+           "--watch",
+           [options](const std::string& text) {
+               const auto ms = parse_duration_ms(text.empty() ? "1s" : text);
+               if (!ms || *ms < 10) {
+                   throw CLI::ValidationError("--watch",
+                                              "'" + text + "' is no time, as in 1 or 500ms");
+               }
+               options->watch_s = static_cast<double>(*ms) * 1e-3;
+           },
+           "Look again every so many seconds (1 if none are given), with rates")
+        ->expected(0, 1)
+        ->type_name("[SECONDS]");
+    sub->add_flag("--json", options->json, "A JSON object on stdout; with --watch one a line");
+    return {sub, [options] { return stat(*options); }};
+}
+
+}  // namespace rollring::cli

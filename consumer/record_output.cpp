@@ -1,0 +1,44 @@
+#include "record_output.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "cli/rollring_json.hpp"
+
+namespace rollring::cli {
+
+Result<RecordOutput> RecordOutput::open(const std::string& path) {
+    RecordOutput output;
+    output.path_ = path == "-" ? "stdout" : path;
+    output.file_.reset(path == "-" ? stdout : std::fopen(path.c_str(), "wbe"));
+    if (output.file_) return output;
+    const int number = errno;
+    return std::unexpected(Error{Errc::system, number,
+                                 fmt::format("cannot write {}: {}; choose another --output", path,
+                                             std::generic_category().message(number))});
+}
+
+void RecordOutput::add(const TrajectoryView& record, const Schema& schema) {
+    if (record.meta().origin == atropos) {
+        groups_.add(record, text_);
+    } else {
+        append_rollring_line(text_, record, schema);
+    }
+}
+
+bool RecordOutput::flush() {
+    if (!problem_.empty()) return false;
+    if (text_.empty()) return true;
+    const std::size_t written = std::fwrite(text_.data(), 1, text_.size(), file_.get());
+    const bool good = written == text_.size() && std::fflush(file_.get()) == 0;
+    if (!good) {
+        problem_ = fmt::format("cannot write {}: {}; what was not written stays in the ring", path_,
+                               std::generic_category().message(errno));
+    }
+    text_.clear();
+    return good;
+}
+
+}  // namespace rollring::cli
