@@ -141,8 +141,9 @@ class LaneReader {
     }
 
     [[nodiscard]] bool drained() const { return read_ == shared_tail_->load(Order::read_tail); }
-    // What the producer may write over. Moved by release(), settle(), recover(), and by a poll() that
-    // passes a skip, also one that then finds nothing: ring the producer's bell whenever it has moved.
+    // What the producer may write over. Moved by release(), settle(), recover(), and by a poll()
+    // that passes a skip, also one that then finds nothing: ring the producer's bell whenever it
+    // has moved.
     [[nodiscard]] std::uint64_t head() const { return head_; }
     [[nodiscard]] std::uint64_t cursor() const { return cursor_; }
     [[nodiscard]] std::uint64_t read_position() const { return read_; }

@@ -17,9 +17,10 @@
 // starts to hold records and pins h, the producer jumps over the live bytes into that dead part.
 //
 // A jump gives up what lies between t and d until the consumer has read all of the lap before, even
-// if h moves on a moment later. So it is made only if it gains at least as much as it can cost. Then
-// a consumer that pins no more than half a lane, less one record, never blocks the producer for good;
-// with soft laps switched off it may pin all but two records (tests/model, "pin").
+// if h moves on a moment later. So it is made only if it gains at least as much as it can cost.
+// Then a consumer that pins no more than a third of a lane, less two records, never blocks the
+// producer for good; with soft laps switched off it may pin all but two records (tests/model,
+// "pin").
 
 #include <algorithm>
 #include <cstdint>

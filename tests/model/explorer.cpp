@@ -35,7 +35,8 @@ bool World::advance() {
 std::string World::trail() const {
     std::string text;
     for (std::size_t i = 0; i < at_ && i < trail_.size(); i++) {
-        text += (i == 0 ? "" : ",") + std::to_string(trail_[i].value);
+        if (i > 0) text += ',';
+        text += std::to_string(trail_[i].value);
     }
     return text;
 }
@@ -49,7 +50,7 @@ void World::enter() {
 
 void World::start(int index) {
     Slot& slot = slots_[index];
-    getcontext(&slot.context);
+    (void)getcontext(&slot.context);
     slot.context.uc_stack.ss_sp = slot.stack.data();
     slot.context.uc_stack.ss_size = slot.stack.size();
     slot.context.uc_link = nullptr;

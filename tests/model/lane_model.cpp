@@ -95,7 +95,7 @@ bool run_suite(Suite& suite, const Options& options, Totals& totals) {
                     suite.name.c_str(), explored.failure().c_str(), suite.name.c_str(),
                     explored.trail().c_str());
     }
-    std::fflush(stdout);
+    (void)std::fflush(stdout);
     return passed && (options.executions > 0 || reached_floors(suite, counts));
 }
 
@@ -185,7 +185,7 @@ bool run_order_mutants(Tier tier) {
                     !found.empty()                 ? found.c_str()
                     : mutant.equivalent != nullptr ? mutant.equivalent
                                                    : "nobody noticed");
-        std::fflush(stdout);
+        (void)std::fflush(stdout);
     }
     int misused = 0;
     for (Suite& suite : misuses()) {
@@ -258,7 +258,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
     model::Options options;
     if (!model::parse(argc, argv, options)) {
-        std::fputs(model::help, stderr);
+        (void)std::fputs(model::help, stderr);
         return 2;
     }
     return model::run(options);

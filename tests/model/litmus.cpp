@@ -51,17 +51,18 @@ void receive(Shared& s, std::memory_order, std::memory_order load) {
 }
 
 // The Dekker pair: may both miss the other?
-void knock(Shared& mine, Atomic<int>& own, Atomic<int>& other, int& seen, std::memory_order store,
-           std::memory_order load) {
-    own.store(1, store);
-    seen = other.load(load);
-    if (mine.seen0 == 0 && mine.seen1 == 0) world->fail("both missed");
+void both_missed(const Shared& s) {
+    if (s.seen0 == 0 && s.seen1 == 0) world->fail("both missed");
 }
 void dekker0(Shared& s, std::memory_order store, std::memory_order load) {
-    knock(s, s.x, s.y, s.seen0, store, load);
+    s.x.store(1, store);
+    s.seen0 = s.y.load(load);
+    both_missed(s);
 }
 void dekker1(Shared& s, std::memory_order store, std::memory_order load) {
-    knock(s, s.y, s.x, s.seen1, store, load);
+    s.y.store(1, store);
+    s.seen1 = s.x.load(load);
+    both_missed(s);
 }
 
 // Coherence: a thread never sees a location go back.

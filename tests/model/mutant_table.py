@@ -83,8 +83,8 @@ READER = [
     ("a run of bits goes on past the lane's end",
      "std::min(capacity_ - offset, read_ - at)", "read_ - at"),
     ("a skip in front of the cursor is not passed",
-     "                if (cursor_ == at) move_cursor(at);\n                continue;\n            }\n"
-     "            if (at",
+     "                if (cursor_ == at) move_cursor(at);\n"
+     "                continue;\n            }\n            if (at",
      "                continue;\n            }\n            if (at"),
     ("a skip is not remembered",
      "if (!remember_skip({at, frame.bytes})) return LanePoll::bad_frame;", ""),
@@ -141,8 +141,8 @@ BELL = [
 SURVIVING = [
     Mutant("mark() sets bits below the cursor", "reader",
            "        if (span.position < cursor_) return;\n", "",
-           "from the journal's commit point until it is cleared the cursor does not move; the check "
-           "is for a caller who releases twice"),
+           "from the journal's commit point until it is cleared the cursor does not move; the "
+           "check is for a caller who releases twice"),
     Mutant("the sequence is read relaxed", "bell",
            "sequence_->load(std::memory_order_acquire)",
            "sequence_->load(std::memory_order_relaxed)",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks the lane core on purpose, one textual edit at a time, and lets the explorer find each break.
+"""Breaks the lane core on purpose, one edit at a time, and lets the explorer find each break.
 
 Each edit must match the real header exactly once, so that a mutant cannot rot. A mutant that
 survives fails the test, and so does one that is listed as one that the
@@ -97,7 +97,8 @@ def main() -> int:
             caught += 1 if expected and not mutant.survives else 0
             surviving += 1 if expected and mutant.survives else 0
             print(f"{mutant.header:8} {mutant.name}: {text}", flush=True)
-    print(f"logic mutants {len(chosen)}: caught {caught}, surviving as told {surviving}, wrong {wrong}")
+    print(f"logic mutants {len(chosen)}: caught {caught}, surviving as told {surviving}, "
+          f"wrong {wrong}")
     enough = options.only is not None or caught >= CAUGHT_FLOOR
     return 0 if wrong == 0 and enough else 1
 

@@ -40,7 +40,7 @@ Suite flow(bool full) {
     plan.records = 4;
     plan.starts = {0, 5};
     plan.policies = every_policy;
-    return lane("flow", plan, {full ? 3 : 1, 1, 0}, full ? 1'000'000 : 30'000,
+    return lane("flow", plan, {full ? 2 : 1, 1, 0}, full ? 300'000 : 30'000,
                 with(wraps, {Mark::out_of_order}));
 }
 
@@ -51,26 +51,41 @@ Suite writer_crash(bool full) {
     plan.starts = {0, 5};
     plan.batch = 2;
     plan.kill_writer = true;
-    return lane("writer-crash", plan, {full ? 2 : 1, 1, 1}, full ? 1'000'000 : 40'000,
+    return lane("writer-crash", plan, {1, 1, 1}, full ? 250'000 : 40'000,
                 with(wraps, {Mark::writer_restart, Mark::unpublished}));
 }
 
-Suite reader_crash(const char* name, bool full, int crashes) {
+const std::vector<Mark> takeover = {Mark::reader_restart, Mark::redelivered,  Mark::passed_over,
+                                    Mark::half_marked,    Mark::cursor_ahead, Mark::replayed,
+                                    Mark::set_gone,       Mark::set_back,     Mark::out_of_order,
+                                    Mark::whole_lane};
+
+Plan dying_reader() {
     Plan plan;
     plan.lengths = {1, 3};
     plan.records = 4;
     plan.starts = {0, 5};
     plan.policies = every_policy;
     plan.kill_reader = true;
-    return lane(name, plan, {full && crashes == 1 ? 1 : 0, 0, crashes}, full ? 500'000 : 20'000,
-                with(wraps, {Mark::reader_restart, Mark::redelivered, Mark::passed_over,
-                             Mark::half_marked, Mark::cursor_ahead, Mark::replayed, Mark::set_gone,
-                             Mark::set_back, Mark::out_of_order}));
+    return plan;
+}
+
+Suite reader_crash(bool full) {
+    return lane("reader-crash", dying_reader(), {full ? 1 : 0, 0, 1}, full ? 500'000 : 20'000,
+                with(takeover, {Mark::soft_wrap, Mark::full_wrap, Mark::jump, Mark::full}));
+}
+
+// The successor dies as well, in its recovery among other places.
+Suite reader_crash_twice() {
+    Plan plan = dying_reader();
+    plan.records = 3;
+    plan.starts = {5};
+    return lane("reader-crash-twice", plan, {0, 0, 2}, 100'000, takeover);
 }
 
 // The consumer dies between a cursor above a skip and the head below it, while a jump has put the
 // memory under that skip to use.
-Suite reader_crash_jump(bool full) {
+Suite reader_crash_jump() {
     Plan plan;
     plan.lines = 12;
     plan.lengths = {1};
@@ -78,7 +93,7 @@ Suite reader_crash_jump(bool full) {
     plan.policies = {Policy::any};
     plan.hold = 1;
     plan.kill_reader = true;
-    return lane("reader-crash-jump", plan, {full ? 2 : 1, 0, 1}, full ? 300'000 : 30'000,
+    return lane("reader-crash-jump", plan, {1, 0, 1}, 100'000,
                 {Mark::soft_wrap, Mark::jump, Mark::bits_under_skip, Mark::whole_lane});
 }
 
@@ -110,8 +125,8 @@ Suite bells_crash() {
         {Mark::full, Mark::asleep, Mark::second_look, Mark::writer_restart, Mark::reader_restart});
 }
 
-// A consumer that pins so much must not block the producer for good: half a lane, less the largest
-// record and a line or two; without soft laps, all but two records.
+// A consumer that pins so much must not block the producer for good: a third of a lane, less one
+// record; without soft laps, all but two records.
 Suite pin(bool soft, std::uint64_t executions) {
     Plan plan;
     plan.lines = 32;
@@ -120,7 +135,7 @@ Suite pin(bool soft, std::uint64_t executions) {
     plan.records = 40;
     plan.starts = {0, 3, 7, 11};
     plan.policies = {Policy::pin};
-    plan.pin_lines = soft ? 11 : 26;
+    plan.pin_lines = soft ? 7 : 26;
     std::vector<Mark> must = {Mark::full, soft ? Mark::soft_wrap : Mark::full_wrap};
     if (soft) must.push_back(Mark::jump);
     return random(lane(soft ? "pin-soft" : "pin-full", plan, {}, 0, std::move(must)), executions);
@@ -163,19 +178,19 @@ std::vector<Suite> suites(Tier tier) {
     all.push_back(bells(full));
     all.push_back(flow(full));
     all.push_back(writer_crash(full));
-    all.push_back(reader_crash("reader-crash", full, 1));
-    all.push_back(reader_crash_jump(full));
+    all.push_back(reader_crash(full));
+    all.push_back(reader_crash_jump());
     all.push_back(lonely<TwoLanes>(
         "two-lanes", full ? 2 : 1, full ? 400'000 : 3'000,
         {Mark::replayed, Mark::set_gone, Mark::set_back, Mark::cursor_ahead, Mark::whole_lane}));
     all.push_back(
         lonely<StartOver>("start-over", 2, 2'000, {Mark::reader_restart, Mark::started_over}));
-    all.push_back(pin(true, full ? 400'000 : 5'000));
-    all.push_back(pin(false, full ? 200'000 : 5'000));
-    all.push_back(endurance(false, full ? 10'000 : 200));
-    all.push_back(endurance(true, full ? 10'000 : 200));
+    all.push_back(pin(true, full ? 100'000 : 5'000));
+    all.push_back(pin(false, full ? 50'000 : 5'000));
+    all.push_back(endurance(false, full ? 4'000 : 200));
+    all.push_back(endurance(true, full ? 4'000 : 200));
     if (full) {
-        all.push_back(reader_crash("reader-crash-twice", full, 2));
+        all.push_back(reader_crash_twice());
         all.push_back(bells_crash());
     }
     return all;
