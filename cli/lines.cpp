@@ -89,6 +89,7 @@ bool Lines::index_file() {
             rest.remove_prefix(end + 1);
         }
         line += rest;
+        if (got < block.size()) break;
     }
     if (std::ferror(file_.get()) != 0) problem_ = fmt::format("{}: cannot be read", path_);
     if (!line.empty()) add_line(offset, line);
@@ -99,6 +100,7 @@ bool Lines::slurp() {
     std::string block(block_bytes, '\0');
     while (const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get())) {
         memory_.append(block, 0, got);
+        if (got < block.size()) break;
     }
     if (std::ferror(file_.get()) != 0) problem_ = fmt::format("{}: cannot be read", path_);
     std::uint64_t offset = 0;
