@@ -78,7 +78,8 @@ bool Lines::index_file() {
     std::string block(block_bytes, '\0');
     std::string line;  // the unfinished one at the end of the last block
     std::uint64_t offset = 0;
-    while (const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get())) {
+    while (std::feof(file_.get()) == 0 && std::ferror(file_.get()) == 0) {
+        const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get());
         std::string_view rest(block.data(), got);
         for (auto end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
             std::string_view text = rest.substr(0, end);
@@ -89,7 +90,6 @@ bool Lines::index_file() {
             rest.remove_prefix(end + 1);
         }
         line += rest;
-        if (got < block.size()) break;
     }
     if (std::ferror(file_.get()) != 0) problem_ = fmt::format("{}: cannot be read", path_);
     if (!line.empty()) add_line(offset, line);
@@ -98,9 +98,9 @@ bool Lines::index_file() {
 
 bool Lines::slurp() {
     std::string block(block_bytes, '\0');
-    while (const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get())) {
+    while (std::feof(file_.get()) == 0 && std::ferror(file_.get()) == 0) {
+        const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get());
         memory_.append(block, 0, got);
-        if (got < block.size()) break;
     }
     if (std::ferror(file_.get()) != 0) problem_ = fmt::format("{}: cannot be read", path_);
     std::uint64_t offset = 0;
