@@ -137,6 +137,7 @@ Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& op
 }
 
 Result<void> Consumer::Impl::start() {
+    FAULT_POINT("seat.after_lock");
     ReaderControl& own = control();
     if (std::thread::hardware_concurrency() < 2) options.spin_us = 0;
     before = totals();
@@ -151,8 +152,11 @@ Result<void> Consumer::Impl::recover() {
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         const ReaderEntry& entry = map.entry(lane);
         const bool holds = observe(map.owner(lane).tail) != observe(entry.head);
-        const bool taken = observe(map.owner(lane).epoch) != observe(entry.retired_epoch);
-        if (!holds && !taken) continue;
+        const std::uint32_t epoch = observe(map.owner(lane).epoch);
+        const bool taken = epoch != observe(entry.retired_epoch);
+        // Given up as damaged by a predecessor: the next producer starts at the head.
+        const bool given_up = !taken && observe(entry.restart_epoch) == epoch;
+        if ((!holds && !taken) || given_up) continue;
         if (auto opened = open_lane(lane); !opened) return opened;
     }
     FAULT_POINT("recover.before_journal");
@@ -160,8 +164,10 @@ Result<void> Consumer::Impl::recover() {
         if (entry.lane >= feeds.size() || !feeds[entry.lane]) return;
         const Span span{entry.position, std::uint64_t{entry.lines} * line_bytes};
         if (span.position + span.bytes > feeds[entry.lane]->tail_bound()) return;
+        FAULT_POINT("recover.while_marking");
         feeds[entry.lane]->mark(span);
     });
+    FAULT_POINT("recover.after_journal");
     return {};
 }
 
@@ -314,11 +320,23 @@ Poll Consumer::wait(Record& record, Deadline deadline) {
         }
         const std::uint32_t seen = core.prepare();
         got = impl_->poll(record);
+        FAULT_POINT("wait.before_sleep");
         if (got == Poll::empty) futex_sleep(bell.sequence, seen, deadline);
         core.cancel();
         if (got != Poll::empty) return got;
         spin_until = 0;
     }
+}
+
+bool Consumer::view(const RecordRef& record, TrajectoryView& view) const {
+    const Geometry& geometry = impl_->map.geometry();
+    const std::byte* at = impl_->all.data() + geometry.data_offset(record.lane) +
+                          record.position % geometry.lane_bytes;
+    const auto frame = load_once<Frame>(at);
+    const bool same = frame.position == record.position && frame.bytes == record.bytes() &&
+                      frame.payload_bytes <= frame.bytes - line_bytes;
+    view = TrajectoryView();
+    return same && view.parse({at + line_bytes, frame.payload_bytes}, schema()).empty();
 }
 
 void Consumer::release(const RecordRef& record) {
@@ -360,6 +378,7 @@ Result<void> Consumer::release_all(std::span<const RecordRef> records, std::int6
         impl.feeds[lane]->settle(released[lane]);
         ring_bell(impl.map.lane_bell(lane));
     }
+    FAULT_POINT("ack.after");
     add(impl.control().batches_acked, std::uint64_t{1});
     return {};
 }

@@ -32,6 +32,7 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     LaneFeed feed(lane, reader, std::move(*bits), data, owner, entry);
     feed.lane_bytes_ = geometry.lane_bytes;
     feed.recover();
+    FAULT_POINT("join.after_recover");
     feed.begin_epoch();
     return feed;
 }
@@ -152,7 +153,9 @@ Event LaneFeed::retire(const RingMap& map) {
     Event happened = event(normal ? Event::Kind::producer_closed : Event::Kind::producer_lost);
     if (quarantined_) {
         add(entry_->dropped_bytes, reader_.start_over());
+        FAULT_POINT("retire.after_start_over");
         publish(entry_->restart_epoch, epoch_);
+        FAULT_POINT("retire.after_restart");
         publish(entry_->quarantine, static_cast<std::uint32_t>(Quarantine::none));
         quarantined_ = false;
     }
@@ -160,6 +163,7 @@ Event LaneFeed::retire(const RingMap& map) {
     if (normal && reader_.held_bytes() == 0) {
         const Geometry& geometry = map.geometry();
         map.segment().give_back(geometry.bits_offset(lane_), geometry.lane_stride());
+        FAULT_POINT("retire.after_give_back");
     }
     active_ = false;
     problem_.clear();

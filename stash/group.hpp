@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "rollring/record_ref.hpp"
-#include "rollring/stash.hpp"
+#include "rollring/stash_options.hpp"
 #include "rollring/trajectory.hpp"
 
 namespace rollring {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "group.hpp"
-#include "rollring/stash.hpp"
+#include "rollring/stash_options.hpp"
 #include "tombstones.hpp"
 
 namespace rollring {
@@ -71,6 +71,8 @@ class GroupStash {
 
     // Leases the next batch if enough is complete.
     bool cut(std::int64_t now_ns, std::int64_t version, BatchPlan& batch);
+    // Cheap: whether cut() is worth a call.
+    [[nodiscard]] bool may_cut() const { return ready_ > 0 && ready_ >= options_.batch_groups; }
     // Whatever is complete, be it less than a batch: for the end of a run.
     bool cut_rest(std::int64_t now_ns, std::int64_t version, BatchPlan& batch);
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "rollring/stash.hpp"
+#include "rollring/stash_options.hpp"
 
 namespace rollring {
 

@@ -88,6 +88,10 @@ class Consumer {
     // The same, sleeping until the deadline if need be.
     Poll wait(Record& record, Deadline deadline);
 
+    // Looks at a delivered, not yet released record once more. False if its bytes have been damaged
+    // since; the view is then empty.
+    bool view(const RecordRef& record, TrajectoryView& view) const;
+
     // Gives a record's memory back, in any order. Each record once.
     void release(const RecordRef& record);
 

@@ -1,147 +1,122 @@
 #pragma once
-// What the stash is told (StashOptions), what it answers (accounts and reasons), and the advantages
-// of a group. The stash turns interleaved rollouts into complete, prompt-aligned groups.
+// The trainer's loop: complete groups in, one lease at a time.
+//
+//   auto stash = rollring::Stash::open("ring", {.batch_groups = 32});
+//   rollring::Batch batch;
+//   while (stash->next_batch(batch, Deadline::after_ms(60'000)) == NextBatch::batch) {
+//       train(batch);                       // spans over shared memory, whole groups
+//       if (!batch.ack(step++)) ...         // all or nothing, whatever instruction we die at
+//   }
+//
+// One thread at a time. A Stash is the ring's consumer. If it dies, its successor gets every record
+// that was not acknowledged and none that was, and forms the groups anew.
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
-#include "rollring/error.hpp"
+#include "rollring/consumer.hpp"
+#include "rollring/stash_options.hpp"
 
 namespace rollring {
 
-enum class AtDeadline : std::uint8_t { ship, drop, hold };
-enum class OnFailed : std::uint8_t { shrink, void_group, hold };
-enum class Select : std::uint8_t { first, uniform };
-enum class ZeroVariance : std::uint8_t { keep, drop };
-enum class Stale : std::uint8_t { drop, withhold };
-enum class Order : std::uint8_t { windowed, fifo, freshest };
-enum class Advantages : std::uint8_t { none, grpo, mean, loo };
-
-struct SourceWeight {
-    std::int64_t source_id;
-    double weight;  // share of tokens relative to the other sources; 1 where not listed
+enum class [[nodiscard]] NextBatch {
+    batch,
+    timed_out,  // not enough was complete by the deadline
+    closed,     // this process is a forked child
 };
 
-// Defaults suit GRPO with groups of 8 on one trainer.
-struct StashOptions {
-    // A group is complete when this many members are final. A record's own group_size wins.
-    std::uint32_t group_size = 8;
-    // Accept so many members beyond the size, and ship `size` of them: the first to finish (which
-    // favours short ones) or a uniform choice of all that were asked for.
-    std::uint32_t extra = 0;
-    Select select = Select::first;
-    std::uint64_t seed = 0;  // of the uniform choice
-
-    // When a group is older than this: ship it if it has min_size members, drop it, or keep
-    // waiting.
-    std::int64_t deadline_ns = 600'000'000'000;
-    AtDeadline at_deadline = AtDeadline::ship;
-    std::uint32_t min_size = 2;  // a smaller group ships never (unless its size is smaller)
-
-    // A member that failed: ship without it, drop the whole group, or wait for a retry.
-    OnFailed on_failed = OnFailed::shrink;
-
-    // Groups whose rewards are all equal carry no GRPO signal. At most zero_variance_run are
-    // dropped in a row, then one is kept: a run whose rewards never differ must not starve the
-    // trainer.
-    ZeroVariance zero_variance = ZeroVariance::keep;
-    double zero_variance_tolerance = 0.0;
-    std::uint32_t zero_variance_run = 1024;
-
-    // Policy versions that the oldest generated token of a member may lag behind; -1: any. Checked
-    // when a member comes and again when its batch is cut. A stale member is dropped, or withheld:
-    // it counts for the group's baseline and is marked as not to be trained on.
-    std::int64_t max_lag = -1;
-    Stale stale = Stale::drop;
-
-    // Which complete groups a batch takes: the oldest within a window of (batch / window_fraction)
-    // groups, strictly the oldest (waits for stragglers), or the latest to complete.
-    Order order = Order::windowed;
-    double window_fraction = 0.3;
-
-    // A batch is cut when this much is complete; exactly one is set. Groups are never split, so a
-    // batch by sequences or tokens may exceed its target by less than one group.
-    std::uint32_t batch_groups = 16;
-    std::uint32_t batch_sequences = 0;
-    std::uint64_t batch_tokens = 0;
-    std::vector<SourceWeight> source_weights = {};
-
-    // How long, and of how many groups, it is remembered that they are over: a late member must not
-    // open a ghost.
-    std::int64_t tombstone_ns = 3'600'000'000'000;
-    std::uint32_t tombstones = 1 << 20;
-
-    // Nothing shipped for so long while groups are open: time to say which groups wait for what.
-    std::int64_t no_progress_ns = 60'000'000'000;
+// One record of a batch: a sequence to train on.
+struct Sequence {
+    TrajectoryView view;   // valid while the batch is leased
+    std::uint32_t group;   // index of its group in the batch
+    std::uint32_t member;  // index of its member within the group
+    double advantage;      // of its member; 0 with Advantages::none
+    bool withheld;         // stale: counts for the baseline, is not to be trained on
 };
 
-// Names the first field that is out of its range.
-Result<void> validate(const StashOptions& options);
-
-// Why a record left without being shipped.
-enum class DropReason : std::uint8_t {
-    duplicate,      // the same (group, repetition, segment, attempt) was there already
-    superseded,     // a higher attempt of the member is known
-    late,           // its group was shipped, leased or dropped before it came
-    surplus,        // beyond the group's size, or not chosen
-    failed,         // the mark of a failed member
-    group_void,     // another member failed, and the policy voids the group
-    too_few,        // fewer than min_size members can ever be final
-    deadline,       // the group was too old, and the policy drops it
-    zero_variance,  // all rewards equal
-    stale,          // its oldest generated token lags too far behind
-    unfinished,     // segments of a member whose last one had not come when the group was settled
-    count,
-};
-std::string_view name(DropReason reason);
-
-struct Amount {
-    std::uint64_t records = 0;
-    std::uint64_t tokens = 0;
-
-    Amount& operator+=(const Amount& more) {
-        records += more.records;
-        tokens += more.tokens;
-        return *this;
-    }
-    Amount& operator-=(const Amount& less) {
-        records -= less.records;
-        tokens -= less.tokens;
-        return *this;
-    }
-    friend bool operator==(const Amount&, const Amount&) = default;
+struct BatchGroupInfo {
+    GroupKey key;
+    std::uint32_t size;     // asked for
+    std::uint32_t members;  // shipped; fewer if members failed or the deadline came
 };
 
-// Promise P5, at every moment: accepted = shipped + dropped + held + leased.
-struct StashAccount {
-    Amount accepted;
-    Amount shipped;
-    Amount held;
-    Amount leased;
-    std::array<Amount, static_cast<std::size_t>(DropReason::count)> dropped;
-    std::uint64_t groups_opened = 0;
-    std::uint64_t groups_shipped = 0;
-    std::uint64_t groups_partial = 0;  // shipped with fewer members than their size
-    std::uint64_t groups_dropped = 0;
-    std::uint64_t batches = 0;         // acknowledged
-    std::uint64_t size_conflicts = 0;  // members that name another group size than the first did
+// A lease over whole groups. Given back (nack) when destroyed without ack(). Must not outlive its
+// Stash; its views must not outlive it.
+class Batch {
+  public:
+    Batch();
+    Batch(Batch&& other) noexcept;
+    Batch& operator=(Batch&& other) noexcept;
+    ~Batch();
 
-    [[nodiscard]] Amount dropped_total() const;
-    [[nodiscard]] bool conserved() const;
+    [[nodiscard]] bool leased() const { return stash_ != nullptr; }
+    [[nodiscard]] std::span<const BatchGroupInfo> groups() const { return groups_; }
+    // Group by group, member by member (in order of repetition), segment by segment.
+    [[nodiscard]] std::span<const Sequence> sequences() const { return sequences_; }
+    // sequences() of group g are [group_offsets()[g], group_offsets()[g + 1]).
+    [[nodiscard]] std::span<const std::uint32_t> group_offsets() const { return group_offsets_; }
+    // Token offsets of the sequences laid end to end, as flash-attention's cu_seqlens.
+    [[nodiscard]] std::span<const std::int64_t> cu_seqlens() const { return cu_seqlens_; }
+
+    // Releases all its records and stores `step` (0 or more) with them, as one event.
+    Result<void> ack(std::int64_t step);
+    // Puts the groups back: they come again with a later batch.
+    void nack();
+
+  private:
+    friend class Stash;
+    class Stash* stash_ = nullptr;
+    std::uint64_t id_ = 0;
+    std::vector<BatchGroupInfo> groups_;
+    std::vector<Sequence> sequences_;
+    std::vector<std::uint32_t> group_offsets_;
+    std::vector<std::int64_t> cu_seqlens_;
+    std::vector<RecordRef> refs_;  // of everything that goes with ack()
 };
 
-// Advantages of one group, from the rewards of its members:
-//   grpo  (r - mean) / std, with the population's std; 0 where all are equal
-//   mean  r - mean
-//   loo   r - mean of the others (RLOO)
-// A group of one, a group of equal rewards and absent rewards (NaN) give zeros, never NaN.
-// Source: DeepSeekMath (GRPO); Ahmadian et al. 2024 (RLOO). advantages.size() == rewards.size().
-void group_advantages(std::span<const double> rewards, Advantages kind,
-                      std::span<double> advantages);
+// One group that is not complete, for people who ask why nothing comes.
+struct GroupReport {
+    GroupKey key;
+    std::int64_t age_ns;
+    std::uint32_t size;
+    std::uint32_t live;
+    std::uint32_t failed;
+    std::vector<std::uint32_t> missing;  // repetition ids not settled
+};
+
+class Stash {
+  public:
+    // Behind a pointer: its batches point to it.
+    static Result<std::unique_ptr<Stash>> open(std::string_view ring, const StashOptions& options,
+                                               const ConsumerOptions& consumer_options = {});
+    Stash(const Stash&) = delete;
+    Stash& operator=(const Stash&) = delete;
+    ~Stash();
+
+    // Reads records and leases a batch as soon as enough groups are complete.
+    NextBatch next_batch(Batch& batch, Deadline deadline);
+    // Whatever is complete, be it less than a batch; for the end of a run. Does not wait.
+    NextBatch rest(Batch& batch);
+
+    [[nodiscard]] StashAccount account() const;
+    [[nodiscard]] std::size_t open_groups() const;
+    // Nothing was acknowledged for StashOptions::no_progress_ns while groups are open.
+    [[nodiscard]] bool no_progress() const;
+    // The oldest incomplete groups, at most `count`.
+    [[nodiscard]] std::vector<GroupReport> explain(std::size_t count) const;
+    // What happened to producers, as Consumer::next_event().
+    bool next_event(Event& event);
+    [[nodiscard]] const Consumer& consumer() const;
+
+  private:
+    friend class Batch;
+    void lease(const struct BatchPlan& plan, Batch& batch);
+    struct Impl;
+    explicit Stash(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace rollring

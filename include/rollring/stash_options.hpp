@@ -1,0 +1,150 @@
+#pragma once
+// What the stash is told (StashOptions), what it answers (accounts and reasons), and the advantages
+// of a group. The stash turns interleaved rollouts into complete, prompt-aligned groups.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rollring/error.hpp"
+
+namespace rollring {
+
+enum class AtDeadline : std::uint8_t { ship, drop, hold };
+enum class OnFailed : std::uint8_t { shrink, void_group, hold };
+enum class Select : std::uint8_t { first, uniform };
+enum class ZeroVariance : std::uint8_t { keep, drop };
+enum class Stale : std::uint8_t { drop, withhold };
+enum class Order : std::uint8_t { windowed, fifo, freshest };
+enum class Advantages : std::uint8_t { none, grpo, mean, loo };
+
+struct SourceWeight {
+    std::int64_t source_id;
+    double weight;  // share of tokens relative to the other sources; 1 where not listed
+};
+
+// Defaults suit GRPO with groups of 8 on one trainer.
+struct StashOptions {
+    // A group is complete when this many members are final. A record's own group_size wins.
+    std::uint32_t group_size = 8;
+    // Accept so many members beyond the size, and ship `size` of them: the first to finish (which
+    // favours short ones) or a uniform choice of all that were asked for.
+    std::uint32_t extra = 0;
+    Select select = Select::first;
+    std::uint64_t seed = 0;  // of the uniform choice
+
+    // When a group is older than this: ship it if it has min_size members, drop it, or keep
+    // waiting.
+    std::int64_t deadline_ns = 600'000'000'000;
+    AtDeadline at_deadline = AtDeadline::ship;
+    std::uint32_t min_size = 2;  // a smaller group ships never (unless its size is smaller)
+
+    // A member that failed: ship without it, drop the whole group, or wait for a retry.
+    OnFailed on_failed = OnFailed::shrink;
+
+    // Groups whose rewards are all equal carry no GRPO signal. At most zero_variance_run are
+    // dropped in a row, then one is kept: a run whose rewards never differ must not starve the
+    // trainer.
+    ZeroVariance zero_variance = ZeroVariance::keep;
+    double zero_variance_tolerance = 0.0;
+    std::uint32_t zero_variance_run = 1024;
+
+    // Policy versions that the oldest generated token of a member may lag behind; -1: any. Checked
+    // when a member comes and again when its batch is cut. A stale member is dropped, or withheld:
+    // it counts for the group's baseline and is marked as not to be trained on.
+    std::int64_t max_lag = -1;
+    Stale stale = Stale::drop;
+
+    // Which complete groups a batch takes: the oldest within a window of (batch / window_fraction)
+    // groups, strictly the oldest (waits for stragglers), or the latest to complete.
+    Order order = Order::windowed;
+    double window_fraction = 0.3;
+
+    // A batch is cut when this much is complete; exactly one is set. Groups are never split, so a
+    // batch by sequences or tokens may exceed its target by less than one group.
+    std::uint32_t batch_groups = 16;
+    std::uint32_t batch_sequences = 0;
+    std::uint64_t batch_tokens = 0;
+    std::vector<SourceWeight> source_weights = {};
+
+    // Computed for each group when its batch is cut.
+    Advantages advantages = Advantages::grpo;
+
+    // How long, and of how many groups, it is remembered that they are over: a late member must not
+    // open a ghost.
+    std::int64_t tombstone_ns = 3'600'000'000'000;
+    std::uint32_t tombstones = 1 << 20;
+
+    // Nothing shipped for so long while groups are open: time to say which groups wait for what.
+    std::int64_t no_progress_ns = 60'000'000'000;
+};
+
+// Names the first field that is out of its range.
+Result<void> validate(const StashOptions& options);
+
+// Why a record left without being shipped.
+enum class DropReason : std::uint8_t {
+    duplicate,      // the same (group, repetition, segment, attempt) was there already
+    superseded,     // a higher attempt of the member is known
+    late,           // its group was shipped, leased or dropped before it came
+    surplus,        // beyond the group's size, or not chosen
+    failed,         // the mark of a failed member
+    group_void,     // another member failed, and the policy voids the group
+    too_few,        // fewer than min_size members can ever be final
+    deadline,       // the group was too old, and the policy drops it
+    zero_variance,  // all rewards equal
+    stale,          // its oldest generated token lags too far behind
+    unfinished,     // segments of a member whose last one had not come when the group was settled
+    count,
+};
+std::string_view name(DropReason reason);
+
+struct Amount {
+    std::uint64_t records = 0;
+    std::uint64_t tokens = 0;
+
+    Amount& operator+=(const Amount& more) {
+        records += more.records;
+        tokens += more.tokens;
+        return *this;
+    }
+    Amount& operator-=(const Amount& less) {
+        records -= less.records;
+        tokens -= less.tokens;
+        return *this;
+    }
+    friend bool operator==(const Amount&, const Amount&) = default;
+};
+
+// Promise P5, at every moment: accepted = shipped + dropped + held + leased.
+struct StashAccount {
+    Amount accepted;
+    Amount shipped;
+    Amount held;
+    Amount leased;
+    std::array<Amount, static_cast<std::size_t>(DropReason::count)> dropped;
+    std::uint64_t groups_opened = 0;
+    std::uint64_t groups_shipped = 0;
+    std::uint64_t groups_partial = 0;  // shipped with fewer members than their size
+    std::uint64_t groups_dropped = 0;
+    std::uint64_t batches = 0;         // acknowledged
+    std::uint64_t size_conflicts = 0;  // members that name another group size than the first did
+
+    [[nodiscard]] Amount dropped_total() const;
+    [[nodiscard]] bool conserved() const;
+};
+
+// Advantages of one group, from the rewards of its members:
+//   grpo  (r - mean) / std, with the population's std; 0 where all are equal
+//   mean  r - mean
+//   loo   r - mean of the others (RLOO)
+// A group of one, a group of equal rewards and absent rewards (NaN) give zeros, never NaN.
+// Source: DeepSeekMath (GRPO); Ahmadian et al. 2024 (RLOO). advantages.size() == rewards.size().
+void group_advantages(std::span<const double> rewards, Advantages kind,
+                      std::span<double> advantages);
+
+}  // namespace rollring

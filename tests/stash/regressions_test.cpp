@@ -1,0 +1,238 @@
+// Goal: the grouping bugs that users of other systems reported, each by name, cannot happen here.
+// Source: shared/reference/rollouts.md sections 1, 3 and 9.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "group_stash.hpp"
+
+using namespace rollring;
+
+namespace {
+
+constexpr std::int64_t second = 1'000'000'000;
+
+// The machine with a clock of our own and a count of what it drops.
+class Bench {
+  public:
+    explicit Bench(const StashOptions& options) : stash(options) {}
+
+    void send(std::uint64_t prompt, std::uint32_t repetition, double reward = 0,
+              std::uint32_t size = 0) {
+        Arrival arrival;
+        arrival.key = {prompt, 0};
+        arrival.repetition_id = repetition;
+        arrival.reward = reward;
+        arrival.group_size = size;
+        send(arrival);
+    }
+    void send(Arrival arrival) {
+        arrival.ref = {next_position++, 0, 1};
+        arrival.n_tokens = 10;
+        stash.admit(arrival, now_ns, version);
+        REQUIRE(stash.account().conserved());
+    }
+    bool cut() { return stash.cut(now_ns, version, batch); }
+    std::uint64_t dropped(DropReason reason) const {
+        return stash.account().dropped[static_cast<std::size_t>(reason)].records;
+    }
+
+    GroupStash stash;
+    BatchPlan batch;
+    std::int64_t now_ns = 1;
+    std::int64_t version = -1;
+    std::uint64_t next_position = 0;
+};
+
+}  // namespace
+
+TEST_CASE("stash: members of two prompts with consecutive indices never share a group") {
+    Bench bench({.group_size = 4, .batch_groups = 1});
+    for (const std::uint64_t index : {1, 2, 3, 4, 5, 6, 8, 9, 10, 11}) {
+        bench.send(index / 4, static_cast<std::uint32_t>(index % 4));
+    }
+    std::vector<std::uint64_t> shipped;
+    while (bench.cut()) {
+        shipped.push_back(bench.batch.groups[0].key.low);
+        CHECK(bench.batch.groups[0].members.size() == 4);
+        bench.stash.ack(bench.batch.id, bench.now_ns);
+    }
+    CHECK(shipped == std::vector<std::uint64_t>{2});
+}
+
+TEST_CASE("stash: a partial group is normalised over its own members, not over a stride") {
+    Bench bench({.group_size = 4, .deadline_ns = second, .batch_groups = 2});
+    for (const std::uint32_t repetition : {0, 1, 3}) bench.send(1, repetition, repetition);
+    for (const std::uint32_t repetition : {0, 1, 2, 3})
+        bench.send(2, repetition, 10.0 * repetition);
+    bench.now_ns += 2 * second;
+    bench.stash.tick(bench.now_ns);
+    REQUIRE(bench.cut());
+    REQUIRE(bench.batch.groups.size() == 2);
+    CHECK(bench.batch.groups[0].members.size() == 3);
+    std::vector<double> rewards;
+    for (const auto& member : bench.batch.groups[0].members) rewards.push_back(*member.reward);
+    std::vector<double> advantages(3);
+    group_advantages(rewards, Advantages::grpo, advantages);
+    const double deviation = std::sqrt(14.0 / 9.0);
+    CHECK(advantages[0] == doctest::Approx((0 - 4.0 / 3) / deviation));
+    CHECK(advantages[1] == doctest::Approx((1 - 4.0 / 3) / deviation));
+    CHECK(advantages[2] == doctest::Approx((3 - 4.0 / 3) / deviation));
+    bench.stash.ack(bench.batch.id, bench.now_ns);
+    CHECK(bench.stash.account().groups_partial == 1);
+}
+
+TEST_CASE("stash: 3 groups of 8 and 20 groups of 3 do form batches of 32 sequences") {
+    Bench bench({.batch_groups = 0, .batch_sequences = 32});
+    std::uint64_t prompt = 0;
+    for (const auto& [groups, size] : {std::pair{3, 8U}, std::pair{20, 3U}}) {
+        for (int group = 0; group < groups; group++, prompt++) {
+            for (std::uint32_t member = 0; member < size; member++) {
+                bench.send(prompt, member, 0, size);
+            }
+        }
+    }
+    int batches = 0;
+    while (bench.cut()) {
+        std::size_t sequences = 0;
+        for (const auto& group : bench.batch.groups) sequences += group.members.size();
+        CHECK(sequences >= 32);
+        CHECK(sequences < 32 + 8);
+        bench.stash.ack(bench.batch.id, bench.now_ns);
+        batches++;
+    }
+    CHECK(batches == 2);
+}
+
+TEST_CASE("stash: a filter that drops groups gives their place back") {
+    Bench bench({.group_size = 2, .zero_variance = ZeroVariance::drop, .batch_groups = 1});
+    for (std::uint64_t prompt = 0; prompt < 500; prompt++) {
+        bench.send(prompt, 0, 1.0);
+        bench.send(prompt, 1, 1.0);
+    }
+    CHECK(bench.stash.open_groups() == 0);
+    CHECK(bench.stash.account().held == Amount{});
+    CHECK(bench.dropped(DropReason::zero_variance) == 1000);
+}
+
+TEST_CASE("stash: a run whose rewards never differ still gets a batch") {
+    Bench bench({.group_size = 2,
+                 .zero_variance = ZeroVariance::drop,
+                 .zero_variance_run = 10,
+                 .batch_groups = 1});
+    int batches = 0;
+    for (std::uint64_t prompt = 0; prompt < 44; prompt++) {
+        bench.send(prompt, 0, 1.0);
+        bench.send(prompt, 1, 1.0);
+        if (!bench.cut()) continue;
+        bench.stash.ack(bench.batch.id, bench.now_ns);
+        batches++;
+    }
+    CHECK(batches == 4);
+}
+
+TEST_CASE("stash: the same instance in the next epoch is another group") {
+    Bench bench({.group_size = 2, .batch_groups = 1});
+    for (std::uint64_t visit = 0; visit < 3; visit++) {
+        for (const std::uint32_t repetition : {0, 1}) {
+            Arrival arrival;
+            arrival.key = GroupKey::of("gsm8k/17", visit);
+            arrival.repetition_id = repetition;
+            bench.send(arrival);
+        }
+        REQUIRE(bench.cut());
+        bench.stash.ack(bench.batch.id, bench.now_ns);
+    }
+    CHECK(bench.stash.account().groups_shipped == 3);
+    CHECK(bench.dropped(DropReason::late) == 0);
+}
+
+TEST_CASE("stash: one straggler does not hold the others, and leaves at its deadline") {
+    Bench bench({.group_size = 2, .deadline_ns = 10 * second, .batch_groups = 4});
+    bench.send(999, 0);
+    int batches = 0;
+    for (std::uint64_t prompt = 0; prompt < 100; prompt++) {
+        bench.send(prompt, 0);
+        bench.send(prompt, 1);
+        if (!bench.cut()) continue;
+        bench.stash.ack(bench.batch.id, bench.now_ns);
+        batches++;
+    }
+    CHECK(batches == 25);
+    const auto waiting = bench.stash.explain(bench.now_ns, 10);
+    REQUIRE(waiting.size() == 1);
+    CHECK(waiting[0].missing == std::vector<std::uint32_t>{1});
+    bench.now_ns += 11 * second;
+    bench.stash.tick(bench.now_ns);
+    CHECK(bench.stash.open_groups() == 0);
+    CHECK(bench.dropped(DropReason::too_few) == 1);
+}
+
+TEST_CASE("stash: a surplus member after shipping cannot open a ghost group") {
+    Bench bench({.group_size = 2, .batch_groups = 1});
+    bench.send(1, 0);
+    bench.send(1, 1);
+    bench.send(1, 2);
+    CHECK(bench.dropped(DropReason::surplus) == 1);
+    REQUIRE(bench.cut());
+    bench.send(1, 3);
+    CHECK(bench.dropped(DropReason::late) == 1);
+    bench.stash.ack(bench.batch.id, bench.now_ns);
+    bench.send(1, 4);
+    CHECK(bench.dropped(DropReason::late) == 2);
+    CHECK(bench.stash.open_groups() == 0);
+}
+
+TEST_CASE("stash: a retry replaces before shipping and is refused after") {
+    Bench bench({.group_size = 2, .batch_groups = 1});
+    Arrival first;
+    first.key = {7, 0};
+    first.reward = 0.0;
+    bench.send(first);
+    Arrival retry = first;
+    retry.attempt = 1;
+    retry.reward = 1.0;
+    bench.send(retry);
+    CHECK(bench.dropped(DropReason::superseded) == 1);
+    bench.send(first);
+    CHECK(bench.dropped(DropReason::superseded) == 2);
+    bench.send(retry);
+    CHECK(bench.dropped(DropReason::duplicate) == 1);
+    bench.send(7, 1);
+    REQUIRE(bench.cut());
+    CHECK(bench.batch.groups[0].members[0].reward == 1.0);
+    retry.attempt = 2;
+    bench.send(retry);
+    CHECK(bench.dropped(DropReason::late) == 1);
+}
+
+TEST_CASE("stash: advantages are zeros, never NaN, where there is nothing to compare") {
+    for (const auto kind : {Advantages::grpo, Advantages::mean, Advantages::loo}) {
+        for (const auto& rewards : {std::vector<double>{3.0}, std::vector<double>{0.1, 0.1, 0.1},
+                                    std::vector<double>{1.0, std::nan(""), 2.0}}) {
+            std::vector<double> advantages(rewards.size(), 9.0);
+            group_advantages(rewards, kind, advantages);
+            for (const double advantage : advantages) CHECK(advantage == 0.0);
+        }
+    }
+    const std::vector<double> rewards{1, 2, 6};
+    std::vector<double> advantages(3);
+    group_advantages(rewards, Advantages::loo, advantages);
+    CHECK(advantages[2] == doctest::Approx(6 - 1.5));
+    group_advantages(rewards, Advantages::mean, advantages);
+    CHECK(advantages[0] == doctest::Approx(-2));
+}
+
+TEST_CASE("stash: every option out of range is refused by its name") {
+    CHECK(validate({}).has_value());
+    const auto message = [](const StashOptions& options) {
+        const auto checked = validate(options);
+        return checked ? std::string() : checked.error().message;
+    };
+    CHECK(message({.group_size = 0}).find("group_size") != std::string::npos);
+    CHECK(message({.deadline_ns = 0}).find("deadline_ns") != std::string::npos);
+    CHECK(message({.window_fraction = 0}).find("window_fraction") != std::string::npos);
+    CHECK(message({.batch_sequences = 3}).find("batch_groups") != std::string::npos);
+    CHECK(message({.source_weights = {{1, -1.0}}}).find("source_weights") != std::string::npos);
+}

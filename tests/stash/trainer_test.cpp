@@ -1,0 +1,109 @@
+// Goal: the trainer's loop over a real ring: whole groups in place, ack and nack, restart.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <vector>
+
+#include "../test_ring.hpp"
+#include "rollring/stash.hpp"
+
+using namespace rollring;
+using rollring::test::patience;
+using rollring::test::TestRing;
+
+namespace {
+
+void send(Producer& producer, const std::string& prompt, std::uint32_t repetition, double reward) {
+    const std::vector<std::int32_t> tokens{1, 2, static_cast<std::int32_t>(repetition)};
+    Draft draft(prompt);
+    draft.meta.repetition_id = repetition;
+    draft.meta.reward = reward;
+    draft.set(Std::token_ids, tokens);
+    REQUIRE(producer.push(draft, patience()) == Push::ok);
+}
+
+}  // namespace
+
+TEST_CASE("trainer: interleaved rollouts of two producers come as whole groups, in place") {
+    const TestRing ring;
+    Producer producers[2] = {ring.producer(), ring.producer()};
+    for (std::uint32_t repetition = 0; repetition < 4; repetition++) {
+        for (int prompt = 0; prompt < 6; prompt++) {
+            send(producers[(prompt + repetition) % 2], "p" + std::to_string(prompt), repetition,
+                 repetition);
+        }
+    }
+    auto opened = Stash::open(ring.name(), {.group_size = 4, .batch_groups = 3});
+    REQUIRE(opened.has_value());
+    Stash& stash = **opened;
+    std::map<std::string, int> seen;
+    Batch batch;
+    for (int step = 0; step < 2; step++) {
+        REQUIRE(stash.next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(batch.groups().size() == 3);
+        REQUIRE(batch.sequences().size() == 12);
+        CHECK(batch.cu_seqlens().back() == 36);
+        for (std::size_t group = 0; group < 3; group++) {
+            const auto first = batch.group_offsets()[group];
+            CHECK(batch.group_offsets()[group + 1] - first == 4);
+            const auto prompt = batch.sequences()[first].view.instance_id();
+            double sum = 0;
+            for (std::uint32_t i = first; i < first + 4; i++) {
+                const Sequence& sequence = batch.sequences()[i];
+                CHECK(sequence.view.instance_id() == prompt);
+                CHECK(sequence.view.meta().repetition_id == i - first);
+                sum += sequence.advantage;
+            }
+            CHECK(sum == doctest::Approx(0));
+            seen[std::string(prompt)]++;
+        }
+        REQUIRE(batch.ack(step).has_value());
+    }
+    CHECK(seen.size() == 6);
+    CHECK(stash.account().conserved());
+    CHECK(stash.account().shipped.records == 24);
+    CHECK(stash.consumer().last_acked_step() == 1);
+}
+
+TEST_CASE("trainer: a batch that is not acknowledged comes again") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    for (std::uint32_t repetition = 0; repetition < 4; repetition++) {
+        send(producer, "p", repetition, 0);
+    }
+    auto opened = Stash::open(ring.name(), {.group_size = 4, .batch_groups = 1});
+    REQUIRE(opened.has_value());
+    {
+        Batch dropped_on_the_floor;
+        REQUIRE((*opened)->next_batch(dropped_on_the_floor, patience()) == NextBatch::batch);
+    }
+    Batch batch;
+    REQUIRE((*opened)->next_batch(batch, patience()) == NextBatch::batch);
+    CHECK(batch.sequences().size() == 4);
+    CHECK((*opened)->next_batch(batch, Deadline::now()) == NextBatch::batch);
+    CHECK(batch.ack(0).has_value());
+    CHECK((*opened)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+}
+
+TEST_CASE("trainer: resume with a complete batch pending") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    for (int prompt = 0; prompt < 3; prompt++) {
+        for (std::uint32_t repetition = 0; repetition < 2; repetition++) {
+            send(producer, "p" + std::to_string(prompt), repetition, 0);
+        }
+    }
+    for (int life = 0; life < 3; life++) {
+        auto opened = Stash::open(ring.name(), {.group_size = 2, .batch_groups = 1});
+        REQUIRE(opened.has_value());
+        CHECK((*opened)->consumer().last_acked_step() == life - 1);
+        Batch batch;
+        REQUIRE((*opened)->next_batch(batch, patience()) == NextBatch::batch);
+        CHECK(batch.sequences()[0].view.instance_id() == "p" + std::to_string(life));
+        REQUIRE(batch.ack(life).has_value());
+        Batch leased_when_we_die;
+        if (life < 2) {
+            REQUIRE((*opened)->next_batch(leased_when_we_die, patience()) == NextBatch::batch);
+        }
+    }
+}

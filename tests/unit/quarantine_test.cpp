@@ -1,0 +1,62 @@
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "../test_ring.hpp"
+#include "ring_map.hpp"
+
+using namespace rollring;
+using rollring::test::patience;
+using rollring::test::TestRing;
+
+namespace {
+
+Push send(Producer& producer) {
+    static const std::vector<std::int32_t> tokens{1, 2, 3};
+    Draft draft("prompt");
+    draft.set(Std::token_ids, tokens);
+    return producer.push(draft, patience());
+}
+
+void scribble_tail(const TestRing& ring, std::uint32_t lane, std::uint64_t tail) {
+    auto segment = Segment::attach(ring.name(), Deadline::now());
+    REQUIRE(segment.has_value());
+    auto page = segment->map(segment->geometry().owner_offset(lane), page_bytes, true);
+    REQUIRE(page.has_value());
+    page->at<LaneOwner>(0).tail.store(tail);
+}
+
+void retire_all(Consumer& consumer) {
+    Record record;
+    while (consumer.producers_active() > 0) {
+        REQUIRE(consumer.wait(record, Deadline::after_ms(10)) == Poll::timed_out);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("quarantine: a lane given up as damaged works again for the next consumer and producer") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    {
+        auto consumer = ring.consumer();
+        auto bad = ring.producer();
+        REQUIRE(send(bad) == Push::ok);
+        Record record;
+        REQUIRE(consumer.wait(record, patience()) == Poll::record);
+        consumer.release(record.ref);
+        scribble_tail(ring, 0, 12345);
+        REQUIRE(consumer.wait(record, Deadline::after_ms(10)) == Poll::timed_out);
+        CHECK(consumer.stats().quarantines == 1);
+        bad.close();
+        scribble_tail(ring, 0, 12345);
+        retire_all(consumer);
+    }
+    auto consumer = ring.consumer();
+    auto good = ring.producer();
+    REQUIRE(send(good) == Push::ok);
+    Record record;
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    CHECK(record.sequence == 0);
+    consumer.release(record.ref);
+    CHECK(consumer.stats().quarantines == 0);
+}
