@@ -123,6 +123,7 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
             continue;
         }
+        FAULT_POINT("open.after_lock");
         const std::uint32_t lane = (*taken)->lane;
         const Geometry& geometry = map->geometry();
         auto reserved = map->segment().reserve(geometry.bits_offset(lane), geometry.lane_stride());
@@ -134,6 +135,7 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
         auto impl =
             std::make_unique<Impl>(std::move(*map), options, lane, std::move((*taken)->life),
                                    std::move(*page), std::move(*data));
+        FAULT_POINT("open.after_reserve");
         impl->start();
         return Producer(std::move(impl));
     }
@@ -209,6 +211,7 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
             ring_bell(map.consumer_bell());  // it may have published a skip
             const std::uint32_t seen = core.prepare();
             found = writer->reserve(bytes);
+            FAULT_POINT("room.before_sleep");
             if (found == Reserve::full) futex_sleep(bell.sequence, seen, deadline);
             core.cancel();
         }
@@ -323,6 +326,7 @@ void Producer::close() {
     impl_->open = false;
     FAULT_POINT("close.before_state");
     rollring::publish(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
+    FAULT_POINT("close.after_state");
     {
         const LifeLock gone = std::move(impl_->life);
     }

@@ -45,24 +45,13 @@ class LaneReader {
           frames_(frames),
           capacity_(capacity_bytes) {}
 
-    // Takes over from a predecessor, dead or none. False if its words contradict each other.
+    // Takes over from a predecessor, dead or none. False if its words contradict each other: then
+    // nothing is held, and start_over() is all that is left to do.
     // Afterwards mark() may replay the journal; poll() then passes over what is released.
     bool recover() {
-        head_ = shared_head_->load(Order::recover);
-        cursor_ = shared_cursor_->load(Order::recover);
-        tail_ = shared_tail_->load(Order::read_tail);
-        recovered_to_ = tail_;
-        if (cursor_ < head_ || tail_ < cursor_ || tail_ - head_ > 2 * capacity_) return false;
-        if ((head_ | cursor_ | tail_) % line_bytes != 0) return false;
-        // The predecessor may have died between moving the cursor and clearing the bits below it.
-        for (read_ = head_; read_ < cursor_;) {
-            Frame frame;
-            if (!look(frame)) return false;
-            if (!is_skip(frame)) clear({read_, frame.bytes});
-            read_ += frame.bytes;
-        }
-        publish_head();
-        return read_ == cursor_;
+        if (restore()) return true;
+        read_ = tail_ = cursor_;
+        return false;
     }
 
     // The next record, in the producer's order. Skips are passed over and released here.
@@ -150,6 +139,24 @@ class LaneReader {
     [[nodiscard]] std::uint64_t held_bytes() const { return read_ - cursor_; }
 
   private:
+    bool restore() {
+        head_ = shared_head_->load(Order::recover);
+        cursor_ = shared_cursor_->load(Order::recover);
+        tail_ = shared_tail_->load(Order::read_tail);
+        recovered_to_ = tail_;
+        if (cursor_ < head_ || tail_ < cursor_ || tail_ - head_ > 2 * capacity_) return false;
+        if ((head_ | cursor_ | tail_) % line_bytes != 0) return false;
+        // The predecessor may have died between moving the cursor and clearing the bits below it.
+        for (read_ = head_; read_ < cursor_;) {
+            Frame frame;
+            if (!look(frame)) return false;
+            if (!is_skip(frame)) clear({read_, frame.bytes});
+            read_ += frame.bytes;
+        }
+        publish_head();
+        return read_ == cursor_;
+    }
+
     static bool is_skip(const Frame& frame) {
         return frame.kind == static_cast<std::uint16_t>(FrameKind::skip);
     }

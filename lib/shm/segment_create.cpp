@@ -38,6 +38,7 @@ Result<bool> clear_leftover(const std::string& object) {
     if (!lock->has_value()) return true;  // its creator lives: wait for it
     if (read_at(fd, 0, image.bytes, sizeof image.bytes) && image.ready()) return false;
     struct stat status{};
+    FAULT_POINT("create.before_clear");
     if (fstat(fd, &status) == 0 && status.st_nlink > 0) {
         bip::shared_memory_object::remove(object.c_str() + 1);
     }
@@ -149,6 +150,7 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
             if (!deadline.passed()) continue;
             return std::unexpected(Error{Errc::busy, 0, "lost every race to create " + *object});
         }
+        FAULT_POINT("create.after_claim");
         if (auto built = build(**shm, image, geometry, schema); !built) {
             bip::shared_memory_object::remove(object->c_str() + 1);
             return std::unexpected(built.error());
@@ -189,10 +191,20 @@ Result<void> Segment::remove(std::string_view name, bool force) {
             Errc::busy, 0,
             fmt::format("ring {} is in use by a live process; stop it, or use --force", *object)});
     }
-    // Holding the creation byte makes us the only one who may unlink this name.
+    // Holding the creation byte makes us the only one who may unlink this name, as long as it still
+    // means this object: another remover may have been faster, and a new ring may have the name
+    // now.
     auto lock = LifeLock::take(fd, LifeByte::creation());
     if (!lock) return std::unexpected(lock.error());
-    bip::shared_memory_object::remove(object->c_str() + 1);
+    if (!lock->has_value() && !force) {
+        return std::unexpected(
+            Error{Errc::busy, 0, fmt::format("ring {} is being made or removed", *object)});
+    }
+    FAULT_POINT("remove.before_unlink");
+    struct stat status{};
+    if (fstat(fd, &status) == 0 && status.st_nlink > 0) {
+        bip::shared_memory_object::remove(object->c_str() + 1);
+    }
     return {};
 }
 

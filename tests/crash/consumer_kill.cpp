@@ -12,44 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "ledger.hpp"
 #include "load.hpp"
 #include "random_kill.hpp"
 
 namespace rollring::test {
 namespace {
 
-constexpr std::uint32_t senders = 3;
-constexpr std::uint64_t records_max = std::uint64_t{1} << 24;  // per sender
 constexpr std::size_t held_max = 12;
-constexpr std::size_t set_max = 8;
-
-enum State : std::uint8_t { unseen, delivered, releasing, released };
-
-struct Counts {
-    std::atomic<std::uint64_t> records;
-    std::atomic<std::uint64_t> redelivered;
-    std::atomic<std::uint64_t> releases;
-    std::atomic<std::uint64_t> acks;
-    // what successors found of a release that was cut short
-    std::atomic<std::uint64_t> cut_done;
-    std::atomic<std::uint64_t> cut_undone;
-    std::atomic<std::uint64_t> cut_ack_done;
-    std::atomic<std::uint64_t> cut_ack_undone;
-};
-
-struct Paper {
-    std::atomic<std::uint32_t> senders_stop;
-    std::atomic<std::uint32_t> senders_ended;
-    std::atomic<std::uint64_t> pushed[senders];
-    std::atomic<std::uint64_t> base[senders];  // everything below is released
-    // the set that release_all() is at work on; 0: none
-    std::atomic<std::uint64_t> set_count;
-    std::atomic<std::int64_t> set_step;
-    std::atomic<std::uint64_t> set[set_max];  // sender << 32 | number
-    std::atomic<std::int64_t> step_done;      // of the last release_all() that returned
-    Counts counts;
-    std::atomic<std::uint8_t> states[senders][records_max];
-};
 
 struct Held {
     RecordRef ref;
@@ -216,7 +186,6 @@ class ConsumerKill {
         for (const pid_t pid : std::exchange(senders_, {})) {
             const int status = collect(pid);
             require(status == 0, "a sender ended with status {}", status);
-            paper_->senders_ended++;
         }
         const int status = collect(last);
         require(status == 0, "the last consumer ended with status {}", status);
@@ -286,20 +255,24 @@ void kill_consumers(std::uint64_t seed, std::uint64_t kills) {
     ConsumerKill(seed, kills).run();
 }
 
-// FD RING INDEX: sends until told to stop, and is never kept waiting for good.
+// FD RING INDEX: sends until told to stop, or so many, and is never kept waiting for good.
 int sender_role(const std::vector<std::string>& arguments) {
     const Shared<Paper> paper(arguments.at(0));
     const std::uint64_t sender = std::stoull(arguments.at(2));
-    auto producer = Producer::open(arguments.at(1), {.checksum = Checksum::xxh3});
-    require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
-    Load load;
-    std::uint64_t number = 0;
-    while (paper->senders_stop.load() == 0) {
-        require(number < records_max, "{} records are too few for so many kills", records_max);
-        const Push push = load.push(*producer, sender, number);
-        require(push == Push::ok, "push: {}: {}", name(push), producer->problem());
-        paper->pushed[sender] = ++number;
+    const std::uint64_t each = paper->records_each.load();
+    {
+        auto producer = Producer::open(arguments.at(1), {.checksum = Checksum::xxh3});
+        require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
+        Load load;
+        std::uint64_t number = 0;
+        while (paper->senders_stop.load() == 0 && (each == 0 || number < each)) {
+            require(number < records_max, "{} records are too few for so many kills", records_max);
+            const Push push = load.push(*producer, sender, number);
+            require(push == Push::ok, "push: {}: {}", name(push), producer->problem());
+            paper->pushed[sender] = ++number;
+        }
     }
+    paper->senders_ended++;
     return 0;
 }
 

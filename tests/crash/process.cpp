@@ -16,13 +16,18 @@
 
 namespace rollring::test {
 
-pid_t start_self(const std::vector<std::string>& arguments) {
+pid_t start_self(const std::vector<std::string>& arguments, const std::string& fault) {
     std::vector<char*> argv{program_invocation_name};
     for (const std::string& argument : arguments)
         argv.push_back(const_cast<char*>(argument.data()));
     argv.push_back(nullptr);
+    std::string plan = "ROLLRING_FAULT=" + fault;
+    std::vector<char*> environment{plan.data()};
+    for (char** word = environ; *word != nullptr; word++) environment.push_back(*word);
+    environment.push_back(nullptr);
     pid_t pid = -1;
-    const int error = posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, argv.data(), environ);
+    const int error =
+        posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, argv.data(), environment.data());
     require(error == 0, "cannot start myself: {}", std::strerror(error));
     return pid;
 }
@@ -49,6 +54,28 @@ void await_stopped(pid_t pid) {
     require(got == pid && WIFSTOPPED(status), "process {} ended (status {}) instead of stopping",
             pid, status);
     require(state_of(pid) == 'T', "process {} is in state {}", pid, state_of(pid));
+}
+
+namespace {
+
+char changed(pid_t pid, int flags) {
+    siginfo_t info{};
+    const int wanted = WEXITED | WSTOPPED | WNOWAIT | flags;
+    while (waitid(P_PID, static_cast<id_t>(pid), &info, wanted) != 0) {
+        require(errno == EINTR, "waitid: {}", errno);
+    }
+    if (info.si_pid == 0) return 'r';
+    return info.si_code == CLD_STOPPED ? 's' : 'e';
+}
+
+}  // namespace
+
+char look_at(pid_t pid) {
+    return changed(pid, WNOHANG);
+}
+
+char await_end_or_stop(pid_t pid) {
+    return changed(pid, 0);
 }
 
 bool ended_within(pid_t pid, std::int64_t ns, int fd) {

@@ -31,7 +31,8 @@ inline Deadline patience() {
 }
 
 // Starts this program with `arguments`; it inherits every descriptor that is not close-on-exec.
-pid_t start_self(const std::vector<std::string>& arguments);
+// `fault` is what ROLLRING_FAULT says to it.
+pid_t start_self(const std::vector<std::string>& arguments, const std::string& fault = {});
 
 // For a role: go when the parent goes, so that a failed test leaves nobody behind.
 void die_with_parent();
@@ -42,6 +43,9 @@ bool kill_and_collect(pid_t pid);
 int collect(pid_t pid);
 // Waits until a process of ours is stopped (SIGSTOP has taken hold).
 void await_stopped(pid_t pid);
+// 'r' running, 's' stopped, 'e' ended and not collected yet. The second waits while it is running.
+char look_at(pid_t pid);
+char await_end_or_stop(pid_t pid);
 // Waits until it ends, `ns` have passed, or `fd` (if not -1) is readable. True if it has ended.
 bool ended_within(pid_t pid, std::int64_t ns, int fd = -1);
 // The letter of /proc/PID/stat: R, S, T, Z, ...

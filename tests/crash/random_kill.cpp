@@ -9,7 +9,8 @@
 #include <functional>
 #include <map>
 
-#include "process.hpp"
+#include "arrivals.hpp"
+#include "ledger.hpp"
 #include "random_kill.hpp"
 
 using namespace rollring;

@@ -13,9 +13,6 @@ void kill_consumers(std::uint64_t seed, std::uint64_t kills);
 void stop_everyone(std::uint64_t seed, std::uint64_t rounds);
 
 // What the processes they start do.
-int producer_role(const std::vector<std::string>& arguments);
-int sender_role(const std::vector<std::string>& arguments);
-int consumer_role(const std::vector<std::string>& arguments);
 int stopping_producer_role(const std::vector<std::string>& arguments);
 int stopping_consumer_role(const std::vector<std::string>& arguments);
 

@@ -1,0 +1,29 @@
+#pragma once
+// One run per fault: a victim that strikes itself, live peers, and what must hold afterwards.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "load.hpp"
+
+namespace rollring::test {
+
+struct Fault {
+    std::string point;
+    std::string action;  // kill, stop or exit
+    int hit;
+
+    [[nodiscard]] std::string plan() const { return fmt::format("{}:{}:{}", point, action, hit); }
+};
+
+// Each returns whether the victim was struck, and throws a Failure if a promise is broken.
+bool create_run(const Fault& fault, Dice& dice);
+bool remove_run(const Fault& fault, Dice& dice);
+bool producer_run(const Fault& fault, Dice& dice);
+bool consumer_run(const Fault& fault, Dice& dice);
+
+// What the processes do that these start; empty for the parent.
+std::function<int()> fault_role(const std::vector<std::string>& arguments);
+
+}  // namespace rollring::test
