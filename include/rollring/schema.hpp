@@ -132,10 +132,19 @@ class Schema {
     // Bit i is set if column i is required.
     [[nodiscard]] std::uint32_t required() const { return required_; }
 
+    // What a column needs to be judged in the common case, all columns in two cache lines.
+    struct Rule {
+        DType dtype;
+        Per per;
+        bool plain;  // this dtype, and one dimension will do
+    };
+    [[nodiscard]] Rule rule(std::uint16_t column) const { return rules_[column]; }
+
   private:
     static Schema of(std::vector<Column> columns);
     std::vector<Column> columns_;
     std::uint32_t required_ = 0;
+    std::array<Rule, 32> rules_{};
 };
 
 }  // namespace rollring

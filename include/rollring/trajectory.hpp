@@ -116,8 +116,22 @@ class Draft {
   private:
     static std::uint16_t index(Std column) { return static_cast<std::uint16_t>(column); }
     static std::uint32_t rows(std::size_t count);
-    DraftColumn& slot(std::uint16_t column);
-    void place(std::uint16_t column, DType dtype, std::uint32_t rows, const void* data);
+    DraftColumn& slot(std::uint16_t column) {
+        for (std::size_t i = 0; i < count_; i++) {
+            if (columns_[i].column == column) return columns_[i];
+        }
+        ROLLRING_ASSERT(count_ < columns_.size(), "a draft holds at most 32 columns");
+        return columns_[count_++];
+    }
+    // Fills the slot where it lies: a column put together elsewhere and copied would stall the CPU.
+    void place(std::uint16_t column, DType dtype, std::uint32_t rows, const void* data) {
+        DraftColumn& to = slot(column);
+        to.column = column;
+        to.dtype = dtype;
+        to.shape = {rows, 0, 0, 0};
+        to.dims = 1;
+        to.data = data;
+    }
     std::array<DraftColumn, 32> columns_;
     std::size_t count_ = 0;
 };

@@ -47,24 +47,6 @@ std::uint32_t Draft::rows(std::size_t count) {
     return static_cast<std::uint32_t>(count);
 }
 
-DraftColumn& Draft::slot(std::uint16_t column) {
-    for (std::size_t i = 0; i < count_; i++) {
-        if (columns_[i].column == column) return columns_[i];
-    }
-    ROLLRING_ASSERT(count_ < columns_.size(), "a draft holds at most 32 columns");
-    return columns_[count_++];
-}
-
-// Fills the slot where it lies: a column put together elsewhere and copied would stall the CPU.
-void Draft::place(std::uint16_t column, DType dtype, std::uint32_t rows, const void* data) {
-    DraftColumn& to = slot(column);
-    to.column = column;
-    to.dtype = dtype;
-    to.shape = {rows, 0, 0, 0};
-    to.dims = 1;
-    to.data = data;
-}
-
 Draft& Draft::add(const DraftColumn& column) {
     slot(column.column) = column;
     return *this;

@@ -32,7 +32,7 @@ std::string_view Encoder::lay_out(const Schema& schema) {
     for (const auto& column : draft_->columns()) {
         if (column.column >= schema.columns().size()) return "a column is not in the ring's schema";
         const ColumnShape shape{column.dtype, column.dims, column.shape};
-        const auto problem = problem_of(shape, schema.columns()[column.column], n_tokens);
+        const auto problem = problem_of(shape, schema, column.column, n_tokens);
         if (!problem.empty()) return problem;
         const std::uint64_t bytes = bytes_of(shape).value_or(lane_bytes_max + 1);
         if (bytes > lane_bytes_max) return "a column has more bytes than a lane can hold";

@@ -58,6 +58,17 @@ inline std::string_view problem_of(const ColumnShape& given, const Column& decla
     return {};
 }
 
+// The same by the schema's short rules where they suffice: no walk through the declarations.
+inline std::string_view problem_of(const ColumnShape& given, const Schema& schema,
+                                   std::uint16_t column, std::uint32_t n_tokens) {
+    const Schema::Rule rule = schema.rule(column);
+    if (rule.plain && given.dims == 1 && given.dtype == rule.dtype &&
+        (rule.per == Per::record || given.shape[0] == n_tokens)) [[likely]] {
+        return {};
+    }
+    return problem_of(given, schema.columns()[column], n_tokens);
+}
+
 // Failures carry no tokens: only these statuses promise the required columns.
 inline bool promises_tokens(Status status) {
     return status == Status::completed || status == Status::truncated;

@@ -101,7 +101,10 @@ Schema Schema::of(std::vector<Column> columns) {
     Schema made;
     made.columns_ = std::move(columns);
     for (std::size_t i = 0; i < made.columns_.size(); i++) {
-        made.required_ |= static_cast<std::uint32_t>(made.columns_[i].required) << i;
+        const Column& column = made.columns_[i];
+        made.required_ |= static_cast<std::uint32_t>(column.required) << i;
+        const bool plain = column.accepts == Accepts::exact && column.dims.empty();
+        made.rules_[i] = {column.dtype, column.per, plain};
     }
     return made;
 }

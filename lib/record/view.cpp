@@ -72,7 +72,7 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
         const ColumnShape shape{{entry.dtype_code, entry.dtype_bits},
                                 entry.dims,
                                 {entry.shape[0], entry.shape[1], entry.shape[2], entry.shape[3]}};
-        const auto problem = rollring::problem_of(shape, schema.columns()[entry.column], n_tokens_);
+        const auto problem = rollring::problem_of(shape, schema, entry.column, n_tokens_);
         if (!problem.empty()) return problem;
         if (bytes_of(shape) != entry.bytes)
             return "record: a column's bytes disagree with its shape";
