@@ -24,19 +24,23 @@ constexpr std::int64_t pair_timeout_ns = 120'000'000'000;
 
 std::atomic<bool> stop{false};
 
-void pin(int cpu) {
+void pin(int cpu, bool realtime) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
     sched_setaffinity(0, sizeof set, &set);  // best effort: a figure is printed beside its CPUs
+    const sched_param priority{.sched_priority = 1};
+    if (realtime && sched_setscheduler(0, SCHED_FIFO, &priority) != 0) {
+        fail("--realtime: the system refused SCHED_FIFO (it needs root or CAP_SYS_NICE)");
+    }
 }
 
-pid_t start(int cpu, Board& board, const Side& side) {
+pid_t start(int cpu, bool realtime, Board& board, const Side& side) {
     const pid_t pid = fork();
     if (pid < 0) fail("fork failed");
     if (pid > 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    pin(cpu);
+    pin(cpu, realtime);
     side(board);
     _exit(0);
 }
@@ -72,8 +76,8 @@ void relax() {
 #endif
 }
 
-Cpus Cpus::choose(const std::vector<int>& wanted) {
-    if (wanted.size() == 2) return {wanted[0], wanted[1]};
+Cpus Cpus::choose(const std::vector<int>& wanted, bool realtime) {
+    if (wanted.size() == 2) return {wanted[0], wanted[1], realtime};
     if (!wanted.empty()) fail("--cpus takes two numbers: the producer's and the consumer's");
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
@@ -83,9 +87,10 @@ Cpus Cpus::choose(const std::vector<int>& wanted) {
         if (CPU_ISSET(cpu, &allowed)) found.push_back(cpu);
     }
     if (found.empty()) return {};
-    if (found.size() < 2) return {found[0], found[0]};
+    if (found.size() < 2)
+        return {found[0], found[0], false};  // two spinners would block each other
     // CPUs that follow each other are often two threads of one core: take every other one.
-    return {found[0], found.size() >= 4 ? found[2] : found[1]};
+    return {found[0], found.size() >= 4 ? found[2] : found[1], realtime};
 }
 
 SharedBytes::SharedBytes(std::size_t bytes) : bytes_(bytes) {
@@ -113,8 +118,8 @@ void Board::give_up(const std::string& why) {
 std::string run_pair(const Cpus& cpus, Board& board, const Side& producer, const Side& consumer) {
     new (&board) Board{};
     std::fflush(nullptr);
-    const std::array pids = {start(cpus.consumer, board, consumer),
-                             start(cpus.producer, board, producer)};
+    const std::array pids = {start(cpus.consumer, cpus.realtime, board, consumer),
+                             start(cpus.producer, cpus.realtime, board, producer)};
     const std::int64_t deadline_ns = now_ns() + pair_timeout_ns;
     std::array<bool, 2> ended{};
     std::string problem;
@@ -209,6 +214,7 @@ void Common::add_to(CLI::App& app) {
     app.add_option("--seconds", seconds, "length of one run")
         ->capture_default_str()
         ->check(CLI::Range(0.01, 60.0));
+    app.add_flag("--realtime", realtime, "measured processes run under SCHED_FIFO (root)");
     app.add_flag("--json", json, "one JSON object instead of a table");
 }
 

@@ -32,8 +32,9 @@ void relax();  // inside a spin loop
 struct Cpus {
     int producer = 0;
     int consumer = 0;
+    bool realtime = false;  // under SCHED_FIFO: others on a busy machine do not get in between
 
-    static Cpus choose(const std::vector<int>& wanted);
+    static Cpus choose(const std::vector<int>& wanted, bool realtime);
     [[nodiscard]] bool distinct() const { return producer != consumer; }
 };
 
@@ -106,7 +107,9 @@ struct Common {
     int repeat = 7;
     double seconds = 0.3;  // of one run
     bool json = false;
+    bool realtime = false;
 
+    [[nodiscard]] Cpus choose_cpus() const { return Cpus::choose(cpus, realtime); }
     void add_to(CLI::App& app);
 };
 

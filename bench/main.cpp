@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
     app.require_subcommand(1);
     bench::catch_interrupts();
     bench::add_throughput(app);
+    bench::add_softwrap(app);
     CLI11_PARSE(app, argc, argv);
     return bench::interrupted() ? 130 : 0;
 }

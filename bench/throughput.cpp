@@ -94,7 +94,7 @@ void run(const Options& options) {
     for (const std::uint32_t n_tokens : options.tokens) {
         if (n_tokens == 0) fail("--tokens: a record needs tokens");
     }
-    const Cpus cpus = Cpus::choose(options.common.cpus);
+    const Cpus cpus = options.common.choose_cpus();
     std::vector<Row> rows;
     {
         Progress progress(options.tokens.size() * 2 * options.common.repeat);

@@ -1,6 +1,7 @@
 #include "workload.hpp"
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <memory>
@@ -74,9 +75,14 @@ Measured measure(const Transport& transport, const Plan& plan, const Cpus& cpus)
     Board& board = *memory.at<Board>();
     Measured measured;
     measured.line_ns = line_ns(cpus);
-    const std::string problem = run_pair(
-        cpus, board, [&](Board& shared) { transport.produce(shared, plan); },
-        [&](Board& shared) { transport.consume(shared, plan); });
+    const auto named = [&](const char* side, const auto& work) {
+        return [&, side](Board& shared) {
+            prctl(PR_SET_NAME, (transport.name.substr(0, 10) + side).c_str());  // for top and perf
+            work(shared, plan);
+        };
+    };
+    const std::string problem =
+        run_pair(cpus, board, named("-prod", transport.produce), named("-cons", transport.consume));
     if (problem == "interrupted") return measured;
     if (!problem.empty()) fail(fmt::format("{}: {}", transport.name, problem));
     const double tokens = static_cast<double>(plan.records) * plan.n_tokens;
