@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
     bench::catch_interrupts();
     bench::add_throughput(app);
     bench::add_softwrap(app);
+    bench::add_latency(app);
     CLI11_PARSE(app, argc, argv);
     return bench::interrupted() ? 130 : 0;
 }
