@@ -44,7 +44,8 @@ std::string_view name(Errc code) {
 
 std::string Error::to_string() const {
     if (system_errno == 0) return fmt::format("{}: {}", name(code), message);
-    return fmt::format("{}: {} ({})", name(code), message, std::generic_category().message(system_errno));
+    return fmt::format("{}: {} ({})", name(code), message,
+                       std::generic_category().message(system_errno));
 }
 
 void assertion_failed(const char* file, int line, const char* what, std::string_view values) {
