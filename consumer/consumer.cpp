@@ -1,96 +1,24 @@
 #include "rollring/consumer.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <deque>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "consumer_impl.hpp"
 #include "fault_point.hpp"
-#include "journal.hpp"
-#include "lane_feed.hpp"
-#include "liveness.hpp"
-#include "ring_map.hpp"
 
 namespace rollring {
 namespace {
 
-constexpr std::uint64_t turn_bytes = 64 << 10;     // what a lane may deliver before the next one
 constexpr std::int64_t look_busy_ns = 50'000'000;  // between looks for deaths under traffic
 constexpr std::int64_t look_idle_ns = 1'000'000;   // and when nothing arrives
-constexpr std::int64_t look_everywhere_ns = 1'000'000'000;
 constexpr std::uint32_t polls_per_clock = 256;
 constexpr int torn_max = 64;  // in one poll: a producer of rubbish must not keep us from the others
-constexpr std::size_t events_max = 1024;
 
 }  // namespace
-
-std::string_view name(Event::Kind kind) {
-    switch (kind) {
-        case Event::Kind::producer_joined:
-            return "producer_joined";
-        case Event::Kind::producer_closed:
-            return "producer_closed";
-        case Event::Kind::producer_lost:
-            return "producer_lost";
-        case Event::Kind::quarantined:
-            return "quarantined";
-        case Event::Kind::torn:
-            return "torn";
-        case Event::Kind::lane_failed:
-            return "lane_failed";
-    }
-    return "unknown";
-}
-
-struct Consumer::Impl {
-    RingMap map;
-    ConsumerOptions options;
-    LifeLock life;
-    Mapping all;           // the whole ring, read-only
-    Mapping reader_pages;  // ours to write
-    std::uint64_t generation = fork_generation();
-    std::vector<std::optional<LaneFeed>> feeds;  // by lane; stays for records still held
-    std::vector<bool> refused;                   // lanes whose failure to open has been told
-    std::vector<std::uint32_t> active;           // lanes to poll
-    std::size_t turn = 0;
-    std::uint64_t turn_left = turn_bytes;
-    std::uint32_t arrivals_seen = 0;
-    std::uint32_t polls = 0;
-    std::int64_t looked_ns = 0;
-    std::int64_t looked_everywhere_ns = 0;
-    std::deque<Event> events;
-    ConsumerStats stats{};
-    ConsumerStats before{};  // counters in the segment when we came
-    std::uint64_t quarantines = 0;
-
-    Impl(RingMap ring, const ConsumerOptions& given, LifeLock lock, Mapping everything, Mapping own)
-        : map(std::move(ring)),
-          options(given),
-          life(std::move(lock)),
-          all(std::move(everything)),
-          reader_pages(std::move(own)),
-          feeds(map.geometry().lane_count),
-          refused(map.geometry().lane_count) {}
-
-    [[nodiscard]] ReaderControl& control() const { return reader_pages.at<ReaderControl>(0); }
-    [[nodiscard]] bool usable() const { return generation == fork_generation(); }
-    [[nodiscard]] Journal<NativePlatform> journal() const;
-
-    Result<void> start();
-    Result<void> recover();
-    void look_around();
-    Result<void> open_lane(std::uint32_t lane);
-    void retire_ended();
-    void tell(Event event);
-    Poll poll(Record& record);
-    void count(const Record& record);
-    [[nodiscard]] ConsumerStats totals() const;
-};
 
 Journal<NativePlatform> Consumer::Impl::journal() const {
     const Geometry& geometry = map.geometry();
@@ -134,103 +62,6 @@ Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& op
                                        std::move(*own));
     if (auto started = impl->start(); !started) return std::unexpected(started.error());
     return Consumer(std::move(impl));
-}
-
-Result<void> Consumer::Impl::start() {
-    FAULT_POINT("seat.after_lock");
-    ReaderControl& own = control();
-    if (std::thread::hardware_concurrency() < 2) options.spin_us = 0;
-    before = totals();
-    poke(own.pid, static_cast<std::uint32_t>(getpid()));
-    poke(own.attached_ns, monotonic_ns());
-    publish(own.epoch, peek(own.epoch) + 1);
-    return recover();
-}
-
-// Takes over every lane that holds something or has a producer, then replays the journal.
-Result<void> Consumer::Impl::recover() {
-    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
-        const ReaderEntry& entry = map.entry(lane);
-        const bool holds = observe(map.owner(lane).tail) != observe(entry.head);
-        const std::uint32_t epoch = observe(map.owner(lane).epoch);
-        const bool taken = epoch != observe(entry.retired_epoch);
-        // Given up as damaged by a predecessor: the next producer starts at the head.
-        const bool given_up = !taken && observe(entry.restart_epoch) == epoch;
-        if ((!holds && !taken) || given_up) continue;
-        if (auto opened = open_lane(lane); !opened) return opened;
-    }
-    FAULT_POINT("recover.before_journal");
-    journal().recover([&](const JournalEntry& entry) {
-        if (entry.lane >= feeds.size() || !feeds[entry.lane]) return;
-        const Span span{entry.position, std::uint64_t{entry.lines} * line_bytes};
-        if (span.position + span.bytes > feeds[entry.lane]->tail_bound()) return;
-        FAULT_POINT("recover.while_marking");
-        feeds[entry.lane]->mark(span);
-    });
-    FAULT_POINT("recover.after_journal");
-    return {};
-}
-
-Result<void> Consumer::Impl::open_lane(std::uint32_t lane) {
-    auto feed = LaneFeed::open(map, all, reader_pages, lane);
-    if (!feed) return std::unexpected(feed.error());
-    feeds[lane].emplace(std::move(*feed));
-    active.push_back(lane);
-    ring_bell(map.lane_bell(lane));  // recovery may have moved its head
-    if (feeds[lane]->active()) tell(feeds[lane]->event(Event::Kind::producer_joined));
-    return {};
-}
-
-void Consumer::Impl::tell(Event event) {
-    if (events.size() == events_max) {
-        events.pop_front();
-        stats.events_missed++;
-    }
-    if (event.kind == Event::Kind::producer_joined) stats.producers_joined++;
-    events.push_back(std::move(event));
-}
-
-// New producers and dead ones. A few hundred ns per active lane.
-void Consumer::Impl::look_around() {
-    looked_ns = monotonic_ns();
-    const std::uint32_t arrivals = map.consumer_bell().arrivals.load();
-    // A producer may die between taking a lane and saying so: look without being asked, too.
-    const bool look_everywhere =
-        arrivals != arrivals_seen || looked_ns - looked_everywhere_ns > look_everywhere_ns;
-    if (look_everywhere) looked_everywhere_ns = looked_ns;
-    arrivals_seen = arrivals;
-    retire_ended();
-    for (std::uint32_t lane = 0; look_everywhere && lane < feeds.size(); lane++) {
-        if (observe(map.owner(lane).epoch) == observe(map.entry(lane).retired_epoch)) continue;
-        if (!feeds[lane]) {
-            // Tried again with the next look; told once.
-            if (auto opened = open_lane(lane); !opened && !refused[lane]) {
-                refused[lane] = true;
-                tell({Event::Kind::lane_failed,
-                      lane,
-                      observe(map.owner(lane).epoch),
-                      {},
-                      0,
-                      opened.error().to_string()});
-            }
-        } else if (!feeds[lane]->active()) {
-            feeds[lane]->begin_epoch();
-            if (std::ranges::find(active, lane) == active.end()) active.push_back(lane);
-            tell(feeds[lane]->event(Event::Kind::producer_joined));
-        }
-    }
-}
-
-void Consumer::Impl::retire_ended() {
-    static_cast<void>(std::erase_if(active, [&](std::uint32_t lane) {
-        LaneFeed& feed = *feeds[lane];
-        // Death first, then the tail: what it committed before it died is still to come.
-        if (!feed.active()) return feed.drained();
-        if (!feed.ended(map) || !feed.drained()) return false;
-        tell(feed.retire(map));
-        return true;
-    }));
-    if (turn >= active.size()) turn = 0;
 }
 
 Poll Consumer::Impl::poll(Record& record) {
@@ -278,22 +109,6 @@ void Consumer::Impl::count(const Record& record) {
     stats.tokens += record.view.n_tokens();
     stats.bytes += record.ref.bytes();
     stats.redelivered += record.redelivered ? 1 : 0;
-}
-
-// The counters in the segment, of all consumers so far.
-ConsumerStats Consumer::Impl::totals() const {
-    ConsumerStats sum{};
-    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
-        const ReaderEntry& entry = map.entry(lane);
-        sum.released += peek(entry.released);
-        sum.lost += peek(entry.lost);
-        sum.duplicates += peek(entry.duplicates);
-        sum.torn += peek(entry.torn);
-        sum.producers_lost += peek(entry.producers_lost);
-        sum.producers_closed += peek(entry.producers_closed);
-        sum.dropped_bytes += peek(entry.dropped_bytes);
-    }
-    return sum;
 }
 
 Consumer::Consumer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

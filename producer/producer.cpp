@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <ctime>
-#include <optional>
 #include <thread>
 #include <utility>
 
 #include "fault_point.hpp"
-#include "liveness.hpp"
+#include "producer_impl.hpp"
 #include "record_bytes.hpp"
-#include "ring_map.hpp"
 
 namespace rollring {
 
@@ -30,47 +27,6 @@ std::string_view name(Push push) {
     }
     return "unknown";
 }
-
-struct Producer::Impl {
-    RingMap map;
-    ProducerOptions options;
-    std::uint32_t lane;
-    LifeLock life;
-    Mapping owner_page;
-    Mapping data;
-    std::optional<NativeWriter> writer;
-    std::uint64_t generation = fork_generation();
-    std::uint32_t epoch = 0;
-    std::uint64_t sequence = 0;
-    std::int64_t batch_ns = 0;  // when the pending batch began, to within a kernel tick
-    timespec tick{};            // of that reading
-    ProducerStats stats{};
-    ProducerStats published{};
-    std::string problem;
-    bool open = true;
-    LapCounters laps_before{};
-
-    Impl(RingMap ring, ProducerOptions given, std::uint32_t index, LifeLock lock, Mapping page,
-         Mapping bytes)
-        : map(std::move(ring)),
-          options(std::move(given)),
-          lane(index),
-          life(std::move(lock)),
-          owner_page(std::move(page)),
-          data(std::move(bytes)) {}
-
-    [[nodiscard]] LaneOwner& owner() const { return owner_page.at<LaneOwner>(0); }
-    [[nodiscard]] bool usable() const { return open && generation == fork_generation(); }
-
-    void start();
-    Push room(std::uint64_t bytes, Deadline deadline);
-    Push wait_for_room(std::uint64_t bytes, Deadline deadline);
-    Push refuse(Push push, std::string why);
-    Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload);
-    void commit(std::span<std::byte> payload, std::uint64_t record_bytes);
-    void stamp_batch();
-    void publish();
-};
 
 namespace {
 
@@ -369,51 +325,6 @@ ProducerStats Producer::stats() const {
     stats.laps_full = laps.full;
     stats.jumps = laps.jumps;
     return stats;
-}
-
-Reservation::Reservation(Reservation&& other) noexcept
-    : producer_(std::exchange(other.producer_, nullptr)),
-      payload_(std::exchange(other.payload_, {})) {}
-
-Reservation& Reservation::operator=(Reservation&& other) noexcept {
-    std::swap(producer_, other.producer_);
-    std::swap(payload_, other.payload_);
-    return *this;
-}
-
-Reservation::~Reservation() {
-    if (producer_ == nullptr || !producer_->impl_->usable()) return;
-    producer_->impl_->writer->abandon();
-    add(producer_->impl_->owner().abandoned, std::uint64_t{1});
-}
-
-std::span<std::byte> Reservation::bytes(std::uint16_t column, DType dtype) const {
-    return column_bytes(payload_, column, dtype);
-}
-
-void Reservation::shrink(std::uint32_t n_tokens) {
-    payload_ = payload_.first(shrink_record(payload_, n_tokens, producer_->schema()));
-}
-
-TrajectoryView Reservation::view() const {
-    TrajectoryView view;
-    seal_record(payload_);
-    static_cast<void>(view.parse(payload_, producer_->schema()));
-    return view;
-}
-
-void Reservation::commit() {
-    Producer* const producer = producer_;
-    commit_later();
-    producer->flush();
-}
-
-void Reservation::commit_later() {
-    ROLLRING_ASSERT(producer_ != nullptr, "a reservation is committed once");
-    Producer::Impl& impl = *std::exchange(producer_, nullptr)->impl_;
-    if (!impl.usable()) return;
-    impl.stats.tokens += column_bytes(payload_, 0, dtype_i32).size() / sizeof(std::int32_t);
-    impl.commit(payload_, payload_.size());
 }
 
 }  // namespace rollring

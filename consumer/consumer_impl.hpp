@@ -1,0 +1,64 @@
+#pragma once
+// What a Consumer is made of: watch.cpp looks after producers, consumer.cpp delivers and releases.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "journal.hpp"
+#include "lane_feed.hpp"
+#include "liveness.hpp"
+#include "ring_map.hpp"
+#include "rollring/consumer.hpp"
+
+namespace rollring {
+
+inline constexpr std::uint64_t turn_bytes = 64 << 10;  // what a lane may deliver before the next
+
+struct Consumer::Impl {
+    RingMap map;
+    ConsumerOptions options;
+    LifeLock life;
+    Mapping all;           // the whole ring, read-only
+    Mapping reader_pages;  // ours to write
+    std::uint64_t generation = fork_generation();
+    std::vector<std::optional<LaneFeed>> feeds;  // by lane; stays for records still held
+    std::vector<bool> refused;                   // lanes whose failure to open has been told
+    std::vector<std::uint32_t> active;           // lanes to poll
+    std::size_t turn = 0;
+    std::uint64_t turn_left = turn_bytes;
+    std::uint32_t arrivals_seen = 0;
+    std::uint32_t polls = 0;
+    std::int64_t looked_ns = 0;
+    std::int64_t looked_everywhere_ns = 0;
+    std::deque<Event> events;
+    ConsumerStats stats{};
+    ConsumerStats before{};  // counters in the segment when we came
+    std::uint64_t quarantines = 0;
+
+    Impl(RingMap ring, const ConsumerOptions& given, LifeLock lock, Mapping everything, Mapping own)
+        : map(std::move(ring)),
+          options(given),
+          life(std::move(lock)),
+          all(std::move(everything)),
+          reader_pages(std::move(own)),
+          feeds(map.geometry().lane_count),
+          refused(map.geometry().lane_count) {}
+
+    [[nodiscard]] ReaderControl& control() const { return reader_pages.at<ReaderControl>(0); }
+    [[nodiscard]] bool usable() const { return generation == fork_generation(); }
+    [[nodiscard]] Journal<NativePlatform> journal() const;
+
+    Result<void> start();
+    Result<void> recover();
+    void look_around();
+    Result<void> open_lane(std::uint32_t lane);
+    void retire_ended();
+    void tell(Event event);
+    Poll poll(Record& record);
+    void count(const Record& record);
+    [[nodiscard]] ConsumerStats totals() const;
+};
+
+}  // namespace rollring

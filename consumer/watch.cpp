@@ -1,0 +1,151 @@
+// The consumer's look at its producers: who came, who is gone, what a predecessor left.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "consumer_impl.hpp"
+#include "fault_point.hpp"
+
+namespace rollring {
+namespace {
+
+constexpr std::int64_t look_everywhere_ns = 1'000'000'000;
+constexpr std::size_t events_max = 1024;
+
+}  // namespace
+
+std::string_view name(Event::Kind kind) {
+    switch (kind) {
+        case Event::Kind::producer_joined:
+            return "producer_joined";
+        case Event::Kind::producer_closed:
+            return "producer_closed";
+        case Event::Kind::producer_lost:
+            return "producer_lost";
+        case Event::Kind::quarantined:
+            return "quarantined";
+        case Event::Kind::torn:
+            return "torn";
+        case Event::Kind::lane_failed:
+            return "lane_failed";
+    }
+    return "unknown";
+}
+
+Result<void> Consumer::Impl::start() {
+    FAULT_POINT("seat.after_lock");
+    ReaderControl& own = control();
+    if (std::thread::hardware_concurrency() < 2) options.spin_us = 0;
+    before = totals();
+    poke(own.pid, static_cast<std::uint32_t>(getpid()));
+    poke(own.attached_ns, monotonic_ns());
+    publish(own.epoch, peek(own.epoch) + 1);
+    return recover();
+}
+
+// Takes over every lane that holds something or has a producer, then replays the journal.
+Result<void> Consumer::Impl::recover() {
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        const ReaderEntry& entry = map.entry(lane);
+        const bool holds = observe(map.owner(lane).tail) != observe(entry.head);
+        const std::uint32_t epoch = observe(map.owner(lane).epoch);
+        const bool taken = epoch != observe(entry.retired_epoch);
+        // Given up as damaged by a predecessor: the next producer starts at the head.
+        const bool given_up = !taken && observe(entry.restart_epoch) == epoch;
+        if ((!holds && !taken) || given_up) continue;
+        if (auto opened = open_lane(lane); !opened) return opened;
+    }
+    FAULT_POINT("recover.before_journal");
+    journal().recover([&](const JournalEntry& entry) {
+        if (entry.lane >= feeds.size() || !feeds[entry.lane]) return;
+        const Span span{entry.position, std::uint64_t{entry.lines} * line_bytes};
+        if (span.position + span.bytes > feeds[entry.lane]->tail_bound()) return;
+        FAULT_POINT("recover.while_marking");
+        feeds[entry.lane]->mark(span);
+    });
+    FAULT_POINT("recover.after_journal");
+    return {};
+}
+
+Result<void> Consumer::Impl::open_lane(std::uint32_t lane) {
+    auto feed = LaneFeed::open(map, all, reader_pages, lane);
+    if (!feed) return std::unexpected(feed.error());
+    feeds[lane].emplace(std::move(*feed));
+    active.push_back(lane);
+    ring_bell(map.lane_bell(lane));  // recovery may have moved its head
+    if (feeds[lane]->active()) tell(feeds[lane]->event(Event::Kind::producer_joined));
+    return {};
+}
+
+void Consumer::Impl::tell(Event event) {
+    if (events.size() == events_max) {
+        events.pop_front();
+        stats.events_missed++;
+    }
+    if (event.kind == Event::Kind::producer_joined) stats.producers_joined++;
+    events.push_back(std::move(event));
+}
+
+// New producers and dead ones. A few hundred ns per active lane.
+void Consumer::Impl::look_around() {
+    looked_ns = monotonic_ns();
+    const std::uint32_t arrivals = map.consumer_bell().arrivals.load();
+    // A producer may die between taking a lane and saying so: look without being asked, too.
+    const bool look_everywhere =
+        arrivals != arrivals_seen || looked_ns - looked_everywhere_ns > look_everywhere_ns;
+    if (look_everywhere) looked_everywhere_ns = looked_ns;
+    arrivals_seen = arrivals;
+    retire_ended();
+    for (std::uint32_t lane = 0; look_everywhere && lane < feeds.size(); lane++) {
+        if (observe(map.owner(lane).epoch) == observe(map.entry(lane).retired_epoch)) continue;
+        if (!feeds[lane]) {
+            // Tried again with the next look; told once.
+            if (auto opened = open_lane(lane); !opened && !refused[lane]) {
+                refused[lane] = true;
+                tell({Event::Kind::lane_failed,
+                      lane,
+                      observe(map.owner(lane).epoch),
+                      {},
+                      0,
+                      opened.error().to_string()});
+            }
+        } else if (!feeds[lane]->active()) {
+            feeds[lane]->begin_epoch();
+            if (std::ranges::find(active, lane) == active.end()) active.push_back(lane);
+            tell(feeds[lane]->event(Event::Kind::producer_joined));
+        }
+    }
+}
+
+void Consumer::Impl::retire_ended() {
+    static_cast<void>(std::erase_if(active, [&](std::uint32_t lane) {
+        LaneFeed& feed = *feeds[lane];
+        // Death first, then the tail: what it committed before it died is still to come.
+        if (!feed.active()) return feed.drained();
+        if (!feed.ended(map) || !feed.drained()) return false;
+        tell(feed.retire(map));
+        return true;
+    }));
+    if (turn >= active.size()) turn = 0;
+}
+
+// The counters in the segment, of all consumers so far.
+ConsumerStats Consumer::Impl::totals() const {
+    ConsumerStats sum{};
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        const ReaderEntry& entry = map.entry(lane);
+        sum.released += peek(entry.released);
+        sum.lost += peek(entry.lost);
+        sum.duplicates += peek(entry.duplicates);
+        sum.torn += peek(entry.torn);
+        sum.producers_lost += peek(entry.producers_lost);
+        sum.producers_closed += peek(entry.producers_closed);
+        sum.dropped_bytes += peek(entry.dropped_bytes);
+    }
+    return sum;
+}
+
+}  // namespace rollring

@@ -1,0 +1,56 @@
+#pragma once
+// What a Producer is made of.
+
+#include <cstdint>
+#include <ctime>
+#include <optional>
+#include <string>
+
+#include "liveness.hpp"
+#include "ring_map.hpp"
+#include "rollring/producer.hpp"
+
+namespace rollring {
+
+struct Producer::Impl {
+    RingMap map;
+    ProducerOptions options;
+    std::uint32_t lane;
+    LifeLock life;
+    Mapping owner_page;
+    Mapping data;
+    std::optional<NativeWriter> writer;
+    std::uint64_t generation = fork_generation();
+    std::uint32_t epoch = 0;
+    std::uint64_t sequence = 0;
+    std::int64_t batch_ns = 0;  // when the pending batch began, to within a kernel tick
+    timespec tick{};            // of that reading
+    ProducerStats stats{};
+    ProducerStats published{};
+    std::string problem;
+    bool open = true;
+    LapCounters laps_before{};
+
+    Impl(RingMap ring, ProducerOptions given, std::uint32_t index, LifeLock lock, Mapping page,
+         Mapping bytes)
+        : map(std::move(ring)),
+          options(std::move(given)),
+          lane(index),
+          life(std::move(lock)),
+          owner_page(std::move(page)),
+          data(std::move(bytes)) {}
+
+    [[nodiscard]] LaneOwner& owner() const { return owner_page.at<LaneOwner>(0); }
+    [[nodiscard]] bool usable() const { return open && generation == fork_generation(); }
+
+    void start();
+    Push room(std::uint64_t bytes, Deadline deadline);
+    Push wait_for_room(std::uint64_t bytes, Deadline deadline);
+    Push refuse(Push push, std::string why);
+    Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload);
+    void commit(std::span<std::byte> payload, std::uint64_t record_bytes);
+    void stamp_batch();
+    void publish();
+};
+
+}  // namespace rollring
