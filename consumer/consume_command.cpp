@@ -336,7 +336,7 @@ Command add_consume(CLI::App& app) {
         ->capture_default_str();
     add_duration(sub, "--idle-timeout", options->idle_ms,
                  "End when nothing arrived for so long; 0: never")
-        ->default_str("60s");
+        ->default_str("10s");
     add_duration(sub, "--attach-timeout", options->attach_ms,
                  "How long to wait for the ring, and for its consumer seat to be free")
         ->default_str("30s");
