@@ -1,0 +1,30 @@
+#!/bin/sh
+# Fills .carry/ with the headers that a bare machine lacks, from /usr/include of this one, so that
+# bench/device.sh can build there without network.
+set -eu
+cd "$(dirname "$0")/.."
+rm -rf .carry
+mkdir -p .carry/include .carry/pkgconfig
+for name in fmt CLI nlohmann xxhash.h xxh3.h doctest; do
+    cp -rL "/usr/include/$name" .carry/include/
+done
+# Answers for Meson's dependency(): a pkg-config that knows these four, wherever it lands.
+cat >.carry/pkgconfig/pkg-config <<'EOF'
+#!/bin/sh
+here=$(cd "$(dirname "$0")/.." && pwd)
+for name; do :; done
+case "$name" in
+    fmt) version=9.1.0 flags=-DFMT_HEADER_ONLY ;;
+    CLI11) version=2.1.2 flags= ;;
+    nlohmann_json) version=3.11.2 flags= ;;
+    libxxhash) version=0.8.1 flags= ;;
+    --version) echo 0.29.2; exit 0 ;;
+    *) exit 1 ;;
+esac
+case "$*" in
+    *--modversion*) echo "$version" ;;
+    *--cflags*) echo "-I$here/include $flags" ;;
+esac
+EOF
+chmod +x .carry/pkgconfig/pkg-config
+du -sh .carry
