@@ -1,0 +1,153 @@
+// Who is alive: forks, zombies, descriptors that were passed on.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "../test_ring.hpp"
+#include "in_child.hpp"
+#include "liveness.hpp"
+#include "segment.hpp"
+
+using namespace rollring;
+using rollring::test::end_of;
+using rollring::test::in_child;
+using rollring::test::patience;
+using rollring::test::start_child;
+using rollring::test::TestRing;
+
+namespace {
+
+const std::vector<std::int32_t> tokens{1, 2, 3};
+
+Draft draft() {
+    Draft made("prompt");
+    made.set(Std::token_ids, tokens);
+    return made;
+}
+
+// Polls until something happened to a producer that had joined.
+Event next_end(Consumer& consumer) {
+    const Deadline deadline = patience();
+    Event event{};
+    Record record;
+    while (!deadline.passed()) {
+        if (consumer.wait(record, Deadline::after_ms(1)) == Poll::record) {
+            consumer.release(record.ref);
+        }
+        while (consumer.next_event(event)) {
+            if (event.kind != Event::Kind::producer_joined) return event;
+        }
+    }
+    FAIL("nothing was told");
+    return event;
+}
+
+struct Pipe {
+    int ends[2]{};
+    Pipe() { REQUIRE(pipe(ends) == 0); }
+    ~Pipe() {
+        close(ends[0]);
+        close(ends[1]);
+    }
+    void say() const { static_cast<void>(!write(ends[1], "x", 1)); }
+    void hear() const {
+        char byte;
+        static_cast<void>(!read(ends[0], &byte, 1));
+    }
+};
+
+}  // namespace
+
+TEST_CASE("life: what a forked child inherits is inert") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
+    auto producer = ring.producer();
+    auto consumer = ring.consumer();
+    REQUIRE(producer.push(draft(), patience()) == Push::ok);
+    const int status = in_child([&] {
+        Record record;
+        if (producer.push(draft(), Deadline::now()) != Push::closed) return 1;
+        if (consumer.poll(record) != Poll::closed) return 2;
+        producer.flush();
+        producer.close();
+        return 0;
+    });
+    CHECK(status == 0);
+    REQUIRE(producer.push(draft(), patience()) == Push::ok);
+    Record record;
+    for (std::uint64_t i = 0; i < 2; i++) {
+        REQUIRE(consumer.wait(record, patience()) == Poll::record);
+        CHECK(record.sequence == i);
+        consumer.release(record.ref);
+    }
+    CHECK(stat_ring(ring.name())->lanes[0].state == "active");
+}
+
+TEST_CASE("life: a producer is dead though a child that it forked lives") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
+    auto consumer = ring.consumer();
+    const Pipe ready;
+    const Pipe go;
+    const pid_t parent = start_child([&] {
+        auto producer = ring.producer({.name = "parent"});
+        if (producer.push(draft(), patience()) != Push::ok) return 1;
+        if (fork() == 0) {
+            close(go.ends[1]);
+            ready.say();
+            go.hear();  // until the test closes its end
+            _exit(0);
+        }
+        ready.hear();
+        ready.say();
+        raise(SIGKILL);
+        return 1;
+    });
+    CHECK(end_of(parent) == 128 + SIGKILL);
+    const Event event = next_end(consumer);
+    CHECK(event.kind == Event::Kind::producer_lost);
+    CHECK(event.producer == "parent");
+    CHECK(event.records == 1);
+    go.say();  // the grandchild was alive all the time
+}
+
+TEST_CASE("life: a zombie is dead, a consumer's seat too") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
+    const pid_t pid = start_child([&] {
+        auto producer = ring.producer({.name = "zombie"});
+        auto consumer = ring.consumer();
+        if (producer.push(draft(), patience()) != Push::ok) return 1;
+        raise(SIGKILL);
+        return 1;
+    });
+    siginfo_t info{};
+    REQUIRE(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);
+    auto consumer = ring.consumer();  // nobody has collected it
+    const Event event = next_end(consumer);
+    CHECK(event.kind == Event::Kind::producer_lost);
+    CHECK(event.producer == "zombie");
+    CHECK(event.records == 1);
+    CHECK(end_of(pid) == 128 + SIGKILL);
+}
+
+TEST_CASE("life: a descriptor that was passed on does not share its sender's life") {
+    const TestRing ring;
+    const auto segment = Segment::attach(ring.name(), patience());
+    REQUIRE(segment.has_value());
+    const Pipe ready;
+    // The child has the very same open file as we have.
+    const pid_t pid = start_child([&] {
+        const auto lock = LifeLock::take(segment->fd(), LifeByte::lane(3));
+        if (!lock || !lock->has_value()) return 1;
+        ready.say();
+        pause();
+        return 1;
+    });
+    ready.hear();
+    CHECK(alive(segment->fd(), LifeByte::lane(3)));
+    CHECK_FALSE(alive(segment->fd(), LifeByte::lane(4)));
+    const auto second = LifeLock::take(segment->fd(), LifeByte::lane(3));
+    REQUIRE(second.has_value());
+    CHECK_FALSE(second->has_value());
+    kill(pid, SIGKILL);
+    CHECK(end_of(pid) == 128 + SIGKILL);
+    CHECK_FALSE(alive(segment->fd(), LifeByte::lane(3)));
+}
