@@ -158,6 +158,7 @@ Event LaneFeed::retire(const RingMap& map) {
         FAULT_POINT("retire.after_restart");
         publish(entry_->quarantine, static_cast<std::uint32_t>(Quarantine::none));
         quarantined_ = false;
+        last_epoch_ = 0;  // it may have claimed one that never was; no old frame is left to compare
     }
     add(normal ? entry_->producers_closed : entry_->producers_lost, std::uint64_t{1});
     if (normal && reader_.held_bytes() == 0) {

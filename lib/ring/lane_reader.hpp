@@ -239,7 +239,10 @@ class LaneReader {
     }
 
     bool remember_skip(Span span) {
-        if (skip_count_ == skips_.size()) return false;
+        if (skip_count_ == skips_.size()) {
+            read_ = span.position;  // not passed, so not held either
+            return false;
+        }
         skips_[skip_count_++] = span;
         return true;
     }
