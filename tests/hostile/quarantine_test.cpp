@@ -124,8 +124,10 @@ class Trial {
         bad_->close();
         good_lane_delivers();
         consumer_->release(first_);  // what is held of a damaged lane stays readable until then
-        // The lane comes back, for this consumer and for the next producers.
-        next_producer_delivers();
+        next_producer_delivers();    // the lane comes back
+        if (std::string(damage_.what) == "a frame without magic") {
+            CHECK(consumer_->stats().dropped_bytes == 1024);
+        }
         next_producer_delivers();
         consumer_.reset();
         consumer_.emplace(ring_.consumer());
