@@ -28,7 +28,10 @@ namespace {
 // unlink the name. True when the name is free again, or when the caller should look once more.
 Result<bool> clear_leftover(const std::string& object) {
     auto old = open_object(object);
-    if (!old) return true;  // gone meanwhile
+    if (!old) {
+        if (old.error().code == Errc::not_found) return true;  // gone meanwhile
+        return std::unexpected(old.error());
+    }
     const int fd = old->get_mapping_handle().handle;
     if (auto owner = check_owner(fd, object); !owner) return std::unexpected(owner.error());
     HeaderImage image;
