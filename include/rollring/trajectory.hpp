@@ -4,7 +4,7 @@
 //   Draft           what a producer hands over: header fields and spans over its own memory
 //   TrajectoryView  what a consumer reads: the same, over shared memory, nothing copied
 //
-// In memory a record is a 256-byte header, a directory of its columns, then the columns, each
+// In memory a record is a 192-byte header, a directory of its columns, then the columns, each
 // 64-byte aligned. Little endian. Everything a view returns was checked against the record's
 // bounds; the payload itself may still be changed by a broken producer while you read it, so check
 // token ids at use, or use a checksum.
@@ -219,6 +219,8 @@ class Encoder {
     Checksum checksum_;
     std::string_view problem_;
     std::uint64_t bytes_ = 0;
+    std::uint32_t n_tokens_ = 0;
+    std::array<std::uint64_t, 32> column_bytes_;  // as many as the draft has columns
 };
 
 }  // namespace rollring

@@ -24,11 +24,12 @@ Encoder::Encoder(const Draft& draft, const Schema& schema, Checksum checksum)
 }
 
 std::string_view Encoder::lay_out(const Schema& schema) {
-    const std::uint32_t n_tokens = draft_->n_tokens();
+    const std::uint32_t n_tokens = n_tokens_ = draft_->n_tokens();
     bytes_ = directory_end(draft_->columns().size());
     if (draft_->meta.n_prompt > n_tokens) return "n_prompt is greater than n_tokens";
     if (draft_->instance_id().empty()) return "instance_id is empty";
     std::uint32_t seen = 0;
+    std::size_t columns = 0;
     for (const auto& column : draft_->columns()) {
         if (column.column >= schema.columns().size()) return "a column is not in the ring's schema";
         const ColumnShape shape{column.dtype, column.dims, column.shape};
@@ -36,6 +37,7 @@ std::string_view Encoder::lay_out(const Schema& schema) {
         if (!problem.empty()) return problem;
         const std::uint64_t bytes = bytes_of(shape).value_or(lane_bytes_max + 1);
         if (bytes > lane_bytes_max) return "a column has more bytes than a lane can hold";
+        column_bytes_[columns++] = bytes;
         bytes_ += round_up(bytes, line_bytes);
         seen |= std::uint32_t{1} << column.column;
     }
@@ -68,7 +70,7 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
                    (meta.last_segment ? flag_last_segment : 0U) |
                    (meta.source_id ? flag_source_set : 0U);
     header.source_id = meta.source_id.value_or(0);
-    header.n_tokens = draft_->n_tokens();
+    header.n_tokens = n_tokens_;
     header.n_prompt = meta.n_prompt;
     const bool unversioned = meta.policy_version_min < 0 && meta.policy_version_max < 0;
     header.policy_version_min = unversioned ? policy_version : meta.policy_version_min;
@@ -87,14 +89,13 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
     std::uint64_t offset = directory_end(draft_->columns().size());
     std::byte* const unused = reinterpret_cast<std::byte*>(entry + draft_->columns().size());
     std::memset(unused, 0, static_cast<std::size_t>(to.data() + offset - unused));
+    std::size_t i = 0;
     for (const DraftColumn& column : draft_->columns()) {
-        const std::uint64_t bytes = *bytes_of({column.dtype, column.dims, column.shape});
+        const std::uint64_t bytes = column_bytes_[i++];
         entry->column = column.column;
-        entry->dtype_code = column.dtype.code;
+        entry->code_and_dims = static_cast<std::uint8_t>(column.dtype.code | column.dims << 4);
         entry->dtype_bits = column.dtype.bits;
-        entry->dims = column.dims;
-        std::ranges::fill(entry->reserved, std::uint8_t{0});
-        entry->offset = offset;
+        entry->offset_lines = static_cast<std::uint32_t>(offset / line_bytes);
         entry->bytes = bytes;
         std::ranges::copy(column.shape, entry->shape);
         entry++;

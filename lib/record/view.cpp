@@ -69,15 +69,15 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
         if (entry.column >= schema.columns().size()) return "record: unknown column";
         if ((seen >> entry.column & 1) != 0) return "record: a column comes twice";
         seen |= 1U << entry.column;
-        const ColumnShape shape{{entry.dtype_code, entry.dtype_bits},
-                                entry.dims,
+        const ColumnShape shape{{entry.dtype_code(), entry.dtype_bits},
+                                entry.dims(),
                                 {entry.shape[0], entry.shape[1], entry.shape[2], entry.shape[3]}};
         const auto problem = rollring::problem_of(shape, schema, entry.column, n_tokens_);
         if (!problem.empty()) return problem;
         if (bytes_of(shape) != entry.bytes)
             return "record: a column's bytes disagree with its shape";
-        if (entry.offset % line_bytes != 0 || entry.offset < columns_from ||
-            entry.offset > payload.size() || entry.bytes > payload.size() - entry.offset) {
+        if (entry.offset() < columns_from || entry.offset() > payload.size() ||
+            entry.bytes > payload.size() - entry.offset()) {
             return "record: a column leaves the record";
         }
         ColumnView& view = columns_[count_++];
@@ -85,7 +85,7 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
         view.dtype = shape.dtype;
         view.dims = shape.dims;
         view.shape = shape.shape;
-        view.data = payload.subspan(entry.offset, entry.bytes);
+        view.data = payload.subspan(entry.offset(), entry.bytes);
     }
     meta_ = meta_of(header);
     if (promises_tokens(meta_.status) && (schema.required() & ~seen) != 0) {

@@ -47,22 +47,25 @@ struct RecordHeader {
     std::uint16_t origin;
     std::uint8_t status;
     std::uint8_t checksum_kind;
-    std::uint8_t reserved[112];
+    std::uint8_t reserved[48];
 };
-static_assert(sizeof(RecordHeader) == 256);
+static_assert(sizeof(RecordHeader) == 192);
 static_assert(std::has_unique_object_representations_v<RecordHeader>);
 
+// Half a cache line: the directory of a plain record is two lines.
 struct ColumnEntry {
     std::uint16_t column;
-    std::uint8_t dtype_code;
+    std::uint8_t code_and_dims;  // DType code in the low half, dims in the high one
     std::uint8_t dtype_bits;
-    std::uint8_t dims;
-    std::uint8_t reserved[3];
-    std::uint64_t offset;  // from the start of the record
+    std::uint32_t offset_lines;  // from the start of the record, in units of 64 bytes
     std::uint64_t bytes;
     std::uint32_t shape[4];
+
+    [[nodiscard]] std::uint8_t dtype_code() const { return code_and_dims & 15; }
+    [[nodiscard]] std::uint8_t dims() const { return code_and_dims >> 4; }
+    [[nodiscard]] std::uint64_t offset() const { return offset_lines * line_bytes; }
 };
-static_assert(sizeof(ColumnEntry) == 40);
+static_assert(sizeof(ColumnEntry) == 32);
 static_assert(std::has_unique_object_representations_v<ColumnEntry>);
 
 }  // namespace rollring

@@ -131,8 +131,8 @@ TEST_CASE("ring: a record as large as the lane fits, a larger one is refused") {
     auto producer = ring.producer();
     auto consumer = ring.consumer();
     Record record;
-    // frame 64 + header 256 + directory of two columns 128 + instance_id 64
-    const std::size_t most = ((64 << 10) - 64 - 256 - 128 - 64) / 4;
+    // frame 64 + header 192 + directory of two columns 64 + instance_id 64
+    const std::size_t most = ((64 << 10) - 64 - 192 - 64 - 64) / 4;
     for (int i = 0; i < 3; i++) {
         REQUIRE(producer.push(draft_of(tokens_of(10, 0), 0), Deadline::now()) == Push::ok);
         REQUIRE(consumer.poll(record) == Poll::record);
