@@ -133,7 +133,7 @@ Poll Consumer::wait(Record& record, Deadline deadline) {
             for (int i = 0; i < 16; i++) spin_pause();
             continue;
         }
-        const std::uint32_t seen = core.prepare();
+        const std::uint32_t seen = impl_->barriers ? core.prepare_for_light() : core.prepare();
         got = impl_->poll(record);
         FAULT_POINT("wait.before_sleep");
         if (got == Poll::empty) futex_sleep(bell.sequence, seen, deadline);

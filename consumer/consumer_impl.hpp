@@ -26,6 +26,7 @@ struct Consumer::Impl {
     std::vector<std::optional<LaneFeed>> feeds;  // by lane; stays for records still held
     std::vector<bool> refused;                   // lanes whose failure to open has been told
     std::vector<std::uint32_t> active;           // lanes to poll
+    bool barriers = false;                       // producers may leave the fence to us
     std::size_t turn = 0;
     std::uint64_t turn_left = turn_bytes;
     std::uint32_t arrivals_seen = 0;

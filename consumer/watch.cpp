@@ -42,6 +42,8 @@ Result<void> Consumer::Impl::start() {
     before = totals();
     poke(own.pid, static_cast<std::uint32_t>(getpid()));
     poke(own.attached_ns, monotonic_ns());
+    barriers = can_make_barriers();
+    poke(own.barriers, barriers ? 1U : 0U);
     publish(own.epoch, peek(own.epoch) + 1);
     return recover();
 }

@@ -112,6 +112,7 @@ void Producer::Impl::start() {
     writer.emplace(own.tail, reader.head, NativePlatform::Frames{data.data()}, geometry.lane_bytes,
                    geometry.soft_bytes);
     if (std::thread::hardware_concurrency() < 2) options.spin_us = 0;
+    barriers = register_for_barriers();
     store_name(own, options.name.empty() ? program_invocation_short_name : options.name);
     poke(own.pid, static_cast<std::uint32_t>(getpid()));
     poke(own.attached_ns, monotonic_ns());
@@ -229,7 +230,8 @@ void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_b
 
 void Producer::Impl::publish() {
     FAULT_POINT("commit.before");
-    if (writer->publish()) {
+    const bool light = barriers && peek(map.control().barriers) != 0;
+    if (writer->publish(light ? Fence::light : Fence::full)) {
         FAULT_POINT("commit.after");
         ring_bell(map.consumer_bell());
         FAULT_POINT("wake.after");

@@ -29,6 +29,7 @@ struct Producer::Impl {
     ProducerStats published{};
     std::string problem;
     bool open = true;
+    bool barriers = false;  // the consumer can make a barrier in this process
     LapCounters laps_before{};
 
     Impl(RingMap ring, ProducerOptions given, std::uint32_t index, LifeLock lock, Mapping page,

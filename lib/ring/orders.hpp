@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "doorbell.hpp"
 #include "layout.hpp"
 
 namespace rollring {
@@ -18,6 +19,8 @@ struct Orders {
     // Dekker pair with bell_waiting: either the producer sees that the consumer waits, or the
     // consumer sees the tail. Also the release that makes the frame and payload visible.
     static constexpr auto publish_tail = std::memory_order_seq_cst;
+    // The same where the consumer makes a barrier in all producers before it sleeps (Fence::light).
+    static constexpr auto publish_tail_light = std::memory_order_release;
     static constexpr auto read_tail = std::memory_order_seq_cst;
     // The same the other way round: head frees memory, so it is a release of the consumer's reads.
     static constexpr auto publish_head = std::memory_order_seq_cst;
@@ -37,6 +40,7 @@ struct NativePlatform {
     using Atomic = std::atomic<T>;
     using Order = Orders;
     static constexpr std::uint64_t bits_per_word = 64;
+    static void process_barrier() { rollring::process_barrier(); }
 
     // Frames lie in the lane's data; a read copies the 64 bytes once and no more (DESIGN P7).
     struct Frames {

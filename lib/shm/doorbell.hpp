@@ -30,6 +30,14 @@ class BellCore {
         waiting_->store(1, Order::bell_waiting);
         return seen;
     }
+    // The same for ringers that publish without a fence of their own (Fence::light). A barrier in
+    // all of them stands between `waiting` and our second look: whoever published before it is
+    // seen, whoever publishes after it sees `waiting`. Source: membarrier(2), asymmetric Dekker.
+    [[nodiscard]] std::uint32_t prepare_for_light() {
+        const std::uint32_t seen = prepare();
+        Platform::process_barrier();
+        return seen;
+    }
     void cancel() { waiting_->store(0, std::memory_order_relaxed); }
 
     [[nodiscard]] bool must_ring() {
@@ -55,6 +63,13 @@ void futex_sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline 
 
 // Wakes everyone who sleeps on `word`.
 void futex_wake(std::atomic<std::uint32_t>& word);
+
+// Makes a full memory barrier in every running thread of every process that has registered.
+void process_barrier();
+// Whether this system lets us make them; sandboxes may not.
+bool can_make_barriers();
+// Lets others make them in this process. False if the system refuses.
+bool register_for_barriers();
 
 // A hint to the CPU inside a spin loop.
 void spin_pause();

@@ -147,7 +147,8 @@ struct ReaderControl {
     std::atomic<std::int64_t> attached_ns;  // CLOCK_MONOTONIC
     std::atomic<std::int64_t> last_acked_step;
     std::atomic<std::uint64_t> batches_acked;
-    std::uint8_t reserved0[32];
+    std::atomic<std::uint32_t> barriers;  // 1: it makes a barrier in all producers before it sleeps
+    std::uint8_t reserved0[28];
     // The redo journal: `journal_count` > 0 means that these entries are acknowledged.
     std::atomic<std::uint64_t> journal_count;
     std::atomic<std::int64_t> journal_step;

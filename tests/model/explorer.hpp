@@ -111,6 +111,12 @@ class World {
     void progress();  // something changed that others may be waiting for
     void sleep_on(int location);
     void wake(int location);
+    // membarrier: what the others did before it is seen here, what was done here is seen by them.
+    void process_barrier() {
+        access_point(true);
+        for (Slot& slot : slots_) join(view(), slot.view);
+        for (Slot& slot : slots_) join(slot.view, view());
+    }
     [[nodiscard]] int current() const { return current_; }
     [[nodiscard]] View& view() { return slots_[slot_index()].view; }
     [[nodiscard]] Clock& clock() { return slots_[slot_index()].clock; }

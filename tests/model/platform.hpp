@@ -24,6 +24,7 @@ using U64 = Atomic<std::uint64_t>;
 struct ModelOrders {
     using Real = rollring::Orders;
     static inline std::memory_order publish_tail = Real::publish_tail;
+    static inline std::memory_order publish_tail_light = Real::publish_tail_light;
     static inline std::memory_order read_tail = Real::read_tail;
     static inline std::memory_order publish_head = Real::publish_head;
     static inline std::memory_order read_head = Real::read_head;
@@ -42,6 +43,7 @@ struct Platform {
     using Atomic = model::Atomic<T>;
     using Order = ModelOrders;
     static constexpr std::uint64_t bits_per_word = 2;  // so that most records span two words
+    static void process_barrier() { world->process_barrier(); }
 
     struct Frames {
         LaneMemory* lane;

@@ -60,7 +60,7 @@ void LaneProgram::produce(int incarnation) {
         lane_->count_laps(writer);
         const std::size_t written = lane_->written();
         if (written % plan_.batch != 0 && written != plan_.records) continue;
-        (void)writer.publish();
+        (void)writer.publish(plan_.light ? rollring::Fence::light : rollring::Fence::full);
         tell_consumer(writer, rung_tail);
         lane_->published(writer);
     }
@@ -155,7 +155,8 @@ bool LaneProgram::next(Reader& reader, Frame& frame, Hands& hands) {
                 tell_producer(reader, hands);  // poll() may have passed a skip
             if (all_read(reader)) return false;
             bell.emplace(data_bell_->sequence, data_bell_->waiting);
-            seen = bell->prepare();
+            seen =
+                plan_.light && !plan_.light_unnoticed ? bell->prepare_for_light() : bell->prepare();
             got = reader.poll(frame);
             if (got != LanePoll::empty) bell->cancel();
             if (got == LanePoll::record) mark(Mark::second_look);
