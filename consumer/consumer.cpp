@@ -145,6 +145,10 @@ Poll Consumer::wait(Record& record, Deadline deadline) {
 
 bool Consumer::view(const RecordRef& record, TrajectoryView& view) const {
     const Geometry& geometry = impl_->map.geometry();
+    const std::uint64_t offset = record.position % geometry.lane_bytes;
+    ROLLRING_ASSERT(record.lane < geometry.lane_count && record.lines != 0 &&
+                        record.bytes() <= geometry.lane_bytes - offset,
+                    fmt::format("lane {} lines {}", record.lane, record.lines));
     const std::byte* at = impl_->all.data() + geometry.data_offset(record.lane) +
                           record.position % geometry.lane_bytes;
     const auto frame = load_once<Frame>(at);
@@ -179,6 +183,8 @@ Result<void> Consumer::release_all(std::span<const RecordRef> records, std::int6
     entries.reserve(records.size());
     std::vector<std::uint64_t> released(impl.feeds.size());
     for (const RecordRef& record : records) {
+        ROLLRING_ASSERT(record.lane < impl.feeds.size() && impl.feeds[record.lane],
+                        fmt::format("lane {}", record.lane));
         entries.push_back({record.position, record.lane, record.lines});
         released[record.lane]++;
     }

@@ -7,6 +7,11 @@
 #include "fault_point.hpp"
 
 namespace rollring {
+namespace {
+
+constexpr int duplicates_max = 64;  // in one look: the other lanes want their turn
+
+}  // namespace
 
 LaneFeed::LaneFeed(std::uint32_t lane, NativeReader reader, Mapping bits, const std::byte* data,
                    const LaneOwner& owner, ReaderEntry& entry)
@@ -38,14 +43,10 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
 }
 
 void LaneFeed::recover() {
-    const bool sound = reader_.recover();
-    recovered_tail_ = observe(owner_->tail);
     delivered_at_attach_ = peek(entry_->delivered);
-    const auto reason = static_cast<Quarantine>(observe(entry_->quarantine));
-    if (!sound) {
+    found_damaged_ = static_cast<Quarantine>(observe(entry_->quarantine));
+    if (!reader_.recover(delivered_at_attach_)) {
         static_cast<void>(quarantine(Quarantine::bad_tail, "positions contradict each other"));
-    } else if (reason != Quarantine::none) {
-        static_cast<void>(quarantine(reason, "an earlier consumer found it damaged"));
     }
 }
 
@@ -82,7 +83,12 @@ bool LaneFeed::in_sequence(const Frame& frame) {
 
 LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
     if (quarantined_) return Feed::empty;
+    // What a predecessor delivered and did not release comes again; then the damage it found.
+    if (found_damaged_ != Quarantine::none && reader_.read_position() >= delivered_at_attach_) {
+        return quarantine(found_damaged_, "an earlier consumer found it damaged");
+    }
     Frame frame;
+    int repeated = 0;
     for (;;) {
         switch (reader_.poll(frame)) {
             case LanePoll::record:
@@ -105,7 +111,8 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         if (frame.sequence < next_sequence_) {
             add(entry_->duplicates, std::uint64_t{1});
             release(span);
-            continue;
+            if (++repeated < duplicates_max) continue;
+            return Feed::empty;
         }
         next_sequence_ = frame.sequence + 1;
         const std::byte* payload = data_ + frame.position % lane_bytes_ + line_bytes;
@@ -141,6 +148,7 @@ bool LaneFeed::ended(const RingMap& map) const {
 }
 
 bool LaneFeed::drained() const {
+    if (found_damaged_ != Quarantine::none && !quarantined_) return false;  // next() will tell
     return quarantined_ ? reader_.held_bytes() == 0 : reader_.drained();
 }
 
@@ -158,6 +166,7 @@ Event LaneFeed::retire(const RingMap& map) {
         FAULT_POINT("retire.after_restart");
         publish(entry_->quarantine, static_cast<std::uint32_t>(Quarantine::none));
         quarantined_ = false;
+        found_damaged_ = Quarantine::none;
         last_epoch_ = 0;  // it may have claimed one that never was; no old frame is left to compare
     }
     add(normal ? entry_->producers_closed : entry_->producers_lost, std::uint64_t{1});

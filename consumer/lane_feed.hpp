@@ -54,7 +54,7 @@ class LaneFeed {
     // Ring the producer's bell when it has moved; next() moves it too, over skips.
     [[nodiscard]] std::uint64_t head() const { return reader_.head(); }
     [[nodiscard]] const ReaderEntry& entry() const { return *entry_; }
-    [[nodiscard]] std::uint64_t tail_bound() const { return recovered_tail_; }
+    [[nodiscard]] bool covers(const Span& span) const { return reader_.covers(span); }
     [[nodiscard]] Event event(Event::Kind kind) const;
 
   private:
@@ -74,8 +74,8 @@ class LaneFeed {
     std::uint32_t epoch_ = 0;
     bool active_ = false;
     bool quarantined_ = false;
-    std::uint64_t delivered_at_attach_ = 0;  // below it records are redelivered
-    std::uint64_t recovered_tail_ = 0;
+    std::uint64_t delivered_at_attach_ = 0;        // below it records are redelivered
+    Quarantine found_damaged_ = Quarantine::none;  // by a predecessor, in this epoch
     std::uint32_t last_epoch_ = 0;
     std::uint64_t next_sequence_ = 0;
     bool baseline_ = false;  // last_epoch_ and next_sequence_ are known

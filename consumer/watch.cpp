@@ -64,7 +64,7 @@ Result<void> Consumer::Impl::recover() {
     journal().recover([&](const JournalEntry& entry) {
         if (entry.lane >= feeds.size() || !feeds[entry.lane]) return;
         const Span span{entry.position, std::uint64_t{entry.lines} * line_bytes};
-        if (span.position + span.bytes > feeds[entry.lane]->tail_bound()) return;
+        if (!feeds[entry.lane]->covers(span)) return;
         FAULT_POINT("recover.while_marking");
         feeds[entry.lane]->mark(span);
     });

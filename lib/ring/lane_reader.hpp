@@ -48,8 +48,10 @@ class LaneReader {
     // Takes over from a predecessor, dead or none. False if its words contradict each other: then
     // nothing is held, and start_over() is all that is left to do.
     // Afterwards mark() may replay the journal; poll() then passes over what is released.
-    bool recover() {
-        if (restore()) return true;
+    //   delivered  a position that a predecessor has read up to: the end of what can be believed
+    //              where the tail itself cannot; 0 if unknown
+    bool recover(std::uint64_t delivered = 0) {
+        if (restore(delivered)) return true;
         read_ = tail_ = cursor_;
         return false;
     }
@@ -129,6 +131,12 @@ class LaneReader {
         return lost;
     }
 
+    // Whether a span from the journal lies where records can be, by the tail that was checked.
+    [[nodiscard]] bool covers(Span span) const {
+        return span.bytes != 0 && (span.position | span.bytes) % line_bytes == 0 &&
+               span.bytes <= capacity_ - span.position % capacity_ &&
+               span.position <= recovered_to_ && span.bytes <= recovered_to_ - span.position;
+    }
     [[nodiscard]] bool drained() const { return read_ == shared_tail_->load(Order::read_tail); }
     // What the producer may write over. Moved by release(), settle(), recover(), and by a poll()
     // that passes a skip, also one that then finds nothing: ring the producer's bell whenever it
@@ -139,13 +147,19 @@ class LaneReader {
     [[nodiscard]] std::uint64_t held_bytes() const { return read_ - cursor_; }
 
   private:
-    bool restore() {
+    bool restore(std::uint64_t delivered) {
         head_ = shared_head_->load(Order::recover);
         cursor_ = shared_cursor_->load(Order::recover);
         tail_ = shared_tail_->load(Order::read_tail);
+        if (cursor_ < head_ || (head_ | cursor_) % line_bytes != 0) return false;
+        const auto possible = [&](std::uint64_t tail) {
+            return tail >= cursor_ && tail - head_ <= 2 * capacity_ && tail % line_bytes == 0;
+        };
+        if (!possible(tail_)) {
+            if (delivered == 0 || !possible(delivered)) return false;
+            tail_ = delivered;
+        }
         recovered_to_ = tail_;
-        if (cursor_ < head_ || tail_ < cursor_ || tail_ - head_ > 2 * capacity_) return false;
-        if ((head_ | cursor_ | tail_) % line_bytes != 0) return false;
         // The predecessor may have died between moving the cursor and clearing the bits below it.
         for (read_ = head_; read_ < cursor_;) {
             Frame frame;

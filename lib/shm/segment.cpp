@@ -222,6 +222,15 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
                 if (!checked) return std::unexpected(checked.error());
                 made->name = *object;
                 made->geometry = detail::geometry_of(header);
+                SchemaPage schema;
+                if (!detail::read_at(fd, made->geometry.schema_offset(), &schema, sizeof schema) ||
+                    XXH3_64bits(&schema, sizeof schema) != header.schema_id) {
+                    return std::unexpected(Error{
+                        Errc::not_a_ring, 0,
+                        fmt::format("{} is not a usable ring: its schema page is damaged; remove "
+                                    "it with 'rollring rm'",
+                                    *object)});
+                }
                 made->shm = std::move(*shm);
                 return Segment(std::move(made));
             }

@@ -60,3 +60,57 @@ TEST_CASE("quarantine: a lane given up as damaged works again for the next consu
     consumer.release(record.ref);
     CHECK(consumer.stats().quarantines == 0);
 }
+
+TEST_CASE("quarantine: what was delivered and not released comes again after a consumer's death") {
+    for (const std::uint64_t tail : {std::uint64_t{12345}, std::uint64_t{1} << 40}) {
+        const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+        auto bad = ring.producer();
+        for (int i = 0; i < 3; i++) REQUIRE(send(bad) == Push::ok);
+        Record record;
+        {
+            auto consumer = ring.consumer();
+            for (int i = 0; i < 3; i++) REQUIRE(consumer.wait(record, patience()) == Poll::record);
+            scribble_tail(ring, 0, tail);
+            REQUIRE(consumer.wait(record, Deadline::after_ms(10)) == Poll::timed_out);
+            REQUIRE(consumer.stats().quarantines == 1);
+        }
+        auto consumer = ring.consumer();
+        for (int i = 0; i < 3; i++) {
+            REQUIRE(consumer.wait(record, patience()) == Poll::record);
+            CHECK(record.redelivered);
+            consumer.release(record.ref);
+        }
+        CHECK(consumer.wait(record, Deadline::after_ms(10)) == Poll::timed_out);
+        CHECK(consumer.stats().quarantines == 1);
+        bad.close();
+        scribble_tail(ring, 0, tail);
+        retire_all(consumer);
+        auto good = ring.producer();
+        REQUIRE(send(good) == Push::ok);
+        REQUIRE(consumer.wait(record, patience()) == Poll::record);
+        consumer.release(record.ref);
+    }
+}
+
+TEST_CASE("quarantine: a damaged journal makes nobody write outside the lane") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    auto producer = ring.producer();
+    REQUIRE(send(producer) == Push::ok);
+    auto segment = Segment::attach(ring.name(), Deadline::now());
+    REQUIRE(segment.has_value());
+    const Geometry& geometry = segment->geometry();
+    auto pages = segment->map(geometry.reader_offset(),
+                              geometry.owners_offset() - geometry.reader_offset(), true);
+    REQUIRE(pages.has_value());
+    auto& entry = pages->at<JournalEntry>(geometry.journal_offset() - geometry.reader_offset());
+    const std::uint64_t lines = std::uint64_t{1} << 26;
+    for (const JournalEntry& bad :
+         {JournalEntry{0 - lines * 64, 0, static_cast<std::uint32_t>(lines)}, JournalEntry{0, 0, 0},
+          JournalEntry{1, 0, 1}, JournalEntry{0, 0, 1 << 20}, JournalEntry{0, 9, 1}}) {
+        entry = bad;
+        pages->at<ReaderControl>(0).journal_count.store(1);
+        auto consumer = ring.consumer();
+        Record record;
+        CHECK(consumer.wait(record, patience()) == Poll::record);
+    }
+}
