@@ -252,6 +252,7 @@ Json Run::to_json(Reason reason) const {
               {"producers_closed", stats.producers_closed},
               {"producers_lost", stats.producers_lost},
               {"quarantines", stats.quarantines},
+              {"dropped_bytes", stats.dropped_bytes},
               {"released", stats.released},
               {"seconds", seconds()},
               {"tokens_per_s", static_cast<double>(amount_.tokens) * rate},
@@ -299,6 +300,14 @@ int Run::go() {
     }
     if (reason == Reason::interrupted) return interrupt_exit();
     if (!why.empty()) return fail(Errc::not_ready, why);
+    const ConsumerStats stats = consumer_.stats();
+    if (stats.lost + stats.torn + stats.quarantines != 0) {
+        return fail(
+            Errc::bad_record,
+            fmt::format("{} records lost, {} torn, {} lanes quarantined ({} bytes given up): "
+                        "some producer is damaged; see the lines above",
+                        stats.lost, stats.torn, stats.quarantines, stats.dropped_bytes));
+    }
     return exit_ok;
 }
 

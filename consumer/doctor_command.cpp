@@ -106,13 +106,15 @@ int doctor(bool fix, bool json) {
 }  // namespace
 
 Verdict judge(const RingDiagnosis& diagnosis) {
-    if (diagnosis.health == RingHealth::foreign || diagnosis.health == RingHealth::incompatible) {
+    if (diagnosis.health == RingHealth::foreign || diagnosis.health == RingHealth::incompatible ||
+        diagnosis.health == RingHealth::unknown) {
         return Verdict::problem;
     }
     if (diagnosis.in_use) {
         return diagnosis.health == RingHealth::damaged ? Verdict::problem : Verdict::healthy;
     }
     if (diagnosis.health == RingHealth::ok && diagnosis.has_records) return Verdict::kept;
+    if (diagnosis.health == RingHealth::ok && !diagnosis.used) return Verdict::healthy;
     return Verdict::leftover;
 }
 

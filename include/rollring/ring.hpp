@@ -85,7 +85,14 @@ struct RingStat {
 // Attaches read-only and takes no part: works beside a live consumer.
 Result<RingStat> stat_ring(std::string_view name);
 
-enum class RingHealth { ok, unfinished, damaged, incompatible, foreign };
+enum class RingHealth {
+    ok,
+    unfinished,    // its creator died, or is at work
+    damaged,       // not a ring, or its fixed pages contradict each other
+    incompatible,  // of another version
+    foreign,       // another user's, or with another mode
+    unknown,       // it could not be looked at (memory or descriptors are short): nothing is proven
+};
 std::string_view name(RingHealth health);
 
 struct RingDiagnosis {
@@ -93,6 +100,7 @@ struct RingDiagnosis {
     RingHealth health;
     bool in_use;       // some live process is attached, or its creator is at work
     bool has_records;  // unreleased ones
+    bool used;         // somebody was attached once: a fresh ring is no leftover
     std::string detail;
 };
 

@@ -81,7 +81,8 @@ LaneStat stat_lane(const RingMap& map, std::uint32_t lane) {
     stat.alive = map.producer_alive(lane);
     stat.retired = observe(entry.retired_epoch) == stat.epoch;
     stat.state = state_of(map, lane, stat.alive, stat.retired);
-    stat.depth_records = committed > delivered ? committed - delivered : 0;
+    // Two totals of two writers, a moment apart; an empty lane has none, whatever they say.
+    stat.depth_records = tail > head && committed > delivered ? committed - delivered : 0;
     stat.depth_bytes = tail - head;
     stat.oldest_age_ns = tail > head ? oldest_age_ns(map, lane, head) : -1;
     stat.committed_records = committed;
@@ -158,12 +159,14 @@ std::string_view name(RingHealth health) {
             return "incompatible";
         case RingHealth::foreign:
             return "foreign";
+        case RingHealth::unknown:
+            return "unknown";
     }
     return "unknown";
 }
 
 RingDiagnosis diagnose_ring(std::string_view name) {
-    RingDiagnosis found{std::string(name), RingHealth::ok, false, false, {}};
+    RingDiagnosis found{std::string(name), RingHealth::ok, false, false, false, {}};
     auto in_use = Segment::in_use(name);
     found.in_use = in_use.value_or(true);  // what cannot be asked is not proven dead
     auto map = RingMap::attach(name, Deadline::now(), Access::read_only);
@@ -179,14 +182,19 @@ RingDiagnosis diagnose_ring(std::string_view name) {
             case Errc::permission_denied:
                 found.health = RingHealth::foreign;
                 break;
-            default:
+            case Errc::not_a_ring:
                 found.health = RingHealth::damaged;
+                break;
+            default:
+                found.health = RingHealth::unknown;
                 break;
         }
         return found;
     }
+    found.used = peek(map->control().epoch) != 0;
     for (std::uint32_t lane = 0; lane < map->geometry().lane_count; lane++) {
         found.has_records |= observe(map->owner(lane).tail) > observe(map->entry(lane).cursor);
+        found.used |= observe(map->owner(lane).epoch) != 0;
     }
     return found;
 }
