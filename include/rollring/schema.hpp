@@ -129,6 +129,8 @@ class Schema {
 
     [[nodiscard]] std::span<const Column> columns() const { return columns_; }
     [[nodiscard]] std::optional<std::uint16_t> find(std::string_view name) const;
+    // Hash of the declaration: records of another schema are refused by it.
+    [[nodiscard]] std::uint64_t id() const { return id_; }
     // Bit i is set if column i is required.
     [[nodiscard]] std::uint32_t required() const { return required_; }
 
@@ -143,6 +145,7 @@ class Schema {
   private:
     static Schema of(std::vector<Column> columns);
     std::vector<Column> columns_;
+    std::uint64_t id_ = 0;
     std::uint32_t required_ = 0;
     std::array<Rule, 32> rules_{};
 };

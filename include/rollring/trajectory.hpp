@@ -217,6 +217,7 @@ class Encoder {
 
     const Draft* draft_;
     Checksum checksum_;
+    std::uint64_t schema_id_;
     std::string_view problem_;
     std::uint64_t bytes_ = 0;
     std::uint32_t n_tokens_ = 0;

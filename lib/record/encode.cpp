@@ -19,7 +19,7 @@ std::uint64_t directory_end(std::size_t columns) {
 }  // namespace
 
 Encoder::Encoder(const Draft& draft, const Schema& schema, Checksum checksum)
-    : draft_(&draft), checksum_(checksum) {
+    : draft_(&draft), checksum_(checksum), schema_id_(schema.id()) {
     problem_ = lay_out(schema);
 }
 
@@ -57,7 +57,7 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
     header.abi = record_abi;
     header.header_bytes = sizeof header;
     header.record_bytes = bytes_;
-    header.schema_id = 0;
+    header.schema_id = schema_id_;
     header.run_id = run_id;
     header.key_low = key.low;
     header.key_high = key.high;

@@ -1,6 +1,8 @@
 #include "rollring/schema.hpp"
 
 #include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
@@ -106,6 +108,8 @@ Schema Schema::of(std::vector<Column> columns) {
         const bool plain = column.accepts == Accepts::exact && column.dims.empty();
         made.rules_[i] = {column.dtype, column.per, plain};
     }
+    const SchemaPage page = to_page(made);
+    made.id_ = XXH3_64bits(&page, sizeof page);
     return made;
 }
 

@@ -10,12 +10,14 @@
 namespace rollring {
 namespace {
 
-std::string_view problem_of(const RecordHeader& header, std::uint64_t payload_bytes) {
+std::string_view problem_of(const RecordHeader& header, std::uint64_t payload_bytes,
+                            const Schema& schema) {
     if (header.magic != record_magic) return "record: wrong magic";
     if (header.abi != record_abi || header.header_bytes != sizeof(RecordHeader)) {
         return "record: written by an incompatible version";
     }
     if (header.record_bytes != payload_bytes) return "record: its length disagrees with the frame";
+    if (header.schema_id != schema.id()) return "record: written for another schema";
     if (header.column_count > columns_max) return "record: too many columns";
     if (header.status > static_cast<std::uint8_t>(Status::filtered))
         return "record: unknown status";
@@ -58,7 +60,7 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
     count_ = 0;
     if (payload.size() < sizeof(RecordHeader)) return "record: shorter than its header";
     const auto header = load_once<RecordHeader>(payload.data());
-    if (auto problem = problem_of(header, payload.size()); !problem.empty()) return problem;
+    if (auto problem = problem_of(header, payload.size(), schema); !problem.empty()) return problem;
     n_tokens_ = header.n_tokens;
     const std::uint64_t columns_from =
         sizeof(RecordHeader) + header.column_count * sizeof(ColumnEntry);

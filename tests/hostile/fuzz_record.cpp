@@ -26,6 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t cou
         header.abi = record_abi;
         header.header_bytes = sizeof(RecordHeader);
         header.record_bytes = record_bytes;
+        header.schema_id = schema.id();
         if ((bytes[0] & 2) != 0) header.checksum_kind = 0;
         const auto key = GroupKey::of("p", header.visit);
         if ((bytes[0] & 4) != 0) header.key_low = key.low;

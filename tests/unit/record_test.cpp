@@ -177,3 +177,14 @@ TEST_CASE("record: flipping any byte of header or directory never reads outside"
     }
     CHECK(refused > 200);
 }
+
+TEST_CASE("record: one schema's record is refused under another") {
+    const std::vector<std::int32_t> tokens{1, 2};
+    Draft draft("p");
+    draft.set(Std::token_ids, tokens);
+    Encoded encoded(draft);
+    const auto other = Schema::standard_with({{.name = "more", .dtype = dtype_f32}});
+    REQUIRE(other.has_value());
+    TrajectoryView view;
+    CHECK(view.parse(encoded.bytes(), *other) == "record: written for another schema");
+}
