@@ -207,7 +207,7 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
 // ms) is enough for ages: records that come seldom get the exact time all the same.
 void Producer::Impl::stamp_batch() {
     timespec now{};
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    static_cast<void>(clock_gettime(CLOCK_MONOTONIC_COARSE, &now));  // cannot fail
     if (now.tv_sec == tick.tv_sec && now.tv_nsec == tick.tv_nsec) return;
     tick = now;
     batch_ns = monotonic_ns();
