@@ -161,6 +161,13 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
         if (observe(map.entry(lane).quarantine) != 0) {
             return refuse(Push::closed, "the consumer has quarantined this lane as damaged");
         }
+        if (!map.segment().linked()) {
+            return refuse(
+                Push::closed,
+                fmt::format("ring {} was removed, or made anew, under this producer: open "
+                            "it again",
+                            map.segment().name()));
+        }
         const std::int64_t spin_until = monotonic_ns() + options.spin_us * 1000;
         Reserve found = writer->reserve(bytes);
         while (found == Reserve::full && monotonic_ns() < spin_until) {

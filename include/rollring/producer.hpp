@@ -28,7 +28,7 @@ enum class [[nodiscard]] Push {
     timed_out,   // no room by the deadline: back-pressure, the record was not taken
     too_large,   // can never fit into a lane of this ring
     bad_record,  // breaks the schema: see problem()
-    closed,      // this producer was closed, forked away, or its lane is quarantined
+    closed,      // this producer was closed or forked away, its lane quarantined, its ring removed
 };
 std::string_view name(Push push);
 

@@ -330,3 +330,14 @@ TEST_CASE("ring: a sharded producer keeps a group on one ring") {
     }
     CHECK(total == 40);
 }
+
+TEST_CASE("ring: a producer that waits learns that its ring was removed") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    auto producer = ring.producer();
+    const auto tokens = tokens_of(1000, 0);
+    while (producer.push(draft_of(tokens, 0), Deadline::now()) == Push::ok) {
+    }
+    REQUIRE(remove_ring(ring.name(), true).has_value());
+    CHECK(producer.push(draft_of(tokens, 0), patience()) == Push::closed);
+    CHECK(producer.problem().find("was removed") != std::string::npos);
+}
