@@ -16,6 +16,11 @@ namespace {
 constexpr std::int64_t look_busy_ns = 50'000'000;  // between looks for deaths under traffic
 constexpr std::int64_t look_idle_ns = 1'000'000;   // and when nothing arrives
 constexpr std::uint32_t polls_per_clock = 256;
+struct Released {
+    std::uint64_t records = 0;
+    std::uint64_t bytes = 0;
+};
+
 constexpr int torn_max = 64;  // in one poll: a producer of rubbish must not keep us from the others
 
 }  // namespace
@@ -62,6 +67,35 @@ Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& op
                                        std::move(*own));
     if (auto started = impl->start(); !started) return std::unexpected(started.error());
     return Consumer(std::move(impl));
+}
+
+Result<void> Consumer::Impl::open_spill() {
+    const std::uint32_t lane = map.geometry().spill_lane();
+    if (map.geometry().spill_bytes == 0) return {};
+    auto opened = Spill::open(map);
+    if (!opened) return std::unexpected(opened.error());
+    if (!feeds[lane]) {
+        if (auto feed = open_lane(lane); !feed) return feed;
+    }
+    spill.emplace(std::move(*opened));
+    return {};
+}
+
+std::optional<RecordRef> Consumer::Impl::evacuate(const RecordRef& from, const Frame& frame) {
+    if (!spill) return std::nullopt;
+    const Geometry& geometry = map.geometry();
+    const std::byte* bytes =
+        all.data() + geometry.data_offset(from.lane) + from.position % geometry.capacity(from.lane);
+    const auto moved = spill->move(from, frame, bytes, *feeds[from.lane],
+                                   *feeds[geometry.spill_lane()], control(), journal());
+    if (moved) ring_bell(map.lane_bell(from.lane));
+    return moved;
+}
+
+std::uint64_t Consumer::Impl::held_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const auto& feed : feeds) bytes += feed ? feed->unreleased_bytes() : 0;
+    return bytes;
 }
 
 Poll Consumer::Impl::poll(Record& record) {
@@ -145,12 +179,13 @@ Poll Consumer::wait(Record& record, Deadline deadline) {
 
 bool Consumer::view(const RecordRef& record, TrajectoryView& view) const {
     const Geometry& geometry = impl_->map.geometry();
-    const std::uint64_t offset = record.position % geometry.lane_bytes;
-    ROLLRING_ASSERT(record.lane < geometry.lane_count && record.lines != 0 &&
-                        record.bytes() <= geometry.lane_bytes - offset,
+    ROLLRING_ASSERT(record.lane < impl_->feeds.size() && impl_->feeds[record.lane],
+                    fmt::format("lane {}", record.lane));
+    const std::uint64_t capacity = geometry.capacity(record.lane);
+    const std::uint64_t offset = record.position % capacity;
+    ROLLRING_ASSERT(record.lines != 0 && record.bytes() <= capacity - offset,
                     fmt::format("lane {} lines {}", record.lane, record.lines));
-    const std::byte* at = impl_->all.data() + geometry.data_offset(record.lane) +
-                          record.position % geometry.lane_bytes;
+    const std::byte* at = impl_->all.data() + geometry.data_offset(record.lane) + offset;
     const auto frame = load_once<Frame>(at);
     const bool same = frame.position == record.position && frame.bytes == record.bytes() &&
                       frame.payload_bytes <= frame.bytes - line_bytes;
@@ -169,38 +204,43 @@ void Consumer::release(const RecordRef& record) {
 }
 
 Result<void> Consumer::release_all(std::span<const RecordRef> records, std::int64_t step) {
-    Impl& impl = *impl_;
-    if (!impl.usable()) return {};
-    auto journal = impl.journal();
-    if (records.size() > journal.entries_max()) {
+    return impl_->release_all(records, step, true);
+}
+
+Result<void> Consumer::Impl::release_all(std::span<const RecordRef> records, std::int64_t step,
+                                         bool delivered) {
+    if (!usable()) return {};
+    auto book = journal();
+    if (records.size() > book.entries_max()) {
         return std::unexpected(
             Error{Errc::journal_full, 0,
                   fmt::format("{} records in one acknowledgement, the ring's journal holds {}: "
                               "create it with a larger --journal-records",
-                              records.size(), journal.entries_max())});
+                              records.size(), book.entries_max())});
     }
     std::vector<JournalEntry> entries;
     entries.reserve(records.size());
-    std::vector<std::uint64_t> released(impl.feeds.size());
+    std::vector<Released> released(feeds.size());
     for (const RecordRef& record : records) {
-        ROLLRING_ASSERT(record.lane < impl.feeds.size() && impl.feeds[record.lane],
+        ROLLRING_ASSERT(record.lane < feeds.size() && feeds[record.lane],
                         fmt::format("lane {}", record.lane));
         entries.push_back({record.position, record.lane, record.lines});
-        released[record.lane]++;
+        released[record.lane].records++;
+        released[record.lane].bytes += record.bytes();
     }
     FAULT_POINT("ack.before_journal");
-    journal.release_all(entries, step, [&](const JournalEntry& entry) {
+    book.release_all(entries, step, [&](const JournalEntry& entry) {
         FAULT_POINT("ack.while_marking");
-        impl.feeds[entry.lane]->mark({entry.position, std::uint64_t{entry.lines} * line_bytes});
+        feeds[entry.lane]->mark({entry.position, std::uint64_t{entry.lines} * line_bytes});
     });
     FAULT_POINT("ack.before_settle");
     for (std::uint32_t lane = 0; lane < released.size(); lane++) {
-        if (released[lane] == 0) continue;
-        impl.feeds[lane]->settle(released[lane]);
-        ring_bell(impl.map.lane_bell(lane));
+        if (released[lane].records == 0) continue;
+        feeds[lane]->settle(released[lane].records, delivered ? released[lane].bytes : 0);
+        ring_bell(map.lane_bell(lane));
     }
     FAULT_POINT("ack.after");
-    add(impl.control().batches_acked, std::uint64_t{1});
+    if (step >= 0) add(control().batches_acked, std::uint64_t{1});
     return {};
 }
 

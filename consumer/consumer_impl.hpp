@@ -11,6 +11,7 @@
 #include "liveness.hpp"
 #include "ring_map.hpp"
 #include "rollring/consumer.hpp"
+#include "spill.hpp"
 
 namespace rollring {
 
@@ -23,7 +24,8 @@ struct Consumer::Impl {
     Mapping all;           // the whole ring, read-only
     Mapping reader_pages;  // ours to write
     std::uint64_t generation = fork_generation();
-    std::vector<std::optional<LaneFeed>> feeds;  // by lane; stays for records still held
+    std::vector<std::optional<LaneFeed>> feeds;  // by lane, the spill last; stays for what is held
+    std::optional<Spill> spill;                  // opened by a stash
     std::vector<bool> refused;                   // lanes whose failure to open has been told
     std::vector<std::uint32_t> active;           // lanes to poll
     bool barriers = false;                       // producers may leave the fence to us
@@ -44,8 +46,8 @@ struct Consumer::Impl {
           life(std::move(lock)),
           all(std::move(everything)),
           reader_pages(std::move(own)),
-          feeds(map.geometry().lane_count),
-          refused(map.geometry().lane_count) {}
+          feeds(map.geometry().lane_count + 1),
+          refused(map.geometry().lane_count + 1) {}
 
     [[nodiscard]] ReaderControl& control() const { return reader_pages.at<ReaderControl>(0); }
     [[nodiscard]] bool usable() const { return generation == fork_generation(); }
@@ -53,6 +55,13 @@ struct Consumer::Impl {
 
     Result<void> start();
     Result<void> recover();
+    // `delivered`: to us; a settled receipt names records that only a predecessor has seen.
+    Result<void> release_all(std::span<const RecordRef> records, std::int64_t step, bool delivered);
+    Result<void> open_spill();
+    // Moves the oldest unreleased record of a lane, which must be `from`, to the spill.
+    std::optional<RecordRef> evacuate(const RecordRef& from, const Frame& frame);
+    // Bytes of everything delivered and not released.
+    [[nodiscard]] std::uint64_t held_bytes() const;
     void look_around();
     Result<void> open_lane(std::uint32_t lane);
     void retire_ended();

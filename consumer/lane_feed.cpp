@@ -25,7 +25,7 @@ LaneFeed::LaneFeed(std::uint32_t lane, NativeReader reader, Mapping bits, const 
 Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
                                 const Mapping& reader_pages, std::uint32_t lane) {
     const Geometry& geometry = map.geometry();
-    auto bits = map.segment().map(geometry.bits_offset(lane), geometry.bits_bytes(), true);
+    auto bits = map.segment().map(geometry.bits_offset(lane), geometry.bits_bytes(lane), true);
     if (!bits) return std::unexpected(bits.error());
     auto& entry = reader_pages.at<ReaderEntry>(
         geometry.entries_offset() - geometry.reader_offset() + lane * sizeof(ReaderEntry));
@@ -33,9 +33,10 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     const LaneOwner& owner = map.owner(lane);
     NativeReader reader(owner.tail, entry.head, entry.cursor,
                         &bits->at<std::atomic<std::uint64_t>>(0), NativePlatform::Frames{data},
-                        geometry.lane_bytes);
+                        geometry.capacity(lane));
     LaneFeed feed(lane, reader, std::move(*bits), data, owner, entry);
-    feed.lane_bytes_ = geometry.lane_bytes;
+    feed.lane_bytes_ = geometry.capacity(lane);
+    feed.is_spill_ = lane == geometry.spill_lane();
     feed.recover();
     FAULT_POINT("join.after_recover");
     feed.begin_epoch();
@@ -45,7 +46,10 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
 void LaneFeed::recover() {
     delivered_at_attach_ = peek(entry_->delivered);
     found_damaged_ = static_cast<Quarantine>(observe(entry_->quarantine));
-    if (!reader_.recover(delivered_at_attach_)) {
+    const bool recovered = reader_.recover(delivered_at_attach_);
+    note_cursor();
+    if (is_spill_) delivered_at_attach_ = ~std::uint64_t{0};  // from their lanes
+    if (!recovered) {
         static_cast<void>(quarantine(Quarantine::bad_tail, "positions contradict each other"));
     }
 }
@@ -67,6 +71,10 @@ LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
 
 // Sequences grow by one per epoch. False if the frame claims what cannot be.
 bool LaneFeed::in_sequence(const Frame& frame) {
+    if (is_spill_) {
+        next_sequence_ = frame.sequence;
+        return true;
+    }
     if (frame.lane != lane_ || frame.epoch > observe(owner_->epoch)) return false;
     if (frame.epoch < last_epoch_) return false;
     if (!baseline_) {
@@ -103,14 +111,14 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         }
         const Span span{frame.position, frame.bytes};
         if (!in_sequence(frame)) {
-            reader_.release(span);
+            give_up(span, 0);
             return quarantine(Quarantine::bad_sequence,
                               fmt::format("the frame at position {} claims lane {} epoch {}",
                                           frame.position, frame.lane, frame.epoch));
         }
         if (frame.sequence < next_sequence_) {
             add(entry_->duplicates, std::uint64_t{1});
-            release(span);
+            give_up(span, 1);
             if (++repeated < duplicates_max) continue;
             return Feed::empty;
         }
@@ -120,16 +128,19 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         if (!problem.empty()) {
             problem_ = fmt::format("sequence {}: {}", frame.sequence, problem);
             add(entry_->torn, std::uint64_t{1});
-            release(span);
+            give_up(span, 1);
             return Feed::torn;
         }
         record.ref = {frame.position, lane_, static_cast<std::uint32_t>(frame.bytes / line_bytes)};
+        record.producer_lane = frame.lane;
         record.producer_epoch = frame.epoch;
         record.sequence = frame.sequence;
         record.committed_ns = frame.committed_ns;
         record.redelivered = frame.position < delivered_at_attach_;
         FAULT_POINT("poll.before_account");
         if (!record.redelivered) poke(entry_->delivered, reader_.read_position());
+        poke(entry_->groups_arrived, frame.groups_opened);
+        note_delivered(frame.bytes);
         add(entry_->records, std::uint64_t{record.redelivered ? 0U : 1U});
         add(entry_->redelivered, std::uint64_t{record.redelivered ? 1U : 0U});
         add(entry_->tokens, std::uint64_t{record.view.n_tokens()});
@@ -137,6 +148,41 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         epoch_records_++;
         return Feed::record;
     }
+}
+
+bool LaneFeed::oldest(RecordRef& ref, Frame& frame) const {
+    const std::uint64_t at = reader_.cursor();
+    if (at == reader_.read_position()) return false;
+    const std::uint64_t offset = at % lane_bytes_;
+    frame = load_once<Frame>(data_ + offset);
+    ref = {at, lane_, static_cast<std::uint32_t>(frame.bytes / line_bytes)};
+    return frame.magic == frame_magic && frame.position == at && frame.bytes % line_bytes == 0 &&
+           frame.kind == static_cast<std::uint16_t>(FrameKind::record) &&
+           frame.bytes >= line_bytes && frame.bytes <= lane_bytes_ - offset &&
+           frame.bytes <= reader_.read_position() - at &&
+           frame.payload_bytes <= frame.bytes - line_bytes;
+}
+
+bool LaneFeed::frame_at(std::uint64_t position, Frame& frame) const {
+    if (position % line_bytes != 0 || !reader_.covers({position, line_bytes})) return false;
+    frame = load_once<Frame>(data_ + position % lane_bytes_);
+    return frame.magic == frame_magic && frame.position == position &&
+           reader_.covers({position, frame.bytes});
+}
+
+bool LaneFeed::undelivered(std::uint64_t position, RecordRef& ref, Frame& frame) const {
+    if (position < reader_.read_position() || !frame_at(position, frame)) return false;
+    ref = {position, lane_, static_cast<std::uint32_t>(frame.bytes / line_bytes)};
+    return frame.kind == static_cast<std::uint16_t>(FrameKind::record) &&
+           !reader_.is_released(position);
+}
+
+void LaneFeed::pass_evacuated(std::uint64_t position) {
+    Frame frame;
+    const LanePoll got = reader_.poll(frame);
+    ROLLRING_ASSERT(got == LanePoll::record && frame.position == position,
+                    fmt::format("the spill at {} gave {}", position, reader_.read_position()));
+    note_delivered(frame.bytes);
 }
 
 bool LaneFeed::closed() const {
@@ -172,9 +218,11 @@ Event LaneFeed::retire(const RingMap& map) {
     add(normal ? entry_->producers_closed : entry_->producers_lost, std::uint64_t{1});
     if (normal && reader_.held_bytes() == 0) {
         const Geometry& geometry = map.geometry();
-        map.segment().give_back(geometry.bits_offset(lane_), geometry.lane_stride());
+        map.segment().give_back(geometry.bits_offset(lane_), geometry.stride(lane_));
         FAULT_POINT("retire.after_give_back");
     }
+    // What it announced and never sent is not awaited.
+    poke(entry_->groups_arrived, peek(owner_->groups_opened));
     active_ = false;
     problem_.clear();
     FAULT_POINT("retire.before_epoch");

@@ -1,6 +1,7 @@
 #pragma once
 // One lane as the consumer sees it: the lock-free reader, plus who writes, in which order, and
-// whether what arrives can be believed.
+// whether what arrives can be believed. The spill is one too: its records keep the identity that
+// they had in the lane where they came from, and have all been delivered once.
 
 #include <cstdint>
 #include <optional>
@@ -16,7 +17,7 @@ class LaneFeed {
   public:
     enum class [[nodiscard]] Feed { record, empty, torn, quarantined };
 
-    // `lane` has a producer that is not retired. Maps the lane's released-bits writable.
+    // `lane` has a producer that is not retired, or is the spill. Maps its released-bits writable.
     static Result<LaneFeed> open(const RingMap& map, const Mapping& segment,
                                  const Mapping& reader_pages, std::uint32_t lane);
 
@@ -26,14 +27,38 @@ class LaneFeed {
 
     void release(const Span& span) {
         reader_.release(span);
-        add(entry_->released, std::uint64_t{1});
+        note_given_back(1, span.bytes);
     }
     // For the journal: marks, and settles when all are marked.
     void mark(const Span& span) { reader_.mark(span); }
-    void settle(std::uint64_t released) {
+    void settle(std::uint64_t released, std::uint64_t bytes) {
         reader_.settle();
-        add(entry_->released, released);
+        note_given_back(released, bytes);
     }
+
+    // The record at the cursor: delivered, and the oldest that is not released. False if there is
+    // none, or its frame has been damaged since.
+    bool oldest(RecordRef& ref, Frame& frame) const;
+    // Bytes of records delivered since the oldest became the oldest.
+    [[nodiscard]] std::uint64_t delivered_since_oldest() const {
+        return delivered_bytes_ - delivered_at_oldest_;
+    }
+    [[nodiscard]] std::uint64_t unreleased_bytes() const { return unreleased_bytes_; }
+    [[nodiscard]] std::uint64_t oldest_position() const { return reader_.cursor(); }
+    [[nodiscard]] std::uint64_t pinned_bytes() const { return reader_.held_bytes(); }
+    // The frame of a record that a predecessor delivered and nobody has released, before it is
+    // delivered again. False if there is none at that position.
+    bool undelivered(std::uint64_t position, RecordRef& ref, Frame& frame) const;
+    // A frame between the cursor and what was committed when we came, checked. False behind it.
+    bool frame_at(std::uint64_t position, Frame& frame) const;
+    // Of a delivered record.
+    [[nodiscard]] Frame frame_of(const RecordRef& ref) const {
+        return load_once<Frame>(data_ + ref.position % lane_bytes_);
+    }
+    // The spill: passes over the record that has just been put there.
+    void pass_evacuated(std::uint64_t position);
+    [[nodiscard]] bool is_spill() const { return is_spill_; }
+    [[nodiscard]] std::uint64_t capacity_bytes() const { return lane_bytes_; }
 
     // A producer has taken the lane anew.
     void begin_epoch();
@@ -61,6 +86,26 @@ class LaneFeed {
     LaneFeed(std::uint32_t lane, NativeReader reader, Mapping bits, const std::byte* data,
              const LaneOwner& owner, ReaderEntry& entry);
     void recover();
+    // Never delivered.
+    void give_up(const Span& span, std::uint64_t records) {
+        reader_.release(span);
+        note_given_back(records, 0);
+    }
+    void note_delivered(std::uint64_t bytes) {
+        note_cursor();
+        unreleased_bytes_ += bytes;
+        delivered_bytes_ += bytes;
+    }
+    void note_given_back(std::uint64_t records, std::uint64_t bytes) {
+        add(entry_->released, records);
+        unreleased_bytes_ -= bytes;
+        note_cursor();
+    }
+    void note_cursor() {
+        if (reader_.cursor() == oldest_position_) return;
+        oldest_position_ = reader_.cursor();
+        delivered_at_oldest_ = delivered_bytes_;
+    }
     Feed quarantine(Quarantine reason, std::string why);
     bool in_sequence(const Frame& frame);
 
@@ -71,6 +116,11 @@ class LaneFeed {
     const LaneOwner* owner_;
     ReaderEntry* entry_;
     std::uint64_t lane_bytes_ = 0;
+    bool is_spill_ = false;
+    std::uint64_t unreleased_bytes_ = 0;
+    std::uint64_t delivered_bytes_ = 0;
+    std::uint64_t delivered_at_oldest_ = 0;
+    std::uint64_t oldest_position_ = 0;
     std::uint32_t epoch_ = 0;
     bool active_ = false;
     bool quarantined_ = false;

@@ -1,11 +1,11 @@
 #include "rollring/stash.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <deque>
-#include <limits>
 #include <utility>
 
-#include "group_stash.hpp"
+#include "stash_impl.hpp"
 
 namespace rollring {
 namespace {
@@ -17,6 +17,7 @@ Arrival arrival_of(const Record& record) {
     const Meta& meta = record.view.meta();
     Arrival arrival;
     arrival.ref = record.ref;
+    arrival.producer_lane = record.producer_lane;
     arrival.producer_epoch = record.producer_epoch;
     arrival.key = record.view.group_key();
     arrival.repetition_id = meta.repetition_id;
@@ -34,28 +35,39 @@ Arrival arrival_of(const Record& record) {
 
 }  // namespace
 
-struct Stash::Impl {
-    Consumer consumer;
-    GroupStash groups;
-    Advantages advantages;
-    Record record;
-    std::deque<Event> events;
-    std::int64_t ticked_ns = 0;
+Stash::Impl::Impl(Consumer reader, const StashOptions& given)
+    : consumer(std::move(reader)), options(given), groups(given, consumer.journal_records()) {}
 
-    Impl(Consumer reader, const StashOptions& options)
-        : consumer(std::move(reader)), groups(options), advantages(options.advantages) {}
+// Nobody assembles groups any more: producers need not ask before they open one.
+Stash::Impl::~Impl() {
+    if (ring().usable()) publish(ring().control().max_open_groups, std::uint64_t{0});
+}
 
-    void admit(std::int64_t now_ns) {
-        groups.admit(arrival_of(record), now_ns, consumer.policy_version());
-        release_dropped();
+Result<void> Stash::Impl::start() {
+    ReaderControl& control = ring().control();
+    if (auto opened = ring().open_spill(); !opened) return opened;
+    auto opened = GroupBoard::open(ring().map, control);
+    if (!opened) return std::unexpected(opened.error());
+    board.emplace(std::move(*opened));
+    for (const KnownGrave& grave : board->graves()) groups.bury(grave.key, grave.buried_ns);
+    const std::uint64_t rows = board->rows();
+    max_open_groups = options.max_open_groups != 0
+                          ? std::min<std::uint64_t>(options.max_open_groups, rows)
+                          : rows;
+    if (options.batch_groups > max_open_groups) {
+        return std::unexpected(
+            Error{Errc::invalid_argument, 0,
+                  fmt::format("batch_groups is {}, but only {} groups may be open at once: raise "
+                              "max_open_groups or create the ring with more --group-rows",
+                              options.batch_groups, max_open_groups)});
     }
-    void release_dropped() {
-        for (const Dropped& dropped : groups.dropped()) consumer.release(dropped.ref);
-        groups.dropped().clear();
-    }
-    void tick(std::int64_t now_ns);
-    void hear_events(std::int64_t now_ns);
-};
+    copied_before = peek(control.copied_bytes);
+    evacuated_before = peek(control.evacuated_records);
+    publish_account();
+    publish(control.max_open_bytes, options.max_open_bytes);
+    publish(control.max_open_groups, max_open_groups);
+    return {};
+}
 
 Stash::Stash(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Stash::~Stash() = default;
@@ -65,7 +77,45 @@ Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOpt
     if (auto valid = validate(options); !valid) return std::unexpected(valid.error());
     auto consumer = Consumer::open(ring, consumer_options);
     if (!consumer) return std::unexpected(consumer.error());
-    return std::unique_ptr<Stash>(new Stash(std::make_unique<Impl>(std::move(*consumer), options)));
+    auto impl = std::make_unique<Impl>(std::move(*consumer), options);
+    if (auto started = impl->start(); !started) return std::unexpected(started.error());
+    return std::unique_ptr<Stash>(new Stash(std::move(impl)));
+}
+
+void Stash::Impl::admit(std::int64_t now_ns) {
+    // Its producer may have gone in a predecessor's time, and will not be announced again.
+    if (record.redelivered) orphans.emplace(record.producer_lane, record.producer_epoch);
+    const Arrival arrival = arrival_of(record);
+    groups.admit(arrival, now_ns, consumer.policy_version());
+    for (const std::uint32_t slot : groups.touched()) {
+        const Group& group = groups.group(slot);
+        board->show(slot, group, now_ns);
+        if (group.state != GroupState::free && group.key == arrival.key && !board->has_name(slot)) {
+            board->name(slot, record.view.instance_id());
+        }
+    }
+    groups.touched().clear();
+    release_dropped();
+}
+
+// The records of a dropped group leave as one event: a successor must not find half of it.
+void Stash::Impl::release_dropped() {
+    auto& dropped = groups.dropped();
+    if (dropped.empty()) return;
+    if (dropped.size() == 1) {
+        consumer.release(dropped.front().ref);
+    } else {
+        std::vector<RecordRef> refs;
+        refs.reserve(dropped.size());
+        for (const Dropped& one : dropped) refs.push_back(one.ref);
+        const std::span<const RecordRef> all(refs);
+        const std::uint64_t most = consumer.journal_records();
+        for (std::size_t at = 0; at < all.size(); at += most) {
+            static_cast<void>(consumer.release_all(
+                all.subspan(at, std::min<std::uint64_t>(most, all.size() - at)), -1));
+        }
+    }
+    dropped.clear();
 }
 
 void Stash::Impl::tick(std::int64_t now_ns) {
@@ -89,31 +139,86 @@ void Stash::Impl::hear_events(std::int64_t now_ns) {
     }
 }
 
+// Producers of redelivered records whose end a predecessor was told of. Called when all that they
+// left has been read.
+void Stash::Impl::settle_orphans(std::int64_t now_ns) {
+    for (const auto& [lane, epoch] : orphans) {
+        if (lane >= ring().map.geometry().lane_count) continue;
+        const bool here = observe(ring().map.owner(lane).epoch) == epoch &&
+                          observe(ring().map.entry(lane).retired_epoch) != epoch;
+        if (!here) groups.producer_gone(lane, epoch, now_ns);
+    }
+    orphans.clear();
+}
+
+void Stash::Impl::show_touched(std::int64_t now_ns) {
+    for (const std::uint32_t slot : groups.touched()) board->show(slot, groups.group(slot), now_ns);
+    groups.touched().clear();
+}
+
+// For everybody outside: producers who wait to open a group, and people.
+void Stash::Impl::publish_account() {
+    ReaderControl& control = ring().control();
+    control.open_groups.store(groups.open_groups());
+    control.held_bytes.store(ring().held_bytes());
+    auto& page = ring().reader_pages.at<StashPage>(sizeof(ReaderControl));
+    const StashAccount& account = groups.account();
+    const std::uint64_t sequence = peek(page.sequence);
+    publish(page.sequence, sequence + 1);
+    std::size_t at = 0;
+    account.for_each_word([&](std::uint64_t word) { poke(page.words[at++], word); });
+    publish(page.sequence, sequence + 2);
+    Bell& bell = ring().map.consumer_bell();
+    if (bell.openers.load() == 0) return;
+    bell.openers.store(0);
+    for (const std::uint32_t lane : ring().active) ring_bell(ring().map.lane_bell(lane));
+}
+
+// Reads for a while, and no more than makes a batch possible.
+Poll Stash::Impl::turn(std::int64_t now_ns) {
+    polled = true;
+    Poll got = Poll::empty;
+    for (int i = 0; i < records_per_turn; i++) {
+        got = consumer.poll(record);
+        if (got != Poll::record) break;
+        admit(now_ns);
+        if (groups.may_cut()) break;
+    }
+    if (got == Poll::empty && !orphans.empty()) settle_orphans(now_ns);
+    return got;
+}
+
 NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
     batch = Batch();
+    Impl& impl = *impl_;
+    bool blocked = false;
     for (;;) {
         const std::int64_t now = monotonic_ns();
-        impl_->tick(now);
+        impl.tick(now);
         BatchPlan plan;
-        const bool cut = impl_->groups.cut(now, impl_->consumer.policy_version(), plan);
-        impl_->release_dropped();
+        const bool relieved = impl.relieve(blocked);
+        bool cut = impl.groups.cut(now, impl.consumer.policy_version(), plan);
+        if (!cut && !relieved && blocked && impl.stuck()) {
+            cut = impl.groups.cut_rest(now, impl.consumer.policy_version(), plan);
+            impl.batches_short += cut ? 1 : 0;
+        }
+        impl.release_dropped();
+        impl.show_touched(now);
+        impl.publish_account();
         if (cut) {
-            lease(plan, batch);
+            impl.lease(plan, batch, *this);
             return NextBatch::batch;
         }
-        Poll got = Poll::empty;
-        for (int i = 0; i < records_per_turn; i++) {
-            got = impl_->consumer.poll(impl_->record);
-            if (got != Poll::record) break;
-            impl_->admit(now);
-            if (impl_->groups.may_cut()) break;
-        }
+        const Poll got = impl.turn(now);
         if (got == Poll::closed) return NextBatch::closed;
-        if (got == Poll::record) continue;
+        blocked = got == Poll::empty;
+        if (!blocked) continue;
         if (monotonic_ns() >= deadline.at_ns) return NextBatch::timed_out;
         const std::int64_t until = std::min(deadline.at_ns, now + tick_every_ns * 5);
-        got = impl_->consumer.wait(impl_->record, Deadline{until});
-        if (got == Poll::record) impl_->admit(monotonic_ns());
+        if (impl.consumer.wait(impl.record, Deadline{until}) == Poll::record) {
+            blocked = false;
+            impl.admit(monotonic_ns());
+        }
     }
 }
 
@@ -124,48 +229,24 @@ NextBatch Stash::rest(Batch& batch) {
     BatchPlan plan;
     const bool cut = impl_->groups.cut_rest(now, impl_->consumer.policy_version(), plan);
     impl_->release_dropped();
+    impl_->show_touched(now);
+    impl_->publish_account();
     if (!cut) return NextBatch::timed_out;
-    lease(plan, batch);
+    impl_->lease(plan, batch, *this);
     return NextBatch::batch;
 }
 
-// Fills the batch from the plan: views over the records where they lie.
-void Stash::lease(const BatchPlan& plan, Batch& batch) {
-    batch.stash_ = this;
-    batch.id_ = plan.id;
-    batch.refs_ = plan.settled_marks;
-    batch.cu_seqlens_.push_back(0);
-    batch.group_offsets_.push_back(0);
-    std::vector<double> rewards;
-    std::vector<double> advantages;
-    for (const BatchGroup& group : plan.groups) {
-        rewards.clear();
-        for (const BatchMember& member : group.members) {
-            rewards.push_back(member.reward.value_or(std::numeric_limits<double>::quiet_NaN()));
-        }
-        advantages.assign(rewards.size(), 0.0);
-        group_advantages(rewards, impl_->advantages, advantages);
-        for (std::uint32_t m = 0; m < group.members.size(); m++) {
-            const BatchMember& member = group.members[m];
-            for (const MemberSegment& segment : member.segments) {
-                Sequence& sequence = batch.sequences_.emplace_back();
-                impl_->consumer.view(segment.ref, sequence.view);
-                sequence.group = static_cast<std::uint32_t>(batch.groups_.size());
-                sequence.member = m;
-                sequence.advantage = advantages[m];
-                sequence.withheld = member.withheld;
-                batch.refs_.push_back(segment.ref);
-                batch.cu_seqlens_.push_back(batch.cu_seqlens_.back() + segment.n_tokens);
-            }
-        }
-        batch.groups_.push_back(
-            {group.key, group.size, static_cast<std::uint32_t>(group.members.size())});
-        batch.group_offsets_.push_back(static_cast<std::uint32_t>(batch.sequences_.size()));
-    }
+Result<std::uint64_t> Stash::settle(std::string_view receipt, std::int64_t step) {
+    return impl_->settle(receipt, step);
 }
 
 StashAccount Stash::account() const {
     return impl_->groups.account();
+}
+StashCopies Stash::copies() const {
+    const ReaderControl& control = impl_->ring().control();
+    return {peek(control.copied_bytes) - impl_->copied_before,
+            peek(control.evacuated_records) - impl_->evacuated_before, impl_->batches_short};
 }
 std::size_t Stash::open_groups() const {
     return impl_->groups.open_groups();
@@ -180,8 +261,21 @@ const Consumer& Stash::consumer() const {
 std::vector<GroupReport> Stash::explain(std::size_t count) const {
     std::vector<GroupReport> reports;
     for (WaitingGroup& group : impl_->groups.explain(monotonic_ns(), count)) {
-        reports.push_back({group.key, group.age_ns, group.size, group.live, group.failed,
-                           std::move(group.missing)});
+        GroupReport& report = reports.emplace_back();
+        report.key = group.key;
+        report.age_ns = group.age_ns;
+        report.size = group.size;
+        report.live = group.live;
+        report.failed = group.failed;
+        report.missing = std::move(group.missing);
+        TrajectoryView view;
+        if (!group.present.empty() && impl_->consumer.view(group.present.front(), view)) {
+            report.instance_id = view.instance_id();
+        }
+        for (const std::uint32_t lane : group.lanes) {
+            report.producers.push_back(
+                fmt::format("{} (lane {})", load_name(impl_->ring().map.owner(lane)), lane));
+        }
     }
     return reports;
 }
@@ -191,40 +285,6 @@ bool Stash::next_event(Event& event) {
     event = std::move(impl_->events.front());
     impl_->events.pop_front();
     return true;
-}
-
-Batch::Batch() = default;
-Batch::Batch(Batch&& other) noexcept {
-    *this = std::move(other);
-}
-
-Batch& Batch::operator=(Batch&& other) noexcept {
-    if (this == &other) return *this;
-    nack();
-    stash_ = std::exchange(other.stash_, nullptr);
-    id_ = other.id_;
-    groups_ = std::move(other.groups_);
-    sequences_ = std::move(other.sequences_);
-    group_offsets_ = std::move(other.group_offsets_);
-    cu_seqlens_ = std::move(other.cu_seqlens_);
-    refs_ = std::move(other.refs_);
-    return *this;
-}
-
-Batch::~Batch() {
-    nack();
-}
-
-Result<void> Batch::ack(std::int64_t step) {
-    ROLLRING_ASSERT(leased(), "a batch is acknowledged once");
-    auto released = stash_->impl_->consumer.release_all(refs_, step);
-    if (!released) return released;  // still leased: nothing was given back
-    std::exchange(stash_, nullptr)->impl_->groups.ack(id_, monotonic_ns());
-    return {};
-}
-
-void Batch::nack() {
-    if (leased()) std::exchange(stash_, nullptr)->impl_->groups.nack(id_);
 }
 
 }  // namespace rollring

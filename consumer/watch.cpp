@@ -50,6 +50,11 @@ Result<void> Consumer::Impl::start() {
 
 // Takes over every lane that holds something or has a producer, then replays the journal.
 Result<void> Consumer::Impl::recover() {
+    if (auto moved = Spill::recover(map, control()); !moved) return moved;
+    const std::uint32_t spill_lane = map.geometry().spill_lane();
+    if (observe(map.owner(spill_lane).tail) != observe(map.entry(spill_lane).head)) {
+        if (auto opened = open_lane(spill_lane); !opened) return opened;
+    }
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         const ReaderEntry& entry = map.entry(lane);
         const bool holds = observe(map.owner(lane).tail) != observe(entry.head);
@@ -101,7 +106,7 @@ void Consumer::Impl::look_around() {
     if (look_everywhere) looked_everywhere_ns = looked_ns;
     arrivals_seen = arrivals;
     retire_ended();
-    for (std::uint32_t lane = 0; look_everywhere && lane < feeds.size(); lane++) {
+    for (std::uint32_t lane = 0; look_everywhere && lane < map.geometry().lane_count; lane++) {
         if (observe(map.owner(lane).epoch) == observe(map.entry(lane).retired_epoch)) continue;
         if (!feeds[lane]) {
             // Tried again with the next look; told once.

@@ -85,7 +85,7 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
         FAULT_POINT("open.after_lock");
         const std::uint32_t lane = (*taken)->lane;
         const Geometry& geometry = map->geometry();
-        auto reserved = map->segment().reserve(geometry.bits_offset(lane), geometry.lane_stride());
+        auto reserved = map->segment().reserve(geometry.bits_offset(lane), geometry.stride(lane));
         if (!reserved) return std::unexpected(reserved.error());
         auto page = map->segment().map(geometry.owner_offset(lane), page_bytes, true);
         if (!page) return std::unexpected(page.error());

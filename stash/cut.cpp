@@ -21,15 +21,19 @@ class BatchCutter {
             waiting_[group.source_id].push_back(slot);
         }
         std::vector<std::uint32_t> chosen;
+        bool full = false;
         while (!enough(chosen.size()) && !waiting_.empty()) {
             auto source = next_source();
             const std::uint32_t slot = source->second.front();
+            records_ += stash_.groups_[slot].amount().records;
+            full = !chosen.empty() && records_ > stash_.batch_records_max_;
+            if (full) break;
             source->second.pop_front();
             take(slot);
             chosen.push_back(slot);
             if (source->second.empty()) waiting_.erase(source);
         }
-        if (!enough(chosen.size()) && !partial_) chosen.clear();
+        if (!enough(chosen.size()) && !partial_ && !full) chosen.clear();
         return chosen;
     }
 
@@ -107,6 +111,7 @@ class BatchCutter {
     bool partial_;
     std::map<std::int64_t, std::deque<std::uint32_t>> waiting_;  // by source, in shipping order
     std::map<std::int64_t, double> served_;                      // by this batch
+    std::uint64_t records_ = 0;                                  // failure marks included
     std::uint64_t sequences_ = 0;
     std::uint64_t tokens_ = 0;
 
@@ -151,6 +156,7 @@ double GroupStash::served_floor() const {
 
 void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
     Group& group = groups_[slot];
+    touched_.push_back(slot);
     group.state = GroupState::leased;
     ready_--;
     const Amount amount = group.amount();
@@ -204,6 +210,7 @@ void GroupStash::nack(std::uint64_t batch_id) {
         account_.leased -= amount;
         account_.held += amount;
         group.state = GroupState::ready;
+        touched_.push_back(slot);
         ready_++;
     }
     leased_.erase(leased);

@@ -14,7 +14,8 @@ namespace rollring {
 // What the stash needs to know of a record. Filled from a TrajectoryView by whoever polls.
 struct Arrival {
     RecordRef ref{};
-    std::uint32_t producer_epoch = 0;  // with ref.lane: who owes the rest of a member
+    std::uint32_t producer_lane = 0;   // with the epoch: who owes the rest of a member; not
+    std::uint32_t producer_epoch = 0;  // ref.lane, for the record may have been moved
     GroupKey key;
     std::uint32_t repetition_id = 0;
     std::uint32_t group_size = 0;

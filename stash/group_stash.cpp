@@ -21,8 +21,9 @@ std::uint64_t next_random(std::uint64_t& state) {
 
 }  // namespace
 
-GroupStash::GroupStash(StashOptions options)
+GroupStash::GroupStash(StashOptions options, std::uint64_t batch_records_max)
     : options_(std::move(options)),
+      batch_records_max_(batch_records_max),
       tombstones_(options_.tombstone_ns, options_.tombstones),
       random_(options_.seed) {
     const auto valid = validate(options_);
@@ -45,6 +46,7 @@ void GroupStash::admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t
         drop(arrival.ref, arrival.n_tokens, DropReason::late);
         return;
     }
+    touched_.push_back(slot);
     if (arrival.group_size != 0 && arrival.group_size != group.size) account_.size_conflicts++;
     if (place(group, arrival, now_ns, version)) evaluate(slot, now_ns);
 }
@@ -71,7 +73,7 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
     } else if (member->state != MemberState::open || member->has_segment(arrival.segment_index)) {
         return refuse(DropReason::duplicate);
     }
-    member->lane = arrival.ref.lane;
+    member->lane = arrival.producer_lane;
     member->producer_epoch = arrival.producer_epoch;
     const bool stale = is_stale(arrival.policy_version_min, version);
     if (stale && options_.stale == Stale::drop) {
@@ -219,6 +221,7 @@ bool GroupStash::drop_stale(Slot slot, std::int64_t now_ns, std::int64_t version
         if (options_.stale == Stale::withhold) continue;
         drop_segments(member, DropReason::stale);
         fail_member(group, member);
+        touched_.push_back(slot);
         dropped = true;
     }
     if (dropped && group.live < min_size(group)) drop_group(slot, DropReason::too_few, now_ns);
@@ -237,7 +240,10 @@ void GroupStash::producer_gone(std::uint32_t lane, std::uint32_t epoch, std::int
             fail_member(group, member);
             changed = true;
         }
-        if (changed) evaluate(slot, now_ns);
+        if (changed) {
+            touched_.push_back(slot);
+            evaluate(slot, now_ns);
+        }
         slot = next;
     }
 }
@@ -256,6 +262,7 @@ void GroupStash::tick(std::int64_t now_ns) {
 
 void GroupStash::expire(Slot slot, std::int64_t now_ns) {
     Group& group = groups_[slot];
+    touched_.push_back(slot);
     group.expired = true;
     if (options_.at_deadline == AtDeadline::drop) {
         drop_group(slot, DropReason::deadline, now_ns);
@@ -307,6 +314,7 @@ void GroupStash::close_group(Slot slot, std::int64_t now_ns) {
     (group.older == Group::none ? oldest_ : groups_[group.older].younger) = group.younger;
     (group.younger == Group::none ? youngest_ : groups_[group.younger].older) = group.older;
     group.state = GroupState::free;
+    touched_.push_back(slot);
     free_.push_back(slot);
 }
 
@@ -332,6 +340,25 @@ void GroupStash::drop_group(Slot slot, DropReason reason, std::int64_t now_ns) {
     close_group(slot, now_ns);
 }
 
+MemberSegment* GroupStash::find(const GroupKey& key, const RecordRef& ref) {
+    const auto found = index_.find(key);
+    if (found == index_.end()) return nullptr;
+    Group& group = groups_[found->second];
+    if (group.state == GroupState::leased) return nullptr;
+    for (Member& member : group.members) {
+        for (MemberSegment& segment : member.segments) {
+            if (segment.ref == ref) return &segment;
+        }
+    }
+    return nullptr;
+}
+
+void GroupStash::moved(const GroupKey& key, const RecordRef& from, const RecordRef& to) {
+    MemberSegment* const segment = find(key, from);
+    ROLLRING_ASSERT(segment != nullptr, "a record that is moved is held");
+    segment->ref = to;
+}
+
 bool GroupStash::no_progress(std::int64_t now_ns) const {
     return !index_.empty() && now_ns - progress_ns_ >= options_.no_progress_ns;
 }
@@ -355,9 +382,13 @@ std::vector<WaitingGroup> GroupStash::explain(std::int64_t now_ns, std::size_t c
             if (!settled) said.missing.push_back(repetition);
         }
         for (const Member& member : group.members) {
-            if (member.state == MemberState::open && !member.segments.empty()) {
-                said.unfinished.push_back(member.segments.front().ref);
+            if (std::ranges::find(said.lanes, member.lane) == said.lanes.end()) {
+                said.lanes.push_back(member.lane);
             }
+            if (member.segments.empty()) continue;
+            const RecordRef& first = member.segments.front().ref;
+            said.present.push_back(first);
+            if (member.state == MemberState::open) said.unfinished.push_back(first);
         }
     }
     return waiting;

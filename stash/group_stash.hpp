@@ -54,11 +54,17 @@ struct WaitingGroup {
     std::uint32_t failed;
     std::vector<std::uint32_t> missing;  // repetition ids below size that are not settled
     std::vector<RecordRef> unfinished;   // first segment of members whose last has not come
+    std::vector<RecordRef> present;      // first segment of each member that is there
+    std::vector<std::uint32_t> lanes;    // who has sent to it, each once
 };
 
 class GroupStash {
   public:
-    explicit GroupStash(StashOptions options);
+    using Slot = std::uint32_t;
+
+    // A batch never takes more records than `batch_records_max`, whatever the options ask for,
+    // unless a single group does.
+    explicit GroupStash(StashOptions options, std::uint64_t batch_records_max = ~std::uint64_t{0});
 
     // Takes a record. `version` is the policy version now; -1 if unknown.
     void admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
@@ -79,19 +85,34 @@ class GroupStash {
     void ack(std::uint64_t batch_id, std::int64_t now_ns);
     void nack(std::uint64_t batch_id);
 
+    // Whether `ref` is held by the group and may be moved: leased records stay where they are.
+    [[nodiscard]] bool movable(const GroupKey& key, const RecordRef& ref) {
+        return find(key, ref) != nullptr;
+    }
+    // It lies elsewhere now.
+    void moved(const GroupKey& key, const RecordRef& from, const RecordRef& to);
+
+    // From a predecessor: this group was over so long ago.
+    void bury(const GroupKey& key, std::int64_t buried_ns) { tombstones_.bury(key, buried_ns); }
+
+    // Groups opened, changed or closed by the last calls; the caller takes them away.
+    [[nodiscard]] std::vector<Slot>& touched() { return touched_; }
+    // Its state is `free` once it is over; the key is still that of the group it was.
+    [[nodiscard]] const Group& group(Slot slot) const { return groups_[slot]; }
+
     // Records to release, with reasons; the caller takes them away after each call.
     [[nodiscard]] std::vector<Dropped>& dropped() { return dropped_; }
 
     [[nodiscard]] const StashAccount& account() const { return account_; }
     [[nodiscard]] std::size_t open_groups() const { return index_.size(); }
     [[nodiscard]] std::size_t ready_groups() const { return ready_; }
+    [[nodiscard]] std::size_t leased_batches() const { return leased_.size(); }
     [[nodiscard]] bool no_progress(std::int64_t now_ns) const;
     // The oldest groups that wait, at most `count`.
     [[nodiscard]] std::vector<WaitingGroup> explain(std::int64_t now_ns, std::size_t count) const;
 
   private:
     friend class BatchCutter;
-    using Slot = std::uint32_t;
 
     Slot open_group(const Arrival& arrival, std::int64_t now_ns);
     void close_group(Slot slot, std::int64_t now_ns);
@@ -113,7 +134,10 @@ class GroupStash {
     [[nodiscard]] bool is_stale(std::int64_t version_min, std::int64_t version) const;
     [[nodiscard]] std::uint32_t min_size(const Group& group) const;
 
+    [[nodiscard]] MemberSegment* find(const GroupKey& key, const RecordRef& ref);
+
     StashOptions options_;
+    std::uint64_t batch_records_max_;
     StashAccount account_;
     std::deque<Group> groups_;  // a slab: slots stay where they are
     std::vector<Slot> free_;
@@ -138,6 +162,7 @@ class GroupStash {
     std::unordered_map<std::uint64_t, std::vector<Slot>> leased_;
     std::unordered_map<std::int64_t, double> served_;  // weighted tokens a source has shipped
     std::vector<Dropped> dropped_;
+    std::vector<Slot> touched_;
 };
 
 }  // namespace rollring

@@ -32,7 +32,8 @@ enum class [[nodiscard]] Poll {
 struct Record {
     RecordRef ref{};
     TrajectoryView view;               // valid until the record is released
-    std::uint32_t producer_epoch = 0;  // with ref.lane and sequence: its identity in this ring
+    std::uint32_t producer_lane = 0;   // ref.lane, or where it was before it was evacuated
+    std::uint32_t producer_epoch = 0;  // with producer_lane and sequence: its identity in this ring
     std::uint64_t sequence = 0;
     std::int64_t committed_ns = 0;  // CLOCK_MONOTONIC
     bool redelivered = false;       // an earlier consumer has seen it and died
@@ -113,6 +114,8 @@ class Consumer {
     [[nodiscard]] std::int64_t policy_version() const;
 
   private:
+    friend class Stash;
+    friend class Batch;
     struct Impl;
     explicit Consumer(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;

@@ -6,6 +6,7 @@
 // taken: the control pages at creation, a lane's pages when a producer comes.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,12 @@ struct RingOptions {
     // lane_bytes or more: never.
     std::uint64_t soft_bytes = 0;
     std::uint32_t journal_records = 65536;  // the most records that one acknowledgement can hold
+    // Where a stash puts the records of groups that stay incomplete while their lane fills up;
+    // reserved when a stash opens. A longer record is never moved. 0: none. Default: lane_bytes,
+    // 256 MiB at most.
+    std::optional<std::uint64_t> spill_bytes = {};
+    // Groups that a stash can have open at once: 160 bytes each, reserved when it opens.
+    std::uint32_t group_rows = 32768;
     Schema schema = Schema::standard();
 };
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,7 +34,6 @@ struct Sequence {
     TrajectoryView view;   // valid while the batch is leased
     std::uint32_t group;   // index of its group in the batch
     std::uint32_t member;  // index of its member within the group
-    double advantage;      // of its member; 0 with Advantages::none
     bool withheld;         // stale: counts for the baseline, is not to be trained on
 };
 
@@ -61,8 +61,18 @@ class Batch {
     // Token offsets of the sequences laid end to end, as flash-attention's cu_seqlens.
     [[nodiscard]] std::span<const std::int64_t> cu_seqlens() const { return cu_seqlens_; }
 
+    // One value a sequence. A member's segments share its reward and its advantage.
+    [[nodiscard]] std::span<const double> rewards() const { return rewards_; }  // absent: NaN
+    [[nodiscard]] std::span<const double> advantages() const { return advantages_; }
+    [[nodiscard]] std::span<const std::uint32_t> repetition_ids() const { return repetition_ids_; }
+    // Oldest policy version among its generated tokens; -1: unknown.
+    [[nodiscard]] std::span<const std::int64_t> policy_versions() const { return versions_; }
+
     // Releases all its records and stores `step` (0 or more) with them, as one event.
     Result<void> ack(std::int64_t step);
+    // Names its records, 32 bytes each, to be kept in the trainer's own checkpoint: if the trainer
+    // dies between writing that and ack(), Stash::settle() acknowledges them afterwards.
+    [[nodiscard]] std::string receipt() const;
     // Puts the groups back: they come again with a later batch.
     void nack();
 
@@ -74,17 +84,30 @@ class Batch {
     std::vector<Sequence> sequences_;
     std::vector<std::uint32_t> group_offsets_;
     std::vector<std::int64_t> cu_seqlens_;
+    std::vector<double> rewards_;
+    std::vector<double> advantages_;
+    std::vector<std::uint32_t> repetition_ids_;
+    std::vector<std::int64_t> versions_;
     std::vector<RecordRef> refs_;  // of everything that goes with ack()
 };
 
 // One group that is not complete, for people who ask why nothing comes.
 struct GroupReport {
     GroupKey key;
+    std::string instance_id;
     std::int64_t age_ns;
     std::uint32_t size;
     std::uint32_t live;
     std::uint32_t failed;
     std::vector<std::uint32_t> missing;  // repetition ids not settled
+    std::vector<std::string> producers;  // who has sent members of it: "name (lane 3)"
+};
+
+// What the stash did with memory, since it was opened.
+struct StashCopies {
+    std::uint64_t copied_bytes;       // to the spill; 0 unless groups stayed incomplete for long
+    std::uint64_t evacuated_records;  // the same in records
+    std::uint64_t batches_short;  // cut early, because everything was full or nothing could come
 };
 
 class Stash {
@@ -92,6 +115,11 @@ class Stash {
     // Behind a pointer: its batches point to it.
     static Result<std::unique_ptr<Stash>> open(std::string_view ring, const StashOptions& options,
                                                const ConsumerOptions& consumer_options = {});
+    // Acknowledges the records of a receipt that are still there, before the first next_batch() of
+    // a restarted trainer. Returns how many were; 0 if ack() had been done. `step` as in ack().
+    // Errc::invalid_argument if it is no receipt of this ring, or comes too late.
+    Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
+
     Stash(const Stash&) = delete;
     Stash& operator=(const Stash&) = delete;
     ~Stash();
@@ -102,6 +130,7 @@ class Stash {
     NextBatch rest(Batch& batch);
 
     [[nodiscard]] StashAccount account() const;
+    [[nodiscard]] StashCopies copies() const;
     [[nodiscard]] std::size_t open_groups() const;
     // Nothing was acknowledged for StashOptions::no_progress_ns while groups are open.
     [[nodiscard]] bool no_progress() const;
@@ -113,7 +142,6 @@ class Stash {
 
   private:
     friend class Batch;
-    void lease(const struct BatchPlan& plan, Batch& batch);
     struct Impl;
     explicit Stash(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;

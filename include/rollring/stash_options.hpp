@@ -71,6 +71,13 @@ struct StashOptions {
     std::uint64_t batch_tokens = 0;
     std::vector<SourceWeight> source_weights = {};
 
+    // Producers wait before they open a new group while so many are open (incomplete, ready or
+    // leased) or announced, or while so many bytes of records are held; never in the middle of a
+    // group. May be passed by one group per producer, the bytes by what is in the lanes. 0: as many
+    // groups as the ring's board has rows (RingOptions::group_rows); as many bytes as fit.
+    std::uint32_t max_open_groups = 0;
+    std::uint64_t max_open_bytes = 0;
+
     // Computed for each group when its batch is cut.
     Advantages advantages = Advantages::grpo;
 
@@ -136,6 +143,28 @@ struct StashAccount {
 
     [[nodiscard]] Amount dropped_total() const;
     [[nodiscard]] bool conserved() const;
+
+    // All of it, in a fixed order: how it is shown in the ring.
+    template <class Visit>
+    void for_each_word(Visit visit) const {
+        const_cast<StashAccount*>(this)->for_each([&](std::uint64_t& word) { visit(word); });
+    }
+    template <class Visit>
+    void for_each(Visit visit) {
+        const auto both = [&](Amount& amount) {
+            visit(amount.records);
+            visit(amount.tokens);
+        };
+        both(accepted);
+        both(shipped);
+        both(held);
+        both(leased);
+        for (Amount& amount : dropped) both(amount);
+        for (std::uint64_t* word : {&groups_opened, &groups_shipped, &groups_partial,
+                                    &groups_dropped, &batches, &size_conflicts}) {
+            visit(*word);
+        }
+    }
 };
 
 // Advantages of one group, from the rewards of its members:

@@ -137,6 +137,10 @@ class LaneReader {
                span.bytes <= capacity_ - span.position % capacity_ &&
                span.position <= recovered_to_ && span.bytes <= recovered_to_ - span.position;
     }
+    // Of a record at or above the head that a predecessor may have released.
+    [[nodiscard]] bool is_released(std::uint64_t position) const {
+        return position < cursor_ || bit(position % capacity_);
+    }
     [[nodiscard]] bool drained() const { return read_ == shared_tail_->load(Order::read_tail); }
     // What the producer may write over. Moved by release(), settle(), recover(), and by a poll()
     // that passes a skip, also one that then finds nothing: ring the producer's bell whenever it

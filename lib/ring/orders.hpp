@@ -60,7 +60,7 @@ struct NativePlatform {
             to.lane = frame.lane;
             to.payload_bytes = frame.payload_bytes;
             to.committed_ns = frame.committed_ns;
-            to.reserved1 = frame.reserved1;
+            to.groups_opened = frame.groups_opened;
         }
         [[nodiscard]] Frame read(std::uint64_t offset) const {
             return load_once<Frame>(data + offset);

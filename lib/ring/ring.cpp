@@ -13,6 +13,7 @@ namespace rollring {
 namespace {
 
 constexpr std::int64_t create_timeout_ms = 5'000;
+constexpr std::uint64_t default_spill_bytes = std::uint64_t{256} << 20;
 
 std::uint64_t default_soft_bytes() {
     constexpr std::uint64_t most = std::uint64_t{4} << 20;
@@ -37,11 +38,23 @@ Result<Geometry> geometry_of(const RingOptions& options) {
         return refuse(fmt::format("journal_records is {}, must be 1 to {}", options.journal_records,
                                   1U << 24));
     }
+    if (options.spill_bytes.value_or(0) > lane_bytes_max) {
+        return refuse(fmt::format("spill_bytes is {}, must be at most {}", *options.spill_bytes,
+                                  lane_bytes_max));
+    }
+    if (options.group_rows < 1 || options.group_rows > group_rows_max) {
+        return refuse(
+            fmt::format("group_rows is {}, must be 1 to {}", options.group_rows, group_rows_max));
+    }
     Geometry geometry{};
     geometry.lane_count = options.lanes;
     geometry.journal_records = options.journal_records;
     geometry.lane_bytes = round_up(options.lane_bytes, page_bytes);
     geometry.soft_bytes = options.soft_bytes == 0 ? default_soft_bytes() : options.soft_bytes;
+    geometry.spill_bytes =
+        round_up(options.spill_bytes.value_or(std::min(geometry.lane_bytes, default_spill_bytes)),
+                 page_bytes);
+    geometry.group_rows = options.group_rows;
     geometry.soft_bytes = std::min(round_up(geometry.soft_bytes, line_bytes), geometry.lane_bytes);
     return geometry;
 }

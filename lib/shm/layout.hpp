@@ -7,9 +7,16 @@
 //   schema page    creator, likewise
 //   policy page    the weight channel's publisher (the version stamped on rollouts)
 //   bell pages     everyone; a lie in them costs a spurious or a late wake-up (<= 100 ms), no more
-//   reader pages   the consumer: control line, one ReaderEntry a lane, the redo journal
+//   reader pages   the consumer: control, the stash's account, one ReaderEntry a lane, the journal
 //   owner pages    one page a lane: the producer of that lane
 //   lanes          per lane the released-bit map (consumer), then the data (producer)
+//   spill          one lane more, of its own capacity, written by the consumer too: records that
+//                  were evacuated from the others
+//   board          the consumer: the stash's open groups, one GroupRow each; their keys, hashed,
+//   for
+//                  producers; the graves of groups that are over
+//
+// Lanes are reserved when taken, the spill and the board when a stash opens.
 //
 // A *position* is a byte count that only grows. position mod lane_bytes is the offset in the data.
 
@@ -29,11 +36,12 @@ static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && sizeof(std::atomic<std:
 inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, whatever the CPU's line is
 inline constexpr std::uint64_t page_bytes = 4096;
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
-inline constexpr std::uint32_t abi_version = 1;
+inline constexpr std::uint32_t abi_version = 2;
 inline constexpr std::uint32_t lanes_max = 4096;
 inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1}
                                                 << 37;  // an offset in lines fits 32 bits
 inline constexpr std::uint32_t columns_max = 32;
+inline constexpr std::uint32_t group_rows_max = 1 << 24;
 
 enum class Phase : std::uint32_t { forming = 0, ready = 1 };
 
@@ -91,9 +99,10 @@ struct SegmentHeader {
     std::int64_t created_ns;  // CLOCK_REALTIME
     std::uint64_t schema_id;
     std::uint32_t creator_pid;
-    std::uint32_t reserved0;
-    std::uint64_t check;  // xxh3 of all the above
-    std::uint8_t reserved1[40];
+    std::uint32_t group_rows;   // of the board
+    std::uint64_t spill_bytes;  // capacity of the spill; 0: none
+    std::uint64_t check;        // xxh3 of all the above
+    std::uint8_t reserved1[32];
     std::atomic<std::uint32_t> phase;
     std::uint8_t reserved2[60];
 };
@@ -134,8 +143,9 @@ struct Bell {
     std::atomic<std::uint32_t> sequence;
     std::atomic<std::uint32_t> waiting;
     std::atomic<std::uint32_t>
-        arrivals;  // consumer's bell only: grows when a producer takes a lane
-    std::uint8_t reserved[52];
+        arrivals;                        // consumer's bell only: grows when a producer takes a lane
+    std::atomic<std::uint32_t> openers;  // consumer's bell only: 1 while producers wait to open
+    std::uint8_t reserved[48];
 };
 static_assert(sizeof(Bell) == line_bytes);
 static_assert(std::has_unique_object_representations_v<Bell>);
@@ -152,10 +162,29 @@ struct ReaderControl {
     // The redo journal: `journal_count` > 0 means that these entries are acknowledged.
     std::atomic<std::uint64_t> journal_count;
     std::atomic<std::int64_t> journal_step;
-    std::uint8_t reserved1[48];
+    // Not 0: this entry moves a record into the spill, whose tail becomes so much.
+    std::atomic<std::uint64_t> journal_spill_tail;
+    std::uint8_t reserved1[40];
+    // Admission of new groups, asked by producers. max_open_groups 0: no stash, nothing to ask.
+    std::atomic<std::uint64_t> max_open_groups;
+    std::atomic<std::uint64_t> max_open_bytes;
+    std::atomic<std::uint64_t> open_groups;
+    std::atomic<std::uint64_t> held_bytes;
+    std::atomic<std::uint64_t> graves;  // groups buried so far; the last of them are on the board
+    std::atomic<std::uint64_t> copied_bytes;
+    std::atomic<std::uint64_t> evacuated_records;
+    std::uint8_t reserved2[8];
 };
-static_assert(sizeof(ReaderControl) == 128);
+static_assert(sizeof(ReaderControl) == 192);
 static_assert(std::has_unique_object_representations_v<ReaderControl>);
+
+// The stash's account (StashAccount, word by word), behind the control. `sequence` is odd while it
+// is being written.
+struct StashPage {
+    std::atomic<std::uint64_t> sequence;
+    std::atomic<std::uint64_t> words[63];
+};
+static_assert(sizeof(StashPage) == 512);
 
 struct JournalEntry {
     std::uint64_t position;
@@ -195,8 +224,9 @@ struct ReaderEntry {
     std::atomic<std::uint64_t> producers_lost;
     std::atomic<std::uint64_t> producers_closed;
     std::atomic<std::uint64_t> quarantines;
-    std::atomic<std::uint64_t> dropped_bytes;  // given up behind a damaged frame
-    std::uint8_t reserved2[32];
+    std::atomic<std::uint64_t> dropped_bytes;   // given up behind a damaged frame
+    std::atomic<std::uint64_t> groups_arrived;  // LaneOwner::groups_opened, as far as was read
+    std::uint8_t reserved2[24];
 };
 static_assert(sizeof(ReaderEntry) == 256);
 static_assert(std::has_unique_object_representations_v<ReaderEntry>);
@@ -224,7 +254,8 @@ struct LaneOwner {
     std::atomic<std::uint64_t> laps_soft;
     std::atomic<std::uint64_t> laps_full;
     std::atomic<std::uint64_t> jumps;
-    std::uint8_t reserved2[56];
+    std::atomic<std::uint64_t> groups_opened;  // groups that this lane was the first to announce
+    std::uint8_t reserved2[48];
 };
 static_assert(sizeof(LaneOwner) == 256);
 static_assert(std::has_unique_object_representations_v<LaneOwner>);
@@ -244,60 +275,122 @@ struct Frame {
     std::uint32_t lane;
     std::uint64_t payload_bytes;  // what was committed, <= bytes - 64
     std::int64_t committed_ns;    // CLOCK_MONOTONIC
-    std::uint64_t reserved1;
+    std::uint64_t groups_opened;  // LaneOwner's, this record included; of those sent
 };
 static_assert(sizeof(Frame) == line_bytes);
 static_assert(std::has_unique_object_representations_v<Frame>);
+
+enum class RowState : std::uint32_t { free = 0, open = 1, ready = 2, leased = 3 };
+
+// One group that the stash has, for people and programs outside. `sequence` is odd while it is
+// being written.
+struct GroupRow {
+    std::atomic<std::uint32_t> sequence;
+    std::atomic<std::uint32_t> state;  // a RowState
+    std::atomic<std::uint64_t> key_low;
+    std::atomic<std::uint64_t> key_high;
+    std::atomic<std::int64_t> opened_ns;  // CLOCK_MONOTONIC, as is the next
+    std::atomic<std::int64_t> changed_ns;
+    std::atomic<std::uint64_t>
+        missing;                       // bit r: repetition r, below 64 and the size, is not settled
+    std::atomic<std::uint64_t> lanes;  // bit l: lane l mod 64 has sent to it
+    std::atomic<std::uint64_t> tokens;
+    std::atomic<std::uint32_t> size;
+    std::atomic<std::uint32_t> live;
+    std::atomic<std::uint32_t> failed;
+    std::atomic<std::uint32_t> records;
+    std::atomic<std::uint64_t> instance[5];  // first bytes of the instance_id, NUL-padded
+    std::uint8_t reserved[8];
+};
+static_assert(sizeof(GroupRow) == 128);
+static_assert(std::has_unique_object_representations_v<GroupRow>);
+
+// A group that is over: a late member must not open it again, in the next process either.
+struct Grave {
+    std::atomic<std::uint64_t> key_low;
+    std::atomic<std::uint64_t> key_high;
+    std::atomic<std::int64_t> buried_ns;  // CLOCK_MONOTONIC
+    std::uint8_t reserved[8];
+};
+static_assert(sizeof(Grave) == 32);
 
 constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) {
     return (bytes + to - 1) / to * to;
 }
 
-// Where everything lies; a function of the two counts alone, so creator and attacher cannot differ.
+// Where everything lies; a function of the counts alone, so creator and attacher cannot differ.
+// "Lane" lane_count is the spill.
 struct Geometry {
     std::uint32_t lane_count;
     std::uint32_t journal_records;
     std::uint64_t lane_bytes;
     std::uint64_t soft_bytes;
+    std::uint64_t spill_bytes;
+    std::uint32_t group_rows;
 
+    [[nodiscard]] constexpr std::uint32_t spill_lane() const { return lane_count; }
+    [[nodiscard]] constexpr std::uint64_t capacity(std::uint32_t lane) const {
+        return lane == lane_count ? spill_bytes : lane_bytes;
+    }
     [[nodiscard]] constexpr std::uint64_t schema_offset() const { return page_bytes; }
     [[nodiscard]] constexpr std::uint64_t policy_offset() const { return 2 * page_bytes; }
     [[nodiscard]] constexpr std::uint64_t bells_offset() const { return 3 * page_bytes; }
     // bell 0 is the consumer's, bell 1 + k that of lane k's producer
     [[nodiscard]] constexpr std::uint64_t bells_bytes() const {
-        return round_up((1 + std::uint64_t{lane_count}) * sizeof(Bell), page_bytes);
+        return round_up((2 + std::uint64_t{lane_count}) * sizeof(Bell), page_bytes);
     }
     [[nodiscard]] constexpr std::uint64_t reader_offset() const {
         return bells_offset() + bells_bytes();
     }
-    [[nodiscard]] constexpr std::uint64_t entries_offset() const {
+    [[nodiscard]] constexpr std::uint64_t stash_offset() const {
         return reader_offset() + sizeof(ReaderControl);
     }
+    [[nodiscard]] constexpr std::uint64_t entries_offset() const {
+        return stash_offset() + sizeof(StashPage);
+    }
     [[nodiscard]] constexpr std::uint64_t journal_offset() const {
-        return entries_offset() + lane_count * sizeof(ReaderEntry);
+        return entries_offset() + (lane_count + 1) * sizeof(ReaderEntry);
     }
     [[nodiscard]] constexpr std::uint64_t owners_offset() const {
         return round_up(journal_offset() + journal_records * sizeof(JournalEntry), page_bytes);
     }
-    [[nodiscard]] constexpr std::uint64_t lanes_offset() const {
-        return owners_offset() + lane_count * page_bytes;
-    }
-    // everything below is reserved at creation; a lane when a producer takes it
-    [[nodiscard]] constexpr std::uint64_t fixed_bytes() const { return lanes_offset(); }
-    [[nodiscard]] constexpr std::uint64_t bits_bytes() const {
-        return round_up(lane_bytes / line_bytes / 8, page_bytes);
-    }
-    [[nodiscard]] constexpr std::uint64_t lane_stride() const { return bits_bytes() + lane_bytes; }
-    [[nodiscard]] constexpr std::uint64_t bits_offset(std::uint32_t lane) const {
-        return lanes_offset() + lane * lane_stride();
-    }
-    [[nodiscard]] constexpr std::uint64_t data_offset(std::uint32_t lane) const {
-        return bits_offset(lane) + bits_bytes();
-    }
     [[nodiscard]] constexpr std::uint64_t owner_offset(std::uint32_t lane) const {
         return owners_offset() + lane * page_bytes;
     }
-    [[nodiscard]] constexpr std::uint64_t segment_bytes() const { return bits_offset(lane_count); }
+    [[nodiscard]] constexpr std::uint64_t lanes_offset() const {
+        return owners_offset() + (std::uint64_t{lane_count} + 1) * page_bytes;
+    }
+    // everything below is reserved at creation; a lane when a producer takes it
+    [[nodiscard]] constexpr std::uint64_t fixed_bytes() const { return lanes_offset(); }
+    [[nodiscard]] constexpr std::uint64_t bits_bytes(std::uint32_t lane) const {
+        return round_up(capacity(lane) / line_bytes / 8, page_bytes);
+    }
+    // of a lane's bits and data together
+    [[nodiscard]] constexpr std::uint64_t stride(std::uint32_t lane) const {
+        return bits_bytes(lane) + capacity(lane);
+    }
+    [[nodiscard]] constexpr std::uint64_t bits_offset(std::uint32_t lane) const {
+        return lanes_offset() + lane * stride(0);
+    }
+    [[nodiscard]] constexpr std::uint64_t data_offset(std::uint32_t lane) const {
+        return bits_offset(lane) + bits_bytes(lane);
+    }
+    [[nodiscard]] constexpr std::uint64_t board_offset() const {
+        return bits_offset(lane_count) + stride(lane_count);
+    }
+    [[nodiscard]] constexpr std::uint64_t keys_offset() const {
+        return board_offset() + round_up(group_rows * sizeof(GroupRow), page_bytes);
+    }
+    [[nodiscard]] constexpr std::uint64_t key_count() const {
+        return std::bit_ceil(std::uint64_t{group_rows} * 2);
+    }
+    [[nodiscard]] constexpr std::uint64_t graves_offset() const {
+        return keys_offset() + round_up(key_count() * sizeof(std::uint64_t), page_bytes);
+    }
+    [[nodiscard]] constexpr std::uint64_t grave_count() const { return key_count(); }
+    [[nodiscard]] constexpr std::uint64_t segment_bytes() const {
+        return graves_offset() + round_up(grave_count() * sizeof(Grave), page_bytes);
+    }
 };
 
 }  // namespace rollring

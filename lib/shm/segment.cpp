@@ -68,7 +68,8 @@ bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes) {
 }
 
 Geometry geometry_of(const SegmentHeader& header) {
-    return {header.lane_count, header.journal_records, header.lane_bytes, header.soft_bytes};
+    return {header.lane_count, header.journal_records, header.lane_bytes,
+            header.soft_bytes, header.spill_bytes,     header.group_rows};
 }
 
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
@@ -97,6 +98,10 @@ Result<void> check_header(const SegmentHeader& header, const std::string& object
     if (header.journal_records == 0 || header.journal_records > (1U << 24)) {
         return damaged("journal records");
     }
+    if (header.spill_bytes > lane_bytes_max || header.spill_bytes % page_bytes != 0) {
+        return damaged("spill bytes");
+    }
+    if (header.group_rows == 0 || header.group_rows > group_rows_max) return damaged("group rows");
     if (header.segment_bytes != geometry_of(header).segment_bytes() ||
         header.segment_bytes != object_bytes) {
         return damaged(

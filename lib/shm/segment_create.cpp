@@ -84,6 +84,8 @@ HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema) {
     header.lane_count = geometry.lane_count;
     header.journal_records = geometry.journal_records;
     header.soft_bytes = geometry.soft_bytes;
+    header.spill_bytes = geometry.spill_bytes;
+    header.group_rows = geometry.group_rows;
     if (getrandom(&header.ring_id, sizeof header.ring_id, 0) < 0) {
         header.ring_id = static_cast<std::uint64_t>(realtime_ns());
     }
@@ -104,8 +106,8 @@ Result<void> build(const bip::shared_memory_object& shm, const HeaderImage& imag
     if (const int error = allocate(fd, 0, geometry.fixed_bytes()); error != 0) {
         return std::unexpected(no_space(error, geometry.fixed_bytes(), "the ring's control pages"));
     }
-    if (Segment::shared_memory().free_bytes < geometry.lane_stride()) {
-        return std::unexpected(no_space(0, geometry.lane_stride(), "a single lane"));
+    if (Segment::shared_memory().free_bytes < geometry.stride(0)) {
+        return std::unexpected(no_space(0, geometry.stride(0), "a single lane"));
     }
     FAULT_POINT("create.after_allocate");
     try {

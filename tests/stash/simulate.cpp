@@ -20,7 +20,7 @@ using namespace rollring;
 
 namespace {
 
-enum class Fate { held, dropped, leased, shipped };
+enum class Fate { held, dropped, leased, shipped, evacuated };
 
 struct Sent {
     Arrival arrival;
@@ -31,6 +31,7 @@ struct Counts {
     std::uint64_t records = 0;
     std::uint64_t batches = 0;
     std::uint64_t groups = 0;
+    std::uint64_t evacuated = 0;
     std::map<DropReason, std::uint64_t> dropped;
 };
 
@@ -50,6 +51,7 @@ class World {
             if (chance(0.02)) kill_producer();
             stash_.tick(now_ns_);
             settle();
+            if (chance(0.1)) evacuate();
             trainer();
         }
         finish();
@@ -142,6 +144,7 @@ class World {
         Arrival arrival = planned;
         arrival.ref.position = sent_.size();
         arrival.ref.lines = 1;
+        arrival.producer_lane = arrival.ref.lane;
         arrival.producer_epoch = epochs_[arrival.ref.lane];
         if (arrival.policy_version_min >= 0) {
             arrival.policy_version_min =
@@ -157,6 +160,22 @@ class World {
         stash_.producer_gone(lane, epochs_[lane]++, now_ns_);
     }
 
+    // A record that pins its lane is copied elsewhere; what is leased stays where it is.
+    void evacuate() {
+        const std::size_t index = below(sent_.size());
+        const Sent old = sent_[index];
+        const RecordRef& from = old.arrival.ref;
+        const bool movable = stash_.movable(old.arrival.key, from);
+        expect(movable == (old.fate == Fate::held), "movable is what is held");
+        if (!movable) return;
+        Arrival copy = old.arrival;
+        copy.ref = {sent_.size(), 99, 1};
+        stash_.moved(copy.key, from, copy.ref);
+        sent_[index].fate = Fate::evacuated;
+        sent_.push_back({copy});
+        counts_.evacuated++;
+    }
+
     void move(const RecordRef& ref, Fate from, Fate to) {
         Sent& record = sent_.at(ref.position);
         expect(record.fate == from, "a record moved that was elsewhere");
@@ -170,7 +189,7 @@ class World {
             counts_.dropped[dropped.reason]++;
         }
         stash_.dropped().clear();
-        Amount by_fate[4];
+        Amount by_fate[5];
         for (const Sent& record : sent_) {
             by_fate[static_cast<int>(record.fate)] += {1, record.arrival.n_tokens};
         }

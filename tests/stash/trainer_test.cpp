@@ -52,7 +52,7 @@ TEST_CASE("trainer: interleaved rollouts of two producers come as whole groups, 
                 const Sequence& sequence = batch.sequences()[i];
                 CHECK(sequence.view.instance_id() == prompt);
                 CHECK(sequence.view.meta().repetition_id == i - first);
-                sum += sequence.advantage;
+                sum += batch.advantages()[i];
             }
             CHECK(sum == doctest::Approx(0));
             seen[std::string(prompt)]++;

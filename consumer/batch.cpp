@@ -1,0 +1,205 @@
+// A batch: filled when it is leased, given back by ack or nack, remembered by its receipt.
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "fault_point.hpp"
+#include "stash_impl.hpp"
+
+namespace rollring {
+namespace {
+
+constexpr std::uint64_t receipt_magic = 0x3154504352'4c4c52;  // "RLLRCPT1"
+
+// A receipt is this head and then one entry a record; native byte order, for it stays on one
+// machine.
+struct ReceiptHead {
+    std::uint64_t magic;
+    std::uint64_t ring_id;
+    std::uint64_t count;
+    std::uint64_t reserved;
+};
+// Where the record lay, and who it is: it may be moved before the receipt is settled.
+struct ReceiptEntry {
+    std::uint64_t position;
+    std::uint64_t sequence;
+    std::uint32_t lane;
+    std::uint32_t producer_lane;
+    std::uint32_t producer_epoch;
+    std::uint32_t reserved;
+};
+static_assert(sizeof(ReceiptHead) == 32 && sizeof(ReceiptEntry) == 32);
+
+using Identity = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
+
+Identity identity_of(const Frame& frame) {
+    return {frame.lane, frame.epoch, frame.sequence};
+}
+Identity identity_of(const ReceiptEntry& entry) {
+    return {entry.producer_lane, entry.producer_epoch, entry.sequence};
+}
+
+Result<std::vector<ReceiptEntry>> read_receipt(std::string_view receipt, std::uint64_t ring_id) {
+    const auto refuse = [](std::string why) {
+        return std::unexpected(Error{Errc::invalid_argument, 0, std::move(why)});
+    };
+    ReceiptHead head{};
+    if (receipt.size() >= sizeof head) std::memcpy(&head, receipt.data(), sizeof head);
+    if (head.magic != receipt_magic || (receipt.size() - sizeof head) % sizeof(ReceiptEntry) != 0 ||
+        head.count != (receipt.size() - sizeof head) / sizeof(ReceiptEntry)) {
+        return refuse(fmt::format("these {} bytes are no receipt of a batch", receipt.size()));
+    }
+    if (head.ring_id != ring_id) {
+        return refuse("the receipt is of another ring: this one was created anew since");
+    }
+    std::vector<ReceiptEntry> entries(head.count);
+    std::memcpy(entries.data(), receipt.data() + sizeof head, receipt.size() - sizeof head);
+    return entries;
+}
+
+}  // namespace
+
+// Fills the batch from the plan: views over the records where they lie.
+void Stash::Impl::lease(const BatchPlan& plan, Batch& batch, Stash& stash) {
+    batch.stash_ = &stash;
+    batch.id_ = plan.id;
+    batch.refs_ = plan.settled_marks;
+    batch.cu_seqlens_.push_back(0);
+    batch.group_offsets_.push_back(0);
+    std::vector<double> rewards;
+    std::vector<double> advantages;
+    for (const BatchGroup& group : plan.groups) {
+        rewards.clear();
+        for (const BatchMember& member : group.members) {
+            rewards.push_back(member.reward.value_or(std::numeric_limits<double>::quiet_NaN()));
+        }
+        advantages.assign(rewards.size(), 0.0);
+        group_advantages(rewards, options.advantages, advantages);
+        for (std::uint32_t m = 0; m < group.members.size(); m++) {
+            const BatchMember& member = group.members[m];
+            for (const MemberSegment& segment : member.segments) {
+                Sequence& sequence = batch.sequences_.emplace_back();
+                consumer.view(segment.ref, sequence.view);
+                sequence.group = static_cast<std::uint32_t>(batch.groups_.size());
+                sequence.member = m;
+                sequence.withheld = member.withheld;
+                batch.rewards_.push_back(rewards[m]);
+                batch.advantages_.push_back(advantages[m]);
+                batch.repetition_ids_.push_back(member.repetition_id);
+                batch.versions_.push_back(member.version_min);
+                batch.refs_.push_back(segment.ref);
+                batch.cu_seqlens_.push_back(batch.cu_seqlens_.back() + segment.n_tokens);
+            }
+        }
+        batch.groups_.push_back(
+            {group.key, group.size, static_cast<std::uint32_t>(group.members.size())});
+        batch.group_offsets_.push_back(static_cast<std::uint32_t>(batch.sequences_.size()));
+    }
+}
+
+Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t step) {
+    if (polled) {
+        return std::unexpected(Error{Errc::invalid_argument, 0,
+                                     "settle a receipt before the first next_batch(): its records "
+                                     "may be in another batch by now"});
+    }
+    auto entries = read_receipt(receipt, ring().map.ring_id());
+    if (!entries) return std::unexpected(entries.error());
+    std::vector<RecordRef> found;
+    std::map<Identity, bool> elsewhere;
+    RecordRef ref{};
+    Frame frame;
+    for (const ReceiptEntry& entry : *entries) {
+        const auto& feeds = ring().feeds;
+        const bool here = entry.lane < feeds.size() && feeds[entry.lane] &&
+                          feeds[entry.lane]->undelivered(entry.position, ref, frame) &&
+                          identity_of(frame) == identity_of(entry);
+        if (here) {
+            found.push_back(ref);
+        } else {
+            elsewhere.emplace(identity_of(entry), true);
+        }
+    }
+    // Those that were nacked and then moved to the spill before the trainer died.
+    const auto& spill = ring().feeds.back();
+    for (std::uint64_t at = spill ? spill->oldest_position() : 0;
+         spill && !elsewhere.empty() && spill->frame_at(at, frame); at += frame.bytes) {
+        if (frame.kind != static_cast<std::uint16_t>(FrameKind::record)) continue;
+        if (!spill->undelivered(at, ref, frame)) continue;
+        if (elsewhere.erase(identity_of(frame)) != 0) found.push_back(ref);
+    }
+    if (found.empty()) return std::uint64_t{0};
+    auto released = ring().release_all(found, step, false);
+    if (!released) return std::unexpected(released.error());
+    publish_account();
+    return found.size();
+}
+
+std::string Batch::receipt() const {
+    ROLLRING_ASSERT(leased(), "a receipt is of a leased batch");
+    const Consumer::Impl& ring = stash_->impl_->ring();
+    const ReceiptHead head{receipt_magic, ring.map.ring_id(), refs_.size(), 0};
+    std::string bytes(sizeof head + refs_.size() * sizeof(ReceiptEntry), '\0');
+    std::memcpy(bytes.data(), &head, sizeof head);
+    for (std::size_t i = 0; i < refs_.size(); i++) {
+        const Frame frame = ring.feeds[refs_[i].lane]->frame_of(refs_[i]);
+        const ReceiptEntry entry{refs_[i].position, frame.sequence, refs_[i].lane,
+                                 frame.lane,        frame.epoch,    0};
+        std::memcpy(bytes.data() + sizeof head + i * sizeof entry, &entry, sizeof entry);
+    }
+    return bytes;
+}
+
+Batch::Batch() = default;
+Batch::Batch(Batch&& other) noexcept {
+    *this = std::move(other);
+}
+
+Batch& Batch::operator=(Batch&& other) noexcept {
+    if (this == &other) return *this;
+    nack();
+    stash_ = std::exchange(other.stash_, nullptr);
+    id_ = other.id_;
+    groups_ = std::move(other.groups_);
+    sequences_ = std::move(other.sequences_);
+    group_offsets_ = std::move(other.group_offsets_);
+    cu_seqlens_ = std::move(other.cu_seqlens_);
+    rewards_ = std::move(other.rewards_);
+    advantages_ = std::move(other.advantages_);
+    repetition_ids_ = std::move(other.repetition_ids_);
+    versions_ = std::move(other.versions_);
+    refs_ = std::move(other.refs_);
+    return *this;
+}
+
+Batch::~Batch() {
+    nack();
+}
+
+Result<void> Batch::ack(std::int64_t step) {
+    ROLLRING_ASSERT(leased(), "a batch is acknowledged once");
+    Stash::Impl& impl = *stash_->impl_;
+    auto released = impl.consumer.release_all(refs_, step);
+    if (!released) return released;  // still leased: nothing was given back
+    stash_ = nullptr;
+    const std::int64_t now = monotonic_ns();
+    impl.groups.ack(id_, now);
+    impl.show_touched(now);
+    impl.publish_account();
+    return {};
+}
+
+void Batch::nack() {
+    if (!leased()) return;
+    Stash::Impl& impl = *std::exchange(stash_, nullptr)->impl_;
+    impl.groups.nack(id_);
+    impl.show_touched(monotonic_ns());
+    impl.publish_account();
+}
+
+}  // namespace rollring

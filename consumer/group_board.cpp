@@ -1,0 +1,117 @@
+#include "group_board.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+namespace rollring {
+
+static_assert(static_cast<int>(GroupState::leased) == static_cast<int>(RowState::leased) &&
+              static_cast<int>(GroupState::ready) == static_cast<int>(RowState::ready) &&
+              static_cast<int>(GroupState::open) == static_cast<int>(RowState::open));
+
+GroupBoard::GroupBoard(Mapping memory, const Geometry& geometry, ReaderControl& control)
+    : memory_(std::move(memory)),
+      row_count_(geometry.group_rows),
+      keys_(
+          &memory_.at<std::atomic<std::uint64_t>>(geometry.keys_offset() - geometry.board_offset()),
+          geometry.key_count()),
+      graves_(&memory_.at<Grave>(geometry.graves_offset() - geometry.board_offset())),
+      grave_count_(geometry.grave_count()),
+      control_(&control) {}
+
+Result<GroupBoard> GroupBoard::open(const RingMap& map, ReaderControl& control) {
+    const Geometry& geometry = map.geometry();
+    const std::uint64_t bytes = geometry.segment_bytes() - geometry.board_offset();
+    if (auto held = map.segment().reserve(geometry.board_offset(), bytes); !held) {
+        return std::unexpected(held.error());
+    }
+    auto memory = map.segment().map(geometry.board_offset(), bytes, true);
+    if (!memory) return std::unexpected(memory.error());
+    std::memset(memory->data(), 0, geometry.graves_offset() - geometry.board_offset());
+    return GroupBoard(std::move(*memory), geometry, control);
+}
+
+void GroupBoard::show(std::uint32_t slot, const Group& group, std::int64_t now_ns) {
+    const bool over = group.state == GroupState::free;
+    if (over) bury(group.key, now_ns);
+    if (slot >= row_count_) return;
+    GroupRow& to = row(slot);
+    const auto shown = static_cast<RowState>(peek(to.state));
+    if (over && shown == RowState::free) return;
+    const std::uint32_t sequence = peek(to.sequence);
+    publish(to.sequence, sequence + 1);
+    if (over) {
+        keys_.erase(group.key);
+        poke(to.state, static_cast<std::uint32_t>(RowState::free));
+        publish(to.sequence, sequence + 2);
+        return;
+    }
+    if (shown == RowState::free) {
+        poke(to.key_low, group.key.low);
+        poke(to.key_high, group.key.high);
+        poke(to.opened_ns, group.opened_ns);
+        poke(to.size, group.size);
+        for (auto& word : to.instance) poke(word, std::uint64_t{0});
+        keys_.insert(group.key);
+    }
+    std::uint64_t missing =
+        group.size < 64 ? (std::uint64_t{1} << group.size) - 1 : ~std::uint64_t{0};
+    std::uint64_t lanes = 0;
+    Amount amount;
+    for (const Member& member : group.members) {
+        lanes |= std::uint64_t{1} << member.lane % 64;
+        amount += member.amount();
+        if (member.state != MemberState::open && member.repetition_id < 64) {
+            missing &= ~(std::uint64_t{1} << member.repetition_id);
+        }
+    }
+    // Once it is ready nothing is waited for.
+    poke(to.missing, group.state == GroupState::open ? missing : 0);
+    poke(to.lanes, lanes);
+    poke(to.changed_ns, now_ns);
+    poke(to.tokens, amount.tokens);
+    poke(to.records, static_cast<std::uint32_t>(amount.records));
+    poke(to.live, group.live);
+    poke(to.failed, group.failed);
+    poke(to.state, static_cast<std::uint32_t>(group.state));
+    publish(to.sequence, sequence + 2);
+}
+
+bool GroupBoard::has_name(std::uint32_t slot) const {
+    return slot >= row_count_ || peek(row(slot).instance[0]) != 0;
+}
+
+void GroupBoard::name(std::uint32_t slot, std::string_view instance_id) {
+    if (slot >= row_count_) return;
+    GroupRow& to = row(slot);
+    std::array<char, sizeof to.instance> text{};
+    std::memcpy(text.data(), instance_id.data(), std::min(instance_id.size(), text.size()));
+    for (std::size_t i = 0; i < std::size(to.instance); i++) {
+        std::uint64_t word;
+        std::memcpy(&word, text.data() + i * sizeof word, sizeof word);
+        poke(to.instance[i], word);
+    }
+}
+
+void GroupBoard::bury(const GroupKey& key, std::int64_t now_ns) {
+    const std::uint64_t number = peek(control_->graves);
+    Grave& grave = graves_[number % grave_count_];
+    poke(grave.key_low, key.low);
+    poke(grave.key_high, key.high);
+    poke(grave.buried_ns, now_ns);
+    publish(control_->graves, number + 1);
+}
+
+std::vector<KnownGrave> GroupBoard::graves() const {
+    const std::uint64_t end = peek(control_->graves);
+    std::vector<KnownGrave> found;
+    for (std::uint64_t i = end - std::min(end, grave_count_); i < end; i++) {
+        const Grave& grave = graves_[i % grave_count_];
+        found.push_back({{peek(grave.key_low), peek(grave.key_high)}, peek(grave.buried_ns)});
+    }
+    return found;
+}
+
+}  // namespace rollring

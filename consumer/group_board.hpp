@@ -1,0 +1,49 @@
+#pragma once
+// What a stash shows of its groups: a row each for people (`rollring groups`), the hashed keys for
+// producers who ask whether a group is open already, and the graves of groups that are over for the
+// next process that takes the seat. One writer: the consumer.
+
+#include <cstdint>
+#include <vector>
+
+#include "group.hpp"
+#include "key_table.hpp"
+#include "ring_map.hpp"
+
+namespace rollring {
+
+struct KnownGrave {
+    GroupKey key;
+    std::int64_t buried_ns;
+};
+
+class GroupBoard {
+  public:
+    // Reserves and maps the board, and clears what a predecessor left but for its graves.
+    static Result<GroupBoard> open(const RingMap& map, ReaderControl& control);
+
+    // Shows the group in its row; the name is told when the group opens.
+    void show(std::uint32_t slot, const Group& group, std::int64_t now_ns);
+    void name(std::uint32_t slot, std::string_view instance_id);
+    [[nodiscard]] bool has_name(std::uint32_t slot) const;
+    [[nodiscard]] std::uint32_t rows() const { return row_count_; }
+
+    // Oldest first.
+    [[nodiscard]] std::vector<KnownGrave> graves() const;
+
+  private:
+    GroupBoard(Mapping memory, const Geometry& geometry, ReaderControl& control);
+    void bury(const GroupKey& key, std::int64_t now_ns);
+    [[nodiscard]] GroupRow& row(std::uint32_t slot) const {
+        return memory_.at<GroupRow>(slot * sizeof(GroupRow));
+    }
+
+    Mapping memory_;
+    std::uint32_t row_count_;
+    KeyTable keys_;
+    Grave* graves_;
+    std::uint64_t grave_count_;
+    ReaderControl* control_;
+};
+
+}  // namespace rollring

@@ -1,0 +1,79 @@
+#include "spill.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "fault_point.hpp"
+
+namespace rollring {
+
+Spill::Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const ReaderEntry& entry)
+    : owner_page_(std::move(owner_page)),
+      data_(std::move(data)),
+      lane_(geometry.spill_lane()),
+      writer_(owner_page_.at<LaneOwner>(0).tail, entry.head, NativePlatform::Frames{data_.data()},
+              geometry.spill_bytes, geometry.spill_bytes) {}
+
+Result<Spill> Spill::open(const RingMap& map) {
+    const Geometry& geometry = map.geometry();
+    const std::uint32_t lane = geometry.spill_lane();
+    auto reserved = map.segment().reserve(geometry.bits_offset(lane), geometry.stride(lane));
+    if (!reserved) return std::unexpected(reserved.error());
+    auto page = map.segment().map(geometry.owner_offset(lane), page_bytes, true);
+    if (!page) return std::unexpected(page.error());
+    auto data = map.segment().map(geometry.data_offset(lane), geometry.spill_bytes, true);
+    if (!data) return std::unexpected(data.error());
+    return Spill(std::move(*page), std::move(*data), geometry, map.entry(lane));
+}
+
+Result<void> Spill::recover(const RingMap& map, ReaderControl& control) {
+    const std::uint64_t tail = peek(control.journal_spill_tail);
+    if (tail == 0) return {};
+    const Geometry& geometry = map.geometry();
+    const std::uint32_t lane = geometry.spill_lane();
+    const std::uint64_t head = observe(map.entry(lane).head);
+    const bool possible = geometry.spill_bytes != 0 && tail % line_bytes == 0 && tail >= head &&
+                          tail - head <= 2 * geometry.spill_bytes;
+    if (control.journal_count.load() != 0 && possible) {
+        auto page = map.segment().map(geometry.owner_offset(lane), page_bytes, true);
+        if (!page) return std::unexpected(page.error());
+        publish(page->at<LaneOwner>(0).tail, tail);
+    }
+    FAULT_POINT("spill.after_tail_again");
+    // The journal itself is replayed once the lanes are recovered; it does not need this any more.
+    publish(control.journal_spill_tail, std::uint64_t{0});
+    return {};
+}
+
+std::optional<RecordRef> Spill::move(const RecordRef& from, const Frame& frame,
+                                     const std::byte* bytes, LaneFeed& source, LaneFeed& own,
+                                     ReaderControl& control, Journal<NativePlatform> journal) {
+    if (writer_.reserve(from.bytes()) != Reserve::ok) return std::nullopt;
+    std::byte* const to = data_.data() + writer_.offset();
+    std::memcpy(to + line_bytes, bytes + line_bytes, from.bytes() - line_bytes);
+    FAULT_POINT("evacuate.after_copy");
+    const RecordRef moved{writer_.position(), lane_, from.lines};
+    Frame copy = frame;
+    copy.bytes = from.bytes();
+    writer_.commit(copy);
+    publish(control.journal_spill_tail, writer_.position());
+    FAULT_POINT("evacuate.before_journal");
+    const JournalEntry entry{from.position, from.lane, from.lines};
+    journal.release_all({&entry, 1}, -1, [&](const JournalEntry&) {
+        FAULT_POINT("evacuate.before_tail");
+        static_cast<void>(writer_.publish());
+        FAULT_POINT("evacuate.after_tail");
+        source.mark({from.position, from.bytes()});
+        FAULT_POINT("evacuate.after_mark");
+    });
+    publish(control.journal_spill_tail, std::uint64_t{0});
+    FAULT_POINT("evacuate.before_settle");
+    own.pass_evacuated(moved.position);
+    source.settle(0, from.bytes());
+    add(control.copied_bytes, from.bytes());
+    add(control.evacuated_records, std::uint64_t{1});
+    FAULT_POINT("evacuate.after");
+    return moved;
+}
+
+}  // namespace rollring

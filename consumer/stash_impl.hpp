@@ -1,0 +1,56 @@
+#pragma once
+// What a Stash is made of: the machine (stash/) between a consumer and the trainer, what it shows
+// of itself in the ring, and where it puts stragglers.
+
+#include <deque>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "consumer_impl.hpp"
+#include "group_board.hpp"
+#include "group_stash.hpp"
+#include "rollring/stash.hpp"
+
+namespace rollring {
+
+struct Stash::Impl {
+    Consumer consumer;
+    StashOptions options;
+    GroupStash groups;
+    std::optional<GroupBoard> board;
+    std::uint64_t max_open_groups = 0;
+    Record record;
+    std::deque<Event> events;
+    std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead
+    std::int64_t ticked_ns = 0;
+    std::uint64_t batches_short = 0;
+    std::uint64_t copied_before = 0;
+    std::uint64_t evacuated_before = 0;
+    bool polled = false;
+
+    Impl(Consumer reader, const StashOptions& given);
+    ~Impl();
+
+    [[nodiscard]] Consumer::Impl& ring() const { return *consumer.impl_; }
+    Result<void> start();
+    Poll turn(std::int64_t now_ns);
+    void admit(std::int64_t now_ns);
+    void settle_orphans(std::int64_t now_ns);
+    void release_dropped();
+    void tick(std::int64_t now_ns);
+    void hear_events(std::int64_t now_ns);
+    void lease(const BatchPlan& plan, Batch& batch, Stash& stash);
+    void show_touched(std::int64_t now_ns);
+    void publish_account();
+    [[nodiscard]] Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
+
+    // relief.cpp
+    bool relieve(bool blocked);
+    bool evacuate_from(LaneFeed& feed);
+    bool compact(LaneFeed& spill);
+    [[nodiscard]] bool move_oldest(LaneFeed& feed);
+    [[nodiscard]] bool stuck() const;
+};
+
+}  // namespace rollring

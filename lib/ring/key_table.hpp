@@ -1,0 +1,65 @@
+#pragma once
+// A hash table of group keys in shared memory: one writer, any number of readers in other
+// processes. It holds one 64-bit word per key, so a reader can be wrong in two harmless ways: two
+// keys can share a word (2^-64), and a key can be missed for the moment in which another is being
+// erased. Linear probing, erasure by moving back (Knuth 6.4, algorithm R): no tombstones.
+
+#include <atomic>
+#include <cstdint>
+
+#include "layout.hpp"
+#include "rollring/trajectory.hpp"
+
+namespace rollring {
+
+class KeyTable {
+  public:
+    // `count` is a power of two, and at least twice the keys that are ever in it.
+    KeyTable(std::atomic<std::uint64_t>* words, std::uint64_t count)
+        : words_(words), mask_(count - 1) {}
+
+    void insert(const GroupKey& key) {
+        const std::uint64_t word = word_of(key);
+        std::uint64_t at = word & mask_;
+        while (peek(words_[at]) != 0) at = (at + 1) & mask_;
+        publish(words_[at], word);
+    }
+
+    void erase(const GroupKey& key) {
+        const std::uint64_t word = word_of(key);
+        std::uint64_t hole = word & mask_;
+        while (peek(words_[hole]) != word) {
+            if (peek(words_[hole]) == 0) return;
+            hole = (hole + 1) & mask_;
+        }
+        for (std::uint64_t at = (hole + 1) & mask_; peek(words_[at]) != 0; at = (at + 1) & mask_) {
+            const std::uint64_t home = peek(words_[at]) & mask_;
+            if (((at - home) & mask_) < ((at - hole) & mask_)) continue;
+            publish(words_[hole], peek(words_[at]));
+            hole = at;
+        }
+        publish(words_[hole], std::uint64_t{0});
+    }
+
+    // Bounded whatever the memory holds.
+    [[nodiscard]] bool holds(const GroupKey& key) const {
+        const std::uint64_t word = word_of(key);
+        for (std::uint64_t i = 0; i <= mask_; i++) {
+            const std::uint64_t found = observe(words_[(word + i) & mask_]);
+            if (found == word) return true;
+            if (found == 0) return false;
+        }
+        return false;
+    }
+
+  private:
+    static std::uint64_t word_of(const GroupKey& key) {
+        const std::uint64_t word = key.low ^ (key.high << 32 | key.high >> 32);
+        return word != 0 ? word : 1;
+    }
+
+    std::atomic<std::uint64_t>* words_;
+    std::uint64_t mask_;
+};
+
+}  // namespace rollring
