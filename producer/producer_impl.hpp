@@ -45,6 +45,7 @@ struct Producer::Impl {
     [[nodiscard]] bool usable() const { return open && generation == fork_generation(); }
 
     void start();
+    Push check_quarantine();
     Push room(std::uint64_t bytes, Deadline deadline);
     Push wait_for_room(std::uint64_t bytes, Deadline deadline);
     Push refuse(Push push, std::string why);

@@ -114,3 +114,27 @@ TEST_CASE("quarantine: a damaged journal makes nobody write outside the lane") {
         CHECK(consumer.wait(record, patience()) == Poll::record);
     }
 }
+
+TEST_CASE("quarantine: its producer learns of it with room left in the lane") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 1 << 20});
+    auto consumer = ring.consumer();
+    auto bad = ring.producer();
+    REQUIRE(send(bad) == Push::ok);
+    Record record;
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    consumer.release(record.ref);
+    scribble_tail(ring, 0, 12345);
+    REQUIRE(consumer.wait(record, Deadline::after_ms(10)) == Poll::timed_out);
+    REQUIRE(consumer.stats().quarantines == 1);
+    Push got = Push::ok;
+    int sent = 0;
+    for (; sent < 200 && got == Push::ok; sent++) got = send(bad);
+    CHECK(got == Push::closed);
+    CHECK(sent <= 65);
+    CHECK(bad.problem().find("quarantined") != std::string::npos);
+    CHECK(bad.stats().waits == 0);
+    bad.close();
+    retire_all(consumer);
+    auto good = ring.producer();
+    CHECK(send(good) == Push::ok);
+}
