@@ -41,22 +41,31 @@ Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& op
     const Deadline deadline = Deadline::after_ms(options.attach_timeout_ms);
     auto map = RingMap::attach(ring, deadline);
     if (!map) return std::unexpected(map.error());
-    const Segment& segment = map->segment();
     std::optional<LifeLock> seat;
     for (;;) {
-        auto lock = LifeLock::take(segment.fd(), LifeByte::consumer());
+        if (!map->segment().linked()) {  // removed while we waited: there may be a new one
+            map = RingMap::attach(ring, deadline);
+            if (!map) return std::unexpected(map.error());
+        }
+        auto lock = LifeLock::take(map->segment().fd(), LifeByte::consumer());
         if (!lock) return std::unexpected(lock.error());
         seat = std::move(*lock);
-        if (seat) break;
+        if (seat) {
+            auto stays = map->segment().stays(deadline);
+            if (!stays) return std::unexpected(stays.error());
+            if (*stays) break;
+            continue;
+        }
         if (deadline.passed()) {
             return std::unexpected(Error{
                 Errc::busy, 0,
                 fmt::format("ring {} has a live consumer (pid {}); one ring has one consumer: stop "
                             "it, or use several rings and ShardedProducer",
-                            segment.name(), peek(map->control().pid))});
+                            map->segment().name(), peek(map->control().pid))});
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    const Segment& segment = map->segment();
     const Geometry& geometry = map->geometry();
     auto all = segment.map(0, geometry.segment_bytes(), false);
     if (!all) return std::unexpected(all.error());
@@ -158,9 +167,12 @@ Poll Consumer::wait(Record& record, Deadline deadline) {
     Bell& bell = impl_->map.consumer_bell();
     NativeBell core = bell_of(bell);
     std::int64_t spin_until = monotonic_ns() + impl_->options.spin_us * 1000;
+    bool slept = false;
     for (;;) {
         Poll got = impl_->poll(record);
         if (got != Poll::empty) return got;
+        // After a sleep, so that a caller who takes it for a timeout does not spin.
+        if (slept && impl_->forsaken) return Poll::closed;
         const std::int64_t now = monotonic_ns();
         if (deadline.at_ns <= now) return Poll::timed_out;
         if (now < spin_until) {
@@ -174,6 +186,7 @@ Poll Consumer::wait(Record& record, Deadline deadline) {
         core.cancel();
         if (got != Poll::empty) return got;
         spin_until = 0;
+        slept = true;
     }
 }
 

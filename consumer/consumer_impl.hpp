@@ -29,6 +29,7 @@ struct Consumer::Impl {
     std::vector<bool> refused;                   // lanes whose failure to open has been told
     std::vector<std::uint32_t> active;           // lanes to poll
     bool barriers = false;                       // producers may leave the fence to us
+    bool forsaken = false;                       // the ring was removed and nothing can come
     std::size_t turn = 0;
     std::uint64_t turn_left = turn_bytes;
     std::uint32_t arrivals_seen = 0;
@@ -65,6 +66,7 @@ struct Consumer::Impl {
     void look_around();
     Result<void> open_lane(std::uint32_t lane);
     void retire_ended();
+    [[nodiscard]] bool is_forsaken() const;
     void tell(Event event);
     Poll poll(Record& record);
     void count(const Record& record);

@@ -104,6 +104,7 @@ void Consumer::Impl::look_around() {
     const bool look_everywhere =
         arrivals != arrivals_seen || looked_ns - looked_everywhere_ns > look_everywhere_ns;
     if (look_everywhere) looked_everywhere_ns = looked_ns;
+    const bool unlinked = look_everywhere && !map.segment().linked();
     arrivals_seen = arrivals;
     retire_ended();
     for (std::uint32_t lane = 0; look_everywhere && lane < map.geometry().lane_count; lane++) {
@@ -125,6 +126,17 @@ void Consumer::Impl::look_around() {
             tell(feeds[lane]->event(Event::Kind::producer_joined));
         }
     }
+    if (unlinked) forsaken = is_forsaken();
+}
+
+// Asked once the name is gone: who takes a lane now sees that, and leaves it.
+bool Consumer::Impl::is_forsaken() const {
+    if (!active.empty()) return false;
+    for (std::uint32_t lane = 0; lane < feeds.size(); lane++) {
+        const bool taken = observe(map.owner(lane).epoch) != observe(map.entry(lane).retired_epoch);
+        if (taken || map.producer_alive(lane)) return false;
+    }
+    return true;
 }
 
 void Consumer::Impl::retire_ended() {

@@ -71,6 +71,10 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
     auto map = RingMap::attach(ring, deadline);
     if (!map) return std::unexpected(map.error());
     for (;;) {
+        if (!map->segment().linked()) {  // removed while we waited: there may be a new one
+            map = RingMap::attach(ring, deadline);
+            if (!map) return std::unexpected(map.error());
+        }
         std::uint32_t undrained = 0;
         auto taken = take_lane(*map, undrained);
         if (!taken) return std::unexpected(taken.error());
@@ -85,6 +89,9 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
             continue;
         }
         FAULT_POINT("open.after_lock");
+        auto stays = map->segment().stays(deadline);
+        if (!stays) return std::unexpected(stays.error());
+        if (!*stays) continue;
         const std::uint32_t lane = (*taken)->lane;
         const Geometry& geometry = map->geometry();
         auto reserved = map->segment().reserve(geometry.bits_offset(lane), geometry.stride(lane));

@@ -26,7 +26,7 @@ enum class [[nodiscard]] Poll {
     record,
     empty,      // poll(): nothing now
     timed_out,  // wait(): nothing by the deadline
-    closed,     // this consumer was forked away
+    closed,     // this consumer was forked away; wait(): its ring was removed, its producers gone
 };
 
 struct Record {

@@ -264,6 +264,20 @@ bool Segment::linked() const {
     return fstat(fd(), &status) == 0 && status.st_nlink > 0;
 }
 
+// A remover holds the creation byte while it looks for life and unlinks: it sees our byte, or we
+// see its.
+Result<bool> Segment::stays(Deadline deadline) const {
+    while (alive(fd(), LifeByte::creation())) {
+        if (deadline.passed()) {
+            return std::unexpected(
+                Error{Errc::not_ready, 0,
+                      fmt::format("ring {} is being made or removed by another process", name())});
+        }
+        detail::pause_before_retry();
+    }
+    return linked();
+}
+
 std::uint64_t Segment::resident_bytes() const {
     struct stat status{};
     return fstat(fd(), &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;

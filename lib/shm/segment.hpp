@@ -85,6 +85,9 @@ class Segment {
     [[nodiscard]] int fd() const;                       // holds no locks
     // False once somebody has removed the name under us.
     [[nodiscard]] bool linked() const;
+    // To be asked with a life byte in hand: whether the name still means this object, so that only
+    // force can remove it while the byte is held. Waits for a remover, or the creator, to be done.
+    [[nodiscard]] Result<bool> stays(Deadline deadline) const;
     // Bytes that the object holds in memory now.
     [[nodiscard]] std::uint64_t resident_bytes() const;
 

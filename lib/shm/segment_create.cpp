@@ -169,17 +169,25 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
     }
 }
 
+namespace {
+
+bool attached(int fd) {
+    bool found = alive(fd, LifeByte::consumer());
+    for (std::uint32_t lane = 0; lane < lanes_max && !found; lane++) {
+        found = alive(fd, LifeByte::lane(lane));
+    }
+    return found;
+}
+
+}  // namespace
+
 Result<bool> Segment::in_use(std::string_view name) {
     auto object = object_name(name);
     if (!object) return std::unexpected(object.error());
     auto shm = open_object(*object);
     if (!shm) return std::unexpected(shm.error());
     const int fd = shm->get_mapping_handle().handle;
-    bool found = alive(fd, LifeByte::creation()) || alive(fd, LifeByte::consumer());
-    for (std::uint32_t lane = 0; lane < lanes_max && !found; lane++) {
-        found = alive(fd, LifeByte::lane(lane));
-    }
-    return found;
+    return alive(fd, LifeByte::creation()) || attached(fd);
 }
 
 Result<void> Segment::remove(std::string_view name, bool force) {
@@ -189,21 +197,20 @@ Result<void> Segment::remove(std::string_view name, bool force) {
     if (!shm) return std::unexpected(shm.error());
     const int fd = shm->get_mapping_handle().handle;
     if (auto owner = check_owner(fd, *object); !owner) return std::unexpected(owner.error());
-    auto used = in_use(name);
-    if (!used) return std::unexpected(used.error());
-    if (*used && !force) {
-        return std::unexpected(Error{
-            Errc::busy, 0,
-            fmt::format("ring {} is in use by a live process; stop it, or use --force", *object)});
-    }
     // Holding the creation byte makes us the only one who may unlink this name, as long as it still
     // means this object: another remover may have been faster, and a new ring may have the name
-    // now.
+    // now. Who attaches looks for it after taking a life byte (Segment::stays), so nobody slips in
+    // between our look and the unlinking.
     auto lock = LifeLock::take(fd, LifeByte::creation());
     if (!lock) return std::unexpected(lock.error());
     if (!lock->has_value() && !force) {
         return std::unexpected(
             Error{Errc::busy, 0, fmt::format("ring {} is being made or removed", *object)});
+    }
+    if (!force && attached(fd)) {
+        return std::unexpected(Error{
+            Errc::busy, 0,
+            fmt::format("ring {} is in use by a live process; stop it, or use --force", *object)});
     }
     FAULT_POINT("remove.before_unlink");
     struct stat status{};

@@ -1,0 +1,135 @@
+// A ring that is removed while somebody attaches to it, waits for a lane of it, or idles on it.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "../test_ring.hpp"
+#include "liveness.hpp"
+#include "ring_map.hpp"
+
+using namespace rollring;
+using rollring::test::patience;
+using rollring::test::TestRing;
+
+namespace {
+
+const RingOptions small = {.lanes = 1, .lane_bytes = 64 << 10};
+
+Push send(Producer& producer) {
+    static const std::vector<std::int32_t> tokens{1, 2, 3};
+    Draft draft("prompt");
+    draft.set(Std::token_ids, tokens);
+    return producer.push(draft, patience());
+}
+
+std::uint64_t id_of(const std::string& ring) {
+    const auto stat = stat_ring(ring);
+    REQUIRE(stat.has_value());
+    return stat->ring_id;
+}
+
+void unlink_ring(const Segment& segment) {
+    REQUIRE(std::filesystem::remove("/dev/shm" + segment.name()));
+}
+
+// What `open` gets when a remover has looked for life before it came, and unlinks after it.
+template <class Open>
+void slip_in(LifeByte byte, const Open& open) {
+    const TestRing ring(small);
+    auto segment = Segment::attach(ring.name(), Deadline::now());
+    REQUIRE(segment.has_value());
+    const std::uint64_t old = id_of(ring.name());
+    std::optional<LifeLock> remover;
+    {
+        auto lock = LifeLock::take(segment->fd(), LifeByte::creation());
+        REQUIRE(lock.has_value());
+        REQUIRE(lock->has_value());
+        remover = std::move(*lock);
+    }
+    std::thread attacher([&] { open(ring.name(), old); });
+    const Deadline deadline = patience();
+    while (!alive(segment->fd(), byte) && !deadline.passed()) std::this_thread::yield();
+    unlink_ring(*segment);
+    CHECK(create_ring(ring.name(), small).has_value());
+    remover.reset();
+    attacher.join();
+}
+
+}  // namespace
+
+TEST_CASE("removal: who attaches while the ring is being removed gets the next one of that name") {
+    slip_in(LifeByte::lane(0), [](const std::string& ring, std::uint64_t old) {
+        auto producer = Producer::open(ring);
+        CHECK(producer.has_value());
+        const auto stat = stat_ring(ring);
+        CHECK(stat.has_value());
+        if (!producer || !stat) return;
+        CHECK(stat->ring_id != old);
+        CHECK(stat->lanes.size() == 1);
+    });
+    slip_in(LifeByte::consumer(), [](const std::string& ring, std::uint64_t old) {
+        auto consumer = Consumer::open(ring);
+        CHECK(consumer.has_value());
+        const auto stat = stat_ring(ring);
+        CHECK(stat.has_value());
+        if (!consumer || !stat) return;
+        CHECK(stat->ring_id != old);
+        CHECK(stat->consumer_alive);
+    });
+}
+
+TEST_CASE("removal: a ring that stays in its remover's hands is a named error") {
+    const TestRing ring(small);
+    auto segment = Segment::attach(ring.name(), Deadline::now());
+    REQUIRE(segment.has_value());
+    auto remover = LifeLock::take(segment->fd(), LifeByte::creation());
+    REQUIRE((remover.has_value() && remover->has_value()));
+    const auto producer = Producer::open(ring.name(), {.attach_timeout_ms = 5});
+    const auto consumer = Consumer::open(ring.name(), {.attach_timeout_ms = 5});
+    REQUIRE_FALSE(producer.has_value());
+    REQUIRE_FALSE(consumer.has_value());
+    CHECK(producer.error().code == Errc::not_ready);
+    CHECK(consumer.error().code == Errc::not_ready);
+}
+
+TEST_CASE("removal: who waits for a lane learns that the ring is gone") {
+    const TestRing ring(small);
+    auto map = RingMap::attach(ring.name(), Deadline::now());
+    REQUIRE(map.has_value());
+    auto holder = ring.producer();
+    const std::uint32_t before = map->consumer_bell().arrivals.load();
+    std::thread waiter([&] {
+        auto producer = Producer::open(ring.name(), {.attach_timeout_ms = 30'000});
+        REQUIRE(producer.has_value());
+        CHECK(send(*producer) == Push::ok);
+    });
+    const Deadline deadline = patience();
+    while (map->consumer_bell().arrivals.load() == before && !deadline.passed()) {
+        std::this_thread::yield();
+    }
+    REQUIRE(remove_ring(ring.name(), true).has_value());
+    REQUIRE(create_ring(ring.name(), small).has_value());
+    waiter.join();  // in the new ring: the old one's only lane is still held
+    auto consumer = ring.consumer();
+    Record record;
+    CHECK(consumer.wait(record, patience()) == Poll::record);
+}
+
+TEST_CASE("removal: an idle consumer learns of it when the last producer is gone") {
+    const TestRing ring(small);
+    auto consumer = ring.consumer();
+    auto producer = ring.producer();
+    Record record;
+    REQUIRE(send(producer) == Push::ok);
+    REQUIRE(remove_ring(ring.name(), true).has_value());
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    // Long enough for a look: what a live producer still sends arrives.
+    REQUIRE(consumer.wait(record, Deadline::after_ms(1'500)) == Poll::timed_out);
+    REQUIRE(send(producer) == Push::ok);
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    producer.close();
+    CHECK(consumer.wait(record, patience()) == Poll::closed);
+    consumer.release(record.ref);
+}
