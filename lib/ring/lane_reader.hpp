@@ -56,9 +56,11 @@ class LaneReader {
         return false;
     }
 
-    // The next record, in the producer's order. Skips are passed over and released here.
+    // The next record, in the producer's order. Skips are passed over and released here,
+    // so many in one call and no more: a producer that streams them must not keep us from the
+    // other lanes. An honest one never leaves as many in a row.
     LanePoll poll(Frame& frame) {
-        for (;;) {
+        for (std::size_t skips = 0; skips < skips_.size();) {
             if (read_ == tail_) {
                 const std::uint64_t tail = shared_tail_->load(Order::read_tail);
                 if (tail == read_) return LanePoll::empty;
@@ -72,6 +74,7 @@ class LaneReader {
             read_ += frame.bytes;
             if (is_skip(frame)) {
                 if (!remember_skip({at, frame.bytes})) return LanePoll::bad_frame;
+                skips++;
                 if (cursor_ == at) move_cursor(at);
                 continue;
             }
@@ -81,6 +84,7 @@ class LaneReader {
             }
             return LanePoll::record;
         }
+        return LanePoll::empty;
     }
 
     // Gives one record back. It was returned by poll() and has not been released.

@@ -182,3 +182,19 @@ TEST_CASE("hostile: a damaged lane is quarantined alone and comes back") {
         Trial(damage).run();
     }
 }
+
+TEST_CASE("hostile: a stream of skips is followed a few at a time") {
+    const TestRing ring({.lanes = 1, .lane_bytes = capacity});
+    auto consumer = ring.consumer();
+    auto bad = ring.producer();
+    Record record;
+    REQUIRE(consumer.poll(record) == Poll::empty);
+    const Wild lane(ring, 0);
+    for (int i = 0; i < 60; i++) lane.append([](Frame& frame) { frame.kind = 2; });
+    const ReaderEntry& entry = lane.map.entry(0);
+    for (int polls = 1; polls <= 8; polls++) {
+        REQUIRE(consumer.poll(record) == Poll::empty);
+        CHECK(entry.head.load() == std::min(polls * 8, 60) * 1024);
+    }
+    CHECK(consumer.stats().quarantines == 0);
+}
