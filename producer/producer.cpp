@@ -218,6 +218,7 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     if (!encoder.problem().empty()) {
         return refuse(Push::bad_record, std::string(encoder.problem()));
     }
+    serial++;
     const Push got = room(line_bytes + encoder.bytes(), deadline);
     if (got != Push::ok) return got;
     payload = {data.data() + writer->offset() + line_bytes, encoder.bytes()};
@@ -310,6 +311,7 @@ Push Producer::reserve(const Draft& draft, Deadline deadline, Reservation& reser
     if (got != Push::ok) return got;
     reservation = Reservation();
     reservation.producer_ = this;
+    reservation.serial_ = impl_->serial;
     reservation.payload_ = payload;
     return Push::ok;
 }

@@ -23,6 +23,7 @@ struct Producer::Impl {
     std::uint64_t generation = fork_generation();
     std::uint32_t epoch = 0;
     std::uint64_t sequence = 0;
+    std::uint64_t serial = 0;   // grows with each call that looks for room
     std::int64_t batch_ns = 0;  // when the pending batch began, to within a kernel tick
     timespec tick{};            // of that reading
     ProducerStats stats{};

@@ -72,6 +72,7 @@ class Reservation {
   private:
     friend class Producer;
     class Producer* producer_ = nullptr;
+    std::uint64_t serial_ = 0;  // of the call that made it: the next one takes its room
     std::span<std::byte> payload_;
 };
 

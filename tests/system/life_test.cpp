@@ -151,3 +151,32 @@ TEST_CASE("life: a descriptor that was passed on does not share its sender's lif
     CHECK(end_of(pid) == 128 + SIGKILL);
     CHECK_FALSE(alive(segment->fd(), LifeByte::lane(3)));
 }
+
+TEST_CASE("life: committing a reservation after another call on its producer is an assertion") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
+    auto consumer = ring.consumer();
+    const auto commits = [&](const auto& meanwhile) {
+        return in_child([&] {
+            std::signal(SIGABRT, SIG_DFL);  // doctest would call it a failure
+            auto producer = ring.producer();
+            Reservation first;
+            Reservation second;
+            if (producer.reserve(draft(), patience(), first) != Push::ok) return 1;
+            meanwhile(producer, second);
+            first.commit();
+            return 0;
+        });
+    };
+    CHECK(commits([](Producer&, Reservation&) {}) == 0);
+    CHECK(commits([](Producer& producer, Reservation&) { producer.flush(); }) == 0);
+    for (int i = 0; i < 2; i++) {
+        CHECK(next_end(consumer).kind == Event::Kind::producer_closed);
+    }
+    CHECK(consumer.stats().records == 2);
+    CHECK(commits([](Producer& producer, Reservation&) {
+              static_cast<void>(producer.push(draft(), patience()));
+          }) == 128 + SIGABRT);
+    CHECK(commits([](Producer& producer, Reservation& second) {
+              static_cast<void>(producer.reserve(draft(), patience(), second));
+          }) == 128 + SIGABRT);
+}
