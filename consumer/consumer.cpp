@@ -84,7 +84,7 @@ Result<void> Consumer::Impl::open_spill() {
     auto opened = Spill::open(map);
     if (!opened) return std::unexpected(opened.error());
     if (!feeds[lane]) {
-        if (auto feed = open_lane(lane); !feed) return feed;
+        if (auto feed = open_lane(lane, false); !feed) return feed;
     }
     spill.emplace(std::move(*opened));
     return {};

@@ -64,7 +64,7 @@ struct Consumer::Impl {
     // Bytes of everything delivered and not released.
     [[nodiscard]] std::uint64_t held_bytes() const;
     void look_around();
-    Result<void> open_lane(std::uint32_t lane);
+    Result<void> open_lane(std::uint32_t lane, bool all_ours);
     void retire_ended();
     [[nodiscard]] bool is_forsaken() const;
     void tell(Event event);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "fault_point.hpp"
@@ -23,7 +24,7 @@ LaneFeed::LaneFeed(std::uint32_t lane, NativeReader reader, Mapping bits, const 
       entry_(&entry) {}
 
 Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
-                                const Mapping& reader_pages, std::uint32_t lane) {
+                                const Mapping& reader_pages, std::uint32_t lane, bool all_ours) {
     const Geometry& geometry = map.geometry();
     auto bits = map.segment().map(geometry.bits_offset(lane), geometry.bits_bytes(lane), true);
     if (!bits) return std::unexpected(bits.error());
@@ -40,6 +41,9 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     feed.recover();
     FAULT_POINT("join.after_recover");
     feed.begin_epoch();
+    // A predecessor may have read and released some of what the producer has sent so far.
+    const bool untouched = feed.delivered_at_attach_ == 0 && feed.reader_.cursor() == 0;
+    if (!all_ours && !untouched) feed.whole_epoch_ = 0;
     return feed;
 }
 
@@ -57,7 +61,7 @@ void LaneFeed::recover() {
 void LaneFeed::begin_epoch() {
     const std::uint32_t epoch = observe(owner_->epoch);
     if (epoch == peek(entry_->retired_epoch) || epoch == epoch_) return;
-    epoch_ = epoch;
+    epoch_ = whole_epoch_ = epoch;
     active_ = true;
     epoch_records_ = 0;
 }
@@ -69,6 +73,23 @@ LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
     return Feed::quarantined;
 }
 
+// What a predecessor released out of order is passed over by the reader, and is no gap.
+void LaneFeed::learn_of_passed() {
+    const Frame& passed = reader_.passed();
+    if (passed.bytes == 0 || passed.epoch < last_epoch_) return;
+    const std::uint64_t next = passed.sequence + 1;
+    next_sequence_ = passed.epoch == last_epoch_ ? std::max(next_sequence_, next) : next;
+    last_epoch_ = passed.epoch;
+}
+
+// The sequence of the epoch's next record. Unknown if we have seen no record since we came: a
+// predecessor may have read and released any number of them. From the first one on we see all.
+std::optional<std::uint64_t> LaneFeed::expected(std::uint32_t epoch) const {
+    if (last_epoch_ == epoch) return next_sequence_;
+    if (last_epoch_ != 0 || whole_epoch_ == epoch) return 0;
+    return std::nullopt;
+}
+
 // Sequences grow by one per epoch. False if the frame claims what cannot be.
 bool LaneFeed::in_sequence(const Frame& frame) {
     if (is_spill_) {
@@ -76,16 +97,14 @@ bool LaneFeed::in_sequence(const Frame& frame) {
         return true;
     }
     if (frame.lane != lane_ || frame.epoch > observe(owner_->epoch)) return false;
+    learn_of_passed();
     if (frame.epoch < last_epoch_) return false;
-    if (!baseline_) {
-        next_sequence_ = frame.sequence;
-    } else if (frame.epoch != last_epoch_) {
-        next_sequence_ = 0;
-    }
-    if (frame.sequence > next_sequence_) add(entry_->lost, frame.sequence - next_sequence_);
-    // What a predecessor released is passed over, and leaves holes that mean nothing.
-    baseline_ = frame.position >= delivered_at_attach_;
+    next_sequence_ = expected(frame.epoch).value_or(frame.sequence);
     last_epoch_ = frame.epoch;
+    // Gaps in front of what a predecessor has delivered were counted by it.
+    if (frame.sequence > next_sequence_ && frame.position >= delivered_at_attach_) {
+        add(entry_->lost, frame.sequence - next_sequence_);
+    }
     return true;
 }
 
@@ -205,6 +224,7 @@ Event LaneFeed::event(Event::Kind kind) const {
 Event LaneFeed::retire(const RingMap& map) {
     const bool normal = closed();
     Event happened = event(normal ? Event::Kind::producer_closed : Event::Kind::producer_lost);
+    const bool given_up = quarantined_;
     if (quarantined_) {
         add(entry_->dropped_bytes, reader_.start_over());
         FAULT_POINT("retire.after_start_over");
@@ -214,6 +234,11 @@ Event LaneFeed::retire(const RingMap& map) {
         quarantined_ = false;
         found_damaged_ = Quarantine::none;
         last_epoch_ = 0;  // it may have claimed one that never was; no old frame is left to compare
+    }
+    // Counted by the producer after the tail that covers them: never more than it has sent.
+    learn_of_passed();
+    if (const auto next = expected(epoch_); next && !given_up && peek(owner_->records) > *next) {
+        add(entry_->lost, peek(owner_->records) - *next);
     }
     add(normal ? entry_->producers_closed : entry_->producers_lost, std::uint64_t{1});
     if (normal && reader_.held_bytes() == 0) {

@@ -18,8 +18,9 @@ class LaneFeed {
     enum class [[nodiscard]] Feed { record, empty, torn, quarantined };
 
     // `lane` has a producer that is not retired, or is the spill. Maps its released-bits writable.
+    // `all_ours`: its producer came when we had the seat, so no predecessor has read its records.
     static Result<LaneFeed> open(const RingMap& map, const Mapping& segment,
-                                 const Mapping& reader_pages, std::uint32_t lane);
+                                 const Mapping& reader_pages, std::uint32_t lane, bool all_ours);
 
     // The next record. After `torn` it has been dropped and counted, after `quarantined` the lane
     // stays silent until its producer is gone; problem() says why.
@@ -108,6 +109,8 @@ class LaneFeed {
     }
     Feed quarantine(Quarantine reason, std::string why);
     bool in_sequence(const Frame& frame);
+    void learn_of_passed();
+    [[nodiscard]] std::optional<std::uint64_t> expected(std::uint32_t epoch) const;
 
     std::uint32_t lane_;
     NativeReader reader_;
@@ -126,9 +129,9 @@ class LaneFeed {
     bool quarantined_ = false;
     std::uint64_t delivered_at_attach_ = 0;        // below it records are redelivered
     Quarantine found_damaged_ = Quarantine::none;  // by a predecessor, in this epoch
-    std::uint32_t last_epoch_ = 0;
-    std::uint64_t next_sequence_ = 0;
-    bool baseline_ = false;  // last_epoch_ and next_sequence_ are known
+    std::uint32_t whole_epoch_ = 0;                // all records of this one come to us
+    std::uint32_t last_epoch_ = 0;     // of the last record that came or was passed; 0: none yet
+    std::uint64_t next_sequence_ = 0;  // after it
     std::uint64_t epoch_records_ = 0;
     std::string problem_;
 };

@@ -53,7 +53,7 @@ Result<void> Consumer::Impl::recover() {
     if (auto moved = Spill::recover(map, control()); !moved) return moved;
     const std::uint32_t spill_lane = map.geometry().spill_lane();
     if (observe(map.owner(spill_lane).tail) != observe(map.entry(spill_lane).head)) {
-        if (auto opened = open_lane(spill_lane); !opened) return opened;
+        if (auto opened = open_lane(spill_lane, false); !opened) return opened;
     }
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         const ReaderEntry& entry = map.entry(lane);
@@ -63,7 +63,7 @@ Result<void> Consumer::Impl::recover() {
         // Given up as damaged by a predecessor: the next producer starts at the head.
         const bool given_up = !taken && observe(entry.restart_epoch) == epoch;
         if ((!holds && !taken) || given_up) continue;
-        if (auto opened = open_lane(lane); !opened) return opened;
+        if (auto opened = open_lane(lane, false); !opened) return opened;
     }
     FAULT_POINT("recover.before_journal");
     journal().recover([&](const JournalEntry& entry) {
@@ -77,8 +77,8 @@ Result<void> Consumer::Impl::recover() {
     return {};
 }
 
-Result<void> Consumer::Impl::open_lane(std::uint32_t lane) {
-    auto feed = LaneFeed::open(map, all, reader_pages, lane);
+Result<void> Consumer::Impl::open_lane(std::uint32_t lane, bool all_ours) {
+    auto feed = LaneFeed::open(map, all, reader_pages, lane, all_ours);
     if (!feed) return std::unexpected(feed.error());
     feeds[lane].emplace(std::move(*feed));
     active.push_back(lane);
@@ -111,7 +111,7 @@ void Consumer::Impl::look_around() {
         if (observe(map.owner(lane).epoch) == observe(map.entry(lane).retired_epoch)) continue;
         if (!feeds[lane]) {
             // Tried again with the next look; told once.
-            if (auto opened = open_lane(lane); !opened && !refused[lane]) {
+            if (auto opened = open_lane(lane, true); !opened && !refused[lane]) {
                 refused[lane] = true;
                 tell({Event::Kind::lane_failed,
                       lane,

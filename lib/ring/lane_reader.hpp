@@ -79,6 +79,7 @@ class LaneReader {
                 continue;
             }
             if (at < recovered_to_ && bit(at % capacity_)) {
+                passed_ = frame;
                 if (cursor_ == at) move_cursor(at);
                 continue;
             }
@@ -130,6 +131,7 @@ class LaneReader {
         const std::uint64_t fresh = (highest / capacity_ + 4) * capacity_;
         shared_cursor_->store(fresh, Order::store_cursor);
         cursor_ = read_ = tail_ = recovered_to_ = fresh;
+        passed_ = Frame{};
         skip_count_ = 0;
         publish_head();
         return lost;
@@ -152,6 +154,8 @@ class LaneReader {
     [[nodiscard]] std::uint64_t head() const { return head_; }
     [[nodiscard]] std::uint64_t cursor() const { return cursor_; }
     [[nodiscard]] std::uint64_t read_position() const { return read_; }
+    // The last record that poll() has passed over as released by a predecessor; no bytes: none.
+    [[nodiscard]] const Frame& passed() const { return passed_; }
     [[nodiscard]] std::uint64_t held_bytes() const { return read_ - cursor_; }
 
   private:
@@ -285,6 +289,7 @@ class LaneReader {
     std::uint64_t read_ = 0;
     std::uint64_t tail_ = 0;          // last tail seen
     std::uint64_t recovered_to_ = 0;  // below it a record may have been released by a predecessor
+    Frame passed_{};
     // Skips between cursor and tail: at most two a lap, and head to tail is less than two laps.
     std::array<Span, 8> skips_;
     std::size_t skip_count_ = 0;

@@ -1,0 +1,212 @@
+// What is missing in a producer's sequence counts as lost, and what a dead consumer released does
+// not.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "../test_ring.hpp"
+#include "ring_map.hpp"
+
+using namespace rollring;
+using rollring::test::patience;
+using rollring::test::TestRing;
+
+namespace {
+
+const RingOptions one_lane = {.lanes = 1, .lane_bytes = 64 << 10};
+
+void send(Producer& producer, int count) {
+    static const std::vector<std::int32_t> tokens{1, 2, 3};
+    Draft draft("prompt");
+    draft.set(Std::token_ids, tokens);
+    for (int i = 0; i < count; i++) REQUIRE(producer.push(draft, patience()) == Push::ok);
+}
+
+std::vector<RecordRef> take(Consumer& consumer, int count) {
+    std::vector<RecordRef> taken;
+    Record record;
+    for (int i = 0; i < count; i++) {
+        REQUIRE(consumer.wait(record, patience()) == Poll::record);
+        taken.push_back(record.ref);
+    }
+    return taken;
+}
+
+void release(Consumer& consumer, const std::vector<RecordRef>& records) {
+    for (const RecordRef& record : records) consumer.release(record);
+}
+
+// Polls until the lane's producer, which has closed, is let go.
+void retire(Consumer& consumer) {
+    const Deadline deadline = patience();
+    Record record;
+    for (Event event{}; event.kind != Event::Kind::producer_closed;) {
+        REQUIRE_FALSE(deadline.passed());
+        if (!consumer.next_event(event)) REQUIRE(consumer.poll(record) == Poll::empty);
+    }
+}
+
+// As if `missing` records were gone in front of the `nth` record of the lane's first lap.
+void lose(const TestRing& ring, int nth, std::uint64_t missing) {
+    auto map = RingMap::attach(ring.name(), Deadline::now());
+    REQUIRE(map.has_value());
+    const Geometry& geometry = map->geometry();
+    auto data = map->segment().map(geometry.data_offset(0), geometry.lane_bytes, true);
+    REQUIRE(data.has_value());
+    int index = 0;
+    for (std::uint64_t at = 0; at < map->owner(0).tail.load(); index++) {
+        auto& frame = data->at<Frame>(at);
+        REQUIRE(frame.magic == frame_magic);
+        if (index >= nth) frame.sequence += missing;
+        at += frame.bytes;
+    }
+}
+
+// As if the last `missing` records of the lane were gone.
+void lose_last(const TestRing& ring, std::uint64_t missing) {
+    auto map = RingMap::attach(ring.name(), Deadline::now());
+    REQUIRE(map.has_value());
+    auto page = map->segment().map(map->geometry().owner_offset(0), page_bytes, true);
+    REQUIRE(page.has_value());
+    page->at<LaneOwner>(0).records.fetch_add(missing);
+}
+
+std::uint64_t lost(const TestRing& ring) {
+    const auto stat = stat_ring(ring.name());
+    REQUIRE(stat.has_value());
+    return stat->lanes.at(0).lost;
+}
+
+}  // namespace
+
+TEST_CASE("gap: in front of a producer's first record") {
+    for (const bool consumer_first : {false, true}) {
+        const TestRing ring(one_lane);
+        std::optional<Consumer> consumer;
+        if (consumer_first) consumer.emplace(ring.consumer());
+        auto producer = ring.producer();
+        send(producer, 3);
+        lose(ring, 0, 2);
+        if (!consumer) consumer.emplace(ring.consumer());
+        release(*consumer, take(*consumer, 3));
+        CHECK(consumer->stats().lost == 2);
+    }
+}
+
+TEST_CASE("gap: at a producer's end") {
+    const TestRing ring(one_lane);
+    auto consumer = ring.consumer();
+    for (const int sent : {3, 0, 2}) {
+        const std::uint64_t before = consumer.stats().lost;
+        auto producer = ring.producer();
+        send(producer, sent);
+        lose_last(ring, 5);
+        release(consumer, take(consumer, sent));
+        producer.close();
+        retire(consumer);
+        CHECK(consumer.stats().lost - before == 5);
+    }
+}
+
+TEST_CASE("gap: behind what a dead consumer held, released out of order or had found lost") {
+    const TestRing ring(one_lane);
+    auto producer = ring.producer();
+    send(producer, 6);
+    lose(ring, 2, 1);
+    {
+        auto first = ring.consumer();
+        const auto refs = take(first, 4);
+        first.release(refs[1]);
+        first.release(refs[3]);  // the last that was delivered: passed over by the successor
+        CHECK(first.stats().lost == 1);
+    }
+    lose(ring, 4, 3);
+    auto second = ring.consumer();
+    release(second, take(second, 4));
+    CHECK(second.stats().redelivered == 2);
+    CHECK(second.stats().lost == 3);
+    CHECK(second.stats().duplicates == 0);
+}
+
+TEST_CASE("gap: at the end of a producer whose last records a dead consumer released") {
+    const TestRing ring(one_lane);
+    auto producer = ring.producer();
+    send(producer, 4);
+    {
+        auto first = ring.consumer();
+        const auto refs = take(first, 4);
+        for (const std::size_t i : {1, 2, 3}) first.release(refs[i]);
+    }
+    auto second = ring.consumer();
+    release(second, take(second, 1));
+    SUBCASE("nothing is missing") {
+        producer.close();
+        retire(second);
+        CHECK(lost(ring) == 0);
+    }
+    SUBCASE("two are missing") {
+        lose_last(ring, 2);
+        producer.close();
+        retire(second);
+        CHECK(lost(ring) == 2);
+    }
+}
+
+TEST_CASE("gap: none where consumers come and go") {
+    const TestRing ring(one_lane);
+    for (int round = 0; round < 3; round++) {
+        auto producer = ring.producer();
+        std::vector<RecordRef> refs;
+        {
+            auto first = ring.consumer();
+            send(producer, 3);
+            release(first, take(first, 3));  // all gone: its successor cannot know how many
+        }
+        {
+            auto second = ring.consumer();
+            send(producer, 4);
+            refs = take(second, 4);
+            second.release(refs[0]);
+            second.release(refs[2]);
+        }
+        {
+            auto third = ring.consumer();
+            send(producer, 1);
+            refs = take(third, 3);
+            release(third, refs);
+        }
+        producer.close();
+        auto fourth = ring.consumer();
+        retire(fourth);
+        auto next = ring.producer();  // a producer whose records nobody reads before its end
+        send(next, 2);
+        next.close();
+        release(fourth, take(fourth, 2));
+        retire(fourth);
+    }
+    CHECK(lost(ring) == 0);
+}
+
+TEST_CASE("gap: none where a dead consumer kept records of the producer before") {
+    const TestRing ring(one_lane);
+    auto first = std::make_optional(ring.consumer());
+    {
+        auto producer = ring.producer();
+        send(producer, 3);
+        first->release(take(*first, 3)[1]);
+        producer.close();
+        retire(*first);
+    }
+    auto producer = ring.producer();
+    send(producer, 3);
+    const auto refs = take(*first, 2);
+    release(*first, refs);
+    first.reset();
+    auto second = ring.consumer();
+    release(second, take(second, 3));
+    CHECK(lost(ring) == 0);
+    lose_last(ring, 1);
+    producer.close();
+    retire(second);
+    CHECK(lost(ring) == 1);
+}
