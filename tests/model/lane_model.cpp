@@ -146,6 +146,7 @@ std::vector<OrderMutant> order_mutants() {
     return {
         {"publish_tail relaxed", &Order::publish_tail, relaxed},
         {"publish_tail release", &Order::publish_tail, release},
+        {"publish_tail_light relaxed", &Order::publish_tail_light, relaxed},
         {"read_tail relaxed", &Order::read_tail, relaxed},
         {"read_tail acquire", &Order::read_tail, acquire},
         {"publish_head relaxed", &Order::publish_head, relaxed},
@@ -180,7 +181,7 @@ bool run_order_mutants(Tier tier) {
         const bool as_told = found.empty() == (mutant.equivalent != nullptr);
         if (as_told) (found.empty() ? equivalent : caught)++;
         passed &= as_told;
-        std::printf("order mutant %-22s %s%s%s\n", mutant.name,
+        std::printf("order mutant %-26s %s%s%s\n", mutant.name,
                     as_told ? "" : "WRONG: ", found.empty() ? "survives: " : "caught: ",
                     !found.empty()                 ? found.c_str()
                     : mutant.equivalent != nullptr ? mutant.equivalent
