@@ -38,6 +38,7 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     LaneFeed feed(lane, reader, std::move(*bits), data, owner, entry);
     feed.lane_bytes_ = geometry.capacity(lane);
     feed.is_spill_ = lane == geometry.spill_lane();
+    feed.ring_id_ = map.ring_id();
     feed.recover();
     FAULT_POINT("join.after_recover");
     feed.begin_epoch();
@@ -149,6 +150,12 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
             add(entry_->torn, std::uint64_t{1});
             give_up(span, 1);
             return Feed::torn;
+        }
+        if (record.view.run_id() != ring_id_) {
+            give_up(span, 0);
+            return quarantine(Quarantine::bad_sequence,
+                              fmt::format("the record at position {} was written for another ring",
+                                          frame.position));
         }
         record.ref = {frame.position, lane_, static_cast<std::uint32_t>(frame.bytes / line_bytes)};
         record.producer_lane = frame.lane;

@@ -120,6 +120,7 @@ class LaneFeed {
     ReaderEntry* entry_;
     std::uint64_t lane_bytes_ = 0;
     bool is_spill_ = false;
+    std::uint64_t ring_id_ = 0;
     std::uint64_t unreleased_bytes_ = 0;
     std::uint64_t delivered_bytes_ = 0;
     std::uint64_t delivered_at_oldest_ = 0;

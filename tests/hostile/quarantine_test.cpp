@@ -9,6 +9,7 @@
 
 #include "../test_ring.hpp"
 #include "ring_map.hpp"
+#include "wire.hpp"
 
 using namespace rollring;
 using rollring::test::patience;
@@ -47,6 +48,17 @@ struct Wild {
         change(frame);
         std::memcpy(data.data() + tail % capacity, &frame, sizeof frame);
         owner().tail = tail + 1024;
+    }
+    // The lane's first record once more, in sequence, as if it had been written for another ring.
+    void append_foreign() const {
+        const std::uint64_t tail = owner().tail.load();
+        const std::uint64_t bytes = data.at<Frame>(0).bytes;
+        std::memcpy(data.data() + tail, data.data(), bytes);
+        auto& frame = data.at<Frame>(tail);
+        frame.position = tail;
+        frame.sequence = 3;
+        data.at<RecordHeader>(tail + line_bytes).run_id++;
+        owner().tail = tail + bytes;
     }
     RingMap map;
     Mapping page;
@@ -91,6 +103,7 @@ const std::vector<Damage> damages = {
      [](const Wild& lane) { lane.append([](Frame& frame) { frame.lane = 1; }); }},
     {"a frame of an epoch to come",
      [](const Wild& lane) { lane.append([](Frame& frame) { frame.epoch += 1; }); }},
+    {"a whole record of another ring", [](const Wild& lane) { lane.append_foreign(); }},
     {"an epoch that goes up with its frames and comes down again",
      [](const Wild& lane) {
          lane.owner().epoch += 1000;
