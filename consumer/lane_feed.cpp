@@ -79,6 +79,7 @@ void LaneFeed::learn_of_passed() {
     const Frame& passed = reader_.passed();
     if (passed.bytes == 0 || passed.epoch < last_epoch_) return;
     const std::uint64_t next = passed.sequence + 1;
+    note_groups(passed);
     next_sequence_ = passed.epoch == last_epoch_ ? std::max(next_sequence_, next) : next;
     last_epoch_ = passed.epoch;
 }
@@ -110,6 +111,7 @@ bool LaneFeed::in_sequence(const Frame& frame) {
 }
 
 LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
+    publish_groups();
     if (quarantined_) return Feed::empty;
     // What a predecessor delivered and did not release comes again; then the damage it found.
     if (found_damaged_ != Quarantine::none && reader_.read_position() >= delivered_at_attach_) {
@@ -165,7 +167,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         record.redelivered = frame.position < delivered_at_attach_;
         FAULT_POINT("poll.before_account");
         if (!record.redelivered) poke(entry_->delivered, reader_.read_position());
-        poke(entry_->groups_arrived, frame.groups_opened);
+        if (!is_spill_) note_groups(frame);
         note_delivered(frame.bytes);
         add(entry_->records, std::uint64_t{record.redelivered ? 0U : 1U});
         add(entry_->redelivered, std::uint64_t{record.redelivered ? 1U : 0U});

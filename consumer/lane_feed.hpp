@@ -3,6 +3,7 @@
 // whether what arrives can be believed. The spill is one too: its records keep the identity that
 // they had in the lane where they came from, and have all been delivered once.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -102,6 +103,16 @@ class LaneFeed {
         unreleased_bytes_ -= bytes;
         note_cursor();
     }
+    // Groups that this lane announced count as arrived when the next record is asked for: by then
+    // the stash has counted them as open. Never back: what is delivered again was counted before.
+    void note_groups(const Frame& frame) {
+        groups_read_ = std::max(groups_read_, frame.groups_opened);
+    }
+    void publish_groups() {
+        if (groups_read_ > peek(entry_->groups_arrived)) {
+            publish(entry_->groups_arrived, groups_read_);
+        }
+    }
     void note_cursor() {
         if (reader_.cursor() == oldest_position_) return;
         oldest_position_ = reader_.cursor();
@@ -125,6 +136,7 @@ class LaneFeed {
     std::uint64_t delivered_bytes_ = 0;
     std::uint64_t delivered_at_oldest_ = 0;
     std::uint64_t oldest_position_ = 0;
+    std::uint64_t groups_read_ = 0;
     std::uint32_t epoch_ = 0;
     bool active_ = false;
     bool quarantined_ = false;

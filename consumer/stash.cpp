@@ -61,6 +61,7 @@ Result<void> Stash::Impl::start() {
                               "max_open_groups or create the ring with more --group-rows",
                               options.batch_groups, max_open_groups)});
     }
+    shown_groups = inherited_groups = peek(control.open_groups);
     copied_before = peek(control.copied_bytes);
     evacuated_before = peek(control.evacuated_records);
     publish_account();
@@ -95,6 +96,7 @@ void Stash::Impl::admit(std::int64_t now_ns) {
         }
     }
     groups.touched().clear();
+    publish_open_groups();
     release_dropped();
 }
 
@@ -159,7 +161,7 @@ void Stash::Impl::show_touched(std::int64_t now_ns) {
 // For everybody outside: producers who wait to open a group, and people.
 void Stash::Impl::publish_account() {
     ReaderControl& control = ring().control();
-    control.open_groups.store(groups.open_groups());
+    publish_open_groups();
     control.held_bytes.store(ring().held_bytes());
     auto& page = ring().reader_pages.at<StashPage>(sizeof(ReaderControl));
     const StashAccount& account = groups.account();
@@ -168,6 +170,19 @@ void Stash::Impl::publish_account() {
     std::size_t at = 0;
     account.for_each_word([&](std::uint64_t word) { poke(page.words[at++], word); });
     publish(page.sequence, sequence + 2);
+    wake_openers();
+}
+
+// Before the next record is asked for: groups must be counted as open when they cease to be
+// announced.
+void Stash::Impl::publish_open_groups() {
+    const std::uint64_t count = std::max<std::uint64_t>(groups.open_groups(), inherited_groups);
+    if (count == shown_groups) return;
+    shown_groups = count;
+    ring().control().open_groups.store(count);
+}
+
+void Stash::Impl::wake_openers() {
     Bell& bell = ring().map.consumer_bell();
     if (bell.openers.load() == 0) return;
     bell.openers.store(0);
@@ -184,7 +199,10 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
         admit(now_ns);
         if (groups.may_cut()) break;
     }
-    if (got == Poll::empty && !orphans.empty()) settle_orphans(now_ns);
+    if (got == Poll::empty) {
+        inherited_groups = 0;
+        settle_orphans(now_ns);
+    }
     return got;
 }
 

@@ -28,6 +28,8 @@ struct Stash::Impl {
     std::uint64_t copied_before = 0;
     std::uint64_t evacuated_before = 0;
     bool polled = false;
+    std::uint64_t shown_groups = 0;
+    std::uint64_t inherited_groups = 0;  // open at a predecessor, and not all read again yet
 
     Impl(Consumer reader, const StashOptions& given);
     ~Impl();
@@ -43,6 +45,8 @@ struct Stash::Impl {
     void lease(const BatchPlan& plan, Batch& batch, Stash& stash);
     void show_touched(std::int64_t now_ns);
     void publish_account();
+    void publish_open_groups();
+    void wake_openers();
     [[nodiscard]] Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
 
     // relief.cpp

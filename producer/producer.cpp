@@ -127,6 +127,8 @@ void Producer::Impl::start() {
     poke(own.attached_ns, monotonic_ns());
     poke(own.records, std::uint64_t{0});
     poke(own.state, static_cast<std::uint32_t>(OwnerState::active));
+    admission.emplace(map);
+    admission->start(own);
     laps_before = {peek(own.laps_soft), peek(own.laps_full), peek(own.jumps)};
     epoch = before + 1;
     FAULT_POINT("open.before_epoch");
@@ -145,6 +147,36 @@ Push Producer::Impl::refuse(Push push, std::string why) {
 Push Producer::Impl::check_quarantine() {
     if (observe(map.entry(lane).quarantine) == 0) return Push::ok;
     return refuse(Push::closed, "the consumer has quarantined this lane as damaged");
+}
+
+Push Producer::Impl::check_ring() {
+    if (map.segment().linked()) return check_quarantine();
+    return refuse(
+        Push::closed,
+        fmt::format("ring {} was removed, or made anew, under this producer: open it again",
+                    map.segment().name()));
+}
+
+// Waits until the group may be opened, if it is not open already.
+Push Producer::Impl::admit(const GroupKey& key, Deadline deadline) {
+    Admission::Answer answer = admission->ask(key, owner());
+    if (answer == Admission::Answer::go) return Push::ok;
+    publish();  // groups may be waiting for what is pending
+    stats.waits++;
+    add(owner().waits, std::uint64_t{1});
+    Bell& bell = map.lane_bell(lane);
+    NativeBell core = bell_of(bell);
+    while (!deadline.passed()) {
+        if (check_ring() != Push::ok) return Push::closed;
+        map.consumer_bell().openers.store(1);
+        const std::uint32_t seen = core.prepare();
+        answer = admission->ask(key, owner());
+        FAULT_POINT("admit.before_sleep");
+        if (answer != Admission::Answer::go) futex_sleep(bell.sequence, seen, deadline);
+        core.cancel();
+        if (answer == Admission::Answer::go) return Push::ok;
+    }
+    return refuse(Push::timed_out, admission->why(answer));
 }
 
 Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
@@ -177,14 +209,7 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
     Bell& bell = map.lane_bell(lane);
     NativeBell core = bell_of(bell);
     while (!deadline.passed()) {
-        if (check_quarantine() != Push::ok) return Push::closed;
-        if (!map.segment().linked()) {
-            return refuse(
-                Push::closed,
-                fmt::format("ring {} was removed, or made anew, under this producer: open "
-                            "it again",
-                            map.segment().name()));
-        }
+        if (check_ring() != Push::ok) return Push::closed;
         const std::int64_t spin_until = monotonic_ns() + options.spin_us * 1000;
         Reserve found = writer->reserve(bytes);
         while (found == Reserve::full && monotonic_ns() < spin_until) {
@@ -219,6 +244,12 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
         return refuse(Push::bad_record, std::string(encoder.problem()));
     }
     serial++;
+    reserved_key = encoder.group_key();
+    if (admission->active()) {
+        if (const Push admitted = admit(reserved_key, deadline); admitted != Push::ok) {
+            return admitted;
+        }
+    }
     const Push got = room(line_bytes + encoder.bytes(), deadline);
     if (got != Push::ok) return got;
     payload = {data.data() + writer->offset() + line_bytes, encoder.bytes()};
@@ -248,6 +279,7 @@ void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_b
     frame.lane = lane;
     if (writer->published() == writer->position()) stamp_batch();
     frame.committed_ns = batch_ns;
+    frame.groups_opened = admission->note_sent(reserved_key);
     writer->commit(frame);
     stats.records++;
     stats.bytes += frame.bytes;
@@ -299,6 +331,15 @@ Push Producer::push(const Draft& draft, Deadline deadline) {
     const Push got = push_later(draft, deadline);
     if (got == Push::ok) impl_->publish();
     return got;
+}
+
+Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline) {
+    Impl& impl = *impl_;
+    if (!impl.usable()) {
+        return impl.refuse(Push::closed, "this producer was closed, or its process forked");
+    }
+    if (!impl.admission->active()) return Push::ok;
+    return impl.admit(GroupKey::of(instance_id, visit), deadline);
 }
 
 void Producer::flush() {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "admission.hpp"
 #include "liveness.hpp"
 #include "ring_map.hpp"
 #include "rollring/producer.hpp"
@@ -32,6 +33,8 @@ struct Producer::Impl {
     bool open = true;
     bool barriers = false;  // the consumer can make a barrier in this process
     LapCounters laps_before{};
+    std::optional<Admission> admission;
+    GroupKey reserved_key;  // of the record being written
 
     Impl(RingMap ring, ProducerOptions given, std::uint32_t index, LifeLock lock, Mapping page,
          Mapping bytes)
@@ -48,6 +51,8 @@ struct Producer::Impl {
     void start();
     Push check_quarantine();
     Push room(std::uint64_t bytes, Deadline deadline);
+    Push admit(const GroupKey& key, Deadline deadline);
+    Push check_ring();
     Push wait_for_room(std::uint64_t bytes, Deadline deadline);
     Push refuse(Push push, std::string why);
     Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload);

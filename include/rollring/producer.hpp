@@ -25,7 +25,7 @@ struct ProducerOptions {
 
 enum class [[nodiscard]] Push {
     ok,
-    timed_out,   // no room by the deadline: back-pressure, the record was not taken
+    timed_out,   // no room, or no place for a new group, by the deadline: the record was not taken
     too_large,   // can never fit into a lane of this ring
     bad_record,  // breaks the schema: see problem()
     closed,      // this producer was closed or forked away, its lane quarantined, its ring removed
@@ -92,6 +92,14 @@ class Producer {
     // The same, visible with the next flush(), push() or wait for room: saves an atomic a record.
     Push push_later(const Draft& draft, Deadline deadline);
     void flush();
+
+    // Takes a place for a group before any of it is generated, so that rollouts which the trainer
+    // cannot take yet are not begun. push() does the same with the first member of a group: where a
+    // stash bounds its open groups, a new one waits for a place, and a member of an open group
+    // never does. Push::ok at once if the group is open already, or if no stash is attached.
+    // Push::timed_out if no place was free by the deadline. A place is given back when this
+    // producer closes.
+    Push open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline);
 
     // Reserves room for a draft whose columns may have null data, to be filled in place.
     Push reserve(const Draft& draft, Deadline deadline, Reservation& reservation);

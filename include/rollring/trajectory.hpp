@@ -207,6 +207,7 @@ class Encoder {
     // Why the draft cannot be a record of this schema; empty if it can.
     [[nodiscard]] std::string_view problem() const { return problem_; }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+    [[nodiscard]] GroupKey group_key() const { return key_; }
 
     // Writes header, directory and the columns that have data. `to` is 64-byte aligned and bytes()
     // long. `policy_version` is stamped on a draft that names none.
@@ -221,6 +222,7 @@ class Encoder {
     std::string_view problem_;
     std::uint64_t bytes_ = 0;
     std::uint32_t n_tokens_ = 0;
+    GroupKey key_;
     std::array<std::uint64_t, 32> column_bytes_;  // as many as the draft has columns
 };
 

@@ -21,6 +21,7 @@ std::uint64_t directory_end(std::size_t columns) {
 Encoder::Encoder(const Draft& draft, const Schema& schema, Checksum checksum)
     : draft_(&draft), checksum_(checksum), schema_id_(schema.id()) {
     problem_ = lay_out(schema);
+    if (problem_.empty()) key_ = GroupKey::of(draft.instance_id(), draft.meta.visit);
 }
 
 std::string_view Encoder::lay_out(const Schema& schema) {
@@ -50,7 +51,6 @@ std::string_view Encoder::lay_out(const Schema& schema) {
 void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
                     std::int64_t policy_version) const {
     const Meta& meta = draft_->meta;
-    const GroupKey key = GroupKey::of(draft_->instance_id(), meta.visit);
     // Written where it lies, every field: a header put together elsewhere and copied would stall.
     auto& header = *reinterpret_cast<RecordHeader*>(to.data());
     header.magic = record_magic;
@@ -59,8 +59,8 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
     header.record_bytes = bytes_;
     header.schema_id = schema_id_;
     header.run_id = run_id;
-    header.key_low = key.low;
-    header.key_high = key.high;
+    header.key_low = key_.low;
+    header.key_high = key_.high;
     header.visit = meta.visit;
     header.checksum = 0;
     header.repetition_id = meta.repetition_id;

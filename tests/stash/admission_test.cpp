@@ -1,0 +1,206 @@
+// Goal: producers wait before they open more groups than a stash wants, and never in the middle of
+// one; whoever dies settles his places.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "../test_ring.hpp"
+#include "rollring/stash.hpp"
+
+using namespace rollring;
+using rollring::test::patience;
+using rollring::test::TestRing;
+
+namespace {
+
+Push send(Producer& producer, const std::string& prompt, std::uint32_t repetition,
+          Deadline deadline) {
+    const std::vector<std::int32_t> ids(20, static_cast<std::int32_t>(repetition));
+    Draft draft(prompt);
+    draft.meta.repetition_id = repetition;
+    draft.set(Std::token_ids, ids);
+    return producer.push(draft, deadline);
+}
+
+std::string prompt(int number) {
+    return "p" + std::to_string(number);
+}
+
+std::unique_ptr<Stash> open_stash(const TestRing& ring, StashOptions options) {
+    auto opened = Stash::open(ring.name(), options);
+    REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().to_string()));
+    auto stash = std::move(*opened);
+    Batch batch;  // reads what a predecessor left, so that its groups are counted
+    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    return stash;
+}
+
+const StashOptions ten{.group_size = 2, .batch_groups = 1, .max_open_groups = 10};
+
+}  // namespace
+
+TEST_CASE("admission: the eleventh group waits, members of the ten never do") {
+    const TestRing ring;
+    Producer producers[2] = {ring.producer(), ring.producer()};
+    const auto stash = open_stash(ring, ten);
+    Batch batch;
+    for (int i = 0; i < 10; i++) REQUIRE(send(producers[0], prompt(i), 0, patience()) == Push::ok);
+    // Announced is enough: nothing has been read yet.
+    CHECK(send(producers[0], prompt(10), 0, Deadline::now()) == Push::timed_out);
+    CHECK(producers[0].problem().find("no new group") != std::string::npos);
+    CHECK(producers[1].open_group(prompt(10), 0, Deadline::now()) == Push::timed_out);
+    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->open_groups() == 10);
+    CHECK(send(producers[1], prompt(10), 0, Deadline::now()) == Push::timed_out);
+    // The other producer did not open them, and finishes them.
+    for (int i = 0; i < 10; i++)
+        CHECK(send(producers[1], prompt(i), 1, Deadline::now()) == Push::ok);
+    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    CHECK(send(producers[0], prompt(10), 0, Deadline::now()) == Push::timed_out);  // still leased
+    REQUIRE(batch.ack(0).has_value());
+    CHECK(send(producers[0], prompt(10), 0, patience()) == Push::ok);
+    CHECK(send(producers[0], prompt(11), 0, Deadline::now()) == Push::timed_out);
+    // An ended group is not opened again by a late member, but the member may be sent.
+    CHECK(send(producers[0], prompt(0), 2, Deadline::now()) == Push::ok);
+}
+
+TEST_CASE("admission: who waits for a place is woken by the trainer") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    const auto stash = open_stash(ring, ten);
+    std::thread rollouts([&] {
+        for (int i = 0; i < 500; i++) {
+            for (std::uint32_t half = 0; half < 2; half++) {
+                REQUIRE(send(producer, prompt(i), half, patience()) == Push::ok);
+            }
+        }
+    });
+    std::size_t most = 0;
+    for (int i = 0; i < 500; i++) {
+        Batch batch;
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        most = std::max(most, stash->open_groups());
+        REQUIRE(batch.ack(i).has_value());
+    }
+    rollouts.join();
+    CHECK(most <= 10);
+    CHECK(stash->open_groups() == 0);
+}
+
+TEST_CASE("admission: many producers open interleaved groups; bound and completion hold") {
+    const TestRing ring({.lanes = 4, .lane_bytes = 1 << 20});
+    constexpr int groups = 400;
+    constexpr std::uint32_t bound = 16;
+    const auto stash = open_stash(
+        ring,
+        {.group_size = 4, .order = Order::freshest, .batch_groups = 4, .max_open_groups = bound});
+    std::vector<std::thread> rollouts;
+    for (std::uint32_t member = 0; member < 4; member++) {
+        rollouts.emplace_back([&ring, member] {
+            auto producer = ring.producer();
+            // Each goes through the prompts in another order within a window, as workers do.
+            for (int block = 0; block < groups; block += 8) {
+                for (int i = 0; i < 8; i++) {
+                    const int number = block + (i * 3 + static_cast<int>(member)) % 8;
+                    REQUIRE(send(producer, prompt(number), member, patience()) == Push::ok);
+                }
+            }
+        });
+    }
+    std::size_t most = 0;
+    int shipped = 0;
+    for (int step = 0; shipped < groups; step++) {
+        Batch batch;
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        most = std::max(most, stash->open_groups());
+        shipped += static_cast<int>(batch.groups().size());
+        REQUIRE(batch.ack(step).has_value());
+    }
+    for (auto& thread : rollouts) thread.join();
+    CHECK(most <= bound + 4);  // one group a producer
+    CHECK(stash->account().groups_partial == 0);
+    CHECK(stash->account().conserved());
+}
+
+TEST_CASE("admission: bytes are bounded too") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    const auto stash =
+        open_stash(ring, {.group_size = 2, .batch_groups = 1, .max_open_bytes = 4096});
+    int sent = 0;
+    Batch batch;
+    while (send(producer, prompt(sent), 0, Deadline::now()) == Push::ok) {
+        sent++;
+        REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        REQUIRE(sent < 100);
+    }
+    CHECK(producer.problem().find("bytes of records are held") != std::string::npos);
+    CHECK(send(producer, prompt(0), 1, Deadline::now()) == Push::ok);
+}
+
+TEST_CASE("admission: places of a producer that dies or closes are settled") {
+    const TestRing ring;
+    const auto stash = open_stash(ring, ten);
+    const pid_t child = fork();
+    if (child == 0) {
+        auto opened = Producer::open(ring.name());
+        bool all = opened.has_value();
+        for (int i = 0; all && i < 10; i++) {
+            all = opened->open_group(prompt(i), 0, Deadline::now()) == Push::ok;
+        }
+        all = all && opened->open_group("one more", 0, Deadline::now()) == Push::timed_out;
+        if (all) raise(SIGKILL);
+        _exit(1);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    std::atomic<bool> done{false};
+    std::thread rollouts([&] {
+        auto producer = ring.producer();
+        CHECK(producer.open_group("after", 0, patience()) == Push::ok);
+        CHECK(producer.open_group("after", 0, patience()) == Push::ok);  // one place
+        for (int i = 0; i < 9; i++) {
+            CHECK(producer.open_group(prompt(i), 0, patience()) == Push::ok);
+        }
+        CHECK(producer.open_group("twelfth", 0, Deadline::now()) == Push::timed_out);
+        producer.close();
+        auto next = ring.producer();
+        CHECK(next.open_group("twelfth", 0, patience()) == Push::ok);
+        done = true;
+    });
+    Batch batch;
+    while (!done) REQUIRE(stash->next_batch(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
+    rollouts.join();
+}
+
+TEST_CASE("admission: a restarted trainer counts the groups that were open, and no others") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    {
+        const auto stash = open_stash(ring, ten);
+        for (int i = 0; i < 10; i++) REQUIRE(send(producer, prompt(i), 0, patience()) == Push::ok);
+        REQUIRE(send(producer, prompt(0), 1, patience()) == Push::ok);
+        REQUIRE(send(producer, prompt(1), 1, patience()) == Push::ok);
+        Batch batch;
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(batch.ack(0).has_value());
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    }
+    auto opened = Stash::open(ring.name(), ten);
+    REQUIRE(opened.has_value());
+    // Nine are open, though the new trainer has not read them again yet.
+    CHECK(send(producer, "tenth", 0, Deadline::now()) == Push::ok);
+    CHECK(send(producer, "eleventh", 0, Deadline::now()) == Push::timed_out);
+    Batch batch;
+    REQUIRE((*opened)->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(batch.ack(1).has_value());
+    REQUIRE((*opened)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK((*opened)->open_groups() == 9);
+    CHECK(send(producer, "eleventh", 0, Deadline::now()) == Push::ok);
+    CHECK(send(producer, "twelfth", 0, Deadline::now()) == Push::timed_out);
+}
