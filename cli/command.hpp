@@ -79,11 +79,20 @@ Result<T> open_patiently(std::int64_t timeout_ms,
     for (;;) {
         const std::int64_t left_ms = (end_ns - monotonic_ns()) / 1'000'000;
         Result<T> opened = open(std::max<std::int64_t>(0, std::min<std::int64_t>(left_ms, 200)));
-        if (opened || left_ms <= 200 || interrupted()) return opened;
+        if (opened || interrupted()) return opened;
         const Errc code = opened.error().code;
         const bool may_change = code == Errc::not_found || code == Errc::not_ready ||
                                 code == Errc::busy || code == Errc::no_free_lane;
         if (!may_change) return opened;
+        if (left_ms <= 200) {
+            // The error knows of its own try alone.
+            Error error = opened.error();
+            if (timeout_ms > 0) {
+                const double seconds = static_cast<double>(timeout_ms) * 1e-3;
+                error.message += "; waited " + duration_text(seconds);
+            }
+            return std::unexpected(std::move(error));
+        }
     }
 }
 

@@ -31,7 +31,9 @@ bool same(std::string_view a, std::string_view b) {
 
 template <std::size_t N>
 std::optional<double> parse_with(const std::array<Unit, N>& units, std::string_view text) {
-    if (text.empty() || text[0] < '0' || text[0] > '9') return std::nullopt;
+    if (text.empty() || !((text[0] >= '0' && text[0] <= '9') || text[0] == '.')) {
+        return std::nullopt;  // no sign, no inf
+    }
     double value = 0;
     const char* last = text.data() + text.size();
     const auto [end, error] = std::from_chars(text.data(), last, value, std::chars_format::fixed);

@@ -18,7 +18,10 @@ constexpr const char* stat_footer =
     "  rollring stat r --watch 5 --json one JSON object a line\n"
     "Depth: records that wait to be delivered, and bytes that are not released yet. Oldest: the "
     "age of\n"
-    "the oldest record that is not released. Works beside a live consumer and changes nothing.";
+    "the oldest record that is not released. Drops: records lost, doubled or torn, and bytes given "
+    "up "
+    "behind\n"
+    "damage. Works beside a live consumer and changes nothing.";
 
 struct Rates {
     double records_per_s = 0;
@@ -78,7 +81,8 @@ Json lane_json(const LaneStat& lane, const RingStat* before, double seconds) {
 }
 
 std::string lane_line(const LaneStat& lane, const RingStat* before, double seconds) {
-    const std::uint64_t drops = lane.lost + lane.duplicates + lane.torn;
+    std::string drops = count_text(lane.lost + lane.duplicates + lane.torn);
+    if (lane.dropped_bytes != 0) drops += " + " + bytes_text(lane.dropped_bytes);
     const std::string age = lane.oldest_age_ns < 0
                                 ? "-"
                                 : duration_text(static_cast<double>(lane.oldest_age_ns) * 1e-9);

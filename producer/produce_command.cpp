@@ -250,7 +250,7 @@ int send_all(const ProduceOptions& options, RecordSource& source, Sink& sink, Pr
     return interrupted() ? interrupt_exit() : exit_ok;
 }
 
-void report(const ProduceOptions& options, const Sink& sink, double seconds) {
+void report(const ProduceOptions& options, const Sink& sink, double seconds, bool failed) {
     const Sent& sent = sink.sent;
     const double tokens_per_s = static_cast<double>(sent.amount.tokens) / seconds;
     const double gb_per_s = static_cast<double>(sent.amount.bytes) * 1e-9 / seconds;
@@ -266,16 +266,18 @@ void report(const ProduceOptions& options, const Sink& sink, double seconds) {
                   {"digest", digest_text(sent.digest)},
                   {"skipped_bad", sent.skipped_bad},
                   {"lane", nullptr},
+                  {"failed", failed},
                   {"interrupted", interrupted()}};
         if (sink.producer() != nullptr) json["lane"] = sink.producer()->lane();
         print_json(json);
         return;
     }
-    std::string text =
-        fmt::format("{} {} records, {} tokens, {} in {}: {} tokens/s, {:.2f} GB/s\n",
-                    options.digest_only ? "would send" : "sent", count_text(sent.amount.records),
-                    count_text(sent.amount.tokens), bytes_text(sent.amount.bytes),
-                    duration_text(seconds), short_text(tokens_per_s), gb_per_s);
+    const char* said = options.digest_only ? "would send" : "sent";
+    if (failed) said = options.digest_only ? "failed after reading" : "failed after sending";
+    std::string text = fmt::format("{} {} records, {} tokens, {} in {}: {} tokens/s, {:.2f} GB/s\n",
+                                   said, count_text(sent.amount.records),
+                                   count_text(sent.amount.tokens), bytes_text(sent.amount.bytes),
+                                   duration_text(seconds), short_text(tokens_per_s), gb_per_s);
     if (sent.waits != 0) text += fmt::format("waited {} times for room\n", count_text(sent.waits));
     if (sent.skipped_bad != 0) {
         text += fmt::format("skipped {} bad records\n", count_text(sent.skipped_bad));
@@ -301,7 +303,7 @@ int produce(const ProduceOptions& options) {
     sink.flush();
     const double seconds = std::max(1e-9, static_cast<double>(monotonic_ns() - started_ns) * 1e-9);
     progress.clear();
-    report(options, sink, seconds);
+    report(options, sink, seconds, code == exit_failed);
     sink.close();
     return code;
 }

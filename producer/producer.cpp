@@ -32,12 +32,12 @@ namespace {
 
 constexpr std::uint64_t quarantine_look_records = 64;
 
-Error no_lane(const RingMap& map, std::uint32_t undrained, std::int64_t waited_ms) {
+Error no_lane(const RingMap& map, std::uint32_t undrained) {
     return {Errc::no_free_lane, 0,
-            fmt::format("no lane of {} became free within {} ms: of {} lanes {} hold records of "
+            fmt::format("no lane of {} became free in time: of {} lanes {} hold records of "
                         "producers that are gone and wait for {}; start a consumer, or create the "
                         "ring with more --lanes",
-                        map.segment().name(), waited_ms, map.geometry().lane_count, undrained,
+                        map.segment().name(), map.geometry().lane_count, undrained,
                         map.consumer_alive() ? "the consumer" : "a consumer (none is attached)")};
 }
 
@@ -80,7 +80,7 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
         if (!taken) return std::unexpected(taken.error());
         if (!taken->has_value()) {
             if (deadline.passed()) {
-                return std::unexpected(no_lane(*map, undrained, options.attach_timeout_ms));
+                return std::unexpected(no_lane(*map, undrained));
             }
             // A dead producer's lane is ours as soon as the consumer has looked.
             map->consumer_bell().arrivals.fetch_add(1);

@@ -196,10 +196,10 @@ def wrong_use_and_failures_have_their_codes(folder, rollouts):
         assert err, arguments
     for command in ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "demo"):
         assert "Examples:" in run(command, "--help")[0], command
-    _, err = run("stat", PREFIX + "nowhere", code=1)
-    assert err.startswith("rollring: not_found: "), err
-    _, err = run("rm", PREFIX + "nowhere", code=1)
-    assert err.startswith("rollring: not_found: "), err
+    for command in ("stat", "rm"):
+        _, err = run(command, PREFIX + "nowhere", code=1)
+        assert err.startswith(f"rollring: not_found: no ring {PREFIX}nowhere: "), err
+        assert "rollring ls" in err and "create" not in err, err
     _, err = run("produce", "x", "--input", folder / "nowhere", code=1)
     assert err.startswith("rollring: not_found: "), err
     with Ring() as ring:
@@ -213,10 +213,35 @@ def wrong_use_and_failures_have_their_codes(folder, rollouts):
 @test
 def a_full_lane_without_consumer_times_out(folder, rollouts):
     with Ring("--lane-bytes", "64KiB") as ring:
-        _, err = run("produce", ring, "--synthetic", "tokens=1000", "--timeout", "300ms", code=1)
+        out, err = run("produce", ring, "--synthetic", "tokens=1000", "--timeout", "300ms", code=1)
         assert "no room in lane 0" in err and "is not there" in err, err
+        assert out.startswith("failed after sending ") and "\nsent " not in out, out
+        out, _ = run("produce", ring, "--synthetic", "tokens=1000", "--timeout", "300ms", "--json",
+                     code=1)
+        assert json.loads(out)["failed"], out
         _, err = run("produce", ring, "--synthetic", "tokens=20000", code=1)
         assert err, err
+
+
+@test
+def no_free_lane_tells_the_whole_wait(folder, rollouts):
+    with Ring("--lanes", 1) as ring:
+        assert not report("produce", ring, "--synthetic", "groups=1,tokens=10")["failed"]
+        _, err = run("produce", ring, "--synthetic", "tokens=10", "--timeout", "700ms", code=1)
+        assert err.startswith("rollring: no_free_lane: ") and "waited 0.70 s" in err, err
+
+
+@test
+def dropped_bytes_show_in_the_table(folder, rollouts):
+    with Ring("--lanes", 1) as ring:
+        run("produce", ring, "--synthetic", "groups=1,tokens=10")
+        # The reader's page comes behind header, schema, policy and bells; its entry of lane 0
+        # behind 128 bytes of control.
+        with open(f"/dev/shm/rollring.{os.getuid()}.{ring}", "r+b") as memory:
+            memory.seek(4 * 4096 + 128 + 216)
+            memory.write((3 << 10).to_bytes(8, "little"))
+        assert report("stat", ring)["lanes"][0]["dropped_bytes"] == 3 << 10
+        assert "0 + 3 KiB" in run("stat", ring)[0]
 
 
 @test
@@ -268,6 +293,10 @@ def inspection(folder, rollouts):
         watch = start("stat", ring, "--watch", "0.1", "--json")
         lines = [json.loads(watch.stdout.readline()) for _ in range(3)]
         assert lines[-1]["lanes"][0]["tokens_per_s"] > 0, lines[-1]
+        watch.send_signal(signal.SIGINT)
+        finish(watch, 130)
+        watch = start("stat", ring, "--watch", ".1", "--json")
+        assert json.loads(watch.stdout.readline())["ring"] == ring
         watch.send_signal(signal.SIGINT)
         finish(watch, 130)
         assert "me" in run("stat", ring)[0]

@@ -118,9 +118,10 @@ Result<bip::shared_memory_object> open_object(const std::string& object, Access 
     } catch (const bip::interprocess_exception& refusal) {
         const int error = refusal.get_native_error();
         if (error == ENOENT) {
-            return std::unexpected(system_error(
-                Errc::not_found, error,
-                fmt::format("there is no ring {} (make one with 'rollring create')", object)));
+            const std::string name = object.substr(1 + object_prefix().size());
+            return std::unexpected(
+                Error{Errc::not_found, 0,
+                      fmt::format("no ring {}: 'rollring ls' lists those of this user", name)});
         }
         return std::unexpected(
             system_error(error == EACCES || error == ELOOP ? Errc::permission_denied : Errc::system,

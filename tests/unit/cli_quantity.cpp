@@ -28,9 +28,11 @@ TEST_CASE("quantity: durations") {
     CHECK(parse_duration_ms("10") == 10'000);
     CHECK(parse_duration_ms("500ms") == 500);
     CHECK(parse_duration_ms("0.5") == 500);
+    CHECK(parse_duration_ms(".5") == 500);
+    CHECK(parse_duration_ms(".5m") == 30'000);
     CHECK(parse_duration_ms("2m") == 120'000);
     CHECK(parse_duration_ms("0") == 0);
-    for (const char* wrong : {"", "s", "-1s", "1d", "nan", "inf"}) {
+    for (const char* wrong : {"", "s", "-1s", "1d", "nan", "inf", ".", ".s", "..5", ".-5"}) {
         CAPTURE(wrong);
         CHECK(!parse_duration_ms(wrong));
     }
