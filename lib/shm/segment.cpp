@@ -54,13 +54,21 @@ Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what) {
                     gib));
 }
 
-// posix_fallocate on a tmpfs is undone by any signal: try again, for the caller asked for pages.
+// On many kernels posix_fallocate on a tmpfs is undone by any signal, and a large lane may never
+// get done between two ticks of a profiler. So after the first signal it goes on in pieces, and
+// those that are done stay. In one go where it can be: what does not fit is then undone as a whole.
 int allocate(int fd, std::uint64_t offset, std::uint64_t bytes) {
-    int error = EINTR;
-    while (error == EINTR) {
-        error = posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;
+    std::uint64_t done = 0;
+    std::uint64_t next = bytes;
+    for (;;) {
+        const int error =
+            posix_fallocate(fd, static_cast<off_t>(offset + done), static_cast<off_t>(next));
+        if (error != 0 && error != EINTR) return error;
+        if (error == 0) done += next;
+        if (done == bytes) return 0;
+        next = std::min(piece_bytes, bytes - done);
     }
-    return error;
 }
 
 bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes) {
