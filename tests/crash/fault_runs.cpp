@@ -129,7 +129,11 @@ bool remove_run(const Fault& fault, Dice& /*dice*/) {
     const pid_t victim = start_self({"--remove", ring.name()}, fault.plan());
     if (await_end_or_stop(victim) == 's') {
         await_stopped(victim);
-        check_usable(ring.name(), 2);  // nothing has happened yet
+        // It has looked for life and will unlink: nobody may come in between.
+        const auto producer = Producer::open(ring.name(), {.attach_timeout_ms = 5});
+        require(!producer && producer.error().code == Errc::not_ready, "a producer slipped in");
+        const auto consumer = Consumer::open(ring.name(), {.attach_timeout_ms = 5});
+        require(!consumer && consumer.error().code == Errc::not_ready, "a consumer slipped in");
         kill(victim, SIGCONT);
         require(collect(victim) == 0, "the ring was not removed");
         require(create_ring(ring.name()).has_value(), "the name is not free");
