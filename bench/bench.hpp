@@ -128,6 +128,7 @@ void catch_interrupts();
 void add_throughput(CLI::App& app);
 void add_softwrap(CLI::App& app);
 void add_latency(CLI::App& app);
+void add_stash(CLI::App& app);
 void add_peers(CLI::App& app);
 
 }  // namespace bench

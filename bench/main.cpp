@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
     bench::add_throughput(app);
     bench::add_softwrap(app);
     bench::add_latency(app);
+    bench::add_stash(app);
     bench::add_peers(app);
     CLI11_PARSE(app, argc, argv);
     return bench::interrupted() ? 130 : 0;

@@ -65,24 +65,27 @@ Result<std::vector<ReceiptEntry>> read_receipt(std::string_view receipt, std::ui
 }  // namespace
 
 // Fills the batch from the plan: views over the records where they lie.
-void Stash::Impl::lease(const BatchPlan& plan, Batch& batch, Stash& stash) {
+void Stash::Impl::lease(Batch& batch, Stash& stash) {
+    batch.clear();
     batch.stash_ = &stash;
     batch.id_ = plan.id;
     batch.refs_ = plan.settled_marks;
+    batch.sequences_.reserve(plan.segments.size());
     batch.cu_seqlens_.push_back(0);
     batch.group_offsets_.push_back(0);
     std::vector<double> rewards;
     std::vector<double> advantages;
     for (const BatchGroup& group : plan.groups) {
         rewards.clear();
-        for (const BatchMember& member : group.members) {
+        const auto members = plan.members_of(group);
+        for (const BatchMember& member : members) {
             rewards.push_back(member.reward.value_or(std::numeric_limits<double>::quiet_NaN()));
         }
         advantages.assign(rewards.size(), 0.0);
         group_advantages(rewards, options.advantages, advantages);
-        for (std::uint32_t m = 0; m < group.members.size(); m++) {
-            const BatchMember& member = group.members[m];
-            for (const MemberSegment& segment : member.segments) {
+        for (std::uint32_t m = 0; m < members.size(); m++) {
+            const BatchMember& member = members[m];
+            for (const MemberSegment& segment : plan.segments_of(member)) {
                 Sequence& sequence = batch.sequences_.emplace_back();
                 consumer.view(segment.ref, sequence.view);
                 sequence.group = static_cast<std::uint32_t>(batch.groups_.size());
@@ -97,7 +100,7 @@ void Stash::Impl::lease(const BatchPlan& plan, Batch& batch, Stash& stash) {
             }
         }
         batch.groups_.push_back(
-            {group.key, group.size, static_cast<std::uint32_t>(group.members.size())});
+            {group.key, group.size, static_cast<std::uint32_t>(members.size())});
         batch.group_offsets_.push_back(static_cast<std::uint32_t>(batch.sequences_.size()));
     }
 }
@@ -177,6 +180,18 @@ Batch& Batch::operator=(Batch&& other) noexcept {
     return *this;
 }
 
+void Batch::clear() {
+    groups_.clear();
+    sequences_.clear();
+    group_offsets_.clear();
+    cu_seqlens_.clear();
+    rewards_.clear();
+    advantages_.clear();
+    repetition_ids_.clear();
+    versions_.clear();
+    refs_.clear();
+}
+
 Batch::~Batch() {
     nack();
 }
@@ -187,6 +202,7 @@ Result<void> Batch::ack(std::int64_t step) {
     auto released = impl.consumer.release_all(refs_, step);
     if (!released) return released;  // still leased: nothing was given back
     stash_ = nullptr;
+    clear();
     const std::int64_t now = monotonic_ns();
     impl.groups.ack(id_, now);
     impl.show_touched(now);
@@ -197,6 +213,7 @@ Result<void> Batch::ack(std::int64_t step) {
 void Batch::nack() {
     if (!leased()) return;
     Stash::Impl& impl = *std::exchange(stash_, nullptr)->impl_;
+    clear();
     impl.groups.nack(id_);
     impl.show_touched(monotonic_ns());
     impl.publish_account();

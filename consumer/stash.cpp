@@ -207,24 +207,23 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
 }
 
 NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
-    batch = Batch();
+    batch.nack();
     Impl& impl = *impl_;
     bool blocked = false;
     for (;;) {
         const std::int64_t now = monotonic_ns();
         impl.tick(now);
-        BatchPlan plan;
         const bool relieved = impl.relieve(blocked);
-        bool cut = impl.groups.cut(now, impl.consumer.policy_version(), plan);
+        bool cut = impl.groups.cut(now, impl.consumer.policy_version(), impl.plan);
         if (!cut && !relieved && blocked && impl.stuck()) {
-            cut = impl.groups.cut_rest(now, impl.consumer.policy_version(), plan);
+            cut = impl.groups.cut_rest(now, impl.consumer.policy_version(), impl.plan);
             impl.batches_short += cut ? 1 : 0;
         }
         impl.release_dropped();
         impl.show_touched(now);
         impl.publish_account();
         if (cut) {
-            impl.lease(plan, batch, *this);
+            impl.lease(batch, *this);
             return NextBatch::batch;
         }
         const Poll got = impl.turn(now);
@@ -241,16 +240,15 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
 }
 
 NextBatch Stash::rest(Batch& batch) {
-    batch = Batch();
+    batch.nack();
     const std::int64_t now = monotonic_ns();
     impl_->hear_events(now);
-    BatchPlan plan;
-    const bool cut = impl_->groups.cut_rest(now, impl_->consumer.policy_version(), plan);
+    const bool cut = impl_->groups.cut_rest(now, impl_->consumer.policy_version(), impl_->plan);
     impl_->release_dropped();
     impl_->show_touched(now);
     impl_->publish_account();
     if (!cut) return NextBatch::timed_out;
-    impl_->lease(plan, batch, *this);
+    impl_->lease(batch, *this);
     return NextBatch::batch;
 }
 

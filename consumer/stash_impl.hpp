@@ -21,6 +21,7 @@ struct Stash::Impl {
     std::optional<GroupBoard> board;
     std::uint64_t max_open_groups = 0;
     Record record;
+    BatchPlan plan;
     std::deque<Event> events;
     std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead
     std::int64_t ticked_ns = 0;
@@ -42,7 +43,7 @@ struct Stash::Impl {
     void release_dropped();
     void tick(std::int64_t now_ns);
     void hear_events(std::int64_t now_ns);
-    void lease(const BatchPlan& plan, Batch& batch, Stash& stash);
+    void lease(Batch& batch, Stash& stash);
     void show_touched(std::int64_t now_ns);
     void publish_account();
     void publish_open_groups();

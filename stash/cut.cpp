@@ -136,7 +136,7 @@ bool GroupStash::lease(std::int64_t now_ns, std::int64_t version, bool partial, 
         bool changed = false;
         for (const Slot slot : chosen) changed |= drop_stale(slot, now_ns, version);
         if (changed) continue;
-        batch = {};
+        batch.clear();
         batch.id = next_batch_++;
         for (const Slot slot : chosen) add_to_batch(slot, batch);
         for (const auto& [source, tokens] : cutter.served_) {
@@ -162,20 +162,22 @@ void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
     const Amount amount = group.amount();
     account_.held -= amount;
     account_.leased += amount;
-    BatchGroup& shipped = batch.groups.emplace_back();
-    shipped.key = group.key;
-    shipped.size = group.size;
-    shipped.source_id = group.source_id;
+    const auto first = static_cast<std::uint32_t>(batch.members.size());
     for (Member& member : group.members) {
         if (member.state != MemberState::live) {
             for (const auto& segment : member.segments) batch.settled_marks.push_back(segment.ref);
             continue;
         }
         std::ranges::sort(member.segments, {}, &MemberSegment::index);
-        shipped.members.push_back({member.repetition_id, member.attempt, member.withheld,
-                                   member.reward, member.version_min, member.segments});
+        batch.members.push_back({member.repetition_id, member.attempt, member.withheld,
+                                 member.reward, member.version_min,
+                                 static_cast<std::uint32_t>(batch.segments.size()),
+                                 static_cast<std::uint32_t>(member.segments.size())});
+        batch.segments.insert(batch.segments.end(), member.segments.begin(), member.segments.end());
     }
-    std::ranges::sort(shipped.members, {}, &BatchMember::repetition_id);
+    std::ranges::sort(std::span(batch.members).subspan(first), {}, &BatchMember::repetition_id);
+    batch.groups.push_back({group.key, group.size, group.source_id, first,
+                            static_cast<std::uint32_t>(batch.members.size()) - first});
 }
 
 void GroupStash::ack(std::uint64_t batch_id, std::int64_t now_ns) {

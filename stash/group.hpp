@@ -1,6 +1,7 @@
 #pragma once
 // One open group: its members, their segments, and what can still become of it.
 
+#include <boost/container/small_vector.hpp>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -52,7 +53,7 @@ struct Member {
     std::uint64_t finish_order = 0;
     std::int64_t version_min = -1;
     std::optional<double> reward = {};
-    std::vector<MemberSegment> segments;
+    boost::container::small_vector<MemberSegment, 1> segments;
 
     [[nodiscard]] Amount amount() const {
         Amount sum;

@@ -31,19 +31,37 @@ struct BatchMember {
     bool withheld;
     std::optional<double> reward;
     std::int64_t version_min;
-    std::vector<MemberSegment> segments;  // in order of their index
+    std::uint32_t first_segment;  // in BatchPlan::segments
+    std::uint32_t segment_count;
 };
 struct BatchGroup {
     GroupKey key;
-    std::uint32_t size;  // asked for; members.size() may be less
+    std::uint32_t size;  // asked for; member_count may be less
     std::int64_t source_id;
-    std::vector<BatchMember> members;  // in order of repetition_id
+    std::uint32_t first_member;  // in BatchPlan::members
+    std::uint32_t member_count;
 };
+// Flat, and used again for the next batch: a batch has thousands of members.
 struct BatchPlan {
     std::uint64_t id = 0;
     std::vector<BatchGroup> groups;
+    std::vector<BatchMember> members;     // of a group: in order of repetition_id
+    std::vector<MemberSegment> segments;  // of a member: in order of their index
     // Failure marks of these groups: released with the batch, so that a crash does not forget them.
     std::vector<RecordRef> settled_marks;
+
+    [[nodiscard]] std::span<const BatchMember> members_of(const BatchGroup& group) const {
+        return std::span(members).subspan(group.first_member, group.member_count);
+    }
+    [[nodiscard]] std::span<const MemberSegment> segments_of(const BatchMember& member) const {
+        return std::span(segments).subspan(member.first_segment, member.segment_count);
+    }
+    void clear() {
+        groups.clear();
+        members.clear();
+        segments.clear();
+        settled_marks.clear();
+    }
 };
 
 struct WaitingGroup {

@@ -52,6 +52,8 @@ class Batch {
     Batch& operator=(Batch&& other) noexcept;
     ~Batch();
 
+    // All below is empty unless it is leased. A Batch may be handed to next_batch() again and
+    // again, and then needs no new memory.
     [[nodiscard]] bool leased() const { return stash_ != nullptr; }
     [[nodiscard]] std::span<const BatchGroupInfo> groups() const { return groups_; }
     // Group by group, member by member (in order of repetition), segment by segment.
@@ -78,6 +80,7 @@ class Batch {
 
   private:
     friend class Stash;
+    void clear();
     class Stash* stash_ = nullptr;
     std::uint64_t id_ = 0;
     std::vector<BatchGroupInfo> groups_;

@@ -14,10 +14,13 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "rollring/error.hpp"
@@ -152,6 +155,30 @@ struct ColumnView {
     }
 };
 
+// Up to 32 columns in place. Only those that are there are ever written or copied: a view is made
+// for every record, twice.
+class ColumnList {
+  public:
+    ColumnList() {}  // NOLINT(modernize-use-equals-default): leaves the storage as it is
+    ColumnList(const ColumnList& other) { *this = other; }
+    ColumnList& operator=(const ColumnList& other) {
+        count_ = other.count_;
+        std::memmove(storage_, other.storage_, count_ * sizeof(ColumnView));
+        return *this;
+    }
+    void clear() { count_ = 0; }
+    // The caller keeps to 32.
+    ColumnView& add() { return *new (storage_ + count_++ * sizeof(ColumnView)) ColumnView; }
+    [[nodiscard]] std::span<const ColumnView> all() const {
+        return {std::launder(reinterpret_cast<const ColumnView*>(storage_)), count_};
+    }
+
+  private:
+    std::size_t count_ = 0;
+    alignas(ColumnView) std::byte storage_[32 * sizeof(ColumnView)];
+};
+static_assert(std::is_trivially_copyable_v<ColumnView>);
+
 // A record as it lies in memory. Valid until the record is released. Cheap to copy.
 class TrajectoryView {
   public:
@@ -160,7 +187,9 @@ class TrajectoryView {
     // Points this view at `payload` (64-byte aligned; may be shared memory: each word of header and
     // directory is read once), after checking all of it, the checksum too if the record has one.
     // Returns what is wrong; empty if nothing is.
-    std::string_view parse(std::span<const std::byte> payload, const Schema& schema);
+    // `checksum`: false where it has been verified before.
+    std::string_view parse(std::span<const std::byte> payload, const Schema& schema,
+                           bool checksum = true);
 
     [[nodiscard]] const Meta& meta() const { return meta_; }
     [[nodiscard]] GroupKey group_key() const { return key_; }
@@ -184,7 +213,7 @@ class TrajectoryView {
     }
     [[nodiscard]] std::string_view text(Std column) const;
     [[nodiscard]] const ColumnView* find(std::uint16_t column) const;
-    [[nodiscard]] std::span<const ColumnView> columns() const { return {columns_.data(), count_}; }
+    [[nodiscard]] std::span<const ColumnView> columns() const { return columns_.all(); }
 
     // Sum of these over records does not depend on their order: a 64-bit hash of instance_id,
     // visit, repetition_id, attempt, status, reward and all columns (name, dtype, shape, content).
@@ -195,8 +224,7 @@ class TrajectoryView {
     GroupKey key_;
     std::uint64_t run_id_ = 0;
     std::uint32_t n_tokens_ = 0;
-    std::array<ColumnView, 32> columns_;
-    std::size_t count_ = 0;
+    ColumnList columns_;
 };
 
 // Lays a draft out. Used by Producer; on its own for records outside a ring.

@@ -56,8 +56,9 @@ Meta meta_of(const RecordHeader& header) {
 
 }  // namespace
 
-std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const Schema& schema) {
-    count_ = 0;
+std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const Schema& schema,
+                                       bool checksum) {
+    columns_.clear();
     if (payload.size() < sizeof(RecordHeader)) return "record: shorter than its header";
     const auto header = load_once<RecordHeader>(payload.data());
     if (auto problem = problem_of(header, payload.size(), schema); !problem.empty()) return problem;
@@ -82,7 +83,7 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
             entry.bytes > payload.size() - entry.offset()) {
             return "record: a column leaves the record";
         }
-        ColumnView& view = columns_[count_++];
+        ColumnView& view = columns_.add();
         view.column = entry.column;
         view.dtype = shape.dtype;
         view.dims = shape.dims;
@@ -101,7 +102,7 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
         return "record: its group key is not that of its instance_id and visit";
     }
     run_id_ = header.run_id;
-    if (header.checksum_kind == static_cast<std::uint8_t>(Checksum::xxh3) &&
+    if (checksum && header.checksum_kind == static_cast<std::uint8_t>(Checksum::xxh3) &&
         header.checksum != XXH3_64bits(payload.data() + sizeof(RecordHeader),
                                        payload.size() - sizeof(RecordHeader))) {
         return "record: checksum mismatch";

@@ -55,7 +55,7 @@ TEST_CASE("stash: members of two prompts with consecutive indices never share a 
     std::vector<std::uint64_t> shipped;
     while (bench.cut()) {
         shipped.push_back(bench.batch.groups[0].key.low);
-        CHECK(bench.batch.groups[0].members.size() == 4);
+        CHECK(bench.batch.groups[0].member_count == 4);
         bench.stash.ack(bench.batch.id, bench.now_ns);
     }
     CHECK(shipped == std::vector<std::uint64_t>{2});
@@ -70,9 +70,10 @@ TEST_CASE("stash: a partial group is normalised over its own members, not over a
     bench.stash.tick(bench.now_ns);
     REQUIRE(bench.cut());
     REQUIRE(bench.batch.groups.size() == 2);
-    CHECK(bench.batch.groups[0].members.size() == 3);
+    CHECK(bench.batch.groups[0].member_count == 3);
     std::vector<double> rewards;
-    for (const auto& member : bench.batch.groups[0].members) rewards.push_back(*member.reward);
+    for (const auto& member : bench.batch.members_of(bench.batch.groups[0]))
+        rewards.push_back(*member.reward);
     std::vector<double> advantages(3);
     group_advantages(rewards, Advantages::grpo, advantages);
     const double deviation = std::sqrt(14.0 / 9.0);
@@ -96,7 +97,7 @@ TEST_CASE("stash: 3 groups of 8 and 20 groups of 3 do form batches of 32 sequenc
     int batches = 0;
     while (bench.cut()) {
         std::size_t sequences = 0;
-        for (const auto& group : bench.batch.groups) sequences += group.members.size();
+        for (const auto& group : bench.batch.groups) sequences += group.member_count;
         CHECK(sequences >= 32);
         CHECK(sequences < 32 + 8);
         bench.stash.ack(bench.batch.id, bench.now_ns);
@@ -201,7 +202,7 @@ TEST_CASE("stash: a retry replaces before shipping and is refused after") {
     CHECK(bench.dropped(DropReason::duplicate) == 1);
     bench.send(7, 1);
     REQUIRE(bench.cut());
-    CHECK(bench.batch.groups[0].members[0].reward == 1.0);
+    CHECK(bench.batch.members[0].reward == 1.0);
     retry.attempt = 2;
     bench.send(retry);
     CHECK(bench.dropped(DropReason::late) == 1);

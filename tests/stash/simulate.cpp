@@ -214,7 +214,7 @@ class World {
         settle_before_lease(batch);
         std::uint64_t sequences = 0;
         std::uint64_t tokens = 0;
-        for (const BatchGroup& group : batch.groups) check_group(group, sequences, tokens);
+        for (const BatchGroup& group : batch.groups) check_group(batch, group, sequences, tokens);
         if (!rest) {
             expect(batch.groups.size() >= options_.batch_groups, "batch by groups");
             expect(sequences >= options_.batch_sequences, "batch by sequences");
@@ -235,14 +235,15 @@ class World {
     }
 
     // P6: one key, whole members, each once, no more than asked for, none too stale to train on.
-    void check_group(const BatchGroup& group, std::uint64_t& sequences, std::uint64_t& tokens) {
+    void check_group(const BatchPlan& batch, const BatchGroup& group, std::uint64_t& sequences,
+                     std::uint64_t& tokens) {
         std::set<std::uint32_t> repetitions;
-        expect(group.members.size() <= group.size, "more members than the group's size");
-        expect(group.members.size() >= std::min(options_.min_size, group.size), "too few members");
-        for (const BatchMember& member : group.members) {
+        expect(group.member_count <= group.size, "more members than the group's size");
+        expect(group.member_count >= std::min(options_.min_size, group.size), "too few members");
+        for (const BatchMember& member : batch.members_of(group)) {
             expect(repetitions.insert(member.repetition_id).second, "a repetition comes twice");
             std::uint16_t index = 0;
-            for (const MemberSegment& segment : member.segments) {
+            for (const MemberSegment& segment : batch.segments_of(member)) {
                 const Arrival& arrival = sent_.at(segment.ref.position).arrival;
                 move(segment.ref, Fate::held, Fate::leased);
                 expect(arrival.key == group.key, "a member of another prompt");
@@ -255,7 +256,7 @@ class World {
                                    version_ - arrival.policy_version_min > options_.max_lag;
                 expect(!stale || member.withheld, "a stale member was shipped");
             }
-            const MemberSegment& last = member.segments.back();
+            const MemberSegment& last = batch.segments_of(member).back();
             expect(sent_.at(last.ref.position).arrival.last_segment, "a member is not finished");
         }
     }
@@ -269,8 +270,8 @@ class World {
                 expect(shipped_.insert({group.key.low, group.key.high}).second ||
                            options_.tombstones < 100,
                        "a group was shipped twice");
-            for (const BatchMember& member : group.members) {
-                for (const MemberSegment& segment : member.segments) {
+            for (const BatchMember& member : batch.members_of(group)) {
+                for (const MemberSegment& segment : batch.segments_of(member)) {
                     move(segment.ref, Fate::leased, give_back ? Fate::held : Fate::shipped);
                 }
             }

@@ -1,0 +1,296 @@
+// Question: what does it cost to have groups instead of records, and does it stay flat?
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "group_stash.hpp"
+#include "rollring/producer.hpp"
+#include "rollring/ring.hpp"
+#include "rollring/stash.hpp"
+#include "workload.hpp"
+
+namespace bench {
+namespace {
+
+constexpr std::uint32_t group_size = 8;
+constexpr std::uint32_t batch_groups = 32;
+
+struct Options {
+    Common common;
+    std::vector<std::uint32_t> tokens = {2048, 64};
+    std::vector<std::uint64_t> open_groups = {100, 1'000, 10'000, 100'000};
+    std::uint32_t interleaved = 16;
+    std::uint32_t batch = 32;
+    std::string lane_bytes = "64MiB";
+};
+
+// The parent's: the sides of a run inherit it.
+const std::string& ring_name() {
+    static const std::string name = fmt::format("bench-stash-{}", getpid());
+    return name;
+}
+
+// Rollouts of `interleaved` prompts at a time come in turn, as from as many workers.
+struct Position {
+    std::uint64_t group;
+    std::uint32_t member;
+};
+Position position_of(std::uint64_t sequence, std::uint64_t interleaved) {
+    const std::uint64_t block = interleaved * group_size;
+    return {sequence / block * interleaved + sequence % interleaved,
+            static_cast<std::uint32_t>(sequence % block / interleaved)};
+}
+
+void produce(const Options& options, Board& board, const Plan& plan) {
+    auto opened = rollring::Producer::open(ring_name(), {.name = "bench"});
+    if (!opened) board.give_up(opened.error().to_string());
+    rollring::Producer& producer = *opened;
+    const Source source(plan.n_tokens);
+    board.meet();
+    auto deadline = rollring::Deadline::after_ms(10'000);
+    for (std::uint64_t i = 0; i < plan.total(); i++) {
+        if (i % 64 == 0) deadline = rollring::Deadline::after_ms(10'000);
+        const Slice& slice = source[i];
+        const Position at = position_of(i, options.interleaved);
+        char name[20];
+        const auto end = fmt::format_to(name, "{}", at.group);
+        rollring::Draft draft(std::string_view(name, static_cast<std::size_t>(end - name)));
+        draft.meta.repetition_id = at.member;
+        draft.meta.finished_ns = static_cast<std::int64_t>(slice.sum);  // the sum travels along
+        draft.meta.reward = at.member;
+        draft.set(rollring::Std::token_ids, slice.token_ids)
+            .set(rollring::Std::logprobs, slice.logprobs)
+            .set(rollring::Std::loss_mask, slice.loss_mask);
+        const bool last_of_batch = (i + 1) % plan.batch == 0;
+        const rollring::Push push =
+            last_of_batch ? producer.push(draft, deadline) : producer.push_later(draft, deadline);
+        if (push != rollring::Push::ok) board.give_up("push: " + producer.problem());
+    }
+    producer.flush();
+}
+
+std::uint64_t read_in_full(const rollring::TrajectoryView& view) {
+    const auto tokens = view.token_ids();
+    const auto logprobs = view.logprobs();
+    const auto mask = view.loss_mask();
+    return sum_words(tokens.data(), tokens.size_bytes()) +
+           sum_words(logprobs.data(), logprobs.size_bytes()) +
+           sum_words(mask.data(), mask.size_bytes());
+}
+
+void check(Board& board, const rollring::TrajectoryView& view) {
+    const auto sent = static_cast<std::uint64_t>(view.meta().finished_ns);
+    if (read_in_full(view) != sent) board.give_up("a record's sum is not that of what was sent");
+}
+
+// Takes the time from the end of the warm-up to the end.
+class Clock {
+  public:
+    Clock(Board& board, const Plan& plan) : board_(&board), plan_(&plan) {}
+    void count(std::uint64_t records) {
+        if (done_ < plan_->warmup && done_ + records >= plan_->warmup) began_ns_ = now_ns();
+        done_ += records;
+        if (done_ >= plan_->total()) board_->figures[0] = now_ns() - began_ns_;
+    }
+    [[nodiscard]] bool done() const { return done_ >= plan_->total(); }
+
+  private:
+    Board* board_;
+    const Plan* plan_;
+    std::uint64_t done_ = 0;
+    std::int64_t began_ns_ = 0;
+};
+
+void poll_records(Board& board, const Plan& plan) {
+    auto consumer = rollring::Consumer::open(ring_name());
+    if (!consumer) board.give_up(consumer.error().to_string());
+    board.meet();
+    Clock clock(board, plan);
+    rollring::Record record;
+    while (!clock.done()) {
+        if (consumer->poll(record) != rollring::Poll::record) {
+            relax();
+            continue;
+        }
+        check(board, record.view);
+        consumer->release(record.ref);
+        clock.count(1);
+    }
+}
+
+void take_batches(Board& board, const Plan& plan) {
+    auto stash = rollring::Stash::open(
+        ring_name(), {.group_size = group_size, .batch_groups = batch_groups}, {.spin_us = 1000});
+    if (!stash) board.give_up(stash.error().to_string());
+    board.meet();
+    Clock clock(board, plan);
+    rollring::Batch batch;
+    for (std::int64_t step = 0; !clock.done(); step++) {
+        const auto got = (*stash)->next_batch(batch, rollring::Deadline::after_ms(10'000));
+        if (got != rollring::NextBatch::batch) board.give_up("no batch within 10 s");
+        for (const rollring::Sequence& sequence : batch.sequences()) check(board, sequence.view);
+        const std::uint64_t records = batch.sequences().size();
+        if (const auto acked = batch.ack(step); !acked) board.give_up(acked.error().to_string());
+        clock.count(records);
+    }
+    board.figures[1] = static_cast<std::int64_t>((*stash)->copies().copied_bytes);
+}
+
+struct Row {
+    std::uint32_t n_tokens;
+    std::vector<double> polling;  // records/s
+    std::vector<double> stash;
+    std::vector<double> cost;  // time of the stash / time of polling
+    std::vector<double> line_ns;
+    std::int64_t copied_bytes = 0;
+};
+
+Measured measure_once(const Options& options, const Plan& plan, const Cpus& cpus, bool groups) {
+    const auto made = rollring::create_ring(
+        ring_name(), {.lanes = 1, .lane_bytes = parse_bytes(options.lane_bytes)});
+    if (!made) fail(made.error().to_string());
+    const Transport transport{
+        groups ? "stash" : "poll",
+        [&](Board& board, const Plan& given) { produce(options, board, given); },
+        groups ? take_batches : poll_records};
+    const Measured measured = measure(transport, plan, cpus);
+    static_cast<void>(rollring::remove_ring(ring_name(), true));
+    return measured;
+}
+
+Row measure_length(const Options& options, std::uint32_t n_tokens, const Cpus& cpus,
+                   Progress& progress) {
+    Row row{.n_tokens = n_tokens};
+    const std::uint64_t whole = std::uint64_t{batch_groups} * options.interleaved * group_size;
+    Plan plan{.n_tokens = n_tokens, .warmup = whole, .batch = n_tokens < 1024 ? options.batch : 1};
+    plan.records = whole;
+    const double rate = measure_once(options, plan, cpus, true).tokens_per_s / n_tokens;
+    const auto wanted = static_cast<std::uint64_t>(rate * options.common.seconds);
+    plan.records = std::max<std::uint64_t>(1, wanted / whole) * whole;
+    for (int round = 0; round < options.common.repeat && !interrupted(); round++) {
+        progress.step(fmt::format("polling, {} tokens", n_tokens));
+        const Measured plain = measure_once(options, plan, cpus, false);
+        progress.step(fmt::format("stash, {} tokens", n_tokens));
+        const Measured groups = measure_once(options, plan, cpus, true);
+        if (interrupted()) break;
+        row.polling.push_back(plain.tokens_per_s / n_tokens);
+        row.stash.push_back(groups.tokens_per_s / n_tokens);
+        row.cost.push_back(plain.tokens_per_s / groups.tokens_per_s);
+        row.line_ns.push_back(plain.line_ns);
+        row.copied_bytes = groups.figures[1];
+    }
+    return row;
+}
+
+// The machine alone, without a ring: what one record costs while so many groups are open.
+double machine_ns(std::uint64_t open_groups, double seconds) {
+    rollring::GroupStash stash({.group_size = group_size,
+                                .order = rollring::Order::freshest,
+                                .batch_groups = batch_groups,
+                                .tombstones = 1 << 20});
+    rollring::BatchPlan plan;
+    std::uint64_t records = 0;
+    const std::uint64_t warmup = open_groups * group_size * 2;
+    std::int64_t began_ns = now_ns();
+    for (std::uint64_t i = 0;; i++) {
+        if (i == warmup) began_ns = now_ns();
+        if (i >= warmup && i % 4096 == 0) {
+            const double taken = static_cast<double>(now_ns() - began_ns);
+            if (taken > seconds * 1e9) return taken / static_cast<double>(i - warmup);
+        }
+        // Group g gets its members one window apart: about half of `open_groups` are incomplete
+        // at eight different stages, in a scattered order.
+        const std::uint64_t window = open_groups;
+        const std::uint64_t member = i / window % group_size;
+        const std::uint64_t group = i / (window * group_size) * window + i * 0x9e3779b1 % window;
+        rollring::Arrival arrival;
+        arrival.ref = {i * 64, 0, 1};
+        arrival.key = {group * 0x9e3779b97f4a7c15, group};
+        arrival.repetition_id = static_cast<std::uint32_t>(member);
+        arrival.n_tokens = 64;
+        arrival.reward = static_cast<double>(member);
+        stash.admit(arrival, static_cast<std::int64_t>(i) * 100, -1);
+        records++;
+        stash.touched().clear();
+        stash.dropped().clear();
+        if (stash.may_cut() && stash.cut(static_cast<std::int64_t>(i) * 100, -1, plan)) {
+            stash.ack(plan.id, static_cast<std::int64_t>(i) * 100);
+        }
+    }
+}
+
+void run(const Options& options) {
+    const Cpus cpus = options.common.choose_cpus();
+    std::vector<Row> rows;
+    std::vector<std::pair<std::uint64_t, double>> machine_rows;
+    {
+        Progress progress(options.tokens.size() * 2 * options.common.repeat +
+                          options.open_groups.size());
+        for (const std::uint32_t n_tokens : options.tokens) {
+            rows.push_back(measure_length(options, n_tokens, cpus, progress));
+        }
+        for (const std::uint64_t groups : options.open_groups) {
+            progress.step(fmt::format("{} open groups", groups));
+            machine_rows.emplace_back(groups, machine_ns(groups, options.common.seconds));
+        }
+    }
+    if (options.common.json) {
+        Json out = {{"question", "stash"}, {"machine", machine(cpus)}};
+        for (const Row& row : rows) {
+            out["rows"].push_back({{"tokens", row.n_tokens},
+                                   {"polling_records_per_s", Spread::of(row.polling).json()},
+                                   {"stash_records_per_s", Spread::of(row.stash).json()},
+                                   {"cost", Spread::of(row.cost).json()},
+                                   {"line_ns", Spread::of(row.line_ns).json()},
+                                   {"copied_bytes", row.copied_bytes}});
+        }
+        for (const auto& [groups, ns] : machine_rows) {
+            out["open_groups"].push_back({{"open_groups", groups}, {"ns_per_record", ns}});
+        }
+        fmt::print("{}\n", out.dump(2));
+        return;
+    }
+    fmt::print("{}\ngroups of {}, {} prompts interleaved, batches of {} groups; {} rounds\n",
+               machine_line(cpus), group_size, options.interleaved, batch_groups,
+               options.common.repeat);
+    for (const Row& row : rows) {
+        const Spread cost = Spread::of(row.cost);
+        fmt::print(
+            "{:>6} tokens: polling {:>6.3f}, stash {:>6.3f} M records/s; cost {:.2f} "
+            "[{:.2f}-{:.2f}]; copied {} B; cache line {:.0f} ns\n",
+            row.n_tokens, Spread::of(row.polling).median / 1e6, Spread::of(row.stash).median / 1e6,
+            cost.median, cost.low, cost.high, row.copied_bytes, Spread::of(row.line_ns).median);
+    }
+    for (const auto& [groups, ns] : machine_rows) {
+        fmt::print("{:>7} open groups: {:>5.0f} ns a record, the machine alone\n", groups, ns);
+    }
+}
+
+}  // namespace
+
+void add_stash(CLI::App& app) {
+    auto options = std::make_shared<Options>();
+    CLI::App* sub = app.add_subcommand("stash", "groups and batches against plain polling");
+    options->common.add_to(*sub);
+    sub->add_option("--tokens", options->tokens, "tokens per record")
+        ->capture_default_str()
+        ->delimiter(',');
+    sub->add_option("--open-groups", options->open_groups, "open groups for the machine alone")
+        ->capture_default_str()
+        ->delimiter(',');
+    sub->add_option("--interleaved", options->interleaved, "prompts whose rollouts come in turn")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 100'000));
+    sub->add_option("--batch", options->batch, "short records per flush")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 4096));
+    sub->add_option("--lane-bytes", options->lane_bytes, "capacity of the lane")
+        ->capture_default_str();
+    sub->callback([options] { run(*options); });
+}
+
+}  // namespace bench
