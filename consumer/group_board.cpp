@@ -58,21 +58,13 @@ void GroupBoard::show(std::uint32_t slot, const Group& group, std::int64_t now_n
     }
     std::uint64_t missing =
         group.size < 64 ? (std::uint64_t{1} << group.size) - 1 : ~std::uint64_t{0};
-    std::uint64_t lanes = 0;
-    Amount amount;
-    for (const Member& member : group.members) {
-        lanes |= std::uint64_t{1} << member.lane % 64;
-        amount += member.amount();
-        if (member.state != MemberState::open && member.repetition_id < 64) {
-            missing &= ~(std::uint64_t{1} << member.repetition_id);
-        }
-    }
+    missing &= ~group.settled;
     // Once it is ready nothing is waited for.
     poke(to.missing, group.state == GroupState::open ? missing : 0);
-    poke(to.lanes, lanes);
+    poke(to.lanes, group.lanes);
     poke(to.changed_ns, now_ns);
-    poke(to.tokens, amount.tokens);
-    poke(to.records, static_cast<std::uint32_t>(amount.records));
+    poke(to.tokens, group.total.tokens);
+    poke(to.records, static_cast<std::uint32_t>(group.total.records));
     poke(to.live, group.live);
     poke(to.failed, group.failed);
     poke(to.state, static_cast<std::uint32_t>(group.state));

@@ -16,33 +16,37 @@ class BatchCutter {
 
     // Slots in the order they ship; empty if there is not enough.
     std::vector<std::uint32_t> choose() {
-        for (const std::uint32_t slot : candidates()) {
-            const Group& group = stash_.groups_[slot];
-            waiting_[group.source_id].push_back(slot);
+        if (options().source_weights.empty()) {
+            for_each_candidate([&](std::uint32_t slot) { return take(slot); });
+        } else {
+            for_each_candidate([&](std::uint32_t slot) {
+                waiting_[stash_.groups_[slot].source_id].push_back(slot);
+                return true;
+            });
+            while (!waiting_.empty()) {
+                auto source = next_source();
+                if (!take(source->second.front())) break;
+                source->second.pop_front();
+                if (source->second.empty()) waiting_.erase(source);
+            }
         }
-        std::vector<std::uint32_t> chosen;
-        bool full = false;
-        while (!enough(chosen.size()) && !waiting_.empty()) {
-            auto source = next_source();
-            const std::uint32_t slot = source->second.front();
-            records_ += stash_.groups_[slot].amount().records;
-            full = !chosen.empty() && records_ > stash_.batch_records_max_;
-            if (full) break;
-            source->second.pop_front();
-            take(slot);
-            chosen.push_back(slot);
-            if (source->second.empty()) waiting_.erase(source);
-        }
-        if (!enough(chosen.size()) && !partial_ && !full) chosen.clear();
-        return chosen;
+        if (!enough() && !partial_ && !full_) chosen_.clear();
+        return std::move(chosen_);
     }
 
   private:
     [[nodiscard]] const StashOptions& options() const { return stash_.options_; }
 
-    // Ready groups in the order in which they may ship.
-    [[nodiscard]] std::vector<std::uint32_t> candidates() const {
-        std::vector<std::uint32_t> found;
+    // Ready groups in the order in which they may ship, until `visit` has enough.
+    template <class Visit>
+    void for_each_candidate(Visit visit) const {
+        if (options().order == Order::freshest) {
+            for (std::uint32_t slot = stash_.last_ready_; slot != Group::none;) {
+                if (!visit(slot)) return;
+                slot = stash_.groups_[slot].unreadier;
+            }
+            return;
+        }
         const std::uint64_t window = window_groups();
         std::uint64_t seen = 0;
         for (std::uint32_t slot = stash_.oldest_; slot != Group::none;) {
@@ -50,16 +54,11 @@ class BatchCutter {
             // What is leased or held past its deadline must not block those behind it.
             const bool waits = group.state == GroupState::open && !group.expired;
             const bool ready = group.state == GroupState::ready;
-            if ((waits || ready) && ++seen > window) break;
-            if (waits && options().order == Order::fifo && !partial_) break;
-            if (ready) found.push_back(slot);
+            if ((waits || ready) && ++seen > window) return;
+            if (waits && options().order == Order::fifo && !partial_) return;
+            if (ready && !visit(slot)) return;
             slot = group.younger;
         }
-        if (options().order == Order::freshest) {
-            std::ranges::sort(found, std::greater{},
-                              [&](std::uint32_t slot) { return stash_.groups_[slot].ready_order; });
-        }
-        return found;
     }
 
     [[nodiscard]] std::uint64_t window_groups() const {
@@ -76,18 +75,28 @@ class BatchCutter {
             std::ceil(static_cast<double>(batch) / options().window_fraction));
     }
 
-    [[nodiscard]] bool enough(std::size_t groups) const {
-        if (options().batch_groups != 0) return groups >= options().batch_groups;
+    [[nodiscard]] bool enough() const {
+        if (options().batch_groups != 0) return chosen_.size() >= options().batch_groups;
         if (options().batch_sequences != 0) return sequences_ >= options().batch_sequences;
         return tokens_ >= options().batch_tokens;
     }
 
-    void take(std::uint32_t slot) {
+    // False if the batch has enough without this group, or can hold no more.
+    bool take(std::uint32_t slot) {
+        if (enough()) return false;
         const Group& group = stash_.groups_[slot];
+        records_ += group.total.records;
+        full_ = !chosen_.empty() && records_ > stash_.batch_records_max_;
+        if (full_) return false;
+        chosen_.push_back(slot);
         const Amount amount = group.live_amount();
         sequences_ += amount.records;
         tokens_ += amount.tokens;
-        served_[group.source_id] += static_cast<double>(amount.tokens) / weight(group.source_id);
+        if (!options().source_weights.empty()) {
+            served_[group.source_id] +=
+                static_cast<double>(amount.tokens) / weight(group.source_id);
+        }
+        return true;
     }
 
     // The source that has shipped the fewest tokens for its weight: deficit round robin.
@@ -111,6 +120,8 @@ class BatchCutter {
     bool partial_;
     std::map<std::int64_t, std::deque<std::uint32_t>> waiting_;  // by source, in shipping order
     std::map<std::int64_t, double> served_;                      // by this batch
+    std::vector<std::uint32_t> chosen_;
+    bool full_ = false;
     std::uint64_t records_ = 0;                                  // failure marks included
     std::uint64_t sequences_ = 0;
     std::uint64_t tokens_ = 0;
@@ -157,9 +168,9 @@ double GroupStash::served_floor() const {
 void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
     Group& group = groups_[slot];
     touched_.push_back(slot);
+    unready(slot);
     group.state = GroupState::leased;
-    ready_--;
-    const Amount amount = group.amount();
+    const Amount amount = group.total;
     account_.held -= amount;
     account_.leased += amount;
     const auto first = static_cast<std::uint32_t>(batch.members.size());
@@ -208,12 +219,11 @@ void GroupStash::nack(std::uint64_t batch_id) {
     ROLLRING_ASSERT(leased != leased_.end(), "a batch is given back once");
     for (const Slot slot : leased->second) {
         Group& group = groups_[slot];
-        const Amount amount = group.amount();
+        const Amount amount = group.total;
         account_.leased -= amount;
         account_.held += amount;
-        group.state = GroupState::ready;
+        ready_again(slot);
         touched_.push_back(slot);
-        ready_++;
     }
     leased_.erase(leased);
 }

@@ -71,6 +71,8 @@ struct Member {
 enum class GroupState : std::uint8_t { free, open, ready, leased };
 
 struct Group {
+    static constexpr std::uint32_t none = ~std::uint32_t{0};
+
     GroupKey key;
     GroupState state = GroupState::free;
     bool expired = false;  // its deadline passed and the policy holds it
@@ -80,24 +82,39 @@ struct Group {
     std::int64_t source_id = 0;
     std::int64_t opened_ns = 0;
     std::uint64_t opened_order = 0;
-    std::uint64_t ready_order = 0;
     std::vector<Member> members;
+    // What is asked with every record, so that it need not look at all members.
+    boost::container::small_vector<std::uint32_t, 8> repetitions;  // of `members`, in their order
+    Amount total;                                                  // of all segments
+    std::uint64_t settled = 0;  // bit r: repetition r, below 64, is live or failed
+    std::uint64_t lanes = 0;    // bit l: lane l mod 64 has sent to it
+    // in order of becoming ready, while it is
+    std::uint32_t readier = none;
+    std::uint32_t unreadier = none;
     // in order of opening, through the slab
     std::uint32_t older = none;
     std::uint32_t younger = none;
 
-    static constexpr std::uint32_t none = ~std::uint32_t{0};
-
     [[nodiscard]] Member* find(std::uint32_t repetition_id) {
-        for (Member& member : members) {
-            if (member.repetition_id == repetition_id) return &member;
+        for (std::size_t i = 0; i < repetitions.size(); i++) {
+            if (repetitions[i] == repetition_id) return &members[i];
         }
         return nullptr;
     }
-    [[nodiscard]] Amount amount() const {
-        Amount sum;
-        for (const Member& member : members) sum += member.amount();
-        return sum;
+    Member& add(std::uint32_t repetition_id) {
+        repetitions.push_back(repetition_id);
+        Member& member = members.emplace_back();
+        member.repetition_id = repetition_id;
+        return member;
+    }
+    // Those that are neither live nor failed.
+    void forget_open_members() {
+        std::erase_if(members, [](const Member& m) { return m.state == MemberState::open; });
+        repetitions.clear();
+        for (const Member& member : members) repetitions.push_back(member.repetition_id);
+    }
+    static std::uint64_t bit(std::uint32_t number) {
+        return number < 64 ? std::uint64_t{1} << number : 0;
     }
     // What a batch counts: one record is one sequence to train on.
     [[nodiscard]] Amount live_amount() const {

@@ -35,12 +35,12 @@ void GroupStash::admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t
     account_.accepted += amount;
     account_.held += amount;
     if (progress_ns_ == 0) progress_ns_ = now_ns;
-    const auto found = index_.find(arrival.key);
-    if (found == index_.end() && tombstones_.holds(arrival.key)) {
+    const Slot found = index_.find(arrival.key);
+    if (found == SlotIndex::none && tombstones_.holds(arrival.key)) {
         drop(arrival.ref, arrival.n_tokens, DropReason::late);
         return;
     }
-    const Slot slot = found != index_.end() ? found->second : open_group(arrival, now_ns);
+    const Slot slot = found != SlotIndex::none ? found : open_group(arrival, now_ns);
     Group& group = groups_[slot];
     if (group.state == GroupState::leased) {
         drop(arrival.ref, arrival.n_tokens, DropReason::late);
@@ -62,8 +62,7 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
     if (member == nullptr) {
         const bool full = group.members.size() >= std::size_t{group.size} + options_.extra;
         if (full || group.state == GroupState::ready) return refuse(DropReason::surplus);
-        member = &group.members.emplace_back();
-        member->repetition_id = arrival.repetition_id;
+        member = &group.add(arrival.repetition_id);
         member->attempt = arrival.attempt;
     } else if (arrival.attempt < member->attempt) {
         return refuse(DropReason::superseded);
@@ -75,15 +74,17 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
     }
     member->lane = arrival.producer_lane;
     member->producer_epoch = arrival.producer_epoch;
+    group.lanes |= Group::bit(arrival.producer_lane % 64);
     const bool stale = is_stale(arrival.policy_version_min, version);
     if (stale && options_.stale == Stale::drop) {
-        drop_segments(*member, DropReason::stale);
+        drop_segments(group, *member, DropReason::stale);
         drop(arrival.ref, arrival.n_tokens, DropReason::stale);
         fail_member(group, *member);
         return true;
     }
     member->withheld |= stale;
     member->segments.push_back({arrival.ref, arrival.n_tokens, arrival.segment_index});
+    group.total += {1, arrival.n_tokens};
     if (arrival.policy_version_min >= 0 &&
         (member->version_min < 0 || arrival.policy_version_min < member->version_min)) {
         member->version_min = arrival.policy_version_min;
@@ -98,24 +99,27 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
         member->state = MemberState::live;
         member->finish_order = finished_++;
         group.live++;
+        group.settled |= Group::bit(member->repetition_id);
     }
     return true;
 }
 
 // A higher attempt replaces what there was.
 void GroupStash::reset_member(Group& group, Member& member, std::int64_t now_ns) {
-    drop_segments(member, DropReason::superseded);
+    drop_segments(group, member, DropReason::superseded);
     if (member.state == MemberState::live) group.live--;
     if (member.state == MemberState::failed) group.failed--;
+    group.settled &= ~Group::bit(member.repetition_id);
     const std::uint32_t repetition_id = member.repetition_id;
     member = Member{};
     member.repetition_id = repetition_id;
     if (group.state != GroupState::ready) return;
+    const Slot slot = index_.find(group.key);
+    unready(slot);
     group.state = GroupState::open;
-    ready_--;
     // Its deadline may have been passed over while it was ready: the retry gets one of its own.
     if (group.opened_ns + options_.deadline_ns <= now_ns) {
-        due_.push_back({now_ns + options_.deadline_ns, index_.at(group.key), group.opened_order});
+        due_.push_back({now_ns + options_.deadline_ns, slot, group.opened_order});
     }
 }
 
@@ -123,6 +127,7 @@ void GroupStash::fail_member(Group& group, Member& member) {
     if (member.state == MemberState::live) group.live--;
     if (member.state != MemberState::failed) group.failed++;
     member.state = MemberState::failed;
+    group.settled |= Group::bit(member.repetition_id);
 }
 
 void GroupStash::evaluate(Slot slot, std::int64_t now_ns) {
@@ -163,15 +168,39 @@ void GroupStash::make_ready(Slot slot, std::int64_t now_ns) {
         flat_run_ = 0;
     }
     group.state = GroupState::ready;
-    group.ready_order = readied_++;
+    (last_ready_ == Group::none ? first_ready_ : groups_[last_ready_].readier) = slot;
+    group.unreadier = last_ready_;
+    group.readier = Group::none;
+    last_ready_ = slot;
+    ready_++;
+}
+
+// Out of the list of the ready.
+void GroupStash::unready(Slot slot) {
+    const Group& group = groups_[slot];
+    (group.unreadier == Group::none ? first_ready_ : groups_[group.unreadier].readier) =
+        group.readier;
+    (group.readier == Group::none ? last_ready_ : groups_[group.readier].unreadier) =
+        group.unreadier;
+    ready_--;
+}
+
+// Given back: it has been ready for longer than those that have become so since.
+void GroupStash::ready_again(Slot slot) {
+    Group& group = groups_[slot];
+    group.state = GroupState::ready;
+    (first_ready_ == Group::none ? last_ready_ : groups_[first_ready_].unreadier) = slot;
+    group.readier = first_ready_;
+    group.unreadier = Group::none;
+    first_ready_ = slot;
     ready_++;
 }
 
 void GroupStash::select_members(Group& group) {
     for (Member& member : group.members) {
-        if (member.state == MemberState::open) drop_segments(member, DropReason::unfinished);
+        if (member.state == MemberState::open) drop_segments(group, member, DropReason::unfinished);
     }
-    std::erase_if(group.members, [](const Member& m) { return m.state == MemberState::open; });
+    group.forget_open_members();
     if (group.live <= group.size) return;
     std::vector<Member*> finished;
     for (Member& member : group.members) {
@@ -185,11 +214,11 @@ void GroupStash::select_members(Group& group) {
         }
     }
     for (std::size_t i = group.size; i < finished.size(); i++) {
-        drop_segments(*finished[i], DropReason::surplus);
-        finished[i]->state = MemberState::open;  // to be erased
+        drop_segments(group, *finished[i], DropReason::surplus);
+        finished[i]->state = MemberState::open;  // to be forgotten
         group.live--;
     }
-    std::erase_if(group.members, [](const Member& m) { return m.state == MemberState::open; });
+    group.forget_open_members();
 }
 
 bool GroupStash::flat(const Group& group) const {
@@ -219,7 +248,7 @@ bool GroupStash::drop_stale(Slot slot, std::int64_t now_ns, std::int64_t version
         if (member.state != MemberState::live || !is_stale(member.version_min, version)) continue;
         member.withheld = true;
         if (options_.stale == Stale::withhold) continue;
-        drop_segments(member, DropReason::stale);
+        drop_segments(group, member, DropReason::stale);
         fail_member(group, member);
         touched_.push_back(slot);
         dropped = true;
@@ -236,7 +265,7 @@ void GroupStash::producer_gone(std::uint32_t lane, std::uint32_t epoch, std::int
         for (Member& member : group.members) {
             if (group.state != GroupState::open || member.state != MemberState::open) continue;
             if (member.lane != lane || member.producer_epoch != epoch) continue;
-            drop_segments(member, DropReason::unfinished);
+            drop_segments(group, member, DropReason::unfinished);
             fail_member(group, member);
             changed = true;
         }
@@ -292,15 +321,18 @@ GroupStash::Slot GroupStash::open_group(const Arrival& arrival, std::int64_t now
     group.expired = false;
     group.size = arrival.group_size != 0 ? arrival.group_size : options_.group_size;
     group.live = group.failed = 0;
+    group.total = {};
+    group.settled = group.lanes = 0;
     group.source_id = arrival.source_id;
     group.opened_ns = now_ns;
     group.opened_order = opened_++;
     group.members.clear();
+    group.repetitions.clear();
     group.older = youngest_;
     group.younger = Group::none;
     (youngest_ == Group::none ? oldest_ : groups_[youngest_].younger) = slot;
     youngest_ = slot;
-    index_.emplace(group.key, slot);
+    index_.insert(group.key, slot);
     due_.push_back({now_ns + options_.deadline_ns, slot, group.opened_order});
     account_.groups_opened++;
     return slot;
@@ -308,7 +340,7 @@ GroupStash::Slot GroupStash::open_group(const Arrival& arrival, std::int64_t now
 
 void GroupStash::close_group(Slot slot, std::int64_t now_ns) {
     Group& group = groups_[slot];
-    if (group.state == GroupState::ready) ready_--;
+    if (group.state == GroupState::ready) unready(slot);
     tombstones_.bury(group.key, now_ns);
     index_.erase(group.key);
     (group.older == Group::none ? oldest_ : groups_[group.older].younger) = group.younger;
@@ -325,7 +357,8 @@ void GroupStash::drop(const RecordRef& ref, std::uint32_t tokens, DropReason rea
     dropped_.push_back({ref, reason});
 }
 
-void GroupStash::drop_segments(Member& member, DropReason reason) {
+void GroupStash::drop_segments(Group& group, Member& member, DropReason reason) {
+    group.total -= member.amount();
     for (const MemberSegment& segment : member.segments) {
         drop(segment.ref, segment.n_tokens, reason);
     }
@@ -333,17 +366,19 @@ void GroupStash::drop_segments(Member& member, DropReason reason) {
 }
 
 void GroupStash::drop_group(Slot slot, DropReason reason, std::int64_t now_ns) {
-    for (Member& member : groups_[slot].members) {
-        drop_segments(member, member.state == MemberState::failed ? DropReason::failed : reason);
+    Group& group = groups_[slot];
+    for (Member& member : group.members) {
+        drop_segments(group, member,
+                      member.state == MemberState::failed ? DropReason::failed : reason);
     }
     account_.groups_dropped++;
     close_group(slot, now_ns);
 }
 
 MemberSegment* GroupStash::find(const GroupKey& key, const RecordRef& ref) {
-    const auto found = index_.find(key);
-    if (found == index_.end()) return nullptr;
-    Group& group = groups_[found->second];
+    const Slot found = index_.find(key);
+    if (found == SlotIndex::none) return nullptr;
+    Group& group = groups_[found];
     if (group.state == GroupState::leased) return nullptr;
     for (Member& member : group.members) {
         for (MemberSegment& segment : member.segments) {

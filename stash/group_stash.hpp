@@ -15,6 +15,7 @@
 
 #include "group.hpp"
 #include "rollring/stash_options.hpp"
+#include "slot_index.hpp"
 #include "tombstones.hpp"
 
 namespace rollring {
@@ -136,7 +137,9 @@ class GroupStash {
     void close_group(Slot slot, std::int64_t now_ns);
     bool place(Group& group, const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
     void drop(const RecordRef& ref, std::uint32_t tokens, DropReason reason);
-    void drop_segments(Member& member, DropReason reason);
+    void drop_segments(Group& group, Member& member, DropReason reason);
+    void unready(Slot slot);
+    void ready_again(Slot slot);
     void drop_group(Slot slot, DropReason reason, std::int64_t now_ns);
     void reset_member(Group& group, Member& member, std::int64_t now_ns);
     void fail_member(Group& group, Member& member);
@@ -159,7 +162,7 @@ class GroupStash {
     StashAccount account_;
     std::deque<Group> groups_;  // a slab: slots stay where they are
     std::vector<Slot> free_;
-    std::unordered_map<GroupKey, Slot, GroupKeyHash> index_;
+    SlotIndex index_;
     Tombstones tombstones_;
     Slot oldest_ = Group::none;
     Slot youngest_ = Group::none;
@@ -171,7 +174,8 @@ class GroupStash {
     std::deque<Due> due_;
     std::uint64_t opened_ = 0;
     std::uint64_t finished_ = 0;
-    std::uint64_t readied_ = 0;
+    Slot first_ready_ = Group::none;  // since longest
+    Slot last_ready_ = Group::none;
     std::size_t ready_ = 0;
     std::uint32_t flat_run_ = 0;
     std::uint64_t random_;
