@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "group_stash.hpp"
@@ -165,12 +166,18 @@ Measured measure_once(const Options& options, const Plan& plan, const Cpus& cpus
 Row measure_length(const Options& options, std::uint32_t n_tokens, const Cpus& cpus,
                    Progress& progress) {
     Row row{.n_tokens = n_tokens};
+    // Whole batches, whatever the interleaving; first a lap of the lane, so that its pages are in
+    // both processes' tables and nothing grows any more.
     const std::uint64_t whole = std::uint64_t{batch_groups} * options.interleaved * group_size;
-    Plan plan{.n_tokens = n_tokens, .warmup = whole, .batch = n_tokens < 1024 ? options.batch : 1};
-    plan.records = whole;
+    const auto batches = [whole](std::uint64_t records) { return (records / whole + 1) * whole; };
+    const std::uint64_t lap =
+        parse_bytes(options.lane_bytes) / (std::uint64_t{n_tokens} * token_bytes);
+    Plan plan{.n_tokens = n_tokens,
+              .records = batches(lap),
+              .warmup = batches(2 * lap),
+              .batch = n_tokens < 1024 ? options.batch : 1};
     const double rate = measure_once(options, plan, cpus, true).tokens_per_s / n_tokens;
-    const auto wanted = static_cast<std::uint64_t>(rate * options.common.seconds);
-    plan.records = std::max<std::uint64_t>(1, wanted / whole) * whole;
+    plan.records = batches(static_cast<std::uint64_t>(rate * options.common.seconds));
     for (int round = 0; round < options.common.repeat && !interrupted(); round++) {
         progress.step(fmt::format("polling, {} tokens", n_tokens));
         const Measured plain = measure_once(options, plan, cpus, false);
@@ -193,33 +200,41 @@ double machine_ns(std::uint64_t open_groups, double seconds) {
                                 .batch_groups = batch_groups,
                                 .tombstones = 1 << 20});
     rollring::BatchPlan plan;
-    std::uint64_t records = 0;
-    const std::uint64_t warmup = open_groups * group_size * 2;
-    std::int64_t began_ns = now_ns();
-    for (std::uint64_t i = 0;; i++) {
-        if (i == warmup) began_ns = now_ns();
-        if (i >= warmup && i % 4096 == 0) {
-            const double taken = static_cast<double>(now_ns() - began_ns);
-            if (taken > seconds * 1e9) return taken / static_cast<double>(i - warmup);
-        }
-        // Group g gets its members one window apart: about half of `open_groups` are incomplete
-        // at eight different stages, in a scattered order.
-        const std::uint64_t window = open_groups;
-        const std::uint64_t member = i / window % group_size;
-        const std::uint64_t group = i / (window * group_size) * window + i * 0x9e3779b1 % window;
+    // Group g gets its members one window apart: the groups are at eight different stages, and come
+    // in a scattered order.
+    const auto arrival_at = [open_groups](std::uint64_t i) {
+        const std::uint64_t group =
+            i / (open_groups * group_size) * open_groups + i * 0x9e3779b1 % open_groups;
         rollring::Arrival arrival;
         arrival.ref = {i * 64, 0, 1};
         arrival.key = {group * 0x9e3779b97f4a7c15, group};
-        arrival.repetition_id = static_cast<std::uint32_t>(member);
+        arrival.repetition_id = static_cast<std::uint32_t>(i / open_groups % group_size);
         arrival.n_tokens = 64;
-        arrival.reward = static_cast<double>(member);
-        stash.admit(arrival, static_cast<std::int64_t>(i) * 100, -1);
-        records++;
-        stash.touched().clear();
-        stash.dropped().clear();
-        if (stash.may_cut() && stash.cut(static_cast<std::int64_t>(i) * 100, -1, plan)) {
-            stash.ack(plan.id, static_cast<std::int64_t>(i) * 100);
+        arrival.reward = static_cast<double>(arrival.repetition_id);
+        return arrival;
+    };
+    constexpr std::uint64_t at_once = 16;  // as Stash does it
+    std::array<rollring::Arrival, at_once> arrivals;
+    const std::uint64_t warmup = open_groups * group_size * 2;
+    std::int64_t began_ns = 0;
+    for (std::uint64_t i = 0;; i += at_once) {
+        if (began_ns == 0 && i >= warmup) began_ns = now_ns() - 1;
+        if (began_ns != 0 && i % 4096 == 0) {
+            const double taken = static_cast<double>(now_ns() - began_ns);
+            if (taken > seconds * 1e9) return taken / static_cast<double>(i - warmup);
         }
+        const auto time_ns = static_cast<std::int64_t>(i) * 100;
+        for (std::uint64_t k = 0; k < at_once; k++) {
+            arrivals[k] = arrival_at(i + k);
+            stash.prefetch_index(arrivals[k].key);
+        }
+        for (const auto& arrival : arrivals) stash.prefetch_group(arrival.key);
+        for (const auto& arrival : arrivals) {
+            stash.admit(arrival, time_ns, -1);
+            stash.touched().clear();
+            stash.dropped().clear();
+        }
+        while (stash.may_cut() && stash.cut(time_ns, -1, plan)) stash.ack(plan.id, time_ns);
     }
 }
 

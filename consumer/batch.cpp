@@ -14,6 +14,7 @@
 namespace rollring {
 namespace {
 
+constexpr std::size_t records_ahead = 4;  // whose first lines are fetched in the meantime
 constexpr std::uint64_t receipt_magic = 0x3154504352'4c4c52;  // "RLLRCPT1"
 
 // A receipt is this head and then one entry a record; native byte order, for it stays on one
@@ -75,6 +76,7 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
     batch.group_offsets_.push_back(0);
     std::vector<double> rewards;
     std::vector<double> advantages;
+    std::size_t fetched = 0;
     for (const BatchGroup& group : plan.groups) {
         rewards.clear();
         const auto members = plan.members_of(group);
@@ -86,6 +88,11 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
         for (std::uint32_t m = 0; m < members.size(); m++) {
             const BatchMember& member = members[m];
             for (const MemberSegment& segment : plan.segments_of(member)) {
+                for (; fetched < plan.segments.size() &&
+                       fetched < batch.sequences_.size() + records_ahead;
+                     fetched++) {
+                    ring().prefetch(plan.segments[fetched].ref);
+                }
                 Sequence& sequence = batch.sequences_.emplace_back();
                 consumer.view(segment.ref, sequence.view);
                 sequence.group = static_cast<std::uint32_t>(batch.groups_.size());

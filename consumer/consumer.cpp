@@ -78,6 +78,10 @@ Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& op
     return Consumer(std::move(impl));
 }
 
+void Consumer::Impl::publish_groups() {
+    for (const std::uint32_t lane : active) feeds[lane]->publish_groups();
+}
+
 Result<void> Consumer::Impl::open_spill() {
     const std::uint32_t lane = map.geometry().spill_lane();
     if (map.geometry().spill_bytes == 0) return {};
@@ -116,6 +120,7 @@ Poll Consumer::Impl::poll(Record& record) {
     for (std::size_t tried = 0; tried < active.size();) {
         LaneFeed& feed = *feeds[active[turn]];
         const std::uint64_t head = feed.head();
+        if (!counts_groups) feed.publish_groups();
         const LaneFeed::Feed got = feed.next(record, map.schema());
         if (feed.head() != head) ring_bell(map.lane_bell(active[turn]));
         switch (got) {

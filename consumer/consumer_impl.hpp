@@ -1,6 +1,7 @@
 #pragma once
 // What a Consumer is made of: watch.cpp looks after producers, consumer.cpp delivers and releases.
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -26,10 +27,11 @@ struct Consumer::Impl {
     std::uint64_t generation = fork_generation();
     std::vector<std::optional<LaneFeed>> feeds;  // by lane, the spill last; stays for what is held
     std::optional<Spill> spill;                  // opened by a stash
-    std::vector<bool> refused;                   // lanes whose failure to open has been told
-    std::vector<std::uint32_t> active;           // lanes to poll
-    bool barriers = false;                       // producers may leave the fence to us
-    bool forsaken = false;                       // the ring was removed and nothing can come
+    bool counts_groups = false;  // a stash: publishes groups once it has counted them as open
+    std::vector<bool> refused;   // lanes whose failure to open has been told
+    std::vector<std::uint32_t> active;  // lanes to poll
+    bool barriers = false;              // producers may leave the fence to us
+    bool forsaken = false;              // the ring was removed and nothing can come
     std::size_t turn = 0;
     std::uint64_t turn_left = turn_bytes;
     std::uint32_t arrivals_seen = 0;
@@ -58,6 +60,16 @@ struct Consumer::Impl {
     Result<void> recover();
     // `delivered`: to us; a settled receipt names records that only a predecessor has seen.
     Result<void> release_all(std::span<const RecordRef> records, std::int64_t step, bool delivered);
+    // Has the first lines of a record fetched, which view() will need.
+    void prefetch(const RecordRef& record) const {
+        const Geometry& geometry = map.geometry();
+        const std::byte* at = all.data() + geometry.data_offset(record.lane) +
+                              record.position % geometry.capacity(record.lane);
+        const std::uint64_t lines = std::min<std::uint64_t>(record.lines, prefetch_lines);
+        for (std::uint64_t i = 0; i < lines; i++) __builtin_prefetch(at + i * line_bytes);
+    }
+    // Groups that the lanes announced and whose records we have read are not announced any more.
+    void publish_groups();
     Result<void> open_spill();
     // Moves the oldest unreleased record of a lane, which must be `from`, to the spill.
     std::optional<RecordRef> evacuate(const RecordRef& from, const Frame& frame);

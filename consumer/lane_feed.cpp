@@ -111,7 +111,6 @@ bool LaneFeed::in_sequence(const Frame& frame) {
 }
 
 LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
-    publish_groups();
     if (quarantined_) return Feed::empty;
     // What a predecessor delivered and did not release comes again; then the damage it found.
     if (found_damaged_ != Quarantine::none && reader_.read_position() >= delivered_at_attach_) {
@@ -145,6 +144,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
             return Feed::empty;
         }
         next_sequence_ = frame.sequence + 1;
+        prefetch_next();
         const std::byte* payload = data_ + frame.position % lane_bytes_ + line_bytes;
         const auto problem = record.view.parse({payload, frame.payload_bytes}, schema);
         if (!problem.empty()) {
@@ -175,6 +175,18 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         add(entry_->bytes, frame.bytes);
         epoch_records_++;
         return Feed::record;
+    }
+}
+
+// Under a backlog the next record's first lines are out of cache: they come while this one is dealt
+// with. What is not committed yet is left alone, for its producer is writing it.
+void LaneFeed::prefetch_next() const {
+    const std::uint64_t at = reader_.read_position();
+    if (reader_.known_tail() - at < prefetch_lines * line_bytes) return;
+    const std::uint64_t offset = at % lane_bytes_;
+    if (lane_bytes_ - offset < prefetch_lines * line_bytes) return;
+    for (std::uint64_t i = 0; i < prefetch_lines; i++) {
+        __builtin_prefetch(data_ + offset + i * line_bytes);
     }
 }
 

@@ -14,6 +14,8 @@
 
 namespace rollring {
 
+inline constexpr std::uint64_t prefetch_lines = 7;  // frame, header, directory, instance_id
+
 class LaneFeed {
   public:
     enum class [[nodiscard]] Feed { record, empty, torn, quarantined };
@@ -36,6 +38,14 @@ class LaneFeed {
     void settle(std::uint64_t released, std::uint64_t bytes) {
         reader_.settle();
         note_given_back(released, bytes);
+    }
+
+    // Groups that this lane announced, and whose first record has been read, count as arrived from
+    // now on; called when they have been counted as open.
+    void publish_groups() {
+        if (groups_read_ > peek(entry_->groups_arrived)) {
+            publish(entry_->groups_arrived, groups_read_);
+        }
     }
 
     // The record at the cursor: delivered, and the oldest that is not released. False if there is
@@ -103,15 +113,9 @@ class LaneFeed {
         unreleased_bytes_ -= bytes;
         note_cursor();
     }
-    // Groups that this lane announced count as arrived when the next record is asked for: by then
-    // the stash has counted them as open. Never back: what is delivered again was counted before.
+    // Never back: what is delivered again was counted before.
     void note_groups(const Frame& frame) {
         groups_read_ = std::max(groups_read_, frame.groups_opened);
-    }
-    void publish_groups() {
-        if (groups_read_ > peek(entry_->groups_arrived)) {
-            publish(entry_->groups_arrived, groups_read_);
-        }
     }
     void note_cursor() {
         if (reader_.cursor() == oldest_position_) return;
@@ -121,6 +125,7 @@ class LaneFeed {
     Feed quarantine(Quarantine reason, std::string why);
     bool in_sequence(const Frame& frame);
     void learn_of_passed();
+    void prefetch_next() const;
     [[nodiscard]] std::optional<std::uint64_t> expected(std::uint32_t epoch) const;
 
     std::uint32_t lane_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "stash_impl.hpp"
@@ -11,6 +12,7 @@ namespace rollring {
 namespace {
 
 constexpr int records_per_turn = 64;  // between looks at the clock
+constexpr int records_at_once = 16;   // whose cache misses overlap
 constexpr std::int64_t tick_every_ns = 10'000'000;
 
 Arrival arrival_of(const Record& record) {
@@ -44,6 +46,7 @@ Stash::Impl::~Impl() {
 }
 
 Result<void> Stash::Impl::start() {
+    ring().counts_groups = true;
     ReaderControl& control = ring().control();
     if (auto opened = ring().open_spill(); !opened) return opened;
     auto opened = GroupBoard::open(ring().map, control);
@@ -83,16 +86,20 @@ Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOpt
     return std::unique_ptr<Stash>(new Stash(std::move(impl)));
 }
 
-void Stash::Impl::admit(std::int64_t now_ns) {
+Stash::Impl::Waiting Stash::Impl::waiting() const {
+    return {arrival_of(record), record.view.instance_id(), record.redelivered};
+}
+
+void Stash::Impl::admit(const Waiting& waits, std::int64_t now_ns) {
+    const Arrival& arrival = waits.arrival;
     // Its producer may have gone in a predecessor's time, and will not be announced again.
-    if (record.redelivered) orphans.emplace(record.producer_lane, record.producer_epoch);
-    const Arrival arrival = arrival_of(record);
+    if (waits.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
     groups.admit(arrival, now_ns, consumer.policy_version());
     for (const std::uint32_t slot : groups.touched()) {
         const Group& group = groups.group(slot);
         board->show(slot, group, now_ns);
         if (group.state != GroupState::free && group.key == arrival.key && !board->has_name(slot)) {
-            board->name(slot, record.view.instance_id());
+            board->name(slot, waits.instance_id);
         }
     }
     groups.touched().clear();
@@ -192,13 +199,21 @@ void Stash::Impl::wake_openers() {
 // Reads for a while, and no more than makes a batch possible.
 Poll Stash::Impl::turn(std::int64_t now_ns) {
     polled = true;
-    Poll got = Poll::empty;
-    for (int i = 0; i < records_per_turn; i++) {
-        got = consumer.poll(record);
-        if (got != Poll::record) break;
-        admit(now_ns);
-        if (groups.may_cut()) break;
-    }
+    std::array<Waiting, records_at_once> waits;
+    Poll got = Poll::record;
+    int left = records_per_turn;
+    do {
+        std::size_t count = 0;
+        while (count < waits.size() && (got = consumer.poll(record)) == Poll::record) {
+            waits[count++] = waiting();
+            groups.prefetch_index(record.view.group_key());
+        }
+        const auto came = std::span(waits).first(count);
+        for (const Waiting& one : came) groups.prefetch_group(one.arrival.key);
+        for (const Waiting& one : came) admit(one, now_ns);
+        ring().publish_groups();
+        left -= records_at_once;
+    } while (left > 0 && got == Poll::record && !groups.may_cut());
     if (got == Poll::empty) {
         inherited_groups = 0;
         settle_orphans(now_ns);
@@ -234,7 +249,8 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         const std::int64_t until = std::min(deadline.at_ns, now + tick_every_ns * 5);
         if (impl.consumer.wait(impl.record, Deadline{until}) == Poll::record) {
             blocked = false;
-            impl.admit(monotonic_ns());
+            impl.admit(impl.waiting(), monotonic_ns());
+            impl.ring().publish_groups();
         }
     }
 }

@@ -38,7 +38,13 @@ struct Stash::Impl {
     [[nodiscard]] Consumer::Impl& ring() const { return *consumer.impl_; }
     Result<void> start();
     Poll turn(std::int64_t now_ns);
-    void admit(std::int64_t now_ns);
+    struct Waiting {
+        Arrival arrival;
+        std::string_view instance_id;  // in the record, which is held until it is admitted
+        bool redelivered;
+    };
+    [[nodiscard]] Waiting waiting() const;
+    void admit(const Waiting& record, std::int64_t now_ns);
     void settle_orphans(std::int64_t now_ns);
     void release_dropped();
     void tick(std::int64_t now_ns);

@@ -122,7 +122,7 @@ class BatchCutter {
     std::map<std::int64_t, double> served_;                      // by this batch
     std::vector<std::uint32_t> chosen_;
     bool full_ = false;
-    std::uint64_t records_ = 0;                                  // failure marks included
+    std::uint64_t records_ = 0;  // failure marks included
     std::uint64_t sequences_ = 0;
     std::uint64_t tokens_ = 0;
 
@@ -195,16 +195,13 @@ void GroupStash::ack(std::uint64_t batch_id, std::int64_t now_ns) {
     const auto leased = leased_.find(batch_id);
     ROLLRING_ASSERT(leased != leased_.end(), "a batch is acknowledged once");
     for (const Slot slot : leased->second) {
-        Group& group = groups_[slot];
-        for (const Member& member : group.members) {
-            const Amount amount = member.amount();
-            account_.leased -= amount;
-            if (member.state == MemberState::live) {
-                account_.shipped += amount;
-            } else {
-                account_.dropped[static_cast<std::size_t>(DropReason::failed)] += amount;
-            }
-        }
+        const Group& group = groups_[slot];
+        const Amount shipped = group.live_amount();
+        account_.leased -= group.total;
+        account_.shipped += shipped;
+        Amount& failed = account_.dropped[static_cast<std::size_t>(DropReason::failed)];
+        failed += group.total;
+        failed -= shipped;
         account_.groups_shipped++;
         account_.groups_partial += group.live < group.size ? 1 : 0;
         close_group(slot, now_ns);

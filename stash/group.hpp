@@ -118,6 +118,7 @@ struct Group {
     }
     // What a batch counts: one record is one sequence to train on.
     [[nodiscard]] Amount live_amount() const {
+        if (live == repetitions.size()) return total;
         Amount sum;
         for (const Member& member : members) {
             if (member.state == MemberState::live) sum += member.amount();

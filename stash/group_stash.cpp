@@ -51,6 +51,13 @@ void GroupStash::admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t
     if (place(group, arrival, now_ns, version)) evaluate(slot, now_ns);
 }
 
+void GroupStash::prefetch_group(const GroupKey& key) const {
+    const Slot slot = index_.find(key);
+    if (slot == SlotIndex::none) return;
+    const auto* lines = reinterpret_cast<const char*>(&groups_[slot]);
+    for (std::size_t at = 0; at < sizeof(Group); at += 64) __builtin_prefetch(lines + at, 1);
+}
+
 // Puts the record where it belongs. False if it was dropped and nothing changed.
 bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns,
                        std::int64_t version) {

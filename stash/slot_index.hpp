@@ -24,6 +24,7 @@ class SlotIndex {
             if (entry.key == key) return entry.slot;
         }
     }
+    void prefetch(const GroupKey& key) const { __builtin_prefetch(&entries_[home(key)]); }
     // The key is not in it.
     void insert(const GroupKey& key, std::uint32_t slot) {
         if (count_ * 2 >= entries_.size()) grow();

@@ -3,16 +3,10 @@
 
 #include <cstdint>
 #include <deque>
-#include <unordered_set>
 
-#include "rollring/trajectory.hpp"
+#include "slot_index.hpp"
 
 namespace rollring {
-
-struct GroupKeyHash {
-    // The key is a hash already.
-    std::size_t operator()(const GroupKey& key) const { return static_cast<std::size_t>(key.low); }
-};
 
 class Tombstones {
   public:
@@ -20,7 +14,8 @@ class Tombstones {
         : keep_ns_(keep_ns), count_max_(count_max) {}
 
     void bury(const GroupKey& key, std::int64_t now_ns) {
-        if (count_max_ == 0 || !buried_.insert(key).second) return;
+        if (count_max_ == 0 || holds(key)) return;
+        buried_.insert(key, 0);
         order_.push_back({key, now_ns + keep_ns_});
         while (order_.size() > count_max_) forget();
     }
@@ -29,7 +24,9 @@ class Tombstones {
         while (!order_.empty() && order_.front().until_ns <= now_ns) forget();
     }
 
-    [[nodiscard]] bool holds(const GroupKey& key) const { return buried_.contains(key); }
+    [[nodiscard]] bool holds(const GroupKey& key) const {
+        return buried_.find(key) != SlotIndex::none;
+    }
     [[nodiscard]] std::size_t count() const { return order_.size(); }
 
   private:
@@ -44,7 +41,7 @@ class Tombstones {
 
     std::int64_t keep_ns_;
     std::uint32_t count_max_;
-    std::unordered_set<GroupKey, GroupKeyHash> buried_;
+    SlotIndex buried_;
     std::deque<Stone> order_;
 };
 

@@ -154,6 +154,8 @@ class LaneReader {
     [[nodiscard]] std::uint64_t head() const { return head_; }
     [[nodiscard]] std::uint64_t cursor() const { return cursor_; }
     [[nodiscard]] std::uint64_t read_position() const { return read_; }
+    // What is known to be committed; the tail may be further by now.
+    [[nodiscard]] std::uint64_t known_tail() const { return tail_; }
     // The last record that poll() has passed over as released by a predecessor; no bytes: none.
     [[nodiscard]] const Frame& passed() const { return passed_; }
     [[nodiscard]] std::uint64_t held_bytes() const { return read_ - cursor_; }
