@@ -32,6 +32,30 @@ std::string_view problem_of(const RecordHeader& header, std::uint64_t payload_by
     return {};
 }
 
+std::string_view shape_problem(const ColumnEntry& entry, const Schema& schema,
+                               std::uint32_t n_tokens) {
+    const ColumnShape shape{
+        {entry.dtype_code(), entry.dtype_bits}, entry.dims(), std::to_array(entry.shape)};
+    const auto problem = problem_of(shape, schema, entry.column, n_tokens);
+    if (!problem.empty()) return problem;
+    if (bytes_of(shape) != entry.bytes) return "record: a column's bytes disagree with its shape";
+    return {};
+}
+
+// The common case by the schema's short rule, from the entry's own fields: a shape put together in
+// memory byte by byte and read back in one piece would stall the CPU, four times a record.
+std::string_view problem_of(const ColumnEntry& entry, const Schema& schema,
+                            std::uint32_t n_tokens) {
+    const Schema::Rule rule = schema.rule(entry.column);
+    if (rule.plain && entry.dims() == 1 && entry.dtype_code() == rule.dtype.code &&
+        entry.dtype_bits == rule.dtype.bits &&
+        (rule.per == Per::record || entry.shape[0] == n_tokens) &&
+        entry.bytes == std::uint64_t{entry.shape[0]} * rule.dtype.bytes()) [[likely]] {
+        return {};
+    }
+    return shape_problem(entry, schema, n_tokens);
+}
+
 Meta meta_of(const RecordHeader& header) {
     Meta meta;
     meta.visit = header.visit;
@@ -72,22 +96,18 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
         if (entry.column >= schema.columns().size()) return "record: unknown column";
         if ((seen >> entry.column & 1) != 0) return "record: a column comes twice";
         seen |= 1U << entry.column;
-        const ColumnShape shape{{entry.dtype_code(), entry.dtype_bits},
-                                entry.dims(),
-                                {entry.shape[0], entry.shape[1], entry.shape[2], entry.shape[3]}};
-        const auto problem = rollring::problem_of(shape, schema, entry.column, n_tokens_);
+        const auto problem = problem_of(entry, schema, n_tokens_);
         if (!problem.empty()) return problem;
-        if (bytes_of(shape) != entry.bytes)
-            return "record: a column's bytes disagree with its shape";
         if (entry.offset() < columns_from || entry.offset() > payload.size() ||
             entry.bytes > payload.size() - entry.offset()) {
             return "record: a column leaves the record";
         }
         ColumnView& view = columns_.add();
         view.column = entry.column;
-        view.dtype = shape.dtype;
-        view.dims = shape.dims;
-        view.shape = shape.shape;
+        view.dtype.code = entry.dtype_code();
+        view.dtype.bits = entry.dtype_bits;
+        view.dims = entry.dims();
+        view.shape = std::to_array(entry.shape);
         view.data = payload.subspan(entry.offset(), entry.bytes);
     }
     meta_ = meta_of(header);
