@@ -11,6 +11,7 @@ namespace rollring::cli {
 struct ConsumeOptions {
     std::string ring;
     std::uint64_t records_max = 0;  // 0: no such limit
+    std::uint64_t batches_max = 0;
     bool until_closed = false;
     std::uint64_t producers = 1;    // that must have come before `until_closed` can end it
     std::int64_t idle_ms = 10'000;  // 0: wait for ever
