@@ -8,6 +8,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "cli/json_text.hpp"
 #include "cli/quantity.hpp"
@@ -47,6 +50,12 @@ CLI::Option* add_bytes(CLI::App* app, const std::string& names, std::uint64_t& v
                        const std::string& help);
 CLI::Option* add_duration(CLI::App* app, const std::string& names, std::int64_t& value_ms,
                           const std::string& help);
+// One of some words.
+template <class T>
+using Choices = std::vector<std::pair<std::string, T>>;
+template <class T>
+CLI::Option* add_choice(CLI::App* app, const std::string& names, T& value,
+                        const std::type_identity_t<Choices<T>>& choices, const std::string& help);
 CLI::Option* add_ring_name(CLI::App* app, std::string& name);
 
 // Ends this process with its parent, if the parent started it with --parent PID (hidden).
@@ -71,6 +80,29 @@ Result<T> open_patiently(std::int64_t timeout_ms,
 #include "rollring/time.hpp"
 
 namespace rollring::cli {
+
+template <class T>
+CLI::Option* add_choice(CLI::App* app, const std::string& names, T& value,
+                        const std::type_identity_t<Choices<T>>& choices, const std::string& help) {
+    std::vector<std::string> words;
+    std::string now;
+    for (const auto& [word, meaning] : choices) {
+        words.push_back(word);
+        if (meaning == value) now = word;
+    }
+    return app
+        ->add_option_function<std::string>(
+            names,
+            [&value, choices](const std::string& text) {
+                for (const auto& [word, meaning] : choices) {
+                    if (word == text) value = meaning;
+                }
+            },
+            help)
+        ->check(CLI::IsMember(words))
+        ->type_name("WORD")
+        ->default_str(now);
+}
 
 template <class T>
 Result<T> open_patiently(std::int64_t timeout_ms,

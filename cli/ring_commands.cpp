@@ -30,6 +30,7 @@ struct CreateOptions {
     std::string ring;
     std::string schema = "standard";
     RingOptions made;
+    std::uint64_t spill_bytes = ~std::uint64_t{0};  // that: not given
     bool json = false;
 };
 
@@ -39,12 +40,14 @@ int create(CreateOptions& options) {
         if (!schema) return fail(schema.error());
         options.made.schema = std::move(*schema);
     }
+    if (options.spill_bytes != ~std::uint64_t{0}) options.made.spill_bytes = options.spill_bytes;
     if (auto made = create_ring(options.ring, options.made); !made) return fail(made.error());
     const std::uint64_t lane_bytes = (options.made.lane_bytes + 4095) / 4096 * 4096;
     if (options.json) {
         print_json({{"ring", options.ring},
                     {"lanes", options.made.lanes},
                     {"lane_bytes", lane_bytes},
+                    {"group_rows", options.made.group_rows},
                     {"columns", options.made.schema.columns().size()}});
     } else {
         print(fmt::format("created {}: {} lanes of {}\n", options.ring, options.made.lanes,
@@ -77,6 +80,14 @@ Command add_create(CLI::App& app) {
         ->default_str("0");
     sub->add_option("--journal-records", options->made.journal_records,
                     "The most records that one acknowledgement can hold")
+        ->type_name("N")
+        ->capture_default_str();
+    add_bytes(sub, "--spill-bytes", options->spill_bytes,
+              "Memory for records of groups that stay incomplete, taken when a\n"
+              "stash opens; 0: none")
+        ->default_str("as --lane-bytes, at most 256MiB");
+    sub->add_option("--group-rows", options->made.group_rows,
+                    "Groups that a stash can have open at once")
         ->type_name("N")
         ->capture_default_str();
     sub->add_option("--schema", options->schema, "standard, or a file with more columns")

@@ -22,6 +22,7 @@ constexpr const char* footer =
     "  rollring consume r --records 5276 --output out.jsonl\n"
     "  rollring consume r --hold 256                       release late and out of order, as "
     "training does\n"
+    "  rollring consume r --group-size auto --until-closed whole GRPO groups, in batches\n"
     "Without --records or --until-closed it goes on until nothing arrived for --idle-timeout, or "
     "Ctrl-C.\n"
     "If --idle-timeout ends it before the target is met, the exit code is 1 and the message says "
@@ -29,7 +30,16 @@ constexpr const char* footer =
     "was missing. Every record is checked and every byte read; `digest` is the sum of the "
     "records'\n"
     "hashes, in whatever order they came: equal to the sum of what `rollring produce` reports.\n"
-    "With --output - the report goes to stderr.";
+    "With --output - the report goes to stderr.\n"
+    "With --group-size `digest` is that of the records in acknowledged batches. --until-closed "
+    "then "
+    "waits\n"
+    "for a --deadline that comes before --idle-timeout does; at the end what is complete ships as "
+    "a "
+    "last,\n"
+    "smaller batch, and groups that are not complete stay in the ring. Ctrl-C while a batch is "
+    "trained on\n"
+    "puts it back: it comes again.";
 
 // One run of `rollring consume`.
 class Run {
@@ -168,9 +178,10 @@ int Run::go() {
 }  // namespace
 
 int consume(const ConsumeOptions& options) {
+    if (options.train.on) return train(options);
     std::optional<RecordOutput> output;
     if (!options.output.empty()) {
-        auto opened = RecordOutput::open(options.output);
+        auto opened = LineOutput::open(options.output);
         if (!opened) return fail(opened.error());
         output.emplace(std::move(*opened));
     }
@@ -205,10 +216,13 @@ Command add_consume(CLI::App& app) {
         ->default_str("30s");
     sub->add_option("-o,--output", options->output,
                     "Write the records as JSON lines, each in the format it came in;\n"
+                    "with --group-size: one batch a line, before it is acknowledged;\n"
                     "- is standard output")
         ->type_name("FILE");
+    CLI::Option* group_size = add_train_options(sub, options->train);
     sub->add_option("--hold", options->hold, "Release each record K to 2K records later, shuffled")
         ->type_name("K")
+        ->excludes(group_size)
         ->capture_default_str();
     sub->add_option("--hold-seed", options->hold_seed, "Seed of that shuffle")
         ->type_name("S")

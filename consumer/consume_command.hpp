@@ -5,13 +5,13 @@
 
 #include "cli/command.hpp"
 #include "rollring/consumer.hpp"
+#include "train_command.hpp"
 
 namespace rollring::cli {
 
 struct ConsumeOptions {
     std::string ring;
     std::uint64_t records_max = 0;  // 0: no such limit
-    std::uint64_t batches_max = 0;
     bool until_closed = false;
     std::uint64_t producers = 1;    // that must have come before `until_closed` can end it
     std::int64_t idle_ms = 10'000;  // 0: wait for ever
@@ -22,6 +22,7 @@ struct ConsumeOptions {
     bool no_verify = false;
     bool quiet = false;
     bool json = false;
+    TrainOptions train;
     std::uint32_t parent = 0;
 };
 

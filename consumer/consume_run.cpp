@@ -134,7 +134,7 @@ int conclude(const ConsumeOptions& options, Reason reason, const Consumer& consu
              const std::string& more) {
     if (reason == Reason::interrupted) return interrupt_exit();
     const bool wanted =
-        options.records_max != 0 || options.until_closed || options.batches_max != 0;
+        options.records_max != 0 || options.until_closed || options.train.batches_max != 0;
     if (reason == Reason::idle && wanted) {
         return fail(Errc::not_ready, missing(options, consumer) + more +
                                          ". Start what is missing, or raise --idle-timeout");

@@ -9,8 +9,8 @@
 
 namespace rollring::cli {
 
-Result<RecordOutput> RecordOutput::open(const std::string& path) {
-    RecordOutput output;
+Result<LineOutput> LineOutput::open(const std::string& path) {
+    LineOutput output;
     output.path_ = path == "-" ? "stdout" : path;
     output.file_.reset(path == "-" ? stdout : std::fopen(path.c_str(), "wbe"));
     if (output.file_) return output;
@@ -22,13 +22,13 @@ Result<RecordOutput> RecordOutput::open(const std::string& path) {
 
 void RecordOutput::add(const TrajectoryView& record, const Schema& schema) {
     if (record.meta().origin == atropos) {
-        groups_.add(record, text_);
+        groups_.add(record, lines_.text());
     } else {
-        append_rollring_line(text_, record, schema);
+        append_rollring_line(lines_.text(), record, schema);
     }
 }
 
-bool RecordOutput::flush() {
+bool LineOutput::flush() {
     if (!problem_.empty()) return false;
     if (text_.empty()) return true;
     const std::size_t written = std::fwrite(text_.data(), 1, text_.size(), file_.get());

@@ -1,5 +1,5 @@
 #pragma once
-// The file of `consume --output`: JSON lines, each record in the format that it came in.
+// The file of `consume --output`: JSON lines. Of records, each in the format that it came in.
 
 #include <cstdio>
 #include <memory>
@@ -10,18 +10,15 @@
 
 namespace rollring::cli {
 
-class RecordOutput {
+// Lines that are kept until flush(), so that it is known what the system has.
+class LineOutput {
   public:
     // "-" is standard output.
-    static Result<RecordOutput> open(const std::string& path);
+    static Result<LineOutput> open(const std::string& path);
 
-    void add(const TrajectoryView& record, const Schema& schema);
-    // So many bytes wait for flush().
-    [[nodiscard]] std::uint64_t waiting_bytes() const { return text_.size(); }
-    // To the system: afterwards the records survive this process. False if the disk is full.
+    [[nodiscard]] std::string& text() { return text_; }  // to append to
+    // To the system: afterwards the lines survive this process. False if the disk is full.
     [[nodiscard]] bool flush();
-    // Writes incomplete groups too; returns how many there were.
-    std::uint64_t finish() { return groups_.finish(text_); }
     [[nodiscard]] const std::string& problem() const { return problem_; }
 
   private:
@@ -35,6 +32,22 @@ class RecordOutput {
     std::string problem_;
     std::unique_ptr<std::FILE, CloseFile> file_;
     std::string text_;
+};
+
+class RecordOutput {
+  public:
+    explicit RecordOutput(LineOutput lines) : lines_(std::move(lines)) {}
+
+    void add(const TrajectoryView& record, const Schema& schema);
+    // So many bytes wait for flush().
+    [[nodiscard]] std::uint64_t waiting_bytes() { return lines_.text().size(); }
+    [[nodiscard]] bool flush() { return lines_.flush(); }
+    // Writes incomplete groups too; returns how many there were.
+    std::uint64_t finish() { return groups_.finish(lines_.text()); }
+    [[nodiscard]] const std::string& problem() const { return lines_.problem(); }
+
+  private:
+    LineOutput lines_;
     AtroposGroups groups_;
 };
 

@@ -121,4 +121,7 @@ struct SharedMemorySpace {
 };
 SharedMemorySpace shared_memory_space();
 
+// Text that others wrote, as a terminal may show it: control characters become '?'.
+std::string printable(std::string_view text);
+
 }  // namespace rollring

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "liveness.hpp"
+#include "rollring/ring.hpp"
 #include "schema_page.hpp"
 
 namespace rollring {
@@ -58,11 +59,19 @@ std::string load_name(const LaneOwner& owner) {
         const std::uint64_t word = peek(owner.name[i]);
         std::memcpy(text.data() + i * sizeof word, &word, sizeof word);
     }
-    std::string name(text.data());
-    for (char& c : name) {
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // it goes to terminals
+    return printable(text.data());
+}
+
+std::string printable(std::string_view text) {
+    std::string shown(text);
+    for (std::size_t i = 0; i < shown.size(); i++) {
+        const auto byte = static_cast<unsigned char>(shown[i]);
+        // In UTF-8 the controls U+0080 to U+009F are C2 and then the number.
+        const bool second = i > 0 && text[i - 1] == '\xc2' && byte >= 0x80 && byte < 0xa0;
+        if (second) shown[i - 1] = '?';
+        if (second || byte < 0x20 || byte == 0x7f) shown[i] = '?';
     }
-    return name;
+    return shown;
 }
 
 }  // namespace rollring

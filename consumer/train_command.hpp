@@ -1,0 +1,31 @@
+#pragma once
+// `rollring consume --group-size`: the trainer's loop over whole groups, as a program.
+
+#include <optional>
+
+#include "cli/command.hpp"
+#include "rollring/stash.hpp"
+
+namespace rollring::cli {
+
+struct ConsumeOptions;
+
+struct TrainOptions {
+    bool on = false;  // --group-size was given
+    StashOptions stash;
+    std::optional<std::uint32_t> batch_groups;  // the default holds if no other target is given
+    std::uint64_t batches_max = 0;              // 0: no such limit
+    std::int64_t deadline_ms = 600'000;
+    std::int64_t no_progress_ms = 60'000;
+    std::int64_t train_ms = 0;
+};
+
+// Returns --group-size, which the others need.
+CLI::Option* add_train_options(CLI::App* app, TrainOptions& options);
+int train(const ConsumeOptions& options);
+
+// Of the report, for people: what became of groups, and its "last_groups".
+std::string stash_text(const Json& report);
+std::string groups_table(const Json& groups);
+
+}  // namespace rollring::cli
