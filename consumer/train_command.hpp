@@ -24,8 +24,7 @@ struct TrainOptions {
 CLI::Option* add_train_options(CLI::App* app, TrainOptions& options);
 int train(const ConsumeOptions& options);
 
-// Of the report, for people: what became of groups, and its "last_groups".
-std::string stash_text(const Json& report);
+// Of the report's "last_groups": for people.
 std::string groups_table(const Json& groups);
 
 }  // namespace rollring::cli
