@@ -62,6 +62,10 @@ void print(std::string_view text) {
     print_to(stdout, text);
 }
 
+void show(const std::string& text, bool again) {
+    print((again && ::isatty(STDOUT_FILENO) != 0 ? "\x1b[H\x1b[2J" : "") + text);
+}
+
 CLI::Option* add_bytes(CLI::App* app, const std::string& names, std::uint64_t& value,
                        const std::string& help) {
     return add_text(app, names, value, parse_bytes, help)->type_name("BYTES");
@@ -74,6 +78,31 @@ CLI::Option* add_duration(CLI::App* app, const std::string& names, std::int64_t&
 
 CLI::Option* add_ring_name(CLI::App* app, std::string& name) {
     return app->add_option("NAME", name, "Name of the ring")->required();
+}
+
+void add_watch(CLI::App* app, double& watch_s, const std::string& help) {
+    app->add_option_function<std::string>(
+           "--watch",
+           [&watch_s](const std::string& text) {
+               const auto ms = parse_duration_ms(text.empty() ? "1s" : text);
+               if (!ms || *ms < 10) {
+                   throw CLI::ValidationError("--watch",
+                                              "'" + text + "' is no time, as in 1 or 500ms");
+               }
+               watch_s = static_cast<double>(*ms) * 1e-3;
+           },
+           help)
+        ->expected(0, 1)
+        ->type_name("[SECONDS]");
+}
+
+int repeat(double watch_s, const std::function<int()>& look) {
+    for (;;) {
+        const int code = look();
+        if (code != exit_ok || watch_s <= 0) return code;
+        pause_ms(static_cast<std::int64_t>(watch_s * 1e3));
+        if (interrupted()) return interrupt_exit();
+    }
 }
 
 CLI::Option* add_parent(CLI::App* app, std::uint32_t& parent) {

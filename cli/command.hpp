@@ -34,6 +34,7 @@ Command add_stat(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_produce(CLI::App& app);
 Command add_consume(CLI::App& app);
+Command add_groups(CLI::App& app);
 Command add_demo(CLI::App& app);
 
 // "rollring: <Errc name>: message" on stderr. Returns the exit code that goes with it.
@@ -42,8 +43,9 @@ int fail(Errc code, const std::string& message);
 // One line on stderr for people; not an error.
 void note(std::string_view text);
 
-void print_json(const Json& value);  // one line on stdout
-void print(std::string_view text);   // on stdout
+void print_json(const Json& value);              // one line on stdout
+void print(std::string_view text);               // on stdout
+void show(const std::string& text, bool again);  // likewise; again: on a cleared terminal
 
 // Options whose text is not just a number. The value keeps what it holds if the option is absent.
 CLI::Option* add_bytes(CLI::App* app, const std::string& names, std::uint64_t& value,
@@ -57,6 +59,10 @@ template <class T>
 CLI::Option* add_choice(CLI::App* app, const std::string& names, T& value,
                         const std::type_identity_t<Choices<T>>& choices, const std::string& help);
 CLI::Option* add_ring_name(CLI::App* app, std::string& name);
+// --watch [SECONDS], and what it does: `look` again and again until it fails, or an interrupt; once
+// if `watch_s` is 0.
+void add_watch(CLI::App* app, double& watch_s, const std::string& help);
+int repeat(double watch_s, const std::function<int()>& look);
 
 // Ends this process with its parent, if the parent started it with --parent PID (hidden).
 CLI::Option* add_parent(CLI::App* app, std::uint32_t& parent);

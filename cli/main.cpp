@@ -23,6 +23,8 @@ constexpr const char* footer =
     "  rollring consume r --until-closed &             the trainer's side\n"
     "  rollring produce r --input rollouts.jsonl       the rollout side, any number of them\n"
     "  rollring stat r --watch                         who is attached, how deep the lanes are\n"
+    "  rollring consume r --group-size auto            ... on whole GRPO groups, in batches\n"
+    "  rollring groups r                               which groups it waits for\n"
     "  rollring rm r\n"
     "Exit codes: 0 done, 1 failed, 2 wrong use, 130 or 143 stopped by Ctrl-C or SIGTERM.\n"
     "`rollring COMMAND --help` has the options of a command, their defaults, and examples.";
@@ -34,7 +36,7 @@ int run(int argc, char** argv) {
     app.set_version_flag("--version", ROLLRING_VERSION);
     const std::vector<Command> commands{add_create(app),  add_rm(app),     add_ls(app),
                                         add_stat(app),    add_doctor(app), add_produce(app),
-                                        add_consume(app), add_demo(app)};
+                                        add_consume(app), add_groups(app), add_demo(app)};
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

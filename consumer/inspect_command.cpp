@@ -1,7 +1,6 @@
 #include "inspect_command.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -123,8 +122,7 @@ struct StatOptions {
 int stat(const StatOptions& options) {
     std::optional<RingStat> before;
     std::int64_t before_ns = 0;
-    const bool watch = options.watch_s > 0;
-    for (;;) {
+    return repeat(options.watch_s, [&] {
         auto now = stat_ring(options.ring);
         if (!now) return fail(now.error());
         const std::int64_t now_ns = monotonic_ns();
@@ -133,15 +131,12 @@ int stat(const StatOptions& options) {
         if (options.json) {
             print_json(to_json(*now, earlier, seconds));
         } else {
-            const bool clear = watch && ::isatty(STDOUT_FILENO) != 0;
-            print((clear ? "\x1b[H\x1b[2J" : "") + table(*now, earlier, seconds));
+            show(table(*now, earlier, seconds), options.watch_s > 0);
         }
-        if (!watch) return exit_ok;
         before = std::move(*now);
         before_ns = now_ns;
-        pause_ms(static_cast<std::int64_t>(options.watch_s * 1e3));
-        if (interrupted()) return interrupt_exit();
-    }
+        return exit_ok;
+    });
 }
 
 int ls(bool json) {
@@ -213,19 +208,8 @@ Command add_stat(CLI::App& app) {
     CLI::App* sub = app.add_subcommand("stat", "Show the lanes of a ring");
     sub->footer(stat_footer);
     add_ring_name(sub, options->ring);
-    sub->add_option_function<std::string>(
-           "--watch",
-           [options](const std::string& text) {
-               const auto ms = parse_duration_ms(text.empty() ? "1s" : text);
-               if (!ms || *ms < 10) {
-                   throw CLI::ValidationError("--watch",
-                                              "'" + text + "' is no time, as in 1 or 500ms");
-               }
-               options->watch_s = static_cast<double>(*ms) * 1e-3;
-           },
-           "Look again every so many seconds (1 if none are given), with rates")
-        ->expected(0, 1)
-        ->type_name("[SECONDS]");
+    add_watch(sub, options->watch_s,
+              "Look again every so many seconds (1 if none are given), with rates");
     sub->add_flag("--json", options->json, "A JSON object on stdout; with --watch one a line");
     return {sub, [options] { return stat(*options); }};
 }

@@ -15,10 +15,6 @@ namespace {
 constexpr std::int64_t slice_ns = 50'000'000;  // between looks at everything but records
 constexpr std::size_t groups_shown = 8;
 
-std::string key_text(const GroupKey& key) {
-    return fmt::format("{:016x}{:016x}", key.high, key.low);
-}
-
 // One group of a batch. A reward that is absent is null.
 Json group_json(const Batch& batch, std::size_t group) {
     const BatchGroupInfo& info = batch.groups()[group];
@@ -248,23 +244,9 @@ void TrainRun::report(Reason reason) const {
     const StashAccount account = stash_->account();
     const StashCopies copies = stash_->copies();
     Json json = run_json(*options_, reason, stash_->consumer().stats(), clock_.seconds(), digest_);
-    Json dropped = Json::object();
-    for (std::size_t i = 0; i < account.dropped.size(); i++) {
-        dropped[std::string(name(static_cast<DropReason>(i)))] = account.dropped[i].records;
-    }
-    json["batches"] = account.batches;
+    add_account(json, account);
     json["batches_short"] = copies.batches_short;
-    json["groups"] = account.groups_shipped;
-    json["groups_partial"] = account.groups_partial;
-    json["groups_dropped"] = account.groups_dropped;
     json["open_groups"] = stash_->open_groups();
-    json["size_conflicts"] = account.size_conflicts;
-    json["records_shipped"] = account.shipped.records;
-    json["tokens_shipped"] = account.shipped.tokens;
-    json["records_dropped"] = account.dropped_total().records;
-    json["records_held"] = account.held.records;
-    json["dropped"] = std::move(dropped);
-    json["conserved"] = account.conserved();
     json["copied_bytes"] = copies.copied_bytes;
     json["evacuated_records"] = copies.evacuated_records;
     json["last_step"] = stash_->consumer().last_acked_step();
@@ -299,6 +281,30 @@ int TrainRun::go() {
 
 }  // namespace
 
+std::string key_text(const GroupKey& key) {
+    return fmt::format("{:016x}{:016x}", key.high, key.low);
+}
+
+void add_account(Json& json, const StashAccount& account) {
+    Json dropped = Json::object();
+    for (std::size_t i = 0; i < account.dropped.size(); i++) {
+        dropped[std::string(name(static_cast<DropReason>(i)))] = account.dropped[i].records;
+    }
+    json["batches"] = account.batches;
+    json["groups"] = account.groups_shipped;
+    json["groups_partial"] = account.groups_partial;
+    json["groups_dropped"] = account.groups_dropped;
+    json["size_conflicts"] = account.size_conflicts;
+    json["records_accepted"] = account.accepted.records;
+    json["records_shipped"] = account.shipped.records;
+    json["tokens_shipped"] = account.shipped.tokens;
+    json["records_dropped"] = account.dropped_total().records;
+    json["records_held"] = account.held.records;
+    json["records_leased"] = account.leased.records;
+    json["dropped"] = std::move(dropped);
+    json["conserved"] = account.conserved();
+}
+
 std::string groups_table(const Json& groups) {
     std::string text =
         fmt::format("  {:<28}  {:>7}  {:>8}  {}\n", "group", "members", "reward", "advantages");
@@ -312,16 +318,16 @@ std::string groups_table(const Json& groups) {
                 known++;
             }
             if (i < groups_shown) {
-                advantages += fmt::format("{:+.2f} ", group["advantages"][i].get<double>());
+                advantages += fmt::format("  {:+.2f}", group["advantages"][i].get<double>());
             } else if (i == groups_shown) {
-                advantages += "...";
+                advantages += "  ...";
             }
         }
         const std::string mean =
             known == 0 ? "-" : fmt::format("{:.3f}", sum / static_cast<double>(known));
         const std::string id = printable(group["instance_id"].get<std::string>());
         text += fmt::format(
-            "  {:<28.28}  {:>7}  {:>8}  {}\n", id,
+            "  {:<28.28}  {:>7}  {:>8}{}\n", id,
             fmt::format("{}/{}", group["rewards"].size(), group["size"].get<std::uint64_t>()), mean,
             advantages);
     }

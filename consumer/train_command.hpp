@@ -24,6 +24,10 @@ struct TrainOptions {
 CLI::Option* add_train_options(CLI::App* app, TrainOptions& options);
 int train(const ConsumeOptions& options);
 
+// Shared with `rollring groups`.
+std::string key_text(const GroupKey& key);
+void add_account(Json& json, const StashAccount& account);
+
 // Of the report's "last_groups": for people.
 std::string groups_table(const Json& groups);
 
