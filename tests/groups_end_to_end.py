@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""Groups from end to end: interleaved rollouts in, whole groups out, whoever is killed meanwhile.
+
+usage: groups_end_to_end.py PATH_OF_ROLLRING
+"""
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from program import (ROLLOUTS, Ring, digest, finish, main, report, run, start, test, wait_until)
+
+NOTHING_WRONG = ("lost", "duplicates", "torn", "redelivered", "producers_lost", "groups_partial",
+                 "groups_dropped", "open_groups", "copied_bytes", "evacuated_records",
+                 "records_dropped", "records_held", "size_conflicts")
+
+
+def rewards_of(path):
+    """{instance_id: {repetition_id: reward}} of a file of rollouts."""
+    found = {}
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        found.setdefault(record["instance_id"], {})[record["repetition_id"]] = record["reward"]
+    return found
+
+
+def batches_of(path):
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def groups_of(path):
+    return [group for batch in batches_of(path) for group in batch["groups"]]
+
+
+def grpo(rewards):
+    mean = math.fsum(rewards) / len(rewards)
+    deviation = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / len(rewards))
+    return [0.0 if len(set(rewards)) == 1 else (r - mean) / deviation for r in rewards]
+
+
+def member(prompt, repetition, **more):
+    return json.dumps({"instance_id": prompt, "repetition_id": repetition, "group_size": 4,
+                       "reward": repetition % 2, "tokens": [1, 2, 3], **more}) + "\n"
+
+
+def open_sender(ring, *arguments):
+    return start("produce", ring, "--input", "-", *arguments, stdin=subprocess.PIPE)
+
+
+def tell(sender, *lines):
+    sender.stdin.write("".join(lines))
+    sender.stdin.flush()
+
+
+def delivered(ring):
+    return sum(lane["delivered_records"] for lane in report("stat", ring)["lanes"])
+
+
+@test
+def interleaved_rollouts_become_whole_groups(folder, rollouts):
+    output = folder / "groups.jsonl"
+    with Ring() as ring:
+        trainer = start("consume", ring, "--group-size", "auto", "--until-closed", "--producers", 4,
+                        "--batch-groups", 16, "--output", output, "--json")
+        senders = [start("produce", ring, "--input", rollouts, "--shuffle", 11, "--shard", f"{i}/4",
+                         "--json") for i in range(4)]
+        sent = [json.loads(finish(sender)[0]) for sender in senders]
+        got = json.loads(finish(trainer)[0])
+    wanted = rewards_of(rollouts)
+    if rollouts in ROLLOUTS:
+        assert (len(wanted), got["records"], got["tokens"]) == (1319, 5276, 848754), got
+    assert all(got[key] == 0 for key in NOTHING_WRONG), got
+    assert got["conserved"] and got["reason"] == "closed", got
+    assert got["groups"] == len(wanted) and got["records_shipped"] == got["records"], got
+    assert got["records"] == sum(one["records"] for one in sent), got
+    assert digest(got["digest"]) == sum(digest(one["digest"]) for one in sent) % 2**64, got
+    batches = batches_of(output)
+    assert [batch["step"] for batch in batches] == list(range(got["batches"])), got
+    assert all(len(batch["groups"]) == 16 for batch in batches[:-1]), got
+    groups = groups_of(output)
+    assert sorted(group["instance_id"] for group in groups) == sorted(wanted)
+    assert len({group["key"] for group in groups}) == len(groups)
+    for group in groups:
+        members = wanted[group["instance_id"]]
+        assert group["size"] == 4 and group["repetition_ids"] == sorted(members), group
+        assert group["rewards"] == [members[i] for i in sorted(members)], group
+        expected = grpo(group["rewards"])
+        assert all(math.isclose(a, b, abs_tol=1e-12)
+                   for a, b in zip(group["advantages"], expected, strict=True)), (group, expected)
+
+
+@test
+def batches_by_sequences_and_tokens(folder, rollouts):
+    for option, most in (("--batch-sequences", 10), ("--batch-tokens", 100)):
+        output = folder / "batches.jsonl"
+        with Ring() as ring:
+            run("produce", ring, "--synthetic", "groups=40,group-size=4,tokens=5")
+            got = report("consume", ring, "--group-size", "auto", option, most, "--until-closed",
+                         "--advantages", "mean", "--output", output)
+        assert got["groups"] == 40 and got["conserved"], got
+        sizes = [len(batch["groups"]) for batch in batches_of(output)]
+        assert len(sizes) > 5 and len(set(sizes[:-1])) == 1, sizes
+
+
+@test
+def a_producer_killed_in_a_group_does_not_stop_the_run(folder, rollouts):
+    output = folder / "partial.jsonl"
+    with Ring() as ring:
+        trainer = start("consume", ring, "--group-size", "auto", "--until-closed", "--producers", 2,
+                        "--deadline", "1s", "--batch-groups", 4, "--output", output, "--json")
+        victim = open_sender(ring, "--name", "victim")
+        tell(victim, member("half", 0), member("half", 1), member("lone", 0))
+        wait_until(lambda: delivered(ring) == 3, "the victim's records")
+        victim.kill()
+        victim.communicate()
+        run("produce", ring, "--synthetic", "groups=30,group-size=4,tokens=9")
+        got = json.loads(finish(trainer)[0])
+    assert (got["groups"], got["groups_partial"], got["groups_dropped"]) == (31, 1, 1), got
+    assert got["records_dropped"] == 1 and got["records_shipped"] == 122, got
+    assert got["producers_lost"] == 1 and got["conserved"] and got["open_groups"] == 0, got
+    (half,) = [group for group in groups_of(output) if group["instance_id"] == "half"]
+    assert half["repetition_ids"] == [0, 1] and half["advantages"] == [-1, 1], half
+
+
+@test
+def groups_that_wait_are_shown(folder, rollouts):
+    with Ring() as ring:
+        assert "no stash was ever opened" in run("groups", ring)[0]
+        assert not report("groups", ring)["used"]
+        trainer = start("consume", ring, "--group-size", "auto", "--idle-timeout", 0,
+                        "--no-progress", "200ms")
+        sender = open_sender(ring, "--name", "slow one")
+        tell(sender, member("waits\x1b[31m", 0), member("waits\x1b[31m", 2))
+        assert report("groups", ring, "--stuck", "1h")["groups"] == []
+
+        def stuck():
+            process = start("groups", ring, "--stuck", "300ms", "--json")
+            seen = json.loads(process.communicate()[0])
+            assert process.returncode == (1 if seen["matching"] else 0), seen
+            return seen if seen["matching"] else None
+        wait_until(stuck, "a group to be stuck")
+        seen = stuck()
+        assert seen["open"] and seen["open_groups"] == 1 and seen["account"]["conserved"], seen
+        (group,) = seen["groups"]
+        assert group["missing"] == [1, 3] and group["producers"] == ["slow one (lane 0)"], group
+        assert (group["live"], group["size"], group["state"]) == (2, 4, "open"), group
+        assert group["instance_id"] == "waits?[31m" and group["unchanged_s"] >= 0.3, group
+        assert "1, 3" in run("groups", ring, "--stuck", "300ms", code=1)[0]
+        trainer.send_signal(signal.SIGINT)
+        _, err = finish(trainer, 130)
+        assert "no_progress" in err and "repetitions 1, 3 are missing" in err, err
+        assert "slow one (lane 0)" in err and "\x1b" not in err, err
+        sender.communicate()
+        seen = report("groups", ring)
+        assert not seen["open"] and len(seen["groups"]) == 1, seen
+        got = report("consume", ring, "--group-size", "auto", "--until-closed", "--deadline", "1ms")
+        assert (got["groups_partial"], got["redelivered"], got["open_groups"]) == (1, 2, 0), got
+
+
+def stop_in_training(ring, output, number):
+    """A trainer that is stopped while it has a batch; `output` must stay empty."""
+    trainer = start("consume", ring, "--group-size", "auto", "--train-ms", 600000, "--json",
+                    "--output", output)
+    wait_until(lambda: any(group["state"] == "leased"
+                           for group in report("groups", ring)["groups"]), "a batch to be leased")
+    trainer.send_signal(number)
+    if number == signal.SIGINT:
+        got = json.loads(finish(trainer, 130)[0])
+        assert got["batches"] == 0 and got["reason"] == "interrupted" and got["conserved"], got
+    else:
+        trainer.communicate()
+    assert output.read_text(encoding="utf-8") == ""
+
+
+@test
+def a_batch_that_was_not_acknowledged_comes_again(folder, rollouts):
+    first, none, last = (folder / f"{name}.jsonl" for name in ("first", "none", "last"))
+    with Ring() as ring:
+        run("produce", ring, "--input", rollouts, "--shuffle", 5)
+        got = report("consume", ring, "--group-size", "auto", "--batches", 2, "--output", first)
+        assert got["reason"] == "batches" and got["batches"] == 2 and got["last_step"] == 1, got
+        stop_in_training(ring, none, signal.SIGINT)
+        stop_in_training(ring, none, signal.SIGKILL)
+        got = report("consume", ring, "--group-size", "auto", "--until-closed", "--output", last)
+    assert got["conserved"] and got["open_groups"] == 0 and got["records_dropped"] == 0, got
+    assert batches_of(last)[0]["step"] == 2, batches_of(last)[0]
+    seen = [group["instance_id"] for path in (first, last) for group in groups_of(path)]
+    assert sorted(seen) == sorted(rewards_of(rollouts)), (len(seen), got)
+
+
+@test
+def wrong_options_name_their_field(folder, rollouts):
+    for arguments, field in (
+            (("--batch-groups", 4), "--batch-groups"), (("--group-size", 0), "group_size"),
+            (("--group-size", "x"), "--group-size"),
+            (("--group-size", 4, "--batch-groups", 4, "--batch-tokens", 9), "batch_tokens"),
+            (("--group-size", 4, "--hold", 3), "--hold"),
+            (("--group-size", 4, "--order", "lifo"), "--order"),
+            (("--group-size", 4, "--deadline", 0), "deadline_ns"),
+            (("--group-size", 4, "--max-lag", -3), "max_lag"),
+            (("--group-size", 4, "--min-size", 0), "min_size")):
+        out, err = run("consume", "nowhere", *arguments, code=2)
+        assert field in out + err, (arguments, out, err)
+    with Ring("--group-rows", 8, "--spill-bytes", "1MiB") as ring:
+        _, err = run("consume", ring, "--group-size", 4, "--batch-groups", 9, code=2)
+        assert "batch_groups is 9" in err, err
+    run("create", "never", "--group-rows", 0, code=2)
+
+
+@test
+def the_demo_ships_whole_groups(folder, rollouts):
+    told = report("demo", "--input", rollouts, "--shuffle", 3)
+    assert told["ok"] and told["conserved"] and told["digest_equal"], told
+    assert told["groups"] == len(rewards_of(rollouts)) and told["groups_partial"] == 0, told
+    assert told["copied_bytes"] == 0 and told["records_shipped"] == told["sent"], told
+    text = run("demo", "--synthetic", "groups=20,group-size=4,tokens=30")[0]
+    assert "4/4" in text and "advantages" in text and "once and whole" in text, text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
