@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Installs rollring into an empty prefix, builds the README's two programs outside the tree with
+"""Installs rollring into an empty prefix, builds the README's three programs outside the tree with
 nothing but pkg-config, and runs them against each other. Also: the README shows exactly them."""
 
 import os
@@ -10,6 +10,7 @@ import tempfile
 
 os.environ.pop("LD_LIBRARY_PATH", None)  # Meson points it at the build tree
 source, build, rollring = (pathlib.Path(arg).resolve() for arg in sys.argv[1:4])
+PROGRAMS = ("producer", "consumer", "trainer")
 
 
 def run(*command, **options):
@@ -18,7 +19,7 @@ def run(*command, **options):
 
 def check_readme():
     readme = (source / "README.md").read_text()
-    for name in ("producer", "consumer"):
+    for name in PROGRAMS:
         code = (source / "examples" / f"{name}.cpp").read_text()
         if f"```cpp\n{code}```" not in readme:
             sys.exit(f"README.md does not show examples/{name}.cpp as it is")
@@ -37,7 +38,7 @@ def main():
             PKG_CONFIG_SYSROOT_DIR=str(scratch / "root"),
         )
         flags = run("pkg-config", "--cflags", "--libs", "rollring", env=environment).split()
-        for name in ("producer", "consumer"):
+        for name in PROGRAMS:
             run(
                 "g++", "-std=c++23", "-Wall", "-Wextra", "-Werror",
                 source / "examples" / f"{name}.cpp", "-o", scratch / name, *flags,
@@ -46,16 +47,17 @@ def main():
         subprocess.run([rollring, "rm", "--force", "quickstart"], capture_output=True, check=False)
         run(rollring, "create", "quickstart")
         try:
-            with subprocess.Popen([scratch / "producer"]) as producer:
-                output = run(scratch / "consumer")
-            if producer.returncode != 0:
-                sys.exit(f"producer: exit {producer.returncode}")
+            for reader, suffix in (("consumer", "last logprob -0.5"), ("trainer", "advantage 0")):
+                with subprocess.Popen([scratch / "producer"]) as producer:
+                    output = run(scratch / reader)
+                if producer.returncode != 0:
+                    sys.exit(f"producer: exit {producer.returncode}")
+                wanted = [f"gsm8k/train/17 #{i}: 5 tokens, {suffix}" for i in range(4)]
+                if output.splitlines() != wanted:
+                    sys.exit(f"{reader}: unexpected output:\n{output}")
         finally:
             run(rollring, "rm", "--force", "quickstart")
-    lines = output.splitlines()
-    if lines != [f"gsm8k/train/17 #{i}: 5 tokens, last logprob -0.5" for i in range(4)]:
-        sys.exit(f"unexpected output:\n{output}")
-    print("installed, built outside the tree, 4 records arrived")
+    print("installed, built outside the tree, 4 records arrived, and as a group")
 
 
 main()

@@ -1,0 +1,114 @@
+// Goal: a look at the stash from outside ends at once and takes no memory, whatever the board says.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../test_ring.hpp"
+#include "ring_map.hpp"
+#include "rollring/stash.hpp"
+#include "rollring/stash_stat.hpp"
+
+using namespace rollring;
+using rollring::test::patience;
+using rollring::test::TestRing;
+
+namespace {
+
+void send(Producer& producer, const std::string& prompt, std::uint32_t repetition) {
+    const std::vector<std::int32_t> tokens{1, 2, 3};
+    Draft draft(prompt);
+    draft.meta = {.repetition_id = repetition, .group_size = 4};
+    draft.set(Std::token_ids, tokens);
+    REQUIRE(producer.push(draft, patience()) == Push::ok);
+}
+
+StashStat look(const TestRing& ring) {
+    auto stat = stat_stash(ring.name());
+    REQUIRE_MESSAGE(stat.has_value(), (stat ? "" : stat.error().to_string()));
+    return std::move(*stat);
+}
+
+// The pages of the reader and the board, writable, as a broken trainer has them.
+struct Pages {
+    Segment segment;
+    Mapping reader;
+    Mapping board;
+
+    static Pages of(const TestRing& ring) {
+        auto segment = Segment::attach(ring.name(), Deadline::now());
+        REQUIRE(segment.has_value());
+        const Geometry& geometry = segment->geometry();
+        auto reader = segment->map(geometry.reader_offset(), page_bytes, true);
+        auto board = segment->map(geometry.board_offset(), 4 * sizeof(GroupRow), true);
+        REQUIRE(reader.has_value());
+        REQUIRE(board.has_value());
+        return {std::move(*segment), std::move(*reader), std::move(*board)};
+    }
+    [[nodiscard]] ReaderControl& control() const { return reader.at<ReaderControl>(0); }
+    [[nodiscard]] StashPage& account() const { return reader.at<StashPage>(sizeof(ReaderControl)); }
+    [[nodiscard]] GroupRow& row(std::uint32_t slot) const {
+        return board.at<GroupRow>(slot * sizeof(GroupRow));
+    }
+};
+
+}  // namespace
+
+TEST_CASE("stash stat: no stash was opened, and the look takes no memory") {
+    const TestRing ring;
+    auto map = RingMap::attach(ring.name(), Deadline::now());
+    REQUIRE(map.has_value());
+    const std::uint64_t before = map->segment().resident_bytes();
+    CHECK_FALSE(look(ring).used);
+    // Somebody claims that there were one, with more groups than rows.
+    const auto reader = map->segment().map(map->geometry().reader_offset(), page_bytes, true);
+    REQUIRE(reader.has_value());
+    reader->at<StashPage>(sizeof(ReaderControl)).sequence.store(2);
+    reader->at<ReaderControl>(0).open_groups.store(~std::uint64_t{0});
+    const StashStat stat = look(ring);
+    CHECK(stat.used);
+    CHECK_FALSE(stat.open);
+    CHECK(stat.groups.empty());
+    CHECK(map->segment().resident_bytes() == before);
+    CHECK(stat_stash("no-such-ring").error().code == Errc::not_found);
+}
+
+TEST_CASE("stash stat: shows what is open, and leaves out what never holds still") {
+    const TestRing ring;
+    auto producer = ring.producer({.name = "worker"});
+    for (int prompt = 0; prompt < 3; prompt++) send(producer, "p" + std::to_string(prompt), 1);
+    const std::string cut = std::string(38, 'x') + "\xe2\x82\xac";  // the row ends within the sign
+    send(producer, cut, 0);
+    auto opened = Stash::open(ring.name(), {.batch_groups = 1});
+    REQUIRE(opened.has_value());
+    Batch batch;
+    // Twice: what is read in the last turn of a call is shown by the next one.
+    for (int i = 0; i < 2; i++) {
+        REQUIRE((*opened)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    }
+    StashStat stat = look(ring);
+    CHECK(stat.open);
+    CHECK(stat.account_whole);
+    CHECK(stat.account.held.records == 4);
+    CHECK(stat.account.conserved());
+    REQUIRE(stat.groups.size() == 4);
+    CHECK(stat.groups[0].missing == std::vector<std::uint32_t>{0, 2, 3});
+    CHECK(stat.groups[0].producers == std::vector<std::string>{"worker (lane 0)"});
+    CHECK(stat.groups[3].instance_id == std::string(38, 'x'));
+
+    const Pages pages = Pages::of(ring);
+    pages.row(1).sequence.fetch_add(1);  // as if its writer had died there
+    pages.account().sequence.fetch_add(1);
+    pages.row(2).state.store(77);
+    pages.row(2).size.store(~0U);
+    pages.row(2).missing.store(~std::uint64_t{0});
+    pages.row(2).lanes.store(~std::uint64_t{0});
+    stat = look(ring);
+    CHECK_FALSE(stat.account_whole);
+    CHECK(stat.rows_unread == 1);
+    REQUIRE(stat.groups.size() == 3);
+    CHECK(stat.groups[1].state == "unknown");
+    CHECK(stat.groups[1].missing.size() == 64);
+    CHECK(stat.groups[1].producers.size() == 1);
+}
