@@ -27,7 +27,9 @@ constexpr const char* footer =
     "Creates a ring of its own, runs `rollring consume --group-size auto` and several\n"
     "`rollring produce --shard I/N` on it, and removes it whatever happens: the records of a group "
     "come from\n"
-    "all producers, the groups leave whole. Exit code 1 unless everything arrived once and whole.";
+    "all producers, the groups leave whole. Exit code 1 unless everything arrived once and whole; "
+    "what\n"
+    "the policy drops (failed members, duplicates) is counted, but its bytes are not compared.";
 
 struct DemoOptions {
     InputOptions input;
@@ -265,7 +267,15 @@ void Demo::print_table(const Json& json) const {
             text += "  the last batch:\n" + groups_table(json["last_groups"]);
         }
     }
-    text += json["ok"] == true            ? "Every record arrived, once and whole.\n"
+    if (json.contains("groups") && json["groups"] == 0 && json["open_groups"] != 0) {
+        text +=
+            "No group was complete: do the records say their group_size? If not, give "
+            "--group-size.\n";
+    }
+    const bool compared = !json["digest_equal"].is_null();
+    text += json["ok"] == true && !compared
+                ? "Every record arrived; what the ones hold that were dropped was not compared.\n"
+            : json["ok"] == true          ? "Every record arrived, once and whole.\n"
             : json["interrupted"] == true ? "Stopped before the end.\n"
                                           : "NOT all is well.\n";
     print(text);
