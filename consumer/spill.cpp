@@ -48,6 +48,8 @@ Result<void> Spill::recover(const RingMap& map, ReaderControl& control) {
 std::optional<RecordRef> Spill::move(const RecordRef& from, const Frame& frame,
                                      const std::byte* bytes, LaneFeed& source, LaneFeed& own,
                                      ReaderControl& control, Journal<NativePlatform> journal) {
+    // What a predecessor left there is read first: our reader follows our writer record by record.
+    if (own.read_position() != writer_.position()) return std::nullopt;
     if (writer_.reserve(from.bytes()) != Reserve::ok) return std::nullopt;
     std::byte* const to = data_.data() + writer_.offset();
     std::memcpy(to + line_bytes, bytes + line_bytes, from.bytes() - line_bytes);

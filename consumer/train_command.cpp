@@ -276,7 +276,11 @@ int TrainRun::go() {
     }
     const std::string waiting = waiting_text();
     return conclude(*options_, reason, stash_->consumer(),
-                    waiting.empty() ? "" : "; these groups wait:" + waiting + "\n");
+                    waiting.empty()
+                        ? ""
+                        : "; if lanes are full, the ring needs more --spill-bytes, or groups a "
+                          "shorter --deadline; these groups wait:" +
+                              waiting + "\n");
 }
 
 }  // namespace

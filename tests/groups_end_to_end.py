@@ -191,6 +191,26 @@ def a_batch_that_was_not_acknowledged_comes_again(folder, rollouts):
 
 
 @test
+def a_trainer_killed_with_a_full_spill_is_followed(folder, rollouts):
+    load = ("--synthetic", "groups=2000,group-size=4,tokens=100", "--shuffle", 1)
+    with Ring("--lane-bytes", "256KiB", "--spill-bytes", "16MiB") as ring:
+        senders = [start("produce", ring, *load, "--shard", f"{i}/4") for i in range(4)]
+        # Its batch is so large that it never comes: what it reads piles up.
+        trainer = start("consume", ring, "--group-size", "auto", "--batch-groups", 2000)
+        for least in (500, 1000):
+            wait_until(lambda: report("groups", ring)["evacuated_records"] > least, "a spill")
+            trainer.kill()
+            trainer.communicate()
+            trainer = start("consume", ring, "--group-size", "auto", "--batch-groups", 2000,
+                            "--until-closed", "--producers", 0, "--json")
+        for sender in senders:
+            finish(sender)
+        got = json.loads(finish(trainer)[0])
+    assert got["groups"] == 2000 and got["groups_partial"] == 0 and got["conserved"], got
+    assert got["open_groups"] == 0 and got["records_dropped"] == 0, got
+
+
+@test
 def wrong_options_name_their_field(folder, rollouts):
     for arguments, field in (
             (("--batch-groups", 4), "--batch-groups"), (("--group-size", 0), "group_size"),
