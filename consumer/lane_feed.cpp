@@ -217,6 +217,12 @@ bool LaneFeed::undelivered(std::uint64_t position, RecordRef& ref, Frame& frame)
            !reader_.is_released(position);
 }
 
+void LaneFeed::pass_skips() {
+    Frame frame;
+    const LanePoll got = reader_.poll(frame);
+    ROLLRING_ASSERT(got == LanePoll::empty, "no record was left in the spill");
+}
+
 void LaneFeed::pass_evacuated(std::uint64_t position) {
     Frame frame;
     const LanePoll got = reader_.poll(frame);

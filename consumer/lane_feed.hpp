@@ -69,6 +69,8 @@ class LaneFeed {
     }
     // The spill: passes over the record that has just been put there.
     void pass_evacuated(std::uint64_t position);
+    // The spill: where no record is left to deliver.
+    void pass_skips();
     [[nodiscard]] bool is_spill() const { return is_spill_; }
     [[nodiscard]] std::uint64_t capacity_bytes() const { return lane_bytes_; }
 

@@ -50,7 +50,10 @@ std::optional<RecordRef> Spill::move(const RecordRef& from, const Frame& frame,
                                      ReaderControl& control, Journal<NativePlatform> journal) {
     // What a predecessor left there is read first: our reader follows our writer record by record.
     if (own.read_position() != writer_.position()) return std::nullopt;
-    if (writer_.reserve(from.bytes()) != Reserve::ok) return std::nullopt;
+    if (writer_.reserve(from.bytes()) != Reserve::ok) {
+        own.pass_skips();  // one may have been published to wait at the start
+        return std::nullopt;
+    }
     std::byte* const to = data_.data() + writer_.offset();
     std::memcpy(to + line_bytes, bytes + line_bytes, from.bytes() - line_bytes);
     FAULT_POINT("evacuate.after_copy");

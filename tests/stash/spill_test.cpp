@@ -139,6 +139,31 @@ TEST_CASE("straggler: many at once, so that the spill is compacted") {
     CHECK(seen.size() == 60 * 24 + 1);
 }
 
+TEST_CASE("straggler: a spill that was full takes more once it has room") {
+    RingOptions options = small_lanes;
+    options.spill_bytes = 8 * kib;  // six records and a skip
+    const TestRing ring(options);
+    auto producer = ring.producer();
+    const auto stash = open_stash(ring, freshest_pair);
+    std::multiset<std::string> seen;
+    std::uint64_t evacuated = 0;
+    for (int round = 0; round < 6; round++) {
+        const std::string late = "late" + std::to_string(round);
+        for (int i = 0; i < 10; i++) send(producer, late + std::to_string(i), 0);
+        pass_pairs(producer, *stash, late + "p", 16, seen);
+        CHECK(stash->copies().evacuated_records > evacuated);
+        evacuated = stash->copies().evacuated_records;
+        for (int i = 0; i < 10; i++) {
+            send(producer, late + std::to_string(i), 1);
+            Batch batch;
+            REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+            check_pairs(batch, seen);
+            REQUIRE(batch.ack(round).has_value());
+        }
+    }
+    CHECK(seen.size() == 6 * 26);
+}
+
 TEST_CASE("straggler: its evacuated record survives the trainer, once") {
     const TestRing ring(small_lanes);
     auto producer = ring.producer();
