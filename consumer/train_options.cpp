@@ -106,10 +106,10 @@ void add_selection(const Adder& add, StashOptions& stash) {
 
 void add_admission(const Adder& add, StashOptions& stash) {
     add.count("--max-open-groups", stash.max_open_groups,
-              "Told to producers; 0: --group-rows of the ring")
+              "Producers wait beyond; 0: --group-rows of the ring")
         ->capture_default_str();
     add.needs(add_bytes(add.sub, "--max-open-bytes", stash.max_open_bytes,
-                        "Told to producers; 0: no limit but the lanes"))
+                        "Producers wait beyond; 0: no limit but the lanes"))
         ->default_str("0");
 }
 
