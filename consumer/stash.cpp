@@ -12,6 +12,7 @@ namespace rollring {
 namespace {
 
 constexpr int records_per_turn = 64;  // between looks at the clock
+constexpr int turns_late_max = 64;    // after the deadline, if records keep coming
 constexpr int records_at_once = 16;   // whose cache misses overlap
 constexpr std::int64_t tick_every_ns = 10'000'000;
 
@@ -196,18 +197,20 @@ void Stash::Impl::wake_openers() {
     for (const std::uint32_t lane : ring().active) ring_bell(ring().map.lane_bell(lane));
 }
 
-// Reads for a while, and no more than makes a batch possible.
+// Reads for a while, and no more than makes a batch possible. Poll::empty if nothing came.
 Poll Stash::Impl::turn(std::int64_t now_ns) {
     polled = true;
     std::array<Waiting, records_at_once> waits;
     Poll got = Poll::record;
     int left = records_per_turn;
+    bool came_any = false;
     do {
         std::size_t count = 0;
         while (count < waits.size() && (got = consumer.poll(record)) == Poll::record) {
             waits[count++] = waiting();
             groups.prefetch_index(record.view.group_key());
         }
+        came_any |= count != 0;
         const auto came = std::span(waits).first(count);
         for (const Waiting& one : came) groups.prefetch_group(one.arrival.key);
         for (const Waiting& one : came) admit(one, now_ns);
@@ -218,13 +221,14 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
         inherited_groups = 0;
         settle_orphans(now_ns);
     }
-    return got;
+    return got == Poll::empty && came_any ? Poll::record : got;
 }
 
 NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
     batch.nack();
     Impl& impl = *impl_;
     bool blocked = false;
+    int turns_late = 0;
     for (;;) {
         const std::int64_t now = monotonic_ns();
         impl.tick(now);
@@ -244,10 +248,14 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         const Poll got = impl.turn(now);
         if (got == Poll::closed) return NextBatch::closed;
         blocked = got == Poll::empty;
+        const bool late = monotonic_ns() >= deadline.at_ns;
+        if (!blocked && late && ++turns_late == turns_late_max) return NextBatch::timed_out;
         if (!blocked) continue;
-        if (monotonic_ns() >= deadline.at_ns) return NextBatch::timed_out;
+        if (late) return NextBatch::timed_out;
         const std::int64_t until = std::min(deadline.at_ns, now + tick_every_ns * 5);
-        if (impl.consumer.wait(impl.record, Deadline{until}) == Poll::record) {
+        const Poll woken = impl.consumer.wait(impl.record, Deadline{until});
+        if (woken == Poll::closed) return NextBatch::closed;
+        if (woken == Poll::record) {
             blocked = false;
             impl.admit(impl.waiting(), monotonic_ns());
             impl.ring().publish_groups();

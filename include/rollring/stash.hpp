@@ -26,7 +26,7 @@ namespace rollring {
 enum class [[nodiscard]] NextBatch {
     batch,
     timed_out,  // not enough was complete by the deadline
-    closed,     // this process is a forked child
+    closed,     // this process is a forked child, or the ring was removed
 };
 
 // One record of a batch: a sequence to train on.
@@ -127,7 +127,8 @@ class Stash {
     Stash& operator=(const Stash&) = delete;
     ~Stash();
 
-    // Reads records and leases a batch as soon as enough groups are complete.
+    // Reads records and leases a batch as soon as enough groups are complete. After the deadline it
+    // still takes what lies there, up to 4,096 records.
     NextBatch next_batch(Batch& batch, Deadline deadline);
     // Whatever is complete, be it less than a batch; for the end of a run. Does not wait.
     NextBatch rest(Batch& batch);

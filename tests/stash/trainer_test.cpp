@@ -1,7 +1,9 @@
 // Goal: the trainer's loop over a real ring: whole groups in place, ack and nack, restart.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "../test_ring.hpp"
@@ -106,4 +108,34 @@ TEST_CASE("trainer: resume with a complete batch pending") {
             REQUIRE((*opened)->next_batch(leased_when_we_die, patience()) == NextBatch::batch);
         }
     }
+}
+
+TEST_CASE("trainer: what is complete when the deadline has passed is not late") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    auto opened = Stash::open(ring.name(), {.group_size = 2, .batch_groups = 1});
+    REQUIRE(opened.has_value());
+    Batch batch;
+    for (int prompt = 0; prompt < 100; prompt++) {
+        for (std::uint32_t repetition = 0; repetition < 2; repetition++) {
+            send(producer, "p" + std::to_string(prompt), repetition, 0);
+        }
+        REQUIRE((*opened)->next_batch(batch, Deadline::now()) == NextBatch::batch);
+        REQUIRE(batch.ack(prompt).has_value());
+    }
+}
+
+TEST_CASE("trainer: a deadline is kept while records that make no batch keep coming") {
+    const TestRing ring;
+    auto opened = Stash::open(ring.name(), {.group_size = 2, .batch_groups = 1});
+    REQUIRE(opened.has_value());
+    std::atomic<bool> enough{false};
+    std::thread rollouts([&] {
+        auto producer = ring.producer();
+        while (!enough) send(producer, "the same", 0, 0);  // one member, the rest are duplicates
+    });
+    Batch batch;
+    CHECK((*opened)->next_batch(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
+    enough = true;
+    rollouts.join();
 }
