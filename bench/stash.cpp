@@ -229,6 +229,7 @@ double machine_ns(std::uint64_t open_groups, double seconds) {
             stash.prefetch_index(arrivals[k].key);
         }
         for (const auto& arrival : arrivals) stash.prefetch_group(arrival.key);
+        for (const auto& arrival : arrivals) stash.prefetch_member(arrival.key);
         for (const auto& arrival : arrivals) {
             stash.admit(arrival, time_ns, -1);
             stash.touched().clear();

@@ -213,6 +213,7 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
         came_any |= count != 0;
         const auto came = std::span(waits).first(count);
         for (const Waiting& one : came) groups.prefetch_group(one.arrival.key);
+        for (const Waiting& one : came) groups.prefetch_member(one.arrival.key);
         for (const Waiting& one : came) admit(one, now_ns);
         ring().publish_groups();
         left -= records_at_once;

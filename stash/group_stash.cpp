@@ -58,6 +58,15 @@ void GroupStash::prefetch_group(const GroupKey& key) const {
     for (std::size_t at = 0; at < sizeof(Group); at += 64) __builtin_prefetch(lines + at, 1);
 }
 
+// Where the next member will be written.
+void GroupStash::prefetch_member(const GroupKey& key) const {
+    const Slot slot = index_.find(key);
+    if (slot == SlotIndex::none) return;
+    const Group& group = groups_[slot];
+    const auto* lines = reinterpret_cast<const char*>(group.members.data() + group.members.size());
+    for (std::size_t at = 0; at < sizeof(Member); at += 64) __builtin_prefetch(lines + at, 1);
+}
+
 // Puts the record where it belongs. False if it was dropped and nothing changed.
 bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns,
                        std::int64_t version) {

@@ -89,9 +89,10 @@ class GroupStash {
     void admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
 
     // For whoever has several records at hand: first fetches the index for each, then the groups,
-    // and then admits them, so that their cache misses overlap.
+    // then their members, and then admits them, so that their cache misses overlap.
     void prefetch_index(const GroupKey& key) const { index_.prefetch(key); }
     void prefetch_group(const GroupKey& key) const;
+    void prefetch_member(const GroupKey& key) const;
 
     // A producer is gone and its lane drained: what it has begun will not be finished.
     void producer_gone(std::uint32_t lane, std::uint32_t epoch, std::int64_t now_ns);
