@@ -71,7 +71,14 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
     batch.stash_ = &stash;
     batch.id_ = plan.id;
     batch.refs_ = plan.settled_marks;
-    batch.sequences_.reserve(plan.segments.size());
+    const std::size_t count = plan.segments.size();
+    batch.sequences_.reserve(count);
+    batch.rewards_.reserve(count);
+    batch.advantages_.reserve(count);
+    batch.repetition_ids_.reserve(count);
+    batch.versions_.reserve(count);
+    batch.cu_seqlens_.reserve(count + 1);
+    batch.refs_.reserve(count + plan.settled_marks.size());
     batch.cu_seqlens_.push_back(0);
     batch.group_offsets_.push_back(0);
     std::vector<double> rewards;

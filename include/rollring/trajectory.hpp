@@ -187,9 +187,10 @@ class TrajectoryView {
     // Points this view at `payload` (64-byte aligned; may be shared memory: each word of header and
     // directory is read once), after checking all of it, the checksum too if the record has one.
     // Returns what is wrong; empty if nothing is.
-    // `checksum`: false where it has been verified before.
+    // A second look at the same record leaves out what hashes its content: checksum and group key.
+    enum class Look { first, again };
     std::string_view parse(std::span<const std::byte> payload, const Schema& schema,
-                           bool checksum = true);
+                           Look look = Look::first);
 
     [[nodiscard]] const Meta& meta() const { return meta_; }
     [[nodiscard]] GroupKey group_key() const { return key_; }

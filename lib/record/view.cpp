@@ -81,7 +81,7 @@ Meta meta_of(const RecordHeader& header) {
 }  // namespace
 
 std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const Schema& schema,
-                                       bool checksum) {
+                                       Look look) {
     columns_.clear();
     if (payload.size() < sizeof(RecordHeader)) return "record: shorter than its header";
     const auto header = load_once<RecordHeader>(payload.data());
@@ -118,11 +118,11 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
         return "record: n_tokens without token_ids";
     }
     key_ = {header.key_low, header.key_high};
-    if (key_ != GroupKey::of(instance_id(), meta_.visit)) {
+    if (look == Look::first && key_ != GroupKey::of(instance_id(), meta_.visit)) {
         return "record: its group key is not that of its instance_id and visit";
     }
     run_id_ = header.run_id;
-    if (checksum && header.checksum_kind == static_cast<std::uint8_t>(Checksum::xxh3) &&
+    if (look == Look::first && header.checksum_kind == static_cast<std::uint8_t>(Checksum::xxh3) &&
         header.checksum != XXH3_64bits(payload.data() + sizeof(RecordHeader),
                                        payload.size() - sizeof(RecordHeader))) {
         return "record: checksum mismatch";
