@@ -6,7 +6,7 @@ namespace rollring {
 namespace {
 
 // Whether the producer of this lane sleeps, or is about to.
-bool waits(const RingMap& map, std::uint32_t lane) {
+bool producer_waits(const RingMap& map, std::uint32_t lane) {
     return map.lane_bell(lane).waiting.load() != 0;
 }
 
@@ -55,7 +55,8 @@ bool Stash::Impl::relieve(bool blocked) {
         if (feed.is_spill()) continue;
         const std::uint64_t capacity = feed.capacity_bytes();
         const bool straggler = feed.delivered_since_oldest() >= capacity / 4;
-        const bool full = blocked && feed.pinned_bytes() > capacity / 2 && waits(ring().map, lane);
+        const bool full =
+            blocked && feed.pinned_bytes() > capacity / 2 && producer_waits(ring().map, lane);
         if (straggler || full) moved |= evacuate_from(feed);
     }
     return moved | compact(*ring().feeds[ring().map.geometry().spill_lane()]);
@@ -67,7 +68,8 @@ bool Stash::Impl::stuck() const {
     if (groups.ready_groups() == 0 || groups.leased_batches() != 0) return false;
     for (const std::uint32_t lane : ring().active) {
         const LaneFeed& feed = *ring().feeds[lane];
-        if (feed.pinned_bytes() > feed.capacity_bytes() / 2 && waits(ring().map, lane)) return true;
+        if (feed.pinned_bytes() > feed.capacity_bytes() / 2 && producer_waits(ring().map, lane))
+            return true;
     }
     return ring().map.consumer_bell().openers.load() != 0 &&
            groups.ready_groups() == groups.open_groups();

@@ -13,12 +13,10 @@ namespace {
 
 constexpr int records_per_turn = 64;  // between looks at the clock
 constexpr int turns_late_max = 64;    // after the deadline, if records keep coming
-constexpr int records_at_once = 16;   // whose cache misses overlap
 constexpr std::int64_t tick_every_ns = 10'000'000;
 
-Arrival arrival_of(const Record& record) {
+void take_arrival(const Record& record, Arrival& arrival) {
     const Meta& meta = record.view.meta();
-    Arrival arrival;
     arrival.ref = record.ref;
     arrival.producer_lane = record.producer_lane;
     arrival.producer_epoch = record.producer_epoch;
@@ -33,7 +31,6 @@ Arrival arrival_of(const Record& record) {
     arrival.policy_version_min = meta.policy_version_min;
     arrival.reward = meta.reward;
     arrival.source_id = meta.source_id.value_or(0);
-    return arrival;
 }
 
 }  // namespace
@@ -87,8 +84,10 @@ Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOpt
     return std::unique_ptr<Stash>(new Stash(std::move(impl)));
 }
 
-Stash::Impl::Waiting Stash::Impl::waiting() const {
-    return {arrival_of(record), record.view.instance_id(), record.redelivered};
+void Stash::Impl::note(Waiting& waits) const {
+    take_arrival(record, waits.arrival);
+    waits.instance_id = record.view.instance_id();
+    waits.redelivered = record.redelivered;
 }
 
 void Stash::Impl::admit(const Waiting& waits, std::int64_t now_ns) {
@@ -200,18 +199,17 @@ void Stash::Impl::wake_openers() {
 // Reads for a while, and no more than makes a batch possible. Poll::empty if nothing came.
 Poll Stash::Impl::turn(std::int64_t now_ns) {
     polled = true;
-    std::array<Waiting, records_at_once> waits;
     Poll got = Poll::record;
     int left = records_per_turn;
     bool came_any = false;
     do {
         std::size_t count = 0;
-        while (count < waits.size() && (got = consumer.poll(record)) == Poll::record) {
-            waits[count++] = waiting();
+        while (count < at_hand.size() && (got = consumer.poll(record)) == Poll::record) {
+            note(at_hand[count++]);
             groups.prefetch_index(record.view.group_key());
         }
         came_any |= count != 0;
-        const auto came = std::span(waits).first(count);
+        const auto came = std::span(at_hand).first(count);
         for (const Waiting& one : came) groups.prefetch_group(one.arrival.key);
         for (const Waiting& one : came) groups.prefetch_member(one.arrival.key);
         for (const Waiting& one : came) admit(one, now_ns);
@@ -258,7 +256,8 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         if (woken == Poll::closed) return NextBatch::closed;
         if (woken == Poll::record) {
             blocked = false;
-            impl.admit(impl.waiting(), monotonic_ns());
+            impl.note(impl.at_hand.front());
+            impl.admit(impl.at_hand.front(), monotonic_ns());
             impl.ring().publish_groups();
         }
     }

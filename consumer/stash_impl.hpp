@@ -2,6 +2,7 @@
 // What a Stash is made of: the machine (stash/) between a consumer and the trainer, what it shows
 // of itself in the ring, and where it puts stragglers.
 
+#include <array>
 #include <deque>
 #include <optional>
 #include <set>
@@ -15,6 +16,12 @@
 namespace rollring {
 
 struct Stash::Impl {
+    struct Waiting {
+        Arrival arrival;
+        std::string_view instance_id;  // in the record, which is held until it is admitted
+        bool redelivered = false;
+    };
+
     Consumer consumer;
     StashOptions options;
     GroupStash groups;
@@ -35,15 +42,13 @@ struct Stash::Impl {
     Impl(Consumer reader, const StashOptions& given);
     ~Impl();
 
+    static constexpr int records_at_once = 16;  // whose cache misses overlap
+    std::array<Waiting, records_at_once> at_hand;
+
     [[nodiscard]] Consumer::Impl& ring() const { return *consumer.impl_; }
     Result<void> start();
     Poll turn(std::int64_t now_ns);
-    struct Waiting {
-        Arrival arrival;
-        std::string_view instance_id;  // in the record, which is held until it is admitted
-        bool redelivered;
-    };
-    [[nodiscard]] Waiting waiting() const;
+    void note(Waiting& waits) const;  // of `record`
     void admit(const Waiting& record, std::int64_t now_ns);
     void settle_orphans(std::int64_t now_ns);
     void release_dropped();

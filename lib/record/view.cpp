@@ -56,26 +56,27 @@ std::string_view problem_of(const ColumnEntry& entry, const Schema& schema,
     return shape_problem(entry, schema, n_tokens);
 }
 
-Meta meta_of(const RecordHeader& header) {
-    Meta meta;
+// In place: a Meta made elsewhere and copied would stall on its own stores.
+void take_meta(const RecordHeader& header, Meta& meta) {
     meta.visit = header.visit;
     meta.repetition_id = header.repetition_id;
     meta.group_size = header.group_size;
     meta.segment_index = header.segment_index;
     meta.last_segment = (header.flags & flag_last_segment) != 0;
     meta.attempt = header.attempt;
+    meta.source_id.reset();
     if ((header.flags & flag_source_set) != 0) meta.source_id = header.source_id;
     meta.status = static_cast<Status>(header.status);  // NOLINT: checked in problem_of()
     meta.n_prompt = header.n_prompt;
     meta.policy_version_min = header.policy_version_min;
     meta.policy_version_max = header.policy_version_max;
+    meta.reward.reset();
     if ((header.flags & flag_reward_set) != 0) {
         meta.reward = std::bit_cast<double>(header.reward_bits);
     }
     meta.created_ns = header.created_ns;
     meta.finished_ns = header.finished_ns;
     meta.origin = header.origin;
-    return meta;
 }
 
 }  // namespace
@@ -110,7 +111,7 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
         view.shape = std::to_array(entry.shape);
         view.data = payload.subspan(entry.offset(), entry.bytes);
     }
-    meta_ = meta_of(header);
+    take_meta(header, meta_);
     if (promises_tokens(meta_.status) && (schema.required() & ~seen) != 0) {
         return "record: a required column is missing";
     }
