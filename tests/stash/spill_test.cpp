@@ -190,6 +190,36 @@ TEST_CASE("straggler: its evacuated record survives the trainer, once") {
     CHECK(seen.count("straggler") == 1);
 }
 
+TEST_CASE("straggler: a successor reads a long spill again before it puts more there") {
+    RingOptions options = small_lanes;
+    options.spill_bytes = 256 * kib;  // more than is read of one lane before the next has its turn
+    const TestRing ring(options);
+    auto producer = ring.producer();
+    std::multiset<std::string> seen;
+    {
+        const auto stash = open_stash(ring, freshest_pair);
+        for (int i = 0; i < 100; i++) {
+            send(producer, "straggler" + std::to_string(i), 0);
+            pass_pairs(producer, *stash, "p" + std::to_string(i) + "-", 1, seen);
+        }
+        REQUIRE(stash->copies().copied_bytes > 64 * kib);
+    }
+    for (int pair = 0; pair < 4; pair++) {
+        for (std::uint32_t i = 0; i < 2; i++) send(producer, "q" + std::to_string(pair), i);
+    }
+    const auto stash = open_stash(ring, freshest_pair);
+    pass_pairs(producer, *stash, "r", 60, seen);
+    for (int i = 0; i < 104; i++) {  // and what was ready before
+        if (i < 100) send(producer, "straggler" + std::to_string(i), 1);
+        Batch batch;
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        check_pairs(batch, seen);
+        REQUIRE(batch.ack(1).has_value());
+    }
+    CHECK(seen.size() == 100 + 4 + 60 + 100);
+    CHECK(stash->open_groups() == 0);
+}
+
 TEST_CASE("straggler: a plain consumer gets what was evacuated, too") {
     const TestRing ring(small_lanes);
     auto producer = ring.producer();
