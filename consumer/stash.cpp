@@ -250,6 +250,10 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         const bool late = monotonic_ns() >= deadline.at_ns;
         if (!blocked && late && ++turns_late == turns_late_max) return NextBatch::timed_out;
         if (!blocked) continue;
+        if (impl.relieve(true)) {  // at once: producers that wait for room cannot ring
+            blocked = false;
+            continue;
+        }
         if (late) return NextBatch::timed_out;
         const std::int64_t until = std::min(deadline.at_ns, now + tick_every_ns * 5);
         const Poll woken = impl.consumer.wait(impl.record, Deadline{until});
