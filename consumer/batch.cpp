@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -151,8 +152,19 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
         if (elsewhere.erase(identity_of(frame)) != 0) found.push_back(ref);
     }
     if (found.empty()) return std::uint64_t{0};
+    // Their groups are over, as after ack().
+    const std::int64_t now = monotonic_ns();
+    std::vector<GroupKey> keys;
+    for (const RecordRef& one : found) {
+        TrajectoryView view;
+        if (!consumer.view(one, view)) continue;
+        const GroupKey key = view.group_key();
+        if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+    }
+    if (ring().usable()) board->dig(keys, now);
     auto released = ring().release_all(found, step, false);
     if (!released) return std::unexpected(released.error());
+    for (const GroupKey& key : keys) groups.bury(key, now);
     publish_account();
     return found.size();
 }
@@ -213,13 +225,17 @@ Batch::~Batch() {
 Result<void> Batch::ack(std::int64_t step) {
     ROLLRING_ASSERT(leased(), "a batch is acknowledged once");
     Stash::Impl& impl = *stash_->impl_;
+    const std::int64_t now = monotonic_ns();
+    std::vector<GroupKey> keys;
+    keys.reserve(groups_.size());
+    for (const BatchGroupInfo& group : groups_) keys.push_back(group.key);
+    if (impl.ring().usable()) impl.board->dig(keys, now);
     auto released = impl.consumer.release_all(refs_, step);
     if (!released) return released;  // still leased: nothing was given back
     stash_ = nullptr;
     clear();
-    const std::int64_t now = monotonic_ns();
     impl.groups.ack(id_, now);
-    impl.show_touched(now);
+    impl.show_touched(now, true);
     impl.publish_account();
     return {};
 }

@@ -234,6 +234,7 @@ Result<void> Consumer::Impl::release_all(std::span<const RecordRef> records, std
     if (!usable()) return {};
     auto book = journal();
     if (records.size() > book.entries_max()) {
+        publish(control().journal_graves, std::uint64_t{0});
         return std::unexpected(
             Error{Errc::journal_full, 0,
                   fmt::format("{} records in one acknowledgement, the ring's journal holds {}: "
@@ -253,8 +254,10 @@ Result<void> Consumer::Impl::release_all(std::span<const RecordRef> records, std
     FAULT_POINT("ack.before_journal");
     book.release_all(entries, step, [&](const JournalEntry& entry) {
         FAULT_POINT("ack.while_marking");
+        commit_graves();
         feeds[entry.lane]->mark({entry.position, std::uint64_t{entry.lines} * line_bytes});
     });
+    publish(control().journal_graves, std::uint64_t{0});
     FAULT_POINT("ack.before_settle");
     for (std::uint32_t lane = 0; lane < released.size(); lane++) {
         if (released[lane].records == 0) continue;

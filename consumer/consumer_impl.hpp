@@ -58,6 +58,12 @@ struct Consumer::Impl {
 
     Result<void> start();
     Result<void> recover();
+    // Groups that end with the journal's entry are over once it is committed, and must be before it
+    // is settled: a successor could not tell any more.
+    void commit_graves() const {
+        const std::uint64_t graves = peek(control().journal_graves);
+        if (graves != 0) publish(control().graves, graves);
+    }
     // `delivered`: to us; a settled receipt names records that only a predecessor has seen.
     Result<void> release_all(std::span<const RecordRef> records, std::int64_t step, bool delivered);
     // Has the first lines of a record fetched, which view() will need.

@@ -33,9 +33,13 @@ Result<GroupBoard> GroupBoard::open(const RingMap& map, ReaderControl& control) 
     return GroupBoard(std::move(*memory), geometry, control);
 }
 
-void GroupBoard::show(std::uint32_t slot, const Group& group, std::int64_t now_ns) {
+void GroupBoard::show(std::uint32_t slot, const Group& group, std::int64_t now_ns, bool buried) {
     const bool over = group.state == GroupState::free;
-    if (over) bury(group.key, now_ns);
+    if (over && !buried) {
+        const std::uint64_t number = peek(control_->graves);
+        write_grave(number, group.key, now_ns);
+        publish(control_->graves, number + 1);
+    }
     if (slot >= row_count_) return;
     GroupRow& to = row(slot);
     const auto shown = static_cast<RowState>(peek(to.state));
@@ -87,13 +91,20 @@ void GroupBoard::name(std::uint32_t slot, std::string_view instance_id) {
     }
 }
 
-void GroupBoard::bury(const GroupKey& key, std::int64_t now_ns) {
-    const std::uint64_t number = peek(control_->graves);
+// Killed in between, we leave a grave without a number, which is none.
+void GroupBoard::write_grave(std::uint64_t number, const GroupKey& key, std::int64_t now_ns) {
     Grave& grave = graves_[number % grave_count_];
-    poke(grave.key_low, key.low);
-    poke(grave.key_high, key.high);
-    poke(grave.buried_ns, now_ns);
-    publish(control_->graves, number + 1);
+    poke(grave.number, std::uint64_t{0});
+    publish(grave.key_low, key.low);
+    publish(grave.key_high, key.high);
+    publish(grave.buried_ns, now_ns);
+    publish(grave.number, number + 1);
+}
+
+void GroupBoard::dig(std::span<const GroupKey> keys, std::int64_t now_ns) {
+    std::uint64_t number = peek(control_->graves);
+    for (const GroupKey& key : keys) write_grave(number++, key, now_ns);
+    publish(control_->journal_graves, number);
 }
 
 std::vector<KnownGrave> GroupBoard::graves() const {
@@ -101,6 +112,7 @@ std::vector<KnownGrave> GroupBoard::graves() const {
     std::vector<KnownGrave> found;
     for (std::uint64_t i = end - std::min(end, grave_count_); i < end; i++) {
         const Grave& grave = graves_[i % grave_count_];
+        if (peek(grave.number) != i + 1) continue;  // dug for a group that was not over yet
         found.push_back({{peek(grave.key_low), peek(grave.key_high)}, peek(grave.buried_ns)});
     }
     return found;

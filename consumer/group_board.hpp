@@ -4,6 +4,7 @@
 // next process that takes the seat. One writer: the consumer.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "group.hpp"
@@ -23,17 +24,20 @@ class GroupBoard {
     static Result<GroupBoard> open(const RingMap& map, ReaderControl& control);
 
     // Shows the group in its row; the name is told when the group opens.
-    void show(std::uint32_t slot, const Group& group, std::int64_t now_ns);
+    // `buried`: dug for it beforehand.
+    void show(std::uint32_t slot, const Group& group, std::int64_t now_ns, bool buried = false);
     void name(std::uint32_t slot, std::string_view instance_id);
     [[nodiscard]] bool has_name(std::uint32_t slot) const;
     [[nodiscard]] std::uint32_t rows() const { return row_count_; }
 
+    // Graves for groups that the next journal entry ends: they count from its commit on.
+    void dig(std::span<const GroupKey> keys, std::int64_t now_ns);
     // Oldest first.
     [[nodiscard]] std::vector<KnownGrave> graves() const;
 
   private:
     GroupBoard(Mapping memory, const Geometry& geometry, ReaderControl& control);
-    void bury(const GroupKey& key, std::int64_t now_ns);
+    void write_grave(std::uint64_t number, const GroupKey& key, std::int64_t now_ns);
     [[nodiscard]] GroupRow& row(std::uint32_t slot) const {
         return memory_.at<GroupRow>(slot * sizeof(GroupRow));
     }

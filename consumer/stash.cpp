@@ -160,8 +160,10 @@ void Stash::Impl::settle_orphans(std::int64_t now_ns) {
     orphans.clear();
 }
 
-void Stash::Impl::show_touched(std::int64_t now_ns) {
-    for (const std::uint32_t slot : groups.touched()) board->show(slot, groups.group(slot), now_ns);
+void Stash::Impl::show_touched(std::int64_t now_ns, bool buried) {
+    for (const std::uint32_t slot : groups.touched()) {
+        board->show(slot, groups.group(slot), now_ns, buried);
+    }
     groups.touched().clear();
 }
 

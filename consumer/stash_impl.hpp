@@ -55,7 +55,7 @@ struct Stash::Impl {
     void tick(std::int64_t now_ns);
     void hear_events(std::int64_t now_ns);
     void lease(Batch& batch, Stash& stash);
-    void show_touched(std::int64_t now_ns);
+    void show_touched(std::int64_t now_ns, bool buried = false);
     void publish_account();
     void publish_open_groups();
     void wake_openers();

@@ -67,12 +67,14 @@ Result<void> Consumer::Impl::recover() {
     }
     FAULT_POINT("recover.before_journal");
     journal().recover([&](const JournalEntry& entry) {
+        commit_graves();
         if (entry.lane >= feeds.size() || !feeds[entry.lane]) return;
         const Span span{entry.position, std::uint64_t{entry.lines} * line_bytes};
         if (!feeds[entry.lane]->covers(span)) return;
         FAULT_POINT("recover.while_marking");
         feeds[entry.lane]->mark(span);
     });
+    publish(control().journal_graves, std::uint64_t{0});
     FAULT_POINT("recover.after_journal");
     return {};
 }

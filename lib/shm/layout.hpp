@@ -164,7 +164,9 @@ struct ReaderControl {
     std::atomic<std::int64_t> journal_step;
     // Not 0: this entry moves a record into the spill, whose tail becomes so much.
     std::atomic<std::uint64_t> journal_spill_tail;
-    std::uint8_t reserved1[40];
+    // Not 0: this entry ends groups, and `graves` becomes so much.
+    std::atomic<std::uint64_t> journal_graves;
+    std::uint8_t reserved1[32];
     // Admission of new groups, asked by producers. max_open_groups 0: no stash, nothing to ask.
     std::atomic<std::uint64_t> max_open_groups;
     std::atomic<std::uint64_t> max_open_bytes;
@@ -310,7 +312,7 @@ struct Grave {
     std::atomic<std::uint64_t> key_low;
     std::atomic<std::uint64_t> key_high;
     std::atomic<std::int64_t> buried_ns;  // CLOCK_MONOTONIC
-    std::uint8_t reserved[8];
+    std::atomic<std::uint64_t> number;    // from 1: tells it from one dug for a later group
 };
 static_assert(sizeof(Grave) == 32);
 

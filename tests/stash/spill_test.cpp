@@ -352,6 +352,7 @@ TEST_CASE("receipt: finds its records in the spill, if they were nacked and move
     }
     const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
     CHECK(*stash->settle(receipt, 100) == 2);
+    send(producer, "old", 1);  // late: no ghost
     Batch batch;
     CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(stash->open_groups() == 0);
