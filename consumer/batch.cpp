@@ -230,6 +230,7 @@ Result<void> Batch::ack(std::int64_t step) {
     keys.reserve(groups_.size());
     for (const BatchGroupInfo& group : groups_) keys.push_back(group.key);
     if (impl.ring().usable()) impl.board->dig(keys, now);
+    FAULT_POINT("ack.after_dig");
     auto released = impl.consumer.release_all(refs_, step);
     if (!released) return released;  // still leased: nothing was given back
     stash_ = nullptr;
@@ -237,6 +238,7 @@ Result<void> Batch::ack(std::int64_t step) {
     impl.groups.ack(id_, now);
     impl.show_touched(now, true);
     impl.publish_account();
+    FAULT_POINT("ack.after_account");
     return {};
 }
 
@@ -244,9 +246,12 @@ void Batch::nack() {
     if (!leased()) return;
     Stash::Impl& impl = *std::exchange(stash_, nullptr)->impl_;
     clear();
+    FAULT_POINT("nack.before");
     impl.groups.nack(id_);
     impl.show_touched(monotonic_ns());
+    FAULT_POINT("nack.before_account");
     impl.publish_account();
+    FAULT_POINT("nack.after");
 }
 
 }  // namespace rollring

@@ -54,24 +54,31 @@ std::optional<RecordRef> Spill::move(const RecordRef& from, const Frame& frame,
         own.pass_skips();  // one may have been published to wait at the start
         return std::nullopt;
     }
+    [[maybe_unused]] const bool compacts = &source == &own;
     std::byte* const to = data_.data() + writer_.offset();
     std::memcpy(to + line_bytes, bytes + line_bytes, from.bytes() - line_bytes);
+    if (compacts) FAULT_POINT("compact.after_copy");
     FAULT_POINT("evacuate.after_copy");
     const RecordRef moved{writer_.position(), lane_, from.lines};
     Frame copy = frame;
     copy.bytes = from.bytes();
     writer_.commit(copy);
     publish(control.journal_spill_tail, writer_.position());
+    if (compacts) FAULT_POINT("compact.before_journal");
     FAULT_POINT("evacuate.before_journal");
     const JournalEntry entry{from.position, from.lane, from.lines};
     journal.release_all({&entry, 1}, -1, [&](const JournalEntry&) {
+        if (compacts) FAULT_POINT("compact.before_tail");
         FAULT_POINT("evacuate.before_tail");
         static_cast<void>(writer_.publish());
+        if (compacts) FAULT_POINT("compact.after_tail");
         FAULT_POINT("evacuate.after_tail");
         source.mark({from.position, from.bytes()});
+        if (compacts) FAULT_POINT("compact.after_mark");
         FAULT_POINT("evacuate.after_mark");
     });
     publish(control.journal_spill_tail, std::uint64_t{0});
+    if (compacts) FAULT_POINT("compact.before_settle");
     FAULT_POINT("evacuate.before_settle");
     own.pass_evacuated(moved.position);
     source.settle(0, from.bytes());

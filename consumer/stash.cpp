@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "fault_point.hpp"
 #include "stash_impl.hpp"
 
 namespace rollring {
@@ -111,6 +112,7 @@ void Stash::Impl::admit(const Waiting& waits, std::int64_t now_ns) {
 void Stash::Impl::release_dropped() {
     auto& dropped = groups.dropped();
     if (dropped.empty()) return;
+    FAULT_POINT("drop.before");
     if (dropped.size() == 1) {
         consumer.release(dropped.front().ref);
     } else {
@@ -124,6 +126,7 @@ void Stash::Impl::release_dropped() {
                 all.subspan(at, std::min<std::uint64_t>(most, all.size() - at)), -1));
         }
     }
+    FAULT_POINT("drop.after");
     dropped.clear();
 }
 
@@ -243,7 +246,9 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         impl.show_touched(now);
         impl.publish_account();
         if (cut) {
+            FAULT_POINT("cut.before_lease");
             impl.lease(batch, *this);
+            FAULT_POINT("cut.after_lease");
             return NextBatch::batch;
         }
         const Poll got = impl.turn(now);

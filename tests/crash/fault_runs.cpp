@@ -7,6 +7,7 @@
 #include <map>
 
 #include "arrivals.hpp"
+#include "group_load.hpp"
 #include "ledger.hpp"
 #include "ring_map.hpp"
 
@@ -14,14 +15,6 @@ namespace rollring::test {
 namespace {
 
 constexpr int exit_status = 86;  // of the action "exit"
-
-// How a victim ended: struck by its own fault, or not at all.
-bool was_struck(const Fault& fault, int status) {
-    if (status == 0) return false;
-    const int wanted = fault.action == "kill" ? 128 + SIGKILL : exit_status;
-    require(status == wanted, "the victim ended with status {}", status);
-    return true;
-}
 
 // Every lane of the ring takes a producer and delivers what it sends.
 void check_usable(const std::string& ring, std::uint32_t lanes) {
@@ -82,6 +75,13 @@ struct Cleared {
 
 }  // namespace
 
+bool was_struck(const Fault& fault, int status) {
+    if (status == 0) return false;
+    const int wanted = fault.action == "kill" ? 128 + SIGKILL : exit_status;
+    require(status == wanted, "the victim ended with status {}", status);
+    return true;
+}
+
 std::function<int()> fault_role(const std::vector<std::string>& arguments) {
     static const std::map<std::string, int (*)(const std::vector<std::string>&)> roles = {
         {"--create", create_role},
@@ -90,6 +90,9 @@ std::function<int()> fault_role(const std::vector<std::string>& arguments) {
         {"--producer", [](const auto& all) { return producer_role({all.begin() + 1, all.end()}); }},
         {"--sender", [](const auto& all) { return sender_role({all.begin() + 1, all.end()}); }},
         {"--consumer", [](const auto& all) { return consumer_role({all.begin() + 1, all.end()}); }},
+        {"--rollouts", [](const auto& all) { return rollouts_role({all.begin() + 1, all.end()}); }},
+        {"--trainer", [](const auto& all) { return trainer_role({all.begin() + 1, all.end()}); }},
+        {"--opener", opener_role},
     };
     if (arguments.empty() || !roles.contains(arguments[0])) return {};
     die_with_parent();

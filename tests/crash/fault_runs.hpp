@@ -22,6 +22,14 @@ bool create_run(const Fault& fault, Dice& dice);
 bool remove_run(const Fault& fault, Dice& dice);
 bool producer_run(const Fault& fault, Dice& dice);
 bool consumer_run(const Fault& fault, Dice& dice);
+bool stash_run(const Fault& fault, Dice& dice);
+bool admit_run(const Fault& fault, Dice& dice);
+
+// How a victim ended: struck by its own fault, or not at all.
+bool was_struck(const Fault& fault, int status);
+
+// --opener RING GROUPS: opens so many groups, one member each.
+int opener_role(const std::vector<std::string>& arguments);
 
 // What the processes do that these start; empty for the parent.
 std::function<int()> fault_role(const std::vector<std::string>& arguments);
