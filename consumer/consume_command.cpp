@@ -130,6 +130,7 @@ Reason Run::loop() {
                                              ? std::min(slice_ns, options_->idle_ms * 1'000'000)
                                              : slice_ns;
             got = consumer_.wait(record, Deadline::after_ns(wait_ns));
+            if (got == Poll::closed) return Reason::removed;
         }
         if (got == Poll::record) {
             take(record);

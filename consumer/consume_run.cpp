@@ -9,8 +9,8 @@
 namespace rollring::cli {
 namespace {
 
-constexpr const char* reason_names[] = {"records", "batches",     "closed",
-                                        "idle",    "interrupted", "failed"};
+constexpr const char* reason_names[] = {"records",     "batches", "closed", "idle",
+                                        "interrupted", "removed", "failed"};
 
 // What the idle time-out found missing, and who could still bring it.
 std::string missing(const ConsumeOptions& options, const Consumer& consumer) {
@@ -133,6 +133,12 @@ void print_report(const ConsumeOptions& options, const std::string& text) {
 int conclude(const ConsumeOptions& options, Reason reason, const Consumer& consumer,
              const std::string& more) {
     if (reason == Reason::interrupted) return interrupt_exit();
+    if (reason == Reason::removed) {
+        return fail(Errc::not_found,
+                    fmt::format("ring {} was removed under this consumer: create it again, and "
+                                "start both sides anew",
+                                options.ring));
+    }
     const bool wanted =
         options.records_max != 0 || options.until_closed || options.train.batches_max != 0;
     if (reason == Reason::idle && wanted) {

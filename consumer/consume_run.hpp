@@ -11,7 +11,7 @@
 
 namespace rollring::cli {
 
-enum class Reason { records, batches, closed, idle, interrupted, failed };
+enum class Reason { records, batches, closed, idle, interrupted, removed, failed };
 
 class RunClock {
   public:

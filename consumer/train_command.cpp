@@ -93,6 +93,7 @@ class TrainRun {
     std::int64_t step_;
     std::uint64_t digest_ = 0;
     std::int64_t told_ns_ = 0;
+    bool removed_ = false;
     bool given_back_ = false;  // the interrupt came while a batch was leased
 };
 
@@ -105,7 +106,7 @@ bool TrainRun::next(std::int64_t wait_ns) {
     tell_events(*stash_, progress_, options_->quiet);
     tell_no_progress();
     if (progress_.due()) draw(progress_, amount_of(stash_->consumer().stats()), *options_);
-    if (got == NextBatch::closed) problem_ = Error{Errc::system, 0, "the stash is closed"};
+    removed_ = got == NextBatch::closed;
     return got == NextBatch::batch;
 }
 
@@ -196,6 +197,7 @@ Reason TrainRun::loop() {
             if (!train()) return given_back_ ? Reason::interrupted : Reason::failed;
             continue;
         }
+        if (removed_) return Reason::removed;
         if (problem_) return Reason::failed;
         clock_.stop();
         if (!wait) return Reason::closed;
@@ -260,7 +262,8 @@ void TrainRun::report(Reason reason) const {
 int TrainRun::go() {
     const Reason reason = loop();
     clock_.stop();
-    const bool ends = reason != Reason::failed && reason != Reason::batches;
+    const bool ends =
+        reason != Reason::failed && reason != Reason::removed && reason != Reason::batches;
     if (ends && !given_back_) ship_rest();
     tell_events(*stash_, progress_, options_->quiet);
     progress_.clear();

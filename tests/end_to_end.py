@@ -183,6 +183,18 @@ def an_interrupt_ends_cleanly(folder, rollouts):
 
 
 @test
+def a_consumer_whose_ring_is_removed_ends(folder, rollouts):
+    for mode in ([], ["--group-size", 4]):
+        name = f"{PREFIX}removed{len(mode)}"
+        run("create", name)
+        trainer = start("consume", name, "--json", *mode)
+        wait_until(lambda: report("stat", name)["consumer_alive"], "the consumer to attach")
+        run("rm", name, "--force")
+        out, err = finish(trainer, 1)
+        assert json.loads(out)["reason"] == "removed" and "was removed under" in err, (out, err)
+
+
+@test
 def a_killed_producer_is_reported(folder, rollouts):
     with Ring() as ring:
         sender = start("produce", ring, "--synthetic", "groups=1000000,tokens=100", "--rate", 5000)

@@ -230,6 +230,8 @@ TEST_CASE("straggler: a plain consumer gets what was evacuated, too") {
         pass_pairs(producer, *stash, "p", 60, seen);
         REQUIRE(stash->copies().evacuated_records == 1);
     }
+    producer.close();
+    CHECK(diagnose_ring(ring.name()).has_records);  // so that `doctor --fix` leaves it
     auto consumer = ring.consumer();
     Record record;
     REQUIRE(consumer.wait(record, patience()) == Poll::record);
