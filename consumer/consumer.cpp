@@ -113,6 +113,11 @@ std::uint64_t Consumer::Impl::held_bytes() const {
 
 Poll Consumer::Impl::poll(Record& record) {
     if (!usable()) return Poll::closed;
+    if (!counts_groups && !asks_nobody) {
+        // A stash that was killed here has left its bound behind, and nobody counts any more.
+        publish(control().max_open_groups, std::uint64_t{0});
+        asks_nobody = true;
+    }
     const bool arrived = map.consumer_bell().arrivals.load() != arrivals_seen;
     const bool due = ++polls % polls_per_clock == 0 && monotonic_ns() - looked_ns > look_busy_ns;
     if (arrived || due) look_around();

@@ -27,6 +27,7 @@ struct Consumer::Impl {
     std::uint64_t generation = fork_generation();
     std::vector<std::optional<LaneFeed>> feeds;  // by lane, the spill last; stays for what is held
     std::optional<Spill> spill;                  // opened by a stash
+    bool asks_nobody = false;    // no stash: producers need not ask before they open a group
     bool counts_groups = false;  // a stash: publishes groups once it has counted them as open
     std::vector<bool> refused;   // lanes whose failure to open has been told
     std::vector<std::uint32_t> active;  // lanes to poll

@@ -19,6 +19,7 @@ GroupBoard::GroupBoard(Mapping memory, const Geometry& geometry, ReaderControl& 
           geometry.key_count()),
       graves_(&memory_.at<Grave>(geometry.graves_offset() - geometry.board_offset())),
       grave_count_(geometry.grave_count()),
+      key_count_(geometry.key_count()),
       control_(&control) {}
 
 Result<GroupBoard> GroupBoard::open(const RingMap& map, ReaderControl& control) {
@@ -33,33 +34,67 @@ Result<GroupBoard> GroupBoard::open(const RingMap& map, ReaderControl& control) 
     return GroupBoard(std::move(*memory), geometry, control);
 }
 
-void GroupBoard::show(std::uint32_t slot, const Group& group, std::int64_t now_ns, bool buried) {
-    const bool over = group.state == GroupState::free;
-    if (over && !buried) {
-        const std::uint64_t number = peek(control_->graves);
-        write_grave(number, group.key, now_ns);
-        publish(control_->graves, number + 1);
+void GroupBoard::dig_grave(const GroupKey& key, std::int64_t now_ns) {
+    const std::uint64_t number = peek(control_->graves);
+    write_grave(number, key, now_ns);
+    publish(control_->graves, number + 1);
+}
+
+void GroupBoard::close(std::uint32_t slot, std::int64_t now_ns, bool buried) {
+    Shown& shown = shown_[slot];
+    if (shown.in_table) {
+        keys_.erase(shown.key);
+        keys_held_--;
     }
+    shown.in_table = shown.open = false;
+    if (!buried) dig_grave(shown.key, now_ns);
     if (slot >= row_count_) return;
     GroupRow& to = row(slot);
-    const auto shown = static_cast<RowState>(peek(to.state));
-    if (over && shown == RowState::free) return;
     const std::uint32_t sequence = peek(to.sequence);
     publish(to.sequence, sequence + 1);
-    if (over) {
-        keys_.erase(group.key);
-        poke(to.state, static_cast<std::uint32_t>(RowState::free));
-        publish(to.sequence, sequence + 2);
+    poke(to.state, static_cast<std::uint32_t>(RowState::free));
+    publish(to.sequence, sequence + 2);
+}
+
+void GroupBoard::open(std::uint32_t slot, const Group& group) {
+    Shown& shown = shown_[slot];
+    // Groups beyond the rows are asked for by producers, too; half of the table stays empty or so.
+    shown.in_table = keys_held_ < key_count_ / 4 * 3;
+    if (shown.in_table) {
+        keys_.insert(group.key);
+        keys_held_++;
+    }
+    shown.key = group.key;
+    shown.open = true;
+    if (slot >= row_count_) return;
+    GroupRow& to = row(slot);
+    const std::uint32_t sequence = peek(to.sequence);
+    publish(to.sequence, sequence + 1);
+    poke(to.key_low, group.key.low);
+    poke(to.key_high, group.key.high);
+    poke(to.opened_ns, group.opened_ns);
+    poke(to.size, group.size);
+    for (auto& word : to.instance) poke(word, std::uint64_t{0});
+    publish(to.sequence, sequence + 2);
+}
+
+void GroupBoard::show(std::uint32_t slot, const Group& group, std::int64_t now_ns, bool buried) {
+    if (slot >= shown_.size()) shown_.resize(slot + 1);
+    // A slot may be taken by another group before the end of the last one was shown.
+    if (shown_[slot].open && shown_[slot].key != group.key) close(slot, now_ns, false);
+    if (group.state == GroupState::free) {
+        if (shown_[slot].open) {
+            close(slot, now_ns, buried);
+        } else if (!buried) {
+            dig_grave(group.key, now_ns);  // opened and over within one call
+        }
         return;
     }
-    if (shown == RowState::free) {
-        poke(to.key_low, group.key.low);
-        poke(to.key_high, group.key.high);
-        poke(to.opened_ns, group.opened_ns);
-        poke(to.size, group.size);
-        for (auto& word : to.instance) poke(word, std::uint64_t{0});
-        keys_.insert(group.key);
-    }
+    if (!shown_[slot].open) open(slot, group);
+    if (slot >= row_count_) return;
+    GroupRow& to = row(slot);
+    const std::uint32_t sequence = peek(to.sequence);
+    publish(to.sequence, sequence + 1);
     std::uint64_t missing =
         group.size < 64 ? (std::uint64_t{1} << group.size) - 1 : ~std::uint64_t{0};
     missing &= ~group.settled;

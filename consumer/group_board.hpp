@@ -38,6 +38,9 @@ class GroupBoard {
   private:
     GroupBoard(Mapping memory, const Geometry& geometry, ReaderControl& control);
     void write_grave(std::uint64_t number, const GroupKey& key, std::int64_t now_ns);
+    void dig_grave(const GroupKey& key, std::int64_t now_ns);
+    void open(std::uint32_t slot, const Group& group);
+    void close(std::uint32_t slot, std::int64_t now_ns, bool buried);
     [[nodiscard]] GroupRow& row(std::uint32_t slot) const {
         return memory_.at<GroupRow>(slot * sizeof(GroupRow));
     }
@@ -47,6 +50,14 @@ class GroupBoard {
     KeyTable keys_;
     Grave* graves_;
     std::uint64_t grave_count_;
+    std::uint64_t key_count_;
+    std::uint64_t keys_held_ = 0;
+    struct Shown {
+        GroupKey key;
+        bool open = false;
+        bool in_table = false;
+    };
+    std::vector<Shown> shown_;  // by slot
     ReaderControl* control_;
 };
 

@@ -5,6 +5,8 @@
 namespace rollring {
 namespace {
 
+constexpr std::int64_t patience_ns = 1'000'000'000;
+
 // Whether the producer of this lane sleeps, or is about to.
 bool producer_waits(const RingMap& map, std::uint32_t lane) {
     return map.lane_bell(lane).waiting.load() != 0;
@@ -63,16 +65,19 @@ bool Stash::Impl::relieve(bool blocked) {
 }
 
 // Nothing can come any more that would complete a batch: a producer has no room, or may not open
-// another group while all that are open are complete. What is ready ships as a smaller batch.
-bool Stash::Impl::stuck() const {
+// another group while all that are open are complete, or while nothing comes for the others (what
+// they miss may lie behind the group that may not be opened). What is ready ships as a smaller
+// batch.
+bool Stash::Impl::stuck(std::int64_t now_ns) const {
     if (groups.ready_groups() == 0 || groups.leased_batches() != 0) return false;
     for (const std::uint32_t lane : ring().active) {
         const LaneFeed& feed = *ring().feeds[lane];
-        if (feed.pinned_bytes() > feed.capacity_bytes() / 2 && producer_waits(ring().map, lane))
+        if (feed.pinned_bytes() > feed.capacity_bytes() / 2 && producer_waits(ring().map, lane)) {
             return true;
+        }
     }
-    return ring().map.consumer_bell().openers.load() != 0 &&
-           groups.ready_groups() == groups.open_groups();
+    if (ring().map.consumer_bell().openers.load() == 0) return false;
+    return groups.ready_groups() == groups.open_groups() || now_ns - came_ns > patience_ns;
 }
 
 }  // namespace rollring

@@ -53,9 +53,11 @@ Result<void> Stash::Impl::start() {
     board.emplace(std::move(*opened));
     for (const KnownGrave& grave : board->graves()) groups.bury(grave.key, grave.buried_ns);
     const std::uint64_t rows = board->rows();
+    // The bound may be passed by a group per producer: room for those.
+    const std::uint64_t lanes = ring().map.geometry().lane_count;
     max_open_groups = options.max_open_groups != 0
                           ? std::min<std::uint64_t>(options.max_open_groups, rows)
-                          : rows;
+                          : (rows > 2 * lanes ? rows - lanes : rows);
     if (options.batch_groups > max_open_groups) {
         return std::unexpected(
             Error{Errc::invalid_argument, 0,
@@ -96,19 +98,19 @@ void Stash::Impl::admit(const Waiting& waits, std::int64_t now_ns) {
     // Its producer may have gone in a predecessor's time, and will not be announced again.
     if (waits.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
     groups.admit(arrival, now_ns, consumer.policy_version());
+    std::optional<std::uint32_t> its_slot;
     for (const std::uint32_t slot : groups.touched()) {
         const Group& group = groups.group(slot);
-        board->show(slot, group, now_ns);
-        if (group.state != GroupState::free && group.key == arrival.key && !board->has_name(slot)) {
-            board->name(slot, waits.instance_id);
-        }
+        if (group.state != GroupState::free && group.key == arrival.key) its_slot = slot;
     }
-    groups.touched().clear();
+    show_touched(now_ns);
+    if (its_slot && !board->has_name(*its_slot)) board->name(*its_slot, waits.instance_id);
     publish_open_groups();
     release_dropped();
 }
 
-// The records of a dropped group leave as one event: a successor must not find half of it.
+// The records of a dropped group leave as one event: a successor must not find half of it. After
+// its grave is dug (show_touched): killed between the two, it finds them once more, and late.
 void Stash::Impl::release_dropped() {
     auto& dropped = groups.dropped();
     if (dropped.empty()) return;
@@ -135,6 +137,7 @@ void Stash::Impl::tick(std::int64_t now_ns) {
     ticked_ns = now_ns;
     hear_events(now_ns);
     groups.tick(now_ns);
+    show_touched(now_ns);
     release_dropped();
 }
 
@@ -163,11 +166,16 @@ void Stash::Impl::settle_orphans(std::int64_t now_ns) {
     orphans.clear();
 }
 
+// Each group once: one call may touch it several times.
 void Stash::Impl::show_touched(std::int64_t now_ns, bool buried) {
-    for (const std::uint32_t slot : groups.touched()) {
+    auto& touched = groups.touched();
+    std::ranges::sort(touched);
+    const auto twice = std::ranges::unique(touched);
+    touched.erase(twice.begin(), twice.end());
+    for (const std::uint32_t slot : touched) {
         board->show(slot, groups.group(slot), now_ns, buried);
     }
-    groups.touched().clear();
+    touched.clear();
 }
 
 // For everybody outside: producers who wait to open a group, and people.
@@ -177,7 +185,8 @@ void Stash::Impl::publish_account() {
     control.held_bytes.store(ring().held_bytes());
     auto& page = ring().reader_pages.at<StashPage>(sizeof(ReaderControl));
     const StashAccount& account = groups.account();
-    const std::uint64_t sequence = peek(page.sequence);
+    // Odd if a predecessor was killed in here.
+    const std::uint64_t sequence = peek(page.sequence) & ~std::uint64_t{1};
     publish(page.sequence, sequence + 1);
     std::size_t at = 0;
     account.for_each_word([&](std::uint64_t word) { poke(page.words[at++], word); });
@@ -224,7 +233,10 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
     if (got == Poll::empty) {
         inherited_groups = 0;
         settle_orphans(now_ns);
+        show_touched(now_ns);
+        release_dropped();
     }
+    if (came_any) came_ns = now_ns;
     return got == Poll::empty && came_any ? Poll::record : got;
 }
 
@@ -238,12 +250,12 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         impl.tick(now);
         const bool relieved = impl.relieve(blocked);
         bool cut = impl.groups.cut(now, impl.consumer.policy_version(), impl.plan);
-        if (!cut && !relieved && blocked && impl.stuck()) {
+        if (!cut && !relieved && blocked && impl.stuck(now)) {
             cut = impl.groups.cut_rest(now, impl.consumer.policy_version(), impl.plan);
             impl.batches_short += cut ? 1 : 0;
         }
-        impl.release_dropped();
         impl.show_touched(now);
+        impl.release_dropped();
         impl.publish_account();
         if (cut) {
             FAULT_POINT("cut.before_lease");
@@ -279,8 +291,8 @@ NextBatch Stash::rest(Batch& batch) {
     const std::int64_t now = monotonic_ns();
     impl_->hear_events(now);
     const bool cut = impl_->groups.cut_rest(now, impl_->consumer.policy_version(), impl_->plan);
-    impl_->release_dropped();
     impl_->show_touched(now);
+    impl_->release_dropped();
     impl_->publish_account();
     if (!cut) return NextBatch::timed_out;
     impl_->lease(batch, *this);

@@ -32,6 +32,7 @@ struct Stash::Impl {
     std::deque<Event> events;
     std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead
     std::int64_t ticked_ns = 0;
+    std::int64_t came_ns = 0;  // when a record came last
     std::uint64_t batches_short = 0;
     std::uint64_t copied_before = 0;
     std::uint64_t evacuated_before = 0;
@@ -66,7 +67,7 @@ struct Stash::Impl {
     bool evacuate_from(LaneFeed& feed);
     bool compact(LaneFeed& spill);
     [[nodiscard]] bool move_oldest(LaneFeed& feed);
-    [[nodiscard]] bool stuck() const;
+    [[nodiscard]] bool stuck(std::int64_t now_ns) const;
 };
 
 }  // namespace rollring

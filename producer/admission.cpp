@@ -58,7 +58,7 @@ bool Admission::has_place() {
 }
 
 Admission::Answer Admission::ask(const GroupKey& key, LaneOwner& owner) {
-    if (remembers(key)) return Answer::go;
+    if (!active() || remembers(key)) return Answer::go;
     if (is_open(key)) {
         remember(key);
         return Answer::go;

@@ -309,9 +309,11 @@ void GroupStash::expire(Slot slot, std::int64_t now_ns) {
     Group& group = groups_[slot];
     touched_.push_back(slot);
     group.expired = true;
-    if (options_.at_deadline == AtDeadline::drop) {
+    // A predecessor may have released what settled the rest of its members: surplus, stale ones.
+    const bool whole = group.live >= group.size;
+    if (options_.at_deadline == AtDeadline::drop && !whole) {
         drop_group(slot, DropReason::deadline, now_ns);
-    } else if (options_.at_deadline == AtDeadline::ship) {
+    } else if (options_.at_deadline == AtDeadline::ship || whole) {
         if (group.live >= min_size(group)) {
             make_ready(slot, now_ns);
         } else {
@@ -408,41 +410,6 @@ void GroupStash::moved(const GroupKey& key, const RecordRef& from, const RecordR
     MemberSegment* const segment = find(key, from);
     ROLLRING_ASSERT(segment != nullptr, "a record that is moved is held");
     segment->ref = to;
-}
-
-bool GroupStash::no_progress(std::int64_t now_ns) const {
-    return !index_.empty() && now_ns - progress_ns_ >= options_.no_progress_ns;
-}
-
-std::vector<WaitingGroup> GroupStash::explain(std::int64_t now_ns, std::size_t count) const {
-    std::vector<WaitingGroup> waiting;
-    for (Slot slot = oldest_; slot != Group::none && waiting.size() < count;) {
-        const Group& group = groups_[slot];
-        slot = group.younger;
-        if (group.state != GroupState::open) continue;
-        WaitingGroup& said = waiting.emplace_back();
-        said.key = group.key;
-        said.age_ns = now_ns - group.opened_ns;
-        said.size = group.size;
-        said.live = group.live;
-        said.failed = group.failed;
-        for (std::uint32_t repetition = 0; repetition < group.size; repetition++) {
-            const bool settled = std::ranges::any_of(group.members, [&](const Member& member) {
-                return member.repetition_id == repetition && member.state != MemberState::open;
-            });
-            if (!settled) said.missing.push_back(repetition);
-        }
-        for (const Member& member : group.members) {
-            if (std::ranges::find(said.lanes, member.lane) == said.lanes.end()) {
-                said.lanes.push_back(member.lane);
-            }
-            if (member.segments.empty()) continue;
-            const RecordRef& first = member.segments.front().ref;
-            said.present.push_back(first);
-            if (member.state == MemberState::open) said.unfinished.push_back(first);
-        }
-    }
-    return waiting;
 }
 
 }  // namespace rollring

@@ -15,7 +15,10 @@ Result<void> validate(const StashOptions& options) {
     }
     if (options.extra > 65536)
         return refuse(fmt::format("extra is {}, at most 65536", options.extra));
+    constexpr std::int64_t century_ns = 3'155'760'000'000'000'000;  // added to the clock, it fits
     if (options.deadline_ns <= 0) return refuse("deadline_ns must be positive");
+    if (options.deadline_ns > century_ns) return refuse("deadline_ns is more than a century");
+    if (options.tombstone_ns > century_ns) return refuse("tombstone_ns is more than a century");
     if (options.min_size < 1) return refuse("min_size must be 1 or more");
     if (!(options.zero_variance_tolerance >= 0)) {
         return refuse("zero_variance_tolerance must be 0 or more");

@@ -113,7 +113,7 @@ void read_rows(const RingMap& map, StashStat& stat) {
             found++;
         }
     }
-    std::ranges::stable_sort(stat.groups, std::ranges::greater(), &GroupStat::age_ns);
+    std::ranges::sort(stat.groups, std::ranges::greater(), &GroupStat::age_ns);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "../test_ring.hpp"
 #include "rollring/stash.hpp"
+#include "rollring/stash_stat.hpp"
 
 using namespace rollring;
 using rollring::test::patience;
@@ -203,4 +204,91 @@ TEST_CASE("admission: a restarted trainer counts the groups that were open, and 
     CHECK((*opened)->open_groups() == 9);
     CHECK(send(producer, "eleventh", 0, Deadline::now()) == Push::ok);
     CHECK(send(producer, "twelfth", 0, Deadline::now()) == Push::timed_out);
+}
+
+TEST_CASE("admission: a plain consumer after a killed trainer asks nobody to wait") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    const pid_t child = fork();
+    if (child == 0) {
+        StashOptions one = ten;
+        one.max_open_groups = 1;
+        const auto opened = Stash::open(ring.name(), one);
+        if (opened.has_value()) raise(SIGKILL);
+        _exit(1);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    REQUIRE(send(producer, prompt(0), 0, patience()) == Push::ok);
+    REQUIRE(send(producer, prompt(1), 0, Deadline::now()) == Push::timed_out);
+    auto consumer = ring.consumer();
+    Record record;
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    CHECK(send(producer, prompt(1), 0, Deadline::now()) == Push::ok);
+}
+
+TEST_CASE("admission: a member behind a group that may not be opened does not stall the run") {
+    const TestRing ring;
+    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 2, .max_open_groups = 2});
+    std::thread rollouts([&] {
+        auto producer = ring.producer();
+        for (const auto& [number, member] :
+             {std::pair{0, 0U}, {0, 1U}, {1, 0U}, {2, 0U}, {1, 1U}, {2, 1U}}) {
+            CHECK(send(producer, prompt(number), member, patience()) == Push::ok);
+        }
+    });
+    Batch batch;
+    std::size_t groups = 0;
+    for (std::int64_t step = 0; groups < 3; step++) {
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        groups += batch.groups().size();
+        REQUIRE(batch.ack(step).has_value());
+    }
+    rollouts.join();
+    CHECK(stash->copies().batches_short == 1);
+    CHECK(stash->account().groups_partial == 0);
+}
+
+TEST_CASE("admission: a group is found open that took the slot of one just settled") {
+    const TestRing ring;
+    {
+        // A member is begun, and its producer gone, in a predecessor's time.
+        auto producer = ring.producer();
+        Draft half("old");
+        half.meta.last_segment = false;
+        const std::vector<std::int32_t> ids{1};
+        half.set(Std::token_ids, ids);
+        REQUIRE(producer.push(half, patience()) == Push::ok);
+        auto consumer = ring.consumer();
+        Record record;
+        REQUIRE(consumer.wait(record, patience()) == Poll::record);
+        producer.close();
+        Event event;
+        bool told = false;
+        while (!told) {
+            REQUIRE(consumer.wait(record, Deadline::after_ms(20)) == Poll::timed_out);
+            while (consumer.next_event(event)) told |= event.kind == Event::Kind::producer_closed;
+        }
+    }
+    auto opened = Stash::open(ring.name(), {.group_size = 2,
+                                            .on_failed = OnFailed::void_group,
+                                            .batch_groups = 1,
+                                            .max_open_groups = 1});
+    REQUIRE(opened.has_value());
+    std::thread rollouts([&] {
+        auto one = ring.producer();
+        auto other = ring.producer();
+        const auto settled = [&] {
+            const auto stat = stat_stash(ring.name());
+            return stat.has_value() && stat->account.groups_dropped == 1;
+        };
+        const Deadline limit = patience();
+        while (!settled() && !limit.passed()) std::this_thread::yield();
+        CHECK(send(one, "new", 0, patience()) == Push::ok);
+        CHECK(send(other, "new", 1, patience()) == Push::ok);
+    });
+    Batch batch;
+    CHECK((*opened)->next_batch(batch, patience()) == NextBatch::batch);
+    rollouts.join();
 }

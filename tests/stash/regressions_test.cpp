@@ -237,3 +237,21 @@ TEST_CASE("stash: every option out of range is refused by its name") {
     CHECK(message({.batch_sequences = 3}).find("batch_groups") != std::string::npos);
     CHECK(message({.source_weights = {{1, -1.0}}}).find("source_weights") != std::string::npos);
 }
+
+TEST_CASE(
+    "stash: a group that is whole is not dropped at its deadline for members it could spare") {
+    // As after a restart: its surplus members were released before the trainer died.
+    Bench bench({.group_size = 2,
+                 .extra = 2,
+                 .select = Select::uniform,
+                 .deadline_ns = 100,
+                 .at_deadline = AtDeadline::drop,
+                 .batch_groups = 1});
+    bench.send(1, 0);
+    bench.send(1, 3);
+    CHECK(!bench.cut());
+    bench.now_ns = 1000;
+    bench.stash.tick(bench.now_ns);
+    REQUIRE(bench.cut());
+    CHECK(bench.batch.groups[0].member_count == 2);
+}

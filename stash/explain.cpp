@@ -1,0 +1,44 @@
+// Why nothing ships: which groups wait, for whom, since when.
+
+#include <algorithm>
+
+#include "group_stash.hpp"
+
+namespace rollring {
+
+bool GroupStash::no_progress(std::int64_t now_ns) const {
+    return !index_.empty() && now_ns - progress_ns_ >= options_.no_progress_ns;
+}
+
+std::vector<WaitingGroup> GroupStash::explain(std::int64_t now_ns, std::size_t count) const {
+    std::vector<WaitingGroup> waiting;
+    for (Slot slot = oldest_; slot != Group::none && waiting.size() < count;) {
+        const Group& group = groups_[slot];
+        slot = group.younger;
+        if (group.state != GroupState::open) continue;
+        WaitingGroup& said = waiting.emplace_back();
+        said.key = group.key;
+        said.age_ns = now_ns - group.opened_ns;
+        said.size = group.size;
+        said.live = group.live;
+        said.failed = group.failed;
+        for (std::uint32_t repetition = 0; repetition < group.size; repetition++) {
+            const bool settled = std::ranges::any_of(group.members, [&](const Member& member) {
+                return member.repetition_id == repetition && member.state != MemberState::open;
+            });
+            if (!settled) said.missing.push_back(repetition);
+        }
+        for (const Member& member : group.members) {
+            if (std::ranges::find(said.lanes, member.lane) == said.lanes.end()) {
+                said.lanes.push_back(member.lane);
+            }
+            if (member.segments.empty()) continue;
+            const RecordRef& first = member.segments.front().ref;
+            said.present.push_back(first);
+            if (member.state == MemberState::open) said.unfinished.push_back(first);
+        }
+    }
+    return waiting;
+}
+
+}  // namespace rollring
