@@ -47,4 +47,14 @@ inline Deadline patience() {
     return Deadline::after_ms(30'000);
 }
 
+// Until the consumer, which has read all there is, has told that a producer closed.
+inline void await_close(Consumer& consumer) {
+    Record record;
+    Event event;
+    for (bool told = false; !told;) {
+        REQUIRE(consumer.wait(record, Deadline::after_ms(20)) == Poll::timed_out);
+        while (consumer.next_event(event)) told |= event.kind == Event::Kind::producer_closed;
+    }
+}
+
 }  // namespace rollring::test

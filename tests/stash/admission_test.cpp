@@ -264,12 +264,7 @@ TEST_CASE("admission: a group is found open that took the slot of one just settl
         Record record;
         REQUIRE(consumer.wait(record, patience()) == Poll::record);
         producer.close();
-        Event event;
-        bool told = false;
-        while (!told) {
-            REQUIRE(consumer.wait(record, Deadline::after_ms(20)) == Poll::timed_out);
-            while (consumer.next_event(event)) told |= event.kind == Event::Kind::producer_closed;
-        }
+        rollring::test::await_close(consumer);
     }
     auto opened = Stash::open(ring.name(), {.group_size = 2,
                                             .on_failed = OnFailed::void_group,

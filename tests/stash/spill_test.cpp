@@ -393,12 +393,7 @@ TEST_CASE("orphans: a member begun by a producer that died in a predecessor's ti
         Record record;
         for (int i = 0; i < 2; i++) REQUIRE(consumer.wait(record, patience()) == Poll::record);
         producer.close();
-        Event event;
-        bool told = false;
-        while (!told) {
-            REQUIRE(consumer.wait(record, Deadline::after_ms(20)) == Poll::timed_out);
-            while (consumer.next_event(event)) told |= event.kind == Event::Kind::producer_closed;
-        }
+        rollring::test::await_close(consumer);
     }
     const auto stash = open_stash(ring, options);
     Batch batch;
