@@ -58,7 +58,8 @@ void GroupBoard::close(std::uint32_t slot, std::int64_t now_ns, bool buried) {
 
 void GroupBoard::open(std::uint32_t slot, const Group& group) {
     Shown& shown = shown_[slot];
-    // Groups beyond the rows are asked for by producers, too; half of the table stays empty or so.
+    // Producers ask for groups beyond the rows, too. A quarter of the table stays empty, so that a
+    // look-up ends.
     shown.in_table = keys_held_ < key_count_ / 4 * 3;
     if (shown.in_table) {
         keys_.insert(group.key);

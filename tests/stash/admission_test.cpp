@@ -10,7 +10,6 @@
 
 #include "../test_ring.hpp"
 #include "rollring/stash.hpp"
-#include "rollring/stash_stat.hpp"
 
 using namespace rollring;
 using rollring::test::patience;
@@ -248,42 +247,4 @@ TEST_CASE("admission: a member behind a group that may not be opened does not st
     rollouts.join();
     CHECK(stash->copies().batches_short == 1);
     CHECK(stash->account().groups_partial == 0);
-}
-
-TEST_CASE("admission: a group is found open that took the slot of one just settled") {
-    const TestRing ring;
-    {
-        // A member is begun, and its producer gone, in a predecessor's time.
-        auto producer = ring.producer();
-        Draft half("old");
-        half.meta.last_segment = false;
-        const std::vector<std::int32_t> ids{1};
-        half.set(Std::token_ids, ids);
-        REQUIRE(producer.push(half, patience()) == Push::ok);
-        auto consumer = ring.consumer();
-        Record record;
-        REQUIRE(consumer.wait(record, patience()) == Poll::record);
-        producer.close();
-        rollring::test::await_close(consumer);
-    }
-    auto opened = Stash::open(ring.name(), {.group_size = 2,
-                                            .on_failed = OnFailed::void_group,
-                                            .batch_groups = 1,
-                                            .max_open_groups = 1});
-    REQUIRE(opened.has_value());
-    std::thread rollouts([&] {
-        auto one = ring.producer();
-        auto other = ring.producer();
-        const auto settled = [&] {
-            const auto stat = stat_stash(ring.name());
-            return stat.has_value() && stat->account.groups_dropped == 1;
-        };
-        const Deadline limit = patience();
-        while (!settled() && !limit.passed()) std::this_thread::yield();
-        CHECK(send(one, "new", 0, patience()) == Push::ok);
-        CHECK(send(other, "new", 1, patience()) == Push::ok);
-    });
-    Batch batch;
-    CHECK((*opened)->next_batch(batch, patience()) == NextBatch::batch);
-    rollouts.join();
 }

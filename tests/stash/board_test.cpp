@@ -1,0 +1,77 @@
+// Goal: what producers ask (is this group open?) and what a restart reads (which are over?) follows
+// the groups, also where a slot is taken anew unseen or lies beyond the rows.
+#include <doctest/doctest.h>
+
+#include "../test_ring.hpp"
+#include "group_board.hpp"
+
+using namespace rollring;
+using rollring::test::patience;
+using rollring::test::TestRing;
+
+namespace {
+
+Group group_of(std::uint64_t number, GroupState state) {
+    Group group;
+    group.key = {number * 0x9e3779b97f4a7c15, number};
+    group.state = state;
+    group.size = 2;
+    return group;
+}
+
+class Bench {
+  public:
+    Bench()
+        : ring_({.lanes = 1, .lane_bytes = 4096, .group_rows = 4}),
+          map_(RingMap::attach(ring_.name(), patience())) {
+        REQUIRE(map_.has_value());
+        auto opened = GroupBoard::open(*map_, control_);
+        REQUIRE(opened.has_value());
+        board_.emplace(std::move(*opened));
+        const Geometry& geometry = map_->geometry();
+        auto keys = map_->segment().map(geometry.keys_offset(), geometry.key_count() * 8, false);
+        REQUIRE(keys.has_value());
+        keys_ = std::move(*keys);
+    }
+    void show(std::uint32_t slot, std::uint64_t number, GroupState state) {
+        board_->show(slot, group_of(number, state), 1);
+    }
+    bool is_open(std::uint64_t number) {
+        KeyTable table(&keys_.at<std::atomic<std::uint64_t>>(0), map_->geometry().key_count());
+        return table.holds(group_of(number, GroupState::open).key);
+    }
+    std::vector<std::uint64_t> graves() const {
+        std::vector<std::uint64_t> numbers;
+        for (const KnownGrave& grave : board_->graves()) numbers.push_back(grave.key.high);
+        return numbers;
+    }
+
+  private:
+    TestRing ring_;
+    Result<RingMap> map_;
+    ReaderControl control_{};
+    std::optional<GroupBoard> board_;
+    Mapping keys_;
+};
+
+}  // namespace
+
+TEST_CASE("board: a group is found open that took the slot of one whose end was not shown") {
+    Bench bench;
+    bench.show(0, 1, GroupState::open);
+    bench.show(0, 2, GroupState::open);
+    CHECK(bench.is_open(2));
+    CHECK(!bench.is_open(1));
+    CHECK(bench.graves() == std::vector<std::uint64_t>{1});
+    bench.show(0, 2, GroupState::free);
+    CHECK(!bench.is_open(2));
+    CHECK(bench.graves() == std::vector<std::uint64_t>{1, 2});
+}
+
+TEST_CASE("board: groups beyond the rows are found open, too") {
+    Bench bench;
+    for (std::uint32_t slot = 0; slot < 6; slot++) bench.show(slot, slot + 1, GroupState::open);
+    for (std::uint64_t number = 1; number <= 6; number++) CHECK(bench.is_open(number));
+    bench.show(5, 6, GroupState::free);
+    CHECK(!bench.is_open(6));
+}
