@@ -25,6 +25,23 @@ enum class Errc {
     record_too_large,          // the record can never fit into a lane
     journal_full,              // more records in one acknowledgement than the redo journal holds
     bad_record,                // a record breaks the schema or the format
+    timed_out,                 // the deadline of a call of the weight channel passed
+    peer_gone,                 // the other side closed its end or died
+    expelled,                  // the publisher went on without this subscriber
+    stale_version,             // a version that is not above the last one
+    layout_mismatch,           // tensors here and there differ in name, dtype or shape
+    bad_manifest,              // what a publisher sent breaks the format
+    rejected,                  // a subscriber could not take the version
+    aborted,                   // the version was given up
+    checksum_mismatch,         // bytes of a tensor did not arrive as they were sent
+    unsupported,               // a tensor or a way of sharing that rollring cannot handle
+    no_gpu,                    // no GPU, no libcuda, or a build without CUDA
+    no_peer_access,            // this GPU cannot read that one's memory
+    device_error,              // a call of the CUDA driver failed
+    out_of_device_memory,      // the GPU has too little memory free
+    host_memory,               // the system has no pinned host memory to give
+    already_released,          // the memory of this tag is released
+    not_released,              // the memory of this tag is not released
     system,                    // any other failed system call
 };
 

@@ -36,6 +36,40 @@ std::string_view name(Errc code) {
             return "journal_full";
         case Errc::bad_record:
             return "bad_record";
+        case Errc::timed_out:
+            return "timed_out";
+        case Errc::peer_gone:
+            return "peer_gone";
+        case Errc::expelled:
+            return "expelled";
+        case Errc::stale_version:
+            return "stale_version";
+        case Errc::layout_mismatch:
+            return "layout_mismatch";
+        case Errc::bad_manifest:
+            return "bad_manifest";
+        case Errc::rejected:
+            return "rejected";
+        case Errc::aborted:
+            return "aborted";
+        case Errc::checksum_mismatch:
+            return "checksum_mismatch";
+        case Errc::unsupported:
+            return "unsupported";
+        case Errc::no_gpu:
+            return "no_gpu";
+        case Errc::no_peer_access:
+            return "no_peer_access";
+        case Errc::device_error:
+            return "device_error";
+        case Errc::out_of_device_memory:
+            return "out_of_device_memory";
+        case Errc::host_memory:
+            return "host_memory";
+        case Errc::already_released:
+            return "already_released";
+        case Errc::not_released:
+            return "not_released";
         case Errc::system:
             return "system";
     }

@@ -1,0 +1,85 @@
+#pragma once
+// GPU memory that can be let go and taken back at the same addresses, by tag: for trainers and
+// engines that share a GPU and use it in turns (sleep and wake of vLLM, release and resume of
+// SGLang and AReaL).
+//
+//   allocate("weights", ...), allocate("kv_cache", ...)
+//   release({"weights"}, keep contents), release({"kv_cache"})  -> the memory is free for others
+//   resume({"weights"})                                         -> same addresses, same bytes
+//
+// Addresses stay reserved while the region lives; pointers and CUDA graphs stay valid over release
+// and resume, and must not be used in between. A call either does everything it was asked to or
+// nothing. One thread at a time per domain.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rollring/error.hpp"
+#include "rollring/weight_tensor.hpp"
+
+namespace rollring {
+
+struct DomainOptions {
+    // Unit of physical memory: mapping costs a fixed time each. 2 MiB granularity.
+    std::uint64_t chunk_bytes = std::uint64_t{512} << 20;
+};
+
+enum class Contents : std::uint8_t {
+    keep,  // copied to pinned host memory, and back
+    drop,  // undefined after resume: a KV cache, or weights that the next sync brings
+};
+
+struct DomainReport {
+    std::uint64_t device_bytes = 0;  // let go of, or taken back
+    std::uint64_t copied_bytes = 0;
+    std::int64_t wall_ns = 0;
+};
+
+struct TagStat {
+    std::string tag;
+    std::uint64_t bytes = 0;
+    bool resident = true;
+    std::uint64_t host_bytes = 0;  // pinned, kept for the next release
+};
+
+class MemoryDomain {
+  public:
+    // Errors: no_gpu, device_error.
+    static Result<MemoryDomain> open(Device device, const DomainOptions& options = {});
+    MemoryDomain(MemoryDomain&&) noexcept;
+    MemoryDomain& operator=(MemoryDomain&&) noexcept;
+    ~MemoryDomain();  // frees everything
+
+    // Device memory, aligned to 2 MiB, under a tag (1 to 63 bytes); its physical chunks belong to
+    // this region alone. Errors: out_of_device_memory, invalid_argument, already_released (the tag
+    // is released at present).
+    Result<void*> allocate(std::string_view tag, std::uint64_t bytes);
+    // Whole regions only. invalid_argument: not a region of this domain.
+    Result<void> free(void* region);
+
+    // Waits for `streams`, and for the whole device if there are none, then lets go of the physical
+    // memory of all regions under the tags. Errors: not_found (no such tag), already_released,
+    // host_memory (no pinned memory to be had), device_error. On an error nothing has changed.
+    Result<DomainReport> release(std::span<const std::string_view> tags, Contents contents,
+                                 std::span<const Stream> streams = {});
+    // Takes it back, at the same addresses, with the contents kept, and waits until they are there.
+    // Errors: not_found, not_released, out_of_device_memory (says how much is needed and free),
+    // device_error. On an error nothing has changed and it can be tried again.
+    Result<DomainReport> resume(std::span<const std::string_view> tags);
+
+    // Gives pinned host memory of resident tags back to the system.
+    std::uint64_t trim_host();
+
+    [[nodiscard]] std::vector<TagStat> tags() const;
+
+  private:
+    class Impl;
+    explicit MemoryDomain(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rollring

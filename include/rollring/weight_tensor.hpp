@@ -1,0 +1,63 @@
+#pragma once
+// What the weight channel carries: named tensors in the memory of a GPU or of the host.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rollring/schema.hpp"
+
+namespace rollring {
+
+inline constexpr DType dtype_f16{2, 16};
+inline constexpr DType dtype_bf16{4, 16};
+inline constexpr DType dtype_f8_e4m3{10, 8};  // DLPack 1.1: kDLFloat8_e4m3fn
+inline constexpr DType dtype_f8_e5m2{12, 8};
+
+// Where tensors lie and who copies them.
+struct Device {
+    int gpu = -1;  // -1: host memory, copied by the CPU; else an ordinal of this process
+
+    static constexpr Device host() { return {-1}; }
+    static constexpr Device cuda(int ordinal) { return {ordinal}; }
+    [[nodiscard]] constexpr bool is_gpu() const { return gpu >= 0; }
+    friend bool operator==(const Device&, const Device&) = default;
+};
+
+// A GPU as all processes know it: ordinals depend on CUDA_VISIBLE_DEVICES, UUIDs do not.
+struct GpuUuid {
+    std::array<std::uint8_t, 16> bytes{};  // all zero: none, the host
+
+    friend bool operator==(const GpuUuid&, const GpuUuid&) = default;
+    [[nodiscard]] bool is_gpu() const { return *this != GpuUuid{}; }
+    [[nodiscard]] std::string to_string() const;  // "GPU-8f8d...", "host"
+};
+
+// GPUs that this process can use, in the order of its ordinals. Empty without a GPU, without
+// libcuda, or in a build without CUDA; why_no_gpu() then says which of these.
+std::vector<GpuUuid> visible_gpus();
+std::string why_no_gpu();
+
+// A stream of CUDA (cudaStream_t and CUstream are the same thing). Null: the channel's own stream;
+// what the caller queued elsewhere must then be complete. Ignored where the CPU copies.
+struct Stream {
+    void* handle = nullptr;
+};
+
+// A tensor of the caller's, described and never owned: `data` must stay valid while a publisher or
+// a subscriber that was given it lives.
+struct WeightTensor {
+    std::string name;  // UTF-8, 1 to 1023 bytes, unique
+    DType dtype{};     // of the elements at `data`
+    std::vector<std::int64_t> shape = {};
+    std::vector<std::int64_t> strides = {};  // in elements; empty: contiguous, row-major
+    void* data = nullptr;  // memory of the device; null only for a tensor that is `put` with a
+                           // pointer each time, or that has no element
+    std::string tag = "weights";                // up to 63 bytes, for people and for selection
+    std::optional<DType> published_dtype = {};  // f32 can go out as bf16 or f16, rounded to nearest
+                                                // even; else the same as dtype
+};
+
+}  // namespace rollring

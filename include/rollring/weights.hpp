@@ -1,0 +1,302 @@
+#pragma once
+// The weight channel: a trainer publishes versions of a fixed set of tensors, inference engines
+// take them over. Attached to a ring by name: a committed version is what producers of that ring
+// stamp on rollouts from then on.
+//
+//   Publisher                                  Subscriber
+//   begin(v), put_all, publish                 next -> Update
+//                                              part, done_reading   (or load: both, for all parts)
+//                                              stage
+//   commit: all have staged -> committed
+//                                              adopt: committed -> live
+//
+// Payload goes through slots: memory of the publisher that subscribers map read-only when they
+// attach and never again. A version larger than the slots streams through them part by part.
+//
+// Three acknowledgements, never confused: read_done (the device has finished reading a part: its
+// slot may be refilled), live (the engine serves the version), closed (the mapping is gone).
+// A version is committed when every subscriber that was to read it has staged it, never before.
+//
+// One thread at a time per object. Nothing throws; objects of a process do not work in its forks.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rollring/error.hpp"
+#include "rollring/time.hpp"
+#include "rollring/weight_tensor.hpp"
+
+namespace rollring {
+
+enum class PayloadMemory : std::uint8_t {
+    automatic,   // vmm on a GPU, host otherwise
+    vmm,         // CUDA virtual memory, passed as a file descriptor
+    legacy_ipc,  // cudaMalloc with a CUDA IPC handle, for where vmm is refused
+    host,        // sealed memfd; with a GPU, its kernels read and write it over PCIe
+};
+std::string_view name(PayloadMemory memory);
+
+struct PublisherOptions {
+    std::string name = "trainer";  // for people, up to 31 bytes
+    // Publishers that commit together, one per GPU; each with its own rank below `ranks`.
+    std::uint32_t rank = 0;
+    std::uint32_t ranks = 1;
+    Device device = Device::host();  // all tensors lie there
+    PayloadMemory memory = PayloadMemory::automatic;
+    bool allow_legacy_ipc = false;  // automatic may fall back to it where vmm is refused
+    std::uint32_t slots = 2;        // 1 to 16
+    std::uint64_t slot_bytes = 0;   // 0: 512 MiB, or less if a version is smaller
+    bool checksums = false;         // of every tensor's published bytes, checked by subscribers
+    std::uint32_t subscribers_max = 64;  // at once, up to 256
+    std::int64_t spin_ns = 20'000;       // before a wait sleeps
+};
+
+// How long the stages of a version took, in ns.
+struct SyncTimes {
+    std::int64_t wait_slot_ns = 0;  // put: waiting for subscribers to free a slot
+    std::int64_t put_ns = 0;        // put, whole, from begin to publish
+    std::int64_t publish_ns = 0;    // from the end of put until the last part was filled
+    std::int64_t staged_ns = 0;     // from then until all had staged
+    std::int64_t commit_ns = 0;     // from then until committed (other ranks)
+};
+
+struct CommitReport {
+    std::int64_t version = -1;
+    std::uint64_t payload_bytes = 0;  // written into slots
+    std::uint32_t subscribers = 0;    // that staged it
+    SyncTimes times;
+};
+
+namespace weights {
+class PublisherImpl;
+class SubscriberImpl;
+}  // namespace weights
+
+// One version on its way. Destruction without commit is abort.
+class [[nodiscard]] Transaction {
+  public:
+    Transaction(Transaction&&) noexcept;
+    Transaction& operator=(Transaction&&) noexcept;
+    ~Transaction();
+
+    [[nodiscard]] std::int64_t version() const;
+
+    // Packs all tensors from where they lie. Waits, in between, for subscribers to free slots.
+    // Errors: timed_out (names the subscriber; may be called again, goes on where it was),
+    // peer_gone of another rank, device_error.
+    Result<void> put_all(Deadline deadline, Stream stream = {});
+    // Packs one tensor from `source` (null: from where it lies; strides as declared), for trainers
+    // that gather layer by layer. In the order of the tensors; a tied tensor goes with its first
+    // name and is skipped. `source` must stay as it is until the stream gets there.
+    Result<void> put(std::string_view tensor, const void* source, Deadline deadline,
+                     Stream stream = {});
+    // Says that all was put. Does not wait for the device. invalid_argument if tensors are missing.
+    Result<void> publish();
+    // Waits until every subscriber and every other rank has staged the version, then commits it:
+    // for subscribers, and in the ring. Errors: timed_out (names who has not; may be called again),
+    // rejected (by whom and why), aborted (another rank did), peer_gone.
+    // A subscriber that dies or leaves is not waited for.
+    Result<CommitReport> commit(Deadline deadline);
+    // Subscribers drop the version; those that had written part of it in place are poisoned.
+    void abort(std::string_view why = "aborted by the trainer") noexcept;
+
+  private:
+    friend class Publisher;
+    explicit Transaction(weights::PublisherImpl* impl) : impl_(impl) {}
+    weights::PublisherImpl* impl_ = nullptr;
+};
+
+class Publisher {
+  public:
+    // Becomes the publisher `options.rank` of the ring's weight channel. A thread of its own
+    // admits subscribers from then on.
+    // Errors: not_found (no such ring), busy (a live publisher has the rank), unsupported (a
+    // tensor, by name), no_gpu, out_of_device_memory, invalid_argument.
+    static Result<Publisher> create(std::string_view ring, std::span<const WeightTensor> tensors,
+                                    const PublisherOptions& options = {});
+    Publisher(Publisher&&) noexcept;
+    Publisher& operator=(Publisher&&) noexcept;
+    ~Publisher();  // aborts what is open; subscribers learn that it is closed
+
+    // Waits until so many subscribers are attached.
+    Result<void> wait_subscribers(std::uint32_t count, Deadline deadline);
+    // And until so many serve the last committed version.
+    Result<void> wait_live(std::uint32_t count, Deadline deadline);
+
+    // Opens a version, larger than any before it in this ring (stale_version otherwise).
+    // busy while another one is open.
+    Result<Transaction> begin(std::int64_t version);
+
+    // Subscribers that came too late for the committed version and cannot find it in the slots, or
+    // that are poisoned; only a version that fits into the slots as a whole waits there for them.
+    [[nodiscard]] std::uint32_t behind() const;
+    // Sends the committed version again to those, from the same tensors, which must be unchanged.
+    Result<CommitReport> resend(Deadline deadline, Stream stream = {});
+
+    // Goes on without this subscriber (by name), stopped or stuck: it is not waited for any more,
+    // and must attach again. Slots that it may still be reading are set aside until it is gone,
+    // and replaced; out_of_device_memory or not_enough_shared_memory if they cannot be.
+    Result<void> expel(std::string_view subscriber);
+
+    [[nodiscard]] std::int64_t committed_version() const;
+    [[nodiscard]] std::uint64_t payload_bytes() const;  // of one version
+    [[nodiscard]] std::uint32_t parts() const;
+    // Descriptors and handles passed to subscribers so far: does not grow from sync to sync.
+    [[nodiscard]] std::uint64_t handles_passed() const;
+
+  private:
+    explicit Publisher(std::unique_ptr<weights::PublisherImpl> impl);
+    std::unique_ptr<weights::PublisherImpl> impl_;
+};
+
+// A tensor as subscribers see it.
+struct TensorInfo {
+    std::string name;
+    DType dtype{};
+    std::vector<std::int64_t> shape;
+    std::string tag;
+    std::uint64_t bytes = 0;
+    std::uint32_t first_part = 0;  // it lies in `parts` parts from here
+    std::uint32_t parts = 0;       // 0: it has no elements
+    std::int64_t tied_to = -1;     // index of the tensor whose bytes these are; -1: its own
+};
+
+// A run of a tensor's elements, in row-major order, in a slot. Whole rows unless one row is larger
+// than a slot.
+struct TensorPiece {
+    std::uint32_t tensor = 0;  // index into Subscriber::tensors()
+    std::uint64_t first_element = 0;
+    std::uint64_t elements = 0;
+    const std::byte* data = nullptr;  // read-only, aligned to 512 B; memory of the device or host
+};
+
+struct SubscriberOptions {
+    std::string name = "engine";  // unique on a channel: it names the subscriber in errors
+    // Which publisher: by rank; else the one on the same GPU; else the only one there is.
+    std::optional<std::uint32_t> rank = {};
+    Device device = Device::host();  // where tensors are loaded to, and who copies
+    // False: the engine loads into memory that it does not serve until adopt(). A failure then
+    // leaves the old version; true (default): it poisons the subscriber.
+    bool in_place = true;
+    bool partial = false;  // `into` may lack tensors of the channel
+    std::int64_t spin_ns = 20'000;
+};
+
+enum class SubscriberState : std::uint32_t {
+    ready = 1,     // holds live_version() whole, or nothing yet
+    reading = 2,   // of a version that is not complete
+    staged = 3,    // holds a version whole that is not known to be committed
+    poisoned = 4,  // what the engine holds is part of one version and part of another, or a version
+                   // that was never committed; cured by the next whole version
+    closed = 5,
+};
+std::string_view name(SubscriberState state);
+
+// One version on its way in. Destruction before adopt is reject.
+class [[nodiscard]] Update {
+  public:
+    Update(Update&&) noexcept;
+    Update& operator=(Update&&) noexcept;
+    ~Update();
+
+    [[nodiscard]] std::int64_t version() const;
+    [[nodiscard]] std::uint32_t parts() const;
+
+    // Waits for the part and lends views of it, until done_reading. Parts come in order, each once.
+    // Kernels that read them must be queued on a stream that is then given to done_reading.
+    // Errors: timed_out, aborted, peer_gone, expelled, checksum_mismatch (names the tensor).
+    Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);
+    // Gives the part back when the stream has got there.
+    Result<void> done_reading(std::uint32_t part, Stream stream = {});
+    // All parts, copied into the tensors given to attach: part, scatter, done_reading for each.
+    Result<void> load(Deadline deadline, Stream stream = {});
+    // Says that the engine holds the whole version; waits for the device first.
+    Result<void> stage(Deadline deadline);
+    // Waits until the version is committed, then says that the engine serves it.
+    // Errors: timed_out (may be called again), aborted, peer_gone, expelled.
+    Result<void> adopt(Deadline deadline);
+    // Says that the engine cannot take the version, and why. `tensor`: the culprit, or empty.
+    void reject(std::string_view why, std::string_view tensor = {}) noexcept;
+
+  private:
+    friend class Subscriber;
+    explicit Update(weights::SubscriberImpl* impl) : impl_(impl) {}
+    weights::SubscriberImpl* impl_ = nullptr;
+};
+
+class Subscriber {
+  public:
+    // Attaches to a publisher of the ring's channel, waiting for one until the deadline. `into`:
+    // the engine's own tensors for Update::load, matched by name, dtype and shape; empty for an
+    // engine that loads from views.
+    // Errors: not_found, timed_out, layout_mismatch (tensor and field), permission_denied,
+    // abi_mismatch, bad_manifest, busy (name taken, or channel full), no_gpu, no_peer_access.
+    static Result<Subscriber> attach(std::string_view ring, std::span<const WeightTensor> into,
+                                     const SubscriberOptions& options, Deadline deadline);
+    Subscriber(Subscriber&&) noexcept;
+    Subscriber& operator=(Subscriber&&) noexcept;
+    ~Subscriber();  // waits for its own device work, unmaps, says closed
+
+    // The next version that this subscriber lacks; at once if there is one. Errors: timed_out,
+    // peer_gone (publisher closed or dead: attach again), expelled.
+    Result<Update> next(Deadline deadline);
+
+    [[nodiscard]] std::int64_t live_version() const;  // -1: none yet
+    [[nodiscard]] SubscriberState state() const;
+    [[nodiscard]] std::string_view problem() const;  // why it is poisoned
+    [[nodiscard]] std::span<const TensorInfo> tensors() const;
+    [[nodiscard]] PayloadMemory memory() const;
+    // Calls that imported or mapped memory so far: does not grow from sync to sync.
+    [[nodiscard]] std::uint64_t imports() const;
+
+  private:
+    explicit Subscriber(std::unique_ptr<weights::SubscriberImpl> impl);
+    std::unique_ptr<weights::SubscriberImpl> impl_;
+};
+
+// A weight channel from outside, for `rollring weights`.
+struct SubscriberStat {
+    std::string name;
+    std::uint32_t pid;  // in its own PID namespace: for people
+    bool alive;
+    std::string gpu;  // UUID, or "host"
+    std::string state;
+    std::uint64_t read_done_parts;  // since it attached
+    std::int64_t staged_version;
+    std::int64_t live_version;
+    std::string problem;  // its last error
+};
+struct WeightsStat {
+    std::string ring;
+    std::string publisher;
+    std::uint32_t rank;
+    std::uint32_t ranks;
+    std::uint32_t pid;
+    std::string gpu;
+    std::string memory;
+    std::uint64_t tensors;
+    std::uint64_t payload_bytes;
+    std::uint32_t parts;
+    std::uint32_t slots;
+    std::uint64_t slot_bytes;
+    bool checksums;
+    std::string layout_hash;
+    std::string state;     // "idle", "filling", "published", "committed", "aborted"
+    std::int64_t version;  // begun last
+    std::int64_t committed_version;
+    std::uint64_t syncs;
+    std::uint64_t aborts;
+    std::uint64_t handles_passed;
+    SyncTimes last_times;
+    std::vector<SubscriberStat> subscribers;
+};
+
+// All live publishers of a ring's channel, by rank. Takes no part in the channel.
+Result<std::vector<WeightsStat>> stat_weights(std::string_view ring);
+
+}  // namespace rollring

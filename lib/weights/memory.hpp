@@ -1,0 +1,144 @@
+#pragma once
+// What the weight channel needs of memory and of whoever copies: the interfaces between the
+// protocol (lib/weights) and its back ends (sealed memfds and the CPU here, CUDA in lib/cuda).
+//
+// A chunk is a block of payload memory that another process can map: here always one whole slot.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "rollring/error.hpp"
+#include "rollring/weight_tensor.hpp"
+#include "rollring/weights.hpp"
+
+namespace rollring::weights {
+
+inline constexpr std::uint64_t piece_alignment = 512;  // of every piece in its slot
+
+// A descriptor, closed by its destructor.
+class Fd {
+  public:
+    Fd() = default;
+    explicit Fd(int fd) : fd_(fd) {}
+    Fd(Fd&& other) noexcept : fd_(other.release()) {}
+    Fd& operator=(Fd&& other) noexcept;
+    ~Fd();
+
+    [[nodiscard]] int get() const { return fd_; }
+    [[nodiscard]] explicit operator bool() const { return fd_ >= 0; }
+    int release() {
+        const int fd = fd_;
+        fd_ = -1;
+        return fd;
+    }
+
+  private:
+    int fd_ = -1;
+};
+
+// What travels beside the descriptor (which legacy_ipc has not: its handle is all).
+struct ChunkTicket {
+    PayloadMemory memory = PayloadMemory::host;
+    std::uint64_t bytes = 0;
+    std::array<std::byte, 64> handle{};  // CUipcMemHandle of legacy_ipc
+};
+
+class Chunk {
+  public:
+    virtual ~Chunk() = default;
+    // Where the Mover of the same back end reads and writes it: a device address, or a host one.
+    [[nodiscard]] virtual std::byte* data() const = 0;
+    [[nodiscard]] virtual ChunkTicket ticket() const = 0;
+    // To pass to others; -1 where the ticket is all. Owned by the chunk.
+    [[nodiscard]] virtual int fd() const = 0;
+};
+
+class Memory {
+  public:
+    virtual ~Memory() = default;
+    [[nodiscard]] virtual PayloadMemory kind() const = 0;
+    // Memory of ours, zeroed, that others can import. `bytes` is rounded up as the back end needs.
+    // out_of_device_memory, not_enough_shared_memory.
+    virtual Result<std::unique_ptr<Chunk>> make(std::uint64_t bytes) = 0;
+    // A peer's chunk, mapped read-only. The ticket comes from another process: it is checked.
+    virtual Result<std::unique_ptr<Chunk>> import(const ChunkTicket& ticket, Fd fd) = 0;
+};
+
+enum class Cast : std::uint32_t { none, f32_to_bf16, f32_to_f16 };
+
+// One piece of a tensor and its place in a slot. Elements are counted in row-major order.
+struct CopyJob {
+    std::byte* tensor = nullptr;      // address of element 0 of the whole tensor
+    std::uint64_t first_element = 0;  // of this piece
+    std::uint64_t elements = 0;
+    std::uint64_t slot_offset = 0;    // multiple of piece_alignment
+    std::uint32_t element_bytes = 0;  // at `tensor`: 1, 2, 4 or 8
+    Cast cast = Cast::none;           // pack only
+    // Empty: contiguous. Else shape and strides (in elements, of the tensor) as coalesced,
+    // outermost first, at most dims_max of them, every extent above 1.
+    static constexpr std::size_t dims_max = 6;
+    std::vector<std::int64_t> shape;
+    std::vector<std::int64_t> strides;
+
+    [[nodiscard]] std::uint32_t packed_element_bytes() const {
+        return cast == Cast::none ? element_bytes : 2;
+    }
+    [[nodiscard]] std::uint64_t packed_bytes() const { return elements * packed_element_bytes(); }
+};
+
+// Copies between a slot and many tensors, compiled once and run for each version.
+class CopyPlan {
+  public:
+    virtual ~CopyPlan() = default;
+    // Tensors into the slot. If sums_offset is set, also the checksum of each job's packed bytes:
+    // u64[jobs] at that offset of the slot (see checksum.hpp).
+    virtual Result<void> pack(std::byte* slot, std::optional<std::uint64_t> sums_offset,
+                              Stream stream) = 0;
+    // One job of it, from another address.
+    virtual Result<void> pack_one(std::size_t job, const void* tensor, std::byte* slot,
+                                  std::optional<std::uint64_t> sums_offset, Stream stream) = 0;
+    // The slot into the tensors (no casts).
+    virtual Result<void> unpack(const std::byte* slot, Stream stream) = 0;
+    // Recomputes the checksums of the slot and compares them with those in it; waits. The first
+    // job that differs.
+    virtual Result<std::optional<std::size_t>> verify(const std::byte* slot,
+                                                      std::uint64_t sums_offset, Stream stream) = 0;
+};
+
+// Called when a stream has got there, from any thread: it may not block, nor call back into CUDA.
+using Reached = void (*)(void* context);
+
+// Whoever copies: the CPU, or one GPU.
+class Mover {
+  public:
+    virtual ~Mover() = default;
+    [[nodiscard]] virtual GpuUuid gpu() const = 0;
+    // Whether copies can reach `address` (bytes from there); else why not.
+    virtual Result<void> check_address(const void* address, std::uint64_t bytes) = 0;
+    virtual Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) = 0;
+    // Calls `reached(context)` once everything queued on the stream so far is complete; at once if
+    // nothing is queued there ever (CPU).
+    virtual Result<void> when_reached(Stream stream, Reached reached, void* context) = 0;
+    // Waits until everything queued on the stream so far is complete.
+    virtual Result<void> wait(Stream stream) = 0;
+};
+
+struct Backend {
+    std::unique_ptr<Memory> memory;
+    std::unique_ptr<Mover> mover;
+};
+
+// Host memory and the CPU.
+Backend make_host_backend();
+
+// Payload memory of `kind` (vmm, legacy_ipc or host) for the GPU, and the GPU as mover. A GPU with
+// host memory registers each chunk with CUDA, read-only where it is imported. Defined in lib/cuda;
+// in a build without CUDA it is Errc::no_gpu.
+Result<Backend> make_gpu_backend(Device device, PayloadMemory kind);
+
+}  // namespace rollring::weights
