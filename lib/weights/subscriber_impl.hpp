@@ -70,7 +70,8 @@ class SubscriberImpl {
     template <class Look>
     Result<void> wait(std::string_view what, Deadline deadline, const Look& look);
     [[nodiscard]] Result<void> check_peer_alive() const;
-    [[nodiscard]] Result<Outcome> outcome() const;
+    [[nodiscard]] bool expelled() const;
+    [[nodiscard]] Outcome outcome() const;
     [[nodiscard]] Result<std::uint32_t> slot_of(std::uint32_t part) const;
     Result<void> verify(std::uint32_t part, const Chunk& chunk);
     [[nodiscard]] std::string what_is_held() const;

@@ -54,7 +54,7 @@ Result<void> SubscriberImpl::wait(std::string_view what, Deadline deadline, cons
     Result<void> problem;
     const auto found = [&] {
         if (look()) return true;
-        if (observe(control_->admission(seat_).epoch) != epoch_) {
+        if (expelled()) {
             problem =
                 refused(Errc::expelled,
                         fmt::format("the publisher of ring {} went on without '{}'; {}; attach "
@@ -114,10 +114,15 @@ Result<void> SubscriberImpl::next(Deadline deadline) {
     return {};
 }
 
-Result<Outcome> SubscriberImpl::outcome() const {
-    const auto view = look_up(publisher(), publication_);
-    // Its line is used again: it was given up long ago, for it could not be committed without us.
-    return view ? view->outcome : Outcome::aborted;
+bool SubscriberImpl::expelled() const {
+    return observe(control_->admission(seat_).epoch) != epoch_;
+}
+
+Outcome SubscriberImpl::outcome() const {
+    if (const auto view = look_up(publisher(), publication_)) return view->outcome;
+    // Its line is used again. It was given up, for it could not be committed without us, unless we
+    // do not count any more.
+    return expelled() ? Outcome::open : Outcome::aborted;
 }
 
 std::unexpected<Error> SubscriberImpl::give_up(Error why) {
@@ -156,7 +161,7 @@ Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, De
     const auto filled = [&] {
         // In this order: a part that is filled after its version was aborted is not whole.
         const bool there = observe(publisher().filled) > first_position_ + part;
-        now = *outcome();
+        now = outcome();
         return there || now == Outcome::aborted;
     };
     if (auto waited = wait(fmt::format("part {} of version {}", part, version_), deadline, filled);
@@ -291,7 +296,7 @@ Result<void> SubscriberImpl::adopt(Deadline deadline) {
     if (!updating_) return refused(Errc::invalid_argument, "this update is over");
     if (!staged_) return refused(Errc::invalid_argument, "stage the version before adopting it");
     Outcome now = Outcome::open;
-    const auto decided = [&] { return (now = *outcome()) != Outcome::open; };
+    const auto decided = [&] { return (now = outcome()) != Outcome::open; };
     if (auto waited = wait(fmt::format("the commit of version {}", version_), deadline, decided);
         !waited) {
         if (waited.error().code == Errc::timed_out) return waited;

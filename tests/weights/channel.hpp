@@ -97,6 +97,9 @@ inline Transaction send(Publisher& publisher, Tensors& tensors, std::int64_t ver
     return std::move(*transaction);
 }
 
+// Finds a tensor's published bytes in this process's writable mappings of slots, and flips a bit.
+void flip_bit_in_slots(const std::vector<std::byte>& bytes);
+
 // What an engine does with a version, start to end; the version.
 inline Result<std::int64_t> take(Subscriber& subscriber, Deadline deadline = patience()) {
     auto update = subscriber.next(deadline);
