@@ -159,10 +159,11 @@ Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, De
     }
     Outcome now = Outcome::open;
     const auto filled = [&] {
-        // In this order: a part that is filled after its version was aborted is not whole.
+        // In this order: a part that is filled after its version was aborted is not whole, and one
+        // that is filled after we were expelled lies in a slot that is not kept for us.
         const bool there = observe(publisher().filled) > first_position_ + part;
         now = outcome();
-        return there || now == Outcome::aborted;
+        return !expelled() && (there || now == Outcome::aborted);
     };
     if (auto waited = wait(fmt::format("part {} of version {}", part, version_), deadline, filled);
         !waited) {
