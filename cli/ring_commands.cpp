@@ -7,6 +7,7 @@
 #include "cli/command.hpp"
 #include "cli/schema_file.hpp"
 #include "rollring/ring.hpp"
+#include "rollring/weights.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -110,7 +111,9 @@ Command add_rm(CLI::App& app) {
     sub->add_flag("-f,--force", options->force, "Even while someone alive is attached");
     return {sub, [options] {
                 const auto removed = remove_ring(options->ring, options->force);
-                return removed ? exit_ok : fail(removed.error());
+                if (!removed) return fail(removed.error());
+                remove_dead_channels(options->ring);
+                return exit_ok;
             }};
 }
 

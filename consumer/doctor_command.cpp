@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "inspect_command.hpp"
+#include "rollring/weights.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -89,11 +90,18 @@ int doctor(bool fix, bool json) {
         if (!failure.empty()) text += "; not removed: " + failure;
         text += "\n";
     }
+    const std::uint32_t dead = fix ? remove_dead_channels() : dead_channels();
+    if (dead > 0) {
+        text += fmt::format("weight channels: {} socket{} of dead publishers{}\n", dead,
+                            dead == 1 ? "" : "s", fix ? "; removed" : "");
+        if (!fix) left++;
+    }
     if (json) {
         print_json({{"free_bytes", space.free_bytes},
                     {"total_bytes", space.total_bytes},
                     {"warning", warning.empty() ? Json() : Json(warning)},
                     {"rings", rings},
+                    {"dead_channels", dead},
                     {"left", left}});
     } else {
         if (rings.empty()) text += "no rings\n";

@@ -306,4 +306,9 @@ struct WeightsStat {
 // All live publishers of a ring's channel, by rank. Takes no part in the channel.
 Result<std::vector<WeightsStat>> stat_weights(std::string_view ring);
 
+// Sockets of publishers that are proven dead, of one ring or (empty) of all of this user's: how
+// many there are, or were removed. A new publisher replaces its predecessor's by itself.
+std::uint32_t dead_channels(std::string_view ring = {});
+std::uint32_t remove_dead_channels(std::string_view ring = {});
+
 }  // namespace rollring

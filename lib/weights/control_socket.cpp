@@ -16,7 +16,8 @@
 #include <optional>
 #include <utility>
 
-namespace rollring::weights {
+namespace rollring {
+namespace weights {
 namespace {
 
 constexpr std::size_t fds_max = slots_limit + 2;
@@ -314,19 +315,32 @@ std::vector<std::uint32_t> ranks_of(std::string_view ring) {
     return ranks;
 }
 
-std::uint32_t remove_dead_sockets(std::string_view ring) {
-    std::uint32_t removed = 0;
+namespace {
+
+std::uint32_t sweep(std::string_view ring, bool remove) {
     auto directory = open_directory(false);
     if (!directory) return 0;
     const DirectoryLock lock(*directory);
+    std::uint32_t dead = 0;
     for (const std::string& file : files()) {
         if (!rank_in(file, ring)) continue;
         const auto address = address_of(*directory, file);
         if (!address || try_connect(make_socket().get(), *address) != ECONNREFUSED) continue;
-        removed += unlinkat(directory->get(), file.c_str(), 0) == 0 ? 1U : 0U;
+        if (!remove || unlinkat(directory->get(), file.c_str(), 0) == 0) dead++;
     }
-    rmdir(directory_path().c_str());
-    return removed;
+    if (remove) rmdir(directory_path().c_str());  // the last one out; refused while others are in
+    return dead;
 }
 
-}  // namespace rollring::weights
+}  // namespace
+}  // namespace weights
+
+std::uint32_t dead_channels(std::string_view ring) {
+    return weights::sweep(ring, false);
+}
+
+std::uint32_t remove_dead_channels(std::string_view ring) {
+    return weights::sweep(ring, true);
+}
+
+}  // namespace rollring

@@ -107,7 +107,4 @@ void nap();
 // Ranks that have a socket, dead ones included.
 std::vector<std::uint32_t> ranks_of(std::string_view ring);
 
-// Removes sockets of dead publishers, of one ring or (empty) of all; how many.
-std::uint32_t remove_dead_sockets(std::string_view ring = {});
-
 }  // namespace rollring::weights

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Installs rollring into an empty prefix, builds the README's three programs outside the tree with
+"""Installs rollring into an empty prefix, builds the README's programs outside the tree with
 nothing but pkg-config, and runs them against each other. Also: the README shows exactly them."""
 
 import os
@@ -10,7 +10,7 @@ import tempfile
 
 os.environ.pop("LD_LIBRARY_PATH", None)  # Meson points it at the build tree
 source, build, rollring = (pathlib.Path(arg).resolve() for arg in sys.argv[1:4])
-PROGRAMS = ("producer", "consumer", "trainer")
+PROGRAMS = ("producer", "consumer", "trainer", "trainer_weights", "engine_weights")
 
 
 def run(*command, **options):
@@ -55,9 +55,17 @@ def main():
                 wanted = [f"gsm8k/train/17 #{i}: 5 tokens, {suffix}" for i in range(4)]
                 if output.splitlines() != wanted:
                     sys.exit(f"{reader}: unexpected output:\n{output}")
+            with subprocess.Popen([scratch / "trainer_weights"], text=True,
+                                  stdout=subprocess.PIPE) as trainer:
+                output = run(scratch / "engine_weights")
+                said = trainer.stdout.read()
+            if trainer.returncode != 0 or said != "committed version 1, 524544 bytes\n":
+                sys.exit(f"trainer_weights: exit {trainer.returncode}: {said}")
+            if output != "serves version 1, bias 42\n":
+                sys.exit(f"engine_weights: unexpected output:\n{output}")
         finally:
             run(rollring, "rm", "--force", "quickstart")
-    print("installed, built outside the tree, 4 records arrived, and as a group")
+    print("installed, built outside the tree, 4 records arrived, and as a group; so did weights")
 
 
 main()
