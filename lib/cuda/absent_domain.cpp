@@ -5,9 +5,7 @@
 namespace rollring::cuda {
 
 Result<std::unique_ptr<PhysicalMemory>> open_physical_memory(Device) {
-    return std::unexpected(Error{Errc::no_gpu, 0,
-                                 "this rollring was built without CUDA: build it where cuda.h is "
-                                 "found, with -Dcuda=enabled"});
+    return std::unexpected(Error{Errc::no_gpu, 0, why_no_gpu()});
 }
 
 }  // namespace rollring::cuda

@@ -1,7 +1,6 @@
 #include "domain.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -21,6 +20,15 @@ std::unexpected<Error> refused(Errc code, std::string message) {
     return std::unexpected(Error{code, 0, std::move(message)});
 }
 
+std::string called(std::string_view call, std::span<const std::string_view> names) {
+    std::string text(call);
+    for (std::size_t i = 0; i < names.size(); i++) {
+        text += i == 0 ? " " : ", ";
+        text += names[i];
+    }
+    return text;
+}
+
 std::string mib(std::uint64_t bytes) {
     return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
@@ -34,7 +42,8 @@ Domain::~Domain() {
     // At the end of a process the driver may be gone already and refuse all this: then the system
     // takes everything back.
     if (tags_.empty() && leftover_.empty()) return;
-    static_cast<void>(memory_->wait_copies());
+    static_cast<void>(end_copies());
+    copying_ = false;
     static_cast<void>(memory_->wait({}));
     for (Tag& tag : tags_) {
         for (Region& region : tag.regions) bury(region);
@@ -150,7 +159,7 @@ std::vector<Domain::Region*> Domain::regions_of(std::span<Tag* const> chosen) {
 Result<DomainReport> Domain::release(std::span<const std::string_view> names, Contents contents,
                                      std::span<const Stream> streams) {
     const std::int64_t start_ns = monotonic_ns();
-    const std::string doing = fmt::format("release [{}]", fmt::join(names, ", "));
+    const std::string doing = called("release", names);
     const auto chosen = select(names, true);
     if (!chosen) return failed(doing, chosen.error());
     if (const auto done = memory_->wait(streams); !done) return failed(doing, done.error());
@@ -188,7 +197,7 @@ Result<DomainReport> Domain::release(std::span<const std::string_view> names, Co
 Result<DomainReport> Domain::resume(std::span<const std::string_view> names) {
     const std::int64_t start_ns = monotonic_ns();
     bury_again();
-    const std::string doing = fmt::format("resume [{}]", fmt::join(names, ", "));
+    const std::string doing = called("resume", names);
     const auto chosen = select(names, false);
     if (!chosen) return failed(doing, chosen.error());
     const std::vector<Region*> regions = regions_of(*chosen);
@@ -206,7 +215,7 @@ Result<DomainReport> Domain::resume(std::span<const std::string_view> names) {
     const auto copied = copy_in(regions, undo);
     if (!copied) {
         Error error = copied.error();
-        auto back = memory_->wait_copies();  // no copy may write to what we unmap
+        auto back = end_copies();
         if (back) back = put_back(undo);
         if (error.code == Errc::out_of_device_memory) error = out_of_memory(report.device_bytes);
         if (!back) {
@@ -244,6 +253,7 @@ Error Domain::out_of_memory(std::uint64_t need_bytes) {
 }
 
 std::uint64_t Domain::trim_host() {
+    if (!end_copies()) return 0;
     std::uint64_t trimmed_bytes = 0;
     for (Tag& tag : tags_) {
         for (Region& region : tag.regions) {

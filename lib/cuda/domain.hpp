@@ -82,6 +82,7 @@ class Domain {
     Result<void> unmap_all(std::span<Region* const> regions);
     Result<void> copy_out(std::span<Region* const> regions, std::vector<Region*>& pinned);
     Result<std::uint64_t> copy_in(std::span<Region* const> regions, std::vector<Before>& undo);
+    Result<void> end_copies();
     void give_slabs_back(std::span<Region* const> regions);
     std::uint64_t destroy_handles(Region& region);
     bool bury(Region& region);
@@ -89,6 +90,7 @@ class Domain {
 
     std::unique_ptr<PhysicalMemory> memory_;
     std::uint64_t chunk_bytes_;
+    bool copying_ = false;          // copies were queued and not waited for yet
     std::vector<Tag> tags_;         // in the order of their first allocation
     std::vector<Region> leftover_;  // freed, but the driver refused to take all of it: tried again
 };

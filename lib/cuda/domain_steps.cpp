@@ -10,6 +10,7 @@ namespace rollring::cuda {
 
 // Whether nothing is left of it.
 bool Domain::bury(Region& region) {
+    if (!end_copies()) return false;
     bool gone = true;
     for (Chunk& chunk : region.chunks) {
         if (chunk.state == State::mapped && memory_->unmap(chunk.address, chunk.bytes)) {
@@ -93,6 +94,14 @@ Result<void> Domain::unmap_all(std::span<Region* const> regions) {
     return {};
 }
 
+// After an error copies can still be under way: what they touch must stay until they are done.
+Result<void> Domain::end_copies() {
+    if (!copying_) return {};
+    Result<void> waited = memory_->wait_copies();
+    copying_ = !waited;
+    return waited;
+}
+
 void Domain::give_slabs_back(std::span<Region* const> regions) {
     for (Region* region : regions) {
         if (memory_->unpin(region->slab)) region->slab = nullptr;
@@ -117,13 +126,13 @@ Result<void> Domain::copy_out(std::span<Region* const> regions, std::vector<Regi
     }
     for (Region* region : regions) {
         for (const Chunk& chunk : region->chunks) {
+            copying_ = true;
             if (step) step = memory_->copy_out(chunk.slab_part, chunk.address, chunk.used_bytes);
         }
     }
-    const auto waited = memory_->wait_copies();
+    const auto waited = end_copies();
     if (step && waited) return {};
-    // A slab that a copy may still write to stays.
-    if (waited || memory_->wait_copies()) give_slabs_back(pinned);
+    if (end_copies()) give_slabs_back(pinned);
     return step ? waited : step;
 }
 
@@ -135,14 +144,14 @@ Result<std::uint64_t> Domain::copy_in(std::span<Region* const> regions, std::vec
         for (Chunk& chunk : region->chunks) {
             Result<void> step = bring(chunk, undo);
             if (step && chunk.on_host) {
+                copying_ = true;
                 step = memory_->copy_in(chunk.address, chunk.slab_part, chunk.used_bytes);
                 copied_bytes += chunk.used_bytes;
             }
             if (!step) return std::unexpected(step.error());
         }
     }
-    if (copied_bytes == 0) return 0;
-    if (const auto waited = memory_->wait_copies(); !waited) {
+    if (const auto waited = end_copies(); !waited) {
         return std::unexpected(waited.error());
     }
     return copied_bytes;
