@@ -187,7 +187,7 @@ Result<DomainReport> Domain::release(std::span<const std::string_view> names, Co
         report.device_bytes += destroy_handles(*region);
         if (contents == Contents::drop) continue;
         report.copied_bytes += region->used_bytes;
-        for (Chunk& chunk : region->chunks) chunk.on_host = chunk.state == State::absent;
+        for (Chunk& chunk : region->chunks) chunk.on_host = true;
     }
     for (Tag* tag : *chosen) tag->resident = false;
     report.wall_ns = monotonic_ns() - start_ns;

@@ -8,9 +8,8 @@
 
 namespace rollring::cuda {
 
-// Whether nothing is left of it.
+// Whether nothing is left of it. No work on the device may use it any more.
 bool Domain::bury(Region& region) {
-    if (!end_copies()) return false;
     bool gone = true;
     for (Chunk& chunk : region.chunks) {
         if (chunk.state == State::mapped && memory_->unmap(chunk.address, chunk.bytes)) {

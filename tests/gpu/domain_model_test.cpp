@@ -81,7 +81,9 @@ TEST_CASE("misuse has its own errors and changes nothing") {
     CHECK(code(world.domain->allocate("weights", 1)) == Errc::already_released);
     CHECK(seen(world) == after);
     REQUIRE(world.domain->resume(weights));
-    REQUIRE(world.domain->release(twice, Contents::keep, {}));
+    const auto report = world.domain->release(twice, Contents::keep, {});
+    REQUIRE(report);
+    CHECK(report->copied_bytes == 3 * chunk + unit + 3 + 5);
     REQUIRE(world.domain->resume(twice));
     for (const auto& part : world.parts) CHECK(world.is_intact(part));
     world.end();
