@@ -19,6 +19,7 @@ SKIPPED = 77  # Meson's exit status for a skipped test
 CPP = ("*.hpp", "*.cpp")
 SOURCES = CPP + ("*.py", "*.sh", "*.ini", "*meson.build", "meson_options.txt", "dev", ".ci/run")
 SEGMENT = ("lib/shm/segment*.cpp", "lib/shm/segment_object.hpp")
+SEALED = SEGMENT + ("lib/shm/sealed.cpp",)
 NOWHERE = ()
 
 # (pattern, the only files that may contain it, what to do instead)
@@ -32,9 +33,9 @@ ONLY_IN = [
                        "lib/shm/layout.hpp", "tests/*", "bench/*"),
      "memory orders live in the lane core, the doorbell and the layout"),
     (r"\bshm_open\b", SEGMENT, "shm_open is the segment's business"),
-    (r"\bposix_fallocate\b", SEGMENT, "posix_fallocate is the segment's business"),
+    (r"\bposix_fallocate\b", SEALED, "posix_fallocate is the segment's business"),
     (r"\bftruncate\b", SEGMENT, "ftruncate is the segment's business"),
-    (r"\bmmap\s*\(", SEGMENT, "mmap is the segment's business"),
+    (r"\bmmap\s*\(", SEALED, "mmap is the segment's business"),
     (r"boost/interprocess", SEGMENT, "Boost.Interprocess is the segment's business"),
     (r"\b(SYS|__NR)_futex\b", ("lib/shm/doorbell.cpp",), "futex is the doorbell's business"),
     (r"#\s*include\s*[<\"]cuda\w*\.h[>\"]", ("lib/cuda/*",), "CUDA headers stay in lib/cuda"),

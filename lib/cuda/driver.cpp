@@ -107,13 +107,13 @@ Context::~Context() {
     if (context_ != nullptr) api_->cuDevicePrimaryCtxRelease(device_);
 }
 
-Context::Scope::Scope(const Context& context) {
-    context.api_->cuCtxPushCurrent(context.context_);
+Context::Scope::Scope(const Context& context) : api_(context.api_) {
+    if (api_->cuCtxPushCurrent(context.context_) != CUDA_SUCCESS) api_ = nullptr;
 }
 
 Context::Scope::~Scope() {
     CUcontext popped = nullptr;
-    (*driver())->cuCtxPopCurrent(&popped);
+    if (api_ != nullptr) api_->cuCtxPopCurrent(&popped);
 }
 
 }  // namespace cuda

@@ -12,66 +12,69 @@
 #include "rollring/weight_tensor.hpp"
 
 // Names as cuda.h maps them to their current versions (cuMemAlloc is cuMemAlloc_v2 and so on).
-#define ROLLRING_CUDA_FUNCTIONS(X)    \
-    X(cuInit)                         \
-    X(cuGetErrorName)                 \
-    X(cuGetErrorString)               \
-    X(cuDriverGetVersion)             \
-    X(cuDeviceGetCount)               \
-    X(cuDeviceGet)                    \
-    X(cuDeviceGetUuid)                \
-    X(cuDeviceGetName)                \
-    X(cuDeviceGetAttribute)           \
-    X(cuDeviceCanAccessPeer)          \
-    X(cuDevicePrimaryCtxRetain)       \
-    X(cuDevicePrimaryCtxRelease)      \
-    X(cuCtxPushCurrent)               \
-    X(cuCtxPopCurrent)                \
-    X(cuCtxSynchronize)               \
-    X(cuModuleLoadData)               \
-    X(cuModuleUnload)                 \
-    X(cuModuleGetFunction)            \
-    X(cuFuncSetAttribute)             \
-    X(cuLaunchKernel)                 \
-    X(cuLaunchHostFunc)               \
-    X(cuStreamCreate)                 \
-    X(cuStreamDestroy)                \
-    X(cuStreamSynchronize)            \
-    X(cuStreamWaitEvent)              \
-    X(cuEventCreate)                  \
-    X(cuEventDestroy)                 \
-    X(cuEventRecord)                  \
-    X(cuEventSynchronize)             \
-    X(cuEventQuery)                   \
-    X(cuEventElapsedTime)             \
-    X(cuMemGetInfo)                   \
-    X(cuMemAlloc)                     \
-    X(cuMemFree)                      \
-    X(cuMemAllocHost)                 \
-    X(cuMemFreeHost)                  \
-    X(cuMemHostAlloc)                 \
-    X(cuMemHostRegister)              \
-    X(cuMemHostUnregister)            \
-    X(cuMemHostGetDevicePointer)      \
-    X(cuMemcpyAsync)                  \
-    X(cuMemcpyDtoHAsync)              \
-    X(cuMemcpyHtoDAsync)              \
-    X(cuMemcpyDtoDAsync)              \
-    X(cuMemsetD8Async)                \
-    X(cuPointerGetAttribute)          \
-    X(cuMemCreate)                    \
-    X(cuMemRelease)                   \
-    X(cuMemAddressReserve)            \
-    X(cuMemAddressFree)               \
-    X(cuMemMap)                       \
-    X(cuMemUnmap)                     \
-    X(cuMemSetAccess)                 \
-    X(cuMemGetAllocationGranularity)  \
-    X(cuMemExportToShareableHandle)   \
-    X(cuMemImportFromShareableHandle) \
-    X(cuIpcGetMemHandle)              \
-    X(cuIpcOpenMemHandle)             \
-    X(cuIpcCloseMemHandle)            \
+#define ROLLRING_CUDA_FUNCTIONS(X)                 \
+    X(cuInit)                                      \
+    X(cuGetErrorName)                              \
+    X(cuGetErrorString)                            \
+    X(cuDriverGetVersion)                          \
+    X(cuDeviceGetCount)                            \
+    X(cuDeviceGet)                                 \
+    X(cuDeviceGetUuid)                             \
+    X(cuDeviceGetName)                             \
+    X(cuDeviceGetAttribute)                        \
+    X(cuDeviceCanAccessPeer)                       \
+    X(cuDevicePrimaryCtxRetain)                    \
+    X(cuDevicePrimaryCtxRelease)                   \
+    X(cuCtxPushCurrent)                            \
+    X(cuCtxPopCurrent)                             \
+    X(cuCtxSynchronize)                            \
+    X(cuDeviceTotalMem)                            \
+    X(cuModuleLoadData)                            \
+    X(cuModuleUnload)                              \
+    X(cuModuleGetFunction)                         \
+    X(cuFuncSetAttribute)                          \
+    X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
+    X(cuLaunchKernel)                              \
+    X(cuLaunchHostFunc)                            \
+    X(cuStreamCreate)                              \
+    X(cuStreamDestroy)                             \
+    X(cuStreamSynchronize)                         \
+    X(cuStreamWaitEvent)                           \
+    X(cuEventCreate)                               \
+    X(cuEventDestroy)                              \
+    X(cuEventRecord)                               \
+    X(cuEventSynchronize)                          \
+    X(cuEventQuery)                                \
+    X(cuEventElapsedTime)                          \
+    X(cuMemGetInfo)                                \
+    X(cuMemAlloc)                                  \
+    X(cuMemFree)                                   \
+    X(cuMemAllocHost)                              \
+    X(cuMemFreeHost)                               \
+    X(cuMemHostAlloc)                              \
+    X(cuMemHostRegister)                           \
+    X(cuMemHostUnregister)                         \
+    X(cuMemHostGetDevicePointer)                   \
+    X(cuMemcpyAsync)                               \
+    X(cuMemcpyDtoHAsync)                           \
+    X(cuMemcpyHtoDAsync)                           \
+    X(cuMemcpyDtoDAsync)                           \
+    X(cuMemsetD8Async)                             \
+    X(cuPointerGetAttribute)                       \
+    X(cuMemCreate)                                 \
+    X(cuMemRelease)                                \
+    X(cuMemAddressReserve)                         \
+    X(cuMemAddressFree)                            \
+    X(cuMemMap)                                    \
+    X(cuMemUnmap)                                  \
+    X(cuMemSetAccess)                              \
+    X(cuMemGetAllocationGranularity)               \
+    X(cuMemExportToShareableHandle)                \
+    X(cuMemImportFromShareableHandle)              \
+    X(cuMemGetAllocationPropertiesFromHandle)      \
+    X(cuIpcGetMemHandle)                           \
+    X(cuIpcOpenMemHandle)                          \
+    X(cuIpcCloseMemHandle)                         \
     X(cuMemGetAddressRange)
 
 namespace rollring::cuda {
@@ -102,6 +105,9 @@ class Context {
         explicit Scope(const Context& context);
         Scope(const Scope&) = delete;
         ~Scope();
+
+      private:
+        const Driver* api_;  // null where nothing was pushed, as in a process that is shutting down
     };
 
     [[nodiscard]] const Driver& api() const { return *api_; }

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "fd.hpp"
 #include "rollring/error.hpp"
 #include "rollring/weight_tensor.hpp"
 #include "rollring/weights.hpp"
@@ -20,26 +21,7 @@ namespace rollring::weights {
 
 inline constexpr std::uint64_t piece_alignment = 512;  // of every piece in its slot
 
-// A descriptor, closed by its destructor.
-class Fd {
-  public:
-    Fd() = default;
-    explicit Fd(int fd) : fd_(fd) {}
-    Fd(Fd&& other) noexcept : fd_(other.release()) {}
-    Fd& operator=(Fd&& other) noexcept;
-    ~Fd();
-
-    [[nodiscard]] int get() const { return fd_; }
-    [[nodiscard]] explicit operator bool() const { return fd_ >= 0; }
-    int release() {
-        const int fd = fd_;
-        fd_ = -1;
-        return fd;
-    }
-
-  private:
-    int fd_ = -1;
-};
+using rollring::Fd;
 
 // What travels beside the descriptor (which legacy_ipc has not: its handle is all).
 struct ChunkTicket {

@@ -1,0 +1,130 @@
+#include "gpu.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+// The fat binary, in a file that embed.py writes.
+extern "C" [[gnu::visibility("hidden")]] const unsigned char rollring_kernels_image[];
+
+namespace rollring::cuda {
+namespace {
+
+constexpr std::array<const char*, kernel_count> kernel_names = {
+    "rollring_pack_plain",      "rollring_pack_plain_sums", "rollring_pack_casts",
+    "rollring_pack_casts_sums", "rollring_pack_anything",   "rollring_pack_anything_sums",
+    "rollring_unpack_plain",    "rollring_unpack_anything", "rollring_checksum",
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Gpu>> Gpu::open(Device device) {
+    auto context = Context::open(device);
+    if (!context) return std::unexpected(context.error());
+    const std::shared_ptr<Gpu> gpu(new Gpu(std::move(*context), device));
+    if (auto loaded = gpu->load(); !loaded) return std::unexpected(loaded.error());
+    return gpu;
+}
+
+Result<void> Gpu::load() {
+    const Context::Scope scope(context_);
+    const auto failed = [&](CUresult result, std::string_view what) {
+        return std::unexpected(
+            cuda_error(result, fmt::format("GPU {}: cannot {}", device_.gpu, what)));
+    };
+    CUresult result = api().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) return failed(result, "create a stream");
+    result = api().cuModuleLoadData(&module_, rollring_kernels_image);
+    if (result != CUDA_SUCCESS) {
+        return failed(result,
+                      "load the kernels of rollring, which are built for compute "
+                      "capability 8.0 and above");
+    }
+    const int processors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    for (std::size_t i = 0; i < kernel_count; i++) {
+        int blocks = 0;
+        result = api().cuModuleGetFunction(&kernels_[i].function, module_, kernel_names[i]);
+        if (result == CUDA_SUCCESS) {
+            result = api().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &blocks, kernels_[i].function, static_cast<int>(block_threads), 0);
+        }
+        if (result != CUDA_SUCCESS) {
+            return failed(result, fmt::format("find kernel {}", kernel_names[i]));
+        }
+        kernels_[i].resident = static_cast<std::uint64_t>(std::max(1, blocks * processors));
+    }
+    return {};
+}
+
+Gpu::~Gpu() {
+    const Context::Scope scope(context_);
+    if (module_ != nullptr) api().cuModuleUnload(module_);
+    if (stream_ != nullptr) api().cuStreamDestroy(stream_);
+}
+
+int Gpu::attribute(CUdevice_attribute which) const {
+    int value = 0;
+    const CUresult result = api().cuDeviceGetAttribute(&value, which, context_.device());
+    return result == CUDA_SUCCESS ? value : 0;
+}
+
+Result<void> Gpu::launch(Kernel kernel, const KernelArgs& args, unsigned waves,
+                         CUstream stream) const {
+    if (args.tile_count == 0) return {};
+    const auto index = static_cast<std::size_t>(kernel);
+    const Loaded& loaded = kernels_[index];
+    constexpr std::uint64_t tiles_per_block = block_threads / warp_lanes;
+    const std::uint64_t needed = (args.tile_count + tiles_per_block - 1) / tiles_per_block;
+    const std::uint64_t blocks = std::min(needed, loaded.resident * std::max(waves, 1u));
+    KernelArgs copy = args;
+    void* parameters[] = {&copy};
+    const CUresult result =
+        api().cuLaunchKernel(loaded.function, static_cast<unsigned>(blocks), 1, 1, block_threads, 1,
+                             1, 0, stream, parameters, nullptr);
+    if (result == CUDA_SUCCESS) return {};
+    return std::unexpected(cuda_error(
+        result, fmt::format("GPU {}: cannot launch {}", device_.gpu, kernel_names[index])));
+}
+
+Result<DeviceBuffer> DeviceBuffer::make(std::shared_ptr<const Gpu> gpu, std::uint64_t bytes) {
+    DeviceBuffer made;
+    made.gpu_ = std::move(gpu);
+    if (bytes == 0) return made;
+    const Context::Scope scope(made.gpu_->context());
+    const CUresult result = made.gpu_->api().cuMemAlloc(&made.address_, bytes);
+    if (result == CUDA_SUCCESS) return made;
+    return std::unexpected(cuda_error(result, fmt::format("GPU {}: cannot allocate {} B for tables",
+                                                          made.gpu_->device().gpu, bytes)));
+}
+
+Result<DeviceBuffer> DeviceBuffer::holding(std::shared_ptr<const Gpu> gpu,
+                                           std::span<const std::byte> bytes) {
+    auto made = make(std::move(gpu), bytes.size());
+    if (!made || bytes.empty()) return made;
+    const Context::Scope scope(made->gpu_->context());
+    const Driver& api = made->gpu_->api();
+    const CUstream stream = made->gpu_->stream({});
+    CUresult result = api.cuMemcpyHtoDAsync(made->address_, bytes.data(), bytes.size(), stream);
+    if (result == CUDA_SUCCESS) result = api.cuStreamSynchronize(stream);
+    if (result == CUDA_SUCCESS) return made;
+    return std::unexpected(cuda_error(result, fmt::format("GPU {}: cannot upload {} B of tables",
+                                                          made->gpu_->device().gpu, bytes.size())));
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : gpu_(std::move(other.gpu_)), address_(std::exchange(other.address_, 0)) {}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+    std::swap(gpu_, other.gpu_);
+    std::swap(address_, other.address_);
+    return *this;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+    if (address_ == 0) return;
+    const Context::Scope scope(gpu_->context());
+    gpu_->api().cuMemFree(address_);
+}
+
+}  // namespace rollring::cuda

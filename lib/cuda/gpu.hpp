@@ -1,0 +1,81 @@
+#pragma once
+// One GPU with our kernels loaded and a stream of our own; shared by whatever lives on it.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "driver.hpp"
+#include "kernel_args.hpp"
+
+namespace rollring::cuda {
+
+enum class Kernel : std::size_t {
+    pack_plain,
+    pack_plain_sums,
+    pack_casts,
+    pack_casts_sums,
+    pack_anything,
+    pack_anything_sums,
+    unpack_plain,
+    unpack_anything,
+    checksum,
+};
+inline constexpr std::size_t kernel_count = 9;
+
+class Gpu {
+  public:
+    static Result<std::shared_ptr<const Gpu>> open(Device device);
+    Gpu(const Gpu&) = delete;
+    Gpu& operator=(const Gpu&) = delete;
+    ~Gpu();
+
+    [[nodiscard]] const Context& context() const { return context_; }
+    [[nodiscard]] const Driver& api() const { return context_.api(); }
+    [[nodiscard]] Device device() const { return device_; }
+    // The caller's stream, or ours if it is null.
+    [[nodiscard]] CUstream stream(Stream given) const {
+        return given.handle == nullptr ? stream_ : static_cast<CUstream>(given.handle);
+    }
+    [[nodiscard]] int attribute(CUdevice_attribute which) const;
+
+    // Needs the context to be current. At most `waves` times as many blocks as fit on the GPU.
+    Result<void> launch(Kernel kernel, const KernelArgs& args, unsigned waves,
+                        CUstream stream) const;
+
+  private:
+    Gpu(Context context, Device device) : context_(std::move(context)), device_(device) {}
+    Result<void> load();
+
+    struct Loaded {
+        CUfunction function = nullptr;
+        std::uint64_t resident = 1;  // blocks that fit on the GPU at once
+    };
+    Context context_;
+    Device device_;
+    CUmodule module_ = nullptr;
+    CUstream stream_ = nullptr;
+    std::array<Loaded, kernel_count> kernels_{};
+};
+
+// Device memory that no other process sees.
+class DeviceBuffer {
+  public:
+    DeviceBuffer() = default;
+    static Result<DeviceBuffer> make(std::shared_ptr<const Gpu> gpu, std::uint64_t bytes);
+    static Result<DeviceBuffer> holding(std::shared_ptr<const Gpu> gpu,
+                                        std::span<const std::byte> bytes);
+    DeviceBuffer(DeviceBuffer&& other) noexcept;
+    DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+    ~DeviceBuffer();
+
+    [[nodiscard]] CUdeviceptr address() const { return address_; }  // 0: nothing was asked for
+
+  private:
+    std::shared_ptr<const Gpu> gpu_;
+    CUdeviceptr address_ = 0;
+};
+
+}  // namespace rollring::cuda

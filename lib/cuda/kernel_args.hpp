@@ -1,0 +1,49 @@
+#pragma once
+// What a plan lays down in device memory for its kernels; read by g++ and by nvcc.
+//
+// A tile is a run of a job's elements that one warp copies: `tile_bytes` at the tensor's side, less
+// at the end of a job. A job of no elements has no tile.
+
+#include <cstdint>
+
+namespace rollring::cuda {
+
+inline constexpr unsigned warp_lanes = 32;
+inline constexpr unsigned block_threads = 256;
+inline constexpr unsigned dims_max = 6;
+
+struct alignas(16) DeviceJob {
+    std::uint64_t tensor;         // contiguous: address of the piece; strided: of element 0
+    std::uint64_t slot_offset;    // multiple of 512
+    std::uint64_t elements;       // of the piece
+    std::uint64_t first_element;  // of the piece in the tensor; for strided jobs
+    std::uint32_t element_shift;  // log2 of the bytes of an element at the tensor's side
+    std::uint32_t cast;           // weights::Cast
+    std::uint32_t layout;         // 0: contiguous; else one more than an index into layouts
+    std::uint32_t unused;
+};
+static_assert(sizeof(DeviceJob) == 48);
+
+struct Layout {
+    std::uint64_t dims;
+    std::uint64_t shape[dims_max];
+    std::int64_t strides[dims_max];  // in bytes
+};
+
+struct alignas(8) Tile {
+    std::uint32_t job;
+    std::uint32_t index;  // in its job
+};
+
+struct KernelArgs {
+    const Tile* tiles;
+    const DeviceJob* jobs;
+    const Layout* layouts;
+    std::uint64_t tile_count;
+    std::uint64_t tile_bytes;
+    std::uint64_t tensor;  // not 0: stands for DeviceJob::tensor (all tiles are of one job then)
+    std::uint64_t slot;
+    std::uint64_t sums;  // address of u64[jobs], zeroed; 0: none
+};
+
+}  // namespace rollring::cuda

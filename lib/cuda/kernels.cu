@@ -1,0 +1,264 @@
+// Packing, unpacking and checksums of many tensors in one launch: warps take tiles off a table,
+// each the next one after as many as there are warps.
+//
+// Plain plans (contiguous, no casts), plans with casts and plans with anything have kernels of
+// their own, with sums and without: what a plan does not use costs it neither registers nor
+// branches.
+
+#include "copy_run.cuh"
+
+namespace rollring::cuda {
+namespace {
+
+enum Features : u32 { plain, casts, anything };
+
+struct Work {
+    DeviceJob job;
+    u64 begin;     // first element of the tile in its job
+    u64 left;      // elements of the job from there
+    u32 elements;  // of the tile
+    u8* packed;    // the tile in the slot
+    u64 word;      // index of its first packed word in the job
+};
+
+__device__ __forceinline__ Work work_of(const KernelArgs& args, Tile tile) {
+    Work work;
+    const uint4* parts = reinterpret_cast<const uint4*>(args.jobs + tile.job);
+    uint4* into = reinterpret_cast<uint4*>(&work.job);
+#pragma unroll
+    for (u32 i = 0; i < sizeof(DeviceJob) / 16; i++) into[i] = __ldg(parts + i);
+    const u32 shift = work.job.element_shift;
+    work.begin = tile.index * (args.tile_bytes >> shift);
+    work.left = work.job.elements - work.begin;
+    const u64 most = args.tile_bytes >> shift;
+    work.elements = static_cast<u32>(work.left < most ? work.left : most);
+    const u32 packed_shift = work.job.cast == cast_none ? shift : 1;
+    const u64 offset = work.begin << packed_shift;
+    work.packed = reinterpret_cast<u8*>(args.slot + work.job.slot_offset + offset);
+    work.word = offset / 4;
+    if (args.tensor != 0) work.job.tensor = args.tensor;
+    return work;
+}
+
+__device__ __forceinline__ void add_sum(const KernelArgs& args, u32 job, u64 sum, u32 lane) {
+#pragma unroll
+    for (u32 step = warp_lanes / 2; step > 0; step /= 2) {
+        sum += __shfl_xor_sync(all_lanes, sum, step);
+    }
+    if (lane == 0) {
+        atomicAdd(reinterpret_cast<unsigned long long*>(args.sums) + job,
+                  static_cast<unsigned long long>(sum));
+    }
+}
+
+// The sum of packed bytes as they lie in the slot.
+__device__ __forceinline__ u64 sum_of(const u8* packed, u32 bytes, u64 word, u32 lane) {
+    using weights::mix_word;
+    const uint4* vectors = reinterpret_cast<const uint4*>(packed);
+    u64 sum = 0;
+#pragma unroll 4
+    for (u32 i = lane; i < bytes / 16; i += warp_lanes) {
+        const uint4 value = __ldcg(vectors + i);
+        const u64 at = word + u64{i} * 4;
+        sum += mix_word(value.x, at) + mix_word(value.y, at + 1) + mix_word(value.z, at + 2) +
+               mix_word(value.w, at + 3);
+    }
+    const u32 tail = bytes / 16 * 16 + lane * 4;
+    if (tail < bytes) {
+        u32 value = 0;
+        for (u32 i = 0; i < min(4u, bytes - tail); i++) {
+            value |= static_cast<u32>(__ldcg(packed + tail + i)) << (8 * i);
+        }
+        sum += mix_word(value, word + tail / 4);
+    }
+    return sum;
+}
+
+// Where the element stands, counted in row-major order.
+__device__ __forceinline__ u8* place(const Layout& layout, u64 tensor, u64 element) {
+    u64 address = tensor;
+    for (u32 d = static_cast<u32>(layout.dims); d-- > 0;) {
+        const u64 extent = layout.shape[d];
+        u64 above = 0;
+        if (((element | extent) >> 32) == 0) {
+            above = static_cast<u32>(element) / static_cast<u32>(extent);
+        } else {
+            above = element / extent;
+        }
+        address += static_cast<u64>(static_cast<std::int64_t>(element - above * extent) *
+                                    layout.strides[d]);
+        element = above;
+    }
+    return reinterpret_cast<u8*>(address);
+}
+
+__device__ __forceinline__ u64 load_element(const u8* from, u32 shift) {
+    if ((reinterpret_cast<u64>(from) & ((1u << shift) - 1)) == 0) {
+        if (shift == 0) return *from;
+        if (shift == 1) return *reinterpret_cast<const u16*>(from);
+        if (shift == 2) return *reinterpret_cast<const u32*>(from);
+        return *reinterpret_cast<const u64*>(from);
+    }
+    u64 value = 0;
+    for (u32 i = 0; i < 1u << shift; i++) value |= static_cast<u64>(from[i]) << (8 * i);
+    return value;
+}
+
+__device__ __forceinline__ void store_element(u8* to, u64 value, u32 shift) {
+    if ((reinterpret_cast<u64>(to) & ((1u << shift) - 1)) == 0) {
+        if (shift == 0) *to = static_cast<u8>(value);
+        if (shift == 1) *reinterpret_cast<u16*>(to) = static_cast<u16>(value);
+        if (shift == 2) *reinterpret_cast<u32*>(to) = static_cast<u32>(value);
+        if (shift == 3) *reinterpret_cast<u64*>(to) = value;
+        return;
+    }
+    for (u32 i = 0; i < 1u << shift; i++) to[i] = static_cast<u8>(value >> (8 * i));
+}
+
+// One element per lane: any strides, any cast.
+template <bool pack>
+__device__ void copy_elements(const Work& work, const Layout& layout, u32 lane) {
+    const u32 shift = work.job.element_shift;
+    const u64 first = work.job.first_element + work.begin;
+    for (u32 i = lane; i < work.elements; i += warp_lanes) {
+        u8* element = place(layout, work.job.tensor, first + i);
+        if constexpr (!pack) {
+            store_element(element, load_element(work.packed + (u64{i} << shift), shift), shift);
+        } else if (work.job.cast == cast_none) {
+            store_element(work.packed + (u64{i} << shift), load_element(element, shift), shift);
+        } else {
+            const u32 value = static_cast<u32>(load_element(element, shift));
+            const u32 half = work.job.cast == cast_bf16 ? rounded<cast_bf16>(value, 0)
+                                                        : rounded<cast_f16>(value, 0);
+            store_element(work.packed + u64{i} * 2, half, 1);
+        }
+    }
+}
+
+// Long contiguous rows: a run for each.
+template <bool pack>
+__device__ void copy_rows(const Work& work, const Layout& layout, u32 lane) {
+    const u32 shift = work.job.element_shift;
+    const u64 extent = layout.shape[layout.dims - 1];
+    u64 element = work.job.first_element + work.begin;
+    u8* packed = work.packed;
+    u64 column = element % extent;
+    for (u64 left = work.elements; left > 0;) {
+        const u64 count = min(left, extent - column);
+        const u32 bytes = static_cast<u32>(count << shift);
+        u8* row = place(layout, work.job.tensor, element);
+        if constexpr (pack) {
+            copy_run<cast_none, false, true>(packed, row, bytes, bytes, 0, lane);
+        } else {
+            copy_run<cast_none, false, true>(row, packed, bytes, bytes, 0, lane);
+        }
+        packed += bytes;
+        element += count;
+        left -= count;
+        column = 0;
+    }
+}
+
+template <bool pack>
+__device__ void copy_strided(const KernelArgs& args, const Work& work, u32 lane) {
+    constexpr u64 long_row = 256;  // bytes: half a warp's worth of one load
+    const Layout& layout = args.layouts[work.job.layout - 1];
+    const u32 shift = work.job.element_shift;
+    const u64 inner = layout.dims - 1;
+    if (work.job.cast == cast_none && layout.strides[inner] == std::int64_t{1} << shift &&
+        layout.shape[inner] << shift >= long_row) {
+        copy_rows<pack>(work, layout, lane);
+    } else {
+        copy_elements<pack>(work, layout, lane);
+    }
+}
+
+template <u32 cast, bool with_sums>
+__device__ __forceinline__ u64 pack_run(const Work& work, u32 lane) {
+    const u32 shift = work.job.element_shift;
+    const u8* from = reinterpret_cast<const u8*>(work.job.tensor + (work.begin << shift));
+    return copy_run<cast, with_sums, false>(work.packed, from, work.elements << shift,
+                                            work.left << shift, work.word, lane);
+}
+
+template <u32 features, bool with_sums>
+__device__ __forceinline__ void pack_tile(const KernelArgs& args, Tile tile, u32 lane) {
+    const Work work = work_of(args, tile);
+    u64 sum = 0;
+    if (features == anything && work.job.layout != 0) {
+        copy_strided<true>(args, work, lane);
+        if constexpr (with_sums) {
+            __syncwarp();  // what the other lanes have stored can be read now
+            const u32 packed_shift = work.job.cast == cast_none ? work.job.element_shift : 1;
+            sum = sum_of(work.packed, work.elements << packed_shift, work.word, lane);
+        }
+    } else if (features == plain || work.job.cast == cast_none) {
+        sum = pack_run<cast_none, with_sums>(work, lane);
+    } else if (work.job.cast == cast_bf16) {
+        sum = pack_run<cast_bf16, with_sums>(work, lane);
+    } else {
+        sum = pack_run<cast_f16, with_sums>(work, lane);
+    }
+    if constexpr (with_sums) add_sum(args, tile.job, sum, lane);
+}
+
+template <u32 features>
+__device__ __forceinline__ void unpack_tile(const KernelArgs& args, Tile tile, u32 lane) {
+    const Work work = work_of(args, tile);
+    if (features == anything && work.job.layout != 0) {
+        copy_strided<false>(args, work, lane);
+        return;
+    }
+    const u32 shift = work.job.element_shift;
+    u8* to = reinterpret_cast<u8*>(work.job.tensor + (work.begin << shift));
+    copy_run<cast_none, false, true>(to, work.packed, work.elements << shift, work.left << shift, 0,
+                                     lane);
+}
+
+// Calls `each(tile, lane)` for the tiles of this warp; the next tile is on its way meanwhile.
+template <class Each>
+__device__ __forceinline__ void for_tiles(const KernelArgs& args, Each each) {
+    const u32 lane = threadIdx.x % warp_lanes;
+    const u64 warps = u64{gridDim.x} * (block_threads / warp_lanes);
+    u64 at = u64{blockIdx.x} * (block_threads / warp_lanes) + threadIdx.x / warp_lanes;
+    if (at >= args.tile_count) return;
+    const uint2* tiles = reinterpret_cast<const uint2*>(args.tiles);
+    uint2 tile = __ldg(tiles + at);
+    for (;;) {
+        at += warps;
+        uint2 next = {};
+        if (at < args.tile_count) next = __ldg(tiles + at);
+        each(Tile{tile.x, tile.y}, lane);
+        if (at >= args.tile_count) return;
+        tile = next;
+    }
+}
+
+}  // namespace
+
+#define ROLLRING_KERNEL(name, call)                                            \
+    extern "C" __global__ void __launch_bounds__(block_threads)                \
+        name(const __grid_constant__ KernelArgs args) {                        \
+        for_tiles(args, [&](Tile tile, u32 lane) { call(args, tile, lane); }); \
+    }
+
+ROLLRING_KERNEL(rollring_pack_plain, (pack_tile<plain, false>))
+ROLLRING_KERNEL(rollring_pack_plain_sums, (pack_tile<plain, true>))
+ROLLRING_KERNEL(rollring_pack_casts, (pack_tile<casts, false>))
+ROLLRING_KERNEL(rollring_pack_casts_sums, (pack_tile<casts, true>))
+ROLLRING_KERNEL(rollring_pack_anything, (pack_tile<anything, false>))
+ROLLRING_KERNEL(rollring_pack_anything_sums, (pack_tile<anything, true>))
+ROLLRING_KERNEL(rollring_unpack_plain, (unpack_tile<plain>))
+ROLLRING_KERNEL(rollring_unpack_anything, (unpack_tile<anything>))
+
+extern "C" __global__ void __launch_bounds__(block_threads)
+    rollring_checksum(const __grid_constant__ KernelArgs args) {
+    for_tiles(args, [&](Tile tile, u32 lane) {
+        const Work work = work_of(args, tile);
+        const u32 packed_shift = work.job.cast == cast_none ? work.job.element_shift : 1;
+        const u64 sum = sum_of(work.packed, work.elements << packed_shift, work.word, lane);
+        add_sum(args, tile.job, sum, lane);
+    });
+}
+
+}  // namespace rollring::cuda

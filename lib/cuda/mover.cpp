@@ -1,0 +1,144 @@
+#include "mover.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "plan.hpp"
+
+namespace rollring::cuda {
+namespace {
+
+struct Range {
+    CUdeviceptr start = 0;
+    std::size_t bytes = 0;
+};
+
+class GpuMover : public weights::Mover {
+  public:
+    explicit GpuMover(std::shared_ptr<const Gpu> gpu) : gpu_(std::move(gpu)) {}
+
+    [[nodiscard]] GpuUuid gpu() const override { return gpu_->context().uuid(); }
+    Result<void> check_address(const void* address, std::uint64_t bytes) override;
+    Result<std::unique_ptr<weights::CopyPlan>> plan(std::vector<weights::CopyJob> jobs) override {
+        return make_plan(gpu_, jobs);
+    }
+    Result<void> when_reached(Stream stream, weights::Reached reached, void* context) override;
+    Result<void> wait(Stream stream) override;
+
+  private:
+    template <class T>
+    CUresult look_up(T& value, CUpointer_attribute which, CUdeviceptr address) const {
+        return gpu_->api().cuPointerGetAttribute(&value, which, address);
+    }
+    [[nodiscard]] Result<void> check_place(CUdeviceptr address) const;
+    // The allocation, or one mapping of several side by side, around an address.
+    [[nodiscard]] Result<Range> range_of(CUdeviceptr address) const;
+    [[nodiscard]] std::unexpected<Error> refused(CUdeviceptr address, std::string_view why) const {
+        return std::unexpected(Error{Errc::invalid_argument, 0,
+                                     fmt::format("address {:#x} cannot be used by GPU {}: {}",
+                                                 address, gpu_->device().gpu, why)});
+    }
+
+    std::shared_ptr<const Gpu> gpu_;
+};
+
+// Whether our GPU can reach one address.
+Result<void> GpuMover::check_place(CUdeviceptr address) const {
+    unsigned kind = 0;
+    if (look_up(kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS || kind == 0) {
+        return refused(address,
+                       "it is host memory that CUDA does not know, or no memory at all; "
+                       "move the tensor to the GPU or pin it");
+    }
+    unsigned managed = 0;
+    if (look_up(managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_SUCCESS &&
+        managed != 0) {
+        return {};
+    }
+    if (kind == CU_MEMORYTYPE_HOST) {
+        CUdeviceptr seen = 0;
+        const CUresult result = look_up(seen, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address);
+        if (result == CUDA_SUCCESS && seen == address) return {};
+        return refused(address,
+                       "it is pinned host memory that is not mapped for GPUs at the same "
+                       "address");
+    }
+    if (kind != CU_MEMORYTYPE_DEVICE && kind != CU_MEMORYTYPE_UNIFIED) {
+        return refused(address, "it is a CUDA array");
+    }
+    int ordinal = 0;
+    CUdevice owner = 0;
+    if (look_up(ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) != CUDA_SUCCESS ||
+        gpu_->api().cuDeviceGet(&owner, ordinal) != CUDA_SUCCESS) {
+        return refused(address, "the driver does not say which GPU it belongs to");
+    }
+    if (owner != gpu_->context().device()) {
+        return refused(address, fmt::format("it lies on GPU {}", ordinal));
+    }
+    return {};
+}
+
+Result<Range> GpuMover::range_of(CUdeviceptr address) const {
+    Range range;
+    CUresult result = gpu_->api().cuMemGetAddressRange(&range.start, &range.bytes, address);
+    if (result != CUDA_SUCCESS) {  // registered host memory
+        result = look_up(range.start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address);
+        if (result == CUDA_SUCCESS) {
+            result = look_up(range.bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address);
+        }
+    }
+    if (result == CUDA_SUCCESS && range.bytes > 0 && address - range.start < range.bytes) {
+        return range;
+    }
+    return refused(address, "the driver knows no allocation there");
+}
+
+Result<void> GpuMover::check_address(const void* address, std::uint64_t bytes) {
+    const Context::Scope scope(gpu_->context());
+    const auto start = reinterpret_cast<CUdeviceptr>(address);
+    if (bytes == 0) return {};
+    if (start == 0) return refused(start, "it is null");
+    if (start + bytes < start) return refused(start, "the tensor does not end");
+    // Mappings of virtual memory (torch's expandable segments) are many, side by side; a tensor may
+    // span several. Allocations that cuIpcGetMemHandle knows are whole, and end where they end.
+    unsigned whole = 0;
+    if (look_up(whole, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, start) != CUDA_SUCCESS) {
+        whole = 0;
+    }
+    for (CUdeviceptr at = start;;) {
+        if (auto placed = check_place(at); !placed) return placed;
+        const auto range = range_of(at);
+        if (!range) return std::unexpected(range.error());
+        at = range->start + range->bytes;
+        if (at - start >= bytes) return {};
+        if (whole != 0) {
+            return refused(start, fmt::format("its allocation has {} B from there on, of {}",
+                                              at - start, bytes));
+        }
+    }
+}
+
+Result<void> GpuMover::when_reached(Stream stream, weights::Reached reached, void* context) {
+    const Context::Scope scope(gpu_->context());
+    const CUresult result = gpu_->api().cuLaunchHostFunc(gpu_->stream(stream), reached, context);
+    if (result == CUDA_SUCCESS) return {};
+    return std::unexpected(cuda_error(
+        result, fmt::format("GPU {}: cannot queue a host function", gpu_->device().gpu)));
+}
+
+Result<void> GpuMover::wait(Stream stream) {
+    const Context::Scope scope(gpu_->context());
+    const CUresult result = gpu_->api().cuStreamSynchronize(gpu_->stream(stream));
+    if (result == CUDA_SUCCESS) return {};
+    return std::unexpected(
+        cuda_error(result, fmt::format("GPU {}: work on a stream failed", gpu_->device().gpu)));
+}
+
+}  // namespace
+
+std::unique_ptr<weights::Mover> make_mover(std::shared_ptr<const Gpu> gpu) {
+    return std::make_unique<GpuMover>(std::move(gpu));
+}
+
+}  // namespace rollring::cuda

@@ -1,0 +1,330 @@
+#include "plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace rollring::cuda {
+namespace {
+
+using weights::Cast;
+using weights::CopyJob;
+
+static_assert(CopyJob::dims_max == dims_max);
+
+std::unexpected<Error> invalid(std::string message) {
+    return std::unexpected(Error{Errc::invalid_argument, 0, std::move(message)});
+}
+
+// Empty if the job can be run.
+std::string fault_of(const CopyJob& job) {
+    if (!std::has_single_bit(job.element_bytes) || job.element_bytes > 8) {
+        return fmt::format("elements of {} B; 1, 2, 4 and 8 are possible", job.element_bytes);
+    }
+    if (job.cast != Cast::none && job.element_bytes != 4) return "a cast of what is not f32";
+    if (job.slot_offset % weights::piece_alignment != 0) {
+        return fmt::format("slot offset {} is no multiple of {}", job.slot_offset,
+                           weights::piece_alignment);
+    }
+    if (job.elements > std::numeric_limits<std::uint64_t>::max() / 16 ||
+        job.first_element > std::numeric_limits<std::uint64_t>::max() / 16) {
+        return "more elements than memory has addresses";
+    }
+    if (job.shape.size() > CopyJob::dims_max || job.shape.size() != job.strides.size()) {
+        return fmt::format("{} extents and {} strides; up to {} of both are possible",
+                           job.shape.size(), job.strides.size(), CopyJob::dims_max);
+    }
+    if (job.shape.empty()) return {};
+    std::uint64_t elements = 1;
+    for (const std::int64_t extent : job.shape) {
+        if (extent <= 0) return fmt::format("an extent of {}", extent);
+        if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(extent), &elements)) {
+            return "more elements than can be counted";
+        }
+    }
+    if (job.first_element + job.elements > elements) {
+        return fmt::format("elements {} to {} of {}", job.first_element,
+                           job.first_element + job.elements, elements);
+    }
+    return {};
+}
+
+enum class Features : std::uint8_t { plain, casts, anything };
+
+Features features_of(const CopyJob& job) {
+    if (!job.shape.empty()) return Features::anything;
+    return job.cast == Cast::none ? Features::plain : Features::casts;
+}
+
+Kernel pack_kernel(Features features, bool sums) {
+    switch (features) {
+        case Features::plain:
+            return sums ? Kernel::pack_plain_sums : Kernel::pack_plain;
+        case Features::casts:
+            return sums ? Kernel::pack_casts_sums : Kernel::pack_casts;
+        case Features::anything:
+            break;
+    }
+    return sums ? Kernel::pack_anything_sums : Kernel::pack_anything;
+}
+
+// What the host keeps of a job, for pack_one.
+struct HostJob {
+    std::uint64_t first_tile;
+    std::uint64_t first_byte;  // of the piece from the tensor's address; strided jobs: 0
+    Features features;
+};
+
+struct Tables {
+    std::vector<DeviceJob> jobs;
+    std::vector<HostJob> host_jobs;
+    std::vector<Layout> layouts;
+    std::vector<Tile> tiles;
+    Features features = Features::plain;
+    bool casts = false;
+    std::optional<std::size_t> without_address;  // a job that only pack_one can run
+
+    void add(const CopyJob& job, std::uint64_t tile_bytes);
+};
+
+void Tables::add(const CopyJob& job, std::uint64_t tile_bytes) {
+    const std::size_t index = jobs.size();
+    const bool strided = !job.shape.empty();
+    const std::uint64_t first_byte = strided ? 0 : job.first_element * job.element_bytes;
+    DeviceJob row{};
+    row.tensor = reinterpret_cast<std::uint64_t>(job.tensor) + first_byte;
+    row.slot_offset = job.slot_offset;
+    row.elements = job.elements;
+    row.first_element = job.first_element;
+    row.element_shift = static_cast<std::uint32_t>(std::countr_zero(job.element_bytes));
+    row.cast = static_cast<std::uint32_t>(job.cast);
+    if (strided) {
+        Layout layout{};
+        layout.dims = job.shape.size();
+        for (std::size_t d = 0; d < job.shape.size(); d++) {
+            layout.shape[d] = static_cast<std::uint64_t>(job.shape[d]);
+            layout.strides[d] = job.strides[d] * static_cast<std::int64_t>(job.element_bytes);
+        }
+        layouts.push_back(layout);
+        row.layout = static_cast<std::uint32_t>(layouts.size());
+    }
+    jobs.push_back(row);
+    host_jobs.push_back({tiles.size(), first_byte, features_of(job)});
+    features = std::max(features, features_of(job));
+    casts = casts || job.cast != Cast::none;
+    if (job.tensor == nullptr && job.elements > 0 && !without_address) without_address = index;
+    const std::uint64_t per_tile = tile_bytes / job.element_bytes;
+    for (std::uint64_t t = 0; t * per_tile < job.elements; t++) {
+        tiles.push_back({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(t)});
+    }
+}
+
+template <class T>
+Result<DeviceBuffer> upload(const std::shared_ptr<const Gpu>& gpu, const std::vector<T>& rows) {
+    return DeviceBuffer::holding(gpu, std::as_bytes(std::span(rows)));
+}
+
+class GpuPlan : public weights::CopyPlan {
+  public:
+    GpuPlan(std::shared_ptr<const Gpu> gpu, const Tuning& tuning)
+        : gpu_(std::move(gpu)), tuning_(tuning) {}
+
+    Result<void> lay_down(Tables tables);
+    Result<void> pack(std::byte* slot, std::optional<std::uint64_t> sums_offset,
+                      Stream stream) override;
+    Result<void> pack_one(std::size_t job, const void* tensor, std::byte* slot,
+                          std::optional<std::uint64_t> sums_offset, Stream stream) override;
+    Result<void> unpack(const std::byte* slot, Stream stream) override;
+    Result<std::optional<std::size_t>> verify(const std::byte* slot, std::uint64_t sums_offset,
+                                              Stream stream) override;
+
+  private:
+    [[nodiscard]] Result<KernelArgs> args_for(const std::byte* slot, bool of_all_tensors,
+                                              std::uint64_t sums_offset) const;
+    Result<void> zero(std::uint64_t address, std::uint64_t bytes, CUstream stream) const;
+
+    std::shared_ptr<const Gpu> gpu_;
+    Tuning tuning_;
+    std::vector<HostJob> jobs_;  // and one more: the end of the last one's tiles
+    Features features_ = Features::plain;
+    bool casts_ = false;
+    std::optional<std::size_t> without_address_;
+    DeviceBuffer job_table_;
+    DeviceBuffer layout_table_;
+    DeviceBuffer tile_table_;
+    DeviceBuffer own_sums_;  // made by the first verify
+};
+
+Result<void> GpuPlan::lay_down(Tables tables) {
+    auto jobs = upload(gpu_, tables.jobs);
+    if (!jobs) return std::unexpected(jobs.error());
+    auto layouts = upload(gpu_, tables.layouts);
+    if (!layouts) return std::unexpected(layouts.error());
+    auto tiles = upload(gpu_, tables.tiles);
+    if (!tiles) return std::unexpected(tiles.error());
+    job_table_ = std::move(*jobs);
+    layout_table_ = std::move(*layouts);
+    tile_table_ = std::move(*tiles);
+    jobs_ = std::move(tables.host_jobs);
+    jobs_.push_back({tables.tiles.size(), 0, Features::plain});
+    features_ = tables.features;
+    casts_ = tables.casts;
+    without_address_ = tables.without_address;
+    return {};
+}
+
+Result<KernelArgs> GpuPlan::args_for(const std::byte* slot, bool of_all_tensors,
+                                     std::uint64_t sums_offset) const {
+    const auto address = reinterpret_cast<std::uint64_t>(slot);
+    if (address == 0 || address % weights::piece_alignment != 0) {
+        return invalid(fmt::format("a slot at {:#x}, which is not aligned to {} B", address,
+                                   weights::piece_alignment));
+    }
+    if (sums_offset % sizeof(std::uint64_t) != 0) {
+        return invalid(fmt::format("checksums at offset {} of a slot", sums_offset));
+    }
+    if (of_all_tensors && without_address_) {
+        return invalid(
+            fmt::format("job {} of the plan has no address: it can only be packed by "
+                        "itself, from a given one",
+                        *without_address_));
+    }
+    KernelArgs args{};
+    args.tiles = reinterpret_cast<const Tile*>(tile_table_.address());
+    args.jobs = reinterpret_cast<const DeviceJob*>(job_table_.address());
+    args.layouts = reinterpret_cast<const Layout*>(layout_table_.address());
+    args.tile_count = jobs_.back().first_tile;
+    args.tile_bytes = tuning_.tile_bytes;
+    args.slot = address;
+    return args;
+}
+
+Result<void> GpuPlan::zero(std::uint64_t address, std::uint64_t bytes, CUstream stream) const {
+    if (bytes == 0) return {};
+    const CUresult result = gpu_->api().cuMemsetD8Async(address, 0, bytes, stream);
+    if (result == CUDA_SUCCESS) return {};
+    return std::unexpected(
+        cuda_error(result, fmt::format("GPU {}: cannot zero the checksums", gpu_->device().gpu)));
+}
+
+Result<void> GpuPlan::pack(std::byte* slot, std::optional<std::uint64_t> sums_offset,
+                           Stream stream) {
+    auto args = args_for(slot, true, sums_offset.value_or(0));
+    if (!args) return std::unexpected(args.error());
+    const Context::Scope scope(gpu_->context());
+    const CUstream queue = gpu_->stream(stream);
+    if (sums_offset) {
+        args->sums = args->slot + *sums_offset;
+        const auto zeroed = zero(args->sums, (jobs_.size() - 1) * sizeof(std::uint64_t), queue);
+        if (!zeroed) return zeroed;
+    }
+    return gpu_->launch(pack_kernel(features_, sums_offset.has_value()), *args, tuning_.waves,
+                        queue);
+}
+
+Result<void> GpuPlan::pack_one(std::size_t job, const void* tensor, std::byte* slot,
+                               std::optional<std::uint64_t> sums_offset, Stream stream) {
+    if (job + 1 >= jobs_.size()) {
+        return invalid(fmt::format("job {} of a plan of {}", job, jobs_.size() - 1));
+    }
+    auto args = args_for(slot, false, sums_offset.value_or(0));
+    if (!args) return std::unexpected(args.error());
+    args->tile_count = jobs_[job + 1].first_tile - jobs_[job].first_tile;
+    args->tiles += jobs_[job].first_tile;
+    if (tensor == nullptr && args->tile_count > 0) {
+        return invalid(fmt::format("job {} is to be packed from a null pointer", job));
+    }
+    args->tensor = reinterpret_cast<std::uint64_t>(tensor) + jobs_[job].first_byte;
+    const Context::Scope scope(gpu_->context());
+    const CUstream queue = gpu_->stream(stream);
+    if (sums_offset) {
+        args->sums = args->slot + *sums_offset;
+        const std::uint64_t own = args->sums + job * sizeof(std::uint64_t);
+        if (auto zeroed = zero(own, sizeof(std::uint64_t), queue); !zeroed) return zeroed;
+    }
+    return gpu_->launch(pack_kernel(jobs_[job].features, sums_offset.has_value()), *args,
+                        tuning_.waves, queue);
+}
+
+Result<void> GpuPlan::unpack(const std::byte* slot, Stream stream) {
+    if (casts_) return invalid("a plan with casts can only pack");
+    const auto args = args_for(slot, true, 0);
+    if (!args) return std::unexpected(args.error());
+    const Context::Scope scope(gpu_->context());
+    const Kernel kernel =
+        features_ == Features::plain ? Kernel::unpack_plain : Kernel::unpack_anything;
+    return gpu_->launch(kernel, *args, tuning_.waves, gpu_->stream(stream));
+}
+
+Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::uint64_t sums_offset,
+                                                   Stream stream) {
+    auto args = args_for(slot, false, sums_offset);
+    if (!args) return std::unexpected(args.error());
+    const std::size_t count = jobs_.size() - 1;
+    if (count == 0) return std::nullopt;
+    const std::uint64_t bytes = count * sizeof(std::uint64_t);
+    if (own_sums_.address() == 0) {
+        auto made = DeviceBuffer::make(gpu_, bytes);
+        if (!made) return std::unexpected(made.error());
+        own_sums_ = std::move(*made);
+    }
+    const Context::Scope scope(gpu_->context());
+    const CUstream queue = gpu_->stream(stream);
+    args->sums = own_sums_.address();
+    if (auto zeroed = zero(args->sums, bytes, queue); !zeroed) {
+        return std::unexpected(zeroed.error());
+    }
+    const auto launched = gpu_->launch(Kernel::checksum, *args, tuning_.waves, queue);
+    if (!launched) return std::unexpected(launched.error());
+    std::vector<std::uint64_t> ours(count);
+    std::vector<std::uint64_t> theirs(count);
+    const Driver& api = gpu_->api();
+    const CUdeviceptr sent = args->slot + sums_offset;
+    CUresult result =
+        api.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(ours.data()), args->sums, bytes, queue);
+    if (result == CUDA_SUCCESS) {
+        result =
+            api.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(theirs.data()), sent, bytes, queue);
+    }
+    // In any case: copies may be under way into what is about to go.
+    const CUresult waited = api.cuStreamSynchronize(queue);
+    if (result == CUDA_SUCCESS) result = waited;
+    if (result != CUDA_SUCCESS) {
+        return std::unexpected(cuda_error(
+            result, fmt::format("GPU {}: cannot verify {} checksums", gpu_->device().gpu, count)));
+    }
+    const auto differs = std::ranges::mismatch(ours, theirs).in1;
+    if (differs == ours.end()) return std::nullopt;
+    return static_cast<std::size_t>(differs - ours.begin());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<weights::CopyPlan>> make_plan(std::shared_ptr<const Gpu> gpu,
+                                                     const std::vector<CopyJob>& jobs,
+                                                     const Tuning& tuning) {
+    if (tuning.tile_bytes == 0 || tuning.tile_bytes % 256 != 0 || tuning.tile_bytes > 1u << 30) {
+        return invalid(fmt::format("tiles of {} B", tuning.tile_bytes));
+    }
+    if (jobs.size() > std::numeric_limits<std::uint32_t>::max() / 2) {
+        return invalid(fmt::format("{} jobs in one plan", jobs.size()));
+    }
+    Tables tables;
+    tables.jobs.reserve(jobs.size());
+    tables.host_jobs.reserve(jobs.size() + 1);
+    for (std::size_t i = 0; i < jobs.size(); i++) {
+        const std::string fault = fault_of(jobs[i]);
+        if (!fault.empty()) return invalid(fmt::format("job {} of the plan: {}", i, fault));
+        tables.add(jobs[i], tuning.tile_bytes);
+    }
+    auto plan = std::make_unique<GpuPlan>(std::move(gpu), tuning);
+    if (auto laid = plan->lay_down(std::move(tables)); !laid) return std::unexpected(laid.error());
+    return plan;
+}
+
+}  // namespace rollring::cuda

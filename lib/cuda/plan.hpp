@@ -1,0 +1,23 @@
+#pragma once
+// A plan's jobs as tables in device memory, run by one kernel launch.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpu.hpp"
+#include "memory.hpp"
+
+namespace rollring::cuda {
+
+// As measured; tests and pack_rate try others.
+struct Tuning {
+    std::uint64_t tile_bytes = 16384;  // at the tensor's side, a multiple of 256
+    unsigned waves = 4;                // of blocks per launch: more even out, fewer start quicker
+};
+
+Result<std::unique_ptr<weights::CopyPlan>> make_plan(std::shared_ptr<const Gpu> gpu,
+                                                     const std::vector<weights::CopyJob>& jobs,
+                                                     const Tuning& tuning = {});
+
+}  // namespace rollring::cuda

@@ -1,0 +1,108 @@
+#include "sealed.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <string>
+
+namespace rollring {
+namespace {
+
+std::unexpected<Error> failed(Errc code, int error, std::string message) {
+    return std::unexpected(Error{code, error, std::move(message)});
+}
+
+}  // namespace
+
+SealedMapping::SealedMapping(SealedMapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+SealedMapping& SealedMapping::operator=(SealedMapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+}
+
+SealedMapping::~SealedMapping() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+Result<Sealed> Sealed::make(std::string_view what, std::uint64_t bytes) {
+    const std::string name = fmt::format("rollring.{}", what);
+    Sealed made;
+    made.fd_ = Fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    made.bytes_ = bytes;
+    if (!made.fd_) return failed(Errc::system, errno, "cannot make a memfd for " + name);
+    int error = 0;
+    do {  // a signal undoes it as a whole
+        error = posix_fallocate(made.fd(), 0, static_cast<off_t>(bytes));
+    } while (error == EINTR);
+    if (error != 0) {
+        return failed(
+            Errc::not_enough_shared_memory, error,
+            fmt::format("cannot reserve {} MiB of memory for {}: give the container more, "
+                        "or lower slot_bytes or slots",
+                        (bytes >> 20) + 1, name));
+    }
+    if (fcntl(made.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+        return failed(Errc::system, errno, "cannot seal the memfd for " + name);
+    }
+    return made;
+}
+
+Result<Sealed> Sealed::accept(Fd fd, std::uint64_t bytes, bool contents_sealed) {
+    const int wanted = F_SEAL_SHRINK | F_SEAL_GROW | (contents_sealed ? F_SEAL_WRITE : 0);
+    const int seals = fcntl(fd.get(), F_GET_SEALS);
+    if (seals < 0 || (seals & wanted) != wanted) {
+        return failed(Errc::bad_manifest, 0,
+                      "the peer sent a descriptor that is not sealed memory");
+    }
+    struct stat status{};
+    if (fstat(fd.get(), &status) != 0) return failed(Errc::system, errno, "cannot fstat a memfd");
+    if (static_cast<std::uint64_t>(status.st_size) < bytes) {
+        return failed(Errc::bad_manifest, 0,
+                      fmt::format("the peer sent sealed memory of {} bytes and calls it {}",
+                                  status.st_size, bytes));
+    }
+    Sealed accepted;
+    accepted.fd_ = std::move(fd);
+    accepted.bytes_ = static_cast<std::uint64_t>(status.st_size);
+    return accepted;
+}
+
+Result<SealedMapping> Sealed::map(std::uint64_t offset, std::uint64_t bytes, bool writable) const {
+    if (bytes == 0 || offset > bytes_ || bytes > bytes_ - offset) {
+        return failed(Errc::invalid_argument, 0, "a mapping outside of its sealed memory");
+    }
+    void* at = mmap(nullptr, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd(),
+                    static_cast<off_t>(offset));
+    if (at == MAP_FAILED) {
+        return failed(errno == EPERM ? Errc::permission_denied : Errc::system, errno,
+                      fmt::format("cannot map {} bytes of sealed memory", bytes));
+    }
+    SealedMapping mapping;
+    mapping.data_ = static_cast<std::byte*>(at);
+    mapping.bytes_ = bytes;
+    return mapping;
+}
+
+Result<void> Sealed::seal_for_others() const {
+    if (fcntl(fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0) return {};
+    return failed(Errc::system, errno, "cannot seal a memfd against writers (Linux 5.1 can)");
+}
+
+Result<void> Sealed::seal_contents() const {
+    if (fcntl(fd(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL) == 0) return {};
+    return failed(Errc::system, errno, "cannot seal the contents of a memfd");
+}
+
+Result<Fd> Sealed::read_only() const {
+    Fd reopened(open(fmt::format("/proc/self/fd/{}", fd()).c_str(), O_RDONLY | O_CLOEXEC));
+    if (reopened) return reopened;
+    return failed(Errc::system, errno, "cannot reopen a memfd: is /proc mounted?");
+}
+
+}  // namespace rollring

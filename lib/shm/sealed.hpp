@@ -1,0 +1,60 @@
+#pragma once
+// Anonymous shared memory that is passed as a descriptor. Sealed against shrinking and growing, so
+// that nobody can make our reads fault (SIGBUS), and as needed against writing.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "fd.hpp"
+#include "rollring/error.hpp"
+
+namespace rollring {
+
+// A mapped part of sealed memory; unmapped by the destructor.
+class SealedMapping {
+  public:
+    SealedMapping() = default;
+    SealedMapping(SealedMapping&& other) noexcept;
+    SealedMapping& operator=(SealedMapping&& other) noexcept;
+    ~SealedMapping();
+
+    [[nodiscard]] std::byte* data() const { return data_; }
+    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+    template <class T>
+    [[nodiscard]] T& at(std::uint64_t offset) const {
+        return *reinterpret_cast<T*>(data_ + offset);
+    }
+
+  private:
+    friend class Sealed;
+    std::byte* data_ = nullptr;
+    std::uint64_t bytes_ = 0;
+};
+
+class Sealed {
+  public:
+    // Zeroed pages, reserved now: Errc::not_enough_shared_memory instead of a fault later.
+    static Result<Sealed> make(std::string_view what, std::uint64_t bytes);
+    // Takes over what another process made. bad_manifest unless it is sealed memory of that many
+    // bytes, at least.
+    static Result<Sealed> accept(Fd fd, std::uint64_t bytes, bool contents_sealed);
+
+    [[nodiscard]] Result<SealedMapping> map(std::uint64_t offset, std::uint64_t bytes,
+                                            bool writable) const;
+    // From now on nobody can map it writable; mappings that exist stay.
+    [[nodiscard]] Result<void> seal_for_others() const;
+    // From now on nobody can change it. No writable mapping may exist.
+    [[nodiscard]] Result<void> seal_contents() const;
+
+    [[nodiscard]] int fd() const { return fd_.get(); }
+    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+    // Another open file of the same memory, for reading only.
+    [[nodiscard]] Result<Fd> read_only() const;
+
+  private:
+    Fd fd_;
+    std::uint64_t bytes_ = 0;
+};
+
+}  // namespace rollring

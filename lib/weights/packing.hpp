@@ -1,0 +1,73 @@
+#pragma once
+// How a set of tensors lies in slots: which piece of which tensor goes where in which part. Worked
+// out once, by the publisher; subscribers get it in the manifest.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "memory.hpp"
+
+namespace rollring::weights {
+
+inline constexpr std::size_t tensor_dims_max = 16;
+inline constexpr std::size_t tensor_name_bytes_max = 1023;
+inline constexpr std::size_t tag_bytes_max = 63;
+inline constexpr std::uint64_t tensors_max = 1 << 24;
+inline constexpr std::uint64_t slot_bytes_default = std::uint64_t{512} << 20;
+inline constexpr std::uint64_t slot_bytes_max = std::uint64_t{1} << 40;
+
+struct PackedTensor {
+    std::string name;
+    std::string tag;
+    DType dtype{};  // as published
+    std::vector<std::int64_t> shape;
+    std::uint64_t elements = 0;
+    std::uint32_t first_piece = 0;
+    std::uint32_t pieces = 0;   // none if it has no element, or is tied
+    std::int64_t tied_to = -1;  // index of an earlier tensor whose bytes these are
+
+    [[nodiscard]] std::uint64_t bytes() const { return elements * dtype.bytes(); }
+};
+
+struct Piece {
+    std::uint32_t tensor = 0;
+    std::uint64_t first_element = 0;
+    std::uint64_t elements = 0;
+    std::uint64_t slot_offset = 0;
+};
+
+struct Part {
+    std::uint32_t first_piece = 0;
+    std::uint32_t pieces = 0;
+};
+
+struct Packing {
+    std::vector<PackedTensor> tensors;
+    std::vector<Piece> pieces;  // by part, then by offset; those of one tensor follow each other
+    std::vector<Part> parts;
+    std::uint64_t sums_offset = 0;  // in every slot: u64 checksum per piece of its part
+    std::uint64_t slot_bytes = 0;   // payload and sums
+    std::uint64_t payload_bytes = 0;
+};
+
+// invalid_argument or unsupported, naming the tensor and the field.
+Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_t slot_bytes);
+
+// The copies of one part between its slot and the caller's tensors; `data` of a tensor may be null
+// where only pack_one will be called.
+std::vector<CopyJob> pack_jobs(const Packing& packing, const Part& part,
+                               std::span<const WeightTensor> tensors);
+
+// Drops dimensions of one and joins those that lie behind each other. Empty: contiguous.
+struct Strided {
+    std::vector<std::int64_t> shape;
+    std::vector<std::int64_t> strides;
+};
+Strided coalesce(std::span<const std::int64_t> shape, std::span<const std::int64_t> strides);
+
+// Elements of a shape; unsupported or invalid_argument, naming the tensor, if it is none.
+Result<std::uint64_t> count_elements(const WeightTensor& tensor);
+
+}  // namespace rollring::weights
