@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <utility>
 
 #include "driver.hpp"
@@ -78,7 +79,7 @@ class CudaPhysicalMemory final : public PhysicalMemory {
                       fmt::format("no range of {} addresses is left for GPU {}", bytes, gpu_)});
         }
         if (result != CUDA_SUCCESS) return failure(result, "reserve addresses", bytes);
-        return reinterpret_cast<std::byte*>(address);
+        return std::bit_cast<std::byte*>(address);
     }
 
     Result<void> unreserve(std::byte* address, std::uint64_t bytes) override {

@@ -42,9 +42,8 @@ Domain::~Domain() {
     // At the end of a process the driver may be gone already and refuse all this: then the system
     // takes everything back.
     if (tags_.empty() && leftover_.empty()) return;
-    static_cast<void>(end_copies());
-    copying_ = false;
-    static_cast<void>(memory_->wait({}));
+    if (!end_copies()) copying_ = false;
+    [[maybe_unused]] const auto waited = memory_->wait({});
     for (Tag& tag : tags_) {
         for (Region& region : tag.regions) bury(region);
     }

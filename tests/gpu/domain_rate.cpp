@@ -46,7 +46,7 @@ Rates plain_copies(const RawGpu& gpu, std::uint64_t bytes, int runs) {
     void* slab = nullptr;
     rates.pin_ms = ms_of([&] { gpu.must(gpu.api().cuMemHostAlloc(&slab, bytes, 0), "pin"); });
     const CUdeviceptr device = gpu.allocate(bytes);
-    const CUstream stream = gpu.stream();
+    CUstream stream = gpu.stream();
     const auto wait = [&] { gpu.must(gpu.api().cuStreamSynchronize(stream), "copy"); };
     std::vector<double> out;
     std::vector<double> in;
@@ -175,9 +175,7 @@ double gb_per_s(std::uint64_t bytes, double ms) {
     return static_cast<double>(bytes) / ms / 1e6;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
     std::uint64_t gib = 16;
     std::uint64_t chunk_mib = 512;
     int runs = 3;
@@ -216,4 +214,14 @@ int main(int argc, char** argv) {
         plain.out_ms / times.release_ms, plain.in_ms / times.resume_ms, times.drop_ms,
         times.resume_dropped_ms);
     return times.intact ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return run(argc, argv);
+    } catch (const std::exception& failure) {
+        RawGpu::die(failure.what());
+    }
 }

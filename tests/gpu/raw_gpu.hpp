@@ -65,10 +65,12 @@ class RawGpu {
         synchronize();
     }
 
-    void set(void* device, int value, std::uint64_t bytes, CUstream stream = nullptr) const {
-        const auto address = reinterpret_cast<CUdeviceptr>(device);
+    void set(CUdeviceptr address, int value, std::uint64_t bytes, CUstream stream = nullptr) const {
         must(api().cuMemsetD8Async(address, static_cast<unsigned char>(value), bytes, stream),
              "cuMemsetD8Async");
+    }
+    void set(void* device, int value, std::uint64_t bytes, CUstream stream = nullptr) const {
+        set(reinterpret_cast<CUdeviceptr>(device), value, bytes, stream);
     }
 
     void synchronize() const { must(api().cuCtxSynchronize(), "cuCtxSynchronize"); }
