@@ -1,0 +1,224 @@
+// Payload memory shared with another process: who can read it, who cannot write to it, what is left
+// when it goes, and what a bad ticket does.
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "device.hpp"
+#include "peer.hpp"
+#include "plan.hpp"
+#include "reference.hpp"
+
+namespace rollring::test {
+namespace {
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+constexpr auto kinds =
+    std::to_array({PayloadMemory::vmm, PayloadMemory::legacy_ipc, PayloadMemory::host});
+
+std::unique_ptr<weights::Memory> memory_of(PayloadMemory kind) {
+    return need(weights::make_gpu_backend(Device::cuda(0), kind)).memory;
+}
+
+std::string name_of(PayloadMemory kind) {
+    if (kind == PayloadMemory::vmm) return "vmm";
+    return kind == PayloadMemory::host ? "host" : "legacy_ipc";
+}
+
+std::size_t open_descriptors() {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+// Some drivers cannot register read-only host memory: what is refused for that reason is skipped.
+bool can_import(PayloadMemory kind) {
+    if (kind != PayloadMemory::host) return true;
+    if (gpu()->attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) != 0) return true;
+    MESSAGE("skipped: this driver cannot register read-only host memory");
+    return false;
+}
+
+Message about(char what, const weights::Chunk& chunk) {
+    return {.what = what, .ticket = chunk.ticket()};
+}
+
+Message read_seed(std::uint64_t seed) {
+    return {.what = 'r', .value = seed};
+}
+
+TEST_SUITE_BEGIN("gpu");
+
+TEST_CASE("a new chunk is zeroed and as large as asked for, or larger") {
+    for (const PayloadMemory kind : kinds) {
+        const std::string which = name_of(kind);
+        CAPTURE(which);
+        const auto chunk = need(memory_of(kind)->make(3 * mib + 1));
+        const std::uint64_t bytes = chunk->ticket().bytes;
+        CHECK(bytes > 3 * mib);
+        CHECK(bytes <= 6 * mib);
+        CHECK(chunk->ticket().memory == kind);
+        CHECK((chunk->fd() >= 0) == (kind != PayloadMemory::legacy_ipc));
+        CHECK(reinterpret_cast<std::uint64_t>(chunk->data()) % weights::piece_alignment == 0);
+        CHECK(from_device(chunk->data(), bytes) == Bytes(bytes));
+    }
+}
+
+TEST_CASE("another process reads a chunk, and what is written to it later") {
+    for (const PayloadMemory kind : kinds) {
+        const std::string which = name_of(kind);
+        CAPTURE(which);
+        if (!can_import(kind)) continue;
+        const auto chunk = need(memory_of(kind)->make(5 * mib));
+        const std::uint64_t bytes = chunk->ticket().bytes;
+        to_device(chunk->data(), chunk_bytes(bytes, 1));
+        const Peer peer("holder");
+        peer.ask(about('i', *chunk), chunk->fd());
+        CHECK(peer.ask(read_seed(1)).message.value == 1);
+        to_device(chunk->data(), chunk_bytes(bytes, 2));
+        CHECK(peer.ask(read_seed(2)).message.value == 1);
+    }
+}
+
+TEST_CASE("the CPU of another process reads host memory that our GPU packs into") {
+    const auto chunk = need(memory_of(PayloadMemory::host)->make(mib));
+    const Bytes bytes = chunk_bytes(mib, 7);
+    const DeviceBytes tensor(bytes);
+    const auto plan = need(
+        cuda::make_plan(gpu(), {{.tensor = tensor.data(), .elements = mib, .element_bytes = 1}}));
+    need(plan->pack(chunk->data(), std::nullopt, {}));
+    CHECK(from_device(chunk->data(), mib) == bytes);  // waits for the same stream
+    const Peer peer("holder");
+    peer.ask(about('h', *chunk), chunk->fd());
+    CHECK(peer.ask(read_seed(7)).message.value == 1);
+}
+
+TEST_CASE("importers cannot write") {
+    for (const PayloadMemory kind : {PayloadMemory::vmm, PayloadMemory::host}) {
+        const std::string which = name_of(kind);
+        CAPTURE(which);
+        if (!can_import(kind)) continue;
+        const auto chunk = need(memory_of(kind)->make(2 * mib));
+        const std::uint64_t bytes = chunk->ticket().bytes;
+        to_device(chunk->data(), chunk_bytes(bytes, 3));
+        const Peer peer("holder");
+        peer.ask(about('i', *chunk), chunk->fd());
+        CHECK_MESSAGE(peer.ask({.what = 'w'}).message.value == 1,
+                      "a kernel of the importer wrote to the chunk");
+        CHECK(from_device(chunk->data(), bytes) == chunk_bytes(bytes, 3));
+    }
+}
+
+TEST_CASE("an importer goes on reading when the exporter is killed") {
+    for (const PayloadMemory kind : {PayloadMemory::vmm, PayloadMemory::host}) {
+        const std::string which = name_of(kind);
+        CAPTURE(which);
+        if (!can_import(kind)) continue;
+        Peer peer("holder");
+        Message make{.what = 'm', .value = 4 * mib};
+        make.ticket.memory = kind;
+        Received made = peer.ask(make);
+        const weights::ChunkTicket ticket = made.message.ticket;
+        const auto chunk = need(memory_of(kind)->import(ticket, std::move(made.fd)));
+        CHECK(from_device(chunk->data(), ticket.bytes) == chunk_bytes(ticket.bytes, 1));
+        peer.kill();
+        const auto other = need(memory_of(kind)->make(64 * mib));  // would reuse what was freed
+        to_device(other->data(), Bytes(64 * mib, std::byte{0xff}));
+        CHECK(from_device(chunk->data(), ticket.bytes) == chunk_bytes(ticket.bytes, 1));
+    }
+}
+
+TEST_CASE("chunks that come and go leave nothing behind") {
+    for (const PayloadMemory kind : kinds) {
+        const std::string which = name_of(kind);
+        CAPTURE(which);
+        const auto memory = memory_of(kind);
+        // Within one process CUDA IPC cannot be opened: there only making is repeated.
+        const bool import = kind != PayloadMemory::legacy_ipc && can_import(kind);
+        const auto cycle = [&] {
+            const auto chunk = need(memory->make(2 * mib));
+            if (import) need(memory->import(chunk->ticket(), Fd(dup(chunk->fd()))));
+        };
+        for (int i = 0; i < 20; i++) cycle();
+        const std::size_t free = free_device_bytes();
+        const std::size_t descriptors = open_descriptors();
+        for (int i = 0; i < 1000; i++) cycle();
+        CHECK(free_device_bytes() == free);
+        CHECK(open_descriptors() == descriptors);
+    }
+}
+
+TEST_CASE("more memory than the GPU has is refused, and nothing is left of the attempt") {
+    for (const PayloadMemory kind : {PayloadMemory::vmm, PayloadMemory::legacy_ipc}) {
+        const std::string which = name_of(kind);
+        CAPTURE(which);
+        const auto memory = memory_of(kind);
+        need(memory->make(mib));
+        const std::size_t free = free_device_bytes();
+        const std::size_t descriptors = open_descriptors();
+        const auto made = memory->make(std::uint64_t{4} << 40);
+        REQUIRE(!made);
+        MESSAGE("refused as wanted: ", made.error().to_string());
+        CHECK(made.error().code == Errc::out_of_device_memory);
+        CHECK(free_device_bytes() == free);
+        CHECK(open_descriptors() == descriptors);
+    }
+}
+
+TEST_CASE("tickets that lie are refused, and their descriptors closed") {
+    for (const PayloadMemory kind : kinds) {
+        const std::string which = name_of(kind);
+        CAPTURE(which);
+        if (!can_import(kind)) continue;
+        const auto memory = memory_of(kind);
+        const auto chunk = need(memory->make(2 * mib));
+        const std::size_t free = free_device_bytes();
+        const std::size_t descriptors = open_descriptors();
+        const auto refused = [&](const weights::ChunkTicket& ticket, int fd) {
+            const auto imported = memory->import(ticket, Fd(fd < 0 ? -1 : dup(fd)));
+            if (!imported) MESSAGE("refused as wanted: ", imported.error().to_string());
+            return !imported;
+        };
+        weights::ChunkTicket ticket = chunk->ticket();
+        ticket.bytes = 0;
+        CHECK(refused(ticket, chunk->fd()));
+        ticket.bytes = std::uint64_t{1} << 60;
+        CHECK(refused(ticket, chunk->fd()));
+        ticket = chunk->ticket();
+        ticket.memory = kind == PayloadMemory::host ? PayloadMemory::vmm : PayloadMemory::host;
+        CHECK(refused(ticket, chunk->fd()));
+        ticket = chunk->ticket();
+        if (kind == PayloadMemory::legacy_ipc) {
+            ticket.handle.fill(std::byte{0x5a});
+            CHECK(refused(ticket, -1));
+        } else {
+            CHECK(refused(ticket, -1));
+            CHECK(refused(ticket, STDIN_FILENO));
+            ticket.bytes = 64 * mib;  // more than the descriptor's memory has
+            CHECK(refused(ticket, chunk->fd()));
+        }
+        if (kind == PayloadMemory::vmm) {
+            ticket.bytes = 2 * mib + 1;
+            CHECK(refused(ticket, chunk->fd()));
+        }
+        CHECK(free_device_bytes() == free);
+        CHECK(open_descriptors() == descriptors);
+        CHECK(from_device(chunk->data(), 2 * mib) == Bytes(2 * mib));
+    }
+}
+
+TEST_CASE("chunks outlive the back end that made them") {
+    auto own = need(weights::make_gpu_backend(Device::cuda(0), PayloadMemory::vmm));
+    const auto chunk = need(own.memory->make(mib));
+    own = {};
+    CHECK(from_device(chunk->data(), mib) == Bytes(mib));
+}
+
+TEST_SUITE_END();
+
+}  // namespace
+}  // namespace rollring::test

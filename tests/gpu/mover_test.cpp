@@ -1,0 +1,115 @@
+// What the mover says about addresses, and its streams.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <memory>
+
+#include "device.hpp"
+#include "memory.hpp"
+#include "reference.hpp"
+
+namespace rollring::test {
+namespace {
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+
+weights::Backend backend() {
+    return need(weights::make_gpu_backend(Device::cuda(0), PayloadMemory::vmm));
+}
+
+// Pinned host memory.
+class Pinned {
+  public:
+    explicit Pinned(std::size_t bytes) {
+        const cuda::Context::Scope scope(gpu()->context());
+        need(api().cuMemAllocHost(&data_, bytes), "allocate pinned memory");
+    }
+    Pinned(const Pinned&) = delete;
+    Pinned& operator=(const Pinned&) = delete;
+    ~Pinned() {
+        const cuda::Context::Scope scope(gpu()->context());
+        api().cuMemFreeHost(data_);
+    }
+    [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+  private:
+    void* data_ = nullptr;
+};
+
+bool refused(const Result<void>& checked) {
+    if (!checked) MESSAGE("refused as wanted: ", checked.error().to_string());
+    return !checked && checked.error().code == Errc::invalid_argument;
+}
+
+TEST_SUITE_BEGIN("gpu");
+
+TEST_CASE("addresses that copies can reach, and others") {
+    const weights::Backend own = backend();
+    weights::Mover& mover = *own.mover;
+    CHECK(mover.gpu() == visible_gpus().at(0));
+
+    const DeviceBytes device(5 * mib);
+    CHECK(mover.check_address(device.data(), device.size()));
+    CHECK(mover.check_address(device.data() + 17, device.size() - 17));
+    CHECK(mover.check_address(nullptr, 0));
+    CHECK(refused(mover.check_address(device.data() + 17, device.size())));
+    CHECK(refused(mover.check_address(device.data(), ~std::uint64_t{0})));
+    CHECK(refused(mover.check_address(nullptr, 1)));
+
+    const Pinned pinned(mib);
+    CHECK(mover.check_address(pinned.data(), mib));
+    CHECK(refused(mover.check_address(pinned.data() + 1, 64 * mib)));
+
+    const auto pageable = std::make_unique<std::byte[]>(mib);
+    CHECK(refused(mover.check_address(pageable.get(), mib)));
+
+    const auto chunk = need(own.memory->make(3 * mib));  // rounded up to 4 MiB
+    CHECK(mover.check_address(chunk->data(), chunk->ticket().bytes));
+    CHECK(refused(mover.check_address(chunk->data(), std::uint64_t{1} << 46)));
+}
+
+TEST_CASE("a host function is called when its stream has got there") {
+    const weights::Backend own = backend();
+    const DeviceBytes device(64 * mib);
+    std::atomic<int> calls = 0;
+    const auto reached = [](void* context) { (*static_cast<std::atomic<int>*>(context))++; };
+    for (int i = 0; i < 10; i++) {
+        const cuda::Context::Scope scope(gpu()->context());
+        CUstream stream = nullptr;
+        need(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "create a stream");
+        const Stream given{stream};
+        need(api().cuMemsetD8Async(device.address(), 1, device.size(), stream), "set memory");
+        need(own.mover->when_reached(given, reached, &calls));
+        need(own.mover->wait(given));
+        CHECK(calls == 2 * i + 1);
+        need(own.mover->when_reached({}, reached, &calls));
+        need(own.mover->wait({}));
+        CHECK(calls == 2 * i + 2);
+        need(api().cuStreamDestroy(stream), "destroy a stream");
+    }
+}
+
+TEST_CASE("a plan of the mover packs on the caller's stream, after what is queued there") {
+    const weights::Backend own = backend();
+    Random random(31);
+    const Bytes bytes = random_bytes(mib, random);
+    const DeviceBytes source(bytes);
+    const DeviceBytes tensor(Bytes(mib, std::byte{0}));
+    const auto chunk = need(own.memory->make(mib));
+    const auto plan =
+        need(own.mover->plan({{.tensor = tensor.data(), .elements = mib / 2, .element_bytes = 2}}));
+    const cuda::Context::Scope scope(gpu()->context());
+    CUstream stream = nullptr;
+    need(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "create a stream");
+    need(api().cuMemcpyDtoDAsync(tensor.address(), source.address(), mib, stream), "copy");
+    need(plan->pack(chunk->data(), std::nullopt, {stream}));
+    need(own.mover->wait({stream}));
+    CHECK(first_difference(from_device(chunk->data(), mib), bytes) == -1);
+    need(api().cuStreamDestroy(stream), "destroy a stream");
+}
+
+TEST_SUITE_END();
+
+}  // namespace
+}  // namespace rollring::test

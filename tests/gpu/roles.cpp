@@ -1,0 +1,122 @@
+// What the other process of a test does: it answers messages about one chunk, until it is killed.
+//
+//   'm' makes a chunk of `value` bytes of the ticket's kind, filled with chunk_bytes of seed 1
+//   'i' imports the chunk that the message brings
+//   'h' the same, mapped by the CPU and not by the GPU (host memory only)
+//   'r' reads it: `value` in the answer is 1 if it holds chunk_bytes of that seed
+//   'w' lets a kernel write to it: `value` is 1 if that failed; the context is lost then
+//
+// An answer with a text is an error.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+
+#include "device.hpp"
+#include "peer.hpp"
+#include "plan.hpp"
+#include "reference.hpp"
+
+namespace rollring::test {
+namespace {
+
+constexpr int role_socket = 3;
+
+class Holder {
+  public:
+    Received answer(Received asked);
+    [[nodiscard]] int fd() const { return chunk_ == nullptr ? -1 : chunk_->fd(); }
+
+  private:
+    [[nodiscard]] bool holds(std::uint64_t seed) const;
+    [[nodiscard]] bool write_fails() const;
+
+    bool on_gpu_ = true;
+    std::unique_ptr<weights::Memory> memory_;
+    std::unique_ptr<weights::Chunk> chunk_;
+};
+
+bool Holder::holds(std::uint64_t seed) const {
+    const std::uint64_t bytes = chunk_->ticket().bytes;
+    Bytes seen(bytes);
+    if (on_gpu_) {
+        seen = from_device(chunk_->data(), bytes);
+    } else {
+        std::memcpy(seen.data(), chunk_->data(), bytes);
+    }
+    return seen == chunk_bytes(bytes, seed);
+}
+
+// Unpacks a slot of zeros into the chunk, as if it were a tensor.
+bool Holder::write_fails() const {
+    const DeviceBytes zeros(Bytes(4096));
+    const auto plan = need(
+        cuda::make_plan(gpu(), {{.tensor = chunk_->data(), .elements = 4096, .element_bytes = 1}}));
+    const auto queued = plan->unpack(zeros.data(), {});
+    const cuda::Context::Scope scope(gpu()->context());
+    return !queued || api().cuStreamSynchronize(gpu()->stream({})) != CUDA_SUCCESS;
+}
+
+Received Holder::answer(Received asked) {
+    Received given;
+    given.message.what = asked.message.what;
+    const weights::ChunkTicket& ticket = asked.message.ticket;
+    switch (asked.message.what) {
+        case 'm':
+            memory_ = need(weights::make_gpu_backend(Device::cuda(0), ticket.memory)).memory;
+            chunk_ = need(memory_->make(asked.message.value));
+            to_device(chunk_->data(), chunk_bytes(chunk_->ticket().bytes, 1));
+            given.message.ticket = chunk_->ticket();
+            break;
+        case 'i':
+        case 'h':
+            on_gpu_ = asked.message.what == 'i';
+            memory_ = on_gpu_
+                          ? need(weights::make_gpu_backend(Device::cuda(0), ticket.memory)).memory
+                          : weights::make_host_backend().memory;
+            chunk_ = need(memory_->import(ticket, std::move(asked.fd)));
+            break;
+        case 'r':
+            given.message.value = holds(asked.message.value) ? 1 : 0;
+            break;
+        case 'w':
+            given.message.value = write_fails() ? 1 : 0;
+            break;
+        default:
+            throw Failure("an unknown message");
+    }
+    return given;
+}
+
+}  // namespace
+
+int run_role(const std::string& role) {
+    if (role != "holder") return 2;
+    const Wire wire{Fd(role_socket)};
+    Holder holder;
+    for (;;) {
+        Received given;
+        try {
+            Received asked = wire.receive();
+            const char what = asked.message.what;
+            given = holder.answer(std::move(asked));
+            // Of a chunk that we made, the descriptor goes with the answer.
+            wire.send(given.message, what == 'm' ? holder.fd() : -1);
+        } catch (const std::exception& failure) {
+            const std::string_view text = failure.what();
+            given.message.text = {};
+            std::ranges::copy(text.substr(0, given.message.text.size() - 1),
+                              given.message.text.begin());
+            try {
+                wire.send(given.message);
+            } catch (const std::exception&) {
+                return 0;  // the test is over
+            }
+        }
+    }
+}
+
+}  // namespace rollring::test
