@@ -77,7 +77,7 @@ class PublisherImpl;
 class SubscriberImpl;
 }  // namespace weights
 
-// One version on its way. Destruction without commit is abort.
+// One version on its way. Destruction without commit is abort. Ends before its publisher does.
 class [[nodiscard]] Transaction {
   public:
     Transaction(Transaction&&) noexcept;
@@ -107,8 +107,10 @@ class [[nodiscard]] Transaction {
 
   private:
     friend class Publisher;
-    explicit Transaction(weights::PublisherImpl* impl) : impl_(impl) {}
+    explicit Transaction(weights::PublisherImpl* impl);
+    [[nodiscard]] bool mine() const;
     weights::PublisherImpl* impl_ = nullptr;
+    std::uint64_t publication_ = 0;
 };
 
 class Publisher {
@@ -184,6 +186,9 @@ struct SubscriberOptions {
     // leaves the old version; true (default): it poisons the subscriber.
     bool in_place = true;
     bool partial = false;  // `into` may lack tensors of the channel
+    // The version that the engine serves already, whole, from an earlier attachment; -1: none. It
+    // is not sent to it again.
+    std::int64_t held_version = -1;
     std::int64_t spin_ns = 20'000;
 };
 
@@ -197,7 +202,7 @@ enum class SubscriberState : std::uint32_t {
 };
 std::string_view name(SubscriberState state);
 
-// One version on its way in. Destruction before adopt is reject.
+// One version on its way in. Destruction before adopt is reject. Ends before its subscriber does.
 class [[nodiscard]] Update {
   public:
     Update(Update&&) noexcept;
@@ -225,8 +230,10 @@ class [[nodiscard]] Update {
 
   private:
     friend class Subscriber;
-    explicit Update(weights::SubscriberImpl* impl) : impl_(impl) {}
+    explicit Update(weights::SubscriberImpl* impl);
+    [[nodiscard]] bool mine() const;
     weights::SubscriberImpl* impl_ = nullptr;
+    std::uint64_t publication_ = 0;
 };
 
 class Subscriber {

@@ -74,4 +74,32 @@ bool register_for_barriers();
 // A hint to the CPU inside a spin loop.
 void spin_pause();
 
+// A bell for those who publish with a plain release, off the hot path: both sides swap `waiting`,
+// so that one of them reads what the other wrote and sees all that came before it.
+inline void ring_plain(Bell& bell) {
+    if (bell.waiting.exchange(0, std::memory_order_acq_rel) == 0) return;
+    bell.sequence.fetch_add(1, std::memory_order_acq_rel);
+    futex_wake(bell.sequence);
+}
+
+// Waits on such a bell until `look()` is true: spins for spin_ns, then sleeps. False at the
+// deadline. After each sleep, so every 100 ms at least, `look` is called again.
+template <class Look>
+[[nodiscard]] bool wait_plain(Bell& bell, std::int64_t spin_ns, Deadline deadline,
+                              const Look& look) {
+    if (look()) return true;
+    for (const Deadline spin = Deadline::after_ns(spin_ns); !spin.passed();) {
+        for (int i = 0; i < 16; i++) spin_pause();
+        if (look()) return true;
+        if (deadline.passed()) return false;
+    }
+    for (;;) {
+        const std::uint32_t seen = bell.sequence.load(std::memory_order_acquire);
+        bell.waiting.exchange(1, std::memory_order_acq_rel);
+        if (look()) return true;
+        if (deadline.passed()) return false;
+        futex_sleep(bell.sequence, seen, deadline);
+    }
+}
+
 }  // namespace rollring

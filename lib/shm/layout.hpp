@@ -133,8 +133,9 @@ static_assert(sizeof(SchemaPage) <= page_bytes);
 
 // Written by the weight channel's publisher; a producer stamps it on records that name no version.
 struct PolicyPage {
-    std::atomic<std::int64_t> version;  // -1: none committed yet
-    std::uint8_t reserved[56];
+    std::atomic<std::int64_t> version;         // -1: none committed yet
+    std::atomic<std::uint64_t> channel_token;  // of the weight channel; 0: there was none yet
+    std::uint8_t reserved[48];
 };
 static_assert(sizeof(PolicyPage) == line_bytes);
 

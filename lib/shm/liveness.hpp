@@ -22,6 +22,10 @@ struct LifeByte {
     static LifeByte creation() { return {base}; }
     static LifeByte consumer() { return {base + 1}; }
     static LifeByte lane(std::uint32_t index) { return {base + 16 + index}; }
+    // On the control memory of a weight channel.
+    static LifeByte publisher() { return {base}; }
+    static LifeByte subscriber(std::uint32_t seat) { return {base + 16 + seat}; }
+    static LifeByte rank(std::uint32_t rank) { return {base + 4096 + rank}; }
 
   private:
     static constexpr std::int64_t base = std::int64_t{1} << 62;

@@ -97,6 +97,34 @@ TEST_CASE("the CPU of another process reads host memory that our GPU packs into"
     CHECK(peer.ask(read_seed(7)).message.value == 1);
 }
 
+TEST_CASE("an imported chunk is verified and unpacked") {
+    constexpr std::uint64_t bytes = mib + 3;
+    for (const PayloadMemory kind : {PayloadMemory::vmm, PayloadMemory::host}) {
+        const std::string which = name_of(kind);
+        CAPTURE(which);
+        if (!can_import(kind)) continue;
+        const Bytes content = chunk_bytes(bytes, 9);
+        const DeviceBytes from(content);
+        const DeviceBytes to(Bytes(bytes, std::byte{1}));
+        const auto memory = memory_of(kind);
+        const auto chunk = need(memory->make(2 * mib));
+        constexpr std::uint64_t sums = mib + 512;
+        const auto pack = need(cuda::make_plan(
+            gpu(), {{.tensor = from.data(), .elements = bytes, .element_bytes = 1}}));
+        need(pack->pack(chunk->data(), sums, {}));
+        CHECK(need(pack->verify(chunk->data(), sums, {})) == std::nullopt);
+        const auto imported = need(memory->import(chunk->ticket(), Fd(dup(chunk->fd()))));
+        const auto unpack = need(
+            cuda::make_plan(gpu(), {{.tensor = to.data(), .elements = bytes, .element_bytes = 1}}));
+        CHECK(need(unpack->verify(imported->data(), sums, {})) == std::nullopt);
+        need(unpack->unpack(imported->data(), {}));
+        CHECK(to.get() == content);
+        to_device(chunk->data() + 1000, Bytes(1));
+        CHECK(need(unpack->verify(imported->data(), sums, {})).has_value() ==
+              (content[1000] != std::byte{0}));
+    }
+}
+
 TEST_CASE("importers cannot write") {
     for (const PayloadMemory kind : {PayloadMemory::vmm, PayloadMemory::host}) {
         const std::string which = name_of(kind);

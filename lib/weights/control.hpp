@@ -1,0 +1,190 @@
+#pragma once
+// The control memory of one publisher: a memfd that subscribers get when they attach. Every page
+// has one writer, the bells excepted; a process maps writable what it writes.
+//
+//   header page       publisher, before anyone sees it; then read-only
+//   publisher page    publisher: what is published, which part lies in which slot
+//   admission pages   publisher: one line a subscriber
+//   group page        of rank 0: all ranks, for the commit that they decide together
+//   bell page         everyone; a lie in it costs a spurious or a late wake-up (<= 100 ms)
+//   subscriber pages  one page each: its acknowledgements
+//
+// A *position* counts parts filled since the publisher came. A *publication* is one passage of a
+// version through the slots, counted from 1: a version that is sent again is another publication.
+// Life is proven by byte locks on this memfd (lib/shm/liveness.hpp).
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "layout.hpp"
+#include "manifest.hpp"
+#include "rollring/weights.hpp"
+
+namespace rollring::weights {
+
+inline constexpr std::uint64_t control_magic = 0x314c544357'4c4c52;  // "RLLWCTL1"
+inline constexpr std::uint32_t control_abi = 1;
+inline constexpr std::uint32_t subscribers_limit = 256;
+inline constexpr std::uint32_t ranks_limit = 256;
+// A publisher makes new slots where it must set old ones aside: up to so many in all.
+inline constexpr std::uint32_t slots_limit = 2 * slots_max;
+
+// Text of a fixed size, as words: a reader sees a torn text at worst, never bytes beyond it.
+template <std::size_t bytes>
+struct SharedText {
+    std::atomic<std::uint64_t> words[bytes / 8];
+
+    void store(std::string_view text) {
+        std::array<char, bytes> raw{};
+        std::memcpy(raw.data(), text.data(), std::min(text.size(), bytes - 1));
+        for (std::size_t i = 0; i < bytes / 8; i++) {
+            std::uint64_t word;
+            std::memcpy(&word, raw.data() + i * 8, 8);
+            poke(words[i], word);
+        }
+    }
+    [[nodiscard]] std::string load() const {
+        std::array<char, bytes + 1> raw{};
+        for (std::size_t i = 0; i < bytes / 8; i++) {
+            const std::uint64_t word = peek(words[i]);
+            std::memcpy(raw.data() + i * 8, &word, 8);
+        }
+        raw[bytes] = 0;
+        return raw.data();
+    }
+};
+
+struct ControlHeader {
+    std::uint64_t magic;
+    std::uint32_t abi;
+    std::uint32_t header_bytes;
+    std::uint64_t control_bytes;
+    std::uint64_t manifest_bytes;
+    std::uint64_t ring_id;
+    std::int64_t created_ns;  // CLOCK_REALTIME
+    std::uint32_t subscribers_max;
+    std::uint32_t rank;
+    std::uint32_t ranks;
+    std::uint32_t pid;
+    char name[32];
+    std::uint8_t reserved[32];
+};
+static_assert(sizeof(ControlHeader) == 128);
+static_assert(std::has_unique_object_representations_v<ControlHeader>);
+
+enum class Outcome : std::uint32_t { open = 0, committed = 1, aborted = 2 };
+
+// Publication p is in line p mod publications_kept. Its id is stored last, and 0 while it changes.
+struct PublicationLine {
+    std::atomic<std::uint64_t> id;
+    std::atomic<std::int64_t> version;
+    std::atomic<std::uint64_t> first_position;
+    std::atomic<std::uint32_t> outcome;
+    std::atomic<std::uint32_t> put;  // 1: all parts are on their way
+    SharedText<96> why;              // it was aborted
+};
+static_assert(sizeof(PublicationLine) == 128);
+inline constexpr std::uint64_t publications_kept = 4;
+
+// The part at position k is described in line k mod parts_kept.
+struct PartLine {
+    std::atomic<std::uint64_t> position;
+    std::atomic<std::uint32_t> part;
+    std::atomic<std::uint32_t> slot;
+};
+static_assert(sizeof(PartLine) == 16);
+inline constexpr std::uint64_t parts_kept = 2 * slots_limit;
+
+struct PublisherPage {
+    std::atomic<std::uint64_t> filled;  // parts below this position are complete in their slots
+    std::atomic<std::uint32_t> closed;  // 1: it went in good order
+    std::uint8_t reserved0[52];
+    std::atomic<std::int64_t> committed;     // version; -1: none
+    std::atomic<std::uint64_t> publication;  // the last one begun; 0: none
+    std::uint8_t reserved1[48];
+    PublicationLine publications[publications_kept];
+    PartLine parts[parts_kept];
+    // Statistics.
+    std::atomic<std::uint64_t> syncs;
+    std::atomic<std::uint64_t> aborts;
+    std::atomic<std::uint64_t> handles_passed;
+    std::atomic<std::int64_t> times[5];  // SyncTimes of the last commit
+};
+static_assert(sizeof(PublisherPage) <= page_bytes);
+
+// What the publisher says to and of one subscriber.
+struct AdmissionLine {
+    std::atomic<std::uint64_t> epoch;  // of whoever has the seat; 0: free
+    std::atomic<std::uint64_t> reads;  // the latest publication that it must read; 0: none
+    std::uint8_t reserved[48];
+};
+static_assert(sizeof(AdmissionLine) == line_bytes);
+
+// One rank's line is written by that rank, `decision` by whoever changes it first.
+struct GroupPage {
+    // version * 4 + Outcome of the last version that was decided.
+    std::atomic<std::int64_t> decision;
+    std::uint8_t reserved[56];
+    struct alignas(line_bytes) Rank {
+        std::atomic<std::int64_t> staged;  // version; -1: none
+    };
+    Rank ranks[ranks_limit];
+};
+static_assert(sizeof(GroupPage) == line_bytes * (1 + ranks_limit));
+
+struct SubscriberPage {
+    std::atomic<std::uint64_t> epoch;      // set when all below is valid for it
+    std::atomic<std::uint64_t> read_done;  // parts below this position are read, by the device too
+    std::atomic<std::uint64_t> settled;    // nothing is read any more of publications up to here
+    std::atomic<std::uint64_t> staged;     // the last publication that it holds whole
+    std::atomic<std::uint64_t> rejected;   // the last publication that it could not take
+    std::atomic<std::int64_t> staged_version;
+    std::atomic<std::int64_t> live_version;
+    std::atomic<std::uint32_t> state;  // a SubscriberState
+    std::atomic<std::uint32_t> closed;
+    std::atomic<std::uint32_t> pid;
+    std::uint32_t reserved;
+    std::atomic<std::uint64_t> gpu[2];
+    SharedText<32> name;
+    SharedText<192> problem;
+};
+static_assert(sizeof(SubscriberPage) <= page_bytes);
+
+// Offsets follow from subscribers_max and ranks.
+struct ControlPlaces {
+    std::uint32_t subscribers_max;
+    std::uint32_t ranks;
+
+    static constexpr std::uint64_t pages(std::uint64_t bytes) {
+        return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+    }
+    [[nodiscard]] constexpr std::uint64_t publisher() const { return page_bytes; }
+    [[nodiscard]] constexpr std::uint64_t admission(std::uint32_t seat) const {
+        return 2 * page_bytes + std::uint64_t{seat} * sizeof(AdmissionLine);
+    }
+    [[nodiscard]] constexpr std::uint64_t group() const {
+        return 2 * page_bytes + pages(subscribers_limit * sizeof(AdmissionLine));
+    }
+    [[nodiscard]] constexpr std::uint64_t group_bytes() const { return pages(sizeof(GroupPage)); }
+    [[nodiscard]] constexpr std::uint64_t bells() const { return group() + group_bytes(); }
+    // Of the publisher, of the subscribers, of the other ranks.
+    [[nodiscard]] constexpr std::uint64_t bells_bytes() const {
+        return pages((1 + std::uint64_t{subscribers_max} + ranks) * sizeof(Bell));
+    }
+    [[nodiscard]] static constexpr std::uint64_t publisher_bell() { return 0; }
+    [[nodiscard]] static constexpr std::uint64_t subscriber_bell(std::uint32_t seat) {
+        return (1 + std::uint64_t{seat}) * sizeof(Bell);
+    }
+    [[nodiscard]] constexpr std::uint64_t rank_bell(std::uint32_t rank) const {
+        return (1 + std::uint64_t{subscribers_max} + rank) * sizeof(Bell);
+    }
+    [[nodiscard]] constexpr std::uint64_t subscriber(std::uint32_t seat) const {
+        return bells() + bells_bytes() + std::uint64_t{seat} * page_bytes;
+    }
+    [[nodiscard]] constexpr std::uint64_t end() const { return subscriber(subscribers_max); }
+};
+
+}  // namespace rollring::weights

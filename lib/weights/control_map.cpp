@@ -1,0 +1,101 @@
+#include "control_map.hpp"
+
+#include <fmt/format.h>
+
+namespace rollring::weights {
+namespace {
+
+std::unexpected<Error> bad(std::string_view what) {
+    return std::unexpected(Error{
+        Errc::bad_manifest, 0, fmt::format("the publisher's control memory is damaged: {}", what)});
+}
+
+}  // namespace
+
+Result<OwnControl> OwnControl::make(const ControlHeader& facts) {
+    OwnControl made;
+    made.places_ = {facts.subscribers_max, facts.ranks};
+    auto memory = Sealed::make("control", made.places_.end());
+    if (!memory) return std::unexpected(memory.error());
+    auto front = memory->map(0, made.places_.subscriber(0), true);
+    if (!front) return std::unexpected(front.error());
+    auto seats = memory->map(made.places_.subscriber(0),
+                             made.places_.end() - made.places_.subscriber(0), false);
+    if (!seats) return std::unexpected(seats.error());
+    made.memory_ = std::move(*memory);
+    made.front_ = std::move(*front);
+    made.seats_ = std::move(*seats);
+
+    auto& header = made.front_.at<ControlHeader>(0);
+    header = facts;
+    header.magic = control_magic;
+    header.abi = control_abi;
+    header.header_bytes = sizeof header;
+    header.control_bytes = made.places_.end();
+    poke(made.publisher().committed, std::int64_t{-1});
+    poke(made.group().decision, std::int64_t{-1});
+    for (auto& rank : made.group().ranks) poke(rank.staged, std::int64_t{-1});
+    return made;
+}
+
+Result<PeerControl> PeerControl::accept(Fd fd, std::uint64_t control_bytes) {
+    PeerControl made;
+    auto memory = Sealed::accept(std::move(fd), control_bytes, false);
+    if (!memory) return std::unexpected(memory.error());
+    if (control_bytes < page_bytes) return bad("too short");
+    auto first = memory->map(0, page_bytes, false);
+    if (!first) return std::unexpected(first.error());
+    made.header_ = load_once<ControlHeader>(first->data());
+    const ControlHeader& header = made.header_;
+    if (header.magic != control_magic || header.abi != control_abi ||
+        header.header_bytes != sizeof header) {
+        return bad("magic or ABI");
+    }
+    if (header.subscribers_max == 0 || header.subscribers_max > subscribers_limit) {
+        return bad("subscribers_max");
+    }
+    if (header.ranks == 0 || header.ranks > ranks_limit || header.rank >= header.ranks) {
+        return bad("ranks");
+    }
+    made.places_ = {header.subscribers_max, header.ranks};
+    if (header.control_bytes != control_bytes || made.places_.end() != control_bytes) {
+        return bad("bytes");
+    }
+    auto all = memory->map(0, control_bytes, false);
+    if (!all) return std::unexpected(all.error());
+    made.memory_ = std::move(*memory);
+    made.all_ = std::move(*all);
+    return made;
+}
+
+Result<void> PeerControl::take_seat(std::uint32_t seat) {
+    if (seat >= header_.subscribers_max) return bad("seat");
+    auto bells = memory_.map(places_.bells(), places_.bells_bytes(), true);
+    if (!bells) return std::unexpected(bells.error());
+    auto own = memory_.map(places_.subscriber(seat), page_bytes, true);
+    if (!own) return std::unexpected(own.error());
+    bells_ = std::move(*bells);
+    own_ = std::move(*own);
+    return {};
+}
+
+Result<void> PeerControl::take_rank() {
+    auto bells = memory_.map(places_.bells(), places_.bells_bytes(), true);
+    if (!bells) return std::unexpected(bells.error());
+    auto group = memory_.map(places_.group(), places_.group_bytes(), true);
+    if (!group) return std::unexpected(group.error());
+    bells_ = std::move(*bells);
+    own_ = std::move(*group);
+    return {};
+}
+
+std::optional<PublicationView> look_up(const PublisherPage& page, std::uint64_t publication) {
+    const PublicationLine& line = page.publications[publication % publications_kept];
+    if (observe(line.id) != publication) return {};
+    const PublicationView view{observe(line.version), observe(line.first_position),
+                               static_cast<Outcome>(observe(line.outcome)), observe(line.put) != 0};
+    if (observe(line.id) != publication) return {};
+    return view;
+}
+
+}  // namespace rollring::weights

@@ -1,0 +1,332 @@
+#include "control_socket.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+namespace rollring::weights {
+namespace {
+
+constexpr std::size_t fds_max = slots_limit + 2;
+
+std::unexpected<Error> failed(Errc code, int error, std::string message) {
+    return std::unexpected(Error{code, error, std::move(message)});
+}
+
+std::string directory_path() {
+    return fmt::format("/dev/shm/rollring-weights.{}", geteuid());
+}
+
+Result<Fd> open_directory(bool make) {
+    const std::string path = directory_path();
+    if (make && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+        return failed(Errc::system, errno, "cannot make " + path);
+    }
+    Fd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!directory) {
+        const int error = errno;
+        return failed(error == ENOENT   ? Errc::not_found
+                      : error == EACCES ? Errc::permission_denied
+                                        : Errc::system,
+                      error, "cannot open " + path);
+    }
+    struct stat status{};
+    if (fstat(directory.get(), &status) != 0 || status.st_uid != geteuid() ||
+        (status.st_mode & 0077) != 0) {
+        return failed(Errc::permission_denied, 0,
+                      fmt::format("{} must belong to uid {} alone (mode 0700): somebody else made "
+                                  "it or opened it up; remove it",
+                                  path, geteuid()));
+    }
+    return directory;
+}
+
+// Names in the directory reach beyond sockaddr_un's 108 bytes; the way through the descriptor does
+// not.
+Result<sockaddr_un> address_of(const Fd& directory, std::string_view file) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = fmt::format("/proc/self/fd/{}/{}", directory.get(), file);
+    if (path.size() >= sizeof address.sun_path) {
+        return failed(Errc::invalid_argument, 0,
+                      fmt::format("the ring's name is too long for a weight channel: {}", file));
+    }
+    std::memcpy(address.sun_path, path.data(), path.size());
+    return address;
+}
+
+Fd make_socket() {
+    return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+}
+
+// 0, or the errno.
+int try_connect(int socket, const sockaddr_un& address) {
+    const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+    return connect(socket, generic, sizeof address) == 0 ? 0 : errno;
+}
+
+std::string file_name(std::string_view ring, std::uint32_t rank) {
+    return fmt::format("{}@{}", ring, rank);
+}
+
+// While it lives nobody else makes or removes names in the directory.
+class DirectoryLock {
+  public:
+    explicit DirectoryLock(const Fd& directory) : fd_(directory.get()) { flock(fd_, LOCK_EX); }
+    DirectoryLock(const DirectoryLock&) = delete;
+    ~DirectoryLock() { flock(fd_, LOCK_UN); }
+
+  private:
+    int fd_;
+};
+
+std::vector<std::string> files() {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(directory_path(), error)) {
+        names.push_back(entry.path().filename().string());
+    }
+    return names;
+}
+
+// The rank, if the file is a socket of this ring (empty: of any).
+std::optional<std::uint32_t> rank_in(std::string_view file, std::string_view ring) {
+    const std::size_t at = file.rfind('@');
+    if (at == std::string_view::npos || (!ring.empty() && file.substr(0, at) != ring)) return {};
+    std::uint32_t rank = 0;
+    const std::string_view digits = file.substr(at + 1);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+    if (error != std::errc{} || end != digits.data() + digits.size()) return {};
+    return rank;
+}
+
+}  // namespace
+
+Message make_message(MessageKind kind) {
+    Message message{};
+    message.magic = control_magic;
+    message.abi = control_abi;
+    message.kind = kind;
+    return message;
+}
+
+void set_text(Message& message, std::string_view text) {
+    std::memcpy(message.text, text.data(), std::min(text.size(), sizeof message.text - 1));
+}
+
+std::string text_of(const Message& message) {
+    return {message.text, strnlen(message.text, sizeof message.text)};
+}
+
+std::string name_of(const Message& message) {
+    return {message.name, strnlen(message.name, sizeof message.name)};
+}
+
+WireTicket to_wire(const Chunk& chunk) {
+    const ChunkTicket ticket = chunk.ticket();
+    WireTicket wire{.memory = static_cast<std::uint32_t>(ticket.memory),
+                    .has_fd = chunk.fd() >= 0 ? 1U : 0U,
+                    .bytes = ticket.bytes,
+                    .handle = {}};
+    std::memcpy(wire.handle, ticket.handle.data(), sizeof wire.handle);
+    return wire;
+}
+
+ChunkTicket from_wire(const WireTicket& wire) {
+    ChunkTicket ticket{.memory = static_cast<PayloadMemory>(wire.memory), .bytes = wire.bytes};
+    std::memcpy(ticket.handle.data(), wire.handle, sizeof wire.handle);
+    return ticket;
+}
+
+Result<void> send_message(int socket, const Message& message, std::span<const int> fds) {
+    iovec data{const_cast<Message*>(&message), sizeof message};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(fds_max * sizeof(int))> control{};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    if (!fds.empty()) {
+        header.msg_control = control.data();
+        header.msg_controllen = CMSG_SPACE(fds.size_bytes());
+        cmsghdr* rights = CMSG_FIRSTHDR(&header);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(fds.size_bytes());
+        std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
+    }
+    for (;;) {
+        // A peer that does not read has its one buffer full: that is its own affair.
+        if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+        if (errno == EINTR) continue;
+        if (errno == EPIPE || errno == ECONNRESET) {
+            return failed(Errc::peer_gone, 0, "the other end of the weight channel has closed");
+        }
+        return failed(Errc::system, errno, "cannot send on the weight channel's socket");
+    }
+}
+
+Result<Received> receive_message(int socket, Deadline deadline) {
+    Received received;
+    iovec data{&received.message, sizeof received.message};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(fds_max * sizeof(int))> control{};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    ssize_t got = 0;
+    for (;;) {
+        got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        if (got >= 0 || (errno != EAGAIN && errno != EINTR)) break;
+        pollfd wait{.fd = socket, .events = POLLIN, .revents = 0};
+        const std::int64_t left_ms = (deadline.at_ns - monotonic_ns()) / 1'000'000 + 1;
+        if (deadline.passed()) {
+            return failed(Errc::timed_out, 0, "the other end of the weight channel did not answer");
+        }
+        poll(&wait, 1, static_cast<int>(std::clamp<std::int64_t>(left_ms, 1, 1000)));
+    }
+    for (cmsghdr* at = got < 0 ? nullptr : CMSG_FIRSTHDR(&header); at != nullptr;
+         at = CMSG_NXTHDR(&header, at)) {
+        if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
+        for (std::size_t i = 0; i < (at->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+            int fd = -1;
+            std::memcpy(&fd, CMSG_DATA(at) + i * sizeof fd, sizeof fd);
+            received.fds.emplace_back(fd);
+        }
+    }
+    if (got == 0 || (got < 0 && errno == ECONNRESET)) {
+        return failed(Errc::peer_gone, 0, "the other end of the weight channel has closed");
+    }
+    if (got < 0) return failed(Errc::system, errno, "cannot read the weight channel's socket");
+    const Message& message = received.message;
+    if (static_cast<std::size_t>(got) != sizeof message || message.magic != control_magic ||
+        (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || message.tickets_used > slots_limit) {
+        return failed(Errc::bad_manifest, 0, "the other end of the socket is no weight channel");
+    }
+    if (message.abi != control_abi) {
+        return failed(Errc::abi_mismatch, 0,
+                      fmt::format("the other end of the weight channel has ABI {}, this program "
+                                  "{}: run one version of rollring on both sides",
+                                  message.abi, control_abi));
+    }
+    return received;
+}
+
+Result<void> check_peer(int socket) {
+    ucred peer{};
+    socklen_t bytes = sizeof peer;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+        return failed(Errc::system, errno, "cannot tell who is at the other end of the socket");
+    }
+    if (peer.uid == geteuid()) return {};
+    return failed(Errc::permission_denied, 0,
+                  fmt::format("the other end of the weight channel is uid {}, this process {}",
+                              peer.uid, geteuid()));
+}
+
+Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
+    Listener made;
+    made.file_ = file_name(ring, rank);
+    for (;;) {
+        auto directory = open_directory(true);
+        if (!directory) {
+            if (directory.error().code == Errc::not_found) continue;  // removed meanwhile
+            return std::unexpected(directory.error());
+        }
+        const DirectoryLock lock(*directory);
+        const auto address = address_of(*directory, made.file_);
+        if (!address) return std::unexpected(address.error());
+        if (const int error = try_connect(make_socket().get(), *address);
+            error == 0 || error == EAGAIN) {
+            return failed(
+                Errc::busy, 0,
+                fmt::format("ring {} has a live publisher of rank {} already", ring, rank));
+        }
+        unlinkat(directory->get(), made.file_.c_str(), 0);
+        made.socket_ = make_socket();
+        const int bound =
+            bind(made.socket_.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address);
+        const int error = errno;
+        if (bound != 0 && error == ENOENT) continue;  // the directory was removed under us
+        if (bound != 0 || fchmodat(directory->get(), made.file_.c_str(), 0600, 0) != 0 ||
+            listen(made.socket_.get(), 64) != 0) {
+            return failed(Errc::system, bound != 0 ? error : errno,
+                          fmt::format("cannot listen at {}/{}", directory_path(), made.file_));
+        }
+        made.directory_ = std::move(*directory);
+        return made;
+    }
+}
+
+Listener::~Listener() {
+    if (!socket_) return;
+    const DirectoryLock lock(directory_);
+    // Ours as long as the socket lives: nobody replaces a name that answers.
+    unlinkat(directory_.get(), file_.c_str(), 0);
+    rmdir(directory_path().c_str());  // the last one out; refused while others are in
+}
+
+Result<Fd> connect_to(std::string_view ring, std::uint32_t rank) {
+    const auto nobody = [&] {
+        return failed(Errc::not_found, 0,
+                      fmt::format("ring {} has no publisher of rank {}", ring, rank));
+    };
+    auto directory = open_directory(false);
+    if (!directory) {
+        if (directory.error().code == Errc::not_found) return nobody();
+        return std::unexpected(directory.error());
+    }
+    const auto address = address_of(*directory, file_name(ring, rank));
+    if (!address) return std::unexpected(address.error());
+    Fd socket = make_socket();
+    if (!socket) return failed(Errc::system, errno, "cannot make a socket");
+    if (const int error = try_connect(socket.get(), *address); error != 0) {
+        if (error == ENOENT || error == ECONNREFUSED) return nobody();
+        return failed(
+            error == EACCES ? Errc::permission_denied : Errc::system, error,
+            fmt::format("cannot connect to {}/{}", directory_path(), file_name(ring, rank)));
+    }
+    if (auto checked = check_peer(socket.get()); !checked) return std::unexpected(checked.error());
+    return socket;
+}
+
+void nap() {
+    poll(nullptr, 0, 2);
+}
+
+std::vector<std::uint32_t> ranks_of(std::string_view ring) {
+    std::vector<std::uint32_t> ranks;
+    for (const std::string& file : files()) {
+        if (const auto rank = rank_in(file, ring)) ranks.push_back(*rank);
+    }
+    std::ranges::sort(ranks);
+    return ranks;
+}
+
+std::uint32_t remove_dead_sockets(std::string_view ring) {
+    std::uint32_t removed = 0;
+    auto directory = open_directory(false);
+    if (!directory) return 0;
+    const DirectoryLock lock(*directory);
+    for (const std::string& file : files()) {
+        if (!rank_in(file, ring)) continue;
+        const auto address = address_of(*directory, file);
+        if (!address || try_connect(make_socket().get(), *address) != ECONNREFUSED) continue;
+        removed += unlinkat(directory->get(), file.c_str(), 0) == 0 ? 1U : 0U;
+    }
+    rmdir(directory_path().c_str());
+    return removed;
+}
+
+}  // namespace rollring::weights

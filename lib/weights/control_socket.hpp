@@ -1,0 +1,113 @@
+#pragma once
+// The control socket of a publisher: where subscribers meet it, once each. A SOCK_SEQPACKET socket
+// /dev/shm/rollring-weights.<uid>/<ring>@<rank>, 0600 in a directory 0700: whoever can see the ring
+// can see the socket, whatever container they are in. Carries descriptors; nothing is unpickled.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "control.hpp"
+#include "fd.hpp"
+#include "memory.hpp"
+#include "rollring/time.hpp"
+
+namespace rollring::weights {
+
+enum class MessageKind : std::uint32_t {
+    hello_subscriber = 1,  // name, gpu, ring_id, token -> welcome or refusal
+    hello_observer,        // ring_id, token -> welcome without chunks
+    hello_rank,            // rank, ring_id, token -> welcome without chunks
+    welcome,               // seat, epoch, bytes, tickets; descriptors: control, manifest, chunks
+    refusal,               // code, text
+    ready,                 // a subscriber has mapped everything and holds its byte -> admitted
+    admitted,
+    want_slot,  // seat -> slot
+    slot,       // one ticket, its descriptor
+};
+
+struct WireTicket {
+    std::uint32_t memory;
+    std::uint32_t has_fd;
+    std::uint64_t bytes;
+    std::uint8_t handle[64];
+};
+
+// One form for all messages; what a kind does not use is zero.
+struct Message {
+    std::uint64_t magic;
+    std::uint32_t abi;
+    MessageKind kind;
+    std::uint64_t ring_id;
+    std::uint64_t token;
+    std::uint64_t epoch;
+    std::uint64_t control_bytes;
+    std::uint64_t manifest_bytes;
+    std::uint32_t code;  // an Errc
+    std::uint32_t seat;
+    std::uint32_t rank;
+    std::uint32_t slot;
+    std::uint32_t tickets_used;
+    std::uint32_t reserved;
+    std::uint8_t gpu[16];
+    char name[32];
+    char text[512];
+    WireTicket tickets[slots_limit];
+};
+static_assert(std::is_trivially_copyable_v<Message>);
+
+Message make_message(MessageKind kind);
+void set_text(Message& message, std::string_view text);
+[[nodiscard]] std::string text_of(const Message& message);
+[[nodiscard]] std::string name_of(const Message& message);
+WireTicket to_wire(const Chunk& chunk);
+ChunkTicket from_wire(const WireTicket& ticket);
+
+// Sends one message with descriptors; peer_gone if the other end is closed.
+Result<void> send_message(int socket, const Message& message, std::span<const int> fds = {});
+
+struct Received {
+    Message message{};
+    std::vector<Fd> fds;
+};
+// One message, checked for form; timed_out, peer_gone (closed), bad_manifest (not ours).
+Result<Received> receive_message(int socket, Deadline deadline);
+
+// uid of whoever connected; permission_denied if it is not ours.
+Result<void> check_peer(int socket);
+
+// A listening socket under its name; the name goes with it.
+class Listener {
+  public:
+    // busy while a live publisher has the name. A dead one's leftover is replaced.
+    static Result<Listener> open(std::string_view ring, std::uint32_t rank);
+    Listener(Listener&&) noexcept = default;
+    Listener& operator=(Listener&&) = delete;
+    ~Listener();
+
+    [[nodiscard]] int fd() const { return socket_.get(); }
+
+  private:
+    Listener() = default;
+    Fd directory_;
+    Fd socket_;
+    std::string file_;
+};
+
+// not_found if nobody listens there.
+Result<Fd> connect_to(std::string_view ring, std::uint32_t rank);
+
+// Between two tries to meet somebody who is not there yet.
+void nap();
+
+// Ranks that have a socket, dead ones included.
+std::vector<std::uint32_t> ranks_of(std::string_view ring);
+
+// Removes sockets of dead publishers, of one ring or (empty) of all; how many.
+std::uint32_t remove_dead_sockets(std::string_view ring = {});
+
+}  // namespace rollring::weights

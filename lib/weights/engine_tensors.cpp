@@ -1,0 +1,107 @@
+// How the engine's own tensors meet the published ones.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "subscriber_impl.hpp"
+
+namespace rollring::weights {
+namespace {
+
+std::unexpected<Error> refused(Errc code, std::string message) {
+    return std::unexpected(Error{code, 0, std::move(message)});
+}
+
+std::string text_of(const std::vector<std::int64_t>& shape) {
+    std::string text = "[";
+    for (const std::int64_t extent : shape) {
+        if (text.size() > 1) text += ", ";
+        text += std::to_string(extent);
+    }
+    return text + "]";
+}
+
+}  // namespace
+
+// Matches the engine's tensors with the channel's, and compiles the copies of each part.
+Result<void> SubscriberImpl::compile(std::span<const WeightTensor> into) {
+    const Packing& packing = manifest_.packing;
+    std::map<std::string_view, const WeightTensor*> engine;
+    for (const WeightTensor& tensor : into) engine[tensor.name] = &tensor;
+    // The engine's tensors for the pieces of each of ours; several where they are tied.
+    std::vector<std::vector<const WeightTensor*>> targets(packing.tensors.size());
+    const auto mismatch = [](const WeightTensor& tensor, std::string_view what) {
+        return refused(Errc::layout_mismatch, fmt::format("tensor '{}': {}", tensor.name, what));
+    };
+    for (std::size_t i = 0; i < packing.tensors.size() && !into.empty(); i++) {
+        const PackedTensor& ours = packing.tensors[i];
+        const auto found = engine.find(ours.name);
+        if (found == engine.end()) {
+            if (options_.partial) continue;
+            return refused(Errc::layout_mismatch,
+                           fmt::format("tensor '{}' is published but the engine has none of that "
+                                       "name (partial allows it)",
+                                       ours.name));
+        }
+        const WeightTensor& theirs = *found->second;
+        if (theirs.dtype != ours.dtype) {
+            return mismatch(theirs, fmt::format("dtype {} here, {} published",
+                                                theirs.dtype.to_string(), ours.dtype.to_string()));
+        }
+        if (theirs.shape != ours.shape) {
+            return mismatch(theirs, fmt::format("shape {} here, {} published",
+                                                text_of(theirs.shape), text_of(ours.shape)));
+        }
+        if (theirs.data == nullptr && ours.elements > 0) return mismatch(theirs, "no address");
+        const auto owner = ours.tied_to < 0 ? i : static_cast<std::size_t>(ours.tied_to);
+        auto& known = targets[owner];
+        const bool same = std::ranges::any_of(known, [&](const WeightTensor* other) {
+            return other->data == theirs.data && other->strides == theirs.strides;
+        });
+        if (!same) known.push_back(&theirs);
+        engine.erase(found);
+    }
+    if (!engine.empty()) {
+        return mismatch(*engine.begin()->second, "is not published");
+    }
+    for (const Part& part : packing.parts) {
+        std::vector<CopyJob> jobs;
+        std::vector<CopyJob> sums;
+        for (const Piece& piece :
+             std::span(packing.pieces).subspan(part.first_piece, part.pieces)) {
+            const std::uint32_t element_bytes = packing.tensors[piece.tensor].dtype.bytes();
+            CopyJob job{.first_element = piece.first_element,
+                        .elements = piece.elements,
+                        .slot_offset = piece.slot_offset,
+                        .element_bytes = element_bytes};
+            sums.push_back(job);
+            for (const WeightTensor* target : targets[piece.tensor]) {
+                Strided strided = coalesce(target->shape, target->strides);
+                if (strided.shape.size() > CopyJob::dims_max) {
+                    return mismatch(*target, "more than 6 dimensions that are not contiguous");
+                }
+                job.tensor = static_cast<std::byte*>(target->data);
+                job.shape = std::move(strided.shape);
+                job.strides = std::move(strided.strides);
+                jobs.push_back(job);
+            }
+        }
+        if (!into.empty()) {
+            auto plan = backend_.mover->plan(std::move(jobs));
+            if (!plan) return std::unexpected(plan.error());
+            plans_.push_back(std::move(*plan));
+        }
+        if (manifest_.checksums) {
+            auto plan = backend_.mover->plan(std::move(sums));
+            if (!plan) return std::unexpected(plan.error());
+            sums_.push_back(std::move(*plan));
+        }
+    }
+    return {};
+}
+
+}  // namespace rollring::weights

@@ -1,0 +1,35 @@
+#include "greeting.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace rollring::weights {
+namespace {
+
+std::unexpected<Error> refused(Errc code, std::string message) {
+    return std::unexpected(Error{code, 0, std::move(message)});
+}
+
+}  // namespace
+
+Result<Received> greet(int socket, MessageKind kind, const RingLink& link, std::string_view name,
+                       Deadline deadline) {
+    Message hello = make_message(kind);
+    hello.ring_id = link.ring_id();
+    hello.token = link.token();
+    std::memcpy(hello.name, name.data(), std::min<std::size_t>(name.size(), 31));
+    if (auto sent = send_message(socket, hello); !sent) return std::unexpected(sent.error());
+    auto answer = receive_message(socket, deadline);
+    if (!answer) return answer;
+    if (answer->message.kind == MessageKind::refusal) {
+        const auto code = static_cast<Errc>(answer->message.code);
+        return refused(code <= Errc::system ? code : Errc::bad_manifest, text_of(answer->message));
+    }
+    if (answer->message.kind != MessageKind::welcome || answer->fds.size() < 2) {
+        return refused(Errc::bad_manifest, "the publisher's welcome is not one");
+    }
+    return answer;
+}
+
+}  // namespace rollring::weights

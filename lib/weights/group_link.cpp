@@ -1,0 +1,121 @@
+#include "group_link.hpp"
+
+#include <fmt/format.h>
+
+#include "control_socket.hpp"
+#include "doorbell.hpp"
+
+namespace rollring::weights {
+namespace {
+
+constexpr std::int64_t outcomes = 4;
+
+Result<GroupLink> gone(std::string message) {
+    return std::unexpected(Error{Errc::peer_gone, 0, std::move(message)});
+}
+
+}  // namespace
+
+GroupLink::GroupLink(const OwnControl& own)
+    : page_(&own.group()),
+      bell_(&own.bell(ControlPlaces::publisher_bell())),
+      bells_(bell_),
+      places_(own.places()) {}
+
+Result<GroupLink> GroupLink::join(std::string_view ring, std::uint32_t rank, std::uint32_t ranks,
+                                  std::uint64_t ring_id, std::uint64_t token, Deadline deadline) {
+    Result<Fd> socket = connect_to(ring, 0);
+    while (!socket && socket.error().code == Errc::not_found) {
+        if (deadline.passed()) {
+            return std::unexpected(Error{
+                Errc::timed_out, 0,
+                fmt::format("rank {} waits for rank 0 of {}, which has not come", rank, ranks)});
+        }
+        nap();
+        socket = connect_to(ring, 0);
+    }
+    if (!socket) return std::unexpected(socket.error());
+    Message hello = make_message(MessageKind::hello_rank);
+    hello.ring_id = ring_id;
+    hello.token = token;
+    hello.rank = rank;
+    if (auto sent = send_message(socket->get(), hello); !sent) return gone(sent.error().message);
+    auto received = receive_message(socket->get(), deadline);
+    if (!received) return std::unexpected(received.error());
+    if (received->message.kind != MessageKind::welcome || received->fds.empty()) {
+        return gone("rank 0 refused this rank: " + text_of(received->message));
+    }
+    auto control =
+        PeerControl::accept(std::move(received->fds[0]), received->message.control_bytes);
+    if (!control) return std::unexpected(control.error());
+    if (control->header().ranks != ranks || control->header().rank != 0) {
+        return std::unexpected(Error{Errc::invalid_argument, 0,
+                                     fmt::format("rank {} says {} ranks, rank 0 says {}", rank,
+                                                 ranks, control->header().ranks)});
+    }
+    if (auto taken = control->take_rank(); !taken) return std::unexpected(taken.error());
+    auto life = LifeLock::take(control->memory().fd(), LifeByte::rank(rank));
+    if (!life) return std::unexpected(life.error());
+    if (!*life) {
+        return std::unexpected(
+            Error{Errc::busy, 0, fmt::format("rank {} is in the group already", rank)});
+    }
+    GroupLink made;
+    made.peer_ = std::move(*control);
+    made.socket_ = std::move(*socket);
+    made.life_ = std::move(**life);
+    made.page_ = &made.peer_->group();
+    made.places_ = made.peer_->places();
+    made.bells_ = &made.peer_->bell(0);
+    made.bell_ = &made.peer_->bell(made.places_.rank_bell(rank));
+    made.rank_ = rank;
+    return made;
+}
+
+void GroupLink::vote(std::int64_t version) const {
+    publish(page_->ranks[rank_].staged, version);
+    ring_plain(bells_[0]);
+}
+
+std::optional<Outcome> GroupLink::decision(std::int64_t version) const {
+    const std::int64_t word = observe(page_->decision);
+    if (word < 0 || word / outcomes < version) return {};
+    // A later version was decided: this one cannot have been committed without us.
+    if (word / outcomes > version) return Outcome::aborted;
+    return static_cast<Outcome>(word % outcomes);
+}
+
+Outcome GroupLink::decide(std::int64_t version, Outcome outcome) const {
+    std::int64_t seen = observe(page_->decision);
+    const std::int64_t wanted = version * outcomes + static_cast<std::int64_t>(outcome);
+    while (seen < 0 || seen / outcomes < version) {
+        if (page_->decision.compare_exchange_weak(seen, wanted)) {
+            ring_all();
+            return outcome;
+        }
+    }
+    return decision(version).value_or(Outcome::aborted);
+}
+
+std::string GroupLink::missing(std::int64_t version, std::uint32_t ranks) const {
+    std::string text;
+    for (std::uint32_t rank = 1; rank < ranks; rank++) {
+        if (observe(page_->ranks[rank].staged) >= version) continue;
+        text += fmt::format("{}{}", text.empty() ? "" : ", ", rank);
+    }
+    return text;
+}
+
+bool GroupLink::alive() const {
+    return !peer_ || (observe(peer_->publisher().closed) == 0 &&
+                      rollring::alive(peer_->memory().fd(), LifeByte::publisher()));
+}
+
+void GroupLink::ring_all() const {
+    ring_plain(bells_[0]);
+    for (std::uint32_t rank = 0; rank < places_.ranks; rank++) {
+        ring_plain(bells_[places_.rank_bell(rank) / sizeof(Bell)]);
+    }
+}
+
+}  // namespace rollring::weights

@@ -1,0 +1,52 @@
+#pragma once
+// How several publishers (trainer ranks) commit one version together. Rank 0 keeps the group page;
+// each rank votes there when all its subscribers have staged, and one word holds the decision:
+// whoever swaps it first decides, so that no rank commits what another aborts. Two-phase commit
+// after Gray, "Notes on data base operating systems", 1978, with the coordinator's log in shared
+// memory.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "control_map.hpp"
+#include "liveness.hpp"
+#include "rollring/time.hpp"
+
+namespace rollring::weights {
+
+class GroupLink {
+  public:
+    // Rank 0 on its own page.
+    explicit GroupLink(const OwnControl& own);
+    // Another rank: connects to rank 0, waiting for it until the deadline.
+    static Result<GroupLink> join(std::string_view ring, std::uint32_t rank, std::uint32_t ranks,
+                                  std::uint64_t ring_id, std::uint64_t token, Deadline deadline);
+
+    void vote(std::int64_t version) const;
+    // The decision about a version, once there is one.
+    [[nodiscard]] std::optional<Outcome> decision(std::int64_t version) const;
+    // Decides unless it is decided; what it is.
+    Outcome decide(std::int64_t version, Outcome outcome) const;
+    // Ranks that have not voted for the version, by number; for rank 0.
+    [[nodiscard]] std::string missing(std::int64_t version, std::uint32_t ranks) const;
+    // False if rank 0 is proven dead or closed.
+    [[nodiscard]] bool alive() const;
+    // The bell that this rank sleeps on.
+    [[nodiscard]] Bell& bell() const { return *bell_; }
+
+  private:
+    GroupLink() = default;
+    void ring_all() const;
+
+    std::optional<PeerControl> peer_;  // empty for rank 0
+    Fd socket_;
+    std::optional<LifeLock> life_;
+    GroupPage* page_ = nullptr;
+    Bell* bell_ = nullptr;
+    Bell* bells_ = nullptr;  // of all
+    ControlPlaces places_{};
+    std::uint32_t rank_ = 0;
+};
+
+}  // namespace rollring::weights

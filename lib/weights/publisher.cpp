@@ -1,0 +1,298 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "publisher_impl.hpp"
+#include "publisher_wait.hpp"
+
+namespace rollring {
+namespace weights {
+namespace {
+
+std::unexpected<Error> invalid(std::string message) {
+    return std::unexpected(Error{Errc::invalid_argument, 0, std::move(message)});
+}
+
+Result<void> check(const PublisherOptions& options) {
+    if (options.name.empty() || options.name.size() > 31) {
+        return invalid("PublisherOptions::name is 1 to 31 bytes");
+    }
+    if (options.ranks == 0 || options.ranks > ranks_limit || options.rank >= options.ranks) {
+        return invalid(fmt::format("PublisherOptions::rank {} of {} ranks (1 to {})", options.rank,
+                                   options.ranks, ranks_limit));
+    }
+    if (options.slots == 0 || options.slots > slots_max) {
+        return invalid(fmt::format("PublisherOptions::slots is 1 to {}", slots_max));
+    }
+    if (options.subscribers_max == 0 || options.subscribers_max > subscribers_limit) {
+        return invalid(
+            fmt::format("PublisherOptions::subscribers_max is 1 to {}", subscribers_limit));
+    }
+    const bool gpu = options.device.is_gpu();
+    if (!gpu &&
+        (options.memory == PayloadMemory::vmm || options.memory == PayloadMemory::legacy_ipc)) {
+        return invalid(
+            fmt::format("PublisherOptions::memory {} needs a GPU as device", name(options.memory)));
+    }
+    return {};
+}
+
+ControlHeader facts_of(const PublisherOptions& options, std::uint64_t ring_id) {
+    ControlHeader facts{};
+    facts.ring_id = ring_id;
+    facts.created_ns = realtime_ns();
+    facts.subscribers_max = options.subscribers_max;
+    facts.rank = options.rank;
+    facts.ranks = options.ranks;
+    facts.pid = static_cast<std::uint32_t>(getpid());
+    std::memcpy(facts.name, options.name.data(), std::min<std::size_t>(options.name.size(), 31));
+    return facts;
+}
+
+}  // namespace
+
+PublisherImpl::PublisherImpl(std::string_view ring, const PublisherOptions& options, RingLink link,
+                             OwnControl control)
+    : ring_name_(ring),
+      options_(options),
+      link_(std::move(link)),
+      control_(std::move(control)),
+      seats_(control_) {}
+
+Result<std::unique_ptr<PublisherImpl>> PublisherImpl::create(std::string_view ring,
+                                                             std::span<const WeightTensor> tensors,
+                                                             const PublisherOptions& options) {
+    if (auto checked = check(options); !checked) return std::unexpected(checked.error());
+    auto link = RingLink::attach(ring, Deadline::after_ms(1000), true);
+    if (!link) return std::unexpected(link.error());
+    const auto token = link->make_token();
+    if (!token) return std::unexpected(token.error());
+    auto control = OwnControl::make(facts_of(options, link->ring_id()));
+    if (!control) return std::unexpected(control.error());
+    std::unique_ptr<PublisherImpl> made(
+        new PublisherImpl(ring, options, std::move(*link), std::move(*control)));
+    made->token_ = *token;
+    if (auto done = made->set_up(tensors); !done) return std::unexpected(done.error());
+    return made;
+}
+
+Result<void> PublisherImpl::make_backend(std::span<const WeightTensor> tensors) {
+    PayloadMemory kind = options_.memory;
+    if (kind == PayloadMemory::automatic) {
+        kind = options_.device.is_gpu() ? PayloadMemory::vmm : PayloadMemory::host;
+    }
+    const auto make_slots = [&]() -> Result<void> {
+        Backend backend = make_host_backend();
+        if (options_.device.is_gpu()) {
+            auto made = make_gpu_backend(options_.device, kind);
+            if (!made) return std::unexpected(made.error());
+            backend = std::move(*made);
+        }
+        std::vector<std::unique_ptr<Chunk>> chunks;
+        const bool empty = manifest_.packing.parts.empty();
+        for (std::uint32_t i = 0; i < options_.slots && !empty; i++) {
+            auto chunk = backend.memory->make(manifest_.packing.slot_bytes);
+            if (!chunk) return std::unexpected(chunk.error());
+            chunks.push_back(std::move(*chunk));
+        }
+        for (auto& chunk : chunks) seats_.add_slot(std::move(chunk));
+        backend_ = std::move(backend);
+        return {};
+    };
+    auto done = make_slots();
+    const bool retry = !done && done.error().code == Errc::unsupported &&
+                       options_.memory == PayloadMemory::automatic && options_.allow_legacy_ipc;
+    if (retry) {
+        kind = PayloadMemory::legacy_ipc;
+        done = make_slots();
+    }
+    if (!done) return done;
+    manifest_.memory = kind;
+    manifest_.gpu = backend_.mover->gpu();
+    for (const WeightTensor& tensor : tensors) {
+        if (tensor.data == nullptr) continue;
+        std::uint64_t last = 0;  // the element furthest from the first
+        bool empty = false;
+        for (std::size_t dim = 0; dim < tensor.shape.size(); dim++) {
+            empty = empty || tensor.shape[dim] == 0;
+            if (tensor.strides.empty()) continue;
+            last += static_cast<std::uint64_t>(tensor.shape[dim] - 1) *
+                    static_cast<std::uint64_t>(tensor.strides[dim]);
+        }
+        if (empty) continue;
+        if (tensor.strides.empty()) last = *count_elements(tensor) - 1;
+        auto fine = backend_.mover->check_address(tensor.data, (last + 1) * tensor.dtype.bytes());
+        if (!fine) {
+            return std::unexpected(
+                Error{fine.error().code, 0,
+                      fmt::format("tensor '{}': {}", tensor.name, fine.error().message)});
+        }
+    }
+    return {};
+}
+
+Result<void> PublisherImpl::set_up(std::span<const WeightTensor> tensors) {
+    auto packing = pack_tensors(tensors, options_.slot_bytes);
+    if (!packing) return std::unexpected(packing.error());
+    manifest_.packing = std::move(*packing);
+    manifest_.slots = options_.slots;
+    manifest_.checksums = options_.checksums;
+    // The name first: of two publishers of a rank, one makes slots.
+    auto listener = Listener::open(ring_name_, options_.rank);
+    if (!listener) return std::unexpected(listener.error());
+    if (auto done = make_backend(tensors); !done) return done;
+    tensors_.assign(tensors.begin(), tensors.end());
+    for (std::uint32_t i = 0; i < tensors_.size(); i++) index_[tensors_[i].name] = i;
+    for (const Part& part : manifest_.packing.parts) {
+        auto plan = backend_.mover->plan(pack_jobs(manifest_.packing, part, tensors_));
+        if (!plan) return std::unexpected(plan.error());
+        plans_.push_back(std::move(*plan));
+    }
+
+    const std::vector<std::byte> bytes = write_manifest(manifest_);
+    auto memory = Sealed::make("manifest", bytes.size());
+    if (!memory) return std::unexpected(memory.error());
+    {
+        auto mapping = memory->map(0, bytes.size(), true);
+        if (!mapping) return std::unexpected(mapping.error());
+        std::memcpy(mapping->data(), bytes.data(), bytes.size());
+    }
+    if (auto sealed = memory->seal_contents(); !sealed) return sealed;
+    manifest_memory_ = std::move(*memory);
+
+    auto life = LifeLock::take(control_.memory().fd(), LifeByte::publisher());
+    if (!life) return std::unexpected(life.error());
+    life_ = std::move(**life);
+    if (options_.ranks > 1 && options_.rank == 0) group_.emplace(control_);
+    version_ = link_.version();
+    const Reception::Facts facts{.ring_id = link_.ring_id(),
+                                 .token = token_,
+                                 .manifest_bytes = bytes.size(),
+                                 .manifest_fd = manifest_memory_.fd(),
+                                 .gpu = manifest_.gpu};
+    auto reception = Reception::open(std::move(*listener), facts, control_, seats_);
+    if (!reception) return std::unexpected(reception.error());
+    reception_ = std::move(*reception);
+    return {};
+}
+
+PublisherImpl::~PublisherImpl() {
+    if (open_) abort("the publisher was closed");
+    if (backend_.mover) static_cast<void>(backend_.mover->wait({}));
+    // A callback of a user's stream may still be on its way into this object.
+    const auto all_arrived = [this] { return seats_.all_arrived(); };
+    static_cast<void>(wait_plain(control_.bell(ControlPlaces::publisher_bell()), 0,
+                                 Deadline::after_ms(60'000), all_arrived));
+    publish(page().closed, 1U);
+    reception_.reset();
+    seats_.ring_all();
+}
+
+template <class Count>
+Result<void> PublisherImpl::wait_for(std::uint32_t wanted, std::string_view what, Deadline deadline,
+                                     const Count& count) {
+    std::uint32_t now = 0;
+    const auto enough = [&] { return (now = count()) >= wanted; };
+    if (wait(control_.bell(ControlPlaces::publisher_bell()), deadline, enough)) return {};
+    return std::unexpected(
+        Error{Errc::timed_out, 0,
+              fmt::format("{} of {} subscribers {} by the deadline", now, wanted, what)});
+}
+
+Result<void> PublisherImpl::expel(const std::string& name) {
+    seats_.drop_dead();
+    const std::size_t usable = seats_.usable_slots(name);
+    std::vector<std::unique_ptr<Chunk>> fresh;
+    const bool needs_slots = !manifest_.packing.parts.empty();
+    for (std::size_t i = usable; i < options_.slots && needs_slots; i++) {
+        if (seats_.slot_count() + fresh.size() == slots_limit) {
+            return std::unexpected(
+                Error{Errc::busy, 0,
+                      fmt::format("all {} slots are held by expelled subscribers ({}): end their "
+                                  "processes",
+                                  slots_limit, seats_.slot_holders())});
+        }
+        auto chunk = backend_.memory->make(manifest_.packing.slot_bytes);
+        if (!chunk) return std::unexpected(chunk.error());
+        fresh.push_back(std::move(*chunk));
+    }
+    if (!seats_.expel(name)) {
+        return std::unexpected(
+            Error{Errc::not_found, 0, fmt::format("no subscriber '{}' is attached", name)});
+    }
+    for (auto& chunk : fresh) {
+        seats_.add_slot(std::move(chunk));
+    }
+    return {};
+}
+
+}  // namespace weights
+
+std::string_view name(PayloadMemory memory) {
+    switch (memory) {
+        case PayloadMemory::automatic:
+            return "automatic";
+        case PayloadMemory::vmm:
+            return "vmm";
+        case PayloadMemory::legacy_ipc:
+            return "legacy_ipc";
+        case PayloadMemory::host:
+            return "host";
+    }
+    return "unknown";
+}
+
+Publisher::Publisher(std::unique_ptr<weights::PublisherImpl> impl) : impl_(std::move(impl)) {}
+Publisher::Publisher(Publisher&&) noexcept = default;
+Publisher& Publisher::operator=(Publisher&&) noexcept = default;
+Publisher::~Publisher() = default;
+
+Result<Publisher> Publisher::create(std::string_view ring, std::span<const WeightTensor> tensors,
+                                    const PublisherOptions& options) {
+    auto impl = weights::PublisherImpl::create(ring, tensors, options);
+    if (!impl) return std::unexpected(impl.error());
+    return Publisher(std::move(*impl));
+}
+
+Result<void> Publisher::wait_subscribers(std::uint32_t count, Deadline deadline) {
+    return impl_->wait_for(count, "had come", deadline, [&] { return impl_->seats().joined(); });
+}
+
+Result<void> Publisher::wait_live(std::uint32_t count, Deadline deadline) {
+    return impl_->wait_for(count, fmt::format("served version {}", impl_->committed()), deadline,
+                           [&] { return impl_->seats().live(impl_->committed()); });
+}
+
+Result<Transaction> Publisher::begin(std::int64_t version) {
+    if (auto begun = impl_->begin(version); !begun) return std::unexpected(begun.error());
+    return Transaction(impl_.get());
+}
+
+std::uint32_t Publisher::behind() const {
+    return impl_->committed() < 0 ? 0 : impl_->seats().behind(impl_->committed());
+}
+
+Result<CommitReport> Publisher::resend(Deadline deadline, Stream stream) {
+    return impl_->resend(deadline, stream);
+}
+
+Result<void> Publisher::expel(std::string_view subscriber) {
+    return impl_->expel(std::string(subscriber));
+}
+
+std::int64_t Publisher::committed_version() const {
+    return impl_->committed();
+}
+std::uint64_t Publisher::payload_bytes() const {
+    return impl_->packing().payload_bytes;
+}
+std::uint32_t Publisher::parts() const {
+    return static_cast<std::uint32_t>(impl_->packing().parts.size());
+}
+std::uint64_t Publisher::handles_passed() const {
+    return observe(impl_->page().handles_passed);
+}
+
+}  // namespace rollring

@@ -1,0 +1,189 @@
+#include "reception.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "doorbell.hpp"
+
+namespace rollring::weights {
+namespace {
+
+std::unexpected<Error> refused(Errc code, std::string message) {
+    return std::unexpected(Error{code, 0, std::move(message)});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Reception>> Reception::open(Listener listener, const Facts& facts,
+                                                   const OwnControl& control, Seats& seats) {
+    auto made =
+        std::unique_ptr<Reception>(new Reception(std::move(listener), facts, control, seats));
+    made->stop_ = Fd(eventfd(0, EFD_CLOEXEC));
+    if (!made->stop_) {
+        return std::unexpected(Error{Errc::system, errno, "cannot make an eventfd"});
+    }
+    // Signals are the business of the caller's threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    made->thread_ = std::thread([self = made.get()] { self->serve(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return made;
+}
+
+Reception::~Reception() {
+    if (!thread_.joinable()) return;
+    eventfd_write(stop_.get(), 1);
+    thread_.join();
+}
+
+void Reception::serve() {
+    std::vector<pollfd> waits;
+    for (;;) {
+        waits.clear();
+        waits.push_back({.fd = stop_.get(), .events = POLLIN, .revents = 0});
+        waits.push_back({.fd = listener_.fd(), .events = POLLIN, .revents = 0});
+        for (const Connection& connection : connections_) {
+            waits.push_back({.fd = connection.socket.get(), .events = POLLIN, .revents = 0});
+        }
+        if (poll(waits.data(), waits.size(), -1) < 0) continue;
+        if (waits[0].revents != 0) return;
+        std::size_t i = 2;
+        const auto over = [&](Connection& connection) {
+            return waits[i++].revents != 0 && !answer(connection);
+        };
+        bool someone_left = false;
+        std::erase_if(connections_, [&](Connection& connection) {
+            if (!over(connection)) return false;
+            if (connection.kind == Connection::Kind::subscriber ||
+                connection.kind == Connection::Kind::ready) {
+                seats_->vacate(connection.place);
+            }
+            someone_left = true;
+            return true;
+        });
+        if (someone_left) ring_plain(control_->bell(ControlPlaces::publisher_bell()));
+        if (waits[1].revents != 0) accept_all();
+    }
+}
+
+void Reception::accept_all() {
+    Fd socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) return;
+    if (const auto checked = check_peer(socket.get()); !checked) {
+        Message refusal = make_message(MessageKind::refusal);
+        refusal.code = static_cast<std::uint32_t>(checked.error().code);
+        set_text(refusal, checked.error().message);
+        static_cast<void>(send_message(socket.get(), refusal));
+        return;
+    }
+    connections_.push_back({.socket = std::move(socket)});
+}
+
+bool Reception::answer(Connection& connection) {
+    auto received = receive_message(connection.socket.get(), Deadline::now());
+    if (!received) return received.error().code == Errc::timed_out;
+    const Message& message = received->message;
+    Result<void> done;
+    switch (message.kind) {
+        case MessageKind::hello_subscriber:
+        case MessageKind::hello_observer:
+        case MessageKind::hello_rank:
+            done = hello(connection, message);
+            break;
+        case MessageKind::ready:
+            if (connection.kind != Connection::Kind::subscriber) return false;
+            connection.kind = Connection::Kind::ready;
+            seats_->join(connection.place);
+            done = send_message(connection.socket.get(), make_message(MessageKind::admitted));
+            ring_plain(control_->bell(ControlPlaces::publisher_bell()));
+            break;
+        case MessageKind::want_slot:
+            done = give_slot(connection, message);
+            break;
+        default:
+            return false;
+    }
+    if (done) return true;
+    Message refusal = make_message(MessageKind::refusal);
+    refusal.code = static_cast<std::uint32_t>(done.error().code);
+    set_text(refusal, done.error().message);
+    static_cast<void>(send_message(connection.socket.get(), refusal));
+    return false;
+}
+
+Result<void> Reception::hello(Connection& connection, const Message& message) {
+    if (connection.kind != Connection::Kind::unknown) {
+        return refused(Errc::invalid_argument, "a second hello on one connection");
+    }
+    if (message.ring_id != facts_.ring_id || message.token != facts_.token) {
+        return refused(Errc::permission_denied,
+                       "the token does not match: this publisher belongs to another ring of that "
+                       "name, removed or made again since; attach to the ring again");
+    }
+    if (message.kind != MessageKind::hello_subscriber) {
+        connection.kind = message.kind == MessageKind::hello_rank ? Connection::Kind::rank
+                                                                  : Connection::Kind::observer;
+        return welcome(connection, false);
+    }
+    const std::string name = name_of(message);
+    if (name.empty()) return refused(Errc::invalid_argument, "a subscriber needs a name");
+    const auto place = seats_->reserve(name);
+    if (!place) return std::unexpected(place.error());
+    connection.kind = Connection::Kind::subscriber;
+    connection.place = *place;
+    return welcome(connection, true);
+}
+
+Result<void> Reception::welcome(Connection& connection, bool with_chunks) {
+    Message message = make_message(MessageKind::welcome);
+    message.seat = connection.place.seat;
+    message.epoch = connection.place.epoch;
+    message.control_bytes = control_->bytes();
+    message.manifest_bytes = facts_.manifest_bytes;
+    std::memcpy(message.gpu, facts_.gpu.bytes.data(), sizeof message.gpu);
+    Fd control(-1);  // an observer cannot write
+    if (connection.kind == Connection::Kind::observer) {
+        auto reopened = control_->memory().read_only();
+        if (!reopened) return std::unexpected(reopened.error());
+        control = std::move(*reopened);
+    }
+    std::vector<int> fds{control ? control.get() : control_->memory().fd(), facts_.manifest_fd};
+    if (with_chunks) {
+        for (const auto& [ticket, fd] : seats_->slots_for_wire()) {
+            message.tickets[message.tickets_used++] = ticket;
+            if (ticket.has_fd != 0) fds.push_back(fd);
+        }
+    }
+    passed(2 + message.tickets_used);
+    return send_message(connection.socket.get(), message, fds);
+}
+
+Result<void> Reception::give_slot(Connection& connection, const Message& message) {
+    const auto slots = seats_->slots_for_wire();
+    if (connection.kind != Connection::Kind::ready || message.slot >= slots.size()) {
+        return refused(Errc::invalid_argument, "no such slot");
+    }
+    Message reply = make_message(MessageKind::slot);
+    reply.slot = message.slot;
+    const auto& [ticket, fd] = slots[message.slot];
+    reply.tickets[0] = ticket;
+    reply.tickets_used = 1;
+    passed(1);
+    const std::span<const int> fds(&fd, ticket.has_fd != 0 ? 1 : 0);
+    return send_message(connection.socket.get(), reply, fds);
+}
+
+void Reception::passed(std::size_t handles) {
+    add(control_->publisher().handles_passed, std::uint64_t{handles});
+}
+
+}  // namespace rollring::weights

@@ -1,0 +1,56 @@
+#pragma once
+// The thread of a publisher that admits: it answers hellos, passes descriptors, and notices when a
+// connection closes. Publishing never waits for it.
+
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "control_socket.hpp"
+#include "seats.hpp"
+
+namespace rollring::weights {
+
+class Reception {
+  public:
+    struct Facts {
+        std::uint64_t ring_id;
+        std::uint64_t token;
+        std::uint64_t manifest_bytes;
+        int manifest_fd;  // contents sealed
+        GpuUuid gpu;
+    };
+    // Starts the thread. `control` and `seats` outlive it.
+    static Result<std::unique_ptr<Reception>> open(Listener listener, const Facts& facts,
+                                                   const OwnControl& control, Seats& seats);
+    ~Reception();  // closes all connections
+
+  private:
+    struct Connection {
+        Fd socket;
+        enum class Kind { unknown, subscriber, ready, observer, rank } kind = Kind::unknown;
+        Seats::Place place{};
+    };
+
+    Reception(Listener listener, const Facts& facts, const OwnControl& control, Seats& seats)
+        : listener_(std::move(listener)), facts_(facts), control_(&control), seats_(&seats) {}
+    void serve();
+    void accept_all();
+    // False: the connection is over.
+    bool answer(Connection& connection);
+    Result<void> hello(Connection& connection, const Message& message);
+    Result<void> welcome(Connection& connection, bool with_chunks);
+    Result<void> give_slot(Connection& connection, const Message& message);
+    void passed(std::size_t handles);
+
+    Listener listener_;
+    Facts facts_;
+    const OwnControl* control_;
+    Seats* seats_;
+    Fd stop_;  // an eventfd
+    std::vector<Connection> connections_;
+    std::thread thread_;
+};
+
+}  // namespace rollring::weights

@@ -1,0 +1,29 @@
+#include "ring_link.hpp"
+
+#include <sys/random.h>
+
+#include <cerrno>
+
+namespace rollring::weights {
+
+Result<RingLink> RingLink::attach(std::string_view ring, Deadline deadline, bool writable) {
+    auto segment =
+        Segment::attach(ring, deadline, writable ? Access::read_write : Access::read_only);
+    if (!segment) return std::unexpected(segment.error());
+    auto mapping = segment->map(segment->geometry().policy_offset(), page_bytes, writable);
+    if (!mapping) return std::unexpected(mapping.error());
+    return RingLink(std::move(*segment), std::move(*mapping));
+}
+
+Result<std::uint64_t> RingLink::make_token() const {
+    std::uint64_t fresh = 0;
+    while (fresh == 0) {
+        if (getrandom(&fresh, sizeof fresh, 0) < 0 && errno != EINTR) {
+            return std::unexpected(Error{Errc::system, errno, "no random bytes"});
+        }
+    }
+    std::uint64_t seen = 0;
+    return page().channel_token.compare_exchange_strong(seen, fresh) ? fresh : seen;
+}
+
+}  // namespace rollring::weights

@@ -1,0 +1,37 @@
+#pragma once
+// The channel's tie to its ring: proof that both ends mean the same ring, and the policy version
+// that producers stamp on rollouts.
+
+#include <cstdint>
+#include <string_view>
+
+#include "rollring/error.hpp"
+#include "rollring/time.hpp"
+#include "segment.hpp"
+
+namespace rollring::weights {
+
+class RingLink {
+  public:
+    // Takes no lane and no seat of the ring. `writable`: for publishers.
+    static Result<RingLink> attach(std::string_view ring, Deadline deadline, bool writable);
+
+    [[nodiscard]] std::uint64_t ring_id() const { return segment_.header().ring_id; }
+    // The secret of the ring's channel, made by its first publisher; 0: there was none yet. Whoever
+    // can read the ring knows it.
+    [[nodiscard]] std::uint64_t token() const { return page().channel_token; }
+    [[nodiscard]] Result<std::uint64_t> make_token() const;
+    [[nodiscard]] std::int64_t version() const { return observe(page().version); }
+    void set_version(std::int64_t version) const { publish(page().version, version); }
+    // False once somebody has removed the ring under us.
+    [[nodiscard]] bool linked() const { return segment_.linked(); }
+
+  private:
+    RingLink(Segment segment, Mapping mapping)
+        : segment_(std::move(segment)), mapping_(std::move(mapping)) {}
+    [[nodiscard]] PolicyPage& page() const { return mapping_.at<PolicyPage>(0); }
+    Segment segment_;
+    Mapping mapping_;
+};
+
+}  // namespace rollring::weights

@@ -1,0 +1,309 @@
+#include "seats.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "doorbell.hpp"
+#include "liveness.hpp"
+
+namespace rollring::weights {
+namespace {
+
+void list(std::string& names, const std::string& name) {
+    if (!names.empty()) names += ", ";
+    names += name;
+}
+
+}  // namespace
+
+Result<Seats::Place> Seats::reserve(const std::string& name) {
+    const std::scoped_lock lock(mutex_);
+    const auto taken = [&](const Seat& seat) {
+        return seat.name == name &&
+               (seat.state == Seat::State::joining || seat.state == Seat::State::joined);
+    };
+    if (std::ranges::any_of(seats_, taken)) {
+        return std::unexpected(
+            Error{Errc::busy, 0,
+                  fmt::format("a subscriber '{}' is attached already: names are unique", name)});
+    }
+    auto seat = std::ranges::find(seats_, Seat::State::free, &Seat::state);
+    if (seat == seats_.end()) {
+        if (seats_.size() == control_->places().subscribers_max) {
+            return std::unexpected(
+                Error{Errc::busy, 0,
+                      fmt::format("all {} seats of this weight channel are taken: raise the "
+                                  "publisher's subscribers_max",
+                                  seats_.size())});
+        }
+        seat = seats_.emplace(seats_.end());
+        seats_used_ = static_cast<std::uint32_t>(seats_.size());
+    }
+    *seat = {Seat::State::joining, ++epoch_, name};
+    const auto index = static_cast<std::uint32_t>(seat - seats_.begin());
+    poke(control_->admission(index).reads, std::uint64_t{0});
+    publish(control_->admission(index).epoch, seat->epoch);
+    return Place{index, seat->epoch};
+}
+
+bool Seats::has(Place place) {
+    const std::scoped_lock lock(mutex_);
+    return seats_[place.seat].epoch == place.epoch && seats_[place.seat].state != Seat::State::free;
+}
+
+// All parts that the current publication has filled so far lie in slots.
+bool Seats::still_whole() const {
+    const auto of_it = std::ranges::count_if(
+        slots_, [&](const auto& slot) { return slot->publication == publication_; });
+    return static_cast<std::uint64_t>(of_it) == next_position_ - first_position_;
+}
+
+void Seats::join(Place place) {
+    const std::scoped_lock lock(mutex_);
+    Seat& seat = seats_[place.seat];
+    if (seat.epoch != place.epoch || seat.state != Seat::State::joining) return;
+    seat.state = Seat::State::joined;
+    if (publication_ == 0 || !joinable_ || !still_whole()) return;
+    const SubscriberPage* at = page(place.seat);
+    if (at != nullptr && observe(at->live_version) >= version_) return;
+    readers_.set(place.seat);
+    for (auto& slot : slots_) {
+        if (slot->publication == publication_) slot->readers.set(place.seat);
+    }
+    publish(control_->admission(place.seat).reads, publication_);
+}
+
+void Seats::vacate(Place place) {
+    const std::scoped_lock lock(mutex_);
+    if (seats_[place.seat].epoch == place.epoch) free_seat(place.seat);
+}
+
+void Seats::free_seat(std::uint32_t seat) {
+    if (seats_[seat].state == Seat::State::free) return;
+    seats_[seat] = {};
+    readers_.reset(seat);
+    for (auto& slot : slots_) slot->readers.reset(seat);
+    publish(control_->admission(seat).epoch, std::uint64_t{0});
+}
+
+void Seats::add_slot(std::unique_ptr<Chunk> chunk) {
+    const std::scoped_lock lock(mutex_);
+    slots_.push_back(std::make_unique<Slot>());
+    slots_.back()->chunk = std::move(chunk);
+}
+
+std::size_t Seats::slot_count() {
+    const std::scoped_lock lock(mutex_);
+    return slots_.size();
+}
+
+std::size_t Seats::usable_slots(const std::string& without) {
+    const std::scoped_lock lock(mutex_);
+    SeatSet expelled;
+    for (std::uint32_t i = 0; i < seats_.size(); i++) {
+        expelled[i] = seats_[i].state == Seat::State::expelled ||
+                      (seats_[i].state == Seat::State::joined && seats_[i].name == without);
+    }
+    return static_cast<std::size_t>(std::ranges::count_if(slots_, [&](const auto& slot) {
+        for (std::uint32_t i = 0; i < seats_.size(); i++) {
+            if (expelled[i] && slot->readers[i] && !passed(i, *slot)) return false;
+        }
+        return true;
+    }));
+}
+
+const SubscriberPage* Seats::page(std::uint32_t seat) const {
+    const SubscriberPage& page = control_->subscriber(seat);
+    return observe(page.epoch) == seats_[seat].epoch ? &page : nullptr;
+}
+
+bool Seats::passed(std::uint32_t seat, const Slot& slot) const {
+    const SubscriberPage* at = page(seat);
+    if (at == nullptr) return false;
+    return observe(at->read_done) > slot.position || observe(at->settled) >= slot.publication;
+}
+
+bool Seats::lacks(std::uint32_t seat, std::int64_t committed) const {
+    if (seats_[seat].state != Seat::State::joined) return false;
+    const SubscriberPage* at = page(seat);
+    if (at == nullptr) return false;
+    const bool poisoned =
+        observe(at->state) == static_cast<std::uint32_t>(SubscriberState::poisoned);
+    const bool wants = poisoned || observe(at->staged_version) < committed;
+    return wants && peek(control_->admission(seat).reads) <= observe(at->settled);
+}
+
+void Seats::open(std::uint64_t publication, std::int64_t version, std::uint64_t position,
+                 bool only_behind) {
+    {
+        const std::scoped_lock lock(mutex_);
+        readers_.reset();
+        for (std::uint32_t i = 0; i < seats_.size(); i++) {
+            readers_[i] = only_behind ? lacks(i, version) : seats_[i].state == Seat::State::joined;
+        }
+        publication_ = publication;
+        version_ = version;
+        first_position_ = next_position_ = position;
+        joinable_ = true;
+        PublisherPage& page = control_->publisher();
+        PublicationLine& line = page.publications[publication % publications_kept];
+        publish(line.id, std::uint64_t{0});
+        publish(line.version, version);
+        publish(line.first_position, position);
+        publish(line.outcome, static_cast<std::uint32_t>(Outcome::open));
+        publish(line.put, 0U);
+        line.why.store("");
+        publish(line.id, publication);
+        publish(page.publication, publication);
+        for (std::uint32_t i = 0; i < seats_.size(); i++) {
+            if (readers_[i]) publish(control_->admission(i).reads, publication);
+        }
+    }
+    ring_all();
+}
+
+void Seats::close(Outcome outcome, std::string_view why) {
+    {
+        const std::scoped_lock lock(mutex_);
+        joinable_ = outcome == Outcome::committed;
+        PublicationLine& line =
+            control_->publisher().publications[publication_ % publications_kept];
+        line.why.store(why);
+        publish(line.outcome, static_cast<std::uint32_t>(outcome));
+    }
+    ring_all();
+}
+
+Slot* Seats::take_slot(std::uint64_t position, std::uint32_t* index) {
+    const std::scoped_lock lock(mutex_);
+    Slot* best = nullptr;
+    for (std::uint32_t i = 0; i < slots_.size(); i++) {
+        Slot& slot = *slots_[i];
+        if (!slot.arrived) continue;
+        bool read = false;
+        for (std::uint32_t seat = 0; seat < seats_.size() && !read; seat++) {
+            if (slot.readers[seat] && passed(seat, slot)) slot.readers.reset(seat);
+            read = slot.readers[seat];
+        }
+        // The one used longest ago: a version stays whole in the slots as long as it can.
+        if (!read && (best == nullptr || slot.position < best->position || slot.publication == 0)) {
+            best = &slot;
+            *index = i;
+            if (slot.publication == 0) break;
+        }
+    }
+    if (best == nullptr) return nullptr;
+    best->publication = publication_;
+    best->position = position;
+    best->arrived = false;
+    best->readers = readers_;
+    next_position_ = position + 1;
+    return best;
+}
+
+void Seats::arrived(Slot& slot) {
+    const std::scoped_lock lock(mutex_);
+    slot.arrived = true;
+    ring_plain(control_->bell(ControlPlaces::publisher_bell()));
+}
+
+bool Seats::all_arrived() {
+    const std::scoped_lock lock(mutex_);
+    return std::ranges::all_of(slots_, [](const auto& slot) { return slot->arrived; });
+}
+
+void Seats::drop_dead() {
+    const std::scoped_lock lock(mutex_);
+    for (std::uint32_t i = 0; i < seats_.size(); i++) {
+        // Who is joining holds no byte yet; its connection speaks for it.
+        if (seats_[i].state != Seat::State::joined && seats_[i].state != Seat::State::expelled) {
+            continue;
+        }
+        if (!alive(control_->memory().fd(), LifeByte::subscriber(i))) free_seat(i);
+    }
+}
+
+bool Seats::expel(const std::string& name) {
+    const std::scoped_lock lock(mutex_);
+    for (std::uint32_t i = 0; i < seats_.size(); i++) {
+        if (seats_[i].name != name || seats_[i].state != Seat::State::joined) continue;
+        seats_[i].state = Seat::State::expelled;
+        readers_.reset(i);
+        publish(control_->admission(i).epoch, std::uint64_t{0});
+        ring_plain(control_->bell(ControlPlaces::subscriber_bell(i)));
+        return true;
+    }
+    return false;
+}
+
+Seats::Progress Seats::progress(bool with_names) {
+    const std::scoped_lock lock(mutex_);
+    Progress now;
+    for (std::uint32_t i = 0; i < seats_.size(); i++) {
+        if (!readers_[i]) continue;
+        now.readers++;
+        const SubscriberPage* at = page(i);
+        if (at != nullptr && observe(at->rejected) == publication_) {
+            now.rejected = fmt::format("'{}': {}", seats_[i].name, at->problem.load());
+        } else if (at != nullptr && observe(at->staged) >= publication_) {
+            now.staged++;
+        } else if (with_names) {
+            list(now.waiting, fmt::format("'{}'", seats_[i].name));
+        }
+    }
+    return now;
+}
+
+std::string Seats::slot_holders() {
+    const std::scoped_lock lock(mutex_);
+    std::string names;
+    for (std::uint32_t i = 0; i < seats_.size(); i++) {
+        const bool holds = std::ranges::any_of(
+            slots_, [&](const auto& slot) { return slot->readers[i] && !passed(i, *slot); });
+        if (holds) {
+            list(names, fmt::format("'{}'{}", seats_[i].name,
+                                    seats_[i].state == Seat::State::expelled ? " (expelled)" : ""));
+        }
+    }
+    return names;
+}
+
+std::uint32_t Seats::joined() {
+    const std::scoped_lock lock(mutex_);
+    return static_cast<std::uint32_t>(
+        std::ranges::count(seats_, Seat::State::joined, &Seat::state));
+}
+
+std::uint32_t Seats::live(std::int64_t version) {
+    const std::scoped_lock lock(mutex_);
+    std::uint32_t count = 0;
+    for (std::uint32_t i = 0; i < seats_.size(); i++) {
+        const SubscriberPage* at = seats_[i].state == Seat::State::joined ? page(i) : nullptr;
+        if (at != nullptr && observe(at->live_version) >= version) count++;
+    }
+    return count;
+}
+
+std::uint32_t Seats::behind(std::int64_t committed) {
+    const std::scoped_lock lock(mutex_);
+    std::uint32_t count = 0;
+    for (std::uint32_t i = 0; i < seats_.size(); i++) count += lacks(i, committed) ? 1 : 0;
+    return count;
+}
+
+std::vector<std::pair<WireTicket, int>> Seats::slots_for_wire() {
+    const std::scoped_lock lock(mutex_);
+    std::vector<std::pair<WireTicket, int>> all;
+    for (const auto& slot : slots_) all.emplace_back(to_wire(*slot->chunk), slot->chunk->fd());
+    return all;
+}
+
+void Seats::ring_all() const {
+    const std::uint32_t used = seats_used_;
+    for (std::uint32_t i = 0; i < used; i++) {
+        ring_plain(control_->bell(ControlPlaces::subscriber_bell(i)));
+    }
+}
+
+}  // namespace rollring::weights

@@ -1,0 +1,109 @@
+#pragma once
+// Who is attached to a publisher, and which slots they may still be reading. Shared by the thread
+// that publishes and the one that admits: every call locks.
+
+#include <atomic>
+#include <bitset>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "control_map.hpp"
+#include "control_socket.hpp"
+#include "memory.hpp"
+
+namespace rollring::weights {
+
+using SeatSet = std::bitset<subscribers_limit>;
+
+struct Seat {
+    enum class State { free, joining, joined, expelled };
+    State state = State::free;
+    std::uint64_t epoch = 0;
+    std::string name;
+};
+
+// A slot, and who may be reading it.
+struct Slot {
+    std::unique_ptr<Chunk> chunk;
+    std::uint64_t publication = 0;  // whose part it holds; 0: none yet
+    std::uint64_t position = 0;
+    bool arrived = true;  // nothing of ours is on its way into it
+    SeatSet readers;
+};
+
+class Seats {
+  public:
+    explicit Seats(const OwnControl& control) : control_(&control) {}
+
+    // --- for the thread that admits ---
+    struct Place {
+        std::uint32_t seat;
+        std::uint64_t epoch;
+    };
+    // busy: name taken, or no seat left.
+    Result<Place> reserve(const std::string& name);
+    // It has mapped everything. It is to read the current publication, if that can still be read
+    // from its start.
+    void join(Place place);
+    // Its connection is closed, or its byte is free. Its slots are free again.
+    void vacate(Place place);
+    [[nodiscard]] bool has(Place place);
+
+    // --- for the thread that publishes ---
+    // Slots are made before anyone is admitted, and where some are set aside.
+    void add_slot(std::unique_ptr<Chunk> chunk);
+    [[nodiscard]] std::size_t slot_count();
+    // Slots that nobody expelled can pin.
+    [[nodiscard]] std::size_t usable_slots(const std::string& without);
+    // Opens a publication for all that are joined, or for those that lack the version.
+    void open(std::uint64_t publication, std::int64_t version, std::uint64_t position,
+              bool only_behind);
+    void close(Outcome outcome, std::string_view why);
+    // A slot that nobody reads, taken for the part at a position; none if all are being read.
+    Slot* take_slot(std::uint64_t position, std::uint32_t* index);
+    void arrived(Slot& slot);
+    [[nodiscard]] bool all_arrived();
+    // Drops the dead, by their byte. Cheap, but not free: 0.25 us a seat.
+    void drop_dead();
+    bool expel(const std::string& name);
+
+    struct Progress {
+        std::uint32_t readers = 0;
+        std::uint32_t staged = 0;
+        std::string waiting;   // names of those who have not staged
+        std::string rejected;  // name and reason of one that cannot take it
+    };
+    [[nodiscard]] Progress progress(bool with_names);
+    // Names of those who hold slots.
+    [[nodiscard]] std::string slot_holders();
+    [[nodiscard]] std::uint32_t joined();
+    [[nodiscard]] std::uint32_t live(std::int64_t version);
+    [[nodiscard]] std::uint32_t behind(std::int64_t committed);
+    [[nodiscard]] std::vector<std::pair<WireTicket, int>> slots_for_wire();
+
+    // Rings every subscriber. Takes no lock: called from driver threads.
+    void ring_all() const;
+
+  private:
+    [[nodiscard]] const SubscriberPage* page(std::uint32_t seat) const;
+    [[nodiscard]] bool passed(std::uint32_t seat, const Slot& slot) const;
+    void free_seat(std::uint32_t seat);
+    [[nodiscard]] bool lacks(std::uint32_t seat, std::int64_t committed) const;
+    [[nodiscard]] bool still_whole() const;
+
+    const OwnControl* control_;
+    std::mutex mutex_;
+    std::vector<Seat> seats_;
+    std::atomic<std::uint32_t> seats_used_ = 0;  // seats below it were taken at some time
+    std::vector<std::unique_ptr<Slot>> slots_;
+    std::uint64_t epoch_ = 0;
+    std::uint64_t publication_ = 0;
+    std::int64_t version_ = -1;
+    std::uint64_t first_position_ = 0;
+    std::uint64_t next_position_ = 0;
+    bool joinable_ = false;  // the current publication is open or committed
+    SeatSet readers_;        // of the current publication
+};
+
+}  // namespace rollring::weights
