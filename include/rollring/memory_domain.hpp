@@ -24,7 +24,7 @@
 namespace rollring {
 
 struct DomainOptions {
-    // Unit of physical memory: mapping costs a fixed time each. 2 MiB granularity.
+    // Unit of physical memory: mapping costs a fixed time each. A multiple of 2 MiB.
     std::uint64_t chunk_bytes = std::uint64_t{512} << 20;
 };
 
@@ -34,44 +34,56 @@ enum class Contents : std::uint8_t {
 };
 
 struct DomainReport {
-    std::uint64_t device_bytes = 0;  // let go of, or taken back
+    // Let go of, or taken back. Less than the tags' bytes only if the driver refused to take some
+    // of it: that is not free for others, and the next resume uses it again.
+    std::uint64_t device_bytes = 0;
     std::uint64_t copied_bytes = 0;
     std::int64_t wall_ns = 0;
 };
 
 struct TagStat {
     std::string tag;
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = 0;  // of device memory: each region rounded up to 2 MiB
     bool resident = true;
     std::uint64_t host_bytes = 0;  // pinned, kept for the next release
 };
 
 class MemoryDomain {
   public:
-    // Errors: no_gpu, device_error.
+    // Errors: no_gpu, unsupported (a GPU without virtual memory management), invalid_argument,
+    // device_error.
     static Result<MemoryDomain> open(Device device, const DomainOptions& options = {});
     MemoryDomain(MemoryDomain&&) noexcept;
     MemoryDomain& operator=(MemoryDomain&&) noexcept;
-    ~MemoryDomain();  // frees everything
+    ~MemoryDomain();  // waits for the device and frees everything
 
     // Device memory, aligned to 2 MiB, under a tag (1 to 63 bytes); its physical chunks belong to
-    // this region alone. Errors: out_of_device_memory, invalid_argument, already_released (the tag
-    // is released at present).
+    // this region alone. Not zeroed: CUDA promises no contents for new memory. A tag exists while
+    // it has regions. Errors: out_of_device_memory, invalid_argument, already_released (the tag is
+    // released at present), device_error.
     Result<void*> allocate(std::string_view tag, std::uint64_t bytes);
-    // Whole regions only. invalid_argument: not a region of this domain.
+    // Whole regions only, of released tags too; waits for the device if the memory is resident.
+    // Errors: invalid_argument (not a region of this domain), device_error (it is still there).
     Result<void> free(void* region);
 
-    // Waits for `streams`, and for the whole device if there are none, then lets go of the physical
-    // memory of all regions under the tags. Errors: not_found (no such tag), already_released,
-    // host_memory (no pinned memory to be had), device_error. On an error nothing has changed.
+    // Waits for `streams` (a null one is the legacy default stream), and for the whole device if
+    // there are none, then lets go of the physical memory of all regions under the tags; naming a
+    // tag twice is naming it once. The first release that keeps contents pins as much host memory,
+    // which takes longer than the copy; later ones find it there.
+    // Errors: not_found (no such tag), already_released, host_memory (no pinned memory to be had),
+    // invalid_argument (no tags), device_error. On an error nothing has changed; if a failing
+    // driver would not even map back what had been unmapped, the error says so, the tag counts as
+    // released, and resume tries again.
     Result<DomainReport> release(std::span<const std::string_view> tags, Contents contents,
                                  std::span<const Stream> streams = {});
     // Takes it back, at the same addresses, with the contents kept, and waits until they are there.
     // Errors: not_found, not_released, out_of_device_memory (says how much is needed and free),
-    // device_error. On an error nothing has changed and it can be tried again.
+    // invalid_argument (no tags), device_error. On an error nothing has changed and it can be tried
+    // again.
     Result<DomainReport> resume(std::span<const std::string_view> tags);
 
-    // Gives pinned host memory of resident tags back to the system.
+    // Gives pinned host memory that holds no contents (of tags that are resident, or released with
+    // drop) back to the system. Returns the bytes.
     std::uint64_t trim_host();
 
     [[nodiscard]] std::vector<TagStat> tags() const;
