@@ -184,7 +184,8 @@ JobList random_jobs(const Wanted& wanted, Random& random) {
         const std::uint64_t how = below(random, 4);
         if (how == 0) skew = below(random, 16) / job.element_bytes * job.element_bytes;
         if (how == 1) skew = below(random, 16);
-        list.add(std::move(job), storage * job.element_bytes, skew);
+        const std::uint64_t bytes = storage * job.element_bytes;
+        list.add(std::move(job), bytes, skew);
     }
     list.finish();
     return list;
