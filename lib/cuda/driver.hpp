@@ -79,11 +79,15 @@
 
 namespace rollring::cuda {
 
+// Members are called as the functions are, which is not how we name members; and a name in
+// parentheses would be no member.
+// NOLINTBEGIN(readability-identifier-naming,bugprone-macro-parentheses)
 struct Driver {
 #define ROLLRING_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
     ROLLRING_CUDA_FUNCTIONS(ROLLRING_CUDA_MEMBER)
 #undef ROLLRING_CUDA_MEMBER
 };
+// NOLINTEND(readability-identifier-naming,bugprone-macro-parentheses)
 
 // Loads and initialises libcuda once for the process. Errc::no_gpu says what is missing.
 Result<const Driver*> driver();

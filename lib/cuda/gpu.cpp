@@ -22,7 +22,7 @@ constexpr std::array<const char*, kernel_count> kernel_names = {
 Result<std::shared_ptr<const Gpu>> Gpu::open(Device device) {
     auto context = Context::open(device);
     if (!context) return std::unexpected(context.error());
-    const std::shared_ptr<Gpu> gpu(new Gpu(std::move(*context), device));
+    std::shared_ptr<Gpu> gpu(new Gpu(std::move(*context), device));
     if (auto loaded = gpu->load(); !loaded) return std::unexpected(loaded.error());
     return gpu;
 }
@@ -104,7 +104,7 @@ Result<DeviceBuffer> DeviceBuffer::holding(std::shared_ptr<const Gpu> gpu,
     if (!made || bytes.empty()) return made;
     const Context::Scope scope(made->gpu_->context());
     const Driver& api = made->gpu_->api();
-    const CUstream stream = made->gpu_->stream({});
+    CUstream stream = made->gpu_->stream({});
     CUresult result = api.cuMemcpyHtoDAsync(made->address_, bytes.data(), bytes.size(), stream);
     if (result == CUDA_SUCCESS) result = api.cuStreamSynchronize(stream);
     if (result == CUDA_SUCCESS) return made;

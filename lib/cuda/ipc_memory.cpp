@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -35,9 +36,7 @@ class IpcChunk : public Chunk {
         }
     }
 
-    [[nodiscard]] std::byte* data() const override {
-        return reinterpret_cast<std::byte*>(address_);
-    }
+    [[nodiscard]] std::byte* data() const override { return std::bit_cast<std::byte*>(address_); }
     [[nodiscard]] ChunkTicket ticket() const override { return ticket_; }
     [[nodiscard]] int fd() const override { return -1; }
 
@@ -74,7 +73,7 @@ Result<void> IpcChunk::create() {
         return std::unexpected(std::move(error));
     }
     std::memcpy(ticket_.handle.data(), &handle, sizeof handle);
-    const CUstream stream = gpu_->stream({});
+    CUstream stream = gpu_->stream({});
     result = api.cuMemsetD8Async(address_, 0, ticket_.bytes, stream);
     if (result == CUDA_SUCCESS) result = api.cuStreamSynchronize(stream);
     if (result != CUDA_SUCCESS) return std::unexpected(failed(result, "zero"));

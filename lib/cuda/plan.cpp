@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <optional>
 #include <string>
@@ -102,9 +103,9 @@ Result<KernelArgs> GpuPlan::args_for(const std::byte* slot, bool of_all_tensors,
                         *without_address_));
     }
     KernelArgs args{};
-    args.tiles = reinterpret_cast<const Tile*>(tile_table_.address());
-    args.jobs = reinterpret_cast<const DeviceJob*>(job_table_.address());
-    args.layouts = reinterpret_cast<const Layout*>(layout_table_.address());
+    args.tiles = std::bit_cast<const Tile*>(tile_table_.address());
+    args.jobs = std::bit_cast<const DeviceJob*>(job_table_.address());
+    args.layouts = std::bit_cast<const Layout*>(layout_table_.address());
     args.tile_count = jobs_.back().first_tile;
     args.tile_bytes = tuning_.tile_bytes;
     args.slot = address;
@@ -124,7 +125,7 @@ Result<void> GpuPlan::pack(std::byte* slot, std::optional<std::uint64_t> sums_of
     auto args = args_for(slot, true, sums_offset.value_or(0));
     if (!args) return std::unexpected(args.error());
     const Context::Scope scope(gpu_->context());
-    const CUstream queue = gpu_->stream(stream);
+    CUstream queue = gpu_->stream(stream);
     if (sums_offset) {
         args->sums = args->slot + *sums_offset;
         const auto zeroed = zero(args->sums, (jobs_.size() - 1) * sizeof(std::uint64_t), queue);
@@ -148,7 +149,7 @@ Result<void> GpuPlan::pack_one(std::size_t job, const void* tensor, std::byte* s
     }
     args->tensor = reinterpret_cast<std::uint64_t>(tensor) + jobs_[job].first_byte;
     const Context::Scope scope(gpu_->context());
-    const CUstream queue = gpu_->stream(stream);
+    CUstream queue = gpu_->stream(stream);
     if (sums_offset) {
         args->sums = args->slot + *sums_offset;
         const std::uint64_t own = args->sums + job * sizeof(std::uint64_t);
@@ -181,7 +182,7 @@ Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::u
         own_sums_ = std::move(*made);
     }
     const Context::Scope scope(gpu_->context());
-    const CUstream queue = gpu_->stream(stream);
+    CUstream queue = gpu_->stream(stream);
     args->sums = own_sums_.address();
     if (auto zeroed = zero(args->sums, bytes, queue); !zeroed) {
         return std::unexpected(zeroed.error());

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <utility>
 
 #include "payload.hpp"
@@ -26,9 +27,7 @@ class RegisteredChunk : public Chunk {
         gpu_->api().cuMemHostUnregister(host_->data());
     }
 
-    [[nodiscard]] std::byte* data() const override {
-        return reinterpret_cast<std::byte*>(address_);
-    }
+    [[nodiscard]] std::byte* data() const override { return std::bit_cast<std::byte*>(address_); }
     [[nodiscard]] ChunkTicket ticket() const override { return host_->ticket(); }
     [[nodiscard]] int fd() const override { return host_->fd(); }
 

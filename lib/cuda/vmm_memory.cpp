@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <utility>
 
 #include "payload.hpp"
@@ -26,9 +27,7 @@ class VmmChunk : public Chunk {
     VmmChunk& operator=(const VmmChunk&) = delete;
     ~VmmChunk() override;
 
-    [[nodiscard]] std::byte* data() const override {
-        return reinterpret_cast<std::byte*>(address_);
-    }
+    [[nodiscard]] std::byte* data() const override { return std::bit_cast<std::byte*>(address_); }
     [[nodiscard]] ChunkTicket ticket() const override { return {PayloadMemory::vmm, bytes_, {}}; }
     [[nodiscard]] int fd() const override { return fd_.get(); }
 
@@ -89,7 +88,7 @@ Result<void> VmmChunk::create(const CUmemAllocationProp& properties) {
 
 // The publisher's descriptor becomes memory; it is not needed after that.
 Result<void> VmmChunk::take(Fd fd) {
-    auto* handle = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get()));
+    auto* handle = std::bit_cast<void*>(static_cast<std::intptr_t>(fd.get()));
     const CUresult result = gpu_->api().cuMemImportFromShareableHandle(
         &memory_, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result != CUDA_SUCCESS) return std::unexpected(failed(result, "import"));
@@ -146,7 +145,7 @@ Result<void> VmmChunk::map(std::uint64_t granularity, CUmemAccess_flags access) 
 }
 
 Result<void> VmmChunk::zero() {
-    const CUstream stream = gpu_->stream({});
+    CUstream stream = gpu_->stream({});
     CUresult result = gpu_->api().cuMemsetD8Async(address_, 0, bytes_, stream);
     if (result == CUDA_SUCCESS) result = gpu_->api().cuStreamSynchronize(stream);
     if (result != CUDA_SUCCESS) return std::unexpected(failed(result, "zero"));

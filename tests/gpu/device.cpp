@@ -35,7 +35,7 @@ std::vector<std::byte> DeviceBytes::get() const {
 void to_device(const void* to, std::span<const std::byte> bytes) {
     if (bytes.empty()) return;
     const cuda::Context::Scope scope(gpu()->context());
-    const CUstream stream = gpu()->stream({});
+    CUstream stream = gpu()->stream({});
     need(api().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to),
                              reinterpret_cast<CUdeviceptr>(bytes.data()), bytes.size(), stream),
          "copy to the device");
@@ -46,7 +46,7 @@ std::vector<std::byte> from_device(const void* from, std::size_t bytes) {
     std::vector<std::byte> copy(bytes);
     if (bytes == 0) return copy;
     const cuda::Context::Scope scope(gpu()->context());
-    const CUstream stream = gpu()->stream({});
+    CUstream stream = gpu()->stream({});
     need(api().cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(copy.data()),
                              reinterpret_cast<CUdeviceptr>(from), bytes, stream),
          "copy from the device");

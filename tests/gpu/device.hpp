@@ -1,6 +1,7 @@
 #pragma once
 // The first GPU, and bytes on it, for tests: whatever fails here ends the test with its reason.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,7 +36,7 @@ class DeviceBytes {
     explicit DeviceBytes(std::size_t bytes);
     explicit DeviceBytes(std::span<const std::byte> bytes);
 
-    [[nodiscard]] std::byte* data() const { return reinterpret_cast<std::byte*>(address()); }
+    [[nodiscard]] std::byte* data() const { return std::bit_cast<std::byte*>(address()); }
     [[nodiscard]] CUdeviceptr address() const { return buffer_.address(); }
     [[nodiscard]] std::size_t size() const { return bytes_; }
     void set(std::span<const std::byte> bytes) const;

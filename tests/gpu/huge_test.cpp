@@ -12,8 +12,6 @@
 namespace rollring::test {
 namespace {
 
-using weights::CopyJob;
-
 constexpr std::uint64_t period = 67'108'859;  // a prime: no two places of interest look alike
 constexpr std::uint64_t sample = 70'000;
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <system_error>
 #include <type_traits>
 
 #include "device.hpp"
@@ -19,10 +20,14 @@ namespace {
 constexpr int role_socket = 3;  // where a role finds its end
 static_assert(std::is_trivially_copyable_v<Message>);
 
+std::string reason() {
+    return std::generic_category().message(errno);
+}
+
 std::array<Fd, 2> socket_pair() {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-        throw Failure(fmt::format("socketpair: {}", std::strerror(errno)));
+        throw Failure(fmt::format("socketpair: {}", reason()));
     }
     return {Fd(ends[0]), Fd(ends[1])};
 }
@@ -45,7 +50,7 @@ void Wire::send(const Message& message, int fd) const {
         std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
     }
     if (sendmsg(socket_.get(), &header, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof message)) {
-        throw Failure(fmt::format("cannot send to the other process: {}", std::strerror(errno)));
+        throw Failure(fmt::format("cannot send to the other process: {}", reason()));
     }
 }
 
@@ -79,7 +84,7 @@ Peer::Peer(const std::string& role, std::array<Fd, 2> ends) : wire_(std::move(en
     const char* arguments[] = {"gpu_test", "--role", role.c_str(), nullptr};
     const int theirs = ends[1].get();
     pid_ = fork();
-    if (pid_ < 0) throw Failure(fmt::format("fork: {}", std::strerror(errno)));
+    if (pid_ < 0) throw Failure(fmt::format("fork: {}", reason()));
     if (pid_ == 0) {  // only what is safe in a forked thread, until exec
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (theirs == role_socket) {

@@ -92,7 +92,7 @@ Bytes chunk_bytes(std::size_t count, std::uint64_t seed) {
 
 void JobList::add(CopyJob job, std::uint64_t bytes, std::uint64_t skew) {
     const std::uint64_t at = (arena_bytes + 15) / 16 * 16 + skew;
-    job.tensor = reinterpret_cast<std::byte*>(at);
+    job.tensor = std::bit_cast<std::byte*>(at);
     job.slot_offset = slot_bytes;
     arena_bytes = at + bytes;
     slot_bytes += (job.packed_bytes() + weights::piece_alignment - 1) / weights::piece_alignment *
@@ -184,7 +184,8 @@ JobList random_jobs(const Wanted& wanted, Random& random) {
         const std::uint64_t how = below(random, 4);
         if (how == 0) skew = below(random, 16) / job.element_bytes * job.element_bytes;
         if (how == 1) skew = below(random, 16);
-        list.add(std::move(job), storage * job.element_bytes, skew);
+        const std::uint64_t bytes = storage * job.element_bytes;
+        list.add(std::move(job), bytes, skew);
     }
     list.finish();
     return list;
