@@ -103,7 +103,7 @@ Place choose_place(const std::string& wanted) {
         fail(fmt::format("--device {}: this process sees {} GPUs {}", wanted, found.gpus,
                          found.why_none.data()));
     }
-    return {rollring::Device::host(), fmt::format("host memory ({})", found.why_none.data())};
+    return {rollring::Device::host(), "host memory, for there is no GPU"};
 }
 
 double choose_share(const Options& options, const Place& place, std::uint64_t slot_bytes) {
@@ -122,7 +122,10 @@ double choose_share(const Options& options, const Place& place, std::uint64_t sl
                          place.text, static_cast<double>(taken) / 1e9));
     }
     // The trainer's tensors, twice as large if they are f32, and the engine's.
-    return share_for(options.list, (place.free_bytes - taken) / (options.cast ? 3 : 2));
+    std::uint64_t each = (place.free_bytes - taken) / (options.cast ? 3 : 2);
+    // torch cuts them from blocks of 20 MiB, and what is left of a block is lost.
+    if (options.torch_rounds != 0) each = each / 100 * 85;
+    return share_for(options.list, each);
 }
 
 SessionPlan plan_of(const Options& options, const Place& place) {

@@ -90,7 +90,7 @@ Sample Party::sync(rollring::Publisher& publisher, std::int64_t version) const {
 }
 
 void Party::note(SideReport& report, const Arena& arena, std::uint64_t version,
-                std::uint64_t passed) const {
+                 std::uint64_t passed) const {
     if (version == std::min(early_versions, total())) {
         report.early = holdings(arena.free_bytes());
         report.passed_early = passed;
@@ -188,8 +188,8 @@ std::string wait_for(const std::array<pid_t, 2>& pids, const Board& board, std::
             if (problem.empty()) problem = fmt::format("a side ended with status {}", status);
             kill(pids[1 - i], SIGKILL);
         }
-        if (now_ns() > end_ns && problem.empty()) {
-            problem = fmt::format("no end within {} s", limit_s);
+        if (problem.empty() && (now_ns() > end_ns || interrupted())) {
+            problem = interrupted() ? "interrupted" : fmt::format("no end within {} s", limit_s);
             for (const pid_t pid : pids) kill(pid, SIGKILL);
         }
         usleep(1000);
@@ -208,7 +208,6 @@ SessionReport run_session(const SessionPlan& plan) {
     const std::array pids = {start([&] { party.serve(); }), start([&] { party.train(); })};
     const std::string problem = wait_for(pids, desk.board(), plan.limit_s);
     static_cast<void>(rollring::remove_ring(ring, true));
-    if (interrupted()) fail("interrupted");
     if (!problem.empty()) fail("weights: " + problem);
     const Facts& facts = desk.facts();
     return {.samples = {desk.samples() + plan.warmup, desk.samples() + plan.warmup + plan.versions},
