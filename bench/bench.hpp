@@ -130,5 +130,6 @@ void add_softwrap(CLI::App& app);
 void add_latency(CLI::App& app);
 void add_stash(CLI::App& app);
 void add_peers(CLI::App& app);
+void add_weights(CLI::App& app);
 
 }  // namespace bench

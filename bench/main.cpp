@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
     bench::add_latency(app);
     bench::add_stash(app);
     bench::add_peers(app);
+    bench::add_weights(app);
     CLI11_PARSE(app, argc, argv);
     return bench::interrupted() ? 130 : 0;
 }

@@ -35,6 +35,7 @@ Command add_doctor(CLI::App& app);
 Command add_produce(CLI::App& app);
 Command add_consume(CLI::App& app);
 Command add_groups(CLI::App& app);
+Command add_weights(CLI::App& app);
 Command add_demo(CLI::App& app);
 
 // "rollring: <Errc name>: message" on stderr. Returns the exit code that goes with it.

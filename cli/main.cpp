@@ -25,6 +25,7 @@ constexpr const char* footer =
     "  rollring stat r --watch                         who is attached, how deep the lanes are\n"
     "  rollring consume r --group-size auto            ... on whole GRPO groups, in batches\n"
     "  rollring groups r                               which groups it waits for\n"
+    "  rollring weights r                              which weights its engines serve\n"
     "  rollring rm r\n"
     "Exit codes: 0 done, 1 failed, 2 wrong use, 130 or 143 stopped by Ctrl-C or SIGTERM.\n"
     "`rollring COMMAND --help` has the options of a command, their defaults, and examples.";
@@ -34,9 +35,9 @@ int run(int argc, char** argv) {
     app.footer(footer);
     app.require_subcommand(1);
     app.set_version_flag("--version", ROLLRING_VERSION);
-    const std::vector<Command> commands{add_create(app),  add_rm(app),     add_ls(app),
-                                        add_stat(app),    add_doctor(app), add_produce(app),
-                                        add_consume(app), add_groups(app), add_demo(app)};
+    const std::vector<Command> commands{
+        add_create(app),  add_rm(app),      add_ls(app),     add_stat(app),    add_doctor(app),
+        add_produce(app), add_consume(app), add_groups(app), add_weights(app), add_demo(app)};
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

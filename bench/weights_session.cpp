@@ -1,0 +1,221 @@
+#include "weights_session.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <functional>
+
+#include "bench.hpp"
+#include "holdings.hpp"
+#include "rollring/ring.hpp"
+#include "weights_memory.hpp"
+
+namespace bench {
+namespace {
+
+struct Facts {
+    std::uint64_t payload_bytes;
+    std::uint32_t parts;
+    rollring::PayloadMemory memory;
+    SideReport trainer;
+    SideReport engine;
+};
+
+// What the two processes and their parent share.
+class Desk {
+  public:
+    explicit Desk(const SessionPlan& plan)
+        : memory_(samples_at + (plan.versions + plan.warmup) * sizeof(Sample)) {
+        new (&board()) Board{};
+    }
+    [[nodiscard]] Board& board() const { return *memory_.at<Board>(); }
+    [[nodiscard]] Facts& facts() const { return *memory_.at<Facts>(facts_at); }
+    [[nodiscard]] Sample* samples() const { return memory_.at<Sample>(samples_at); }
+
+  private:
+    static constexpr std::size_t facts_at = (sizeof(Board) + 63) / 64 * 64;
+    static constexpr std::size_t samples_at = facts_at + (sizeof(Facts) + 63) / 64 * 64;
+    SharedBytes memory_;
+};
+
+class Party {
+  public:
+    Party(const SessionPlan& plan, std::string ring, const Desk& desk)
+        : plan_(&plan), ring_(std::move(ring)), desk_(&desk) {}
+
+    void train();
+    void serve();
+
+  private:
+    [[nodiscard]] std::uint64_t total() const { return plan_->warmup + plan_->versions; }
+    [[nodiscard]] rollring::Deadline patience() const {
+        return rollring::Deadline::after_ms(plan_->limit_s * 1000);
+    }
+    template <class T>
+    T must(rollring::Result<T> result) const {
+        if (!result) desk_->board().give_up(result.error().to_string());
+        if constexpr (!std::is_void_v<T>) return std::move(*result);
+    }
+    Sample sync(rollring::Publisher& publisher, std::int64_t version) const;
+    void note(SideReport& report, const Arena& arena, std::uint64_t version,
+              std::uint64_t passed) const;
+    void wait_for_a_line(std::int64_t version) const;
+
+    const SessionPlan* plan_;
+    std::string ring_;
+    const Desk* desk_;
+};
+
+Sample Party::sync(rollring::Publisher& publisher, std::int64_t version) const {
+    Sample sample{};
+    const auto deadline = patience();
+    const std::int64_t began_ns = now_ns();
+    auto transaction = must(publisher.begin(version));
+    must(transaction.put_all(deadline));
+    const std::int64_t put_ns = now_ns();
+    must(transaction.publish());
+    const auto report = must(transaction.commit(deadline));
+    const std::int64_t ended_ns = now_ns();
+    sample.whole_ns = ended_ns - began_ns;
+    sample.control_ns = ended_ns - put_ns;
+    sample.times = report.times;
+    if (report.subscribers != 1) desk_->board().give_up("the engine went away");
+    return sample;
+}
+
+void Party::note(SideReport& report, const Arena& arena, std::uint64_t version,
+                 std::uint64_t passed) const {
+    if (version == std::min(early_versions, total())) {
+        report.early = holdings(arena.free_bytes());
+        report.passed_early = passed;
+    }
+    if (version == total()) {
+        report.last = holdings(arena.free_bytes());
+        report.passed_last = passed;
+    }
+}
+
+void Party::wait_for_a_line(std::int64_t version) const {
+    fmt::print("{}\n", Json{{"ring", ring_}, {"version", version}}.dump());
+    std::fflush(stdout);
+    char letter = 0;
+    while (read(STDIN_FILENO, &letter, 1) == 1 && letter != '\n') {
+    }
+}
+
+void Party::train() {
+    const Placement placement(plan_->list, plan_->cast);
+    const auto arena = Arena::make(plan_->device, placement.bytes());
+    placement.fill(*arena, 1);
+    const auto tensors = placement.tensors(arena->data());
+    auto publisher = must(rollring::Publisher::create(ring_, tensors,
+                                                      {.device = plan_->device,
+                                                       .memory = plan_->memory,
+                                                       .slots = plan_->slots,
+                                                       .slot_bytes = plan_->slot_bytes,
+                                                       .checksums = plan_->checksums,
+                                                       .spin_ns = plan_->spin_ns}));
+    Facts& facts = desk_->facts();
+    facts.payload_bytes = publisher.payload_bytes();
+    facts.parts = publisher.parts();
+    must(publisher.wait_subscribers(1, patience()));
+    for (std::uint64_t version = 1; version <= total(); version++) {
+        if (interrupted()) desk_->board().give_up("interrupted");
+        // What arrives last differs from all that came before.
+        if (version == total()) placement.fill(*arena, 2);
+        const bool counts = version > plan_->warmup;
+        const std::int64_t copies_ns =
+            counts && plan_->copies ? arena->two_copies_ns(publisher.payload_bytes()) : 0;
+        Sample& sample = desk_->samples()[version - 1];
+        sample = sync(publisher, static_cast<std::int64_t>(version));
+        sample.copies_ns = copies_ns;
+        must(publisher.wait_live(1, patience()));
+        note(facts.trainer, *arena, version, publisher.handles_passed());
+        if (plan_->pause && version == 1) wait_for_a_line(1);
+    }
+    facts.trainer.digest = placement.digest(*arena);
+    desk_->board().meet();  // the engine still looks at what it got
+}
+
+void Party::serve() {
+    const Placement placement(plan_->list, false);
+    const auto arena = Arena::make(plan_->device, placement.bytes());
+    const auto tensors = placement.tensors(arena->data());
+    auto subscriber = must(rollring::Subscriber::attach(
+        ring_, tensors, {.device = plan_->device, .spin_ns = plan_->spin_ns}, patience()));
+    Facts& facts = desk_->facts();
+    facts.memory = subscriber.memory();
+    for (std::uint64_t version = 1; version <= total(); version++) {
+        auto update = must(subscriber.next(patience()));
+        must(update.load(patience()));
+        must(update.stage(patience()));
+        must(update.adopt(patience()));
+        note(facts.engine, *arena, version, subscriber.imports());
+    }
+    facts.engine.digest = placement.digest(*arena);
+    desk_->board().meet();
+}
+
+// Not pinned: with CUDA each side has threads of the driver beside its own.
+pid_t start(const std::function<void()>& body) {
+    std::fflush(nullptr);
+    const pid_t pid = fork();
+    if (pid < 0) fail("fork failed");
+    if (pid > 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    body();
+    _exit(0);
+}
+
+// The problem, empty if there is none.
+std::string wait_for(const std::array<pid_t, 2>& pids, const Board& board, std::int64_t limit_s) {
+    const std::int64_t end_ns = now_ns() + limit_s * 1'000'000'000;
+    std::array<bool, 2> ended{};
+    std::string problem;
+    while (!ended[0] || !ended[1]) {
+        for (std::size_t i = 0; i < pids.size(); i++) {
+            int status = 0;
+            if (ended[i] || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
+            ended[i] = true;
+            if (status == 0) continue;
+            if (problem.empty()) problem = board.problem.data();
+            if (problem.empty()) problem = fmt::format("a side ended with status {}", status);
+            kill(pids[1 - i], SIGKILL);
+        }
+        if (problem.empty() && (now_ns() > end_ns || interrupted())) {
+            problem = interrupted() ? "interrupted" : fmt::format("no end within {} s", limit_s);
+            for (const pid_t pid : pids) kill(pid, SIGKILL);
+        }
+        usleep(1000);
+    }
+    return problem;
+}
+
+}  // namespace
+
+SessionReport run_session(const SessionPlan& plan) {
+    const std::string ring = fmt::format("bench-weights-{}", getpid());
+    const auto made = rollring::create_ring(ring, {.lanes = 1, .lane_bytes = 1 << 20});
+    if (!made) fail(made.error().to_string());
+    const Desk desk(plan);
+    Party party(plan, ring, desk);
+    const std::array pids = {start([&] { party.serve(); }), start([&] { party.train(); })};
+    const std::string problem = wait_for(pids, desk.board(), plan.limit_s);
+    static_cast<void>(rollring::remove_ring(ring, true));
+    if (!problem.empty()) fail("weights: " + problem);
+    const Facts& facts = desk.facts();
+    return {.samples = {desk.samples() + plan.warmup, desk.samples() + plan.warmup + plan.versions},
+            .trainer = facts.trainer,
+            .engine = facts.engine,
+            .payload_bytes = facts.payload_bytes,
+            .parts = facts.parts,
+            .memory = facts.memory};
+}
+
+}  // namespace bench
