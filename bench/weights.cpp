@@ -151,6 +151,7 @@ SessionPlan plan_of(const Options& options, const Place& place) {
     plan.warmup = empty ? 100 : 2;
     plan.copies = !empty && options.soak == 0;
     if (options.soak != 0) {
+        plan.soak = true;
         plan.versions = options.soak;
         plan.warmup = 0;
     }
@@ -200,8 +201,7 @@ void run(const Options& options) {
         return;
     }
     const Place place = choose_place(options.device);
-    WeightsRun made{
-        .plan = plan_of(options, place), .device = place.text, .soak = options.soak != 0};
+    WeightsRun made{.plan = plan_of(options, place), .device = place.text};
     if (!options.print_list.empty()) {
         write_list(made.plan.list, options.print_list);
         return;
