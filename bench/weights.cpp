@@ -184,12 +184,12 @@ void measure(const Options& options, WeightsRun& run) {
     const ListFile file(run.plan.list);
     Progress progress(static_cast<std::size_t>(options.torch_rounds) * 2);
     for (int round = 0; round < options.torch_rounds && !interrupted(); round++) {
-        progress.step("rollring");
-        run.rounds.push_back({run_session(run.plan), {}});
+        // torch first: it says soonest what is missing.
         progress.step("torch");
-        run.rounds.back().torch =
-            run_torch(options.torch_script, file.path(), static_cast<int>(run.plan.versions),
-                      run.plan.device.gpu);
+        auto torch = run_torch(options.torch_script, file.path(),
+                               static_cast<int>(run.plan.versions), run.plan.device.gpu);
+        progress.step("rollring");
+        run.rounds.push_back({run_session(run.plan), std::move(torch)});
     }
 }
 
