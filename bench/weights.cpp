@@ -207,6 +207,7 @@ void run(const Options& options) {
         return;
     }
     measure(options, made);
+    if (made.rounds.empty()) fail("interrupted");
     if (options.json) {
         fmt::print("{}\n", report_json(made).dump(2));
     } else {
