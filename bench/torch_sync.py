@@ -30,6 +30,7 @@ except ImportError as error:
 CHUNK_BYTES = 1 << 30
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+collect = torch.cuda.ipc_collect if torch.cuda.is_available() else lambda: None
 
 
 def make_tensors(path, device):
@@ -48,12 +49,6 @@ def bytes_of(tensor):
 
 def flat(tensor):
     return tensor.detach().contiguous().view(torch.uint8).view(-1)
-
-
-def fill(tensors, seed):
-    torch.manual_seed(seed)
-    for tensor in tensors.values():
-        flat(tensor).random_(0, 120)  # finite as any float
 
 
 def digest(tensors, device):
@@ -88,7 +83,6 @@ def call(engine, what, chunk=(), **more):
 
 
 def pickled(handles):
-    """As it goes through HTTP."""
     return b64encode(bytes(multiprocessing.reduction.ForkingPickler.dumps(handles)))
 
 
@@ -101,7 +95,7 @@ def pack(chunk, buffer):
     synchronize()
 
 
-def send_per_tensor(engine, tensors, device):
+def send_per_tensor(engine, tensors, _):
     handles = [reduce_tensor(tensor.detach().contiguous()) for tensor in tensors.values()]
     call(engine, "tensors", list(tensors.items()), handles=pickled(handles))
 
@@ -112,8 +106,7 @@ def send_skyrl(engine, tensors, device):
         buffer = torch.empty(size, dtype=torch.uint8, device=device)
         pack(chunk, buffer)
         call(engine, "packed", chunk, handles=pickled(reduce_tensor(buffer)), keep=False)
-        if buffer.is_cuda:
-            torch.cuda.ipc_collect()
+        collect()
         synchronize()
 
 
@@ -145,18 +138,14 @@ def views_of(message, kept, clone):
     return [view.clone() for view in views] if clone and message["keep"] else views
 
 
-def load(parameters, message, kept, clone):
-    for name, view in zip(message["names"], views_of(message, kept, clone)):
-        parameters[name].copy_(view)
-
-
 def serve(trainer, options, device):
     parameters = make_tensors(options.list, device)
     kept, message = {}, {"what": "ready"}
     while message["what"] != "end":
         message, answer = pickle.loads(trainer.recv_bytes()), None
         if message["names"]:
-            load(parameters, message, kept, options.clone)
+            views = zip(message["names"], views_of(message, kept, options.clone))
+            views = [parameters[name].copy_(view) for name, view in views]  # and lets go of them
         elif message["what"] == "digest":
             answer = digest(parameters, device)
         synchronize()
@@ -167,15 +156,16 @@ def measure(method, engine, tensors, device, repeat):
     took_ms = []
     for turn in range(repeat + 2):
         if turn in (0, repeat + 1):
-            fill(tensors, (list(SEND).index(method) + 1) * 10000 + turn)
+            for tensor in tensors.values():
+                flat(tensor).random_(0, 120)  # finite as any float
         synchronize()
         began = time.perf_counter()
         SEND[method](engine, tensors, device)
         took_ms.append((time.perf_counter() - began) * 1e3)
     if call(engine, "digest") != digest(tensors, device):
         sys.exit(f"{method}: what the engine holds is not what was sent")
-    row = {"method": method, "ms": statistics.median(took_ms[2:]), "repeats": took_ms[2:]}
-    print(json.dumps({**row, "bytes": sum(map(bytes_of, tensors.values()))}), flush=True)
+    print(json.dumps({"method": method, "ms": statistics.median(took_ms[2:]), "repeats":
+                      took_ms[2:], "bytes": sum(map(bytes_of, tensors.values()))}), flush=True)
 
 
 def main():

@@ -151,6 +151,7 @@ SessionPlan plan_of(const Options& options, const Place& place) {
     plan.warmup = empty ? 100 : 2;
     plan.copies = !empty && options.soak == 0;
     if (options.soak != 0) {
+        plan.soak = true;
         plan.versions = options.soak;
         plan.warmup = 0;
     }
@@ -183,12 +184,12 @@ void measure(const Options& options, WeightsRun& run) {
     const ListFile file(run.plan.list);
     Progress progress(static_cast<std::size_t>(options.torch_rounds) * 2);
     for (int round = 0; round < options.torch_rounds && !interrupted(); round++) {
-        progress.step("rollring");
-        run.rounds.push_back({run_session(run.plan), {}});
+        // torch first: it says soonest what is missing.
         progress.step("torch");
-        run.rounds.back().torch =
-            run_torch(options.torch_script, file.path(), static_cast<int>(run.plan.versions),
-                      run.plan.device.gpu);
+        auto torch = run_torch(options.torch_script, file.path(),
+                               static_cast<int>(run.plan.versions), run.plan.device.gpu);
+        progress.step("rollring");
+        run.rounds.push_back({run_session(run.plan), std::move(torch)});
     }
 }
 
@@ -200,13 +201,13 @@ void run(const Options& options) {
         return;
     }
     const Place place = choose_place(options.device);
-    WeightsRun made{
-        .plan = plan_of(options, place), .device = place.text, .soak = options.soak != 0};
+    WeightsRun made{.plan = plan_of(options, place), .device = place.text};
     if (!options.print_list.empty()) {
         write_list(made.plan.list, options.print_list);
         return;
     }
     measure(options, made);
+    if (made.rounds.empty()) fail("interrupted");
     if (options.json) {
         fmt::print("{}\n", report_json(made).dump(2));
     } else {

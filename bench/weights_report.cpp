@@ -225,7 +225,7 @@ std::string report_text(const WeightsRun& run) {
             row.method + ":", row.took_ms.median, row.took_ms.low, row.took_ms.high,
             row.times_ours.median, row.times_ours.low, row.times_ours.high);
     }
-    if (run.soak) {
+    if (run.plan.soak) {
         text += side_text("trainer", run.rounds.back().session.trainer);
         text += side_text("engine", run.rounds.back().session.engine);
     }
@@ -242,8 +242,8 @@ std::string problem_of(const WeightsRun& run) {
                 "({:#018x}); ",
                 session.engine.digest, session.trainer.digest);
         }
-        if (run.soak) problem += growth("trainer", session.trainer);
-        if (run.soak) problem += growth("engine", session.engine);
+        if (run.plan.soak) problem += growth("trainer", session.trainer);
+        if (run.plan.soak) problem += growth("engine", session.engine);
     }
     return problem;
 }

@@ -30,7 +30,6 @@ struct WeightsRun {
     SessionPlan plan;
     std::string device;  // its name and room
     std::vector<Round> rounds;
-    bool soak = false;
 };
 
 Json report_json(const WeightsRun& run);

@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "bench.hpp"
+#include "control_socket.hpp"
 #include "holdings.hpp"
 #include "rollring/ring.hpp"
 #include "weights_memory.hpp"
@@ -125,10 +126,14 @@ void Party::train() {
     facts.payload_bytes = publisher.payload_bytes();
     facts.parts = publisher.parts();
     must(publisher.wait_subscribers(1, patience()));
+    const std::uint64_t refilled = plan_->soak ? std::min(total(), early_versions / 2) : total();
     for (std::uint64_t version = 1; version <= total(); version++) {
         if (interrupted()) desk_->board().give_up("interrupted");
-        // What arrives last differs from all that came before.
-        if (version == total()) placement.fill(*arena, 2);
+        // Every version differs, and the last one, or in a soak an early one, in all places.
+        if (version == refilled) placement.fill(*arena, 2);
+        if (!plan_->cast && placement.bytes() >= sizeof version) {
+            arena->write(0, reinterpret_cast<const std::byte*>(&version), sizeof version);
+        }
         const bool counts = version > plan_->warmup;
         const std::int64_t copies_ns =
             counts && plan_->copies ? arena->two_copies_ns(publisher.payload_bytes()) : 0;
@@ -208,6 +213,7 @@ SessionReport run_session(const SessionPlan& plan) {
     const std::array pids = {start([&] { party.serve(); }), start([&] { party.train(); })};
     const std::string problem = wait_for(pids, desk.board(), plan.limit_s);
     static_cast<void>(rollring::remove_ring(ring, true));
+    rollring::weights::remove_dead_sockets(ring);  // of a trainer that had to be killed
     if (!problem.empty()) fail("weights: " + problem);
     const Facts& facts = desk.facts();
     return {.samples = {desk.samples() + plan.warmup, desk.samples() + plan.warmup + plan.versions},

@@ -25,6 +25,7 @@ struct SessionPlan {
     std::uint64_t warmup = 2;    // versions that are not counted
     std::uint64_t versions = 7;  // and those that are
     bool copies = true;          // two plain copies before each version, for comparison
+    bool soak = false;           // many versions, to see that nothing grows
     bool pause = false;          // after the first version, until a line comes on stdin
     std::int64_t limit_s = 600;  // for a whole session
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -23,6 +24,7 @@ std::vector<TorchRow> run_torch(const std::string& script, const std::string& li
     }
     const int status = pclose(pipe);
     if (status != 0) {
+        unlink(list_file.c_str());  // fail() ends the program here
         fail(fmt::format("{} ended with {} (77: torch or a GPU is missing): {}", command,
                          WIFEXITED(status) ? WEXITSTATUS(status) : -1, text));
     }
