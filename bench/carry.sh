@@ -1,6 +1,7 @@
 #!/bin/sh
 # Fills .carry/ with the headers that a bare machine lacks, from /usr/include of this one, so that
-# bench/device.sh can build there without network.
+# bench/device.sh can build there without network. With --binaries: also the programs of build/ and
+# the libraries that they need, for bench/device_weights.sh, which then builds nothing.
 set -eu
 cd "$(dirname "$0")/.."
 rm -rf .carry
@@ -27,4 +28,13 @@ case "$*" in
 esac
 EOF
 chmod +x .carry/pkgconfig/pkg-config
+if [ "${1-}" = --binaries ]; then
+    mkdir .carry/bin .carry/lib
+    cp build/cli/rollring build/bench/rollring-bench build/tests/gpu/gpu_test \
+        build/tests/gpu/pack_rate build/tests/gpu/domain_test build/tests/gpu/domain_rate \
+        build/tests/gpu/channel_peer .carry/bin/
+    cp build/librollring.so.*.*.* .carry/lib/
+    cp /usr/lib/*/libfmt.so.9 .carry/lib/
+    (cd .carry/lib && ln -s librollring.so.*.*.* librollring.so.0)
+fi
 du -sh .carry

@@ -1,44 +1,49 @@
 #!/bin/sh
-# The weight channel's figures on a machine with a GPU and without network: builds with the headers
-# that carry.sh has put into .carry, runs the GPU tests and the benchmarks, one log each under $1.
+# The weight channel's figures on a machine with a GPU and without network: with the programs that
+# `bench/carry.sh --binaries` has put into .carry, runs GPU tests and benchmarks, a log each in $1.
+# $2: which of them.
 set -u
 out=$1
 cd "$(dirname "$0")/.."
-export PKG_CONFIG="$PWD/.carry/pkgconfig/pkg-config" CPLUS_INCLUDE_PATH="$PWD/.carry/include"
-if [ ! -f b/build.ninja ]; then
-    meson setup b -Dtests=enabled -Dwerror=false -Dcuda=enabled >"$out/setup.log" 2>&1
-fi
-ninja -C b cli/rollring bench/rollring-bench tests/gpu/gpu_test tests/gpu/pack_rate \
-    tests/gpu/domain_test tests/gpu/domain_rate tests/gpu/channel_peer >"$out/build.log" 2>&1 ||
-    { tail -30 "$out/build.log"; exit 1; }
+bin=$PWD/.carry/bin
+export LD_LIBRARY_PATH="$PWD/.carry/lib"
 step() {
     name=$1
     shift
     echo "== $name"
-    timeout 170 "$@" >"$out/$name.log" 2>&1
+    timeout "${LIMIT_S:-170}" "$@" >"$out/$name.log" 2>&1
     echo "$name: exit $?"
-    tail -c 1500 "$out/$name.log"
+    tail -c "${TAIL:-1500}" "$out/$name.log"
 }
-bench=b/bench/rollring-bench
-for what in ${2-channel empty llama qwen soak sanitize}; do
+weights() {
+    name=$1
+    shift
+    step "$name" "$bin/rollring-bench" weights --torch-script bench/torch_sync.py "$@"
+}
+for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; do
     case $what in
-        channel) step channel python3 tests/gpu/channel.py b/cli/rollring b/tests/gpu/channel_peer ;;
-        empty) step empty $bench weights --list empty --device host ;;
-        llama) step llama $bench weights --list llama8b --torch ;;
+        channel) step channel python3 tests/gpu/channel.py "$bin/rollring" "$bin/channel_peer" ;;
+        empty) weights empty --list empty --device host ;;
+        llama) weights llama --list llama8b --torch 2 ;;
         llama_slots)
-            for mib in 128 256 1024 2048; do
-                step llama_$mib $bench weights --list llama8b --slot-bytes ${mib}MiB
-            done ;;
-        qwen) step qwen $bench weights --list qwen30b --torch ;;
-        tiny) step tiny $bench weights --list tiny ;;
-        cast) step cast $bench weights --list llama8b --cast ;;
-        soak) step soak $bench weights --list llama8b --scale small --soak 1000 ;;
-        pack) step pack b/tests/gpu/pack_rate ;;
-        domain) step domain b/tests/gpu/domain_rate ;;
+            for mib in 512 1024 2048; do
+                weights llama_$mib --list llama8b --slot-bytes ${mib}MiB
+            done
+            weights llama_512_spin --list llama8b --slot-bytes 512MiB --spin-us 2000
+            weights llama_512_x4 --list llama8b --slot-bytes 512MiB --slots 4 ;;
+        legacy) weights legacy --list llama8b --memory legacy_ipc ;;
+        checksums) weights checksums --list llama8b --checksums ;;
+        qwen) LIMIT_S=400 weights qwen --list qwen30b --torch 1 --repeat 5 --scale 0.3 ;;
+        tiny) weights tiny --list tiny ;;
+        cast) weights cast --list llama8b --cast ;;
+        soak) weights soak --list llama8b --scale small --soak 1000 ;;
+        pack) step pack "$bin/pack_rate" ;;
+        domain) step domain "$bin/domain_rate" ;;
+        gpu_test) step gpu_test "$bin/gpu_test" ;;
         sanitize)
             for tool in memcheck racecheck; do
                 step $tool compute-sanitizer --tool $tool --target-processes application-only \
-                    --report-api-errors no --error-exitcode 9 b/tests/gpu/gpu_test \
+                    --report-api-errors no --error-exitcode 9 "$bin/gpu_test" \
                     '-tce=*4 G*,*million*,*several MiB*'
             done ;;
     esac

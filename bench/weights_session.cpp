@@ -12,7 +12,6 @@
 #include <functional>
 
 #include "bench.hpp"
-#include "control_socket.hpp"
 #include "holdings.hpp"
 #include "rollring/ring.hpp"
 #include "weights_memory.hpp"
@@ -213,7 +212,7 @@ SessionReport run_session(const SessionPlan& plan) {
     const std::array pids = {start([&] { party.serve(); }), start([&] { party.train(); })};
     const std::string problem = wait_for(pids, desk.board(), plan.limit_s);
     static_cast<void>(rollring::remove_ring(ring, true));
-    rollring::weights::remove_dead_sockets(ring);  // of a trainer that had to be killed
+    rollring::remove_dead_channels(ring);  // of a trainer that had to be killed
     if (!problem.empty()) fail("weights: " + problem);
     const Facts& facts = desk.facts();
     return {.samples = {desk.samples() + plan.warmup, desk.samples() + plan.warmup + plan.versions},

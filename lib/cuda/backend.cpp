@@ -48,7 +48,9 @@ Result<weights::Backend> weights::make_gpu_backend(Device device, PayloadMemory 
             break;
     }
     if (!memory) return std::unexpected(memory.error());
-    return Backend{std::move(*memory), cuda::make_mover(*gpu)};
+    auto mover = cuda::make_mover(*gpu);
+    if (!mover) return std::unexpected(mover.error());
+    return Backend{std::move(*memory), std::move(*mover)};
 }
 
 }  // namespace rollring

@@ -17,6 +17,10 @@ struct Range {
 class GpuMover : public weights::Mover {
   public:
     explicit GpuMover(std::shared_ptr<const Gpu> gpu) : gpu_(std::move(gpu)) {}
+    GpuMover(const GpuMover&) = delete;
+    GpuMover& operator=(const GpuMover&) = delete;
+    ~GpuMover() override;
+    Result<void> open();
 
     [[nodiscard]] GpuUuid gpu() const override { return gpu_->context().uuid(); }
     Result<void> check_address(const void* address, std::uint64_t bytes) override;
@@ -41,7 +45,28 @@ class GpuMover : public weights::Mover {
     }
 
     std::shared_ptr<const Gpu> gpu_;
+    // Host functions run beside the work, not in its stream: what is queued behind them would wait
+    // for them, and the GPU would turn to another process meanwhile.
+    CUstream callbacks_ = nullptr;
+    CUevent reached_ = nullptr;
 };
+
+Result<void> GpuMover::open() {
+    const Context::Scope scope(gpu_->context());
+    CUresult result = gpu_->api().cuStreamCreate(&callbacks_, CU_STREAM_NON_BLOCKING);
+    if (result == CUDA_SUCCESS) {
+        result = gpu_->api().cuEventCreate(&reached_, CU_EVENT_DISABLE_TIMING);
+    }
+    if (result == CUDA_SUCCESS) return {};
+    return std::unexpected(cuda_error(
+        result, fmt::format("GPU {}: cannot make a stream for callbacks", gpu_->device().gpu)));
+}
+
+GpuMover::~GpuMover() {
+    const Context::Scope scope(gpu_->context());
+    if (reached_ != nullptr) gpu_->api().cuEventDestroy(reached_);
+    if (callbacks_ != nullptr) gpu_->api().cuStreamDestroy(callbacks_);
+}
 
 // Whether our GPU can reach one address.
 Result<void> GpuMover::check_place(CUdeviceptr address) const {
@@ -121,7 +146,11 @@ Result<void> GpuMover::check_address(const void* address, std::uint64_t bytes) {
 
 Result<void> GpuMover::when_reached(Stream stream, weights::Reached reached, void* context) {
     const Context::Scope scope(gpu_->context());
-    const CUresult result = gpu_->api().cuLaunchHostFunc(gpu_->stream(stream), reached, context);
+    const Driver& api = gpu_->api();
+    // A wait is for what was recorded when it was queued: one event does for all.
+    CUresult result = api.cuEventRecord(reached_, gpu_->stream(stream));
+    if (result == CUDA_SUCCESS) result = api.cuStreamWaitEvent(callbacks_, reached_, 0);
+    if (result == CUDA_SUCCESS) result = api.cuLaunchHostFunc(callbacks_, reached, context);
     if (result == CUDA_SUCCESS) return {};
     return std::unexpected(cuda_error(
         result, fmt::format("GPU {}: cannot queue a host function", gpu_->device().gpu)));
@@ -129,7 +158,8 @@ Result<void> GpuMover::when_reached(Stream stream, weights::Reached reached, voi
 
 Result<void> GpuMover::wait(Stream stream) {
     const Context::Scope scope(gpu_->context());
-    const CUresult result = gpu_->api().cuStreamSynchronize(gpu_->stream(stream));
+    CUresult result = gpu_->api().cuStreamSynchronize(gpu_->stream(stream));
+    if (result == CUDA_SUCCESS) result = gpu_->api().cuStreamSynchronize(callbacks_);
     if (result == CUDA_SUCCESS) return {};
     return std::unexpected(
         cuda_error(result, fmt::format("GPU {}: work on a stream failed", gpu_->device().gpu)));
@@ -137,8 +167,10 @@ Result<void> GpuMover::wait(Stream stream) {
 
 }  // namespace
 
-std::unique_ptr<weights::Mover> make_mover(std::shared_ptr<const Gpu> gpu) {
-    return std::make_unique<GpuMover>(std::move(gpu));
+Result<std::unique_ptr<weights::Mover>> make_mover(std::shared_ptr<const Gpu> gpu) {
+    auto mover = std::make_unique<GpuMover>(std::move(gpu));
+    if (auto opened = mover->open(); !opened) return std::unexpected(opened.error());
+    return mover;
 }
 
 }  // namespace rollring::cuda

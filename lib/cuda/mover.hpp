@@ -7,6 +7,6 @@
 
 namespace rollring::cuda {
 
-std::unique_ptr<weights::Mover> make_mover(std::shared_ptr<const Gpu> gpu);
+Result<std::unique_ptr<weights::Mover>> make_mover(std::shared_ptr<const Gpu> gpu);
 
 }  // namespace rollring::cuda

@@ -1,6 +1,5 @@
 #include "host_mover.hpp"
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -174,10 +173,15 @@ std::uint16_t f16_of(float value) {
 
 std::uint64_t checksum(const std::byte* bytes, std::uint64_t count) {
     std::uint64_t sum = 0;
-    for (std::uint64_t i = 0; i * 4 < count; i++) {
-        std::uint32_t word = 0;
-        std::memcpy(&word, bytes + i * 4, std::min<std::uint64_t>(4, count - i * 4));
+    std::uint32_t word = 0;
+    for (std::uint64_t i = 0; i < count / 4; i++) {
+        std::memcpy(&word, bytes + i * 4, sizeof word);
         sum += mix_word(word, i);
+    }
+    if (count % 4 != 0) {
+        word = 0;
+        std::memcpy(&word, bytes + count / 4 * 4, count % 4);
+        sum += mix_word(word, count / 4);
     }
     return sum;
 }

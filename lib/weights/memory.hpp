@@ -106,7 +106,8 @@ class Mover {
     // Calls `reached(context)` once everything queued on the stream so far is complete; at once if
     // nothing is queued there ever (CPU).
     virtual Result<void> when_reached(Stream stream, Reached reached, void* context) = 0;
-    // Waits until everything queued on the stream so far is complete.
+    // Waits until everything queued on the stream so far is complete, and what was to be called
+    // then has returned.
     virtual Result<void> wait(Stream stream) = 0;
 };
 

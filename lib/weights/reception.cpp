@@ -163,7 +163,7 @@ Result<void> Reception::welcome(Connection& connection, bool with_chunks) {
             if (ticket.has_fd != 0) fds.push_back(fd);
         }
     }
-    passed(2 + message.tickets_used);
+    if (connection.kind != Connection::Kind::observer) passed(2 + message.tickets_used);
     return send_message(connection.socket.get(), message, fds);
 }
 
