@@ -33,7 +33,7 @@ if [ "${1-}" = --binaries ]; then
     cp build/cli/rollring build/bench/rollring-bench build/tests/gpu/gpu_test \
         build/tests/gpu/pack_rate build/tests/gpu/domain_test build/tests/gpu/domain_rate \
         build/tests/gpu/channel_peer .carry/bin/
-    cp build/librollring.so.*.*.* .carry/lib/
+    cp build/librollring.so.*.*[0-9] .carry/lib/
     cp /usr/lib/*/libfmt.so.9 .carry/lib/
     (cd .carry/lib && ln -s librollring.so.*.*.* librollring.so.0)
 fi

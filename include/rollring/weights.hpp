@@ -49,9 +49,11 @@ struct PublisherOptions {
     Device device = Device::host();  // all tensors lie there
     PayloadMemory memory = PayloadMemory::automatic;
     bool allow_legacy_ipc = false;  // automatic may fall back to it where vmm is refused
-    std::uint32_t slots = 2;        // 1 to 16
-    std::uint64_t slot_bytes = 0;   // 0: 512 MiB, or less if a version is smaller
-    bool checksums = false;         // of every tensor's published bytes, checked by subscribers
+    // 1 to 16; 0: two if a version fits into one slot, else four. Two processes on one GPU take
+    // turns; the more parts one can do in its turn, the fewer turns.
+    std::uint32_t slots = 0;
+    std::uint64_t slot_bytes = 0;  // 0: 512 MiB, or less if a version is smaller
+    bool checksums = false;        // of every tensor's published bytes, checked by subscribers
     std::uint32_t subscribers_max = 64;  // at once, up to 256
     std::int64_t spin_ns = 20'000;       // before a wait sleeps
 };

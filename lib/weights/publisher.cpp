@@ -23,8 +23,8 @@ Result<void> check(const PublisherOptions& options) {
         return invalid(fmt::format("PublisherOptions::rank {} of {} ranks (1 to {})", options.rank,
                                    options.ranks, ranks_limit));
     }
-    if (options.slots == 0 || options.slots > slots_max) {
-        return invalid(fmt::format("PublisherOptions::slots is 1 to {}", slots_max));
+    if (options.slots > slots_max) {
+        return invalid(fmt::format("PublisherOptions::slots is 1 to {}, or 0", slots_max));
     }
     if (options.subscribers_max == 0 || options.subscribers_max > subscribers_limit) {
         return invalid(
@@ -137,6 +137,7 @@ Result<void> PublisherImpl::set_up(std::span<const WeightTensor> tensors) {
     auto packing = pack_tensors(tensors, options_.slot_bytes);
     if (!packing) return std::unexpected(packing.error());
     manifest_.packing = std::move(*packing);
+    if (options_.slots == 0) options_.slots = manifest_.packing.parts.size() > 1 ? 4 : 2;
     manifest_.slots = options_.slots;
     manifest_.checksums = options_.checksums;
     // The name first: of two publishers of a rank, one makes slots.
@@ -144,7 +145,11 @@ Result<void> PublisherImpl::set_up(std::span<const WeightTensor> tensors) {
     if (!listener) return std::unexpected(listener.error());
     if (auto done = make_backend(tensors); !done) return done;
     tensors_.assign(tensors.begin(), tensors.end());
-    for (std::uint32_t i = 0; i < tensors_.size(); i++) index_[tensors_[i].name] = i;
+    for (std::uint32_t i = 0; i < tensors_.size(); i++) {
+        index_[tensors_[i].name] = i;
+        const bool has_bytes = manifest_.packing.tensors[i].pieces > 0;
+        if (has_bytes && tensors_[i].data == nullptr) unaddressed_ = tensors_[i].name;
+    }
     for (const Part& part : manifest_.packing.parts) {
         auto plan = backend_.mover->plan(pack_jobs(manifest_.packing, part, tensors_));
         if (!plan) return std::unexpected(plan.error());

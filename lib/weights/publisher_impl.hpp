@@ -83,6 +83,7 @@ class PublisherImpl {
     std::uint64_t token_ = 0;
     std::vector<WeightTensor> tensors_;
     std::unordered_map<std::string_view, std::uint32_t> index_;
+    std::string unaddressed_;  // a tensor that can only be put by name; empty: none
     Manifest manifest_;
     Sealed manifest_memory_;
     Backend backend_;

@@ -143,11 +143,9 @@ void PublisherImpl::part_reached(void* context) {
 Result<void> PublisherImpl::put_all(Deadline deadline, Stream stream) {
     if (auto fine = check_open(); !fine) return fine;
     const Packing& packing = manifest_.packing;
-    for (const PackedTensor& tensor : packing.tensors) {
-        if (tensor.pieces > 0 && tensors_[index_.at(tensor.name)].data == nullptr) {
-            return refused(Errc::invalid_argument,
-                           fmt::format("tensor '{}' has no address: put it by name", tensor.name));
-        }
+    if (!unaddressed_.empty()) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("tensor '{}' has no address: put it by name", unaddressed_));
     }
     while (next_part_ < packing.parts.size()) {
         const Part& part = packing.parts[next_part_];

@@ -53,7 +53,7 @@ TEST_CASE("a larger one is sent again to those who lack it, and to no others") {
     Tensors trainer = small_model();
     Tensors early = small_model();
     Tensors late = small_model();
-    Publisher publisher = publisher_on(ring, trainer, {.slot_bytes = small_slot});
+    Publisher publisher = publisher_on(ring, trainer, {.slots = 2, .slot_bytes = small_slot});
     Subscriber first = subscriber_on(ring, early, {.name = "first"});
     {
         std::thread engine([&] { REQUIRE_OK(take(first)); });
@@ -136,7 +136,7 @@ TEST_CASE("an abort poisons who had written in place, and the next whole version
     const TestRing ring;
     Tensors trainer = small_model();
     Tensors tensors[4] = {small_model(), small_model(), small_model(), small_model()};
-    Publisher publisher = publisher_on(ring, trainer, {.slot_bytes = small_slot});
+    Publisher publisher = publisher_on(ring, trainer, {.slots = 2, .slot_bytes = small_slot});
     Subscriber untouched = subscriber_on(ring, tensors[0], {.name = "untouched"});
     Subscriber begun = subscriber_on(ring, tensors[1], {.name = "begun"});
     Subscriber aside = subscriber_on(ring, tensors[2], {.name = "aside", .in_place = false});
@@ -254,7 +254,7 @@ TEST_CASE("a subscriber that leaves is not waited for") {
     Tensors trainer = small_model();
     Tensors one = small_model();
     Tensors two = small_model();
-    Publisher publisher = publisher_on(ring, trainer, {.slot_bytes = small_slot});
+    Publisher publisher = publisher_on(ring, trainer, {.slots = 2, .slot_bytes = small_slot});
     Subscriber stays = subscriber_on(ring, one, {.name = "stays"});
     auto leaves = std::make_unique<Subscriber>(subscriber_on(ring, two, {.name = "leaves"}));
     std::thread other([&] { CHECK(*take(stays) == 1); });
@@ -278,7 +278,7 @@ TEST_CASE("an expelled subscriber keeps its slots, and others go on in new ones"
     Tensors trainer = small_model();
     Tensors one = small_model();
     Tensors two = small_model();
-    Publisher publisher = publisher_on(ring, trainer, {.slot_bytes = small_slot});
+    Publisher publisher = publisher_on(ring, trainer, {.slots = 2, .slot_bytes = small_slot});
     Subscriber good = subscriber_on(ring, one, {.name = "good"});
     Subscriber stuck = subscriber_on(ring, two, {.name = "stuck"});
     trainer.fill(1);

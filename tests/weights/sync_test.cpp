@@ -44,7 +44,7 @@ TEST_CASE("no handle is passed and nothing mapped after attach") {
     const TestRing ring;
     Tensors trainer = small_model();
     Tensors engine = small_model();
-    Publisher publisher = publisher_on(ring, trainer, {.slot_bytes = 4096});
+    Publisher publisher = publisher_on(ring, trainer, {.slots = 2, .slot_bytes = 4096});
     Subscriber subscriber = subscriber_on(ring, engine);
     const std::uint64_t passed = publisher.handles_passed();
     const std::uint64_t imports = subscriber.imports();
