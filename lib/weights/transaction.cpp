@@ -291,11 +291,12 @@ Result<void> PublisherImpl::decide_with_group(Deadline deadline) {
 
 void PublisherImpl::finish_commit() {
     FAULT_POINT("weights.decided");
+    // Any rank may be the first to know that all have staged; none is ahead of another here.
+    if (link_.version() < version_) link_.commit(version_, control_.created_ns());
+    FAULT_POINT("weights.stamped");
     publish(page().committed, version_);
     seats_.close(Outcome::committed, "");
     FAULT_POINT("weights.committed");
-    if (options_.rank == 0) link_.set_version(version_);
-    FAULT_POINT("weights.stamped");
     committed_ = version_;
     open_ = false;
     report_.payload_bytes = manifest_.packing.payload_bytes;

@@ -295,7 +295,11 @@ Result<void> SubscriberImpl::adopt(Deadline deadline) {
     if (auto waited = wait(fmt::format("the commit of version {}", version_), deadline, decided);
         !waited) {
         if (waited.error().code == Errc::timed_out) return waited;
-        return give_up(std::move(waited.error()));
+        // It may have died between its commit and telling us.
+        if (!link_.committed(version_, control_->header().created_ns)) {
+            return give_up(std::move(waited.error()));
+        }
+        now = Outcome::committed;
     }
     FAULT_POINT("weights.commit_seen");
     if (now == Outcome::aborted) {
