@@ -70,6 +70,7 @@ class SubscriberImpl {
     template <class Look>
     Result<void> wait(std::string_view what, Deadline deadline, const Look& look);
     [[nodiscard]] Result<void> check_peer_alive() const;
+    [[nodiscard]] Result<void> check_admitted() const;  // not expelled
     [[nodiscard]] Result<Outcome> outcome() const;
     [[nodiscard]] Result<std::uint32_t> slot_of(std::uint32_t part) const;
     Result<void> verify(std::uint32_t part, const Chunk& chunk);

@@ -47,6 +47,13 @@ Result<void> SubscriberImpl::check_peer_alive() const {
                                closed ? "has closed" : "died", what_is_held()));
 }
 
+Result<void> SubscriberImpl::check_admitted() const {
+    if (observe(control_->admission(seat_).epoch) == epoch_) return {};
+    return refused(Errc::expelled,
+                   fmt::format("the publisher of ring {} went on without '{}'; {}; attach again",
+                               ring_name_, options_.name, what_is_held()));
+}
+
 template <class Look>
 Result<void> SubscriberImpl::wait(std::string_view what, Deadline deadline, const Look& look) {
     constexpr std::int64_t between_ns = 50'000'000;
@@ -54,14 +61,8 @@ Result<void> SubscriberImpl::wait(std::string_view what, Deadline deadline, cons
     Result<void> problem;
     const auto found = [&] {
         if (look()) return true;
-        if (observe(control_->admission(seat_).epoch) != epoch_) {
-            problem =
-                refused(Errc::expelled,
-                        fmt::format("the publisher of ring {} went on without '{}'; {}; attach "
-                                    "again",
-                                    ring_name_, options_.name, what_is_held()));
-            return true;
-        }
+        problem = check_admitted();
+        if (!problem) return true;
         const std::int64_t now = monotonic_ns();
         if (now - looked_ns < between_ns) return false;
         looked_ns = now;
@@ -164,6 +165,8 @@ Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, De
         if (waited.error().code == Errc::timed_out) return std::unexpected(waited.error());
         return give_up(std::move(waited.error()));
     }
+    // Behind `filled`: slots that were filled after we were expelled do not wait for us.
+    if (auto admitted = check_admitted(); !admitted) return give_up(std::move(admitted.error()));
     if (now == Outcome::aborted) {
         const PublicationLine& line = publisher().publications[publication_ % publications_kept];
         return give_up({Errc::aborted, 0,
@@ -303,6 +306,10 @@ Result<void> SubscriberImpl::adopt(Deadline deadline) {
     }
     FAULT_POINT("weights.commit_seen");
     if (now == Outcome::aborted) {
+        // Or our publication's line is used again, which takes an expulsion.
+        if (auto admitted = check_admitted(); !admitted) {
+            return give_up(std::move(admitted.error()));
+        }
         const PublicationLine& line = publisher().publications[publication_ % publications_kept];
         return give_up({Errc::aborted, 0,
                         fmt::format("version {} was given up ({}); {}", version_, line.why.load(),
