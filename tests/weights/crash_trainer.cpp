@@ -30,7 +30,7 @@ class Trainer {
         create();
         const bool gpu = store_->device().is_gpu();  // the driver opens files as it likes
         if (board_->trainers_stop == 0) {
-            static_cast<void>(publisher_->wait_subscribers(engines_, Deadline::after_ms(10'000)));
+            static_cast<void>(publisher_->wait_subscribers(engines_, Deadline::after_ms(500)));
         }
         while (board_->trainers_stop == 0) {
             static_cast<void>(publisher_->wait_subscribers(engines_, Deadline::after_ms(50)));
