@@ -128,6 +128,10 @@ std::unexpected<Error> SubscriberImpl::give_up(Error why) {
     problem_ = fmt::format("version {}: {}", version_, why.message);
     control_->own().problem.store(problem_);
     set_state(lost_whole ? SubscriberState::poisoned : SubscriberState::ready);
+    // Unless it was the publisher's doing, the publisher has to know: it waits for us.
+    if (why.code != Errc::aborted && why.code != Errc::peer_gone && why.code != Errc::expelled) {
+        publish(control_->own().rejected, publication_);
+    }
     publish(control_->own().settled, publication_);
     ring_publisher();
     return std::unexpected(std::move(why));
@@ -332,8 +336,6 @@ void SubscriberImpl::reject(std::string_view why, std::string_view tensor) {
     const std::string message =
         tensor.empty() ? std::string(why) : fmt::format("tensor '{}': {}", tensor, why);
     static_cast<void>(give_up({Errc::rejected, 0, message}));
-    publish(control_->own().rejected, publication_);
-    ring_publisher();
 }
 
 }  // namespace weights

@@ -1,5 +1,6 @@
 // A subscriber that the publisher went on without finds out before it reads what is not its own.
 
+#include <fstream>
 #include <thread>
 
 #include "channel.hpp"
@@ -83,6 +84,48 @@ TEST_CASE("a subscriber that cannot take a version says so: nobody waits for it"
     REQUIRE_OK(send(publisher, trainer, 2).commit(patience()));
     engine_side.join();
     CHECK(engine.holds(2));
+}
+
+namespace {
+
+// Flips a bit of the first piece in every slot that this process publishes from.
+int damage_slots() {
+    std::ifstream maps("/proc/self/maps");
+    int damaged = 0;
+    for (std::string line; std::getline(maps, line);) {
+        if (!line.contains("memfd:rollring.weights") || !line.contains("rw-s")) continue;
+        *reinterpret_cast<unsigned char*>(std::stoull(line, nullptr, 16)) ^= 4;
+        damaged++;
+    }
+    return damaged;
+}
+
+}  // namespace
+
+TEST_CASE("a damaged part is found, and the publisher told by whom") {
+    const TestRing ring;
+    Tensors trainer = small_model();
+    Tensors engine = small_model();
+    Publisher publisher = publisher_on(ring, trainer, {.checksums = true});
+    Subscriber subscriber = subscriber_on(ring, engine, {.in_place = false});
+    std::thread engine_side([&] { REQUIRE_OK(take(subscriber)); });
+    REQUIRE_OK(send(publisher, trainer, 1).commit(patience()));
+    engine_side.join();
+    Transaction version = send(publisher, trainer, 2);
+    REQUIRE(damage_slots() == 2);
+    const auto taken = take(subscriber);
+    REQUIRE(!taken);
+    CHECK(taken.error().code == Errc::checksum_mismatch);
+    CHECK(taken.error().message.contains("'embed'"));
+    CHECK(subscriber.state() == SubscriberState::ready);
+    CHECK(subscriber.live_version() == 1);
+    CHECK(engine.holds(1));
+    const auto refused = version.commit(patience());
+    REQUIRE(!refused);
+    CHECK(refused.error().code == Errc::rejected);
+    CHECK(refused.error().message.contains("'engine'"));
+    CHECK(refused.error().message.contains("did not arrive"));
+    CHECK(stat_ring(ring.name())->policy_version == 1);
 }
 
 }  // namespace rollring::test
