@@ -44,7 +44,7 @@ void require(bool kept) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* input, std::size_t count) {
     if (count < 1) return 0;
     std::vector<std::byte> bytes(count - 1);
-    std::memcpy(bytes.data(), input + 1, bytes.size());
+    if (count > 1) std::memcpy(bytes.data(), input + 1, bytes.size());
     if ((input[0] & 1) != 0 && bytes.size() >= sizeof(ManifestHeader)) complete(bytes, input[0]);
     auto manifest = read_manifest(bytes);
     if (!manifest) {

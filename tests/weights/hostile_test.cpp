@@ -1,6 +1,9 @@
 // Clients of a publisher's socket that lie, hang or are somebody else: they are refused, the
 // channel goes on, and nothing of theirs stays.
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -9,6 +12,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -293,6 +297,54 @@ TEST_CASE("a flood of connections passes") {
         REQUIRE(
             Subscriber::attach(channel.ring.name(), engine.list(), {.name = "late"}, patience()));
     }
+    Channel::await_descriptors(before);
+    channel.works();
+}
+
+TEST_CASE("a publisher without descriptors to spare waits for some at rest") {
+    Channel channel;
+    const std::size_t before = open_descriptors();
+    rlimit old{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &old) == 0);
+    int connected[2];
+    int leave[2];
+    REQUIRE(pipe2(connected, O_CLOEXEC) == 0);
+    REQUIRE(pipe2(leave, O_CLOEXEC) == 0);
+    rlimit tight = old;
+    tight.rlim_cur = static_cast<rlim_t>(leave[1]) + 4;
+    const pid_t child = fork();
+    if (child == 0) {
+        close(leave[1]);
+        std::vector<Fd> sockets;
+        char byte = 0;
+        static_cast<void>(read(leave[0], &byte, 1));  // until the limit is set
+        for (int i = 0; i < 20; i++) {
+            auto socket = connect_to(channel.ring.name(), 0);
+            if (!socket) _exit(1);
+            sockets.push_back(std::move(*socket));
+        }
+        static_cast<void>(write(connected[1], "c", 1));
+        static_cast<void>(read(leave[0], &byte, 1));
+        _exit(0);
+    }
+    close(leave[0]);
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &tight) == 0);
+    CHECK(write(leave[1], "l", 1) == 1);
+    char byte = 0;
+    CHECK(read(connected[0], &byte, 1) == 1);
+    timespec start{};
+    timespec end{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
+    pollfd never{.fd = connected[0], .events = POLLIN, .revents = 0};
+    poll(&never, 1, 300);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    const auto used_ns = (end.tv_sec - start.tv_sec) * 1'000'000'000 + end.tv_nsec - start.tv_nsec;
+    CHECK_MESSAGE(used_ns < 100'000'000, "it spent ", used_ns / 1000, " us of 300 ms");
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &old) == 0);
+    for (const int fd : {leave[1], connected[0], connected[1]}) close(fd);
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
     Channel::await_descriptors(before);
     channel.works();
 }
