@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include "channel.hpp"
@@ -26,7 +27,7 @@ using namespace weights;
 struct Story {
     Message welcome{};
     std::vector<int> fds;
-    std::vector<Fd> own;  // descriptors of the test's making
+    std::vector<std::shared_ptr<Fd>> own;  // descriptors of the test's making
     bool says_nothing = false;
     Message slot_reply = make_message(MessageKind::refusal);
     std::vector<int> slot_fds;
@@ -103,8 +104,10 @@ class Fake {
     Result<Subscriber> attach(const Story& story, std::int64_t ms = 2000) {
         auto listener = Listener::open(ring.name(), 0);
         REQUIRE_OK(listener);
+        listener_.emplace(std::move(*listener));
+        story_ = story;
         stop_ = false;
-        serving_ = std::thread([&, this] { serve(*listener, story); });
+        serving_ = std::thread([this] { serve(); });
         auto made = Subscriber::attach(ring.name(), engine.list(), {}, Deadline::after_ms(ms));
         if (!made) end();
         return made;
@@ -112,6 +115,7 @@ class Fake {
     void end() {
         stop_ = true;
         if (serving_.joinable()) serving_.join();
+        listener_.reset();
     }
     ~Fake() { end(); }
     Fake(const Fake&) = delete;
@@ -122,18 +126,18 @@ class Fake {
     std::optional<OwnControl> control;
 
   private:
-    void serve(const Listener& listener, const Story& story) {
+    void serve() {
         std::vector<Fd> sockets;
         while (!stop_) {
-            std::vector<pollfd> waits{{.fd = listener.fd(), .events = POLLIN, .revents = 0}};
+            std::vector<pollfd> waits{{.fd = listener_->fd(), .events = POLLIN, .revents = 0}};
             for (const Fd& socket : sockets) waits.push_back({socket.get(), POLLIN, 0});
             poll(waits.data(), waits.size(), 5);
             for (std::size_t i = 1; i < waits.size(); i++) {
-                if (waits[i].revents != 0 && !answer(sockets[i - 1], story)) sockets[i - 1] = Fd();
+                if (waits[i].revents != 0 && !answer(sockets[i - 1], story_)) sockets[i - 1] = Fd();
             }
             std::erase_if(sockets, [](const Fd& socket) { return !socket; });
             if (waits[0].revents != 0) {
-                sockets.emplace_back(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+                sockets.emplace_back(accept4(listener_->fd(), nullptr, nullptr, SOCK_CLOEXEC));
             }
         }
     }
@@ -158,6 +162,8 @@ class Fake {
     Sealed manifest_memory_;
     std::uint64_t manifest_bytes_ = 0;
     std::optional<LifeLock> life_;
+    std::optional<Listener> listener_;
+    Story story_;
     std::atomic<bool> stop_ = false;
     std::thread serving_;
 };
@@ -172,8 +178,9 @@ Errc refusal_of(Fake& fake, const Story& story, std::int64_t ms = 2000) {
 }
 
 int plain_memfd(std::uint64_t bytes, unsigned seals, Story& story) {
-    story.own.emplace_back(memfd_create("fake", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    const int fd = story.own.back().get();
+    story.own.push_back(
+        std::make_shared<Fd>(memfd_create("fake", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+    const int fd = story.own.back()->get();
     std::vector<char> zeros(bytes);
     REQUIRE(write(fd, zeros.data(), bytes) == static_cast<ssize_t>(bytes));
     fcntl(fd, F_ADD_SEALS, seals);

@@ -328,10 +328,10 @@ TEST_CASE("a publisher without descriptors to spare waits for some at rest") {
         _exit(0);
     }
     close(leave[0]);
-    REQUIRE(setrlimit(RLIMIT_NOFILE, &tight) == 0);
-    CHECK(write(leave[1], "l", 1) == 1);
+    // No word of doctest's until the end: sanitizers look at its objects by way of a pipe.
+    bool fine = setrlimit(RLIMIT_NOFILE, &tight) == 0 && write(leave[1], "l", 1) == 1;
     char byte = 0;
-    CHECK(read(connected[0], &byte, 1) == 1);
+    fine = fine && read(connected[0], &byte, 1) == 1;
     timespec start{};
     timespec end{};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
@@ -339,8 +339,9 @@ TEST_CASE("a publisher without descriptors to spare waits for some at rest") {
     poll(&never, 1, 300);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
     const auto used_ns = (end.tv_sec - start.tv_sec) * 1'000'000'000 + end.tv_nsec - start.tv_nsec;
+    fine = setrlimit(RLIMIT_NOFILE, &old) == 0 && fine;
+    CHECK(fine);
     CHECK_MESSAGE(used_ns < 100'000'000, "it spent ", used_ns / 1000, " us of 300 ms");
-    REQUIRE(setrlimit(RLIMIT_NOFILE, &old) == 0);
     for (const int fd : {leave[1], connected[0], connected[1]}) close(fd);
     int status = 0;
     CHECK(waitpid(child, &status, 0) == child);
