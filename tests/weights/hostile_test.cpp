@@ -108,22 +108,20 @@ Result<Received> answer_of(const Fd& socket) {
     return receive_message(socket.get(), patience());
 }
 
-// Opens the directory and the socket up to everyone while it lives, so that only the check of the
-// uid stands in the way.
-class OpenedUp {
+// Another name of the socket, open to everyone, where only the check of the uid stands in the way.
+class OpenDoor {
   public:
-    explicit OpenedUp(const std::string& file) : file_(directory() + "/" + file) {
-        chmod(directory().c_str(), 0755);
-        chmod(file_.c_str(), 0666);
+    explicit OpenDoor(const std::string& file) : path_("/dev/shm/" + file + ".door") {
+        const std::string socket = directory() + "/" + file;
+        REQUIRE(link(socket.c_str(), path_.c_str()) == 0);
+        REQUIRE(chmod(path_.c_str(), 0666) == 0);
     }
-    OpenedUp(const OpenedUp&) = delete;
-    ~OpenedUp() {
-        chmod(file_.c_str(), 0600);
-        chmod(directory().c_str(), 0700);
-    }
+    OpenDoor(const OpenDoor&) = delete;
+    ~OpenDoor() { unlink(path_.c_str()); }
+    [[nodiscard]] const std::string& path() const { return path_; }
 
   private:
-    std::string file_;
+    std::string path_;
 };
 
 // In a child: connects as nobody, says hello, and exits with the code that it is refused with.
@@ -153,10 +151,9 @@ TEST_CASE("another user is refused at the socket, and gets no descriptor") {
     }
     Channel channel;
     const Message hello = channel.hello();
-    const std::string file = channel.ring.name() + "@0";
-    const OpenedUp opened(file);
+    const OpenDoor door(channel.ring.name() + "@0");
     const pid_t child = fork();
-    if (child == 0) _exit(say_hello_as_nobody(directory() + "/" + file, hello));
+    if (child == 0) _exit(say_hello_as_nobody(door.path(), hello));
     int status = 0;
     REQUIRE(waitpid(child, &status, 0) == child);
     REQUIRE(WIFEXITED(status));
@@ -165,10 +162,37 @@ TEST_CASE("another user is refused at the socket, and gets no descriptor") {
                          WEXITSTATUS(status) == 104;
     CHECK_MESSAGE(refused, "the child ended with ", WEXITSTATUS(status));
     CHECK(channel.publisher.handles_passed() == 4);
-    // Nor do we talk to a directory that is open to others.
-    const auto second = connect_to(channel.ring.name(), 0);
-    REQUIRE(!second);
-    CHECK(second.error().code == Errc::permission_denied);
+    channel.works();
+}
+
+TEST_CASE("a directory that others could write, or made, is not ours") {
+    if (geteuid() != 0) {
+        MESSAGE("skipped: only root can become somebody else");
+        return;
+    }
+    constexpr const char* theirs = "/dev/shm/rollring-weights.65534";
+    const auto denied = [] {
+        const auto socket = connect_to("ring", 0);
+        const auto listener = Listener::open("ring", 0);
+        return !socket && socket.error().code == Errc::permission_denied && !listener &&
+               listener.error().code == Errc::permission_denied;
+    };
+    for (const mode_t mode : {0700, 0711, 0777}) {
+        CAPTURE(mode);
+        const bool ours = mode != 0700;  // else root made it
+        REQUIRE(mkdir(theirs, mode) == 0);
+        const bool made = chmod(theirs, mode) == 0 && (!ours || chown(theirs, 65534, 65534) == 0);
+        const pid_t child = fork();
+        if (child == 0) {
+            if (setgid(65534) != 0 || setuid(65534) != 0) _exit(2);
+            _exit(denied() ? 0 : 1);
+        }
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(made);
+        CHECK(status == 0);
+        CHECK(rmdir(theirs) == 0);
+    }
 }
 
 TEST_CASE("a wrong token or ring is refused by name") {
