@@ -181,7 +181,7 @@ Result<void> PublisherImpl::set_up(std::span<const WeightTensor> tensors) {
 PublisherImpl::~PublisherImpl() {
     if (life_ && !life_->held()) {
         // In a forked child the channel is the parent's: its thread is not here, its name stays.
-        static_cast<void>(reception_.release());
+        [[maybe_unused]] const Reception* theirs = reception_.release();
         return;
     }
     if (open_) abort("the publisher was closed");
