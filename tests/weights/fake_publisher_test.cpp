@@ -199,6 +199,23 @@ TEST_CASE("the truth is believed") {
     CHECK(*taken == 5);
 }
 
+TEST_CASE("a seat whose last holder is still dying is waited for") {
+    Fake fake;
+    auto held = LifeLock::take(fake.control->memory().fd(), LifeByte::subscriber(0));
+    REQUIRE_OK(held);
+    CHECK(refusal_of(fake, fake.truth(), 50) == Errc::busy);
+    std::atomic<bool> attaching = false;
+    std::thread dying([&] {
+        while (!attaching) nap();
+        for (int i = 0; i < 10; i++) nap();
+        const LifeLock last = std::move(**held);
+    });
+    attaching = true;
+    const auto subscriber = fake.attach(fake.truth(), 30'000);
+    dying.join();
+    REQUIRE_OK(subscriber);
+}
+
 TEST_CASE("descriptors that are not what they are called") {
     Fake fake;
     for (std::size_t which = 0; which < 4; which++) {
