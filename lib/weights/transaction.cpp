@@ -329,6 +329,12 @@ Result<CommitReport> PublisherImpl::commit(Deadline deadline) {
 
 void PublisherImpl::abort(std::string_view why) {
     if (!open_ || !life_->held()) return;
+    if (options_.ranks > 1 && !group_ && !resending_) {
+        // Not met yet, and rank 0, if it is there, would wait for our vote.
+        auto joined = GroupLink::join(ring_name_, options_.rank, options_.ranks, link_.ring_id(),
+                                      token_, Deadline::after_ms(100));
+        if (joined) group_ = std::move(*joined);
+    }
     // After a vote the others may have committed: then so do we.
     if (group_ && !resending_ && group_->decide(version_, Outcome::aborted) == Outcome::committed) {
         finish_commit();

@@ -61,4 +61,26 @@ TEST_CASE("a version that a rank aborts is aborted for all of them") {
     }
 }
 
+TEST_CASE("a rank that aborts before it has met the others tells them, too") {
+    const TestRing ring;
+    Rank ranks[2] = {{ring, 0}, {ring, 1}};
+    std::thread engines[2];
+    for (std::size_t i = 0; i < 2; i++) {
+        engines[i] = std::thread([&, i] {
+            const auto taken = take(ranks[i].subscriber);
+            REQUIRE(!taken);
+            CHECK(taken.error().code == Errc::aborted);
+        });
+    }
+    Transaction first = send(ranks[0].publisher, ranks[0].trainer, 1);
+    Transaction second = send(ranks[1].publisher, ranks[1].trainer, 1);
+    second.abort("the optimizer diverged");
+    const auto report = first.commit(patience());
+    REQUIRE(!report);
+    CHECK(report.error().code == Errc::aborted);
+    first.abort();
+    for (auto& engine : engines) engine.join();
+    sync(ranks, 2);
+}
+
 }  // namespace rollring::test
