@@ -116,7 +116,8 @@ double choose_share(const Options& options, const Place& place, std::uint64_t sl
     }
     if (!place.device.is_gpu()) return share_for(options.list, host_bytes);
     const std::uint64_t taken =
-        spare_device_bytes + std::max(4U, options.slots) * (slot_bytes == 0 ? slot_bytes_usual : slot_bytes);
+        spare_device_bytes +
+        std::max(4U, options.slots) * (slot_bytes == 0 ? slot_bytes_usual : slot_bytes);
     if (place.free_bytes <= taken) {
         fail(fmt::format("{}: less than {:.1f} GB: choose --scale and --slot-bytes yourself",
                          place.text, static_cast<double>(taken) / 1e9));
@@ -237,7 +238,8 @@ void add_weights(CLI::App& app) {
         ->capture_default_str();
     sub->add_option("--slot-bytes", options->slot_bytes, "0: the library's choice")
         ->capture_default_str();
-    sub->add_option("--slots", options->slots, "1 to 16; 0: the library's choice")->capture_default_str();
+    sub->add_option("--slots", options->slots, "1 to 16; 0: the library's choice")
+        ->capture_default_str();
     sub->add_option("--scale", options->scale,
                     "share of the list's bytes; auto: what fits (host: 1 GiB); small: 16 MiB")
         ->capture_default_str();

@@ -135,7 +135,8 @@ static_assert(sizeof(SchemaPage) <= page_bytes);
 struct PolicyPage {
     std::atomic<std::int64_t> version;         // -1: none committed yet
     std::atomic<std::uint64_t> channel_token;  // of the weight channel; 0: there was none yet
-    std::uint8_t reserved[48];
+    std::atomic<std::int64_t> committed_by;    // created_ns of its publisher; written before it
+    std::uint8_t reserved[40];
 };
 static_assert(sizeof(PolicyPage) == line_bytes);
 

@@ -95,6 +95,7 @@ std::optional<PublicationView> look_up(const PublisherPage& page, std::uint64_t 
     const PublicationView view{observe(line.version), observe(line.first_position),
                                static_cast<Outcome>(observe(line.outcome)), observe(line.put) != 0};
     if (observe(line.id) != publication) return {};
+    if (view.version < 0 || view.outcome > Outcome::aborted) return {};  // no publisher writes that
     return view;
 }
 

@@ -30,6 +30,7 @@ class OwnControl {
     }
     [[nodiscard]] const ControlPlaces& places() const { return places_; }
     [[nodiscard]] std::uint64_t bytes() const { return places_.end(); }
+    [[nodiscard]] std::int64_t created_ns() const { return front_.at<ControlHeader>(0).created_ns; }
 
   private:
     ControlPlaces places_{};

@@ -68,8 +68,9 @@ Result<sockaddr_un> address_of(const Fd& directory, std::string_view file) {
     return address;
 }
 
+// Does not block: the connection to a publisher that is stopped may wait in its queue, but not us.
 Fd make_socket() {
-    return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 // 0, or the errno.
@@ -294,6 +295,12 @@ Result<Fd> connect_to(std::string_view ring, std::uint32_t rank) {
     if (!socket) return failed(Errc::system, errno, "cannot make a socket");
     if (const int error = try_connect(socket.get(), *address); error != 0) {
         if (error == ENOENT || error == ECONNREFUSED) return nobody();
+        if (error == EAGAIN) {
+            return failed(Errc::not_found, 0,
+                          fmt::format("the publisher of rank {} on ring {} is stopped or very "
+                                      "busy: its queue of connections is full",
+                                      rank, ring));
+        }
         return failed(
             error == EACCES ? Errc::permission_denied : Errc::system, error,
             fmt::format("cannot connect to {}/{}", directory_path(), file_name(ring, rank)));

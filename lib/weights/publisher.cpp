@@ -184,6 +184,11 @@ Result<void> PublisherImpl::set_up(std::span<const WeightTensor> tensors) {
 }
 
 PublisherImpl::~PublisherImpl() {
+    if (life_ && !life_->held()) {
+        // In a forked child the channel is the parent's: its thread is not here, its name stays.
+        [[maybe_unused]] const Reception* theirs = reception_.release();
+        return;
+    }
     if (open_) abort("the publisher was closed");
     if (backend_.mover) static_cast<void>(backend_.mover->wait({}));
     // A callback of a user's stream may still be on its way into this object.

@@ -50,11 +50,14 @@ void Reception::serve() {
     for (;;) {
         waits.clear();
         waits.push_back({.fd = stop_.get(), .events = POLLIN, .revents = 0});
-        waits.push_back({.fd = listener_.fd(), .events = POLLIN, .revents = 0});
+        // Out of descriptors: whoever knocks waits in the queue until one may be free again.
+        waits.push_back({.fd = crowded_ ? -1 : listener_.fd(), .events = POLLIN, .revents = 0});
         for (const Connection& connection : connections_) {
             waits.push_back({.fd = connection.socket.get(), .events = POLLIN, .revents = 0});
         }
-        if (poll(waits.data(), waits.size(), -1) < 0) continue;
+        const int got = poll(waits.data(), waits.size(), crowded_ ? 100 : -1);
+        crowded_ = false;
+        if (got < 0) continue;
         if (waits[0].revents != 0) return;
         std::size_t i = 2;
         const auto over = [&](Connection& connection) {
@@ -77,7 +80,10 @@ void Reception::serve() {
 
 void Reception::accept_all() {
     Fd socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket) return;
+    if (!socket) {
+        crowded_ = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+        return;
+    }
     if (const auto checked = check_peer(socket.get()); !checked) {
         Message refusal = make_message(MessageKind::refusal);
         refusal.code = static_cast<std::uint32_t>(checked.error().code);

@@ -50,6 +50,7 @@ class Reception {
     Seats* seats_;
     Fd stop_;  // an eventfd
     std::vector<Connection> connections_;
+    bool crowded_ = false;  // no descriptor was left for the last one that knocked
     std::thread thread_;
 };
 

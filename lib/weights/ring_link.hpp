@@ -22,7 +22,16 @@ class RingLink {
     [[nodiscard]] std::uint64_t token() const { return page().channel_token; }
     [[nodiscard]] Result<std::uint64_t> make_token() const;
     [[nodiscard]] std::int64_t version() const { return observe(page().version); }
-    void set_version(std::int64_t version) const { publish(page().version, version); }
+    // The commit itself: before it a version is not committed, after it it is, whoever dies. By
+    // whom tells it from another publisher's version of the same number.
+    void commit(std::int64_t version, std::int64_t publisher_created_ns) const {
+        publish(page().committed_by, publisher_created_ns);
+        publish(page().version, version);
+    }
+    [[nodiscard]] bool committed(std::int64_t version, std::int64_t publisher_created_ns) const {
+        return observe(page().version) == version &&
+               observe(page().committed_by) == publisher_created_ns;
+    }
     // False once somebody has removed the ring under us.
     [[nodiscard]] bool linked() const { return segment_.linked(); }
 

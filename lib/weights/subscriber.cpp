@@ -131,7 +131,7 @@ Result<void> SubscriberImpl::meet(std::uint32_t rank, std::span<const WeightTens
     }
     describe_tensors();
     if (auto compiled = compile(into); !compiled) return compiled;
-    if (auto seated = take_seat(welcome); !seated) return seated;
+    if (auto seated = take_seat(welcome, deadline); !seated) return seated;
 
     if (auto sent = send_message(socket_.get(), make_message(MessageKind::ready)); !sent) {
         return std::unexpected(sent.error());
@@ -146,11 +146,16 @@ Result<void> SubscriberImpl::meet(std::uint32_t rank, std::span<const WeightTens
     return {};
 }
 
-Result<void> SubscriberImpl::take_seat(const Message& welcome) {
+Result<void> SubscriberImpl::take_seat(const Message& welcome, Deadline deadline) {
     seat_ = welcome.seat;
     epoch_ = welcome.epoch;
     if (auto taken = control_->take_seat(seat_); !taken) return taken;
-    auto life = LifeLock::take(control_->memory().fd(), LifeByte::subscriber(seat_));
+    const int fd = control_->memory().fd();
+    auto life = LifeLock::take(fd, LifeByte::subscriber(seat_));
+    // The last holder of the seat may be dying: its socket is closed before its byte is free.
+    for (; life && !*life && !deadline.passed(); nap()) {
+        life = LifeLock::take(fd, LifeByte::subscriber(seat_));
+    }
     if (!life) return std::unexpected(life.error());
     if (!*life) return refused(Errc::busy, "another process holds this subscriber's seat");
     life_ = std::move(**life);

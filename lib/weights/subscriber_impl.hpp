@@ -55,7 +55,7 @@ class SubscriberImpl {
         : ring_name_(ring), options_(options), link_(std::move(link)) {}
     Result<std::uint32_t> choose_rank(Deadline deadline) const;
     Result<void> meet(std::uint32_t rank, std::span<const WeightTensor> into, Deadline deadline);
-    Result<void> take_seat(const Message& welcome);
+    Result<void> take_seat(const Message& welcome, Deadline deadline);
     Result<void> import_slot(std::uint32_t slot, const WireTicket& ticket, Fd fd);
     Result<void> fetch_slot(std::uint32_t slot, Deadline deadline);
     Result<void> compile(std::span<const WeightTensor> into);
@@ -72,6 +72,7 @@ class SubscriberImpl {
     [[nodiscard]] Result<void> check_peer_alive() const;
     [[nodiscard]] bool expelled() const;
     [[nodiscard]] Outcome outcome() const;
+    [[nodiscard]] Result<void> check_admitted() const;  // not expelled
     [[nodiscard]] Result<std::uint32_t> slot_of(std::uint32_t part) const;
     Result<void> verify(std::uint32_t part, const Chunk& chunk);
     [[nodiscard]] std::string what_is_held() const;

@@ -289,11 +289,12 @@ Result<void> PublisherImpl::decide_with_group(Deadline deadline) {
 
 void PublisherImpl::finish_commit() {
     FAULT_POINT("weights.decided");
+    // Any rank may be the first to know that all have staged; none is ahead of another here.
+    if (link_.version() < version_) link_.commit(version_, control_.created_ns());
+    FAULT_POINT("weights.stamped");
     publish(page().committed, version_);
     seats_.close(Outcome::committed, "");
     FAULT_POINT("weights.committed");
-    if (options_.rank == 0) link_.set_version(version_);
-    FAULT_POINT("weights.stamped");
     committed_ = version_;
     open_ = false;
     report_.payload_bytes = manifest_.packing.payload_bytes;
@@ -326,6 +327,12 @@ Result<CommitReport> PublisherImpl::commit(Deadline deadline) {
 
 void PublisherImpl::abort(std::string_view why) {
     if (!open_ || !life_->held()) return;
+    if (options_.ranks > 1 && !group_ && !resending_) {
+        // Not met yet, and rank 0, if it is there, would wait for our vote.
+        auto joined = GroupLink::join(ring_name_, options_.rank, options_.ranks, link_.ring_id(),
+                                      token_, Deadline::after_ms(100));
+        if (joined) group_ = std::move(*joined);
+    }
     // After a vote the others may have committed: then so do we.
     if (group_ && !resending_ && group_->decide(version_, Outcome::aborted) == Outcome::committed) {
         finish_commit();

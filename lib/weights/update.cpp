@@ -47,6 +47,13 @@ Result<void> SubscriberImpl::check_peer_alive() const {
                                closed ? "has closed" : "died", what_is_held()));
 }
 
+Result<void> SubscriberImpl::check_admitted() const {
+    if (!expelled()) return {};
+    return refused(Errc::expelled,
+                   fmt::format("the publisher of ring {} went on without '{}'; {}; attach again",
+                               ring_name_, options_.name, what_is_held()));
+}
+
 template <class Look>
 Result<void> SubscriberImpl::wait(std::string_view what, Deadline deadline, const Look& look) {
     constexpr std::int64_t between_ns = 50'000'000;
@@ -54,14 +61,8 @@ Result<void> SubscriberImpl::wait(std::string_view what, Deadline deadline, cons
     Result<void> problem;
     const auto found = [&] {
         if (look()) return true;
-        if (expelled()) {
-            problem =
-                refused(Errc::expelled,
-                        fmt::format("the publisher of ring {} went on without '{}'; {}; attach "
-                                    "again",
-                                    ring_name_, options_.name, what_is_held()));
-            return true;
-        }
+        problem = check_admitted();
+        if (!problem) return true;
         const std::int64_t now = monotonic_ns();
         if (now - looked_ns < between_ns) return false;
         looked_ns = now;
@@ -132,6 +133,10 @@ std::unexpected<Error> SubscriberImpl::give_up(Error why) {
     problem_ = fmt::format("version {}: {}", version_, why.message);
     control_->own().problem.store(problem_);
     set_state(lost_whole ? SubscriberState::poisoned : SubscriberState::ready);
+    // Unless it was the publisher's doing, the publisher has to know: it waits for us.
+    if (why.code != Errc::aborted && why.code != Errc::peer_gone && why.code != Errc::expelled) {
+        publish(control_->own().rejected, publication_);
+    }
     publish(control_->own().settled, publication_);
     ring_publisher();
     return std::unexpected(std::move(why));
@@ -159,17 +164,18 @@ Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, De
     }
     Outcome now = Outcome::open;
     const auto filled = [&] {
-        // In this order: a part that is filled after its version was aborted is not whole, and one
-        // that is filled after we were expelled lies in a slot that is not kept for us.
+        // In this order: a part that is filled after its version was aborted is not whole.
         const bool there = observe(publisher().filled) > first_position_ + part;
         now = outcome();
-        return !expelled() && (there || now == Outcome::aborted);
+        return there || now == Outcome::aborted;
     };
     if (auto waited = wait(fmt::format("part {} of version {}", part, version_), deadline, filled);
         !waited) {
         if (waited.error().code == Errc::timed_out) return std::unexpected(waited.error());
         return give_up(std::move(waited.error()));
     }
+    // Behind `filled`: slots that were filled after we were expelled do not wait for us.
+    if (auto admitted = check_admitted(); !admitted) return give_up(std::move(admitted.error()));
     if (now == Outcome::aborted) {
         const PublicationLine& line = publisher().publications[publication_ % publications_kept];
         return give_up({Errc::aborted, 0,
@@ -301,10 +307,15 @@ Result<void> SubscriberImpl::adopt(Deadline deadline) {
     if (auto waited = wait(fmt::format("the commit of version {}", version_), deadline, decided);
         !waited) {
         if (waited.error().code == Errc::timed_out) return waited;
-        return give_up(std::move(waited.error()));
+        // It may have died between its commit and telling us.
+        if (!link_.committed(version_, control_->header().created_ns)) {
+            return give_up(std::move(waited.error()));
+        }
+        now = Outcome::committed;
     }
     FAULT_POINT("weights.commit_seen");
     if (now == Outcome::aborted) {
+        // Or our publication's line is used again, which takes an expulsion.
         const PublicationLine& line = publisher().publications[publication_ % publications_kept];
         return give_up({Errc::aborted, 0,
                         fmt::format("version {} was given up ({}); {}", version_, line.why.load(),
@@ -327,8 +338,6 @@ void SubscriberImpl::reject(std::string_view why, std::string_view tensor) {
     const std::string message =
         tensor.empty() ? std::string(why) : fmt::format("tensor '{}': {}", tensor, why);
     static_cast<void>(give_up({Errc::rejected, 0, message}));
-    publish(control_->own().rejected, publication_);
-    ring_publisher();
 }
 
 }  // namespace weights
