@@ -131,8 +131,8 @@ int run_all(const std::vector<std::string>& arguments) {
     fmt::print("kill_weights --kills {} --seed {}\n", kills, seed);
     std::fflush(stdout);
     Driver({.engines = 3, .gpu = gpu}, seed).run(kills);
-    fmt::print("leftovers in /dev/shm: {}\n", leftovers());
-    return leftovers() == 0 ? 0 : 1;
+    fmt::print("leftovers in /dev/shm: {}\n", weights_leftovers());
+    return weights_leftovers() == 0 ? 0 : 1;
 }
 
 }  // namespace

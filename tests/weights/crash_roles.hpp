@@ -102,8 +102,8 @@ class Stage {
     std::array<pid_t, engines_max> engines_{};
 };
 
-// Sockets and the ring of this name that are still there.
-std::size_t weights_leftovers(std::string_view ring);
+// Rings and sockets of this process's stages that are still there.
+std::size_t weights_leftovers();
 // Descriptors that this process has open.
 std::size_t open_descriptors();
 
