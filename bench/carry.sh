@@ -36,5 +36,13 @@ if [ "${1-}" = --binaries ]; then
     cp build/librollring.so.*.*[0-9] .carry/lib/
     cp /usr/lib/*/libfmt.so.9 .carry/lib/
     (cd .carry/lib && ln -s librollring.so.*.*.* librollring.so.0)
+    # Of a build with -Dfault_points=true, if there is one.
+    if [ -x build-faultgpu/tests/weights/fault_weights ]; then
+        mkdir .carry/fault
+        cp build-faultgpu/tests/weights/fault_weights build-faultgpu/tests/weights/kill_weights \
+            .carry/fault/
+        cp build-faultgpu/librollring.so.*.*[0-9] .carry/fault/librollring.so.0
+        cp /usr/lib/*/libfmt.so.9 .carry/fault/
+    fi
 fi
 du -sh .carry

@@ -39,6 +39,11 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
         soak) weights soak --list llama8b --scale small --soak 1000 ;;
         pack) step pack "$bin/pack_rate" ;;
         domain) step domain "$bin/domain_rate" ;;
+        kills)
+            export LD_LIBRARY_PATH="$PWD/.carry/fault"
+            LIMIT_S=280 step fault_kills .carry/fault/fault_weights "$PWD" --action kill --gpu
+            step random_kills .carry/fault/kill_weights --kills 40 --gpu
+            export LD_LIBRARY_PATH="$PWD/.carry/lib" ;;
         gpu_test) step gpu_test "$bin/gpu_test" ;;
         sanitize)
             for tool in memcheck racecheck; do

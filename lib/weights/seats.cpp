@@ -28,7 +28,12 @@ Result<Seats::Place> Seats::reserve(const std::string& name) {
             Error{Errc::busy, 0,
                   fmt::format("a subscriber '{}' is attached already: names are unique", name)});
     }
-    auto seat = std::ranges::find(seats_, Seat::State::free, &Seat::state);
+    // A seat whose last holder closed, but has not let go of its byte, is not free yet.
+    auto seat = std::ranges::find_if(seats_, [&](const Seat& one) {
+        const auto index = static_cast<std::uint32_t>(&one - seats_.data());
+        return one.state == Seat::State::free &&
+               !alive(control_->memory().fd(), LifeByte::subscriber(index));
+    });
     if (seat == seats_.end()) {
         if (seats_.size() == control_->places().subscribers_max) {
             return std::unexpected(
@@ -220,7 +225,10 @@ void Seats::drop_dead() {
         if (seats_[i].state != Seat::State::joined && seats_[i].state != Seat::State::expelled) {
             continue;
         }
-        if (!alive(control_->memory().fd(), LifeByte::subscriber(i))) free_seat(i);
+        // Closed: it has unmapped everything, whatever keeps its end of the socket open.
+        const SubscriberPage* at = page(i);
+        const bool closed = at != nullptr && observe(at->closed) != 0;
+        if (closed || !alive(control_->memory().fd(), LifeByte::subscriber(i))) free_seat(i);
     }
 }
 

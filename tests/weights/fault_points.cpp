@@ -1,7 +1,7 @@
 // Every FAULT_POINT("weights.…") of the sources, struck by SIGKILL, SIGSTOP (then SIGCONT) and
 // _exit, in whichever process comes by, with live peers.
 //
-//   fault_weights SOURCE_ROOT [--only POINT] [--gpu]
+//   fault_weights SOURCE_ROOT [--only POINT] [--action kill|stop|exit] [--gpu]
 
 #include <unistd.h>
 
@@ -80,6 +80,7 @@ void check_table(const std::filesystem::path& root) {
 int run_all(const std::vector<std::string>& arguments) {
     check_table(arguments.at(0));
     const auto only = std::ranges::find(arguments, "--only");
+    const auto action_only = std::ranges::find(arguments, "--action");
     const bool gpu = std::ranges::find(arguments, "--gpu") != arguments.end();
     std::uint64_t runs = 0;
     Totals totals;
@@ -87,6 +88,7 @@ int run_all(const std::vector<std::string>& arguments) {
         if (only != arguments.end() && *(only + 1) != point.name) continue;
         std::map<std::string, int> struck;
         for (const char* action : {"kill", "stop", "exit"}) {
+            if (action_only != arguments.end() && *(action_only + 1) != action) continue;
             for (const int hit : point.hits) {
                 // A group of one trainer has one victim; else both ranks, or both kinds of engine.
                 for (std::uint32_t victim = 0; victim < 2; victim++) {
