@@ -149,7 +149,7 @@ std::string head_text(const WeightsRun& run) {
         machine({})["cpu"].get<std::string>(), machine({})["cpus"].get<int>(), run.device,
         plan.list_name, plan.list.size(), static_cast<double>(first.payload_bytes) / 1e9,
         plan.share, plan.cast ? ", f32 published as bf16" : "",
-        plan.checksums ? ", with checksums" : "", first.parts, plan.slots,
+        plan.checksums ? ", with checksums" : "", first.parts, first.slots,
         rollring::name(first.memory), plan.versions, run.rounds.size());
 }
 
@@ -170,7 +170,7 @@ Json report_json(const WeightsRun& run) {
              {"payload_bytes", first.payload_bytes},
              {"memory", rollring::name(first.memory)},
              {"parts", first.parts},
-             {"slots", plan.slots},
+             {"slots", first.slots},
              {"checksums", plan.checksums},
              {"cast", plan.cast},
              {"sessions", run.rounds.size()},

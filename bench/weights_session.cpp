@@ -22,6 +22,7 @@ namespace {
 struct Facts {
     std::uint64_t payload_bytes;
     std::uint32_t parts;
+    std::uint32_t slots;
     rollring::PayloadMemory memory;
     SideReport trainer;
     SideReport engine;
@@ -124,6 +125,7 @@ void Party::train() {
     Facts& facts = desk_->facts();
     facts.payload_bytes = publisher.payload_bytes();
     facts.parts = publisher.parts();
+    facts.slots = publisher.slots();
     must(publisher.wait_subscribers(1, patience()));
     const std::uint64_t refilled = plan_->soak ? std::min(total(), early_versions / 2) : total();
     for (std::uint64_t version = 1; version <= total(); version++) {
@@ -220,6 +222,7 @@ SessionReport run_session(const SessionPlan& plan) {
             .engine = facts.engine,
             .payload_bytes = facts.payload_bytes,
             .parts = facts.parts,
+            .slots = facts.slots,
             .memory = facts.memory};
 }
 

@@ -61,6 +61,7 @@ struct SessionReport {
     SideReport engine{};
     std::uint64_t payload_bytes = 0;
     std::uint32_t parts = 0;
+    std::uint32_t slots = 0;
     rollring::PayloadMemory memory{};
 
     [[nodiscard]] bool verified() const { return trainer.digest == engine.digest; }

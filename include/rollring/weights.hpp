@@ -150,6 +150,7 @@ class Publisher {
     [[nodiscard]] std::int64_t committed_version() const;
     [[nodiscard]] std::uint64_t payload_bytes() const;  // of one version
     [[nodiscard]] std::uint32_t parts() const;
+    [[nodiscard]] std::uint32_t slots() const;
     // Descriptors and handles passed to subscribers so far: does not grow from sync to sync.
     [[nodiscard]] std::uint64_t handles_passed() const;
 
@@ -181,7 +182,8 @@ struct TensorPiece {
 
 struct SubscriberOptions {
     std::string name = "engine";  // unique on a channel: it names the subscriber in errors
-    // Which publisher: by rank; else the one on the same GPU; else the only one there is.
+    // Which publisher: by rank; else the one on the same GPU; else the only one, where there is one
+    // rank only.
     std::optional<std::uint32_t> rank = {};
     Device device = Device::host();  // where tensors are loaded to, and who copies
     // False: the engine loads into memory that it does not serve until adopt(). A failure then

@@ -52,7 +52,7 @@ struct Message {
     std::uint32_t rank;
     std::uint32_t slot;
     std::uint32_t tickets_used;
-    std::uint32_t reserved;
+    std::uint32_t ranks;
     std::uint8_t gpu[16];
     char name[32];
     char text[512];

@@ -301,6 +301,9 @@ std::uint64_t Publisher::payload_bytes() const {
 std::uint32_t Publisher::parts() const {
     return static_cast<std::uint32_t>(impl_->packing().parts.size());
 }
+std::uint32_t Publisher::slots() const {
+    return impl_->slots();
+}
 std::uint64_t Publisher::handles_passed() const {
     return observe(impl_->page().handles_passed);
 }

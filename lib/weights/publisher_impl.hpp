@@ -46,6 +46,7 @@ class PublisherImpl {
     [[nodiscard]] std::int64_t version() const { return version_; }
     [[nodiscard]] std::int64_t committed() const { return committed_; }
     [[nodiscard]] const Packing& packing() const { return manifest_.packing; }
+    [[nodiscard]] std::uint32_t slots() const { return manifest_.slots; }
     [[nodiscard]] Seats& seats() { return seats_; }
     [[nodiscard]] PublisherPage& page() const { return control_.publisher(); }
 

@@ -155,6 +155,7 @@ Result<void> Reception::welcome(Connection& connection, bool with_chunks) {
     message.epoch = connection.place.epoch;
     message.control_bytes = control_->bytes();
     message.manifest_bytes = facts_.manifest_bytes;
+    message.ranks = control_->places().ranks;
     std::memcpy(message.gpu, facts_.gpu.bytes.data(), sizeof message.gpu);
     Fd control(-1);  // an observer cannot write
     if (connection.kind == Connection::Kind::observer) {

@@ -61,22 +61,28 @@ Result<std::uint32_t> SubscriberImpl::choose_rank(Deadline deadline) const {
     if (ranks.empty()) {
         return refused(Errc::not_found, fmt::format("ring {} has no publisher", ring_name_));
     }
-    if (ranks.size() == 1) return ranks[0];
     const GpuUuid own = uuid_of(options_.device);
     std::string seen;
+    std::uint32_t answered = 0;
+    std::uint32_t expected = 1;
     for (const std::uint32_t rank : ranks) {
         auto socket = connect_to(ring_name_, rank);
         if (!socket) continue;
         const auto welcome =
             greet(socket->get(), MessageKind::hello_observer, link_, options_.name, deadline);
+        if (!welcome && welcome.error().code == Errc::peer_gone) continue;
         if (!welcome) return std::unexpected(welcome.error());
         GpuUuid gpu;
         std::memcpy(gpu.bytes.data(), welcome->message.gpu, sizeof welcome->message.gpu);
-        if (gpu.is_gpu() && gpu == own) return rank;
+        answered++;
+        expected = std::max(expected, welcome->message.ranks);
+        if ((gpu.is_gpu() && gpu == own) || welcome->message.ranks == 1) return rank;
         seen += fmt::format("{}rank {} on {}", seen.empty() ? "" : ", ", rank, gpu.to_string());
     }
-    if (seen.empty()) {
-        return refused(Errc::not_found, fmt::format("ring {} has no live publisher", ring_name_));
+    if (answered < expected) {  // the right one may be about to come
+        return refused(Errc::not_found,
+                       fmt::format("ring {} has {} of {} live publishers{}{}", ring_name_, answered,
+                                   expected, seen.empty() ? "" : ": ", seen));
     }
     return refused(Errc::invalid_argument,
                    fmt::format("none of the publishers is on this subscriber's GPU ({}): {}; name "

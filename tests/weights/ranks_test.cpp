@@ -101,6 +101,12 @@ TEST_CASE("a subscriber without a rank is told which there are") {
     const TestRing ring;
     Tensors trainers[2] = {small_model(), small_model()};
     Publisher first = rank_on(ring, trainers[0], 0);
+    // It does not take the first that comes: the one on its GPU may be the next.
+    const auto early =
+        Subscriber::attach(ring.name(), trainers[0].list(), {}, Deadline::after_ms(60));
+    REQUIRE(!early);
+    CHECK(early.error().code == Errc::timed_out);
+    CHECK(early.error().message.find("1 of 2 live publishers") != std::string::npos);
     Publisher second = rank_on(ring, trainers[1], 1);
     const auto lost = Subscriber::attach(ring.name(), trainers[0].list(), {}, patience());
     REQUIRE(!lost);
