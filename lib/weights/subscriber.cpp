@@ -61,6 +61,7 @@ Result<std::uint32_t> SubscriberImpl::choose_rank(Deadline deadline) const {
     if (ranks.empty()) {
         return refused(Errc::not_found, fmt::format("ring {} has no publisher", ring_name_));
     }
+    if (ranks.size() == 1) return ranks[0];  // meet() looks whether it is the right one
     const GpuUuid own = uuid_of(options_.device);
     std::string seen;
     std::uint32_t answered = 0;
@@ -94,11 +95,17 @@ Result<void> SubscriberImpl::meet(std::uint32_t rank, std::span<const WeightTens
                                   Deadline deadline) {
     auto socket = connect_to(ring_name_, rank);
     if (!socket) return std::unexpected(socket.error());
+    const GpuUuid gpu = uuid_of(options_.device);
     auto answer =
         greet(socket->get(), MessageKind::hello_subscriber, link_, options_.name, deadline);
     if (!answer) return std::unexpected(answer.error());
     socket_ = std::move(*socket);
     const Message& welcome = answer->message;
+    const bool same_gpu = gpu.is_gpu() && std::memcmp(welcome.gpu, gpu.bytes.data(), 16) == 0;
+    if (!options_.rank && welcome.ranks > 1 && !same_gpu) {  // the right one may be about to come
+        return refused(Errc::not_found, fmt::format("ring {} has 1 of {} live publishers",
+                                                    ring_name_, welcome.ranks));
+    }
 
     auto manifest = Sealed::accept(std::move(answer->fds[1]), welcome.manifest_bytes, true);
     if (!manifest) return std::unexpected(manifest.error());
