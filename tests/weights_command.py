@@ -45,7 +45,7 @@ def check_publisher(got):
     assert got["publisher"] == "trainer" and (got["rank"], got["ranks"]) == (0, 1), got
     assert got["gpu"] == "host" and got["memory"] == "host" and got["tensors"] == 291, got
     assert 1 << 20 < got["payload_bytes"] <= 16 << 20, got
-    assert got["slots"] == 2 and got["slot_bytes"] >= 1 << 20, got
+    assert got["slots"] == 4 and got["slot_bytes"] >= 1 << 20, got
     assert got["parts"] == -(-got["payload_bytes"] // (1 << 20)) or got["parts"] > 8, got
     assert got["state"] == "committed" and got["version"] == got["committed_version"] == 1, got
     assert got["syncs"] == 1 and got["aborts"] == 0 and got["handles_passed"] >= 4, got
