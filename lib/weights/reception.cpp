@@ -170,7 +170,7 @@ Result<void> Reception::welcome(Connection& connection, bool with_chunks) {
             if (ticket.has_fd != 0) fds.push_back(fd);
         }
     }
-    if (connection.kind != Connection::Kind::observer) passed(2 + message.tickets_used);
+    if (with_chunks) passed(2 + message.tickets_used);
     return send_message(connection.socket.get(), message, fds);
 }
 
