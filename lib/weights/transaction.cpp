@@ -342,7 +342,12 @@ void PublisherImpl::abort(std::string_view why) {
     add(page().aborts, std::uint64_t{1});
     if (filling_ != nullptr) {
         static_cast<void>(backend_.mover->wait(put_stream_));
-        static_cast<void>(close_part(put_stream_));
+        // A device that failed calls nobody back: the slot is ours again all the same.
+        if (!close_part(put_stream_)) {
+            part_reached(arrivals_[filling_index_].get());
+            filling_ = nullptr;
+            next_position_++;
+        }
     }
     open_ = false;
 }

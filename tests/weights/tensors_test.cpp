@@ -296,6 +296,24 @@ TEST_CASE("tensors that cannot be published are refused by name") {
                   "more than 6 dimensions") == Errc::unsupported);
 }
 
+TEST_CASE("a machine without a GPU says so") {
+    if (!visible_gpus().empty()) return;
+    CHECK_FALSE(why_no_gpu().empty());
+    const TestRing ring;
+    Tensors trainer = small_model();
+    const auto gpu = Publisher::create(ring.name(), trainer.list(), {.device = Device::cuda(0)});
+    REQUIRE(!gpu);
+    CHECK(gpu.error().code == Errc::no_gpu);
+    Publisher publisher = publisher_on(ring, trainer);
+    const auto engine =
+        Subscriber::attach(ring.name(), {}, {.device = Device::cuda(0)}, patience());
+    REQUIRE(!engine);
+    CHECK(engine.error().code == Errc::no_gpu);
+    const auto memory =
+        Publisher::create(ring.name(), trainer.list(), {.rank = 0, .memory = PayloadMemory::vmm});
+    CHECK(memory.error().code == Errc::invalid_argument);
+}
+
 TEST_CASE("a channel without any tensor carries versions all the same") {
     std::vector<WeightTensor> nothing;
     sync(nothing, nothing);
