@@ -38,6 +38,7 @@
     X(cuLaunchHostFunc)                            \
     X(cuStreamCreate)                              \
     X(cuStreamDestroy)                             \
+    X(cuStreamQuery)                               \
     X(cuStreamSynchronize)                         \
     X(cuStreamWaitEvent)                           \
     X(cuEventCreate)                               \

@@ -35,6 +35,8 @@ Result<void> Gpu::load() {
     };
     CUresult result = api().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
     if (result != CUDA_SUCCESS) return failed(result, "create a stream");
+    result = api().cuEventCreate(&behind_, CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS) return failed(result, "create an event");
     result = api().cuModuleLoadData(&module_, rollring_kernels_image);
     if (result != CUDA_SUCCESS) {
         return failed(result,
@@ -60,7 +62,17 @@ Result<void> Gpu::load() {
 Gpu::~Gpu() {
     const Context::Scope scope(context_);
     if (module_ != nullptr) api().cuModuleUnload(module_);
+    if (behind_ != nullptr) api().cuEventDestroy(behind_);
     if (stream_ != nullptr) api().cuStreamDestroy(stream_);
+}
+
+Result<CUstream> Gpu::stream_behind(Stream given) const {
+    if (given.handle != nullptr) return static_cast<CUstream>(given.handle);
+    CUresult result = api().cuEventRecord(behind_, CU_STREAM_LEGACY);
+    if (result == CUDA_SUCCESS) result = api().cuStreamWaitEvent(stream_, behind_, 0);
+    if (result == CUDA_SUCCESS) return stream_;
+    return std::unexpected(
+        cuda_error(result, fmt::format("GPU {}: cannot wait for the default stream", device_.gpu)));
 }
 
 int Gpu::attribute(CUdevice_attribute which) const {

@@ -39,6 +39,9 @@ class Gpu {
     [[nodiscard]] CUstream stream(Stream given) const {
         return given.handle == nullptr ? stream_ : static_cast<CUstream>(given.handle);
     }
+    // The same, for work on the caller's tensors: ours first waits for what is queued on the legacy
+    // default stream, which whoever names no stream may have used. Needs the context to be current.
+    Result<CUstream> stream_behind(Stream given) const;
     [[nodiscard]] int attribute(CUdevice_attribute which) const;
 
     // Needs the context to be current. At most `waves` times as many blocks as fit on the GPU.
@@ -57,6 +60,7 @@ class Gpu {
     Device device_;
     CUmodule module_ = nullptr;
     CUstream stream_ = nullptr;
+    CUevent behind_ = nullptr;
     std::array<Loaded, kernel_count> kernels_{};
 };
 

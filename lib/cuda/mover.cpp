@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "plan.hpp"
@@ -28,13 +30,15 @@ class GpuMover : public weights::Mover {
         return make_plan(gpu_, jobs);
     }
     Result<void> when_reached(Stream stream, weights::Reached reached, void* context) override;
-    Result<void> wait(Stream stream) override;
+    Result<void> wait(Stream stream, Deadline deadline) override;
+    Result<void> health() override;
 
   private:
     template <class T>
     CUresult look_up(T& value, CUpointer_attribute which, CUdeviceptr address) const {
         return gpu_->api().cuPointerGetAttribute(&value, which, address);
     }
+    [[nodiscard]] std::unexpected<Error> failed(CUresult result) const;
     [[nodiscard]] Result<void> check_place(CUdeviceptr address) const;
     // The allocation, or one mapping of several side by side, around an address.
     [[nodiscard]] Result<Range> range_of(CUdeviceptr address) const;
@@ -144,25 +148,53 @@ Result<void> GpuMover::check_address(const void* address, std::uint64_t bytes) {
     }
 }
 
+std::unexpected<Error> GpuMover::failed(CUresult result) const {
+    return std::unexpected(
+        cuda_error(result, fmt::format("GPU {}: work on a stream failed", gpu_->device().gpu)));
+}
+
 Result<void> GpuMover::when_reached(Stream stream, weights::Reached reached, void* context) {
     const Context::Scope scope(gpu_->context());
     const Driver& api = gpu_->api();
     // A wait is for what was recorded when it was queued: one event does for all.
     CUresult result = api.cuEventRecord(reached_, gpu_->stream(stream));
     if (result == CUDA_SUCCESS) result = api.cuStreamWaitEvent(callbacks_, reached_, 0);
+    if (result == CUDA_SUCCESS && stream.handle == nullptr) {
+        // Whoever names no stream may have used the default one.
+        result = api.cuEventRecord(reached_, CU_STREAM_LEGACY);
+        if (result == CUDA_SUCCESS) result = api.cuStreamWaitEvent(callbacks_, reached_, 0);
+    }
     if (result == CUDA_SUCCESS) result = api.cuLaunchHostFunc(callbacks_, reached, context);
     if (result == CUDA_SUCCESS) return {};
     return std::unexpected(cuda_error(
         result, fmt::format("GPU {}: cannot queue a host function", gpu_->device().gpu)));
 }
 
-Result<void> GpuMover::wait(Stream stream) {
+// Asks instead of waiting: a stream may wait for something that never comes.
+Result<void> GpuMover::wait(Stream stream, Deadline deadline) {
     const Context::Scope scope(gpu_->context());
-    CUresult result = gpu_->api().cuStreamSynchronize(gpu_->stream(stream));
-    if (result == CUDA_SUCCESS) result = gpu_->api().cuStreamSynchronize(callbacks_);
-    if (result == CUDA_SUCCESS) return {};
-    return std::unexpected(
-        cuda_error(result, fmt::format("GPU {}: work on a stream failed", gpu_->device().gpu)));
+    for (const CUstream each : {gpu_->stream(stream), callbacks_}) {
+        for (;;) {
+            const CUresult result = gpu_->api().cuStreamQuery(each);
+            if (result == CUDA_SUCCESS) break;
+            if (result != CUDA_ERROR_NOT_READY) return failed(result);
+            if (deadline.passed()) {
+                return std::unexpected(
+                    Error{Errc::timed_out, 0,
+                          fmt::format("GPU {}: a stream did not get there by the deadline",
+                                      gpu_->device().gpu)});
+            }
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+        }
+    }
+    return {};
+}
+
+Result<void> GpuMover::health() {
+    const Context::Scope scope(gpu_->context());
+    const CUresult result = gpu_->api().cuStreamQuery(callbacks_);
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return {};
+    return failed(result);
 }
 
 }  // namespace

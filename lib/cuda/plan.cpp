@@ -125,7 +125,9 @@ Result<void> GpuPlan::pack(std::byte* slot, std::optional<std::uint64_t> sums_of
     auto args = args_for(slot, true, sums_offset.value_or(0));
     if (!args) return std::unexpected(args.error());
     const Context::Scope scope(gpu_->context());
-    CUstream queue = gpu_->stream(stream);
+    const auto behind = gpu_->stream_behind(stream);
+    if (!behind) return std::unexpected(behind.error());
+    CUstream queue = *behind;
     if (sums_offset) {
         args->sums = args->slot + *sums_offset;
         const auto zeroed = zero(args->sums, (jobs_.size() - 1) * sizeof(std::uint64_t), queue);
@@ -149,7 +151,9 @@ Result<void> GpuPlan::pack_one(std::size_t job, const void* tensor, std::byte* s
     }
     args->tensor = reinterpret_cast<std::uint64_t>(tensor) + jobs_[job].first_byte;
     const Context::Scope scope(gpu_->context());
-    CUstream queue = gpu_->stream(stream);
+    const auto behind = gpu_->stream_behind(stream);
+    if (!behind) return std::unexpected(behind.error());
+    CUstream queue = *behind;
     if (sums_offset) {
         args->sums = args->slot + *sums_offset;
         const std::uint64_t own = args->sums + job * sizeof(std::uint64_t);
@@ -166,7 +170,9 @@ Result<void> GpuPlan::unpack(const std::byte* slot, Stream stream) {
     const Context::Scope scope(gpu_->context());
     const Kernel kernel =
         features_ == Features::plain ? Kernel::unpack_plain : Kernel::unpack_anything;
-    return gpu_->launch(kernel, *args, tuning_.waves, gpu_->stream(stream));
+    const auto behind = gpu_->stream_behind(stream);
+    if (!behind) return std::unexpected(behind.error());
+    return gpu_->launch(kernel, *args, tuning_.waves, *behind);
 }
 
 Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::uint64_t sums_offset,

@@ -104,7 +104,8 @@ struct PublisherPage {
     std::uint8_t reserved0[52];
     std::atomic<std::int64_t> committed;     // version; -1: none
     std::atomic<std::uint64_t> publication;  // the last one begun; 0: none
-    std::uint8_t reserved1[48];
+    std::atomic<std::int64_t> group_id;  // created_ns of rank 0's control memory: stamps commits
+    std::uint8_t reserved1[40];
     PublicationLine publications[publications_kept];
     PartLine parts[parts_kept];
     // Statistics.
@@ -129,7 +130,8 @@ struct GroupPage {
     std::atomic<std::int64_t> decision;
     std::uint8_t reserved[56];
     struct alignas(line_bytes) Rank {
-        std::atomic<std::int64_t> staged;  // version; -1: none
+        std::atomic<std::int64_t> staged;   // its vote: a version; -1: none. Counts while it lives
+        std::atomic<std::uint32_t> joined;  // 1: it has been here
     };
     Rank ranks[ranks_limit];
 };

@@ -33,6 +33,7 @@ Result<OwnControl> OwnControl::make(const ControlHeader& facts) {
     header.header_bytes = sizeof header;
     header.control_bytes = made.places_.end();
     poke(made.publisher().committed, std::int64_t{-1});
+    poke(made.publisher().group_id, facts.created_ns);
     poke(made.group().decision, std::int64_t{-1});
     for (auto& rank : made.group().ranks) poke(rank.staged, std::int64_t{-1});
     return made;

@@ -249,14 +249,22 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         const DirectoryLock lock(*directory);
         const auto address = address_of(*directory, made.file_);
         if (!address) return std::unexpected(address.error());
-        if (const int error = try_connect(make_socket().get(), *address);
-            error == 0 || error == EAGAIN) {
+        const Fd probe = make_socket();
+        made.socket_ = make_socket();
+        if (!probe || !made.socket_) return failed(Errc::system, errno, "cannot make a socket");
+        const int answer = try_connect(probe.get(), *address);
+        if (answer == 0 || answer == EAGAIN) {
             return failed(
                 Errc::busy, 0,
                 fmt::format("ring {} has a live publisher of rank {} already", ring, rank));
         }
-        unlinkat(directory->get(), made.file_.c_str(), 0);
-        made.socket_ = make_socket();
+        // Only a name that refuses is proven to be a dead one's.
+        if (answer != ECONNREFUSED && answer != ENOENT) {
+            return failed(
+                Errc::system, answer,
+                fmt::format("cannot tell whether rank {} of ring {} has a publisher", rank, ring));
+        }
+        if (answer == ECONNREFUSED) unlinkat(directory->get(), made.file_.c_str(), 0);
         const int bound =
             bind(made.socket_.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address);
         const int error = errno;

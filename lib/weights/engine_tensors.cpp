@@ -27,11 +27,36 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
 
 }  // namespace
 
+// Whether copies may write there.
+Result<void> SubscriberImpl::check_target(const WeightTensor& tensor) const {
+    const auto elements = count_elements(tensor);
+    if (!elements) return std::unexpected(elements.error());
+    if (auto fine = check_tensor(tensor); !fine) return fine;
+    for (std::size_t dim = 0; dim < tensor.strides.size(); dim++) {
+        if (tensor.strides[dim] == 0 && tensor.shape[dim] > 1) {
+            return refused(Errc::unsupported,
+                           fmt::format("tensor '{}': elements of it lie on each other (stride 0)",
+                                       tensor.name));
+        }
+    }
+    if (tensor.data == nullptr || *elements == 0) return {};
+    auto reached = backend_.mover->check_address(tensor.data, reach_bytes(tensor, *elements));
+    if (reached) return {};
+    return refused(reached.error().code,
+                   fmt::format("tensor '{}': {}", tensor.name, reached.error().message));
+}
+
 // Matches the engine's tensors with the channel's, and compiles the copies of each part.
 Result<void> SubscriberImpl::compile(std::span<const WeightTensor> into) {
     const Packing& packing = manifest_.packing;
     std::map<std::string_view, const WeightTensor*> engine;
-    for (const WeightTensor& tensor : into) engine[tensor.name] = &tensor;
+    for (const WeightTensor& tensor : into) {
+        if (auto usable = check_target(tensor); !usable) return usable;
+        if (!engine.emplace(tensor.name, &tensor).second) {
+            return refused(Errc::invalid_argument,
+                           fmt::format("tensor '{}' is there twice", tensor.name));
+        }
+    }
     // The engine's tensors for the pieces of each of ours; several where they are tied.
     std::vector<std::vector<const WeightTensor*>> targets(packing.tensors.size());
     const auto mismatch = [](const WeightTensor& tensor, std::string_view what) {

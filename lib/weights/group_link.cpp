@@ -17,7 +17,8 @@ Result<GroupLink> gone(std::string message) {
 }  // namespace
 
 GroupLink::GroupLink(const OwnControl& own)
-    : page_(&own.group()),
+    : own_(&own),
+      page_(&own.group()),
       bell_(&own.bell(ControlPlaces::publisher_bell())),
       bells_(bell_),
       places_(own.places()) {}
@@ -54,6 +55,8 @@ Result<GroupLink> GroupLink::join(std::string_view ring, std::uint32_t rank, std
                                                  ranks, control->header().ranks)});
     }
     if (auto taken = control->take_rank(); !taken) return std::unexpected(taken.error());
+    // A vote of whoever was this rank before us is not ours.
+    publish(control->group().ranks[rank].staged, std::int64_t{-1});
     auto life = LifeLock::take(control->memory().fd(), LifeByte::rank(rank));
     if (!life) return std::unexpected(life.error());
     if (!*life) {
@@ -69,6 +72,7 @@ Result<GroupLink> GroupLink::join(std::string_view ring, std::uint32_t rank, std
     made.bells_ = &made.peer_->bell(0);
     made.bell_ = &made.peer_->bell(made.places_.rank_bell(rank));
     made.rank_ = rank;
+    publish(made.page_->ranks[rank].joined, 1U);
     return made;
 }
 
@@ -97,13 +101,30 @@ Outcome GroupLink::decide(std::int64_t version, Outcome outcome) const {
     return decision(version).value_or(Outcome::aborted);
 }
 
-std::string GroupLink::missing(std::int64_t version, std::uint32_t ranks) const {
+bool GroupLink::rank_alive(std::uint32_t rank) const {
+    return rollring::alive(own_->memory().fd(), LifeByte::rank(rank));
+}
+
+std::string GroupLink::missing(std::int64_t version) const {
     std::string text;
-    for (std::uint32_t rank = 1; rank < ranks; rank++) {
-        if (observe(page_->ranks[rank].staged) >= version) continue;
+    for (std::uint32_t rank = 1; rank < places_.ranks; rank++) {
+        if (observe(page_->ranks[rank].staged) == version && rank_alive(rank)) continue;
         text += fmt::format("{}{}", text.empty() ? "" : ", ", rank);
     }
     return text;
+}
+
+std::string GroupLink::dead() const {
+    std::string text;
+    for (std::uint32_t rank = 1; rank < places_.ranks; rank++) {
+        if (observe(page_->ranks[rank].joined) == 0 || rank_alive(rank)) continue;
+        text += fmt::format("{}{}", text.empty() ? "" : ", ", rank);
+    }
+    return text;
+}
+
+std::int64_t GroupLink::id() const {
+    return peer_ ? peer_->header().created_ns : own_->created_ns();
 }
 
 bool GroupLink::alive() const {

@@ -28,8 +28,13 @@ class GroupLink {
     [[nodiscard]] std::optional<Outcome> decision(std::int64_t version) const;
     // Decides unless it is decided; what it is.
     Outcome decide(std::int64_t version, Outcome outcome) const;
-    // Ranks that have not voted for the version, by number; for rank 0.
-    [[nodiscard]] std::string missing(std::int64_t version, std::uint32_t ranks) const;
+    // Ranks whose vote for just this version is missing, by number; a dead one's vote is none. For
+    // rank 0.
+    [[nodiscard]] std::string missing(std::int64_t version) const;
+    // Ranks that were here and are proven dead, by number; for rank 0.
+    [[nodiscard]] std::string dead() const;
+    // Names the group's present, for the stamp of a commit: the same for all ranks.
+    [[nodiscard]] std::int64_t id() const;
     // False if rank 0 is proven dead or closed.
     [[nodiscard]] bool alive() const;
     // The bell that this rank sleeps on.
@@ -38,8 +43,10 @@ class GroupLink {
   private:
     GroupLink() = default;
     void ring_all() const;
+    [[nodiscard]] bool rank_alive(std::uint32_t rank) const;
 
-    std::optional<PeerControl> peer_;  // empty for rank 0
+    const OwnControl* own_ = nullptr;  // rank 0's
+    std::optional<PeerControl> peer_;  // of any other rank
     Fd socket_;
     std::optional<LifeLock> life_;
     GroupPage* page_ = nullptr;

@@ -14,7 +14,8 @@ class HostMover : public Mover {
         reached(context);
         return {};
     }
-    Result<void> wait(Stream) override { return {}; }
+    Result<void> wait(Stream, Deadline) override { return {}; }
+    Result<void> health() override { return {}; }
 };
 
 // Rounds to nearest, ties to even. Every NaN becomes 0x7fff, as the GPU's conversions do.

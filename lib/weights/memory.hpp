@@ -14,6 +14,7 @@
 
 #include "fd.hpp"
 #include "rollring/error.hpp"
+#include "rollring/time.hpp"
 #include "rollring/weight_tensor.hpp"
 #include "rollring/weights.hpp"
 
@@ -107,8 +108,10 @@ class Mover {
     // nothing is queued there ever (CPU).
     virtual Result<void> when_reached(Stream stream, Reached reached, void* context) = 0;
     // Waits until everything queued on the stream so far is complete, and what was to be called
-    // then has returned.
-    virtual Result<void> wait(Stream stream) = 0;
+    // then has returned; timed_out, device_error.
+    virtual Result<void> wait(Stream stream, Deadline deadline) = 0;
+    // device_error once the device has failed: then nobody is called back any more.
+    virtual Result<void> health() = 0;
 };
 
 struct Backend {

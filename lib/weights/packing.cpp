@@ -23,7 +23,9 @@ bool plain_text(std::string_view text) {
         text, [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
 }
 
-Result<void> check(const WeightTensor& tensor) {
+}  // namespace
+
+Result<void> check_tensor(const WeightTensor& tensor) {
     if (tensor.name.empty() || tensor.name.size() > tensor_name_bytes_max ||
         !plain_text(tensor.name)) {
         return refused(Errc::invalid_argument, tensor,
@@ -57,6 +59,21 @@ Result<void> check(const WeightTensor& tensor) {
     }
     return {};
 }
+
+std::uint64_t reach_bytes(const WeightTensor& tensor, std::uint64_t elements) {
+    if (elements == 0) return 0;
+    std::uint64_t last = elements - 1;
+    if (!tensor.strides.empty()) {
+        last = 0;
+        for (std::size_t dim = 0; dim < tensor.shape.size(); dim++) {
+            last += static_cast<std::uint64_t>(tensor.shape[dim] - 1) *
+                    static_cast<std::uint64_t>(tensor.strides[dim]);
+        }
+    }
+    return (last + 1) * tensor.dtype.bytes();
+}
+
+namespace {
 
 // Deals tensors out to parts.
 class Dealer {
@@ -148,13 +165,15 @@ Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_
     std::map<Storage, std::int64_t> storages;
     std::unordered_set<std::string_view> names;
     std::uint64_t all_bytes = 0;
+    std::uint64_t text_bytes = 0;
     for (const WeightTensor& tensor : tensors) {
         const auto elements = count_elements(tensor);
         if (!elements) return std::unexpected(elements.error());
-        if (auto checked = check(tensor); !checked) return std::unexpected(checked.error());
+        if (auto checked = check_tensor(tensor); !checked) return std::unexpected(checked.error());
         if (!names.insert(tensor.name).second) {
             return refused(Errc::invalid_argument, tensor, "its name is there twice");
         }
+        text_bytes += tensor.name.size() + tensor.tag.size();
         const DType out = tensor.published_dtype.value_or(tensor.dtype);
         PackedTensor& packed = packing.tensors.emplace_back();
         packed = {.name = tensor.name,
@@ -177,6 +196,13 @@ Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_
     const std::uint64_t wanted = slot_bytes == 0 ? slot_bytes_default : slot_bytes;
     packing.sums_offset =
         std::max(piece_alignment, std::min(wanted / piece_alignment * piece_alignment, all_bytes));
+    constexpr std::uint64_t counts_max = std::uint64_t{1} << 31;
+    if (all_bytes / packing.sums_offset + tensors.size() > counts_max || text_bytes > counts_max) {
+        return std::unexpected(
+            Error{Errc::unsupported, 0,
+                  "too many pieces or too much text: larger slot_bytes, or shorter "
+                  "names"});
+    }
     Dealer dealer(packing, packing.sums_offset);
     for (std::uint32_t i = 0; i < packing.tensors.size(); i++) dealer.deal(i);
     std::uint32_t most_pieces = 0;

@@ -67,6 +67,12 @@ struct Strided {
 };
 Strided coalesce(std::span<const std::int64_t> shape, std::span<const std::int64_t> strides);
 
+// Name, tag, dtypes and strides of a tensor; invalid_argument or unsupported, naming it.
+Result<void> check_tensor(const WeightTensor& tensor);
+
+// Bytes from `data` to the end of the element furthest from it.
+std::uint64_t reach_bytes(const WeightTensor& tensor, std::uint64_t elements);
+
 // Elements of a shape; unsupported or invalid_argument, naming the tensor, if it is none.
 Result<std::uint64_t> count_elements(const WeightTensor& tensor);
 

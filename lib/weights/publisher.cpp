@@ -113,17 +113,8 @@ Result<void> PublisherImpl::make_backend(std::span<const WeightTensor> tensors) 
     manifest_.gpu = backend_.mover->gpu();
     for (const WeightTensor& tensor : tensors) {
         if (tensor.data == nullptr) continue;
-        std::uint64_t last = 0;  // the element furthest from the first
-        bool empty = false;
-        for (std::size_t dim = 0; dim < tensor.shape.size(); dim++) {
-            empty = empty || tensor.shape[dim] == 0;
-            if (tensor.strides.empty()) continue;
-            last += static_cast<std::uint64_t>(tensor.shape[dim] - 1) *
-                    static_cast<std::uint64_t>(tensor.strides[dim]);
-        }
-        if (empty) continue;
-        if (tensor.strides.empty()) last = *count_elements(tensor) - 1;
-        auto fine = backend_.mover->check_address(tensor.data, (last + 1) * tensor.dtype.bytes());
+        const std::uint64_t bytes = reach_bytes(tensor, *count_elements(tensor));
+        auto fine = backend_.mover->check_address(tensor.data, bytes);
         if (!fine) {
             return std::unexpected(
                 Error{fine.error().code, 0,
@@ -183,21 +174,29 @@ Result<void> PublisherImpl::set_up(std::span<const WeightTensor> tensors) {
     return {};
 }
 
-PublisherImpl::~PublisherImpl() {
+// True: nothing will call into this object any more, and nobody reads its memory.
+bool PublisherImpl::shut_down() {
     if (life_ && !life_->held()) {
         // In a forked child the channel is the parent's: its thread is not here, its name stays.
-        [[maybe_unused]] const Reception* theirs = reception_.release();
-        return;
+        return false;
     }
     if (open_) abort("the publisher was closed");
-    if (backend_.mover) static_cast<void>(backend_.mover->wait({}));
-    // A callback of a user's stream may still be on its way into this object.
-    const auto all_arrived = [this] { return seats_.all_arrived(); };
-    static_cast<void>(wait_plain(control_.bell(ControlPlaces::publisher_bell()), 0,
-                                 Deadline::after_ms(60'000), all_arrived));
     publish(page().closed, 1U);
     reception_.reset();
     seats_.ring_all();
+    // A callback of a stream may still be on its way into this object; and a block that others
+    // opened by its legacy handle must not be freed before they have closed it.
+    const auto quiet = [this] {
+        if (!seats_.all_arrived()) return false;
+        if (manifest_.memory != PayloadMemory::legacy_ipc) return true;
+        seats_.drop_dead();
+        return seats_.empty();
+    };
+    for (const Deadline deadline = Deadline::after_ms(10'000); !quiet();) {
+        if (deadline.passed() || !backend_.mover->health()) return false;
+        nap();
+    }
+    return true;
 }
 
 template <class Count>
@@ -212,6 +211,7 @@ Result<void> PublisherImpl::wait_for(std::uint32_t wanted, std::string_view what
 }
 
 Result<void> PublisherImpl::expel(const std::string& name) {
+    if (!life_->held()) return check_open();
     seats_.drop_dead();
     const std::size_t usable = seats_.usable_slots(name);
     std::vector<std::unique_ptr<Chunk>> fresh;
@@ -256,8 +256,15 @@ std::string_view name(PayloadMemory memory) {
 
 Publisher::Publisher(std::unique_ptr<weights::PublisherImpl> impl) : impl_(std::move(impl)) {}
 Publisher::Publisher(Publisher&&) noexcept = default;
-Publisher& Publisher::operator=(Publisher&&) noexcept = default;
-Publisher::~Publisher() = default;
+Publisher& Publisher::operator=(Publisher&& other) noexcept {
+    std::swap(impl_, other.impl_);
+    return *this;
+}
+Publisher::~Publisher() {
+    // What the device or others may still touch is better leaked than freed under them.
+    if (impl_ && !impl_->shut_down()) [[maybe_unused]]
+        auto* leaked = impl_.release();
+}
 
 Result<Publisher> Publisher::create(std::string_view ring, std::span<const WeightTensor> tensors,
                                     const PublisherOptions& options) {

@@ -26,7 +26,8 @@ class PublisherImpl {
     static Result<std::unique_ptr<PublisherImpl>> create(std::string_view ring,
                                                          std::span<const WeightTensor> tensors,
                                                          const PublisherOptions& options);
-    ~PublisherImpl();
+    // Before destruction; false: it must not be destroyed.
+    bool shut_down();
 
     Result<void> begin(std::int64_t version);
     Result<void> put_all(Deadline deadline, Stream stream);

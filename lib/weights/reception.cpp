@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <system_error>
 
 #include "doorbell.hpp"
 
@@ -34,9 +35,15 @@ Result<std::unique_ptr<Reception>> Reception::open(Listener listener, const Fact
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    made->thread_ = std::thread([self = made.get()] { self->serve(); });
+    int error = 0;
+    try {
+        made->thread_ = std::thread([self = made.get()] { self->serve(); });
+    } catch (const std::system_error& refusal) {
+        error = refusal.code().value();
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return made;
+    if (error == 0) return made;
+    return std::unexpected(Error{Errc::system, error, "cannot start the publisher's thread"});
 }
 
 Reception::~Reception() {

@@ -19,6 +19,7 @@ void list(std::string& names, const std::string& name) {
 
 Result<Seats::Place> Seats::reserve(const std::string& name) {
     const std::scoped_lock lock(mutex_);
+    free_dead();
     const auto taken = [&](const Seat& seat) {
         return seat.name == name &&
                (seat.state == Seat::State::joining || seat.state == Seat::State::joined);
@@ -81,7 +82,17 @@ void Seats::join(Place place) {
 
 void Seats::vacate(Place place) {
     const std::scoped_lock lock(mutex_);
-    if (seats_[place.seat].epoch == place.epoch) free_seat(place.seat);
+    Seat& seat = seats_[place.seat];
+    if (seat.epoch != place.epoch) return;
+    const bool reads = seat.state == Seat::State::joined || seat.state == Seat::State::expelled;
+    const SubscriberPage* at = page(place.seat);
+    const bool closed = at != nullptr && observe(at->closed) != 0;
+    // A connection that is gone proves nothing about whoever still reads slots.
+    if (reads && !closed && alive(control_->memory().fd(), LifeByte::subscriber(place.seat))) {
+        set_aside(place.seat);
+    } else {
+        free_seat(place.seat);
+    }
 }
 
 void Seats::free_seat(std::uint32_t seat) {
@@ -220,6 +231,10 @@ bool Seats::all_arrived() {
 
 void Seats::drop_dead() {
     const std::scoped_lock lock(mutex_);
+    free_dead();
+}
+
+void Seats::free_dead() {
     for (std::uint32_t i = 0; i < seats_.size(); i++) {
         // Who is joining holds no byte yet; its connection speaks for it.
         if (seats_[i].state != Seat::State::joined && seats_[i].state != Seat::State::expelled) {
@@ -232,14 +247,18 @@ void Seats::drop_dead() {
     }
 }
 
+void Seats::set_aside(std::uint32_t seat) {
+    seats_[seat].state = Seat::State::expelled;
+    readers_.reset(seat);
+    publish(control_->admission(seat).epoch, std::uint64_t{0});
+    ring_plain(control_->bell(ControlPlaces::subscriber_bell(seat)));
+}
+
 bool Seats::expel(const std::string& name) {
     const std::scoped_lock lock(mutex_);
     for (std::uint32_t i = 0; i < seats_.size(); i++) {
         if (seats_[i].name != name || seats_[i].state != Seat::State::joined) continue;
-        seats_[i].state = Seat::State::expelled;
-        readers_.reset(i);
-        publish(control_->admission(i).epoch, std::uint64_t{0});
-        ring_plain(control_->bell(ControlPlaces::subscriber_bell(i)));
+        set_aside(i);
         return true;
     }
     return false;
@@ -281,6 +300,12 @@ std::uint32_t Seats::joined() {
     const std::scoped_lock lock(mutex_);
     return static_cast<std::uint32_t>(
         std::ranges::count(seats_, Seat::State::joined, &Seat::state));
+}
+
+bool Seats::empty() {
+    const std::scoped_lock lock(mutex_);
+    return std::ranges::all_of(seats_,
+                               [](const Seat& seat) { return seat.state == Seat::State::free; });
 }
 
 std::uint32_t Seats::live(std::int64_t version) {

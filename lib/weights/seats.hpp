@@ -78,6 +78,7 @@ class Seats {
     // Names of those who hold slots.
     [[nodiscard]] std::string slot_holders();
     [[nodiscard]] std::uint32_t joined();
+    [[nodiscard]] bool empty();
     [[nodiscard]] std::uint32_t live(std::int64_t version);
     [[nodiscard]] std::uint32_t behind(std::int64_t committed);
     [[nodiscard]] std::vector<std::pair<WireTicket, int>> slots_for_wire();
@@ -89,6 +90,9 @@ class Seats {
     [[nodiscard]] const SubscriberPage* page(std::uint32_t seat) const;
     [[nodiscard]] bool passed(std::uint32_t seat, const Slot& slot) const;
     void free_seat(std::uint32_t seat);
+    void free_dead();
+    // Not waited for any more; its slots are kept for it until it is gone.
+    void set_aside(std::uint32_t seat);
     [[nodiscard]] bool lacks(std::uint32_t seat, std::int64_t committed) const;
     [[nodiscard]] bool still_whole() const;
 

@@ -20,6 +20,7 @@ std::unexpected<Error> refused(Errc code, std::string message) {
 }
 
 GpuUuid uuid_of(Device device) {
+    if (!device.is_gpu()) return {};  // leaves CUDA alone
     const auto gpus = visible_gpus();
     const auto ordinal = static_cast<std::size_t>(device.gpu);
     return device.is_gpu() && ordinal < gpus.size() ? gpus[ordinal] : GpuUuid{};
@@ -211,19 +212,26 @@ Result<void> SubscriberImpl::import_slot(std::uint32_t slot, const WireTicket& w
 
 // Only after another subscriber was expelled: its slots were replaced.
 Result<void> SubscriberImpl::fetch_slot(std::uint32_t slot, Deadline deadline) {
-    if (slot < chunks_.size() && chunks_[slot]) return {};
-    Message request = make_message(MessageKind::want_slot);
-    request.slot = slot;
-    if (auto sent = send_message(socket_.get(), request); !sent) return sent;
-    auto reply = receive_message(socket_.get(), deadline);
-    if (!reply) return std::unexpected(reply.error());
-    if (reply->message.kind != MessageKind::slot || reply->message.slot != slot) {
-        return refused(Errc::bad_manifest,
-                       "the publisher gave no slot: " + text_of(reply->message));
+    while (slot >= chunks_.size() || !chunks_[slot]) {
+        if (!asked_) {
+            Message request = make_message(MessageKind::want_slot);
+            request.slot = slot;
+            if (auto sent = send_message(socket_.get(), request); !sent) return sent;
+            asked_ = slot;
+        }
+        auto reply = receive_message(socket_.get(), deadline);  // timed_out: it comes the next time
+        if (!reply) return std::unexpected(reply.error());
+        if (reply->message.kind != MessageKind::slot || reply->message.slot != *asked_) {
+            return refused(Errc::bad_manifest,
+                           "the publisher gave no slot: " + text_of(reply->message));
+        }
+        asked_.reset();
+        Fd fd;
+        if (!reply->fds.empty()) fd = std::move(reply->fds[0]);
+        auto imported = import_slot(reply->message.slot, reply->message.tickets[0], std::move(fd));
+        if (!imported) return imported;
     }
-    Fd fd;
-    if (!reply->fds.empty()) fd = std::move(reply->fds[0]);
-    return import_slot(slot, reply->message.tickets[0], std::move(fd));
+    return {};
 }
 
 void SubscriberImpl::describe_tensors() {
@@ -250,23 +258,34 @@ void SubscriberImpl::describe_tensors() {
     }
 }
 
-SubscriberImpl::~SubscriberImpl() {
-    if (!life_) return;
-    drain();
-    chunks_.clear();
-    if (!life_->held()) return;
-    set_state(SubscriberState::closed);
-    publish(control_->own().closed, 1U);
-    FAULT_POINT("weights.closing");
+bool SubscriberImpl::shut_down() {
+    if (!life_) return true;  // it never attached
+    if (!life_->held()) return false;
+    const bool quiet = drain(Deadline::after_ms(10'000));
+    if (quiet) {
+        chunks_.clear();
+        set_state(SubscriberState::closed);
+        publish(control_->own().closed, 1U);
+        FAULT_POINT("weights.closing");
+    }
     ring_publisher();
+    socket_ = Fd();
+    return quiet;
 }
 
 }  // namespace weights
 
 Subscriber::Subscriber(std::unique_ptr<weights::SubscriberImpl> impl) : impl_(std::move(impl)) {}
 Subscriber::Subscriber(Subscriber&&) noexcept = default;
-Subscriber& Subscriber::operator=(Subscriber&&) noexcept = default;
-Subscriber::~Subscriber() = default;
+Subscriber& Subscriber::operator=(Subscriber&& other) noexcept {
+    std::swap(impl_, other.impl_);
+    return *this;
+}
+Subscriber::~Subscriber() {
+    // What the device may still read is better leaked than unmapped under it.
+    if (impl_ && !impl_->shut_down()) [[maybe_unused]]
+        auto* leaked = impl_.release();
+}
 
 Result<Subscriber> Subscriber::attach(std::string_view ring, std::span<const WeightTensor> into,
                                       const SubscriberOptions& options, Deadline deadline) {

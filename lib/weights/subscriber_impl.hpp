@@ -24,7 +24,8 @@ class SubscriberImpl {
                                                           std::span<const WeightTensor> into,
                                                           const SubscriberOptions& options,
                                                           Deadline deadline);
-    ~SubscriberImpl();
+    // Before destruction; false: it must not be destroyed, for the device may still read.
+    bool shut_down();
 
     Result<void> next(Deadline deadline);
     Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);
@@ -58,6 +59,7 @@ class SubscriberImpl {
     Result<void> take_seat(const Message& welcome, Deadline deadline);
     Result<void> import_slot(std::uint32_t slot, const WireTicket& ticket, Fd fd);
     Result<void> fetch_slot(std::uint32_t slot, Deadline deadline);
+    [[nodiscard]] Result<void> check_target(const WeightTensor& tensor) const;
     Result<void> compile(std::span<const WeightTensor> into);
     void describe_tensors();
 
@@ -79,7 +81,9 @@ class SubscriberImpl {
     void set_state(SubscriberState state);
     // The update cannot go on: what the engine holds is old and whole, or poisoned.
     std::unexpected<Error> give_up(Error why);
-    void drain();
+    void settle();
+    // Waits, for so long at most, until the device reads nothing of ours any more.
+    bool drain(Deadline deadline);
     static void part_reached(void* reading);
 
     std::string ring_name_;
@@ -107,6 +111,9 @@ class SubscriberImpl {
     bool updating_ = false;
     bool touched_ = false;  // the engine's memory may have been written
     bool staged_ = false;
+    bool came_late_ = false;      // the version was committed before we began to read it
+    std::uint64_t settling_ = 0;  // under readings_mutex_: the publication to settle when quiet
+    std::optional<std::uint32_t> asked_;  // a slot that was asked for and has not come
     std::uint64_t publication_ = 0;
     std::uint64_t first_position_ = 0;
     std::int64_t version_ = -1;

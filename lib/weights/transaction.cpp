@@ -84,6 +84,7 @@ Result<Slot*> PublisherImpl::wait_slot(Deadline deadline) {
     });
     report_.times.wait_slot_ns += monotonic_ns() - start_ns;
     if (slot != nullptr) return slot;
+    if (auto healthy = backend_.mover->health(); !healthy) return std::unexpected(healthy.error());
     const std::string holders = seats_.slot_holders();
     if (holders.empty()) {
         return refused(
@@ -151,7 +152,7 @@ Result<void> PublisherImpl::put_all(Deadline deadline, Stream stream) {
         const Part& part = packing.parts[next_part_];
         if (auto opened = open_part(deadline); !opened) return opened;
         if (next_piece_ > part.first_piece && stream.handle != put_stream_.handle) {
-            if (auto waited = backend_.mover->wait(put_stream_); !waited) return waited;
+            if (auto waited = backend_.mover->wait(put_stream_, deadline); !waited) return waited;
         }
         put_stream_ = stream;
         CopyPlan& plan = *plans_[next_part_];
@@ -199,7 +200,7 @@ Result<void> PublisherImpl::put(std::string_view name, const void* source, Deadl
         if (auto opened = open_part(deadline); !opened) return opened;
         // A part is complete when the stream of its last piece gets there.
         if (next_piece_ > part.first_piece && stream.handle != put_stream_.handle) {
-            if (auto waited = backend_.mover->wait(put_stream_); !waited) return waited;
+            if (auto waited = backend_.mover->wait(put_stream_, deadline); !waited) return waited;
         }
         put_stream_ = stream;
         auto packed = plans_[next_part_]->pack_one(next_piece_ - part.first_piece, data,
@@ -244,6 +245,7 @@ Result<void> PublisherImpl::wait_staged(Deadline deadline) {
                                                    version_, now.rejected));
     }
     if (!done && observe(page().filled) < end_position_) {
+        if (auto healthy = backend_.mover->health(); !healthy) return healthy;
         return refused(
             Errc::timed_out,
             fmt::format("version {}: the device did not finish packing by the deadline", version_));
@@ -260,14 +262,23 @@ Result<void> PublisherImpl::decide_with_group(Deadline deadline) {
                                       token_, deadline);
         if (!joined) return std::unexpected(joined.error());
         group_ = std::move(*joined);
+        publish(page().group_id, group_->id());
     }
     if (options_.rank == 0) {
-        const auto voted = [&] {
-            return group_->missing(version_, options_.ranks).empty() || group_->decision(version_);
+        std::string missing;
+        std::string dead;
+        const auto settled = [&] {
+            missing = group_->missing(version_);
+            dead = missing.empty() ? "" : group_->dead();
+            return missing.empty() || !dead.empty() || group_->decision(version_);
         };
-        if (!wait(group_->bell(), deadline, voted)) {
-            return std::unexpected(
-                silent("staged it", "ranks " + group_->missing(version_, options_.ranks)));
+        if (!wait(group_->bell(), deadline, settled)) {
+            return std::unexpected(silent("staged it", "ranks " + missing));
+        }
+        if (!dead.empty() && !group_->decision(version_)) {
+            return refused(
+                Errc::peer_gone,
+                fmt::format("version {}: ranks {} went before they had staged it", version_, dead));
         }
         if (group_->decide(version_, Outcome::committed) == Outcome::committed) return {};
     } else {
@@ -290,7 +301,7 @@ Result<void> PublisherImpl::decide_with_group(Deadline deadline) {
 void PublisherImpl::finish_commit() {
     FAULT_POINT("weights.decided");
     // Any rank may be the first to know that all have staged; none is ahead of another here.
-    if (link_.version() < version_) link_.commit(version_, control_.created_ns());
+    if (link_.version() < version_) link_.commit(version_, observe(page().group_id));
     FAULT_POINT("weights.stamped");
     publish(page().committed, version_);
     seats_.close(Outcome::committed, "");
@@ -332,6 +343,7 @@ void PublisherImpl::abort(std::string_view why) {
         auto joined = GroupLink::join(ring_name_, options_.rank, options_.ranks, link_.ring_id(),
                                       token_, Deadline::after_ms(100));
         if (joined) group_ = std::move(*joined);
+        if (group_) publish(page().group_id, group_->id());
     }
     // After a vote the others may have committed: then so do we.
     if (group_ && !resending_ && group_->decide(version_, Outcome::aborted) == Outcome::committed) {
@@ -341,7 +353,6 @@ void PublisherImpl::abort(std::string_view why) {
     seats_.close(Outcome::aborted, why);
     add(page().aborts, std::uint64_t{1});
     if (filling_ != nullptr) {
-        static_cast<void>(backend_.mover->wait(put_stream_));
         // A device that failed calls nobody back: the slot is ours again all the same.
         if (!close_part(put_stream_)) {
             part_reached(arrivals_[filling_index_].get());
@@ -353,6 +364,7 @@ void PublisherImpl::abort(std::string_view why) {
 }
 
 Result<CommitReport> PublisherImpl::resend(Deadline deadline, Stream stream) {
+    if (!life_->held()) return std::unexpected(check_open().error());
     if (open_) return refused(Errc::busy, fmt::format("version {} is still open", version_));
     if (committed_ < 0) {
         return refused(Errc::invalid_argument, "there is no committed version to send again");

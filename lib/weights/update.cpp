@@ -67,6 +67,7 @@ Result<void> SubscriberImpl::wait(std::string_view what, Deadline deadline, cons
         if (now - looked_ns < between_ns) return false;
         looked_ns = now;
         problem = check_peer_alive();
+        if (problem) problem = backend_.mover->health();
         // What it did before it went counts.
         if (!problem && look()) problem = {};
         return !problem || look();
@@ -79,6 +80,13 @@ Result<void> SubscriberImpl::wait(std::string_view what, Deadline deadline, cons
 Result<void> SubscriberImpl::next(Deadline deadline) {
     if (updating_) {
         return refused(Errc::busy, fmt::format("version {} is not over yet", version_));
+    }
+    // What the device reads of a version that was given up is not to be refilled.
+    if (in_flight_ != 0 && !drain(deadline)) {
+        if (auto healthy = backend_.mover->health(); !healthy) return healthy;
+        return refused(Errc::timed_out,
+                       fmt::format("'{}' waited for its device to finish reading version {}; {}",
+                                   options_.name, version_, what_is_held()));
     }
     PublicationView view{};
     const auto there = [&] {
@@ -101,6 +109,7 @@ Result<void> SubscriberImpl::next(Deadline deadline) {
     };
     if (auto waited = wait("the next version", deadline, there); !waited) return waited;
     version_ = view.version;
+    came_late_ = view.outcome == Outcome::committed;
     first_position_ = view.first_position;
     {
         const std::scoped_lock lock(readings_mutex_);
@@ -121,24 +130,35 @@ bool SubscriberImpl::expelled() const {
 
 Outcome SubscriberImpl::outcome() const {
     if (const auto view = look_up(publisher(), publication_)) return view->outcome;
+    if (came_late_) return Outcome::committed;  // it was, when we came
     // Its line is used again. It was given up, for it could not be committed without us, unless we
     // do not count any more.
     return expelled() ? Outcome::open : Outcome::aborted;
 }
 
+// Says that nothing is read any more, once that is so: the device may be reading still.
+void SubscriberImpl::settle() {
+    {
+        const std::scoped_lock lock(readings_mutex_);
+        settling_ = publication_;
+        if (in_flight_ == 0) publish(control_->own().settled, settling_);
+    }
+    ring_publisher();
+}
+
 std::unexpected<Error> SubscriberImpl::give_up(Error why) {
-    drain();
-    const bool lost_whole = touched_ || state_ == SubscriberState::poisoned;
     updating_ = false;
     problem_ = fmt::format("version {}: {}", version_, why.message);
+    if (!life_->held()) return std::unexpected(std::move(why));  // the page is our parent's
+    const bool lost_whole = touched_ || state_ == SubscriberState::poisoned;
+    publish(control_->own().staged_version, lost_whole ? std::int64_t{-1} : live_version_);
     control_->own().problem.store(problem_);
     set_state(lost_whole ? SubscriberState::poisoned : SubscriberState::ready);
     // Unless it was the publisher's doing, the publisher has to know: it waits for us.
     if (why.code != Errc::aborted && why.code != Errc::peer_gone && why.code != Errc::expelled) {
         publish(control_->own().rejected, publication_);
     }
-    publish(control_->own().settled, publication_);
-    ring_publisher();
+    settle();
     return std::unexpected(std::move(why));
 }
 
@@ -185,6 +205,7 @@ Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, De
     const auto slot = slot_of(part);
     if (!slot) return give_up(slot.error());
     if (auto fetched = fetch_slot(*slot, deadline); !fetched) {
+        if (fetched.error().code == Errc::timed_out) return std::unexpected(fetched.error());
         return give_up(std::move(fetched.error()));
     }
     const Chunk& chunk = *chunks_[*slot];
@@ -229,6 +250,9 @@ void SubscriberImpl::part_reached(void* context) {
         std::uint64_t done = peek(word);
         while (self.read_.erase(done) == 1) done++;
         publish(word, done);
+        if (self.in_flight_ == 1 && self.settling_ > peek(self.control_->own().settled)) {
+            publish(self.control_->own().settled, self.settling_);
+        }
     }
     self.ring_publisher();
     ring_plain(self.bell());
@@ -244,7 +268,10 @@ Result<void> SubscriberImpl::done_reading(std::uint32_t part, Stream stream) {
     auto& reading = readings_[lent_slot_];
     if (!reading) reading = std::make_unique<Reading>();
     *reading = {this, first_position_ + part};
-    in_flight_++;
+    {
+        const std::scoped_lock lock(readings_mutex_);
+        in_flight_++;
+    }
     if (auto queued = backend_.mover->when_reached(stream, part_reached, reading.get()); !queued) {
         in_flight_--;
         return give_up(std::move(queued.error()));
@@ -270,11 +297,12 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
     return {};
 }
 
-// Waits until the device reads nothing of ours any more.
-void SubscriberImpl::drain() {
-    if (backend_.mover) static_cast<void>(backend_.mover->wait({}));
-    const auto quiet = [this] { return in_flight_ == 0; };
-    static_cast<void>(wait_plain(bell(), 0, Deadline::after_ms(60'000), quiet));
+bool SubscriberImpl::drain(Deadline deadline) {
+    while (in_flight_ != 0) {
+        if (deadline.passed() || !backend_.mover->health()) return false;
+        nap();
+    }
+    return true;
 }
 
 Result<void> SubscriberImpl::stage(Deadline deadline) {
@@ -308,7 +336,7 @@ Result<void> SubscriberImpl::adopt(Deadline deadline) {
         !waited) {
         if (waited.error().code == Errc::timed_out) return waited;
         // It may have died between its commit and telling us.
-        if (!link_.committed(version_, control_->header().created_ns)) {
+        if (!link_.committed(version_, observe(publisher().group_id))) {
             return give_up(std::move(waited.error()));
         }
         now = Outcome::committed;

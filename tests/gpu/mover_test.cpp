@@ -81,10 +81,10 @@ TEST_CASE("a host function is called when its stream has got there") {
         const Stream given{stream};
         need(api().cuMemsetD8Async(device.address(), 1, device.size(), stream), "set memory");
         need(own.mover->when_reached(given, reached, &calls));
-        need(own.mover->wait(given));
+        need(own.mover->wait(given, Deadline::after_ms(30'000)));
         CHECK(calls == 2 * i + 1);
         need(own.mover->when_reached({}, reached, &calls));
-        need(own.mover->wait({}));
+        need(own.mover->wait({}, Deadline::after_ms(30'000)));
         CHECK(calls == 2 * i + 2);
         need(api().cuStreamDestroy(stream), "destroy a stream");
     }
@@ -104,7 +104,7 @@ TEST_CASE("a plan of the mover packs on the caller's stream, after what is queue
     need(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "create a stream");
     need(api().cuMemcpyDtoDAsync(tensor.address(), source.address(), mib, stream), "copy");
     need(plan->pack(chunk->data(), std::nullopt, {stream}));
-    need(own.mover->wait({stream}));
+    need(own.mover->wait({stream}, Deadline::after_ms(30'000)));
     CHECK(first_difference(from_device(chunk->data(), mib), bytes) == -1);
     need(api().cuStreamDestroy(stream), "destroy a stream");
 }
