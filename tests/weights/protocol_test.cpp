@@ -83,6 +83,37 @@ TEST_CASE("a larger one is sent again to those who lack it, and to no others") {
     CHECK((early.holds(2) && late.holds(2)));
 }
 
+TEST_CASE("who staged a version that was given up still lacks the one before it") {
+    const TestRing ring;
+    Tensors trainer = small_model();
+    Tensors tensors[2] = {small_model(), small_model()};
+    Publisher publisher = publisher_on(ring, trainer, {.slots = 2, .slot_bytes = small_slot});
+    REQUIRE_OK(send(publisher, trainer, 1).commit(patience()));
+    Subscriber late = subscriber_on(ring, tensors[0], {.name = "late", .in_place = false});
+    Subscriber other = subscriber_on(ring, tensors[1], {.name = "other"});
+    REQUIRE_OK(publisher.wait_subscribers(2, patience()));
+    CHECK(publisher.behind() == 2);
+    {
+        trainer.fill(2);
+        std::thread engines[2];
+        engines[0] = std::thread([&] { CHECK(take(late).error().code == Errc::aborted); });
+        engines[1] = std::thread([&] {
+            auto update = other.next(patience());
+            REQUIRE_OK(update);
+            REQUIRE_OK(update->load(patience()));
+            while (stat_weights(ring.name())->front().subscribers[0].staged_version < 2) {
+            }
+            update->reject("no");
+        });
+        Transaction transaction = send(publisher, trainer, 2);
+        CHECK(transaction.commit(patience()).error().code == Errc::rejected);
+        transaction.abort();
+        for (auto& engine : engines) engine.join();
+    }
+    CHECK(late.state() == SubscriberState::ready);
+    CHECK(publisher.behind() == 2);
+}
+
 TEST_CASE("one that comes back says what it holds and is not sent it again") {
     const TestRing ring;
     Tensors trainer = small_model();

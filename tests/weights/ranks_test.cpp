@@ -78,6 +78,34 @@ TEST_CASE("a rank that voted is bound by what the others decide") {
     CHECK(second.committed_version() == 1);
 }
 
+TEST_CASE("a vote for another version is none, nor is that of a rank that went") {
+    const TestRing ring;
+    Tensors trainers[2] = {small_model(), small_model()};
+    auto second = std::make_unique<Publisher>(rank_on(ring, trainers[1], 1));
+    REQUIRE_OK(second->begin(5));  // and gives it up before rank 0 has come
+    Publisher first = rank_on(ring, trainers[0], 0);
+    Transaction voted = send(*second, trainers[1], 6);
+    CHECK(voted.commit(Deadline::after_ms(60)).error().code == Errc::timed_out);
+    {
+        Transaction alone = send(first, trainers[0], 5);
+        CHECK(alone.commit(Deadline::after_ms(60)).error().code == Errc::timed_out);
+    }
+    CHECK(stat_ring(ring.name())->policy_version == -1);
+    voted.abort();
+    voted = send(*second, trainers[1], 7);
+    CHECK(voted.commit(Deadline::after_ms(60)).error().code == Errc::timed_out);
+    {
+        // Gone without a word: the object is dropped as a killed process drops it.
+        const Transaction ended = std::move(voted);
+        second.reset();
+    }
+    Transaction alone = send(first, trainers[0], 8);
+    const auto report = alone.commit(patience());
+    REQUIRE(!report);
+    CHECK(report.error().code == Errc::peer_gone);
+    CHECK(stat_ring(ring.name())->policy_version == -1);
+}
+
 TEST_CASE("rank 0 that goes is missed, and its successor joined") {
     const TestRing ring;
     Tensors trainers[2] = {small_model(), small_model()};

@@ -260,6 +260,17 @@ TEST_CASE("engine and channel must agree, tensor by tensor") {
         },
         "'more': is not published");
     refused([](List& list) { list[4].data = nullptr; }, "'scale': no address");
+    const auto unusable = [&](const auto& change, const std::string& mentions) {
+        Tensors engine = small_model();
+        change(engine.list());
+        const auto made = Subscriber::attach(ring.name(), engine.list(), {}, patience());
+        REQUIRE(!made);
+        CHECK_MESSAGE(made.error().message.find(mentions) != std::string::npos,
+                      made.error().message);
+    };
+    unusable([](List& list) { list[0].strides = {100, 1, 1, 1}; }, "'embed': strides and shape");
+    unusable([](List& list) { list[0].strides = {0, 1}; }, "'embed': elements of it lie on each");
+    unusable([](List& list) { list.push_back(list[0]); }, "'embed' is there twice");
     Tensors engine = small_model();
     engine.list().erase(engine.list().begin() + 1);
     REQUIRE_OK(Subscriber::attach(ring.name(), engine.list(), {.partial = true}, patience()));
