@@ -86,6 +86,32 @@ Result<std::optional<LifeLock>> LifeLock::take(int fd, LifeByte byte) {
     return std::unexpected(Error{Errc::system, error, "cannot take a byte lock on the segment"});
 }
 
+ProcessFd::ProcessFd(Fd fd)
+    : slot_(fd ? keep(fd.get()) : -1), fd_(fd.release()), generation_(fork_generation()) {}
+
+ProcessFd::ProcessFd(ProcessFd&& other) noexcept
+    : slot_(std::exchange(other.slot_, -1)),
+      fd_(std::exchange(other.fd_, -1)),
+      generation_(other.generation_) {}
+
+ProcessFd& ProcessFd::operator=(ProcessFd&& other) noexcept {
+    std::swap(slot_, other.slot_);
+    std::swap(fd_, other.fd_);
+    std::swap(generation_, other.generation_);
+    return *this;
+}
+
+ProcessFd::~ProcessFd() {
+    if (get() < 0) return;
+    const std::scoped_lock lock(held().mutex);
+    held().fds[static_cast<std::size_t>(slot_)] = -1;
+    close(fd_);
+}
+
+int ProcessFd::get() const {
+    return generation_ == fork_generation() ? fd_ : -1;
+}
+
 bool alive(int fd, LifeByte byte) {
     struct flock request = one_byte(byte);
     // A failed query proves nothing: say alive, for a false death is worse than a late one.

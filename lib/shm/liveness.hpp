@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "fd.hpp"
 #include "rollring/error.hpp"
 
 namespace rollring {
@@ -50,6 +51,25 @@ class LifeLock {
     LifeLock(int slot, std::uint64_t generation) : slot_(slot), generation_(generation) {}
     int slot_;  // in the process-wide table that the fork handler closes; -1 when moved from
     std::uint64_t generation_;  // of the process that took it
+};
+
+// A descriptor that forked children close at once: a socket whose open end others take for ours.
+class ProcessFd {
+  public:
+    ProcessFd() = default;
+    explicit ProcessFd(Fd fd);
+    ProcessFd(ProcessFd&& other) noexcept;
+    ProcessFd& operator=(ProcessFd&& other) noexcept;
+    ProcessFd(const ProcessFd&) = delete;
+    ~ProcessFd();
+
+    [[nodiscard]] int get() const;  // -1 in a forked child
+    [[nodiscard]] explicit operator bool() const { return get() >= 0; }
+
+  private:
+    int slot_ = -1;
+    int fd_ = -1;
+    std::uint64_t generation_ = 0;
 };
 
 // Whether any process holds the byte. `fd` must hold no locks itself. 0.24 us.

@@ -250,7 +250,7 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         const auto address = address_of(*directory, made.file_);
         if (!address) return std::unexpected(address.error());
         const Fd probe = make_socket();
-        made.socket_ = make_socket();
+        made.socket_ = ProcessFd(make_socket());
         if (!probe || !made.socket_) return failed(Errc::system, errno, "cannot make a socket");
         const int answer = try_connect(probe.get(), *address);
         if (answer == 0 || answer == EAGAIN) {
@@ -280,7 +280,7 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
 }
 
 Listener::~Listener() {
-    if (!socket_) return;
+    if (!socket_ || !directory_) return;
     const DirectoryLock lock(directory_);
     // Ours as long as the socket lives: nobody replaces a name that answers.
     unlinkat(directory_.get(), file_.c_str(), 0);

@@ -13,6 +13,7 @@
 
 #include "control.hpp"
 #include "fd.hpp"
+#include "liveness.hpp"
 #include "memory.hpp"
 #include "rollring/time.hpp"
 
@@ -94,7 +95,7 @@ class Listener {
   private:
     Listener() = default;
     Fd directory_;
-    Fd socket_;
+    ProcessFd socket_;
     std::string file_;
 };
 

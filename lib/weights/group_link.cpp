@@ -65,7 +65,7 @@ Result<GroupLink> GroupLink::join(std::string_view ring, std::uint32_t rank, std
     }
     GroupLink made;
     made.peer_ = std::move(*control);
-    made.socket_ = std::move(*socket);
+    made.socket_ = ProcessFd(std::move(*socket));
     made.life_ = std::move(**life);
     made.page_ = &made.peer_->group();
     made.places_ = made.peer_->places();

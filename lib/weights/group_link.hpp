@@ -47,7 +47,7 @@ class GroupLink {
 
     const OwnControl* own_ = nullptr;  // rank 0's
     std::optional<PeerControl> peer_;  // of any other rank
-    Fd socket_;
+    ProcessFd socket_;
     std::optional<LifeLock> life_;
     GroupPage* page_ = nullptr;
     Bell* bell_ = nullptr;

@@ -98,7 +98,7 @@ void Reception::accept_all() {
         static_cast<void>(send_message(socket.get(), refusal));
         return;
     }
-    connections_.push_back({.socket = std::move(socket)});
+    connections_.push_back({.socket = ProcessFd(std::move(socket))});
 }
 
 bool Reception::answer(Connection& connection) {

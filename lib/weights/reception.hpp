@@ -28,7 +28,7 @@ class Reception {
 
   private:
     struct Connection {
-        Fd socket;
+        ProcessFd socket;
         enum class Kind { unknown, subscriber, ready, observer, rank } kind = Kind::unknown;
         Seats::Place place{};
     };

@@ -100,7 +100,7 @@ Result<void> SubscriberImpl::meet(std::uint32_t rank, std::span<const WeightTens
     auto answer =
         greet(socket->get(), MessageKind::hello_subscriber, link_, options_.name, deadline);
     if (!answer) return std::unexpected(answer.error());
-    socket_ = std::move(*socket);
+    socket_ = ProcessFd(std::move(*socket));
     const Message& welcome = answer->message;
     const bool same_gpu = gpu.is_gpu() && std::memcmp(welcome.gpu, gpu.bytes.data(), 16) == 0;
     if (!options_.rank && welcome.ranks > 1 && !same_gpu) {  // the right one may be about to come
@@ -269,7 +269,7 @@ bool SubscriberImpl::shut_down() {
         FAULT_POINT("weights.closing");
     }
     ring_publisher();
-    socket_ = Fd();
+    socket_ = ProcessFd();
     return quiet;
 }
 

@@ -89,7 +89,7 @@ class SubscriberImpl {
     std::string ring_name_;
     SubscriberOptions options_;
     RingLink link_;
-    Fd socket_;
+    ProcessFd socket_;
     std::optional<PeerControl> control_;
     std::optional<LifeLock> life_;
     std::uint32_t seat_ = 0;

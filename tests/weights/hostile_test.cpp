@@ -354,4 +354,37 @@ TEST_CASE("a forked child's end of a publisher and of a subscriber is nobody's e
     channel.works();
 }
 
+TEST_CASE("a worker that outlives its killed trainer does not stand for it") {
+    const TestRing ring;
+    Tensors trainer = small_model();
+    int ready[2];
+    int end[2];
+    REQUIRE(pipe2(ready, O_CLOEXEC) == 0);
+    REQUIRE(pipe2(end, O_CLOEXEC) == 0);
+    const pid_t killed = fork();
+    if (killed == 0) {
+        const auto publisher = Publisher::create(ring.name(), trainer.list());
+        char byte = publisher ? 'y' : 'n';
+        if (fork() == 0) {  // a worker, as multiprocessing makes them
+            close(end[1]);
+            if (write(ready[1], &byte, 1) == 1) static_cast<void>(read(end[0], &byte, 1));
+            _exit(0);
+        }
+        for (;;) pause();
+    }
+    char byte = 0;
+    REQUIRE(read(ready[0], &byte, 1) == 1);
+    CHECK(byte == 'y');
+    REQUIRE(ranks_of(ring.name()).size() == 1);
+    kill(killed, SIGKILL);
+    int status = 0;
+    REQUIRE(waitpid(killed, &status, 0) == killed);
+    const auto stat = stat_weights(ring.name());
+    REQUIRE_OK(stat);
+    CHECK(stat->empty());
+    const auto successor = Publisher::create(ring.name(), trainer.list());
+    CHECK_MESSAGE(successor.has_value(), (successor ? "" : successor.error().to_string()));
+    for (const int fd : {ready[0], ready[1], end[0], end[1]}) close(fd);
+}
+
 }  // namespace rollring::test
