@@ -40,8 +40,9 @@ struct GpuUuid {
 std::vector<GpuUuid> visible_gpus();
 std::string why_no_gpu();
 
-// A stream of CUDA (cudaStream_t and CUstream are the same thing). Null: the channel's own stream;
-// what the caller queued elsewhere must then be complete. Ignored where the CPU copies.
+// A stream of CUDA (cudaStream_t and CUstream are the same thing). Null: the channel's own stream,
+// behind what is queued on the legacy default stream by then (torch's, unless told otherwise).
+// Ignored where the CPU copies.
 struct Stream {
     void* handle = nullptr;
 };

@@ -10,14 +10,18 @@
 //   commit: all have staged -> committed
 //                                              adopt: committed -> live
 //
-// Payload goes through slots: memory of the publisher that subscribers map read-only when they
-// attach and never again. A version larger than the slots streams through them part by part.
+// Payload goes through slots: memory of the publisher that subscribers map read-only (legacy_ipc
+// knows no read-only) when they attach and never again, but for new slots after an expulsion. A
+// version larger than the slots streams through them part by part.
 //
 // Three acknowledgements, never confused: read_done (the device has finished reading a part: its
 // slot may be refilled), live (the engine serves the version), closed (the mapping is gone).
 // A version is committed when every subscriber that was to read it has staged it, never before.
 //
 // One thread at a time per object. Nothing throws; objects of a process do not work in its forks.
+//
+// Destructors wait up to 10 s for what the device still does with the channel's memory, then leak
+// that memory: it is never freed under a kernel. A version that is given up does not wait at all.
 
 #include <cstdint>
 #include <memory>
@@ -90,7 +94,7 @@ class [[nodiscard]] Transaction {
 
     // Packs all tensors from where they lie. Waits, in between, for subscribers to free slots.
     // Errors: timed_out (names the subscriber; may be called again, goes on where it was),
-    // peer_gone of another rank, device_error.
+    // device_error.
     Result<void> put_all(Deadline deadline, Stream stream = {});
     // Packs one tensor from `source` (null: from where it lies; strides as declared), for trainers
     // that gather layer by layer. In the order of the tensors; a tied tensor goes with its first
@@ -144,7 +148,8 @@ class Publisher {
 
     // Goes on without this subscriber (by name), stopped or stuck: it is not waited for any more,
     // and must attach again. Slots that it may still be reading are set aside until it is gone,
-    // and replaced; out_of_device_memory or not_enough_shared_memory if they cannot be.
+    // and replaced; out_of_device_memory or not_enough_shared_memory if they cannot be, busy if 32
+    // slots are held so already, not_found: no such subscriber.
     Result<void> expel(std::string_view subscriber);
 
     [[nodiscard]] std::int64_t committed_version() const;
@@ -259,7 +264,7 @@ class Subscriber {
 
     [[nodiscard]] std::int64_t live_version() const;  // -1: none yet
     [[nodiscard]] SubscriberState state() const;
-    [[nodiscard]] std::string_view problem() const;  // why it is poisoned
+    [[nodiscard]] std::string_view problem() const;  // why the last version was not taken
     [[nodiscard]] std::span<const TensorInfo> tensors() const;
     [[nodiscard]] PayloadMemory memory() const;
     // Calls that imported or mapped memory so far: does not grow from sync to sync.
@@ -277,7 +282,7 @@ struct SubscriberStat {
     bool alive;
     std::string gpu;  // UUID, or "host"
     std::string state;
-    std::uint64_t read_done_parts;  // since it attached
+    std::uint64_t read_done_parts;  // position in the parts filled since the publisher came
     std::int64_t staged_version;
     std::int64_t live_version;
     std::string problem;  // its last error
@@ -297,7 +302,8 @@ struct WeightsStat {
     std::uint64_t slot_bytes;
     bool checksums;
     std::string layout_hash;
-    std::string state;     // "idle", "filling", "published", "committed", "aborted"
+    std::string state;  // "idle", "filling", "published", "committed", "aborted"; "not answering":
+    // stopped, perhaps: then nothing else is known
     std::int64_t version;  // begun last
     std::int64_t committed_version;
     std::uint64_t syncs;

@@ -70,9 +70,14 @@ Result<std::uint32_t> SubscriberImpl::choose_rank(Deadline deadline) const {
     for (const std::uint32_t rank : ranks) {
         auto socket = connect_to(ring_name_, rank);
         if (!socket) continue;
+        // A stopped one is not to keep us from the others.
+        const Deadline patience{std::min(deadline.at_ns, Deadline::after_ms(200).at_ns)};
         const auto welcome =
-            greet(socket->get(), MessageKind::hello_observer, link_, options_.name, deadline);
-        if (!welcome && welcome.error().code == Errc::peer_gone) continue;
+            greet(socket->get(), MessageKind::hello_observer, link_, options_.name, patience);
+        if (!welcome &&
+            (welcome.error().code == Errc::peer_gone || welcome.error().code == Errc::timed_out)) {
+            continue;
+        }
         if (!welcome) return std::unexpected(welcome.error());
         GpuUuid gpu;
         std::memcpy(gpu.bytes.data(), welcome->message.gpu, sizeof welcome->message.gpu);

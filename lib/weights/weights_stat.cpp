@@ -107,6 +107,13 @@ Result<std::vector<WeightsStat>> stat_weights(std::string_view ring) {
         auto stat = weights::stat_rank(ring, rank, *link);
         if (stat) {
             all.push_back(std::move(*stat));
+        } else if (stat.error().code == Errc::timed_out) {
+            WeightsStat silent{};  // stopped, perhaps: exactly when one looks
+            silent.ring = ring;
+            silent.rank = rank;
+            silent.state = "not answering";
+            silent.version = silent.committed_version = -1;
+            all.push_back(std::move(silent));
         } else if (stat.error().code != Errc::not_found && stat.error().code != Errc::peer_gone) {
             return std::unexpected(stat.error());
         }
