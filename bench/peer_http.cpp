@@ -19,7 +19,7 @@
 namespace bench {
 namespace {
 
-constexpr std::uint64_t group_size = 8;   // sequences a POST
+constexpr std::uint64_t group_size = 8;    // sequences a POST
 constexpr std::uint64_t batch_groups = 4;  // groups a GET
 constexpr std::size_t queue_groups = 64;   // the environment waits above that, as Atropos' do
 

@@ -78,14 +78,14 @@ std::vector<Peer> python_peers(const PeerOptions& options) {
     std::vector<Peer> peers;
     for (const Json& one : found["peers"]) {
         const auto key = one["key"].get<std::string>();
-        peers.push_back({.key = key,
-                         .name = one["name"].get<std::string>(),
-                         .run = [=](const Plan& plan, const Cpus& cpus) {
-                             return run_python(options, key, plan, cpus);
-                         },
-                         .first_records = one["first_records"].get<std::uint64_t>(),
-                         .unit = one["unit"].get<std::uint64_t>(),
-                         .missing = one["missing"].get<std::string>()});
+        peers.push_back(
+            {.key = key,
+             .name = one["name"].get<std::string>(),
+             .run = [=](const Plan& plan,
+                        const Cpus& cpus) { return run_python(options, key, plan, cpus); },
+             .first_records = one["first_records"].get<std::uint64_t>(),
+             .unit = one["unit"].get<std::uint64_t>(),
+             .missing = one["missing"].get<std::string>()});
     }
     return peers;
 }

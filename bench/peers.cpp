@@ -38,7 +38,9 @@ struct Table {
 
 std::vector<Peer> all_peers(const PeerOptions& options) {
     std::vector<Peer> all;
-    const auto add = [&all](std::vector<Peer> more) { std::ranges::move(more, back_inserter(all)); };
+    const auto add = [&all](std::vector<Peer> more) {
+        std::ranges::move(more, back_inserter(all));
+    };
     add(own_peers(options));
     add(stream_peers(options));
     add({boost_peer(options), zmq_peer(options), http_peer()});
