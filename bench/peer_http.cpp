@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 #include <httplib.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -58,7 +59,7 @@ using Plain = nlohmann::json;
 // A server process while it lives.
 class Server {
   public:
-    Server() {
+    explicit Server(bool realtime) {
         httplib::Server server;
         server.set_tcp_nodelay(true);
         server.set_keep_alive_max_count(1'000'000'000);
@@ -69,6 +70,8 @@ class Server {
         if (pid_ < 0) fail("fork failed");
         if (pid_ > 0) return;  // our copy of the listening socket closes here
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        const sched_param priority{.sched_priority = 1};
+        if (realtime) sched_setscheduler(0, SCHED_FIFO, &priority);  // as the two sides
         serve(server);
     }
     Server(const Server&) = delete;
@@ -143,7 +146,7 @@ void consume(int port, Board& board, const Plan& plan) {
 
 Peer http_peer() {
     const auto run = [](const Plan& plan, const Cpus& cpus) {
-        const Server server;
+        const Server server(cpus.realtime);
         const auto with_port = [&](const auto& side) {
             return [&, side](Board& board, const Plan& work) { side(server.port(), board, work); };
         };

@@ -45,7 +45,8 @@ Measured run_python(const PeerOptions& options, const std::string& key, const Pl
     Measured measured;
     measured.line_ns = line_ns(cpus);
     const std::string pins =
-        cpus.distinct() ? fmt::format("--cpus {},{}", cpus.producer, cpus.consumer) : "";
+        (cpus.distinct() ? fmt::format("--cpus {},{}", cpus.producer, cpus.consumer) : "") +
+        (cpus.realtime ? " --realtime" : "");
     const Output output = run_command(
         fmt::format("'{}' '{}' --run {} --tokens {} --records {} --warmup {} {}", options.python,
                     options.script, key, plan.n_tokens, plan.records, plan.warmup, pins));

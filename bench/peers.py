@@ -2,7 +2,7 @@
 """Peers of rollring that live in Python; `rollring-bench peers` runs this, once a run.
 
     peers.py --probe                                   what can run here, as one JSON object
-    peers.py --run KEY --tokens N --records R --warmup W [--cpus P,C]
+    peers.py --run KEY --tokens N --records R --warmup W [--cpus P,C] [--realtime]
 
 A run prints {"seconds": ...} for R records after W to warm up. The records are those of the C++
 side: the same generator, the same arrays. The consumer reads every element of every record and
@@ -252,7 +252,10 @@ def main():
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--cpus", type=lambda text: tuple(map(int, text.split(","))),
                         default=(None, None))
+    parser.add_argument("--realtime", action="store_true", help="SCHED_FIFO, with all children")
     plan = parser.parse_args()
+    if plan.realtime:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     if plan.run is None:
         print(json.dumps(probe()))
         return 0

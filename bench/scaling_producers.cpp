@@ -204,7 +204,9 @@ ManyMeasured run_many(const ManyPlan& plan, const Cpus& cpus, const Side& consum
     }
     const SharedBytes memory(sizeof(Board));
     Board& board = *memory.at<Board>();
-    const std::string problem = run_all(tasks, false, board);
+    // Those who share a CPU take turns by the usual rules.
+    const bool realtime = cpus.realtime && tasks.size() <= Cpus::allowed().size();
+    const std::string problem = run_all(tasks, realtime, board);
     if (problem == "interrupted") return {};
     if (!problem.empty()) fail(fmt::format("{} producers: {}", plan.producers, problem));
     const auto records = static_cast<double>(board.figures[1]);
