@@ -29,26 +29,26 @@ using Plain = nlohmann::json;
 // Runs in a process of its own until it is killed.
 [[noreturn]] void serve(httplib::Server& server) {
     std::mutex mutex;
-    std::condition_variable room, filled;
+    std::condition_variable space, arrival;
     std::deque<Plain> queue;
     server.Post("/scored_data", [&](const httplib::Request& request, httplib::Response& response) {
         Plain group = Plain::parse(request.body);
         std::unique_lock lock(mutex);
-        room.wait(lock, [&] { return queue.size() < queue_groups; });
+        space.wait(lock, [&] { return queue.size() < queue_groups; });
         queue.push_back(std::move(group));
-        filled.notify_one();
+        arrival.notify_one();
         response.set_content(R"({"status": "received"})", "application/json");
     });
     server.Get("/batch", [&](const httplib::Request&, httplib::Response& response) {
         Plain batch = Plain::array();
         {
             std::unique_lock lock(mutex);
-            filled.wait(lock, [&] { return queue.size() >= batch_groups; });
+            arrival.wait(lock, [&] { return queue.size() >= batch_groups; });
             for (std::uint64_t i = 0; i < batch_groups; i++) {
                 batch.push_back(std::move(queue.front()));
                 queue.pop_front();
             }
-            room.notify_all();
+            space.notify_all();
         }
         response.set_content(Plain{{"batch", std::move(batch)}}.dump(), "application/json");
     });

@@ -6,7 +6,8 @@
 
 A run prints {"seconds": ...} for R records after W to warm up. The records are those of the C++
 side: the same generator, the same arrays. The consumer reads every element of every record and
-compares with the digest that travels with it; exit code 3 if one is wrong, 1 if the peer cannot run.
+compares with the digest that travels with it; exit code 3 if one is wrong, 1 if the peer cannot
+run.
 
 Each digest is the cheapest that reads everything, so that it costs the peer little: sums of the
 64-bit words for numpy arrays, plain sums for lists.

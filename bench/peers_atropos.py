@@ -1,4 +1,4 @@
-"""The real Atropos API server as a peer: `atroposlib.api:app` under uvicorn in a process of its own.
+"""The real Atropos API server as a peer: `atroposlib.api:app` under uvicorn, a process of its own.
 
 The environment side posts groups of 8 to /scored_data as atroposlib/envs/base.py does
 (_post_json_with_compression: json.dumps, gzip if it gets shorter, aiohttp, a session a post); the

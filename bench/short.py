@@ -79,10 +79,31 @@ def scaling_lines(result):
                f"{span(row['share_of_bare'])} of the bare hand-off")
 
 
+def times(spread):
+    short = "{:,.0f}" if spread["median"] >= 100 else "{:.3g}"
+    return short.format(spread["median"]) + " [{}-{}]".format(
+        *(short.format(spread[key]) for key in ("min", "max")))
+
+
+def lengths_lines(result):
+    """One line a peer: its rates at all lengths."""
+    lengths = list(dict.fromkeys(row["tokens"] for row in result["rows"]))
+    for name in dict.fromkeys(row["name"] for row in result["rows"]):
+        rows = {row["tokens"]: row for row in result["rows"] if row["name"] == name}
+        found = [rows[n] for n in lengths if n in rows]
+        rates = ", ".join(middle(row["tokens_per_s"], 1e-6) for row in found)
+        factors = ", ".join(f"{row['rollring_times']['median']:.3g}" for row in found)
+        yield (f"{name}: {rates} Mtok/s", f"rollring is {factors} times faster at "
+               + ", ".join(map(str, lengths)) + " tokens")
+
+
 def peers_lines(result):
+    if len({row["tokens"] for row in result["rows"]}) > 1:
+        yield from lengths_lines(result)
+        return
     for row in result["rows"]:
-        yield (f"{row['name']}, {row['tokens']}: {middle(row['tokens_per_s'], 1e-6)} Mtok/s",
-               f"rollring is {span(row['rollring_times'])} times faster")
+        yield (f"{row['name']}: {middle(row['tokens_per_s'], 1e-6)} Mtok/s",
+               f"rollring is {times(row['rollring_times'])} times faster")
     for row in result["skipped"]:
         yield row["name"], f"skipped: {row['why']}"
 
@@ -131,18 +152,18 @@ def run_all(bench, output, limit_s):
     return found, time.monotonic() - began
 
 
-def print_table(found):
+def print_table(found, load):
     machine = next((result["machine"] for _, result, _ in found if result and "machine" in result),
                    {})
     print(f"{machine.get('cpu', '?')}, {machine.get('cpus', '?')} CPUs, "
-          f"{os.getloadavg()[0]:.1f} processes running beside: medians [lowest-highest]")
+          f"{load:.1f} processes ran beforehand: medians [lowest-highest]")
     for name, result, why in found:
         if result is None:
             print(f"{name:<14} skipped: {why}")
             continue
         lines = LINES[result["question"]](result)
         for number, (what, figure) in enumerate(lines):
-            print(f"{name if number == 0 else '':<14} {what:<44} {figure}")
+            print(f"{name if number == 0 else '':<14} {what:<52} {figure}")
 
 
 def main():
@@ -154,8 +175,9 @@ def main():
     bench = options.bench.resolve()
     output = options.output or bench.parent.parent / "bench-results"
     output.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
     found, seconds = run_all(str(bench), output, options.limit_s)
-    print_table(found)
+    print_table(found, load)
     drawn = subprocess.run([str(bench), "plot", "--input", str(output)], check=False,
                            capture_output=True, text=True)
     charts = drawn.stderr.strip() if drawn.returncode else f"{len(drawn.stdout.split())} charts"
