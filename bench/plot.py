@@ -42,22 +42,26 @@ def spread_line(axes, xs, spreads, scale=1.0, **style):
                       color=line.get_color(), alpha=0.15, lw=0)
 
 
-def named_style(key, linestyle="-"):
+def named_style(key):
     if key == "rollring":
         return {"color": MINE, "lw": 2.5, "zorder": 5}
     if key in ("limit", "memcpy"):
         return {"color": LIMIT, "ls": "--" if key == "limit" else ":"}
-    return {"ls": linestyle}
+    return {}
 
 
 def draw_lengths(plt, results):
-    """Tokens a second by record length, a line for each peer."""
+    """Tokens a second by record length, a line for each peer. Where one run measured several
+    lengths, its rates count; what only another run has is a single mark of its own."""
     rows = {}
-    for result in results:
+    for result in sorted(results, key=lambda one: len({row["tokens"] for row in one["rows"]})):
+        of_run = {}
         for row in result["rows"]:
-            rows.setdefault((row["key"], row["name"]), {})[row["tokens"]] = row["tokens_per_s"]
+            of_run.setdefault((row["key"], row["name"]), {})[row["tokens"]] = row["tokens_per_s"]
+        rows |= of_run  # the run with more lengths comes later and takes the place
     figure, axes = plt.subplots(figsize=(9, 6))
-    for (key, name), by_length in rows.items():
+    axes.set_prop_cycle(color=plt.get_cmap("tab20").colors[::2] + plt.get_cmap("Dark2").colors)
+    for (key, name), by_length in sorted(rows.items(), key=lambda item: -len(item[1])):
         lengths = sorted(by_length)
         spread_line(axes, lengths, [by_length[n] for n in lengths], label=name, **named_style(key))
     axes.set(xscale="log", yscale="log", xlabel="tokens a record", ylabel="tokens a second",

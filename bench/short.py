@@ -2,6 +2,7 @@
 """A short form of every question of rollring-bench, one table at the end; `./dev bench` runs this.
 
     short.py BENCH [--output DIR] [--limit-s 280]
+    short.py --show DIR                                prints the table of results that are there
 
 Each result lies in DIR (default: bench-results in the folder of the build) as JSON. The Python
 peers take the interpreter of $ROLLRING_PYTHON (default: python3) and are skipped where their
@@ -152,11 +153,22 @@ def run_all(bench, output, limit_s):
     return found, time.monotonic() - began
 
 
-def print_table(found, load):
+def stored(folder):
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found.append((path.stem, json.loads(path.read_text(encoding="utf-8")), ""))
+        except ValueError:
+            found.append((path.stem, None, "no JSON"))
+    return found
+
+
+def print_table(found, load=None):
     machine = next((result["machine"] for _, result, _ in found if result and "machine" in result),
                    {})
-    print(f"{machine.get('cpu', '?')}, {machine.get('cpus', '?')} CPUs, "
-          f"{load:.1f} processes ran beforehand: medians [lowest-highest]")
+    beside = "" if load is None else f", {load:.1f} processes ran beforehand"
+    print(f"{machine.get('cpu', '?')}, {machine.get('cpus', '?')} CPUs{beside}: "
+          "medians [lowest-highest]")
     for name, result, why in found:
         if result is None:
             print(f"{name:<14} skipped: {why}")
@@ -168,10 +180,16 @@ def print_table(found, load):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("bench", type=Path)
+    parser.add_argument("bench", type=Path, nargs="?")
+    parser.add_argument("--show", type=Path, metavar="DIR")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--limit-s", type=int, default=280)
     options = parser.parse_args()
+    if options.show is not None:
+        print_table(stored(options.show))
+        return 0
+    if options.bench is None:
+        parser.error("which program?")
     bench = options.bench.resolve()
     output = options.output or bench.parent.parent / "bench-results"
     output.mkdir(parents=True, exist_ok=True)
