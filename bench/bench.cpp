@@ -76,16 +76,21 @@ void relax() {
 #endif
 }
 
+std::vector<int> Cpus::allowed() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof set, &set);
+    std::vector<int> found;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (CPU_ISSET(cpu, &set)) found.push_back(cpu);
+    }
+    return found;
+}
+
 Cpus Cpus::choose(const std::vector<int>& wanted, bool realtime) {
     if (wanted.size() == 2) return {wanted[0], wanted[1], realtime};
     if (!wanted.empty()) fail("--cpus takes two numbers: the producer's and the consumer's");
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    sched_getaffinity(0, sizeof allowed, &allowed);
-    std::vector<int> found;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, &allowed)) found.push_back(cpu);
-    }
+    const std::vector<int> found = allowed();
     if (found.empty()) return {};
     if (found.size() < 2)
         return {found[0], found[0], false};  // two spinners would block each other
@@ -115,31 +120,38 @@ void Board::give_up(const std::string& why) {
     _exit(1);
 }
 
-std::string run_pair(const Cpus& cpus, Board& board, const Side& producer, const Side& consumer) {
+std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board) {
     new (&board) Board{};
     std::fflush(nullptr);
-    const std::array pids = {start(cpus.consumer, cpus.realtime, board, consumer),
-                             start(cpus.producer, cpus.realtime, board, producer)};
+    std::vector<pid_t> pids;
+    for (const Task& task : tasks) pids.push_back(start(task.cpu, realtime, board, task.side));
     const std::int64_t deadline_ns = now_ns() + pair_timeout_ns;
-    std::array<bool, 2> ended{};
     std::string problem;
-    while (!ended[0] || !ended[1]) {
-        for (std::size_t i = 0; i < 2; i++) {
+    for (std::size_t left = pids.size(); left > 0; usleep(500)) {
+        for (pid_t& pid : pids) {
             int status = 0;
-            if (ended[i] || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
-            ended[i] = true;
+            if (pid == 0 || waitpid(pid, &status, WNOHANG) != pid) continue;
+            pid = 0;
+            left--;
             if (status == 0) continue;
             if (problem.empty()) problem = board.problem.data();
             if (problem.empty()) problem = fmt::format("a side ended with status {}", status);
-            kill(pids[1 - i], SIGKILL);
+            for (const pid_t other : pids) {
+                if (other != 0) kill(other, SIGKILL);
+            }
         }
         if (now_ns() > deadline_ns && problem.empty()) {
             problem = "no end within 120 s";
-            for (const pid_t pid : pids) kill(pid, SIGKILL);
+            for (const pid_t pid : pids) {
+                if (pid != 0) kill(pid, SIGKILL);
+            }
         }
-        usleep(500);
     }
     return interrupted() ? "interrupted" : problem;
+}
+
+std::string run_pair(const Cpus& cpus, Board& board, const Side& producer, const Side& consumer) {
+    return run_all({{cpus.consumer, consumer}, {cpus.producer, producer}}, cpus.realtime, board);
 }
 
 double line_ns(const Cpus& cpus) {

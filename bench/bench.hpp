@@ -35,6 +35,8 @@ struct Cpus {
     bool realtime = false;  // under SCHED_FIFO: others on a busy machine do not get in between
 
     static Cpus choose(const std::vector<int>& wanted, bool realtime);
+    // Those that this program may use.
+    static std::vector<int> allowed();
     [[nodiscard]] bool distinct() const { return producer != consumer; }
 };
 
@@ -71,7 +73,16 @@ struct Board {
 
 using Side = std::function<void(Board&)>;
 
-// Forks a pinned process for each side, waits for both. Returns the problem, empty if none.
+struct Task {
+    int cpu;
+    Side side;
+};
+
+// Forks a pinned process for each task, in their order, and waits for all. Returns the problem,
+// empty if none.
+std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board);
+
+// The same for two, the consumer first.
 std::string run_pair(const Cpus& cpus, Board& board, const Side& producer, const Side& consumer);
 
 // One-way time of a cache line between the two CPUs, ns: the median of many short bursts. It moves
@@ -130,6 +141,8 @@ void add_softwrap(CLI::App& app);
 void add_latency(CLI::App& app);
 void add_stash(CLI::App& app);
 void add_peers(CLI::App& app);
+void add_scaling(CLI::App& app);
+void add_plot(CLI::App& app);
 void add_weights(CLI::App& app);
 
 }  // namespace bench

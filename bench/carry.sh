@@ -1,7 +1,9 @@
 #!/bin/sh
 # Fills .carry/ with the headers that a bare machine lacks, from /usr/include of this one, so that
 # bench/device.sh can build there without network. With --binaries: also the programs of build/ and
-# the libraries that they need, for bench/device_weights.sh, which then builds nothing.
+# the libraries that they need, for bench/device_weights.sh, which then builds nothing. With --peers:
+# rollring-bench of build/ with ZeroMQ and cpp-httplib as it was linked here, and the Python modules
+# in $PEER_MODULES if it is set (bench/README.md), for bench/device_peers.sh.
 set -eu
 cd "$(dirname "$0")/.."
 rm -rf .carry
@@ -44,5 +46,15 @@ if [ "${1-}" = --binaries ]; then
         cp build-faultgpu/librollring.so.*.*[0-9] .carry/fault/librollring.so.0
         cp /usr/lib/*/libfmt.so.9 .carry/fault/
     fi
+fi
+if [ "${1-}" = --peers ]; then
+    mkdir .carry/bin .carry/lib
+    cp build/bench/rollring-bench bench/*.py .carry/bin/
+    # All but what belongs to the C library and the compiler, which are newer there.
+    ldd build/bench/rollring-bench | awk '$3 ~ /^\// { print $3 }' |
+        grep -vE '/(libc|libm|libstdc\+\+|libgcc_s|libpthread|librt|libdl|libresolv)\.so' |
+        while read -r library; do cp -L "$library" .carry/lib/; done
+    if [ -n "${PEER_MODULES-}" ]; then cp -r "$PEER_MODULES" .carry/python; fi
+    rm -rf .carry/include .carry/pkgconfig
 fi
 du -sh .carry

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "rollring/consumer.hpp"
@@ -146,15 +147,29 @@ std::vector<double> ring_delays(const Options& options, const Cpus& cpus, bool a
 struct Row {
     std::string name;
     std::vector<double> p50, p99, p999;
+    std::vector<double> all = {};  // of all rounds, for the distribution
 
     void add(std::vector<double> delays) {
         std::ranges::sort(delays);
+        all.insert(all.end(), delays.begin(), delays.end());
         const auto at = [&](double share) {
             return delays[static_cast<std::size_t>(share * static_cast<double>(delays.size() - 1))];
         };
         p50.push_back(at(0.5));
         p99.push_back(at(0.99));
         p999.push_back(at(0.999));
+    }
+    // [share, ns]: dense where the tail is.
+    [[nodiscard]] Json quantiles() {
+        std::ranges::sort(all);
+        Json found = Json::array();
+        for (int i = 0; i <= 40 && !all.empty(); i++) {
+            const double share = 1 - std::pow(10.0, -i / 10.0);
+            if ((1 - share) * static_cast<double>(all.size()) < 1) break;
+            const auto at = static_cast<std::size_t>(share * static_cast<double>(all.size() - 1));
+            found.push_back({share, all[at]});
+        }
+        return found;
     }
 };
 
@@ -185,11 +200,12 @@ void run(const Options& options) {
                     {"machine", machine(cpus)},
                     {"tokens", options.n_tokens},
                     {"line_ns", Spread::of(line).json()}};
-        for (const Row* row : {&spinning, &sleeping, &futex}) {
+        for (Row* row : {&spinning, &sleeping, &futex}) {
             out["rows"].push_back({{"name", row->name},
                                    {"p50_ns", Spread::of(row->p50).json()},
                                    {"p99_ns", Spread::of(row->p99).json()},
-                                   {"p999_ns", Spread::of(row->p999).json()}});
+                                   {"p999_ns", Spread::of(row->p999).json()},
+                                   {"quantiles", row->quantiles()}});
         }
         fmt::print("{}\n", out.dump(2));
         return;

@@ -13,7 +13,9 @@ int main(int argc, char** argv) {
     bench::add_latency(app);
     bench::add_stash(app);
     bench::add_peers(app);
+    bench::add_scaling(app);
     bench::add_weights(app);
+    bench::add_plot(app);
     CLI11_PARSE(app, argc, argv);
     return bench::interrupted() ? 130 : 0;
 }

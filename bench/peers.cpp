@@ -1,219 +1,213 @@
 // Question: what do others move in the same run, doing the identical work?
 
 #include <fmt/format.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <boost/interprocess/ipc/message_queue.hpp>  // tidy-ok: a peer, not a part of rollring
 #include <memory>
-#include <optional>
 
-#include "workload.hpp"
+#include "peer.hpp"
 
 namespace bench {
 namespace {
 
 struct Options {
     Common common;
-    std::uint32_t n_tokens = 2048;
+    std::vector<std::uint32_t> tokens = {2048};
     std::string queue_bytes = "4MiB";
+    std::vector<std::string> wanted;
+    std::string python = "python3";
+    std::string script = ROLLRING_PEERS_SCRIPT;
+    double quiet_line_ns = 150;
 };
 
-struct Peer {
-    std::string name;
-    std::function<Measured(const Plan&, const Cpus&)> run;
+// One peer in all its rounds. Those in which the cache line was fast count once more by themselves.
+struct Row {
+    Peer peer;
+    Plan plan;
+    std::vector<double> rates;
+    std::vector<double> times;  // rollring is so many times faster
+    std::vector<double> quiet_times;
 };
 
-void write_header(std::byte* to, std::uint64_t sequence, const Slice& slice) {
-    const FlatHeader header{sequence, slice.sum, slice.token_ids.size()};
-    std::memcpy(to, &header, sizeof header);
-}
+struct Table {
+    std::uint32_t n_tokens;
+    std::vector<Row> rows;
+    std::vector<double> line_ns;
+};
 
-void check(Meter& meter, const Flat& flat, const std::byte* from, std::uint32_t n_tokens) {
-    FlatHeader header;
-    std::memcpy(&header, from, sizeof header);
-    meter.record(header.sequence, flat.sum(from, n_tokens), header.sum);
-}
-
-// No transport at all: one process gathers a record and reads it back.
-Transport memcpy_transport(std::uint32_t n_tokens) {
-    const auto consume = [flat = Flat::of(n_tokens)](Board& board, const Plan& plan) {
-        const Source source(plan.n_tokens);
-        std::vector<std::byte> scratch(flat.bytes + 64);
-        Meter meter(board, plan);
-        board.meet();
-        for (std::uint64_t i = 0; !meter.done(); i++) {
-            write_header(scratch.data(), i, source[i]);
-            flat.write(scratch.data(), source[i]);
-            check(meter, flat, scratch.data(), plan.n_tokens);
-        }
+std::vector<Peer> all_peers(const PeerOptions& options) {
+    std::vector<Peer> all;
+    const auto add = [&all](std::vector<Peer> more) {
+        std::ranges::move(more, back_inserter(all));
     };
-    return {"memcpy, one process", [](Board& board, const Plan&) { board.meet(); }, consume};
+    add(own_peers(options));
+    add(stream_peers(options));
+    add({boost_peer(options), zmq_peer(options), http_peer()});
+    add(python_peers(options));
+    return all;
 }
 
-// A byte stream: the record is gathered into a scratch buffer, written, and read back whole.
-Transport stream_transport(const std::string& name, int write_end, int read_end) {
-    const auto produce = [write_end](Board& board, const Plan& plan) {
-        const Source source(plan.n_tokens);
-        const Flat flat = Flat::of(plan.n_tokens);
-        std::vector<std::byte> scratch(flat.bytes);
-        board.meet();
-        for (std::uint64_t i = 0; i < plan.total(); i++) {
-            write_header(scratch.data(), i, source[i]);
-            flat.write(scratch.data(), source[i]);
-            for (std::size_t done = 0; done < scratch.size();) {
-                const ssize_t n = write(write_end, scratch.data() + done, scratch.size() - done);
-                if (n <= 0) board.give_up("write failed");
-                done += static_cast<std::size_t>(n);
-            }
-        }
-    };
-    const auto consume = [read_end](Board& board, const Plan& plan) {
-        const Flat flat = Flat::of(plan.n_tokens);
-        std::vector<std::byte> scratch(flat.bytes);
-        Meter meter(board, plan);
-        board.meet();
-        while (!meter.done()) {
-            for (std::size_t done = 0; done < scratch.size();) {
-                const ssize_t n = read(read_end, scratch.data() + done, scratch.size() - done);
-                if (n <= 0) board.give_up("read failed");
-                done += static_cast<std::size_t>(n);
-            }
-            check(meter, flat, scratch.data(), plan.n_tokens);
-        }
-    };
-    return {name, produce, consume};
-}
-
-Measured run_stream(bool pipe_instead, std::uint64_t queue_bytes, const Plan& plan,
-                    const Cpus& cpus) {
-    int ends[2];  // read, write
-    const int made = pipe_instead ? pipe(ends) : socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
-    if (made != 0) fail("no socket or pipe");
-    const int bytes = static_cast<int>(queue_bytes);
-    for (const int end : ends) {  // best effort: the system has a maximum
-        if (pipe_instead) break;
-        setsockopt(end, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-        setsockopt(end, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+// rollring is always there: everything is compared with it.
+std::vector<Peer> choose(std::vector<Peer> all, const std::vector<std::string>& wanted) {
+    if (wanted.empty()) return all;
+    std::vector<Peer> chosen;
+    std::string known;
+    for (Peer& peer : all) {
+        known += " " + peer.key;
+        const bool named = std::ranges::find(wanted, peer.key) != wanted.end();
+        if (named || peer.key == "rollring") chosen.push_back(std::move(peer));
     }
-    const auto measured = measure(
-        stream_transport(pipe_instead ? "pipe" : "UNIX stream", ends[1], ends[0]), plan, cpus);
-    close(ends[0]);
-    close(ends[1]);
-    return measured;
+    for (const std::string& key : wanted) {
+        const bool found = std::ranges::any_of(chosen, [&](auto& p) { return p.key == key; });
+        if (!found) fail(fmt::format("--peers: no '{}'; there are{}", key, known));
+    }
+    return chosen;
 }
 
-Measured run_boost(std::uint64_t queue_bytes, const Plan& plan, const Cpus& cpus) {
-    using boost::interprocess::message_queue;  // tidy-ok: a peer
-    const std::string name = fmt::format("bench-boost-{}", getpid());
-    const std::uint64_t bytes = Flat::of(plan.n_tokens).bytes;
-    message_queue::remove(name.c_str());
-    message_queue queue(boost::interprocess::create_only, name.c_str(),
-                        std::max<std::uint64_t>(2, queue_bytes / bytes), bytes);
-    const auto produce = [&](Board& board, const Plan& work) {
-        const Source source(work.n_tokens);
-        const Flat flat = Flat::of(work.n_tokens);
-        std::vector<std::byte> scratch(flat.bytes);
-        board.meet();
-        for (std::uint64_t i = 0; i < work.total(); i++) {
-            write_header(scratch.data(), i, source[i]);
-            flat.write(scratch.data(), source[i]);
-            queue.send(scratch.data(), scratch.size(), 0);
-        }
-    };
-    const auto consume = [&](Board& board, const Plan& work) {
-        const Flat flat = Flat::of(work.n_tokens);
-        std::vector<std::byte> scratch(flat.bytes);
-        Meter meter(board, work);
-        board.meet();
-        while (!meter.done()) {
-            message_queue::size_type got = 0;
-            unsigned priority = 0;
-            queue.receive(scratch.data(), scratch.size(), got, priority);
-            check(meter, flat, scratch.data(), work.n_tokens);
-        }
-    };
-    const auto measured = measure({"Boost message_queue", produce, consume}, plan, cpus);
-    message_queue::remove(name.c_str());
-    return measured;
+std::uint64_t whole(std::uint64_t records, std::uint64_t unit) {
+    return std::max<std::uint64_t>(1, (records + unit - 1) / unit) * unit;
 }
 
-std::vector<Peer> peers(const Options& options) {
-    const std::uint64_t queue_bytes = parse_bytes(options.queue_bytes);
-    RingTransport ring;
-    ring.soft_bytes = queue_bytes;
-    const auto bare = std::make_shared<BareHandoff>(options.n_tokens, queue_bytes);
-    return {
-        {"rollring",
-         [=](const Plan& plan, const Cpus& cpus) { return measure_ring(ring, plan, cpus); }},
-        {"limit", [=](const Plan& plan,
-                      const Cpus& cpus) { return measure(bare->transport(), plan, cpus); }},
-        {"memcpy, one process",
-         [](const Plan& plan, const Cpus& cpus) {
-             return measure(memcpy_transport(plan.n_tokens), plan, cpus);
-         }},
-        {"UNIX stream socket",
-         [=](const Plan& plan, const Cpus& cpus) {
-             return run_stream(false, queue_bytes, plan, cpus);
-         }},
-        {"pipe", [=](const Plan& plan,
-                     const Cpus& cpus) { return run_stream(true, queue_bytes, plan, cpus); }},
-        {"Boost message_queue",
-         [=](const Plan& plan, const Cpus& cpus) { return run_boost(queue_bytes, plan, cpus); }},
-    };
+// False if it cannot go on; the row then says why.
+bool run_once(Row& row, const Cpus& cpus, Measured& measured) {
+    try {
+        measured = row.peer.run(row.plan, cpus);
+    } catch (const PeerProblem& problem) {
+        row.peer.missing = "failed: " + problem.what;
+        return false;
+    }
+    return measured.tokens_per_s > 0;
+}
+
+void calibrate_row(Row& row, const Options& options, std::uint32_t n_tokens, const Cpus& cpus) {
+    const std::uint64_t unit = row.peer.unit;
+    const std::uint64_t first =
+        std::clamp<std::uint64_t>(row.peer.first_records * 2048 / n_tokens, 32, 200'000);
+    row.plan = {
+        .n_tokens = n_tokens, .records = whole(first, unit), .warmup = whole(first / 4, unit)};
+    Measured measured;
+    if (!run_once(row, cpus, measured)) return;
+    const double records = measured.tokens_per_s / n_tokens * options.common.seconds;
+    row.plan.records = whole(static_cast<std::uint64_t>(records) + 20, unit);
+}
+
+void run_rounds(Table& table, const Options& options, const Cpus& cpus, Progress& progress) {
+    for (int round = 0; round < options.common.repeat && !interrupted(); round++) {
+        double mine = 0;
+        double mine_line_ns = 0;
+        for (Row& row : table.rows) {
+            progress.step(fmt::format("{}, {} tokens", row.peer.name, table.n_tokens));
+            Measured measured;
+            if (interrupted() || !row.peer.missing.empty()) continue;
+            if (!run_once(row, cpus, measured)) continue;
+            if (row.peer.key == "rollring") {
+                mine = measured.tokens_per_s;
+                mine_line_ns = measured.line_ns;
+            }
+            row.rates.push_back(measured.tokens_per_s);
+            row.times.push_back(mine / measured.tokens_per_s);
+            table.line_ns.push_back(measured.line_ns);
+            if (std::max(mine_line_ns, measured.line_ns) < options.quiet_line_ns) {
+                row.quiet_times.push_back(row.times.back());
+            }
+        }
+    }
+}
+
+Table measure_length(const Options& options, std::uint32_t n_tokens, const Cpus& cpus) {
+    const PeerOptions peer_options{.n_tokens = n_tokens,
+                                   .queue_bytes = parse_bytes(options.queue_bytes),
+                                   .python = options.python,
+                                   .script = options.script};
+    Table table{.n_tokens = n_tokens};
+    for (Peer& peer : choose(all_peers(peer_options), options.wanted)) {
+        table.rows.push_back({.peer = std::move(peer), .plan = {}});
+    }
+    Progress progress(table.rows.size() * (options.common.repeat + 1));
+    for (Row& row : table.rows) {
+        progress.step("calibrating " + row.peer.name);
+        if (row.peer.missing.empty() && !interrupted()) calibrate_row(row, options, n_tokens, cpus);
+    }
+    run_rounds(table, options, cpus, progress);
+    return table;
+}
+
+Json to_json(const Table& table) {
+    Json rows = Json::array();
+    Json skipped = Json::array();
+    for (const Row& row : table.rows) {
+        if (row.rates.empty()) {
+            skipped.push_back({{"key", row.peer.key},
+                               {"name", row.peer.name},
+                               {"tokens", table.n_tokens},
+                               {"why", row.peer.missing}});
+            continue;
+        }
+        rows.push_back({{"key", row.peer.key},
+                        {"name", row.peer.name},
+                        {"tokens", table.n_tokens},
+                        {"records", row.plan.records},
+                        {"tokens_per_s", Spread::of(row.rates).json()},
+                        {"rollring_times", Spread::of(row.times).json()},
+                        {"quiet_rounds", row.quiet_times.size()},
+                        {"rollring_times_quiet", Spread::of(row.quiet_times).json()},
+                        {"line_ns", Spread::of(table.line_ns).median}});
+    }
+    return {{"rows", rows}, {"skipped", skipped}};
+}
+
+void print(const Table& table, const Options& options) {
+    fmt::print(
+        "{} tokens a record, queues of {}; {} alternating rounds; cache line {:.0f} ns\n"
+        "{:<26} {:>10} {:>8}   rollring is so many times faster (quiet: line below {:.0f} ns)\n",
+        table.n_tokens, options.queue_bytes, options.common.repeat,
+        Spread::of(table.line_ns).median, "", "Mtok/s", "GB/s", options.quiet_line_ns);
+    for (const Row& row : table.rows) {
+        if (row.rates.empty()) {
+            fmt::print("{:<26} skipped: {}\n", row.peer.name, row.peer.missing);
+            continue;
+        }
+        const Spread rate = Spread::of(row.rates);
+        const Spread times = Spread::of(row.times);
+        const std::string quiet =
+            row.quiet_times.empty()
+                ? "no quiet round"
+                : fmt::format("quiet {:.4g} of {}", Spread::of(row.quiet_times).median,
+                              row.quiet_times.size());
+        fmt::print("{:<26} {:>10.4g} {:>8.3g}   {:.4g} [{:.4g}-{:.4g}], {}\n", row.peer.name,
+                   rate.median / 1e6, rate.median * token_bytes / 1e9, times.median, times.low,
+                   times.high, quiet);
+    }
 }
 
 void run(const Options& options) {
     const Cpus cpus = options.common.choose_cpus();
-    const auto all = peers(options);
-    std::vector<Plan> plans(all.size());
-    std::vector<std::vector<double>> rates(all.size());
-    std::vector<std::vector<double>> shares(all.size());
-    std::vector<double> line;
-    {
-        Progress progress(all.size() * (options.common.repeat + 1));
-        for (std::size_t i = 0; i < all.size(); i++) {  // each runs for about as long
-            progress.step("calibrating " + all[i].name);
-            plans[i] = {.n_tokens = options.n_tokens, .records = 2000, .warmup = 500};
-            const double rate = all[i].run(plans[i], cpus).tokens_per_s / options.n_tokens;
-            plans[i].records = static_cast<std::uint64_t>(rate * options.common.seconds) + 100;
-        }
-        for (int round = 0; round < options.common.repeat; round++) {
-            for (std::size_t i = 0; i < all.size() && !interrupted(); i++) {
-                progress.step(all[i].name);
-                const Measured measured = all[i].run(plans[i], cpus);
-                rates[i].push_back(measured.tokens_per_s);
-                shares[i].push_back(rates[0].back() / measured.tokens_per_s);
-                line.push_back(measured.line_ns);
-            }
-        }
+    std::vector<Table> tables;
+    for (const std::uint32_t n_tokens : options.tokens) {
+        if (n_tokens == 0) fail("--tokens: a record needs tokens");
+        tables.push_back(measure_length(options, n_tokens, cpus));
+    }
+    if (!options.common.json) {
+        fmt::print("{}\n", machine_line(cpus));
+        for (const Table& table : tables) print(table, options);
+        return;
     }
     Json out = {{"question", "peers"},
                 {"machine", machine(cpus)},
-                {"tokens", options.n_tokens},
-                {"line_ns", Spread::of(line).json()}};
-    std::string table;
-    for (std::size_t i = 0; i < all.size(); i++) {
-        const Spread rate = Spread::of(rates[i]);
-        const Spread share = Spread::of(shares[i]);
-        out["rows"].push_back({{"name", all[i].name},
-                               {"tokens_per_s", rate.json()},
-                               {"rollring_times", share.json()}});
-        table += fmt::format("{:<22} {:>8.0f} {:>6.1f}   {:.2f} [{:.2f}-{:.2f}]\n", all[i].name,
-                             rate.median / 1e6, rate.median * token_bytes / 1e9, share.median,
-                             share.low, share.high);
+                {"rounds", options.common.repeat},
+                {"seconds", options.common.seconds},
+                {"queue_bytes", options.queue_bytes},
+                {"quiet_line_ns", options.quiet_line_ns},
+                {"rows", Json::array()},
+                {"skipped", Json::array()}};
+    for (const Table& table : tables) {
+        const Json one = to_json(table);
+        for (const char* part : {"rows", "skipped"}) {
+            out[part].insert(out[part].end(), one[part].begin(), one[part].end());
+        }
     }
-    if (options.common.json) {
-        fmt::print("{}\n", out.dump(2));
-        return;
-    }
-    fmt::print(
-        "{}\n{} tokens a record, queues of {}; {} alternating rounds; cache line {:.0f} ns\n"
-        "{:<22} {:>8} {:>6}   rollring is so many times faster\n{}",
-        machine_line(cpus), options.n_tokens, options.queue_bytes, options.common.repeat,
-        Spread::of(line).median, "", "Mtok/s", "GB/s", table);
+    fmt::print("{}\n", out.dump(2));
 }
 
 }  // namespace
@@ -222,10 +216,22 @@ void add_peers(CLI::App& app) {
     auto options = std::make_shared<Options>();
     CLI::App* sub = app.add_subcommand("peers", "the identical work over other transports");
     options->common.add_to(*sub);
-    sub->add_option("--tokens", options->n_tokens, "tokens per record")
+    sub->add_option("--tokens", options->tokens, "tokens per record")
         ->capture_default_str()
+        ->delimiter(',')
         ->check(CLI::Range(1, 1 << 22));
     sub->add_option("--queue-bytes", options->queue_bytes, "room in the queues that have a choice")
+        ->capture_default_str();
+    sub->add_option("--peers", options->wanted,
+                    "only these: limit, memcpy, unix, pipe, boost, zmq, http, mpq-lists, "
+                    "mpq-numpy, faster-fifo, ray, atropos, atropos-plain")
+        ->delimiter(',');
+    sub->add_option("--python", options->python, "interpreter of the peers in Python")
+        ->envname("ROLLRING_PYTHON")
+        ->capture_default_str();
+    sub->add_option("--peers-script", options->script, "bench/peers.py");
+    sub->add_option("--quiet-line-ns", options->quiet_line_ns,
+                    "rounds with a faster cache line count as quiet")
         ->capture_default_str();
     sub->callback([options] { run(*options); });
 }

@@ -86,7 +86,7 @@ Transport RingTransport::transport() const {
 Measured measure_ring(const RingTransport& ring, const Plan& plan, const Cpus& cpus) {
     const std::string name = ring_name();
     const auto made = rollring::create_ring(
-        name, {.lanes = 1, .lane_bytes = ring.lane_bytes, .soft_bytes = ring.soft_bytes});
+        name, {.lanes = ring.lanes, .lane_bytes = ring.lane_bytes, .soft_bytes = ring.soft_bytes});
     if (!made) fail(made.error().to_string());
     const Measured measured = measure(ring.transport(), plan, cpus);
     static_cast<void>(rollring::remove_ring(name, true));

@@ -130,6 +130,7 @@ class BareHandoff {
 // rollring through its public API; the ring is made anew for each run, so that nothing is left.
 struct RingTransport {
     std::string name = "rollring";
+    std::uint32_t lanes = 1;  // one of them is used
     std::uint64_t lane_bytes = std::uint64_t{64} << 20;
     std::uint64_t soft_bytes = 0;
     bool sleeping = false;  // the consumer waits with wait() instead of spinning on poll()

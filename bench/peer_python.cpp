@@ -1,0 +1,94 @@
+// Peers that live in Python: bench/peers.py, one interpreter a run, driven from here.
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+
+#include "peer.hpp"
+
+namespace bench {
+namespace {
+
+struct Output {
+    int status = -1;
+    std::string text;
+};
+
+Output run_command(const std::string& command) {
+    Output output;
+    std::FILE* pipe = popen(command.c_str(), "r");
+    if (pipe == nullptr) return output;
+    std::array<char, 4096> buffer{};
+    while (const std::size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
+        output.text.append(buffer.data(), got);
+    }
+    const int status = pclose(pipe);
+    output.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return output;
+}
+
+// The last line that is a JSON object; what libraries print before it is not ours.
+Json last_object(const std::string& text) {
+    for (std::size_t end = text.size(); end > 0;) {
+        const std::size_t newline = text.rfind('\n', end - 1);
+        const std::size_t begin = newline == std::string::npos ? 0 : newline + 1;
+        Json object = Json::parse(text.substr(begin, end - begin), nullptr, false);
+        if (object.is_object()) return object;
+        end = newline == std::string::npos ? 0 : newline;
+    }
+    return {};
+}
+
+Measured run_python(const PeerOptions& options, const std::string& key, const Plan& plan,
+                    const Cpus& cpus) {
+    Measured measured;
+    measured.line_ns = line_ns(cpus);
+    const std::string pins =
+        (cpus.distinct() ? fmt::format("--cpus {},{}", cpus.producer, cpus.consumer) : "") +
+        (cpus.realtime ? " --realtime" : "");
+    const Output output = run_command(
+        fmt::format("'{}' '{}' --run {} --tokens {} --records {} --warmup {} {}", options.python,
+                    options.script, key, plan.n_tokens, plan.records, plan.warmup, pins));
+    if (interrupted()) return measured;
+    const Json result = last_object(output.text);
+    if (output.status == 3) {  // a digest or a count was wrong: nothing to skip quietly
+        fail(fmt::format("{}: {}", key, result.value("problem", "wrong records")));
+    }
+    if (output.status != 0 || !result.contains("seconds")) {
+        const std::string ended = fmt::format("ended with status {}", output.status);
+        throw PeerProblem{result.is_object() ? result.value("problem", ended) : ended};
+    }
+    const double tokens = static_cast<double>(plan.records) * plan.n_tokens;
+    measured.tokens_per_s = tokens / result["seconds"].get<double>();
+    return measured;
+}
+
+}  // namespace
+
+std::vector<Peer> python_peers(const PeerOptions& options) {
+    const Output output =
+        run_command(fmt::format("'{}' '{}' --probe", options.python, options.script));
+    const Json found = last_object(output.text);
+    if (output.status != 0 || !found.contains("peers")) {
+        return {{.key = "python",
+                 .name = "Python peers",
+                 .run = {},
+                 .missing = fmt::format("'{}' cannot be run", options.python)}};
+    }
+    std::vector<Peer> peers;
+    for (const Json& one : found["peers"]) {
+        const auto key = one["key"].get<std::string>();
+        peers.push_back(
+            {.key = key,
+             .name = one["name"].get<std::string>(),
+             .run = [=](const Plan& plan,
+                        const Cpus& cpus) { return run_python(options, key, plan, cpus); },
+             .first_records = one["first_records"].get<std::uint64_t>(),
+             .unit = one["unit"].get<std::uint64_t>(),
+             .missing = one["missing"].get<std::string>()});
+    }
+    return peers;
+}
+
+}  // namespace bench

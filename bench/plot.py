@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Charts of rollring-bench's JSON results, as SVG or PNG; `rollring-bench plot` runs this.
+
+    plot.py --input DIR --output DIR [--format svg|png]
+
+Reads every *.json of the folder and knows each by its "question": peers (throughput by record
+length, log scale; times by which rollring is faster), throughput (the limit), scaling, latency.
+Exit code 77 if matplotlib is missing, 1 if there is nothing to draw.
+"""
+import argparse
+import json
+import sys
+from pathlib import Path
+
+MINE = "#c0392b"
+LIMIT = "#7f8c8d"
+
+
+def load(folder):
+    """question -> list of results, in the order of the file names."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            print(f"plot: {path} is no JSON: {error}", file=sys.stderr)
+            continue
+        if isinstance(result, dict) and "question" in result:
+            found.setdefault(result["question"], []).append(result)
+    return found
+
+
+def where(result):
+    machine = result.get("machine", {})
+    return f"{machine.get('cpu', '?')}, {machine.get('cpus', '?')} CPUs"
+
+
+def spread_line(axes, xs, spreads, scale=1.0, **style):
+    """A line of medians with the range of all rounds as a band."""
+    line, = axes.plot(xs, [s["median"] * scale for s in spreads], marker="o", ms=4, **style)
+    axes.fill_between(xs, [s["min"] * scale for s in spreads], [s["max"] * scale for s in spreads],
+                      color=line.get_color(), alpha=0.15, lw=0)
+
+
+def named_style(key):
+    if key == "rollring":
+        return {"color": MINE, "lw": 2.5, "zorder": 5}
+    if key in ("limit", "memcpy"):
+        return {"color": LIMIT, "ls": "--" if key == "limit" else ":"}
+    return {}
+
+
+def draw_lengths(plt, results):
+    """Tokens a second by record length, a line for each peer. Where one run measured several
+    lengths, its rates count; what only another run has is a single mark of its own."""
+    rows = {}
+    for result in sorted(results, key=lambda one: len({row["tokens"] for row in one["rows"]})):
+        of_run = {}
+        for row in result["rows"]:
+            of_run.setdefault((row["key"], row["name"]), {})[row["tokens"]] = row["tokens_per_s"]
+        rows |= of_run  # the run with more lengths comes later and takes the place
+    figure, axes = plt.subplots(figsize=(9, 6))
+    axes.set_prop_cycle(color=plt.get_cmap("tab20").colors[::2] + plt.get_cmap("Dark2").colors)
+    for (key, name), by_length in sorted(rows.items(), key=lambda item: -len(item[1])):
+        lengths = sorted(by_length)
+        spread_line(axes, lengths, [by_length[n] for n in lengths], label=name, **named_style(key))
+    axes.set(xscale="log", yscale="log", xlabel="tokens a record", ylabel="tokens a second",
+             title="The identical records over other transports")
+    axes.grid(which="major", alpha=0.3)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.text(0.01, 0.005, where(results[0]), fontsize=7)
+    return figure
+
+
+def draw_times(plt, results):
+    """By how much rollring is faster, a bar for each peer, at the length with most peers."""
+    rows = [row for result in results for row in result["rows"]]
+    lengths = [row["tokens"] for row in rows]
+    length = max(set(lengths), key=lambda n: (lengths.count(n), n == 2048))
+    last = {row["name"]: row for row in rows
+            if row["tokens"] == length and row["key"] not in ("rollring", "limit", "memcpy")}
+    bars = sorted(last.values(), key=lambda row: row["rollring_times"]["median"])
+    if not bars:
+        return None
+    spreads = [row["rollring_times"] for row in bars]
+    middles = [s["median"] for s in spreads]
+    figure, axes = plt.subplots(figsize=(8, 0.45 * len(bars) + 1.6))
+    axes.barh([row["name"] for row in bars], middles, color=MINE, alpha=0.8,
+              xerr=[[m - s["min"] for m, s in zip(middles, spreads)],
+                    [s["max"] - m for m, s in zip(middles, spreads)]])
+    for at, middle in enumerate(middles):
+        axes.annotate(f" {middle:,.3g}x" if middle < 100 else f" {middle:,.0f}x",
+                      (spreads[at]["max"], at), va="center", fontsize=9)
+    axes.set(xscale="log", xlabel="rollring is so many times faster",
+             title=f"Tokens a second at {length:,} tokens a record")
+    axes.set_xlim(1, max(s["max"] for s in spreads) * 4)
+    figure.text(0.01, 0.005, where(results[0]), fontsize=7)
+    return figure
+
+
+def draw_throughput(plt, results):
+    figure, axes = plt.subplots(figsize=(7, 4.5))
+    rows = {row["tokens"]: row for result in results for row in result["rows"]}
+    lengths = sorted(rows)
+    for key, name in (("limit_tokens_per_s", "bare hand-off (the limit)"),
+                      ("rollring_tokens_per_s", "rollring")):
+        style = named_style("rollring" if key.startswith("rollring") else "limit")
+        spread_line(axes, lengths, [rows[n][key] for n in lengths], 1e-9, label=name, **style)
+    axes.set(xscale="log", xlabel="tokens a record", ylabel="billion tokens a second",
+             title="One producer, one consumer that reads every byte")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.text(0.01, 0.005, where(results[0]), fontsize=7)
+    return figure
+
+
+SCALING = (("records", "records in one run", "ns a record"),
+           ("lanes", "lanes of the ring", "ns a record"),
+           ("groups", "open groups", "ns a record"))
+
+
+def draw_producers(axes, rows):
+    xs = [row["producers"] for row in rows]
+    spread_line(axes, xs, [row["tokens_per_s"] for row in rows], 1e-9, label="rollring",
+                **named_style("rollring"))
+    spread_line(axes, xs, [row["bare_tokens_per_s"] for row in rows], 1e-9, label="bare hand-off",
+                **named_style("limit"))
+    crowded = [row["producers"] for row in rows if row["crowded"]]
+    if crowded:
+        axes.axvspan(min(crowded) * 0.8, max(xs) * 1.1, color="grey", alpha=0.12,
+                     label="more processes than CPUs")
+    axes.set(xscale="log", xlabel="producers into one consumer", ylabel="billion tokens a second")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8)
+
+
+def draw_scaling(plt, results):
+    result = results[-1]
+    parts = [part for part in SCALING if result.get(part[0])]
+    count = len(parts) + bool(result.get("producers"))
+    if count == 0:
+        return None
+    figure, grid = plt.subplots(1, count, figsize=(4.2 * count, 3.8), squeeze=False)
+    places = list(grid[0])
+    if result.get("producers"):
+        draw_producers(places.pop(0), result["producers"])
+    for axes, (key, x_label, y_label) in zip(places, parts):
+        rows = result[key]
+        spread_line(axes, [row[key] for row in rows], [row["ns_per_record"] for row in rows],
+                    color=MINE)
+        axes.set(xscale="log", xlabel=x_label, ylabel=y_label)
+        axes.set_ylim(bottom=0)
+    for axes in grid[0]:
+        axes.grid(alpha=0.3)
+    figure.suptitle("How cost grows")
+    figure.tight_layout()
+    figure.text(0.01, 0.005, where(result), fontsize=7)
+    return figure
+
+
+def draw_latency(plt, results):
+    """Share of records that took at least so long, both axes logarithmic: the tail is visible."""
+    result = results[-1]
+    rows = [row for row in result["rows"] if row.get("quantiles")]
+    if not rows:
+        return None
+    figure, axes = plt.subplots(figsize=(7, 4.5))
+    for row in rows:
+        shares, delays = zip(*row["quantiles"])
+        axes.plot([ns / 1000 for ns in delays], [1 - share for share in shares],
+                  label=row["name"], lw=2)
+    axes.set(xscale="log", yscale="log", xlabel="microseconds from commit to read in full",
+             ylabel="share of records that took longer",
+             title=f"Latency, {result['tokens']} tokens; "
+                   f"cache line {result['line_ns']['median']:.0f} ns")
+    axes.grid(which="major", alpha=0.3)
+    axes.legend()
+    figure.text(0.01, 0.005, where(result), fontsize=7)
+    return figure
+
+
+# file name: (question, how it is drawn)
+CHARTS = {"throughput_by_length": ("peers", draw_lengths), "peers": ("peers", draw_times),
+          "throughput": ("throughput", draw_throughput), "scaling": ("scaling", draw_scaling),
+          "latency": ("latency", draw_latency)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--input", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--format", choices=("svg", "png"), default="svg")
+    options = parser.parse_args()
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print("plot: matplotlib is missing: pip install matplotlib, or Debian python3-matplotlib",
+              file=sys.stderr)
+        return 77
+    results = load(options.input)
+    options.output.mkdir(parents=True, exist_ok=True)
+    drawn = 0
+    for name, (question, draw) in CHARTS.items():
+        figure = draw(plt, results[question]) if question in results else None
+        if figure is None:
+            continue
+        path = options.output / f"{name}.{options.format}"
+        figure.savefig(path, bbox_inches="tight", dpi=130)
+        plt.close(figure)
+        print(path)
+        drawn += 1
+    if drawn == 0:
+        print(f"plot: no results in {options.input} that can be drawn", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
