@@ -210,20 +210,29 @@ Result<void> SubscriberImpl::import_slot(std::uint32_t slot, const WireTicket& w
 }
 
 // Only after another subscriber was expelled: its slots were replaced.
+// May be called again after timed_out: what was asked for is still on its way, and is waited for
+// before anything else is.
 Result<void> SubscriberImpl::fetch_slot(std::uint32_t slot, Deadline deadline) {
-    if (slot < chunks_.size() && chunks_[slot]) return {};
-    Message request = make_message(MessageKind::want_slot);
-    request.slot = slot;
-    if (auto sent = send_message(socket_.get(), request); !sent) return sent;
-    auto reply = receive_message(socket_.get(), deadline);
-    if (!reply) return std::unexpected(reply.error());
-    if (reply->message.kind != MessageKind::slot || reply->message.slot != slot) {
-        return refused(Errc::bad_manifest,
-                       "the publisher gave no slot: " + text_of(reply->message));
+    while (slot >= chunks_.size() || !chunks_[slot]) {
+        if (!asked_slot_) {
+            Message request = make_message(MessageKind::want_slot);
+            request.slot = slot;
+            if (auto sent = send_message(socket_.get(), request); !sent) return sent;
+            asked_slot_ = slot;
+        }
+        auto reply = receive_message(socket_.get(), deadline);
+        if (!reply) return std::unexpected(reply.error());
+        const std::uint32_t asked = *std::exchange(asked_slot_, std::nullopt);
+        if (reply->message.kind != MessageKind::slot || reply->message.slot != asked) {
+            return refused(Errc::bad_manifest,
+                           "the publisher gave no slot: " + text_of(reply->message));
+        }
+        Fd fd;
+        if (!reply->fds.empty()) fd = std::move(reply->fds[0]);
+        auto imported = import_slot(asked, reply->message.tickets[0], std::move(fd));
+        if (!imported) return imported;
     }
-    Fd fd;
-    if (!reply->fds.empty()) fd = std::move(reply->fds[0]);
-    return import_slot(slot, reply->message.tickets[0], std::move(fd));
+    return {};
 }
 
 void SubscriberImpl::describe_tensors() {

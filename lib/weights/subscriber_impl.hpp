@@ -94,6 +94,7 @@ class SubscriberImpl {
     std::vector<TensorInfo> infos_;
     Backend backend_;
     std::vector<std::unique_ptr<Chunk>> chunks_;    // by slot
+    std::optional<std::uint32_t> asked_slot_;       // no answer has come yet
     std::vector<std::unique_ptr<CopyPlan>> plans_;  // by part; empty without `into`
     std::vector<std::vector<std::uint32_t>> sum_tensors_;
     std::vector<std::unique_ptr<CopyPlan>> sums_;  // by part, to verify; empty without checksums

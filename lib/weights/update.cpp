@@ -185,6 +185,7 @@ Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, De
     const auto slot = slot_of(part);
     if (!slot) return give_up(slot.error());
     if (auto fetched = fetch_slot(*slot, deadline); !fetched) {
+        if (fetched.error().code == Errc::timed_out) return std::unexpected(fetched.error());
         return give_up(std::move(fetched.error()));
     }
     const Chunk& chunk = *chunks_[*slot];
