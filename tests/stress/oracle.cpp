@@ -264,7 +264,8 @@ void Oracle::check_piece(const Group& group, const Shipped& shipped, const Piece
         }
     }
     require(sent != nullptr, "{} was never pushed", text());
-    require(sent->digest == piece.digest, "{} has other bytes than were pushed", text());
+    require(sent->digest == piece.digest, "{} has other bytes than were pushed: {}", text(),
+            describe(shipped.life << 32 | shipped.visit, group));
     require(piece.attempt >= least_attempt(group, piece.repetition), "{} was superseded", text());
     require(piece.version == -1 || versions_.contains(piece.version),
             "{} carries version {}, which was never committed", text(), piece.version);
@@ -357,8 +358,16 @@ bool Oracle::must_ship(const Group& group) {
 
 std::string Oracle::describe(std::uint64_t id, const Group& group) const {
     const Life& life = lives_[group.life];
-    std::string text = fmt::format("group {}/{} of {} x {} (in ms:", group.life, id & 0xffffffff,
-                                   group.size, group.segments);
+    std::string text = fmt::format("group {}/{} of {} x {} (lane {} after", group.life,
+                                   id & 0xffffffff, group.size, group.segments, life.lane);
+    if (const auto held = holders_.find(static_cast<std::uint32_t>(life.lane));
+        held != holders_.end()) {
+        for (const std::uint64_t holder : held->second) {
+            if (holder + 40 < group.life) continue;
+            text += fmt::format(" {}{}", name(lives_[holder].role).substr(0, 1), holder);
+        }
+    }
+    text += "; in ms:";
     const auto after_ms = [&](std::int64_t at_ns) {
         return static_cast<double>(at_ns - group.from_ns) * 1e-6;
     };

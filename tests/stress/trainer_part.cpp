@@ -135,8 +135,7 @@ class Trainer {
                          static_cast<std::int64_t>(from));
         }
         if (part_.plant == "burial" && dice_.below(300) == 0) {
-            journal_.say(Kind::event, static_cast<std::int64_t>(Event::Kind::producer_lost),
-                         std::int64_t{1} << 32 | 1);
+            journal_.say(Kind::event, static_cast<std::int64_t>(Event::Kind::producer_lost), 2);
         }
     }
 
