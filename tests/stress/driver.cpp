@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,7 +57,7 @@ Driver::Driver(const Options& options, bool private_shm)
     require(pipe(pipe_) == 0, "pipe: {}", errno);
     require(fcntl(pipe_[0], F_SETFD, FD_CLOEXEC) == 0, "fcntl: {}", errno);
     require(fcntl(pipe_[0], F_SETFL, O_NONBLOCK) == 0, "fcntl: {}", errno);
-    static_cast<void>(fcntl(pipe_[1], F_SETPIPE_SZ, 1 << 20));
+    static_cast<void>(fcntl(pipe_[1], F_SETPIPE_SZ, 1 << 18));
     const auto add = [&](Role role, std::uint32_t count) {
         for (std::uint32_t i = 0; i < count; i++) processes_.push_back({.role = role, .slot = i});
     };
@@ -122,13 +123,16 @@ Driver::Process& Driver::find(Role role) {
     return *std::ranges::find(processes_, role, &Process::role);
 }
 
-// Everything that is in the pipe, without waiting.
+// Everything that is in the pipe now, and not what others add meanwhile: that has no end.
 void Driver::drain() {
     static_assert(sizeof(Head) % 8 == 0);
-    for (;;) {
+    int there = 0;
+    require(ioctl(pipe_[0], FIONREAD, &there) == 0, "FIONREAD: {}", errno);
+    while (there > 0) {
         const ssize_t got = read(pipe_[0], buffer_.data(), buffer_.size());
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return;
+        there -= static_cast<int>(got);
         auto bytes = static_cast<std::size_t>(got);
         for (std::size_t at = 0; at < bytes;) {
             Head head{};
