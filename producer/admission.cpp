@@ -31,10 +31,14 @@ bool Admission::is_open(const GroupKey& key) {
 
 std::uint64_t Admission::announced_groups() const {
     std::uint64_t groups = 0;
+    const std::uint64_t most = peek(control_->max_open_groups);
     for (std::uint32_t lane = 0; lane < map_->geometry().lane_count; lane++) {
         const std::uint64_t opened = peek(map_->owner(lane).groups_opened);
         const std::uint64_t arrived = observe(map_->entry(lane).groups_arrived);
-        groups += opened > arrived ? opened - arrived : 0;
+        // A damaged lane announces nothing; nor does one that claims what no bound would allow.
+        if (opened <= arrived || opened - arrived > most) continue;
+        if (peek(map_->entry(lane).quarantine) != 0) continue;
+        groups += opened - arrived;
     }
     return groups;
 }

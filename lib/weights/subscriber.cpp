@@ -216,6 +216,8 @@ Result<void> SubscriberImpl::import_slot(std::uint32_t slot, const WireTicket& w
 }
 
 // Only after another subscriber was expelled: its slots were replaced.
+// May be called again after timed_out: what was asked for is still on its way, and is waited for
+// before anything else is.
 Result<void> SubscriberImpl::fetch_slot(std::uint32_t slot, Deadline deadline) {
     while (slot >= chunks_.size() || !chunks_[slot]) {
         if (!asked_) {

@@ -9,6 +9,7 @@
 
 #include "../test_ring.hpp"
 #include "ring_map.hpp"
+#include "rollring/stash.hpp"
 #include "wire.hpp"
 
 using namespace rollring;
@@ -193,6 +194,31 @@ TEST_CASE("hostile: a damaged lane is quarantined alone and comes back") {
         const std::string what = damage.what;
         CAPTURE(what);
         Trial(damage).run();
+    }
+}
+
+TEST_CASE("hostile: groups that a damaged lane announces take no places of others") {
+    for (const bool plausible : {false, true}) {
+        CAPTURE(plausible);
+        const TestRing ring({.lanes = 2, .lane_bytes = capacity});
+        auto stash = Stash::open(ring.name(), {.batch_groups = 1, .max_open_groups = 100});
+        REQUIRE(stash.has_value());
+        auto bad = ring.producer({.name = "bad"});
+        auto good = ring.producer({.name = "good"});
+        Batch batch;
+        REQUIRE((*stash)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        const Wild lane(ring, bad.lane());
+        lane.owner().groups_opened += plausible ? 100 : std::uint64_t{1} << 40;
+        if (plausible) {  // then it takes the quarantine
+            CHECK(good.open_group("prompt", 0, Deadline::now()) == Push::timed_out);
+            lane.owner().tail += 1024;
+            for (Event event{}; event.kind != Event::Kind::quarantined;) {
+                REQUIRE((*stash)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+                while (event.kind != Event::Kind::quarantined && (*stash)->next_event(event)) {
+                }
+            }
+        }
+        CHECK(good.open_group("prompt", 0, patience()) == Push::ok);
     }
 }
 

@@ -31,6 +31,7 @@ struct Story {
     bool says_nothing = false;
     Message slot_reply = make_message(MessageKind::refusal);
     std::vector<int> slot_fds;
+    std::shared_ptr<std::atomic<bool>> slot_go;  // no slot is given before it is true
 };
 
 class Fake {
@@ -149,6 +150,7 @@ class Fake {
             return send_message(socket.get(), make_message(MessageKind::admitted)).has_value();
         }
         if (heard->message.kind == MessageKind::want_slot) {
+            while (story.slot_go && !*story.slot_go) std::this_thread::yield();
             Message reply = story.slot_reply;
             if (reply.slot == 0) reply.slot = heard->message.slot;
             return send_message(socket.get(), reply, story.slot_fds).has_value();
@@ -367,6 +369,33 @@ TEST_CASE("a slot that is fetched later is checked as well") {
         CHECK(taken.has_value() == (lie == 0));
         if (!taken) CHECK(taken.error().code == Errc::bad_manifest);
     }
+}
+
+TEST_CASE("a slot that is not given by the deadline can be waited for again") {
+    Fake fake;
+    Story story = fake.truth();
+    story.slot_reply = make_message(MessageKind::slot);
+    story.slot_reply.tickets_used = 1;
+    story.slot_reply.tickets[0] = story.welcome.tickets[0];
+    story.slot_fds = {story.fds[2]};
+    story.slot_go = std::make_shared<std::atomic<bool>>(false);
+    auto subscriber = fake.attach(story);
+    REQUIRE_OK(subscriber);
+    fake.publish_version();
+    poke(fake.control->publisher().parts[0].slot, 31U);
+    auto update = subscriber->next(patience());
+    REQUIRE_OK(update);
+    for (int i = 0; i < 3; i++) {
+        const auto late = update->load(Deadline::after_ms(1));
+        CHECK(!late);
+        if (!late) CHECK(late.error().code == Errc::timed_out);
+    }
+    CHECK(subscriber->state() == SubscriberState::reading);
+    *story.slot_go = true;
+    CHECK(update->load(patience()).has_value());
+    CHECK(update->stage(patience()).has_value());
+    CHECK(update->adopt(patience()).has_value());
+    CHECK(subscriber->live_version() == 5);
 }
 
 }  // namespace rollring::test

@@ -1,0 +1,123 @@
+#pragma once
+// Starts all processes, kills and stops them, fills what can be full, and feeds the oracle.
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../crash/load.hpp"
+#include "oracle.hpp"
+
+namespace rollring::test {
+
+constexpr std::size_t roles = static_cast<std::size_t>(Role::count);
+
+struct Options {
+    double seconds = 600;
+    std::uint64_t kills = 0;  // 0: as many as the seconds hold
+    std::uint64_t seed = 0;
+    std::uint32_t producers = 3;
+    std::uint32_t subscribers = 2;
+    bool hostile = false;
+    bool fills = true;
+    bool json = false;
+    std::string plant;
+    std::uint64_t shm_mib = 128;
+};
+
+// Why it ended by Ctrl-C.
+struct Interrupted {};
+
+struct DriverCounts {
+    std::array<std::uint64_t, roles> kills{};
+    std::array<std::uint64_t, roles> stops{};
+    std::array<std::uint64_t, roles> starts{};
+    std::array<std::int64_t, roles> silence_ns{};  // longest time between two words of a survivor
+    std::array<std::int64_t, roles> pause_ns{};    // and between two successes
+    std::uint64_t ended = 0;                       // producers that ended by themselves
+    std::uint64_t ring_fills = 0;
+    std::uint64_t shm_fills = 0;
+    std::uint64_t shm_refusals = 0;  // of processes that started while /dev/shm was full
+    std::uint64_t looks = 0;         // at the stash's account, from outside
+    std::int64_t wall_ns = 0;
+    std::size_t leftovers = 0;
+    [[nodiscard]] std::uint64_t all_kills() const;
+};
+
+class Driver {
+  public:
+    Driver(const Options& options, bool private_shm);
+    Driver(const Driver&) = delete;
+    Driver& operator=(const Driver&) = delete;
+    ~Driver();
+
+    // Throws Failure at the first broken promise, Interrupted at Ctrl-C.
+    void run();
+
+    [[nodiscard]] const Oracle& oracle() const { return oracle_; }
+    [[nodiscard]] const DriverCounts& counts() const { return counts_; }
+
+  private:
+    struct Process {
+        Role role;
+        std::uint32_t slot;
+        pid_t pid = 0;  // 0: not running
+        std::uint64_t life = 0;
+        std::int64_t said_ns = 0;    // last word, or since when it may speak
+        std::int64_t did_ns = 0;     // last success; 0: none yet
+        std::int64_t resume_ns = 0;  // when it is let go on; 0: it is running
+        std::int64_t start_ns = 0;   // when it comes back
+        std::uint64_t waits = 0;     // times it said that it waits, in this life
+        std::uint64_t words = 0;
+        std::uint64_t refusals = 0;
+    };
+
+    void start(Process& process);
+    void strike(Process& process);
+    void stop(Process& process, std::int64_t for_ns);
+    void resume(Process& process);
+    void act();
+    void pump(int timeout_ms);
+    void drain();
+    void note(const std::byte* entry);
+    void look_at(Process& process);
+    void wait_for(std::string_view what, const std::function<bool()>& reached);
+    void fill_ring();
+    void fill_shm();
+    void look_at_account();
+    void finish();
+    void end_all(Role role);
+    void check_ring();
+    void show();
+    [[nodiscard]] bool over() const;
+    [[nodiscard]] Process& find(Role role);
+
+    Options options_;
+    bool private_shm_;
+    Dice dice_;
+    int pipe_[2]{-1, -1};
+    std::optional<ScratchRing> ring_;
+    Shared<Board> board_;
+    Oracle oracle_;
+    DriverCounts counts_;
+    std::vector<Process> processes_;
+    std::vector<std::size_t> by_life_;
+    std::uint64_t lives_ = 0;
+    std::int64_t started_ns_ = 0;
+    std::int64_t shown_ns_ = 0;
+    bool ending_ = false;
+    std::vector<std::byte> buffer_;
+};
+
+// Rings, sockets and fillers of this process that are still in /dev/shm.
+std::size_t shm_leftovers();
+// Gives this process and its children a /dev/shm of their own. False where that is not allowed.
+bool make_private_shm(std::uint64_t mib);
+void catch_interrupts();
+
+}  // namespace rollring::test

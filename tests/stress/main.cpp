@@ -1,0 +1,208 @@
+// rollring-stress: everybody at once, killed and stopped, and an oracle that judges the promises.
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "driver.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+constexpr const char* examples =
+    "Examples:\n"
+    "  rollring-stress                              ten minutes\n"
+    "  rollring-stress --seconds 60 --hostile       one minute, with a producer that damages its "
+    "lane\n"
+    "  rollring-stress --kills 1000 --seed 7 --json a thousand kills, counts as JSON\n"
+    "  rollring-stress --seconds 20 --plant flip    a lie, to see that the oracle finds it (exit 1)"
+    "\n\nExit status: 0 all promises kept, 1 one is broken, 130 interrupted.";
+
+const std::vector<std::string> lies = {"phantom", "flip",  "mixed",  "version", "silent",
+                                       "foreign", "twice", "burial", "unsaid",  "stale"};
+
+// --part ROLE RING BOARD PIPE LIFE SEED SLOT PLANT
+int run_part(const std::vector<std::string>& words) {
+    die_with_parent();
+    std::signal(SIGINT, SIG_IGN);
+    std::signal(SIGPIPE, SIG_IGN);
+    const Shared<Board> board(words.at(3));
+    Journal journal(std::stoi(words.at(4)), std::stoull(words.at(5)));
+    const Part part{.ring = words.at(2),
+                    .seed = std::stoull(words.at(6)),
+                    .plant = words.at(8),
+                    .board = board.operator->()};
+    const std::string& role = words.at(1);
+    try {
+        if (role == name(Role::producer)) return producer_part(part, journal);
+        if (role == name(Role::hostile)) return hostile_part(part, journal);
+        if (role == name(Role::trainer)) return trainer_part(part, journal);
+        if (role == name(Role::publisher)) return publisher_part(part, journal);
+        const auto slot = static_cast<std::uint32_t>(std::stoul(words.at(7)));
+        return subscriber_part(part, journal, slot);
+    } catch (const std::exception& failure) {
+        journal.fail(failure.what());
+        return 1;
+    }
+}
+
+std::string replay(const Options& options) {
+    std::string text = fmt::format(
+        "rollring-stress --seed {} --seconds {} --producers {} "
+        "--subscribers {} --shm-mib {}",
+        options.seed, options.seconds, options.producers, options.subscribers, options.shm_mib);
+    if (options.kills != 0) text += fmt::format(" --kills {}", options.kills);
+    if (options.hostile) text += " --hostile";
+    if (!options.fills) text += " --no-fills";
+    if (!options.plant.empty()) text += " --plant " + options.plant;
+    return text;
+}
+
+template <class T>
+nlohmann::ordered_json by_role(const std::array<T, roles>& values, T unit = 1) {
+    nlohmann::ordered_json out;
+    for (std::size_t i = 0; i < roles; i++) {
+        out[std::string(name(static_cast<Role>(i)))] = values[i] / unit;
+    }
+    return out;
+}
+
+nlohmann::ordered_json by_reason(const OracleCounts& counts) {
+    nlohmann::ordered_json out;
+    for (std::size_t i = 0; i < counts.dropped.size(); i++) {
+        if (counts.dropped[i] == 0) continue;
+        out[std::string(rollring::name(static_cast<DropReason>(i)))] = counts.dropped[i];
+    }
+    return out;
+}
+
+nlohmann::ordered_json report(const Driver& driver) {
+    const DriverCounts& did = driver.counts();
+    const OracleCounts& saw = driver.oracle().counts();
+    const std::int64_t us = 1000;
+    return {{"seconds", static_cast<double>(did.wall_ns) * 1e-9},
+            {"kills", did.all_kills()},
+            {"kills_by_role", by_role(did.kills)},
+            {"stops_by_role", by_role(did.stops)},
+            {"starts_by_role", by_role(did.starts)},
+            {"ended_by_themselves", did.ended},
+            {"records_begun", saw.begun},
+            {"records_pushed", saw.pushed},
+            {"records_checked", saw.records_checked},
+            {"groups_begun", saw.groups_begun},
+            {"groups_checked", saw.groups_checked},
+            {"groups_voided", saw.groups_voided},
+            {"groups_unfinished", saw.groups_unfinished},
+            {"groups_overdue", saw.groups_overdue},
+            {"records_dropped", by_reason(saw)},
+            {"sent_twice", saw.copies},
+            {"retries", saw.retries},
+            {"sent_after_ack", saw.after_ack},
+            {"recoveries", saw.recoveries},
+            {"cut_acks_done", saw.cut_done},
+            {"cut_acks_undone", saw.cut_undone},
+            {"producers_lost", saw.producers_lost},
+            {"producers_closed", saw.producers_closed},
+            {"quarantines", saw.quarantines},
+            {"torn", saw.torn},
+            {"hostile_groups", saw.hostile_groups},
+            {"versions_committed", saw.versions},
+            {"versions_aborted", saw.aborted},
+            {"versions_live", saw.live},
+            {"poisoned", saw.poisoned},
+            {"refused_starts", saw.refused},
+            {"waits", saw.waits},
+            {"ring_fills", did.ring_fills},
+            {"shm_fills", did.shm_fills},
+            {"shm_refusals", did.shm_refusals},
+            {"account_looks", did.looks},
+            {"longest_silence_us", by_role(did.silence_ns, us)},
+            {"longest_pause_us", by_role(did.pause_ns, us)},
+            {"leftovers", did.leftovers}};
+}
+
+void print(const nlohmann::ordered_json& out, bool json) {
+    if (json) {
+        fmt::print("{}\n", out.dump(2));
+        return;
+    }
+    for (const auto& [key, value] : out.items()) fmt::print("{:22} {}\n", key, value.dump());
+}
+
+int run_all(const Options& options) {
+    const bool private_shm = options.fills && make_private_shm(options.shm_mib);
+    catch_interrupts();
+    fmt::print(stderr, "{}\n", replay(options));
+    if (options.fills && !private_shm) {
+        fmt::print(stderr, "/dev/shm is not filled: no mount of our own is allowed here\n");
+    }
+    nlohmann::ordered_json out;
+    int status = 0;
+    {
+        Driver driver(options, private_shm);
+        std::string violation;
+        try {
+            driver.run();
+        } catch (const Interrupted&) {
+            status = 130;
+        } catch (const std::exception& failure) {
+            violation = failure.what();
+            status = 1;
+        }
+        if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\x1b[K");
+        out = report(driver);
+        out["seed"] = options.seed;
+        out["violations"] = status == 1 ? 1 : 0;
+        out["violation"] = violation;
+        if (status == 1) fmt::print(stderr, "VIOLATION: {}\n", violation);
+    }
+    const std::size_t left = shm_leftovers();
+    out["leftovers"] = left;
+    if (left != 0 && status != 1) status = 1;
+    out["replay"] = replay(options);
+    print(out, options.json);
+    if (status == 1) {
+        fmt::print(stderr, "seed {}; again: {}\n", options.seed, replay(options));
+    }
+    return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc > 1 && std::string_view(argv[1]) == "--part") return run_part({argv + 1, argv + argc});
+    Options options;
+    options.seed = static_cast<std::uint64_t>(monotonic_ns());
+    CLI::App app(
+        "Kills, stops and restarts producers, a trainer and both ends of the weight "
+        "channel, and checks from outside that every promise is kept.");
+    app.footer(examples);
+    app.add_option("--seconds", options.seconds, "how long (default 600)")
+        ->check(CLI::PositiveNumber);
+    app.add_option("--kills", options.kills, "end earlier, after so many kills");
+    app.add_option("--seed", options.seed, "of all dice (default: the clock)");
+    app.add_option("--producers", options.producers, "rollout processes (default 3)")
+        ->check(CLI::Range(1, 64));
+    app.add_option("--subscribers", options.subscribers,
+                   "engines (default 2); 0: no weight channel")
+        ->check(CLI::Range(0, 16));
+    app.add_flag("--hostile", options.hostile, "one more producer, which damages its own lane");
+    bool no_fills = false;
+    app.add_flag("--no-fills", no_fills, "fill neither the ring nor /dev/shm");
+    app.add_option("--shm-mib", options.shm_mib,
+                   "bytes of the private /dev/shm that is filled (default 128)")
+        ->check(CLI::Range(8, 65536));
+    app.add_option("--plant", options.plant, "plant a lie")->check(CLI::IsMember(lies));
+    app.add_flag("--json", options.json, "counts as JSON");
+    CLI11_PARSE(app, argc, argv);
+    options.fills = !no_fills;
+    try {
+        return run_all(options);
+    } catch (const std::exception& failure) {
+        fmt::print(stderr, "rollring-stress: {}\n", failure.what());
+        return 1;
+    }
+}

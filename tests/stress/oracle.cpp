@@ -1,0 +1,404 @@
+#include "oracle.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "../crash/load.hpp"
+
+namespace rollring::test {
+namespace {
+
+template <class T>
+T read_as(const std::byte* at) {
+    T value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+}
+
+bool has(const std::vector<bool>& set, std::uint64_t number) {
+    return number < set.size() && set[number];
+}
+void mark(std::vector<bool>& set, std::uint64_t number) {
+    if (set.size() <= number) set.resize(number + 1);
+    set[number] = true;
+}
+
+}  // namespace
+
+std::string_view name(Role role) {
+    static constexpr std::string_view names[] = {"producer", "hostile", "trainer", "publisher",
+                                                 "subscriber"};
+    return names[static_cast<std::size_t>(role)];
+}
+
+void Oracle::started(std::uint64_t life, Role role, std::uint32_t slot) {
+    if (lives_.size() <= life) lives_.resize(life + 1);
+    lives_[life].role = role;
+    lives_[life].slot = slot;
+}
+
+void Oracle::killed(std::uint64_t life) {
+    lives_.at(life).killed = true;
+    lives_.at(life).killed_ns = monotonic_ns();
+}
+
+Oracle::Life& Oracle::life_of(const Head& head) {
+    return lives_.at(head.life);
+}
+
+void Oracle::take(const std::byte* entry) {
+    const auto head = read_as<Head>(entry);
+    switch (head.kind) {
+        case Kind::begun:
+            return begun(read_as<Begun>(entry));
+        case Kind::acking:
+            return acking(entry);
+        case Kind::failure:
+            throw Failure(
+                fmt::format("{} (life {}): {}", name(life_of(head).role), head.life,
+                            std::string_view(reinterpret_cast<const char*>(entry + sizeof head),
+                                             head.bytes - sizeof head)));
+        default:
+            return word(read_as<Word>(entry));
+    }
+}
+
+void Oracle::word(const Word& word) {
+    Life& life = life_of(word.head);
+    switch (word.head.kind) {
+        case Kind::opened: {
+            life.lane = word.a;
+            const auto lane = static_cast<std::uint32_t>(word.a);
+            holders_[lane].push_back(word.head.life);
+            if (life.role == Role::hostile) hostile_ever_.insert(lane);
+            return;
+        }
+        case Kind::pushed:
+            return pushed(word.head);
+        case Kind::waiting:
+            counts_.waits++;
+            return;
+        case Kind::refused:
+            counts_.refused++;
+            return;
+        case Kind::resumed:
+            return resumed(word.a);
+        case Kind::dropped:
+            counts_.dropped.at(static_cast<std::size_t>(word.a)) +=
+                static_cast<std::uint64_t>(word.b);
+            return;
+        case Kind::acked:
+            require(pending_ && word.a == pending_step_, "step {} was not announced", word.a);
+            return acked(word.a);
+        case Kind::event:
+            return event(static_cast<Event::Kind>(word.a), static_cast<std::uint32_t>(word.b >> 32),
+                         static_cast<std::uint64_t>(word.b) & 0xffffffff);
+        case Kind::committing:
+            versions_.insert(word.a);
+            return;
+        case Kind::committed:
+            require(word.a > committed_, "version {} is committed after {}", word.a, committed_);
+            committed_ = word.a;
+            counts_.versions++;
+            return;
+        case Kind::aborted:
+            versions_.erase(word.a);
+            counts_.aborted++;
+            return;
+        case Kind::live:
+            return live(life, word.a, word.b == 1);
+        default:
+            return;
+    }
+}
+
+// --- producers -----------------------------------------------------------------------------------
+
+void Oracle::begun(const Begun& entry) {
+    Life& life = life_of(entry.head);
+    if (life.role == Role::hostile) {
+        hostile_keys_.insert(GroupKey::of(prompt_of(entry.head.life), entry.visit).low);
+        return;
+    }
+    require(!life.in_flight, "life {} pushes two records at once", entry.head.life);
+    counts_.begun++;
+    counts_.retries += entry.attempt > 0 ? 1 : 0;
+    life.in_flight = true;
+    life.flying = id_of(entry.head.life, entry.visit);
+    life.copy = ~std::size_t{0};
+    if (has(life.voided, entry.visit)) return;
+    if (entry.failed != 0) {  // none of it is ever acknowledged
+        mark(life.voided, entry.visit);
+        groups_.erase(life.flying);
+        counts_.groups_voided++;
+        return;
+    }
+    if (has(life.acked, entry.visit)) {
+        counts_.after_ack++;
+        return;
+    }
+    const auto [at, is_new] = groups_.try_emplace(life.flying);
+    Group& group = at->second;
+    if (is_new) {
+        counts_.groups_begun++;
+        group.life = entry.head.life;
+        group.from_ns = entry.head.at_ns;
+        group.size = entry.size;
+        group.segments = entry.segments;
+    }
+    const bool again = std::ranges::any_of(group.copies, [&](const Copy& copy) {
+        return copy.repetition == entry.repetition && copy.segment == entry.segment &&
+               copy.attempt == entry.attempt;
+    });
+    counts_.copies += again ? 1 : 0;
+    life.copy = group.copies.size();
+    group.copies.push_back({.digest = entry.digest,
+                            .floor = committed_,
+                            .repetition = entry.repetition,
+                            .attempt = entry.attempt,
+                            .segment = entry.segment,
+                            .early = !group.could_be_complete,
+                            .pushed = false,
+                            .at_ns = entry.head.at_ns});
+    std::set<std::uint32_t> seen;
+    for (const Copy& copy : group.copies) {
+        seen.insert(copy.repetition << 16 | copy.segment);
+    }
+    group.could_be_complete = seen.size() == std::size_t{group.size} * group.segments;
+}
+
+void Oracle::pushed(const Head& head) {
+    Life& life = life_of(head);
+    require(life.in_flight, "life {} pushed what it had not begun", head.life);
+    life.in_flight = false;
+    counts_.pushed++;
+    const auto group = groups_.find(life.flying);
+    // It may have been shipped before its producer could say that it was taken.
+    if (group == groups_.end() || life.copy >= group->second.copies.size()) return;
+    group->second.copies[life.copy].pushed = true;
+    group->second.last_ns = head.at_ns;
+}
+
+// --- trainers ------------------------------------------------------------------------------------
+
+void Oracle::acking(const std::byte* entry) {
+    const auto acking = read_as<Acking>(entry);
+    require(!pending_, "step {} is acknowledged before step {} is done", acking.step,
+            pending_step_);
+    require(acking.step == step_ + 1, "step {} after {}", acking.step, step_);
+    pending_ = true;
+    pending_step_ = acking.step;
+    pending_groups_.resize(acking.groups);
+    pending_pieces_.resize(acking.pieces);
+    const std::byte* at = entry + sizeof acking;
+    std::memcpy(pending_groups_.data(), at, acking.groups * sizeof(Shipped));
+    std::memcpy(pending_pieces_.data(), at + acking.groups * sizeof(Shipped),
+                acking.pieces * sizeof(Piece));
+}
+
+void Oracle::acked(std::int64_t step) {
+    pending_ = false;
+    step_ = step;
+    std::span<const Piece> rest = pending_pieces_;
+    for (const Shipped& shipped : pending_groups_) {
+        check_group(shipped, rest.first(shipped.pieces));
+        rest = rest.subspan(shipped.pieces);
+    }
+}
+
+void Oracle::resumed(std::int64_t step) {
+    if (step_ >= 0) counts_.recoveries++;
+    if (pending_ && step == pending_step_) {
+        counts_.cut_done++;
+        return acked(step);
+    }
+    require(step == step_, "last acknowledged step is {}, not {}", step, step_);
+    counts_.cut_undone += pending_ ? 1 : 0;
+    pending_ = false;
+}
+
+void Oracle::check_group(const Shipped& shipped, std::span<const Piece> pieces) {
+    if (hostile_keys_.contains(shipped.key.low)) {
+        counts_.hostile_groups++;
+        return;
+    }
+    const std::uint64_t life = shipped.life;
+    const std::uint64_t visit = shipped.visit;
+    require(life > 0 && life < lives_.size() && lives_[life].role == Role::producer,
+            "a group of nobody's: life {}", life);
+    require(shipped.key == GroupKey::of(prompt_of(life), visit), "group {}/{} has another key",
+            life, visit);
+    std::vector<bool>& acked = lives_[life].acked;
+    require(!has(lives_[life].voided, visit), "group {}/{}: a member failed", life, visit);
+    require(!has(acked, visit), "group {}/{} is acknowledged twice", life, visit);
+    const auto at = groups_.find(id_of(life, visit));
+    require(at != groups_.end(), "group {}/{} was never begun", life, visit);
+    const Group& group = at->second;
+    require(shipped.size == group.size && pieces.size() == std::size_t{group.size} * group.segments,
+            "group {}/{}: {} records and size {} instead of {} x {}", life, visit, pieces.size(),
+            shipped.size, group.size, group.segments);
+    std::set<std::pair<std::uint32_t, std::uint32_t>> seen;
+    for (const Piece& piece : pieces) {
+        require(piece.key == shipped.key, "group {}/{} holds a member of another", life, visit);
+        require(seen.emplace(piece.repetition, piece.segment).second,
+                "group {}/{} has member {} segment {} twice", life, visit, piece.repetition,
+                piece.segment);
+        check_piece(group, shipped, piece);
+    }
+    mark(acked, visit);
+    groups_.erase(at);
+    counts_.groups_checked++;
+    counts_.records_checked += pieces.size();
+}
+
+void Oracle::check_piece(const Group& group, const Shipped& shipped, const Piece& piece) const {
+    const auto text = [&] {
+        return fmt::format("group {}/{} member {} segment {} attempt {}", shipped.life,
+                           shipped.visit, piece.repetition, piece.segment, piece.attempt);
+    };
+    const Copy* sent = nullptr;
+    for (const Copy& copy : group.copies) {
+        if (copy.repetition == piece.repetition && copy.segment == piece.segment &&
+            copy.attempt == piece.attempt && sent == nullptr) {
+            sent = &copy;
+        }
+    }
+    require(sent != nullptr, "{} was never pushed", text());
+    require(sent->digest == piece.digest, "{} has other bytes than were pushed: {}", text(),
+            describe(shipped.life << 32 | shipped.visit, group));
+    require(piece.attempt >= least_attempt(group, piece.repetition), "{} was superseded", text());
+    require(piece.version == -1 || versions_.contains(piece.version),
+            "{} carries version {}, which was never committed", text(), piece.version);
+    require(piece.version >= sent->floor, "{} carries version {} when {} was committed", text(),
+            piece.version, sent->floor);
+}
+
+// The attempt that was known before the group could be complete.
+std::uint32_t Oracle::least_attempt(const Group& group, std::uint32_t repetition) {
+    std::uint32_t most = 0;
+    for (const Copy& copy : group.copies) {
+        if (copy.early && copy.repetition == repetition) most = std::max(most, copy.attempt);
+    }
+    return most;
+}
+
+void Oracle::event(Event::Kind kind, std::uint32_t lane, std::uint64_t life) {
+    const bool known = life > 0 && life < lives_.size() && lives_[life].role == Role::producer;
+    switch (kind) {
+        case Event::Kind::producer_lost:
+            counts_.producers_lost++;
+            require(!known || lives_[life].killed, "producer {} lives and was taken for dead",
+                    life);
+            return;
+        case Event::Kind::producer_closed:
+            counts_.producers_closed++;
+            return;
+        case Event::Kind::quarantined:
+        case Event::Kind::torn:
+            (kind == Event::Kind::torn ? counts_.torn : counts_.quarantines)++;
+            require(hostile_lane(lane), "lane {} of producer {}: {}", lane, life,
+                    rollring::name(kind));
+            return;
+        default:
+            return;
+    }
+}
+
+// An event may be told when the lane has its next holder already.
+bool Oracle::hostile_lane(std::uint32_t lane) const {
+    const auto found = holders_.find(lane);
+    if (found == holders_.end()) return false;
+    const auto& all = found->second;
+    for (std::size_t i = all.size(); i > 0 && i + 2 > all.size(); i--) {
+        if (lives_[all[i - 1]].role == Role::hostile) return true;
+    }
+    return false;
+}
+
+// --- weights -------------------------------------------------------------------------------------
+
+void Oracle::live(Life& life, std::int64_t version, bool whole) {
+    if (version < 0) {
+        counts_.poisoned++;
+        life.live = -1;
+        return;
+    }
+    counts_.live++;
+    require(whole, "subscriber {} serves version {}, and not its bytes", life.slot, version);
+    require(versions_.contains(version), "subscriber {} serves version {}, never committed",
+            life.slot, version);
+    require(version > life.live, "subscriber {} serves version {} after {}", life.slot, version,
+            life.live);
+    const auto at = served_.try_emplace(life.slot, version).first;
+    require(version >= at->second, "subscriber {} went back from version {} to {}", life.slot,
+            at->second, version);
+    at->second = version;
+    life.live = version;
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+// Of every member, all segments of the highest attempt that was begun.
+bool Oracle::must_ship(const Group& group) {
+    for (std::uint32_t repetition = 0; repetition < group.size; repetition++) {
+        std::uint32_t attempt = 0;
+        for (const Copy& copy : group.copies) {
+            if (copy.repetition == repetition) attempt = std::max(attempt, copy.attempt);
+        }
+        std::set<std::uint16_t> segments;
+        for (const Copy& copy : group.copies) {
+            if (copy.repetition == repetition && copy.attempt == attempt && copy.pushed) {
+                segments.insert(copy.segment);
+            }
+        }
+        if (segments.size() != group.segments) return false;
+    }
+    return true;
+}
+
+std::string Oracle::describe(std::uint64_t id, const Group& group) const {
+    const Life& life = lives_[group.life];
+    std::string text = fmt::format("group {}/{} of {} x {} (lane {} after", group.life,
+                                   id & 0xffffffff, group.size, group.segments, life.lane);
+    if (const auto held = holders_.find(static_cast<std::uint32_t>(life.lane));
+        held != holders_.end()) {
+        for (const std::uint64_t holder : held->second) {
+            if (holder + 40 < group.life) continue;
+            text += fmt::format(" {}{}", name(lives_[holder].role).substr(0, 1), holder);
+        }
+    }
+    text += "; in ms:";
+    const auto after_ms = [&](std::int64_t at_ns) {
+        return static_cast<double>(at_ns - group.from_ns) * 1e-6;
+    };
+    for (const Copy& copy : group.copies) {
+        text += fmt::format(" {}.{} attempt {} at {:.1f}{},", copy.repetition, copy.segment,
+                            copy.attempt, after_ms(copy.at_ns), copy.pushed ? "" : " not pushed");
+    }
+    if (life.killed) text += fmt::format(" producer killed at {:.1f},", after_ms(life.killed_ns));
+    for (const Life& other : lives_) {
+        const double at_ms = after_ms(other.killed_ns);
+        if (other.role != Role::trainer || at_ms < -100 || at_ms > 2500) continue;
+        text += fmt::format(" trainer killed at {:.1f},", at_ms);
+    }
+    return text + fmt::format(" now {:.1f})", after_ms(monotonic_ns()));
+}
+
+void Oracle::finish() {
+    require(!pending_, "step {} was announced and never done", pending_step_);
+    for (const auto& [id, group] : groups_) {
+        if (must_ship(group)) {
+            // The trainer itself may have been stopped meanwhile, but not for the rest of it.
+            require(group.last_ns - group.from_ns >= group_deadline_ns / 3,
+                    "{} was pushed whole and is lost", describe(id, group));
+            counts_.groups_overdue++;
+            continue;
+        }
+        require(lives_[group.life].killed,
+                "group {}/{} is not whole, and its producer was not killed", group.life,
+                id & 0xffffffff);
+        counts_.groups_unfinished++;
+    }
+}
+
+}  // namespace rollring::test
