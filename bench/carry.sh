@@ -1,9 +1,10 @@
 #!/bin/sh
 # Fills .carry/ with the headers that a bare machine lacks, from /usr/include of this one, so that
 # bench/device.sh can build there without network. With --binaries: also the programs of build/ and
-# the libraries that they need, for bench/device_weights.sh, which builds nothing. With --peers:
-# rollring-bench of build/ with ZeroMQ and cpp-httplib as it was linked here, and the Python modules
-# in $PEER_MODULES if it is set (bench/README.md), for bench/device_peers.sh.
+# the libraries that they need, for bench/device_weights.sh, which then builds nothing.
+# With --peers: rollring-bench of build/ with the libraries it was linked to here, ZeroMQ and
+# cpp-httplib among them, and the Python modules in $PEER_MODULES
+# if set (bench/README.md), for bench/device_peers.sh.
 set -eu
 cd "$(dirname "$0")/.."
 rm -rf .carry

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t group_size = 8;    // sequences a POST
 constexpr std::uint64_t batch_groups = 4;  // groups a GET
-constexpr std::size_t queue_groups = 64;   // the environment waits above that, as Atropos' do
+constexpr std::size_t queue_groups = 28;   // 4 MiB of columns; the environment waits above that
 
 using Plain = nlohmann::json;
 

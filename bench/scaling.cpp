@@ -241,7 +241,7 @@ void add_scaling(CLI::App& app) {
     list("--records", options->records, "small records in one run")->check(CLI::Range(1, 1 << 30));
     list("--lanes", options->lanes, "lanes of the ring, one of them used")
         ->check(CLI::Range(1, 4096));
-    list("--open-groups", options->groups, "for the group machine alone (1 GB at a million)")
+    list("--open-groups", options->groups, "for the group machine alone (1.4 GB at a million)")
         ->check(CLI::Range(1, 10'000'000));
     list("--batch", options->batches, "small records a flush")->check(CLI::Range(1, 4096));
     sub->add_option("--tokens", options->n_tokens, "tokens a record of the producers")
