@@ -97,6 +97,8 @@ nlohmann::ordered_json report(const Driver& driver) {
             {"groups_voided", saw.groups_voided},
             {"groups_unfinished", saw.groups_unfinished},
             {"groups_overdue", saw.groups_overdue},
+            {"groups_exposed_damaged", saw.exposed_damaged},
+            {"groups_exposed_lost", saw.exposed_lost},
             {"records_dropped", by_reason(saw)},
             {"sent_twice", saw.copies},
             {"retries", saw.retries},

@@ -39,6 +39,8 @@ struct OracleCounts {
     std::uint64_t groups_voided = 0;      // a member failed: never acknowledged
     std::uint64_t groups_unfinished = 0;  // their producer was killed
     std::uint64_t groups_overdue = 0;     // pushed whole, too late to be sure of
+    std::uint64_t exposed_damaged = 0;    // groups left in a lane that a hostile one took next
+    std::uint64_t exposed_lost = 0;       // likewise
     std::uint64_t copies = 0;             // records sent again with the same attempt
     std::uint64_t retries = 0;            // records of a higher attempt
     std::uint64_t after_ack = 0;          // records of groups that were over
@@ -118,6 +120,8 @@ class Oracle {
     void event(Event::Kind kind, std::uint32_t lane, std::uint64_t life);
     void live(Life& life, std::int64_t version, bool whole);
     void check_group(const Shipped& shipped, std::span<const Piece> pieces);
+    void check_exposed(const Shipped& shipped, std::span<const Piece> pieces);
+    [[nodiscard]] bool exposed(std::uint64_t life) const;
     void check_piece(const Group& group, const Shipped& shipped, const Piece& piece) const;
     [[nodiscard]] static std::uint32_t least_attempt(const Group& group, std::uint32_t repetition);
     [[nodiscard]] static bool must_ship(const Group& group);

@@ -133,9 +133,10 @@ class Trainer {
             const std::uint64_t from = std::uint64_t{event.lane} << 32 | life_of(event.producer);
             journal_.say(Kind::event, static_cast<std::int64_t>(event.kind),
                          static_cast<std::int64_t>(from));
-        }
-        if (part_.plant == "burial" && dice_.below(300) == 0) {
-            journal_.say(Kind::event, static_cast<std::int64_t>(Event::Kind::producer_lost), 2);
+            if (part_.plant == "burial" && event.kind == Event::Kind::producer_joined) {
+                journal_.say(Kind::event, static_cast<std::int64_t>(Event::Kind::producer_lost),
+                             static_cast<std::int64_t>(from));
+            }
         }
     }
 

@@ -1,0 +1,100 @@
+// The oracle on weights, and on what is left when all have ended.
+
+#include <algorithm>
+
+#include "../crash/load.hpp"
+#include "oracle.hpp"
+
+namespace rollring::test {
+
+// --- weights -------------------------------------------------------------------------------------
+
+void Oracle::live(Life& life, std::int64_t version, bool whole) {
+    if (version < 0) {
+        counts_.poisoned++;
+        life.live = -1;
+        return;
+    }
+    counts_.live++;
+    require(whole, "subscriber {} serves version {}, and not its bytes", life.slot, version);
+    require(versions_.contains(version), "subscriber {} serves version {}, never committed",
+            life.slot, version);
+    require(version > life.live, "subscriber {} serves version {} after {}", life.slot, version,
+            life.live);
+    const auto at = served_.try_emplace(life.slot, version).first;
+    require(version >= at->second, "subscriber {} went back from version {} to {}", life.slot,
+            at->second, version);
+    at->second = version;
+    life.live = version;
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+// Of every member, all segments of the highest attempt that was begun.
+bool Oracle::must_ship(const Group& group) {
+    for (std::uint32_t repetition = 0; repetition < group.size; repetition++) {
+        std::uint32_t attempt = 0;
+        for (const Copy& copy : group.copies) {
+            if (copy.repetition == repetition) attempt = std::max(attempt, copy.attempt);
+        }
+        std::set<std::uint16_t> segments;
+        for (const Copy& copy : group.copies) {
+            if (copy.repetition == repetition && copy.attempt == attempt && copy.pushed) {
+                segments.insert(copy.segment);
+            }
+        }
+        if (segments.size() != group.segments) return false;
+    }
+    return true;
+}
+
+std::string Oracle::describe(std::uint64_t id, const Group& group) const {
+    const Life& life = lives_[group.life];
+    std::string text = fmt::format("group {}/{} of {} x {} (lane {} after", group.life,
+                                   id & 0xffffffff, group.size, group.segments, life.lane);
+    if (const auto held = holders_.find(static_cast<std::uint32_t>(life.lane));
+        held != holders_.end()) {
+        for (const std::uint64_t holder : held->second) {
+            if (holder + 40 < group.life) continue;
+            text += fmt::format(" {}{}", name(lives_[holder].role).substr(0, 1), holder);
+        }
+    }
+    text += "; in ms:";
+    const auto after_ms = [&](std::int64_t at_ns) {
+        return static_cast<double>(at_ns - group.from_ns) * 1e-6;
+    };
+    for (const Copy& copy : group.copies) {
+        text += fmt::format(" {}.{} attempt {} at {:.1f}{},", copy.repetition, copy.segment,
+                            copy.attempt, after_ms(copy.at_ns), copy.pushed ? "" : " not pushed");
+    }
+    if (life.killed) text += fmt::format(" producer killed at {:.1f},", after_ms(life.killed_ns));
+    for (const Life& other : lives_) {
+        const double at_ms = after_ms(other.killed_ns);
+        if (other.role != Role::trainer || at_ms < -100 || at_ms > 2500) continue;
+        text += fmt::format(" trainer killed at {:.1f},", at_ms);
+    }
+    return text + fmt::format(" now {:.1f})", after_ms(monotonic_ns()));
+}
+
+void Oracle::finish() {
+    require(!pending_, "step {} was announced and never done", pending_step_);
+    for (const auto& [id, group] : groups_) {
+        if (must_ship(group)) {
+            if (exposed(group.life)) {
+                counts_.exposed_lost++;
+                continue;
+            }
+            // The trainer itself may have been stopped meanwhile, but not for the rest of it.
+            require(group.last_ns - group.from_ns >= group_deadline_ns / 3,
+                    "{} was pushed whole and is lost", describe(id, group));
+            counts_.groups_overdue++;
+            continue;
+        }
+        require(lives_[group.life].killed,
+                "group {}/{} is not whole, and its producer was not killed", group.life,
+                id & 0xffffffff);
+        counts_.groups_unfinished++;
+    }
+}
+
+}  // namespace rollring::test
