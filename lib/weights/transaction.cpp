@@ -436,11 +436,14 @@ Result<void> Transaction::publish() {
 
 Result<CommitReport> Transaction::commit(Deadline deadline) {
     if (!mine()) return over();
-    return impl_->commit(deadline);
+    auto report = impl_->commit(deadline);
+    if (report) impl_ = nullptr;  // over: the publisher may go before this object does
+    return report;
 }
 
 void Transaction::abort(std::string_view why) noexcept {
     if (mine()) impl_->abort(why);
+    impl_ = nullptr;
 }
 
 }  // namespace rollring

@@ -416,10 +416,13 @@ Result<void> Update::stage(Deadline deadline) {
 }
 Result<void> Update::adopt(Deadline deadline) {
     if (!mine()) return over();
-    return impl_->adopt(deadline);
+    auto adopted = impl_->adopt(deadline);
+    if (adopted) impl_ = nullptr;  // over: the subscriber may go before this object does
+    return adopted;
 }
 void Update::reject(std::string_view why, std::string_view tensor) noexcept {
     if (mine()) impl_->reject(why, tensor);
+    impl_ = nullptr;
 }
 
 }  // namespace rollring
