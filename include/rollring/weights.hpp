@@ -222,7 +222,9 @@ class [[nodiscard]] Update {
     [[nodiscard]] std::uint32_t parts() const;
 
     // Waits for the part and lends views of it, until done_reading. Parts come in order, each once.
-    // Kernels that read them must be queued on a stream that is then given to done_reading.
+    // Kernels that read them must be queued on a stream that is then given to done_reading. A view
+    // of a part that was not given back must not be read once the update has ended: the part may be
+    // filled again, and is unmapped with its subscriber.
     // Errors: timed_out, aborted, peer_gone, expelled, checksum_mismatch (names the tensor).
     Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);
     // Gives the part back when the stream has got there.

@@ -1,6 +1,7 @@
 // Chunks of CUDA virtual memory. Physical memory, an address range and a mapping come and go
 // together here; a half-made chunk is taken down by its destructor like a whole one.
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <bit>
@@ -83,6 +84,7 @@ Result<void> VmmChunk::create(const CUmemAllocationProp& properties) {
         api.cuMemExportToShareableHandle(&fd, memory_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (result != CUDA_SUCCESS) return std::unexpected(failed(result, "export"));
     fd_ = Fd(fd);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);  // the driver does not promise it
     return {};
 }
 

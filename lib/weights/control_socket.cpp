@@ -83,15 +83,23 @@ std::string file_name(std::string_view ring, std::uint32_t rank) {
     return fmt::format("{}@{}", ring, rank);
 }
 
-// While it lives nobody else makes or removes names in the directory.
+// While it is held nobody else makes or removes names in the directory. Held for microseconds; but
+// whoever is stopped with it in hand keeps it.
 class DirectoryLock {
   public:
-    explicit DirectoryLock(const Fd& directory) : fd_(directory.get()) { flock(fd_, LOCK_EX); }
+    explicit DirectoryLock(const Fd& directory) : fd_(directory.get()) {
+        const Deadline patience = Deadline::after_ms(2000);
+        while (!(held_ = flock(fd_, LOCK_EX | LOCK_NB) == 0) && !patience.passed()) nap();
+    }
     DirectoryLock(const DirectoryLock&) = delete;
-    ~DirectoryLock() { flock(fd_, LOCK_UN); }
+    ~DirectoryLock() {
+        if (held_) flock(fd_, LOCK_UN);
+    }
+    [[nodiscard]] bool held() const { return held_; }
 
   private:
     int fd_;
+    bool held_ = false;
 };
 
 std::vector<std::string> files() {
@@ -247,6 +255,12 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
             return std::unexpected(directory.error());
         }
         const DirectoryLock lock(*directory);
+        if (!lock.held()) {
+            return failed(Errc::timed_out, 0,
+                          fmt::format("another process holds the lock of {} and does not let go "
+                                      "(stopped?): let it go on, or end it",
+                                      directory_path()));
+        }
         const auto address = address_of(*directory, made.file_);
         if (!address) return std::unexpected(address.error());
         const Fd probe = make_socket();
@@ -282,6 +296,7 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
 Listener::~Listener() {
     if (!socket_ || !directory_) return;
     const DirectoryLock lock(directory_);
+    if (!lock.held()) return;  // whoever comes next removes the dead name
     // Ours as long as the socket lives: nobody replaces a name that answers.
     unlinkat(directory_.get(), file_.c_str(), 0);
     rmdir(directory_path().c_str());  // the last one out; refused while others are in
@@ -336,6 +351,7 @@ std::uint32_t sweep(std::string_view ring, bool remove) {
     auto directory = open_directory(false);
     if (!directory) return 0;
     const DirectoryLock lock(*directory);
+    if (!lock.held()) return 0;
     std::uint32_t dead = 0;
     for (const std::string& file : files()) {
         if (!rank_in(file, ring)) continue;

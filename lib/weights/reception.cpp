@@ -16,6 +16,8 @@
 namespace rollring::weights {
 namespace {
 
+constexpr std::ptrdiff_t silent_max = 64;
+
 std::unexpected<Error> refused(Errc code, std::string message) {
     return std::unexpected(Error{code, 0, std::move(message)});
 }
@@ -99,6 +101,11 @@ void Reception::accept_all() {
         return;
     }
     connections_.push_back({.socket = ProcessFd(std::move(socket))});
+    // Who connects and says nothing does not cost us our descriptors.
+    const auto silent = [](const Connection& one) { return one.kind == Connection::Kind::unknown; };
+    if (std::ranges::count_if(connections_, silent) > silent_max) {
+        connections_.erase(std::ranges::find_if(connections_, silent));
+    }
 }
 
 bool Reception::answer(Connection& connection) {
