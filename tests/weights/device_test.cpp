@@ -1,0 +1,223 @@
+// What the two ends do when a device stops getting anywhere, or fails.
+
+#include <thread>
+
+#include "channel.hpp"
+#include "fake_device.hpp"
+
+namespace rollring::test {
+namespace {
+
+constexpr PublisherOptions on_gpu{.device = trainer_gpu, .slot_bytes = 4096};
+
+// Far away for a test, near for a wait that never ends.
+Deadline soon() {
+    return Deadline::after_ms(50);
+}
+
+// A trainer and an engine, each on a fake GPU of its own; 2 slots.
+struct Pair {
+    explicit Pair(PublisherOptions options = on_gpu) {
+        fake_device(trainer_gpu).reset();
+        fake_device(engine_gpu).reset();
+        publisher.emplace(publisher_on(ring, trainer, options));
+        subscriber.emplace(subscriber_on(ring, engine, {.rank = 0, .device = engine_gpu}));
+    }
+    TestRing ring;
+    Tensors trainer = small_model();
+    Tensors engine = small_model();
+    std::optional<Publisher> publisher;
+    std::optional<Subscriber> subscriber;
+};
+
+PublisherOptions with_all_in_slots() {
+    PublisherOptions options = on_gpu;
+    options.slots = 16;
+    return options;
+}
+
+}  // namespace
+
+TEST_CASE("a trainer's stream that stops costs each call its deadline, and nothing is lost") {
+    Pair pair(with_all_in_slots());
+    FakeDevice& gpu = fake_device(trainer_gpu);
+    gpu.stopped = true;
+    Transaction version = send(*pair.publisher, pair.trainer, 1);
+    CHECK(gpu.queued() == pair.publisher->parts());
+    const auto late = version.commit(soon());
+    REQUIRE(!late);
+    CHECK(late.error().code == Errc::timed_out);
+    CHECK(late.error().message.contains("the device did not finish packing"));
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    const auto none = update->part(0, soon());
+    REQUIRE(!none);
+    CHECK(none.error().code == Errc::timed_out);
+
+    std::thread engine([&] {
+        REQUIRE_OK(update->load(patience()));
+        REQUIRE_OK(update->stage(patience()));
+        REQUIRE_OK(update->adopt(patience()));
+    });
+    gpu.go_on();
+    REQUIRE_OK(version.commit(patience()));
+    engine.join();
+    CHECK(pair.engine.holds(1));
+}
+
+TEST_CASE("a put that has to wait for another stream ends by its deadline and can go on") {
+    Pair pair(with_all_in_slots());
+    FakeDevice& gpu = fake_device(trainer_gpu);
+    pair.trainer.fill(1);
+    auto version = pair.publisher->begin(1);
+    REQUIRE_OK(version);
+    int streams[2];
+    const auto put = [&](std::size_t tensor, int stream, Deadline deadline) {
+        return version->put(pair.trainer.list()[tensor].name, nullptr, deadline,
+                            Stream{&streams[stream]});
+    };
+    REQUIRE_OK(put(0, 0, patience()));
+    gpu.stopped = true;
+    const auto late = put(1, 1, soon());
+    REQUIRE(!late);
+    CHECK(late.error().code == Errc::timed_out);
+    gpu.go_on();
+    for (std::size_t i = 1; i < pair.trainer.list().size(); i++) {
+        REQUIRE_OK(put(i, 1, patience()));
+    }
+    REQUIRE_OK(version->publish());
+    std::thread engine([&] { REQUIRE_OK(take(*pair.subscriber)); });
+    REQUIRE_OK(version->commit(patience()));
+    engine.join();
+    CHECK(pair.engine.holds(1));
+}
+
+TEST_CASE("a trainer's device that fails is named, and the engine keeps what it has") {
+    Pair pair(with_all_in_slots());
+    std::thread first([&] { REQUIRE_OK(take(*pair.subscriber)); });
+    REQUIRE_OK(send(*pair.publisher, pair.trainer, 1).commit(patience()));
+    first.join();
+    FakeDevice& gpu = fake_device(trainer_gpu);
+    gpu.stopped = true;
+    Transaction version = send(*pair.publisher, pair.trainer, 2);
+    gpu.failed = true;
+    const auto broken = version.commit(soon());
+    REQUIRE(!broken);
+    CHECK(broken.error().code == Errc::device_error);
+    version.abort("the device failed");
+    CHECK(pair.subscriber->live_version() == 1);
+    CHECK(pair.engine.holds(1));
+    pair.subscriber.reset();
+    // Callbacks into the publisher may still come, for all it knows: it is better leaked. Here they
+    // are run, so that the leak checker has nothing to say.
+    gpu.failed = false;
+    gpu.go_on();
+    pair.publisher.reset();
+    CHECK(gpu.chunks == 0);
+}
+
+TEST_CASE("an engine's stream that stops is waited for before its slot is filled again") {
+    Pair pair;  // 2 slots, more parts
+    FakeDevice& gpu = fake_device(engine_gpu);
+    REQUIRE(pair.publisher->parts() > 2);
+    pair.trainer.fill(1);
+    auto version = pair.publisher->begin(1);
+    REQUIRE_OK(version);
+    auto full = version->put_all(soon());  // both slots
+    REQUIRE(!full);
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    const auto part = update->part(0, patience());
+    REQUIRE_OK(part);
+    const std::byte* at = part->front().data;
+    const std::vector<std::byte> read(at, at + 100);
+    gpu.stopped = true;
+    REQUIRE_OK(update->done_reading(0));  // but the device still reads
+    full = version->put_all(soon());
+    REQUIRE(!full);
+    CHECK(full.error().code == Errc::timed_out);
+    CHECK(full.error().message.contains("'engine'"));
+    CHECK(std::memcmp(at, read.data(), read.size()) == 0);
+
+    SUBCASE("and when it goes on, so does the version") {
+        gpu.go_on();
+        std::thread engine([&] {
+            for (std::uint32_t i = 1; i < update->parts(); i++) {
+                REQUIRE_OK(update->part(i, patience()));
+                REQUIRE_OK(update->done_reading(i));
+            }
+            REQUIRE_OK(update->stage(patience()));
+            REQUIRE_OK(update->adopt(patience()));
+        });
+        REQUIRE_OK(version->put_all(patience()));
+        REQUIRE_OK(version->publish());
+        REQUIRE_OK(version->commit(patience()));
+        engine.join();
+        CHECK(pair.subscriber->live_version() == 1);
+    }
+    SUBCASE("also when the engine has given the version up") {
+        update->reject("changed its mind");
+        const auto next = pair.subscriber->next(soon());
+        REQUIRE(!next);
+        CHECK(next.error().code == Errc::timed_out);
+        CHECK(next.error().message.contains("its device to finish reading"));
+        full = version->put_all(soon());
+        REQUIRE(!full);
+        CHECK(std::memcmp(at, read.data(), read.size()) == 0);
+        gpu.go_on();
+        REQUIRE_OK(version->put_all(patience()));
+        version->abort();
+    }
+}
+
+TEST_CASE("stage waits for the engine's device, not beyond its deadline") {
+    Pair pair(with_all_in_slots());
+    FakeDevice& gpu = fake_device(engine_gpu);
+    Transaction version = send(*pair.publisher, pair.trainer, 1);
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    gpu.stopped = true;
+    REQUIRE_OK(update->load(patience()));
+    const auto late = update->stage(soon());
+    REQUIRE(!late);
+    CHECK(late.error().code == Errc::timed_out);
+
+    SUBCASE("and can be called again") {
+        gpu.go_on();
+        REQUIRE_OK(update->stage(patience()));
+        REQUIRE_OK(version.commit(patience()));
+        REQUIRE_OK(update->adopt(patience()));
+        CHECK(pair.engine.holds(1));
+    }
+    SUBCASE("and says so if the device has failed") {
+        gpu.failed = true;
+        const auto broken = update->stage(patience());
+        REQUIRE(!broken);
+        CHECK(broken.error().code == Errc::device_error);
+        CHECK(pair.subscriber->state() == SubscriberState::poisoned);
+        const auto told = version.commit(patience());
+        REQUIRE(!told);
+        CHECK(told.error().code == Errc::rejected);
+        gpu.failed = false;  // or the subscriber would be leaked, as it should
+        gpu.go_on();
+    }
+}
+
+TEST_CASE("memory passed by legacy handles is kept until all have closed it") {
+    PublisherOptions options = with_all_in_slots();
+    options.memory = PayloadMemory::legacy_ipc;
+    Pair pair(options);
+    std::thread first([&] { REQUIRE_OK(take(*pair.subscriber)); });
+    REQUIRE_OK(send(*pair.publisher, pair.trainer, 1).commit(patience()));
+    first.join();
+    std::thread closing([&] { pair.publisher.reset(); });
+    const auto gone = pair.subscriber->next(patience());
+    REQUIRE(!gone);
+    CHECK(gone.error().code == Errc::peer_gone);
+    CHECK(fake_device(trainer_gpu).chunks == 16);
+    pair.subscriber.reset();
+    closing.join();
+    CHECK(fake_device(trainer_gpu).chunks == 0);
+}
+
+}  // namespace rollring::test

@@ -1,0 +1,28 @@
+#pragma once
+// A GPU made of host memory and the CPU, whose streams stop when a test says so, and which fails
+// when a test says so: for what a real device does only on bad days. Linked in place of lib/cuda.
+
+#include <atomic>
+#include <cstddef>
+
+#include "rollring/weight_tensor.hpp"
+
+namespace rollring::test {
+
+struct FakeDevice {
+    std::atomic<bool> stopped = false;  // streams do not get anywhere
+    std::atomic<bool> failed = false;   // nor ever will
+    std::atomic<int> chunks = 0;        // blocks that were made and not freed
+    // Runs what waits on the streams, and lets them go on.
+    void go_on();
+    // Healthy, nothing queued; what a failed device had queued is forgotten.
+    void reset();
+    [[nodiscard]] std::size_t queued() const;
+};
+
+// Publishers use device 0, subscribers 1.
+inline constexpr Device trainer_gpu{0};
+inline constexpr Device engine_gpu{1};
+FakeDevice& fake_device(Device device);
+
+}  // namespace rollring::test

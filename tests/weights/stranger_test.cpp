@@ -1,0 +1,80 @@
+// Subscribers that are half gone: the byte that proves their life, or their socket, alone.
+
+#include "control_map.hpp"
+#include "hostile_channel.hpp"
+#include "liveness.hpp"
+
+namespace rollring::test {
+namespace {
+
+// A subscriber by hand, up to "ready": its socket and its byte can be let go of one by one.
+struct Stranger {
+    explicit Stranger(const Channel& channel) : socket(channel.connect()) {
+        REQUIRE_OK(send_message(socket.get(), channel.hello()));
+        auto welcome = receive_message(socket.get(), patience());
+        REQUIRE_OK(welcome);
+        auto mapped =
+            PeerControl::accept(std::move(welcome->fds[0]), welcome->message.control_bytes);
+        REQUIRE_OK(mapped);
+        control = std::move(*mapped);
+        REQUIRE_OK(control->take_seat(welcome->message.seat));
+        auto taken =
+            LifeLock::take(control->memory().fd(), LifeByte::subscriber(welcome->message.seat));
+        REQUIRE(taken);
+        life = std::move(*taken);
+        REQUIRE(life);
+        for (auto* word : {&control->own().read_done, &control->own().settled}) {
+            poke(*word, std::uint64_t{0});
+        }
+        poke(control->own().closed, 0U);
+        publish(control->own().epoch, welcome->message.epoch);
+        REQUIRE_OK(send_message(socket.get(), make_message(MessageKind::ready)));
+        const auto admitted = receive_message(socket.get(), patience());
+        REQUIRE_OK(admitted);
+        REQUIRE(admitted->message.kind == MessageKind::admitted);
+    }
+    Fd socket;
+    std::optional<PeerControl> control;
+    std::optional<LifeLock> life;
+};
+
+}  // namespace
+
+TEST_CASE("the name of a dead subscriber is free, whoever keeps its socket open") {
+    const Channel channel;
+    Stranger stranger(channel);
+    Tensors engine = small_model();
+    const auto attach = [&] {
+        return Subscriber::attach(channel.ring.name(), engine.list(), {.name = "stranger"},
+                                  Deadline::after_ms(200));
+    };
+    const auto busy = attach();
+    REQUIRE(!busy);
+    CHECK(busy.error().code == Errc::busy);
+    stranger.life.reset();
+    const auto fine = attach();
+    REQUIRE_OK(fine);
+}
+
+TEST_CASE("who hangs up may be reading still: its slots wait for its death") {
+    Channel channel;
+    channel.works();
+    channel.subscriber.reset();
+    std::optional<Stranger> stranger(channel);
+    const auto put = [&](Transaction& version) {
+        return version.put_all(Deadline::after_ms(100));  // more parts than slots
+    };
+    auto version = channel.publisher.begin(2);
+    REQUIRE_OK(version);
+    REQUIRE(!put(*version));
+    stranger->socket = Fd();
+    auto blocked = put(*version);
+    REQUIRE(!blocked);
+    CHECK(blocked.error().code == Errc::timed_out);
+    CHECK(blocked.error().message.contains("'stranger'"));
+    stranger->life.reset();
+    REQUIRE_OK(version->put_all(patience()));
+    version->abort();
+}
+
+}  // namespace rollring::test
