@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "refuse.hpp"
 #include "rollring/time.hpp"
 
 namespace rollring::cuda {
@@ -14,10 +15,6 @@ namespace {
 std::unexpected<Error> failed(std::string_view doing, const Error& error) {
     return std::unexpected(
         Error{error.code, error.system_errno, fmt::format("{}: {}", doing, error.message)});
-}
-
-std::unexpected<Error> refused(Errc code, std::string message) {
-    return std::unexpected(Error{code, 0, std::move(message)});
 }
 
 std::string called(std::string_view call, std::span<const std::string_view> names) {

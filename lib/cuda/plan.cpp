@@ -10,15 +10,12 @@
 #include <utility>
 
 #include "plan_tables.hpp"
+#include "refuse.hpp"
 
 namespace rollring::cuda {
 namespace {
 
 using weights::CopyJob;
-
-std::unexpected<Error> invalid(std::string message) {
-    return std::unexpected(Error{Errc::invalid_argument, 0, std::move(message)});
-}
 
 Kernel pack_kernel(Features features, bool sums) {
     switch (features) {
@@ -90,17 +87,19 @@ Result<KernelArgs> GpuPlan::args_for(const std::byte* slot, bool of_all_tensors,
                                      std::uint64_t sums_offset) const {
     const auto address = reinterpret_cast<std::uint64_t>(slot);
     if (address == 0 || address % weights::piece_alignment != 0) {
-        return invalid(fmt::format("a slot at {:#x}, which is not aligned to {} B", address,
+        return refused(Errc::invalid_argument,
+                       fmt::format("a slot at {:#x}, which is not aligned to {} B", address,
                                    weights::piece_alignment));
     }
     if (sums_offset % sizeof(std::uint64_t) != 0) {
-        return invalid(fmt::format("checksums at offset {} of a slot", sums_offset));
+        return refused(Errc::invalid_argument,
+                       fmt::format("checksums at offset {} of a slot", sums_offset));
     }
     if (of_all_tensors && without_address_) {
-        return invalid(
-            fmt::format("job {} of the plan has no address: it can only be packed by "
-                        "itself, from a given one",
-                        *without_address_));
+        return refused(Errc::invalid_argument,
+                       fmt::format("job {} of the plan has no address: it can only be packed by "
+                                   "itself, from a given one",
+                                   *without_address_));
     }
     KernelArgs args{};
     args.tiles = std::bit_cast<const Tile*>(tile_table_.address());
@@ -140,14 +139,16 @@ Result<void> GpuPlan::pack(std::byte* slot, std::optional<std::uint64_t> sums_of
 Result<void> GpuPlan::pack_one(std::size_t job, const void* tensor, std::byte* slot,
                                std::optional<std::uint64_t> sums_offset, Stream stream) {
     if (job + 1 >= jobs_.size()) {
-        return invalid(fmt::format("job {} of a plan of {}", job, jobs_.size() - 1));
+        return refused(Errc::invalid_argument,
+                       fmt::format("job {} of a plan of {}", job, jobs_.size() - 1));
     }
     auto args = args_for(slot, false, sums_offset.value_or(0));
     if (!args) return std::unexpected(args.error());
     args->tile_count = jobs_[job + 1].first_tile - jobs_[job].first_tile;
     args->tiles += jobs_[job].first_tile;
     if (tensor == nullptr && args->tile_count > 0) {
-        return invalid(fmt::format("job {} is to be packed from a null pointer", job));
+        return refused(Errc::invalid_argument,
+                       fmt::format("job {} is to be packed from a null pointer", job));
     }
     args->tensor = reinterpret_cast<std::uint64_t>(tensor) + jobs_[job].first_byte;
     const Context::Scope scope(gpu_->context());
@@ -164,7 +165,7 @@ Result<void> GpuPlan::pack_one(std::size_t job, const void* tensor, std::byte* s
 }
 
 Result<void> GpuPlan::unpack(const std::byte* slot, Stream stream) {
-    if (casts_) return invalid("a plan with casts can only pack");
+    if (casts_) return refused(Errc::invalid_argument, "a plan with casts can only pack");
     const auto args = args_for(slot, true, 0);
     if (!args) return std::unexpected(args.error());
     const Context::Scope scope(gpu_->context());
@@ -224,17 +225,18 @@ Result<std::unique_ptr<weights::CopyPlan>> make_plan(std::shared_ptr<const Gpu> 
                                                      const Tuning& tuning) {
     if (tuning.tile_bytes < tile_bytes_min || tuning.tile_bytes % 256 != 0 ||
         tuning.tile_bytes > 1u << 30) {
-        return invalid(fmt::format("tiles of {} B", tuning.tile_bytes));
+        return refused(Errc::invalid_argument, fmt::format("tiles of {} B", tuning.tile_bytes));
     }
     if (jobs.size() > std::numeric_limits<std::uint32_t>::max() / 2) {
-        return invalid(fmt::format("{} jobs in one plan", jobs.size()));
+        return refused(Errc::invalid_argument, fmt::format("{} jobs in one plan", jobs.size()));
     }
     Tables tables;
     tables.jobs.reserve(jobs.size());
     tables.host_jobs.reserve(jobs.size() + 1);
     for (std::size_t i = 0; i < jobs.size(); i++) {
         const std::string fault = fault_of(jobs[i]);
-        if (!fault.empty()) return invalid(fmt::format("job {} of the plan: {}", i, fault));
+        if (!fault.empty())
+            return refused(Errc::invalid_argument, fmt::format("job {} of the plan: {}", i, fault));
         tables.add(jobs[i], tuning.tile_bytes);
     }
     auto plan = std::make_unique<GpuPlan>(std::move(gpu), tuning);

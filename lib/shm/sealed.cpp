@@ -8,14 +8,9 @@
 #include <cerrno>
 #include <string>
 
+#include "refuse.hpp"
+
 namespace rollring {
-namespace {
-
-std::unexpected<Error> failed(Errc code, int error, std::string message) {
-    return std::unexpected(Error{code, error, std::move(message)});
-}
-
-}  // namespace
 
 SealedMapping::SealedMapping(SealedMapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}

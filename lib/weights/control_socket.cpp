@@ -16,15 +16,13 @@
 #include <optional>
 #include <utility>
 
+#include "refuse.hpp"
+
 namespace rollring {
 namespace weights {
 namespace {
 
 constexpr std::size_t fds_max = slots_limit + 2;
-
-std::unexpected<Error> failed(Errc code, int error, std::string message) {
-    return std::unexpected(Error{code, error, std::move(message)});
-}
 
 std::string directory_path() {
     return fmt::format("/dev/shm/rollring-weights.{}", geteuid());

@@ -7,14 +7,12 @@
 #include <string>
 #include <utility>
 
+#include "refuse.hpp"
+
 #include "subscriber_impl.hpp"
 
 namespace rollring::weights {
 namespace {
-
-std::unexpected<Error> refused(Errc code, std::string message) {
-    return std::unexpected(Error{code, 0, std::move(message)});
-}
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
     std::string text = "[";

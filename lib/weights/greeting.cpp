@@ -4,14 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "refuse.hpp"
+
 namespace rollring::weights {
-namespace {
-
-std::unexpected<Error> refused(Errc code, std::string message) {
-    return std::unexpected(Error{code, 0, std::move(message)});
-}
-
-}  // namespace
 
 Result<Received> greet(int socket, MessageKind kind, const RingLink& link, std::string_view name,
                        Deadline deadline) {

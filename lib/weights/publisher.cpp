@@ -6,34 +6,35 @@
 
 #include "publisher_impl.hpp"
 #include "publisher_wait.hpp"
+#include "refuse.hpp"
 
 namespace rollring {
 namespace weights {
 namespace {
 
-std::unexpected<Error> invalid(std::string message) {
-    return std::unexpected(Error{Errc::invalid_argument, 0, std::move(message)});
-}
-
 Result<void> check(const PublisherOptions& options) {
     if (options.name.empty() || options.name.size() > 31) {
-        return invalid("PublisherOptions::name is 1 to 31 bytes");
+        return refused(Errc::invalid_argument, "PublisherOptions::name is 1 to 31 bytes");
     }
     if (options.ranks == 0 || options.ranks > ranks_limit || options.rank >= options.ranks) {
-        return invalid(fmt::format("PublisherOptions::rank {} of {} ranks (1 to {})", options.rank,
+        return refused(Errc::invalid_argument,
+                       fmt::format("PublisherOptions::rank {} of {} ranks (1 to {})", options.rank,
                                    options.ranks, ranks_limit));
     }
     if (options.slots > slots_max) {
-        return invalid(fmt::format("PublisherOptions::slots is 1 to {}, or 0", slots_max));
+        return refused(Errc::invalid_argument,
+                       fmt::format("PublisherOptions::slots is 1 to {}, or 0", slots_max));
     }
     if (options.subscribers_max == 0 || options.subscribers_max > subscribers_limit) {
-        return invalid(
+        return refused(
+            Errc::invalid_argument,
             fmt::format("PublisherOptions::subscribers_max is 1 to {}", subscribers_limit));
     }
     const bool gpu = options.device.is_gpu();
     if (!gpu &&
         (options.memory == PayloadMemory::vmm || options.memory == PayloadMemory::legacy_ipc)) {
-        return invalid(
+        return refused(
+            Errc::invalid_argument,
             fmt::format("PublisherOptions::memory {} needs a GPU as device", name(options.memory)));
     }
     return {};

@@ -12,15 +12,12 @@
 #include <system_error>
 
 #include "doorbell.hpp"
+#include "refuse.hpp"
 
 namespace rollring::weights {
 namespace {
 
 constexpr std::ptrdiff_t silent_max = 64;
-
-std::unexpected<Error> refused(Errc code, std::string message) {
-    return std::unexpected(Error{code, 0, std::move(message)});
-}
 
 }  // namespace
 

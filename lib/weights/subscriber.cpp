@@ -9,15 +9,12 @@
 #include "doorbell.hpp"
 #include "fault_point.hpp"
 #include "greeting.hpp"
+#include "refuse.hpp"
 #include "subscriber_impl.hpp"
 
 namespace rollring {
 namespace weights {
 namespace {
-
-std::unexpected<Error> refused(Errc code, std::string message) {
-    return std::unexpected(Error{code, 0, std::move(message)});
-}
 
 GpuUuid uuid_of(Device device) {
     if (!device.is_gpu()) return {};  // leaves CUDA alone

@@ -7,16 +7,10 @@
 #include "fault_point.hpp"
 #include "publisher_impl.hpp"
 #include "publisher_wait.hpp"
+#include "refuse.hpp"
 
 namespace rollring {
 namespace weights {
-namespace {
-
-std::unexpected<Error> refused(Errc code, std::string message) {
-    return std::unexpected(Error{code, 0, std::move(message)});
-}
-
-}  // namespace
 
 Result<void> PublisherImpl::check_open() const {
     if (!life_->held()) {

@@ -6,17 +6,11 @@
 
 #include "doorbell.hpp"
 #include "fault_point.hpp"
+#include "refuse.hpp"
 #include "subscriber_impl.hpp"
 
 namespace rollring {
 namespace weights {
-namespace {
-
-std::unexpected<Error> refused(Errc code, std::string message) {
-    return std::unexpected(Error{code, 0, std::move(message)});
-}
-
-}  // namespace
 
 std::string SubscriberImpl::what_is_held() const {
     if (state_ == SubscriberState::poisoned || (updating_ && touched_)) {
