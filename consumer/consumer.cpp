@@ -204,9 +204,9 @@ bool Consumer::view(const RecordRef& record, TrajectoryView& view) const {
     const Geometry& geometry = impl_->map.geometry();
     ROLLRING_ASSERT(record.lane < impl_->feeds.size() && impl_->feeds[record.lane],
                     fmt::format("lane {}", record.lane));
-    const std::uint64_t capacity = geometry.capacity(record.lane);
-    const std::uint64_t offset = record.position % capacity;
-    ROLLRING_ASSERT(record.lines != 0 && record.bytes() <= capacity - offset,
+    const LaneSize size(geometry.capacity(record.lane));
+    const std::uint64_t offset = size.offset(record.position);
+    ROLLRING_ASSERT(record.lines != 0 && record.bytes() <= size.bytes() - offset,
                     fmt::format("lane {} lines {}", record.lane, record.lines));
     const std::byte* at = impl_->all.data() + geometry.data_offset(record.lane) + offset;
     const auto frame = load_once<Frame>(at);

@@ -36,7 +36,7 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
                         &bits->at<std::atomic<std::uint64_t>>(0), NativePlatform::Frames{data},
                         geometry.capacity(lane));
     LaneFeed feed(lane, reader, std::move(*bits), data, owner, entry);
-    feed.lane_bytes_ = geometry.capacity(lane);
+    feed.size_ = LaneSize(geometry.capacity(lane));
     feed.is_spill_ = lane == geometry.spill_lane();
     feed.ring_id_ = map.ring_id();
     feed.recover();
@@ -145,7 +145,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         }
         next_sequence_ = frame.sequence + 1;
         prefetch_next();
-        const std::byte* payload = data_ + frame.position % lane_bytes_ + line_bytes;
+        const std::byte* payload = data_ + size_.offset(frame.position) + line_bytes;
         const auto problem = record.view.parse({payload, frame.payload_bytes}, schema);
         if (!problem.empty()) {
             problem_ = fmt::format("sequence {}: {}", frame.sequence, problem);
@@ -183,8 +183,8 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
 void LaneFeed::prefetch_next() const {
     const std::uint64_t at = reader_.read_position();
     if (reader_.known_tail() - at < prefetch_lines * line_bytes) return;
-    const std::uint64_t offset = at % lane_bytes_;
-    if (lane_bytes_ - offset < prefetch_lines * line_bytes) return;
+    const std::uint64_t offset = size_.offset(at);
+    if (size_.bytes() - offset < prefetch_lines * line_bytes) return;
     for (std::uint64_t i = 0; i < prefetch_lines; i++) {
         __builtin_prefetch(data_ + offset + i * line_bytes);
     }
@@ -193,19 +193,19 @@ void LaneFeed::prefetch_next() const {
 bool LaneFeed::oldest(RecordRef& ref, Frame& frame) const {
     const std::uint64_t at = reader_.cursor();
     if (at == reader_.read_position()) return false;
-    const std::uint64_t offset = at % lane_bytes_;
+    const std::uint64_t offset = size_.offset(at);
     frame = load_once<Frame>(data_ + offset);
     ref = {at, lane_, static_cast<std::uint32_t>(frame.bytes / line_bytes)};
     return frame.magic == frame_magic && frame.position == at && frame.bytes % line_bytes == 0 &&
            frame.kind == static_cast<std::uint16_t>(FrameKind::record) &&
-           frame.bytes >= line_bytes && frame.bytes <= lane_bytes_ - offset &&
+           frame.bytes >= line_bytes && frame.bytes <= size_.bytes() - offset &&
            frame.bytes <= reader_.read_position() - at &&
            frame.payload_bytes <= frame.bytes - line_bytes;
 }
 
 bool LaneFeed::frame_at(std::uint64_t position, Frame& frame) const {
     if (position % line_bytes != 0 || !reader_.covers({position, line_bytes})) return false;
-    frame = load_once<Frame>(data_ + position % lane_bytes_);
+    frame = load_once<Frame>(data_ + size_.offset(position));
     return frame.magic == frame_magic && frame.position == position &&
            reader_.covers({position, frame.bytes});
 }

@@ -65,14 +65,14 @@ class LaneFeed {
     bool frame_at(std::uint64_t position, Frame& frame) const;
     // Of a delivered record.
     [[nodiscard]] Frame frame_of(const RecordRef& ref) const {
-        return load_once<Frame>(data_ + ref.position % lane_bytes_);
+        return load_once<Frame>(data_ + size_.offset(ref.position));
     }
     // The spill: passes over the record that has just been put there.
     void pass_evacuated(std::uint64_t position);
     // The spill: where no record is left to deliver.
     void pass_skips();
     [[nodiscard]] bool is_spill() const { return is_spill_; }
-    [[nodiscard]] std::uint64_t capacity_bytes() const { return lane_bytes_; }
+    [[nodiscard]] std::uint64_t capacity_bytes() const { return size_.bytes(); }
 
     // A producer has taken the lane anew.
     void begin_epoch();
@@ -136,7 +136,7 @@ class LaneFeed {
     const std::byte* data_;
     const LaneOwner* owner_;
     ReaderEntry* entry_;
-    std::uint64_t lane_bytes_ = 0;
+    LaneSize size_;
     bool is_spill_ = false;
     std::uint64_t ring_id_ = 0;
     std::uint64_t unreleased_bytes_ = 0;

@@ -27,6 +27,9 @@ class Admission {
     // A stash is there, and wants to be asked.
     [[nodiscard]] bool active() const { return peek(control_->max_open_groups) != 0; }
 
+    // Groups were announced of which no record was committed yet.
+    [[nodiscard]] bool owes() const { return !announced_.empty(); }
+
     // `go` for a group that is open already; otherwise, if there is a place, announces it.
     Answer ask(const GroupKey& key, LaneOwner& owner);
     // A record of this group is being committed. Returns how many announced groups have been sent.

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
 #include "fault_point.hpp"
+#include "prefetch.hpp"
 #include "producer_impl.hpp"
 #include "record_bytes.hpp"
 
@@ -31,6 +33,7 @@ std::string_view name(Push push) {
 namespace {
 
 constexpr std::uint64_t quarantine_look_records = 64;
+constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU foresees by itself
 
 Error no_lane(const RingMap& map, std::uint32_t undrained) {
     return {Errc::no_free_lane, 0,
@@ -244,8 +247,8 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
         return refuse(Push::bad_record, std::string(encoder.problem()));
     }
     serial++;
-    reserved_key = encoder.group_key();
-    if (admission->active()) {
+    if (admission->active() || admission->owes()) {
+        reserved_key = encoder.group_key();
         if (const Push admitted = admit(reserved_key, deadline); admitted != Push::ok) {
             return admitted;
         }
@@ -281,8 +284,19 @@ void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_b
     frame.committed_ns = batch_ns;
     frame.groups_opened = admission->note_sent(reserved_key);
     writer->commit(frame);
+    prefetch_next(frame.bytes);
     stats.records++;
     stats.bytes += frame.bytes;
+}
+
+// The memory of the next record was read by the consumer a lap ago and lies in its cache: a store
+// to each line has to get it from there. All that a record as long as this one would begin with is
+// asked for at once, while the caller puts the next draft together.
+void Producer::Impl::prefetch_next(std::uint64_t bytes) const {
+    const std::uint64_t from = writer->offset();
+    const std::byte* at = data.data() + from;
+    const std::byte* const end = at + std::min({bytes, prefetch_max, data.bytes() - from});
+    for (; at < end; at += line_bytes) prefetch_to_write(at);
 }
 
 void Producer::Impl::publish() {

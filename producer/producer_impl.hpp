@@ -58,6 +58,7 @@ struct Producer::Impl {
     Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload);
     void commit(std::span<std::byte> payload, std::uint64_t record_bytes);
     void stamp_batch();
+    void prefetch_next(std::uint64_t bytes) const;
     void publish();
 };
 

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <optional>
 #include <span>
@@ -112,13 +113,29 @@ class Draft {
     void clear();  // for reuse without allocation
 
     [[nodiscard]] std::span<const DraftColumn> columns() const { return {columns_.data(), count_}; }
-    [[nodiscard]] const DraftColumn* find(Std column) const;
-    [[nodiscard]] std::string_view instance_id() const;
-    [[nodiscard]] std::uint32_t n_tokens() const;
+    [[nodiscard]] const DraftColumn* find(Std column) const {
+        for (std::size_t i = 0; i < count_; i++) {
+            if (columns_[i].column == index(column)) return &columns_[i];
+        }
+        return nullptr;
+    }
+    [[nodiscard]] std::string_view instance_id() const {
+        const DraftColumn* id = find(Std::instance_id);
+        if (id == nullptr || id->data == nullptr) return {};
+        return {static_cast<const char*>(id->data), id->shape[0]};
+    }
+    [[nodiscard]] std::uint32_t n_tokens() const {
+        const DraftColumn* tokens = find(Std::token_ids);
+        return tokens != nullptr ? tokens->shape[0] : 0;
+    }
 
   private:
     static std::uint16_t index(Std column) { return static_cast<std::uint16_t>(column); }
-    static std::uint32_t rows(std::size_t count);
+    static std::uint32_t rows(std::size_t count) {
+        ROLLRING_ASSERT(count <= std::numeric_limits<std::uint32_t>::max(),
+                        "a column has at most 2^32 - 1 rows");
+        return static_cast<std::uint32_t>(count);
+    }
     DraftColumn& slot(std::uint16_t column) {
         for (std::size_t i = 0; i < count_; i++) {
             if (columns_[i].column == column) return columns_[i];

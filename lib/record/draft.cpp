@@ -41,12 +41,6 @@ Draft& Draft::set_text(Std column, std::string_view text) {
     return *this;
 }
 
-std::uint32_t Draft::rows(std::size_t count) {
-    ROLLRING_ASSERT(count <= std::numeric_limits<std::uint32_t>::max(),
-                    "a column has at most 2^32 - 1 rows");
-    return static_cast<std::uint32_t>(count);
-}
-
 Draft& Draft::add(const DraftColumn& column) {
     slot(column.column) = column;
     return *this;
@@ -55,24 +49,6 @@ Draft& Draft::add(const DraftColumn& column) {
 void Draft::clear() {
     meta = {};
     count_ = 0;
-}
-
-const DraftColumn* Draft::find(Std column) const {
-    for (const auto& candidate : columns()) {
-        if (candidate.column == index(column)) return &candidate;
-    }
-    return nullptr;
-}
-
-std::string_view Draft::instance_id() const {
-    const DraftColumn* id = find(Std::instance_id);
-    if (id == nullptr || id->data == nullptr) return {};
-    return {static_cast<const char*>(id->data), id->shape[0]};
-}
-
-std::uint32_t Draft::n_tokens() const {
-    const DraftColumn* tokens = find(Std::token_ids);
-    return tokens != nullptr ? tokens->shape[0] : 0;
 }
 
 }  // namespace rollring

@@ -59,15 +59,12 @@ inline std::string_view problem_of(const ColumnShape& given, const Column& decla
     return {};
 }
 
-// The same by the schema's short rules where they suffice: no walk through the declarations.
-inline std::string_view problem_of(const ColumnShape& given, const Schema& schema,
-                                   std::uint16_t column, std::uint32_t n_tokens) {
-    const Schema::Rule rule = schema.rule(column);
-    if (rule.plain && given.dims == 1 && given.dtype == rule.dtype &&
-        (rule.per == Per::record || given.shape[0] == n_tokens)) [[likely]] {
-        return {};
-    }
-    return problem_of(given, schema.columns()[column], n_tokens);
+// The common case by the schema's short rule, from the fields as they lie: a shape put together in
+// memory byte by byte and read back in one piece would stall the CPU, four times a record.
+inline bool is_plain(const Schema::Rule& rule, DType dtype, std::uint8_t dims, std::uint32_t rows,
+                     std::uint32_t n_tokens) {
+    return rule.plain && dims == 1 && dtype.code == rule.dtype.code &&
+           dtype.bits == rule.dtype.bits && (rule.per == Per::record || rows == n_tokens);
 }
 
 // Failures carry no tokens: only these statuses promise the required columns.

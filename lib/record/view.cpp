@@ -36,20 +36,17 @@ std::string_view shape_problem(const ColumnEntry& entry, const Schema& schema,
                                std::uint32_t n_tokens) {
     const ColumnShape shape{
         {entry.dtype_code(), entry.dtype_bits}, entry.dims(), std::to_array(entry.shape)};
-    const auto problem = problem_of(shape, schema, entry.column, n_tokens);
+    const auto problem = problem_of(shape, schema.columns()[entry.column], n_tokens);
     if (!problem.empty()) return problem;
     if (bytes_of(shape) != entry.bytes) return "record: a column's bytes disagree with its shape";
     return {};
 }
 
-// The common case by the schema's short rule, from the entry's own fields: a shape put together in
-// memory byte by byte and read back in one piece would stall the CPU, four times a record.
 std::string_view problem_of(const ColumnEntry& entry, const Schema& schema,
                             std::uint32_t n_tokens) {
     const Schema::Rule rule = schema.rule(entry.column);
-    if (rule.plain && entry.dims() == 1 && entry.dtype_code() == rule.dtype.code &&
-        entry.dtype_bits == rule.dtype.bits &&
-        (rule.per == Per::record || entry.shape[0] == n_tokens) &&
+    const DType dtype{entry.dtype_code(), entry.dtype_bits};
+    if (is_plain(rule, dtype, entry.dims(), entry.shape[0], n_tokens) &&
         entry.bytes == std::uint64_t{entry.shape[0]} * rule.dtype.bytes()) [[likely]] {
         return {};
     }

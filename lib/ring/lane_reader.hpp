@@ -43,7 +43,7 @@ class LaneReader {
           shared_cursor_(&cursor),
           bits_(bits),
           frames_(frames),
-          capacity_(capacity_bytes) {}
+          size_(capacity_bytes) {}
 
     // Takes over from a predecessor, dead or none. False if its words contradict each other: then
     // nothing is held, and start_over() is all that is left to do.
@@ -64,7 +64,7 @@ class LaneReader {
             if (read_ == tail_) {
                 const std::uint64_t tail = shared_tail_->load(Order::read_tail);
                 if (tail == read_) return LanePoll::empty;
-                if (tail < read_ || tail - cursor_ > 2 * capacity_ || tail % line_bytes != 0) {
+                if (tail < read_ || tail - cursor_ > 2 * size_.bytes() || tail % line_bytes != 0) {
                     return LanePoll::bad_tail;
                 }
                 tail_ = tail;
@@ -78,7 +78,7 @@ class LaneReader {
                 if (cursor_ == at) move_cursor(at);
                 continue;
             }
-            if (at < recovered_to_ && bit(at % capacity_)) {
+            if (at < recovered_to_ && bit(size_.offset(at))) {
                 passed_ = frame;
                 if (cursor_ == at) move_cursor(at);
                 continue;
@@ -105,7 +105,7 @@ class LaneReader {
     // settle(). Idempotent. Positions below the cursor were settled before a crash: ignored.
     void mark(Span span) {
         if (span.position < cursor_) return;
-        const std::uint64_t first = span.position % capacity_ / line_bytes;
+        const std::uint64_t first = size_.offset(span.position) / line_bytes;
         std::uint64_t end = first + span.bytes / line_bytes;
         while (end > first) {
             const std::uint64_t word = (end - 1) / word_bits;
@@ -124,11 +124,12 @@ class LaneReader {
     // starts there. Returns the bytes given up, as far as the tail can be believed.
     std::uint64_t start_over() {
         const std::uint64_t tail = shared_tail_->load(Order::read_tail);
-        const std::uint64_t lost = tail > read_ && tail - read_ <= 2 * capacity_ ? tail - read_ : 0;
-        const std::uint64_t words = capacity_ / line_bytes / word_bits;
+        const std::uint64_t lost =
+            tail > read_ && tail - read_ <= 2 * size_.bytes() ? tail - read_ : 0;
+        const std::uint64_t words = size_.bytes() / line_bytes / word_bits;
         for (std::uint64_t i = 0; i < words; i++) bits_[i].store(0, Order::store_bits);
         const std::uint64_t highest = std::max({head_, cursor_, read_, lost + read_});
-        const std::uint64_t fresh = (highest / capacity_ + 4) * capacity_;
+        const std::uint64_t fresh = (highest / size_.bytes() + 4) * size_.bytes();
         shared_cursor_->store(fresh, Order::store_cursor);
         cursor_ = read_ = tail_ = recovered_to_ = fresh;
         passed_ = Frame{};
@@ -140,12 +141,12 @@ class LaneReader {
     // Whether a span from the journal lies where records can be, by the tail that was checked.
     [[nodiscard]] bool covers(Span span) const {
         return span.bytes != 0 && (span.position | span.bytes) % line_bytes == 0 &&
-               span.bytes <= capacity_ - span.position % capacity_ &&
+               span.bytes <= size_.bytes() - size_.offset(span.position) &&
                span.position <= recovered_to_ && span.bytes <= recovered_to_ - span.position;
     }
     // Of a record at or above the head that a predecessor may have released.
     [[nodiscard]] bool is_released(std::uint64_t position) const {
-        return position < cursor_ || bit(position % capacity_);
+        return position < cursor_ || bit(size_.offset(position));
     }
     [[nodiscard]] bool drained() const { return read_ == shared_tail_->load(Order::read_tail); }
     // What the producer may write over. Moved by release(), settle(), recover(), and by a poll()
@@ -167,7 +168,7 @@ class LaneReader {
         tail_ = shared_tail_->load(Order::read_tail);
         if (cursor_ < head_ || (head_ | cursor_) % line_bytes != 0) return false;
         const auto possible = [&](std::uint64_t tail) {
-            return tail >= cursor_ && tail - head_ <= 2 * capacity_ && tail % line_bytes == 0;
+            return tail >= cursor_ && tail - head_ <= 2 * size_.bytes() && tail % line_bytes == 0;
         };
         if (!possible(tail_)) {
             if (delivered == 0 || !possible(delivered)) return false;
@@ -191,13 +192,13 @@ class LaneReader {
 
     // One private copy of the frame at read_, checked against everything it could make us do.
     bool look(Frame& frame) const {
-        const std::uint64_t offset = read_ % capacity_;
+        const std::uint64_t offset = size_.offset(read_);
         frame = frames_.read(offset);
         const bool known =
             is_skip(frame) || frame.kind == static_cast<std::uint16_t>(FrameKind::record);
         return frame.magic == frame_magic && known && frame.position == read_ &&
                frame.bytes % line_bytes == 0 && frame.bytes >= line_bytes &&
-               frame.bytes <= capacity_ - offset && frame.bytes <= tail_ - read_ &&
+               frame.bytes <= size_.bytes() - offset && frame.bytes <= tail_ - read_ &&
                (is_skip(frame) || frame.payload_bytes <= frame.bytes - line_bytes);
     }
 
@@ -209,7 +210,7 @@ class LaneReader {
                 at += skips_[0].bytes;
                 forget_skip();
                 shared_cursor_->store(at, Order::store_cursor);
-            } else if (at < read_ && bit(at % capacity_)) {
+            } else if (at < read_ && bit(size_.offset(at))) {
                 at = end_of_run(at);
                 shared_cursor_->store(at, Order::store_cursor);
                 clear({from, at - from});
@@ -234,8 +235,8 @@ class LaneReader {
 
     // The position where the run of set bits that starts at `at` ends.
     [[nodiscard]] std::uint64_t end_of_run(std::uint64_t at) const {
-        const std::uint64_t offset = at % capacity_;
-        const std::uint64_t bytes_max = std::min(capacity_ - offset, read_ - at);
+        const std::uint64_t offset = size_.offset(at);
+        const std::uint64_t bytes_max = std::min(size_.bytes() - offset, read_ - at);
         std::uint64_t index = offset / line_bytes;
         const std::uint64_t end = index + bytes_max / line_bytes;
         while (index < end) {
@@ -249,7 +250,7 @@ class LaneReader {
     }
 
     void clear(Span span) {
-        std::uint64_t index = span.position % capacity_ / line_bytes;
+        std::uint64_t index = size_.offset(span.position) / line_bytes;
         const std::uint64_t end = index + span.bytes / line_bytes;
         while (index < end) {
             const std::uint64_t word = index / word_bits;
@@ -285,7 +286,7 @@ class LaneReader {
     AtomicU64* shared_cursor_;
     AtomicU64* bits_;
     typename Platform::Frames frames_;
-    std::uint64_t capacity_;
+    LaneSize size_;
     std::uint64_t head_ = 0;
     std::uint64_t cursor_ = 0;
     std::uint64_t read_ = 0;

@@ -35,6 +35,23 @@ static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && sizeof(std::atomic<std:
 
 inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, whatever the CPU's line is
 inline constexpr std::uint64_t page_bytes = 4096;
+
+// How many bytes a lane has. Positions grow for ever; where in the lane one lies is asked several
+// times a record, and a division costs as much as the check of a short record's columns.
+class LaneSize {
+  public:
+    constexpr LaneSize() = default;
+    explicit constexpr LaneSize(std::uint64_t bytes)
+        : bytes_(bytes), mask_(std::has_single_bit(bytes) ? bytes - 1 : 0) {}
+    [[nodiscard]] constexpr std::uint64_t bytes() const { return bytes_; }
+    [[nodiscard]] constexpr std::uint64_t offset(std::uint64_t position) const {
+        return mask_ != 0 ? position & mask_ : position % bytes_;
+    }
+
+  private:
+    std::uint64_t bytes_ = 0;
+    std::uint64_t mask_ = 0;
+};
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
 inline constexpr std::uint32_t abi_version = 2;
 inline constexpr std::uint32_t lanes_max = 4096;
