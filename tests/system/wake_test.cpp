@@ -1,10 +1,12 @@
 // Nobody is left asleep beside something to do. A lost wake-up would not show: every sleep ends
 // after 100 ms. So the bells are watched instead of the clock.
 #include <doctest/doctest.h>
+#include <sched.h>
 
 #include <vector>
 
 #include "../test_ring.hpp"
+#include "in_child.hpp"
 #include "ring_map.hpp"
 
 using namespace rollring;
@@ -59,6 +61,28 @@ TEST_CASE("wake: a skip that gives room back rings the producer") {
     REQUIRE(consumer.poll(record) == Poll::empty);  // passes the skip
     CHECK(waiter.rung());
     CHECK(producer.push(longest, Deadline::now()) == Push::ok);
+}
+
+TEST_CASE("wake: who was stopped beyond its deadline finds the room that came meanwhile") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    auto consumer = ring.consumer();
+    const RingMap map = map_of(ring);
+    const pid_t child = rollring::test::start_child([&] {
+        auto producer = ring.producer();
+        while (producer.push(draft(), Deadline::now()) == Push::ok) continue;
+        return producer.push(draft(), Deadline::after_ms(300)) == Push::ok ? 0 : 1;
+    });
+    const Bell& bell = map.lane_bell(0);
+    while (bell.waiting.load() == 0) sched_yield();
+    kill(child, SIGSTOP);
+    int status = 0;
+    REQUIRE(waitpid(child, &status, WUNTRACED) == child);
+    REQUIRE(WIFSTOPPED(status));
+    for (const Deadline over = Deadline::after_ms(300); !over.passed();) sched_yield();
+    Record record;
+    while (consumer.poll(record) == Poll::record) consumer.release(record.ref);
+    kill(child, SIGCONT);
+    CHECK(rollring::test::end_of(child) == 0);
 }
 
 TEST_CASE("wake: a full lane shows the consumer what was pushed for later") {
