@@ -24,8 +24,10 @@ class Filler {
   public:
     Filler() : fd_(open(filler_path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
         require(fd_ >= 0, "cannot fill /dev/shm: {}", errno);
-        const std::vector<std::byte> block(4096);
-        while (write(fd_, block.data(), block.size()) > 0) bytes_ += block.size();
+        const std::vector<std::byte> block(1 << 20);
+        for (std::size_t bytes = block.size(); bytes >= 4096; bytes /= 16) {  // to the last page
+            while (write(fd_, block.data(), bytes) > 0) {}
+        }
         full_ = errno == ENOSPC;
     }
     Filler(const Filler&) = delete;
@@ -38,7 +40,6 @@ class Filler {
 
   private:
     int fd_;
-    std::uint64_t bytes_ = 0;
     bool full_ = false;
 };
 
