@@ -48,6 +48,14 @@ Oracle::Life& Oracle::life_of(const Head& head) {
     return lives_.at(head.life);
 }
 
+std::uint64_t Oracle::taken_for_dead(const std::byte* entry) {
+    const auto head = read_as<Head>(entry);
+    if (head.kind != Kind::event) return 0;
+    const auto word = read_as<Word>(entry);
+    const bool lost = static_cast<Event::Kind>(word.a) == Event::Kind::producer_lost;
+    return lost ? static_cast<std::uint64_t>(word.b) & 0xffffffff : 0;
+}
+
 void Oracle::take(const std::byte* entry) {
     const auto head = read_as<Head>(entry);
     switch (head.kind) {
