@@ -64,7 +64,7 @@ std::optional<Fault> draw_fault(Role role, Dice& dice) {
     const std::string_view point = mine[dice.below(mine.size())];
     const std::uint64_t roll = dice.below(10);
     // Mostly early: many points are passed once in a life, and most lives are short.
-    const std::uint64_t hit = 1 + dice.below(std::uint64_t{1} << dice.below(8));
+    const std::uint64_t hit = 1 + dice.below(std::uint64_t{1} << dice.below(7));
     return Fault{.point = std::string(point),
                  .action = roll < 7   ? "kill"
                            : roll < 9 ? "stop"
