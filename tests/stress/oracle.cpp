@@ -307,7 +307,7 @@ void Oracle::check_piece(const Group& group, const Shipped& shipped, const Piece
                describe(shipped.life << 32 | shipped.visit, group);
     });
     must(piece.attempt >= least_attempt(group, piece.repetition),
-         [] { return std::string("was superseded"); });
+         [&] { return "was superseded: " + describe(shipped.life << 32 | shipped.visit, group); });
     must(piece.version == -1 || versions_.contains(piece.version), [&] {
         return fmt::format("carries version {}, which was never committed", piece.version);
     });
