@@ -148,6 +148,10 @@ TEST_CASE("straggler: a spill that was full takes more once it has room") {
     const auto stash = open_stash(ring, freshest_pair);
     std::multiset<std::string> seen;
     std::uint64_t evacuated = 0;
+    SUBCASE("nothing stays") {}
+    SUBCASE("the oldest stays") {
+        send(producer, "first", 0);
+    }
     for (int round = 0; round < 6; round++) {
         const std::string late = "late" + std::to_string(round);
         for (int i = 0; i < 10; i++) send(producer, late + std::to_string(i), 0);
