@@ -131,6 +131,8 @@ Poll Consumer::Impl::poll(Record& record) {
         switch (got) {
             case LaneFeed::Feed::record:
                 count(record);
+                // All of it before the lanes, as it came before what they still hold.
+                if (feed.is_spill()) return Poll::record;
                 if (record.ref.bytes() < turn_left) {
                     turn_left -= record.ref.bytes();
                 } else {

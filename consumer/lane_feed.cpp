@@ -167,7 +167,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         record.redelivered = frame.position < delivered_at_attach_;
         FAULT_POINT("poll.before_account");
         if (!record.redelivered) poke(entry_->delivered, reader_.read_position());
-        if (!is_spill_) note_groups(frame);
+        is_spill_ ? note_largest(frame) : note_groups(frame);
         note_delivered(frame.bytes);
         add(entry_->records, std::uint64_t{record.redelivered ? 0U : 1U});
         add(entry_->redelivered, std::uint64_t{record.redelivered ? 1U : 0U});
@@ -228,6 +228,7 @@ void LaneFeed::pass_evacuated(std::uint64_t position) {
     const LanePoll got = reader_.poll(frame);
     ROLLRING_ASSERT(got == LanePoll::record && frame.position == position,
                     fmt::format("the spill at {} gave {}", position, reader_.read_position()));
+    note_largest(frame);
     note_delivered(frame.bytes);
 }
 

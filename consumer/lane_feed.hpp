@@ -73,6 +73,8 @@ class LaneFeed {
     void pass_skips();
     [[nodiscard]] bool is_spill() const { return is_spill_; }
     [[nodiscard]] std::uint64_t capacity_bytes() const { return size_.bytes(); }
+    // Of the spill: of any record since it was empty last.
+    [[nodiscard]] std::uint64_t largest_bytes() const { return largest_bytes_; }
 
     // A producer has taken the lane anew.
     void begin_epoch();
@@ -119,6 +121,9 @@ class LaneFeed {
     void note_groups(const Frame& frame) {
         groups_read_ = std::max(groups_read_, frame.groups_opened);
     }
+    void note_largest(const Frame& frame) {
+        largest_bytes_ = std::max(unreleased_bytes_ == 0 ? 0 : largest_bytes_, frame.bytes);
+    }
     void note_cursor() {
         if (reader_.cursor() == oldest_position_) return;
         oldest_position_ = reader_.cursor();
@@ -140,6 +145,7 @@ class LaneFeed {
     bool is_spill_ = false;
     std::uint64_t ring_id_ = 0;
     std::uint64_t unreleased_bytes_ = 0;
+    std::uint64_t largest_bytes_ = 0;
     std::uint64_t delivered_bytes_ = 0;
     std::uint64_t delivered_at_oldest_ = 0;
     std::uint64_t oldest_position_ = 0;

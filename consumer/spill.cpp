@@ -1,5 +1,6 @@
 #include "spill.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -45,11 +46,21 @@ Result<void> Spill::recover(const RingMap& map, ReaderControl& control) {
     return {};
 }
 
+// Compaction copies the oldest record to the end, behind a skip perhaps: without room for that, one
+// record would keep all the dead bytes behind it. Half of the spill is enough to give for it.
+bool Spill::leaves_room(std::uint64_t bytes, const LaneFeed& own) const {
+    if (own.pinned_bytes() == 0) return true;
+    const std::uint64_t largest = std::max(bytes, own.largest_bytes());
+    const std::uint64_t kept = std::min(2 * largest + line_bytes, own.capacity_bytes() / 2);
+    return own.pinned_bytes() + bytes + kept <= own.capacity_bytes();
+}
+
 std::optional<RecordRef> Spill::move(const RecordRef& from, const Frame& frame,
                                      const std::byte* bytes, LaneFeed& source, LaneFeed& own,
                                      ReaderControl& control, Journal<NativePlatform> journal) {
     // What a predecessor left there is read first: our reader follows our writer record by record.
     if (own.read_position() != writer_.position()) return std::nullopt;
+    if (&source != &own && !leaves_room(from.bytes(), own)) return std::nullopt;
     if (writer_.reserve(from.bytes()) != Reserve::ok) {
         own.pass_skips();  // one may have been published to wait at the start
         return std::nullopt;

@@ -32,6 +32,7 @@ class Spill {
                                   Journal<NativePlatform> journal);
 
   private:
+    [[nodiscard]] bool leaves_room(std::uint64_t bytes, const LaneFeed& own) const;
     Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const ReaderEntry& entry);
     Mapping owner_page_;
     Mapping data_;

@@ -87,10 +87,11 @@ Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOpt
     return std::unique_ptr<Stash>(new Stash(std::move(impl)));
 }
 
-void Stash::Impl::note(Waiting& waits) const {
+void Stash::Impl::note(Waiting& waits) {
     take_arrival(record, waits.arrival);
     waits.instance_id = record.view.instance_id();
     waits.redelivered = record.redelivered;
+    spill_read |= record.ref.lane != ring().map.geometry().spill_lane();
 }
 
 void Stash::Impl::admit(const Waiting& waits, std::int64_t now_ns) {
@@ -231,6 +232,7 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
         left -= records_at_once;
     } while (left > 0 && got == Poll::record && !groups.may_cut());
     if (got == Poll::empty) {
+        spill_read = true;
         inherited_groups = 0;
         settle_orphans(now_ns);
         show_touched(now_ns);
@@ -249,7 +251,9 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         const std::int64_t now = monotonic_ns();
         impl.tick(now);
         const bool relieved = impl.relieve(blocked);
-        bool cut = impl.groups.cut(now, impl.consumer.policy_version(), impl.plan);
+        // The rest of the spill may hold a later attempt of what would be shipped.
+        bool cut =
+            impl.spill_read && impl.groups.cut(now, impl.consumer.policy_version(), impl.plan);
         if (!cut && !relieved && blocked && impl.stuck(now)) {
             cut = impl.groups.cut_rest(now, impl.consumer.policy_version(), impl.plan);
             impl.batches_short += cut ? 1 : 0;
@@ -290,7 +294,8 @@ NextBatch Stash::rest(Batch& batch) {
     batch.nack();
     const std::int64_t now = monotonic_ns();
     impl_->hear_events(now);
-    const bool cut = impl_->groups.cut_rest(now, impl_->consumer.policy_version(), impl_->plan);
+    const bool cut = impl_->spill_read &&
+                     impl_->groups.cut_rest(now, impl_->consumer.policy_version(), impl_->plan);
     impl_->show_touched(now);
     impl_->release_dropped();
     impl_->publish_account();

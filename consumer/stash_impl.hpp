@@ -37,6 +37,7 @@ struct Stash::Impl {
     std::uint64_t copied_before = 0;
     std::uint64_t evacuated_before = 0;
     bool polled = false;
+    bool spill_read = false;  // what a predecessor left there, which is read first
     std::uint64_t shown_groups = 0;
     std::uint64_t inherited_groups = 0;  // open at a predecessor, and not all read again yet
 
@@ -49,7 +50,7 @@ struct Stash::Impl {
     [[nodiscard]] Consumer::Impl& ring() const { return *consumer.impl_; }
     Result<void> start();
     Poll turn(std::int64_t now_ns);
-    void note(Waiting& waits) const;  // of `record`
+    void note(Waiting& waits);  // of `record`
     void admit(const Waiting& record, std::int64_t now_ns);
     void settle_orphans(std::int64_t now_ns);
     void release_dropped();

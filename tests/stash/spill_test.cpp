@@ -25,12 +25,13 @@ const RingOptions small_lanes{
 const StashOptions freshest_pair{.group_size = 2, .order = Order::freshest, .batch_groups = 1};
 
 bool try_send(Producer& producer, const std::string& prompt, std::uint32_t repetition,
-              Deadline deadline, std::uint32_t group_size = 0) {
+              Deadline deadline, std::uint32_t group_size = 0, std::uint32_t attempt = 0) {
     const std::vector<std::int32_t> ids(200, static_cast<std::int32_t>(repetition));
     Draft draft(prompt);
     draft.meta.repetition_id = repetition;
     draft.meta.reward = repetition;
     draft.meta.group_size = group_size;
+    draft.meta.attempt = attempt;
     draft.set(Std::token_ids, ids);
     const Push pushed = producer.push(draft, deadline);
     REQUIRE((pushed == Push::ok || pushed == Push::timed_out));
@@ -147,6 +148,10 @@ TEST_CASE("straggler: a spill that was full takes more once it has room") {
     const auto stash = open_stash(ring, freshest_pair);
     std::multiset<std::string> seen;
     std::uint64_t evacuated = 0;
+    SUBCASE("nothing stays") {}
+    SUBCASE("the oldest stays") {
+        send(producer, "first", 0);
+    }
     for (int round = 0; round < 6; round++) {
         const std::string late = "late" + std::to_string(round);
         for (int i = 0; i < 10; i++) send(producer, late + std::to_string(i), 0);
@@ -218,6 +223,43 @@ TEST_CASE("straggler: a successor reads a long spill again before it puts more t
     }
     CHECK(seen.size() == 100 + 4 + 60 + 100);
     CHECK(stash->open_groups() == 0);
+}
+
+TEST_CASE("straggler: a successor ships the attempt in the spill, not an older one in the lane") {
+    RingOptions options = small_lanes;
+    options.spill_bytes = 256 * kib;  // more than is read of one lane before the next has its turn
+    const TestRing ring(options);
+    auto producer = ring.producer();
+    std::multiset<std::string> seen;
+    {
+        const auto stash = open_stash(ring, freshest_pair);
+        for (int i = 0; i < 80; i++) {
+            send(producer, "straggler" + std::to_string(i), 0);
+            pass_pairs(producer, *stash, "p" + std::to_string(i) + "-", 1, seen);
+        }
+        for (const std::uint32_t attempt : {0U, 1U}) {
+            REQUIRE(try_send(producer, "retried", 0, patience(), 2, attempt));
+        }
+        pass_pairs(producer, *stash, "q", 30, seen);
+        REQUIRE(stash->copies().evacuated_records > 80);
+    }
+    REQUIRE(try_send(producer, "retried", 0, patience(), 2, 0));  // sent again, late
+    send(producer, "retried", 1, 2);
+    for (int pair = 0; pair < 10; pair++) {  // so that a batch can be cut before all is read
+        for (std::uint32_t i = 0; i < 2; i++) send(producer, "r" + std::to_string(pair), i, 2);
+    }
+    const auto stash =
+        open_stash(ring, {.group_size = 2, .order = Order::freshest, .batch_groups = 11});
+    Batch batch;
+    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    bool found = false;
+    for (const Sequence& sequence : batch.sequences()) {
+        const Meta& meta = sequence.view.meta();
+        if (sequence.view.instance_id() != "retried" || meta.repetition_id != 0) continue;
+        found = true;
+        CHECK(meta.attempt == 1);
+    }
+    CHECK(found);
 }
 
 TEST_CASE("straggler: a plain consumer gets what was evacuated, too") {

@@ -6,12 +6,12 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "../crash/load.hpp"
-#include "oracle.hpp"
+#include "faults.hpp"
 
 namespace rollring::test {
 
@@ -28,25 +28,34 @@ struct Options {
     bool json = false;
     std::string plant;
     std::uint64_t shm_mib = 128;
+    std::int64_t floor_kills = -1;  // fails with fewer; -1: by the length of the run
+    std::uint64_t floor_points = 0;
 };
 
 // Why it ended by Ctrl-C.
 struct Interrupted {};
 
 struct DriverCounts {
-    std::array<std::uint64_t, roles> kills{};
+    std::array<std::uint64_t, roles> kills{};   // by the driver, or at a fault point
+    std::array<std::uint64_t, roles> struck{};  // those at a fault point
+    std::array<std::uint64_t, roles> worked{};  // killed after it had brought the run forward
     std::array<std::uint64_t, roles> stops{};
     std::array<std::uint64_t, roles> starts{};
+    std::uint64_t armed = 0;  // starts with a fault point to strike itself at
+    // Of what happened at fault points: kill, stop or exit; then how often at which point.
+    std::map<std::string, std::map<std::string, std::uint64_t>> at_points;
     std::array<std::int64_t, roles> silence_ns{};  // longest time between two words of a survivor
     std::array<std::int64_t, roles> pause_ns{};    // and between two successes
     std::uint64_t ended = 0;                       // producers that ended by themselves
     std::uint64_t ring_fills = 0;
     std::uint64_t shm_fills = 0;
-    std::uint64_t shm_refusals = 0;  // of processes that started while /dev/shm was full
-    std::uint64_t looks = 0;         // at the stash's account, from outside
+    std::uint64_t shm_refusals = 0;    // of processes that started while /dev/shm was full
+    std::uint64_t looks = 0;           // at the stash's account, from outside
+    std::uint64_t shm_peak_bytes = 0;  // of a /dev/shm of our own, while it is not being filled
     std::int64_t wall_ns = 0;
     std::size_t leftovers = 0;
     [[nodiscard]] std::uint64_t all_kills() const;
+    [[nodiscard]] std::uint64_t points_struck() const;  // different ones
 };
 
 class Driver {
@@ -68,6 +77,9 @@ class Driver {
         std::uint32_t slot;
         pid_t pid = 0;  // 0: not running
         std::uint64_t life = 0;
+        std::optional<Fault> fault;  // where it strikes itself
+        bool killed = false;         // by us; it may not have ended yet
+        bool done = false;           // ended for good
         std::int64_t said_ns = 0;    // last word, or since when it may speak
         std::int64_t did_ns = 0;     // last success; 0: none yet
         std::int64_t resume_ns = 0;  // when it is let go on; 0: it is running
@@ -75,14 +87,19 @@ class Driver {
         std::uint64_t waits = 0;     // times it said that it waits, in this life
         std::uint64_t words = 0;
         std::uint64_t refusals = 0;
+        [[nodiscard]] bool runs() const { return pid != 0 && !killed; }
     };
 
     void start(Process& process);
     void strike(Process& process);
+    void bury(Process& process);
+    void bury_if_struck(std::uint64_t life);
     void stop(Process& process, std::int64_t for_ns);
     void resume(Process& process);
+    [[nodiscard]] std::int64_t some_while_ns();
     void act();
     void pump(int timeout_ms);
+    static void heed_interrupt();
     void drain();
     void note(const std::byte* entry);
     void look_at(Process& process);
@@ -90,6 +107,7 @@ class Driver {
     void fill_ring();
     void fill_shm();
     void look_at_account();
+    void look_at_shm();
     void finish();
     void end_all(Role role);
     void check_ring();
@@ -110,6 +128,7 @@ class Driver {
     std::uint64_t lives_ = 0;
     std::int64_t started_ns_ = 0;
     std::int64_t shown_ns_ = 0;
+    bool arming_ = true;
     bool ending_ = false;
     std::vector<std::byte> buffer_;
 };

@@ -24,8 +24,11 @@ class Filler {
   public:
     Filler() : fd_(open(filler_path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
         require(fd_ >= 0, "cannot fill /dev/shm: {}", errno);
-        const std::vector<std::byte> block(4096);
-        while (write(fd_, block.data(), block.size()) > 0) bytes_ += block.size();
+        const std::vector<std::byte> block(1 << 20);
+        for (std::size_t bytes = block.size(); bytes >= 4096; bytes /= 16) {  // to the last page
+            while (write(fd_, block.data(), bytes) > 0) {
+            }
+        }
         full_ = errno == ENOSPC;
     }
     Filler(const Filler&) = delete;
@@ -38,7 +41,6 @@ class Filler {
 
   private:
     int fd_;
-    std::uint64_t bytes_ = 0;
     bool full_ = false;
 };
 
@@ -83,15 +85,17 @@ bool make_private_shm(std::uint64_t mib) {
 // Every producer finds its lane full, and goes on when the trainer does.
 void Driver::fill_ring() {
     Process& trainer = find(Role::trainer);
-    if (trainer.pid == 0 || trainer.resume_ns != 0) return;
+    if (!trainer.runs() || trainer.resume_ns != 0) return;
     stop(trainer, until_told);
-    std::vector<std::uint64_t> before;
-    for (const Process& process : processes_) before.push_back(process.waits);
+    const std::vector<Process> before = processes_;
     wait_for("all producers to find the ring full", [&] {
         for (std::size_t i = 0; i < processes_.size(); i++) {
             const Process& process = processes_[i];
             if (process.role != Role::producer || process.refusals > 0) continue;
-            if (process.pid == 0 || process.words == 0 || process.waits <= before[i]) return false;
+            if (!process.runs() || process.words == 0) return false;
+            if (process.waits <= (process.life == before[i].life ? before[i].waits : 0)) {
+                return false;
+            }
         }
         return true;
     });
@@ -108,14 +112,14 @@ void Driver::fill_shm() {
         const Filler filler;
         require(filler.full(), "the private /dev/shm cannot be filled");
         for (Process& process : processes_) {
-            if (process.role != Role::subscriber && process.pid != 0 && dice_.below(2) == 0) {
+            if (process.role != Role::subscriber && process.runs() && dice_.below(2) == 0) {
                 strike(process);
             }
         }
         wait_for("everyone to speak while /dev/shm is full", [&] {
             for (const Process& process : processes_) {
-                if (process.pid == 0 || (process.words == 0 && process.resume_ns == 0))
-                    return false;
+                if (!process.runs()) return false;
+                if (process.words == 0 && process.resume_ns == 0) return false;
             }
             return true;
         });

@@ -14,23 +14,24 @@ namespace rollring::test {
 void Driver::end_all(Role role) {
     wait_for(fmt::format("the end of every {}", name(role)), [&] {
         return std::ranges::all_of(processes_, [&](const Process& process) {
-            return process.role != role || process.pid == 0;
+            return process.role != role || process.done;
         });
     });
 }
 
 void Driver::finish() {
+    arming_ = false;
     for (Process& process : processes_) {
-        if (process.pid == 0) start(process);  // who takes over must be able to
         if (process.resume_ns != 0) resume(process);
     }
+    // Who takes over must be able to. Some may strike themselves still, to the very end.
     wait_for("everyone to speak once more", [&] {
-        return std::ranges::all_of(processes_,
-                                   [](const Process& process) { return process.words > 0; });
+        return std::ranges::all_of(
+            processes_, [](const Process& process) { return process.runs() && process.words > 0; });
     });
     ending_ = true;
     for (Process& process : processes_) {
-        if (process.role == Role::hostile && process.pid != 0) strike(process);
+        if (process.role == Role::hostile && process.runs()) strike(process);
     }
     board_->producers_end = 1;
     end_all(Role::producer);

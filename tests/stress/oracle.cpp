@@ -48,6 +48,14 @@ Oracle::Life& Oracle::life_of(const Head& head) {
     return lives_.at(head.life);
 }
 
+std::uint64_t Oracle::taken_for_dead(const std::byte* entry) {
+    const auto head = read_as<Head>(entry);
+    if (head.kind != Kind::event) return 0;
+    const auto word = read_as<Word>(entry);
+    const bool lost = static_cast<Event::Kind>(word.a) == Event::Kind::producer_lost;
+    return lost ? static_cast<std::uint64_t>(word.b) & 0xffffffff : 0;
+}
+
 void Oracle::take(const std::byte* entry) {
     const auto head = read_as<Head>(entry);
     switch (head.kind) {
@@ -279,9 +287,12 @@ void Oracle::check_group(const Shipped& shipped, std::span<const Piece> pieces) 
 }
 
 void Oracle::check_piece(const Group& group, const Shipped& shipped, const Piece& piece) const {
-    const auto text = [&] {
-        return fmt::format("group {}/{} member {} segment {} attempt {}", shipped.life,
-                           shipped.visit, piece.repetition, piece.segment, piece.attempt);
+    // Texts only where they are needed: this runs for every record.
+    const auto must = [&](bool kept, const auto& what) {
+        if (kept) return;
+        throw Failure(fmt::format("group {}/{} member {} segment {} attempt {} {}", shipped.life,
+                                  shipped.visit, piece.repetition, piece.segment, piece.attempt,
+                                  what()));
     };
     const Copy* sent = nullptr;
     for (const Copy& copy : group.copies) {
@@ -290,14 +301,19 @@ void Oracle::check_piece(const Group& group, const Shipped& shipped, const Piece
             sent = &copy;
         }
     }
-    require(sent != nullptr, "{} was never pushed", text());
-    require(sent->digest == piece.digest, "{} has other bytes than were pushed: {}", text(),
-            describe(shipped.life << 32 | shipped.visit, group));
-    require(piece.attempt >= least_attempt(group, piece.repetition), "{} was superseded", text());
-    require(piece.version == -1 || versions_.contains(piece.version),
-            "{} carries version {}, which was never committed", text(), piece.version);
-    require(piece.version >= sent->floor, "{} carries version {} when {} was committed", text(),
-            piece.version, sent->floor);
+    must(sent != nullptr, [] { return std::string("was never pushed"); });
+    must(sent->digest == piece.digest, [&] {
+        return "has other bytes than were pushed: " +
+               describe(shipped.life << 32 | shipped.visit, group);
+    });
+    must(piece.attempt >= least_attempt(group, piece.repetition),
+         [&] { return "was superseded: " + describe(shipped.life << 32 | shipped.visit, group); });
+    must(piece.version == -1 || versions_.contains(piece.version), [&] {
+        return fmt::format("carries version {}, which was never committed", piece.version);
+    });
+    must(piece.version >= sent->floor, [&] {
+        return fmt::format("carries version {} when {} was committed", piece.version, sent->floor);
+    });
 }
 
 // The attempt that was known before the group could be complete.

@@ -65,6 +65,8 @@ class Oracle {
   public:
     void started(std::uint64_t life, Role role, std::uint32_t slot);
     void killed(std::uint64_t life);
+    // The life that this entry says was taken for dead; 0: it says no such thing.
+    static std::uint64_t taken_for_dead(const std::byte* entry);
     void take(const std::byte* entry);
     void finish();  // all have ended
 

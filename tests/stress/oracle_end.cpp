@@ -85,8 +85,9 @@ void Oracle::finish() {
                 continue;
             }
             // The trainer itself may have been stopped meanwhile, but not for the rest of it.
-            require(group.last_ns - group.from_ns >= group_deadline_ns / 3,
-                    "{} was pushed whole and is lost", describe(id, group));
+            if (group.last_ns - group.from_ns < group_deadline_ns / 3) {
+                throw Failure(describe(id, group) + " was pushed whole and is lost");
+            }
             counts_.groups_overdue++;
             continue;
         }

@@ -17,7 +17,7 @@ StashOptions stash_options() {
             .on_failed = OnFailed::void_group,
             .order = Order::freshest,
             .batch_groups = 4,
-            .max_open_groups = 400};
+            .max_open_groups = 2000};
 }
 
 class Trainer {
