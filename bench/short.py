@@ -43,8 +43,10 @@ def span(spread):
 
 def throughput_lines(result):
     for row in result["rows"]:
-        yield (f"{row['tokens']} tokens: {middle(row['rollring_tokens_per_s'], 1e-6)} Mtok/s",
-               f"{span(row['ratio'])} of the limit")
+        experts = ", routed experts" if row.get("routed_experts") else ""
+        yield (f"{row['tokens']} tokens{experts}: "
+               f"{middle(row['rollring_tokens_per_s'], 1e-6)} Mtok/s, "
+               f"{row['rollring_gb_per_s']:.1f} GB/s", f"{span(row['ratio'])} of the limit")
 
 
 def softwrap_lines(result):
