@@ -20,7 +20,7 @@ from pathlib import Path
 QUESTIONS = [
     ("throughput", 15, ["throughput", "--repeat", "3", "--seconds", "0.2"]),
     ("softwrap", 5, ["softwrap", "--repeat", "3", "--seconds", "0.2"]),
-    ("latency", 10, ["latency", "--repeat", "2"]),
+    ("latency", 10, ["latency", "--repeat", "2", "--seconds", "0.1"]),
     ("stash", 15, ["stash", "--repeat", "2", "--seconds", "0.2"]),
     ("scaling", 35, ["scaling", "--repeat", "1", "--seconds", "0.2", "--producers", "1,2,4,8,16",
                      "--records", "1000,10000,100000,1000000"]),
@@ -57,7 +57,8 @@ def softwrap_lines(result):
 def latency_lines(result):
     for row in result["rows"]:
         times = ", ".join(middle(row[key], 1e-3) for key in ("p50_ns", "p99_ns", "p999_ns"))
-        yield row["name"], f"{times} us (p50, p99, p99.9)"
+        yield (f"{row['name']} ({row['records_per_s']['median']:,.0f} records/s)",
+               f"{times} us (p50, p99, p99.9) from {row['measured_from']}")
 
 
 def stash_lines(result):
