@@ -1,8 +1,10 @@
 #include "bench.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/utsname.h>
@@ -11,6 +13,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -120,7 +123,19 @@ void Board::give_up(const std::string& why) {
     _exit(1);
 }
 
+Turn::Turn()
+    : file_(open(fmt::format("/tmp/rollring-bench.{}.lock", getuid()).c_str(),
+                 O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {
+    while (file_ >= 0 && flock(file_, LOCK_EX) != 0 && errno == EINTR && !interrupted()) {
+    }
+}
+
+Turn::~Turn() {
+    if (file_ >= 0) close(file_);
+}
+
 std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board) {
+    const Turn turn;
     new (&board) Board{};
     std::fflush(nullptr);
     std::vector<pid_t> pids;

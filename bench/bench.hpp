@@ -73,6 +73,19 @@ struct Board {
 
 using Side = std::function<void(Board&)>;
 
+// While it lives, no other rollring-bench of this user measures: two pairs that spin under
+// SCHED_FIFO on the same CPUs wait for each other for ever, and others disturb. Best effort.
+class Turn {
+  public:
+    Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn();
+
+  private:
+    int file_;
+};
+
 struct Task {
     int cpu;
     Side side;

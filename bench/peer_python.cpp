@@ -49,6 +49,7 @@ Measured run_python(const PeerOptions& options, const std::string& key, const Pl
         (cpus.realtime ? " --realtime" : "");
     // Its interpreter, its server and its records take a while before the run begins.
     const auto limit_s = static_cast<int>(options.most_seconds) + 20;
+    const Turn turn;
     const Output output = run_command(fmt::format(
         "'{}' '{}' --run {} --tokens {} --records {} --warmup {} --limit-s {} {}", options.python,
         options.script, key, plan.n_tokens, plan.records, plan.warmup, limit_s, pins));

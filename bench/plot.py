@@ -9,6 +9,7 @@ Exit code 77 if matplotlib is missing, 1 if there is nothing to draw.
 """
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -229,6 +230,15 @@ CHARTS = {"throughput_by_length": ("peers", draw_lengths), "peers": ("peers", dr
           "latency": ("latency", draw_latency)}
 
 
+def shrink(path):
+    """A tenth of a point is enough, and text is text: files small enough for a repository."""
+    text = re.sub(r' (d|x|y|points|transform)="[^"]*"',
+                  lambda found: re.sub(r"(\d\.\d)\d+", r"\1", found[0]),
+                  path.read_text(encoding="utf-8"))
+    text = re.sub(r"<metadata>.*</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    path.write_text(re.sub(r"\s*\n\s*", "\n", text), encoding="utf-8")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--input", type=Path, required=True)
@@ -239,6 +249,10 @@ def main():
         import matplotlib
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
+        # The same results give the same file.
+        matplotlib.rcParams["svg.hashsalt"] = "rollring"
+        matplotlib.rcParams["svg.fonttype"] = "none"
+        matplotlib.rcParams["font.sans-serif"] = ["DejaVu Sans", "Verdana", "Arial"]
     except ImportError:
         print("plot: matplotlib is missing: pip install matplotlib, or Debian python3-matplotlib",
               file=sys.stderr)
@@ -250,9 +264,14 @@ def main():
         figure = draw(plt, results[question]) if question in results else None
         if figure is None:
             continue
+        for axes in figure.axes:
+            axes.minorticks_off()
         path = options.output / f"{name}.{options.format}"
-        figure.savefig(path, bbox_inches="tight", dpi=130)
+        figure.savefig(path, bbox_inches="tight", dpi=130,
+                       metadata={"Date": None} if options.format == "svg" else None)
         plt.close(figure)
+        if options.format == "svg":
+            shrink(path)
         print(path)
         drawn += 1
     if drawn == 0:
