@@ -33,8 +33,8 @@ void pin(int cpu, bool realtime) {
     CPU_SET(cpu, &set);
     sched_setaffinity(0, sizeof set, &set);  // best effort: a figure is printed beside its CPUs
     const sched_param priority{.sched_priority = 1};
-    if (realtime && sched_setscheduler(0, SCHED_FIFO, &priority) != 0) {
-        fail("--realtime: the system refused SCHED_FIFO (it needs root or CAP_SYS_NICE)");
+    if (realtime && sched_setscheduler(0, SCHED_RR, &priority) != 0) {
+        fail("--realtime: the system refused SCHED_RR (it needs root or CAP_SYS_NICE)");
     }
 }
 
@@ -155,8 +155,9 @@ std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board)
                 if (other != 0) kill(other, SIGKILL);
             }
         }
-        if (now_ns() > deadline_ns && problem.empty()) {
-            problem = "no end within 120 s";
+        const bool late = now_ns() > deadline_ns;
+        if ((late || interrupted()) && problem.empty()) {
+            problem = late ? "no end within 120 s" : "interrupted";
             for (const pid_t pid : pids) {
                 if (pid != 0) kill(pid, SIGKILL);
             }
@@ -241,7 +242,7 @@ void Common::add_to(CLI::App& app) {
     app.add_option("--seconds", seconds, "length of one run")
         ->capture_default_str()
         ->check(CLI::Range(0.01, 60.0));
-    app.add_flag("--realtime", realtime, "measured processes run under SCHED_FIFO (root)");
+    app.add_flag("--realtime", realtime, "measured processes run under SCHED_RR (root)");
     app.add_flag("--json", json, "one JSON object instead of a table");
 }
 

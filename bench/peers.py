@@ -267,11 +267,11 @@ def main():
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--cpus", type=lambda text: tuple(map(int, text.split(","))),
                         default=(None, None))
-    parser.add_argument("--realtime", action="store_true", help="SCHED_FIFO, with all children")
+    parser.add_argument("--realtime", action="store_true", help="SCHED_RR, with all children")
     parser.add_argument("--limit-s", type=int, default=0, help="0: none")
     plan = parser.parse_args()
     if plan.realtime:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     if plan.run is None:
         print(json.dumps(probe()))
         return 0
