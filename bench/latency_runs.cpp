@@ -196,7 +196,7 @@ Sides line_sides(Word& word, Stamps& stamps) {
 Sides futex_sides(Word& word, Stamps& stamps) {
     const auto call = [&word](int what, std::uint32_t value) {
         // tidy-ok: the bare hand-off that the doorbell is compared with
-        syscall(SYS_futex, &word.sent, what, value, nullptr, nullptr, 0);  // tidy-ok: see above
+        syscall(SYS_futex, &word.asleep, what, value, nullptr, nullptr, 0);  // tidy-ok: see above
     };
     const auto produce = [&, call](Board& board) {
         const auto commit = [&](std::uint64_t i) {
@@ -212,9 +212,8 @@ Sides futex_sides(Word& word, Stamps& stamps) {
             if (word.sent.load() > i) return;
             while (true) {
                 word.asleep.store(1);
-                const std::uint32_t sent = word.sent.load();
-                if (sent > i) break;
-                call(FUTEX_WAIT, sent);
+                if (word.sent.load() > i) break;
+                call(FUTEX_WAIT, 1);  // on the flag: not if it was taken down meanwhile
             }
             word.asleep.store(0);
         };

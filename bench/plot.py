@@ -160,7 +160,7 @@ def draw_scaling(plt, results):
         spread_line(axes, [row[key] for row in rows], [row["ns_per_record"] for row in rows],
                     color=MINE)
         axes.set(xscale="log", xlabel=x_label, ylabel=y_label)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.2 * max(row["ns_per_record"]["max"] for row in rows))
     for axes in grid[0]:
         axes.grid(alpha=0.3)
     figure.suptitle("How cost grows")
@@ -206,7 +206,8 @@ def draw_latency(plt, results):
     with the queue that it met. Hand-offs that could not keep up have no share here."""
     result = results[-1]
     rows = [row for row in result["rows"]
-            if row.get("histogram") and row["p50_ns"]["median"] < 1e6]
+            if row.get("histogram") and row["p50_ns"]["median"] < 1e6
+            and (row["load"] == 0 or row["way"] != "bare cache line")]
     if not rows:
         return None
     loads = sorted({row["load"] for row in rows})

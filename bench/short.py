@@ -98,7 +98,7 @@ def lengths_lines(result):
         rates = ", ".join(middle(row["tokens_per_s"], 1e-6) for row in found)
         factors = ", ".join(f"{row['rollring_times']['median']:.3g}" for row in found)
         yield (f"{name}: {rates} Mtok/s", f"rollring is {factors} times faster at "
-               + ", ".join(map(str, lengths)) + " tokens")
+               + ", ".join(str(row["tokens"]) for row in found) + " tokens")
 
 
 def peers_lines(result):
