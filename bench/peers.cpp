@@ -154,10 +154,11 @@ Json to_json(const Table& table) {
     Json skipped = Json::array();
     for (const Row& row : table.rows) {
         if (row.rates.empty()) {
-            skipped.push_back({{"key", row.peer.key},
-                               {"name", row.peer.name},
-                               {"tokens", table.n_tokens},
-                               {"why", row.peer.missing}});
+            skipped.push_back(
+                {{"key", row.peer.key},
+                 {"name", row.peer.name},
+                 {"tokens", table.n_tokens},
+                 {"why", row.peer.missing.empty() ? "interrupted" : row.peer.missing}});
             continue;
         }
         rows.push_back({{"key", row.peer.key},
