@@ -1,8 +1,10 @@
 #include "bench.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/utsname.h>
@@ -11,6 +13,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -30,8 +33,8 @@ void pin(int cpu, bool realtime) {
     CPU_SET(cpu, &set);
     sched_setaffinity(0, sizeof set, &set);  // best effort: a figure is printed beside its CPUs
     const sched_param priority{.sched_priority = 1};
-    if (realtime && sched_setscheduler(0, SCHED_FIFO, &priority) != 0) {
-        fail("--realtime: the system refused SCHED_FIFO (it needs root or CAP_SYS_NICE)");
+    if (realtime && sched_setscheduler(0, SCHED_RR, &priority) != 0) {
+        fail("--realtime: the system refused SCHED_RR (it needs root or CAP_SYS_NICE)");
     }
 }
 
@@ -120,7 +123,19 @@ void Board::give_up(const std::string& why) {
     _exit(1);
 }
 
+Turn::Turn()
+    : file_(open(fmt::format("/tmp/rollring-bench.{}.lock", getuid()).c_str(),
+                 O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {
+    while (file_ >= 0 && flock(file_, LOCK_EX) != 0 && errno == EINTR && !interrupted()) {
+    }
+}
+
+Turn::~Turn() {
+    if (file_ >= 0) close(file_);
+}
+
 std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board) {
+    const Turn turn;
     new (&board) Board{};
     std::fflush(nullptr);
     std::vector<pid_t> pids;
@@ -140,8 +155,9 @@ std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board)
                 if (other != 0) kill(other, SIGKILL);
             }
         }
-        if (now_ns() > deadline_ns && problem.empty()) {
-            problem = "no end within 120 s";
+        const bool late = now_ns() > deadline_ns;
+        if ((late || interrupted()) && problem.empty()) {
+            problem = late ? "no end within 120 s" : "interrupted";
             for (const pid_t pid : pids) {
                 if (pid != 0) kill(pid, SIGKILL);
             }
@@ -226,7 +242,7 @@ void Common::add_to(CLI::App& app) {
     app.add_option("--seconds", seconds, "length of one run")
         ->capture_default_str()
         ->check(CLI::Range(0.01, 60.0));
-    app.add_flag("--realtime", realtime, "measured processes run under SCHED_FIFO (root)");
+    app.add_flag("--realtime", realtime, "measured processes run under SCHED_RR (root)");
     app.add_flag("--json", json, "one JSON object instead of a table");
 }
 

@@ -32,7 +32,7 @@ void relax();  // inside a spin loop
 struct Cpus {
     int producer = 0;
     int consumer = 0;
-    bool realtime = false;  // under SCHED_FIFO: others on a busy machine do not get in between
+    bool realtime = false;  // under SCHED_RR: others on a busy machine do not get in between
 
     static Cpus choose(const std::vector<int>& wanted, bool realtime);
     // Those that this program may use.
@@ -72,6 +72,19 @@ struct Board {
 };
 
 using Side = std::function<void(Board&)>;
+
+// While it lives, no other rollring-bench of this user measures: they would disturb each other, and
+// two pairs that spin with --realtime on the same CPUs get nowhere. Best effort.
+class Turn {
+  public:
+    Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn();
+
+  private:
+    int file_;
+};
 
 struct Task {
     int cpu;

@@ -1,34 +1,54 @@
 #!/bin/sh
-# Runs `peers` and `scaling` of the program that bench/carry.sh --peers put into .carry/: nothing is
-# built, no network. Results go to $OUT (default: bench-results).
-set -eu
-cd "$(dirname "$0")/.."
+# Every question of the ring, its peers among them, with the program that bench/carry.sh --peers put
+# into .carry/: nothing is built, no network, at most 8 minutes on 16 cores. To $OUT (default:
+# bench-results) go seven JSON results and log.txt, all that a device machine gives back.
+# REPEAT and RUN_SECONDS make it shorter, LIMIT_S is the time for all steps together.
+set -u
+cd "$(dirname "$0")/.." || exit 1
 [ -x .carry/bin/rollring-bench ] || { echo "run bench/carry.sh --peers first" >&2; exit 1; }
 out=${OUT:-bench-results}
-mkdir -p "$out"
+repeat=${REPEAT:-5}
+seconds=${RUN_SECONDS:-0.3}
+limit=${LIMIT_S:-470}
+began=$(date +%s)
 export PYTHONPATH="$PWD/.carry/python"
-# By the loader, not by LD_LIBRARY_PATH: the peers in Python keep the libraries of their machine.
-bench() {
-    /lib64/ld-linux-x86-64.so.2 --library-path "$PWD/.carry/lib" .carry/bin/rollring-bench "$@"
-}
-scripts="--peers-script .carry/bin/peers.py"
-lscpu >"$out/lscpu.txt" 2>/dev/null || true
-grep -E 'Model name|^CPU\(s\)|Thread|L2|L3|NUMA node' "$out/lscpu.txt" || true
-df -h /dev/shm | tail -1
-python3 --version || true
-measure() { # name, arguments
+mkdir -p "$out"
+log="$out/log.txt"
+: >"$log"
+say() { echo "$@" | tee -a "$log"; }
+
+step() { # name, most seconds, arguments
     name=$1
-    shift
-    echo "== rollring-bench $*"
-    bench "$@" --json >"$out/$name.json" || echo "$name ended with $?"
+    most=$2
+    shift 2
+    at=$(date +%s)
+    left=$((limit - (at - began)))
+    if [ "$left" -lt 5 ]; then
+        say "$name: not begun, no time left"
+        return
+    fi
+    [ "$left" -gt "$most" ] || most=$left
+    # By the loader, not by LD_LIBRARY_PATH: the peers in Python keep the libraries of their
+    # machine. A step that is stopped still writes what it has.
+    timeout -k 5 "$most" /lib64/ld-linux-x86-64.so.2 --library-path "$PWD/.carry/lib" \
+        .carry/bin/rollring-bench "$@" --json >"$out/$name.json" 2>>"$log"
+    say "$name: exit $? ($(($(date +%s) - at)) s): $*"
 }
-# shellcheck disable=SC2086
-measure peers peers --repeat 5 $scripts
-# shellcheck disable=SC2086
-measure peers-lengths peers --repeat 3 --seconds 0.2 --tokens 256,2048,16384,131072 $scripts \
-    --peers limit,memcpy,unix,pipe,boost,zmq,http
-measure scaling scaling --repeat 5
-measure scaling-near scaling --repeat 3 --parts producers --soft-bytes 512KiB
-measure throughput throughput --repeat 7
-measure latency latency --repeat 5
-python3 bench/short.py --show "$out"
+
+{
+    lscpu | grep -E 'Model name|^CPU\(s\)|Thread|L2|L3|NUMA node'
+    df -h /dev/shm | tail -1
+    python3 .carry/bin/peers.py --probe
+} >>"$log" 2>&1
+script=.carry/bin/peers.py
+some=$(((repeat + 1) / 2))
+step throughput 70 throughput --repeat "$((repeat + 2))" --seconds "$seconds"
+step softwrap 30 softwrap --repeat "$repeat" --seconds "$seconds"
+step latency 60 latency --repeat "$repeat" --seconds "$seconds"
+step stash 60 stash --repeat "$repeat" --seconds "$seconds"
+step scaling 120 scaling --repeat "$some" --seconds "$seconds"
+step peers 120 peers --repeat "$repeat" --seconds "$seconds" --peers-script "$script"
+step peers-lengths 200 peers --repeat "$some" --seconds 0.2 --tokens 256,2048,16384,131072 \
+    --most-seconds 8 --peers-script "$script"
+python3 bench/short.py --show "$out" | tee -a "$log"
+say "$(($(date +%s) - began)) s in all"

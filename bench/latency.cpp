@@ -1,239 +1,296 @@
-// Question: how long from commit to a consumer that has read the record, spinning and asleep?
+// Question: how long from commit to a consumer that has read the record, spinning and asleep, when
+// nothing else goes on and under load?
+
+#include "latency.hpp"
 
 #include <fmt/format.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <memory>
-
-#include "rollring/consumer.hpp"
-#include "rollring/producer.hpp"
-#include "rollring/ring.hpp"
-#include "workload.hpp"
 
 namespace bench {
 namespace {
 
-constexpr std::size_t skipped = 64;  // first records of a run: page faults, cold caches
+constexpr const char* what_it_measures =
+    R"(Two processes; a record counts as read when each of its bytes has been summed.
+
+light: nothing is under way; the producer waits 20 us (200 us for a sleeping consumer) between
+  records.
+heavy: first the capacity is measured, the same loop without pauses; then records come at random
+  (exponential gaps) at a share of it (--loads), each sent when it is due, or at once if the
+  producer is late. The same arrivals go over the bare hand-offs.
+
+from commit: from just before the record became visible.
+from due: from when the record was to be sent, whatever held it up: encoding, a full lane, or the
+  records before it. A producer that is held up cannot hide it (no coordinated omission).
+
+Beside rollring, in the same run: bare record (the same bytes over fixed buffers with a flag each),
+bare cache line (one word), bare futex (one word, the consumer sleeps and is woken), and the
+one-way time of a cache line in a tight ping-pong.)";
+
+constexpr double light = 0;
 
 struct Options {
     Common common;
     std::uint32_t n_tokens = 64;
-    std::uint32_t records = 3000;
+    std::uint64_t records = 3000;     // of a light run
     std::int64_t spin_gap_us = 20;    // between records when the consumer spins
     std::int64_t sleep_gap_us = 200;  // and when it has fallen asleep
+    std::vector<double> loads = {0.5, 0.8};
 };
 
-// When each record was committed and when it had been read, on the clock of both.
-struct Stamps {
-    explicit Stamps(std::uint32_t records)
-        : count(records), memory(std::size_t{records} * 2 * sizeof(std::int64_t)) {}
-    [[nodiscard]] std::int64_t& sent(std::size_t i) const { return memory.at<std::int64_t>()[i]; }
-    [[nodiscard]] std::int64_t& got(std::size_t i) const {
-        return memory.at<std::int64_t>()[count + i];
+bool sleeps(Way way) {
+    return way == Way::ring_asleep || way == Way::bare_futex;
+}
+
+std::string_view key(Way way) {
+    switch (way) {
+        case Way::ring_spinning:
+        case Way::ring_asleep:
+            return "rollring";
+        case Way::bare_record:
+            return "bare record";
+        case Way::bare_line:
+            return "bare cache line";
+        case Way::bare_futex:
+            return "bare futex";
     }
-    [[nodiscard]] std::vector<double> delays() const {
-        std::vector<double> found;
-        for (std::size_t i = skipped; i < count; i++) {
-            found.push_back(static_cast<double>(got(i) - sent(i)));
-        }
-        return found;
+    return "";
+}
+
+struct Percentiles {  // p50, p99 and p99.9 of each round, and all delays
+    std::array<std::vector<double>, 3> rounds;
+    Delays all;
+
+    void add(const Delays& delays) {
+        constexpr std::array shares = {0.5, 0.99, 0.999};
+        for (std::size_t i = 0; i < shares.size(); i++) rounds[i].push_back(delays.at(shares[i]));
+        all.add(delays);
     }
-    std::size_t count;
-    SharedBytes memory;
+    [[nodiscard]] double median(std::size_t i) const { return Spread::of(rounds[i]).median; }
+    [[nodiscard]] Json json() const {
+        return {{"p50_ns", Spread::of(rounds[0]).json()},
+                {"p99_ns", Spread::of(rounds[1]).json()},
+                {"p999_ns", Spread::of(rounds[2]).json()},
+                {"quantiles", all.quantiles()},
+                {"histogram", all.histogram()}};
+    }
 };
-
-void pause_until(std::int64_t at_ns) {
-    while (now_ns() < at_ns) relax();
-}
-
-using Sides = std::pair<Side, Side>;
-
-Sides ring_sides(const std::string& name, const Options& options, bool asleep,
-                 const Stamps& stamps) {
-    const std::int64_t gap_ns = (asleep ? options.sleep_gap_us : options.spin_gap_us) * 1000;
-    const auto produce = [&, name, gap_ns](Board& board) {
-        auto producer = rollring::Producer::open(name, {.name = "latency"});
-        if (!producer) board.give_up(producer.error().to_string());
-        const Source source(options.n_tokens);
-        board.meet();
-        const auto deadline = rollring::Deadline::after_ms(60'000);
-        for (std::size_t i = 0; i < stamps.count; i++) {
-            pause_until(now_ns() + gap_ns);
-            const Slice& slice = source[i];
-            rollring::Draft draft("latency");
-            draft.meta.source_id = static_cast<std::int64_t>(slice.sum);
-            draft.set(rollring::Std::token_ids, slice.token_ids)
-                .set(rollring::Std::logprobs, slice.logprobs)
-                .set(rollring::Std::loss_mask, slice.loss_mask);
-            if (producer->push_later(draft, deadline) != rollring::Push::ok) {
-                board.give_up("push: " + producer->problem());
-            }
-            stamps.sent(i) = now_ns();
-            producer->flush();
-        }
-    };
-    const auto consume = [&, name, asleep](Board& board) {
-        auto consumer = rollring::Consumer::open(name, {.spin_us = asleep ? 0 : 20});
-        if (!consumer) board.give_up(consumer.error().to_string());
-        rollring::Record record;
-        board.meet();
-        for (std::size_t i = 0; i < stamps.count;) {
-            const auto deadline = rollring::Deadline::after_ms(asleep ? 10'000 : 0);
-            const auto got = asleep ? consumer->wait(record, deadline) : consumer->poll(record);
-            if (got != rollring::Poll::record) continue;
-            const auto tokens = record.view.token_ids();
-            const auto logprobs = record.view.logprobs();
-            const auto mask = record.view.loss_mask();
-            const std::uint64_t sum = sum_words(tokens.data(), tokens.size_bytes()) +
-                                      sum_words(logprobs.data(), logprobs.size_bytes()) +
-                                      sum_words(mask.data(), mask.size_bytes());
-            if (sum != static_cast<std::uint64_t>(record.view.meta().source_id.value_or(0))) {
-                board.give_up("a record's sum is wrong");
-            }
-            stamps.got(i++) = now_ns();
-            consumer->release(record.ref);
-        }
-    };
-    return {produce, consume};
-}
-
-// What the kernel needs to wake a process, and nothing else.
-Sides futex_sides(const Options& options, const Stamps& stamps, std::atomic<std::uint32_t>& word) {
-    const auto call = [&word](int what, std::uint32_t value) {
-        // tidy-ok: the bare hand-off that the doorbell is compared with
-        syscall(SYS_futex, &word, what, value, nullptr, nullptr, 0);  // tidy-ok: see above
-    };
-    const auto produce = [&, call](Board& board) {
-        board.meet();
-        for (std::size_t i = 0; i < stamps.count; i++) {
-            pause_until(now_ns() + options.sleep_gap_us * 1000);
-            stamps.sent(i) = now_ns();
-            word.store(static_cast<std::uint32_t>(i + 1));
-            call(FUTEX_WAKE, 1);
-        }
-    };
-    const auto consume = [&, call](Board& board) {
-        board.meet();
-        for (std::uint32_t i = 0; i < stamps.count; i++) {
-            while (word.load() == i) call(FUTEX_WAIT, i);
-            stamps.got(i) = now_ns();
-        }
-    };
-    return {produce, consume};
-}
-
-std::vector<double> run_sides(const Cpus& cpus, const Sides& sides, const Stamps& stamps) {
-    const SharedBytes memory(sizeof(Board));
-    const auto problem = run_pair(cpus, *memory.at<Board>(), sides.first, sides.second);
-    if (!problem.empty()) fail("latency: " + problem);
-    return stamps.delays();
-}
-
-std::vector<double> ring_delays(const Options& options, const Cpus& cpus, bool asleep) {
-    const std::string name = fmt::format("bench-{}", getpid());
-    const auto made = rollring::create_ring(name, {.lanes = 1, .lane_bytes = 4 << 20});
-    if (!made) fail(made.error().to_string());
-    const Stamps stamps(options.records);
-    const auto delays = run_sides(cpus, ring_sides(name, options, asleep, stamps), stamps);
-    static_cast<void>(rollring::remove_ring(name, true));
-    return delays;
-}
 
 struct Row {
-    std::string name;
-    std::vector<double> p50, p99, p999;
-    std::vector<double> all = {};  // of all rounds, for the distribution
+    Way way;
+    double load;  // of rollring's capacity; 0: light
+    Percentiles from_commit = {};
+    Percentiles from_due = {};
+    std::vector<double> per_s = {};  // that came
 
-    void add(std::vector<double> delays) {
-        std::ranges::sort(delays);
-        all.insert(all.end(), delays.begin(), delays.end());
-        const auto at = [&](double share) {
-            return delays[static_cast<std::size_t>(share * static_cast<double>(delays.size() - 1))];
-        };
-        p50.push_back(at(0.5));
-        p99.push_back(at(0.99));
-        p999.push_back(at(0.999));
+    // What a reader looks at first: without load there is no queue.
+    [[nodiscard]] const Percentiles& figures() const {
+        return load == light ? from_commit : from_due;
     }
-    // [share, ns]: dense where the tail is.
-    [[nodiscard]] Json quantiles() {
-        std::ranges::sort(all);
-        Json found = Json::array();
-        for (int i = 0; i <= 40 && !all.empty(); i++) {
-            const double share = 1 - std::pow(10.0, -i / 10.0);
-            if ((1 - share) * static_cast<double>(all.size()) < 1) break;
-            const auto at = static_cast<std::size_t>(share * static_cast<double>(all.size() - 1));
-            found.push_back({share, all[at]});
-        }
-        return found;
+    [[nodiscard]] std::string load_name() const {
+        return load == light ? "light" : fmt::format("{:g} of capacity", load);
+    }
+    [[nodiscard]] std::string name() const {
+        return fmt::format("{}, {}, {}", key(way), sleeps(way) ? "asleep" : "spinning",
+                           load_name());
     }
 };
+
+struct Result {
+    std::vector<Row> rows;
+    std::array<std::vector<double>, 2> capacity;  // spinning, asleep; records a second
+    std::vector<double> line_ns;
+
+    [[nodiscard]] const Row& row(Way way, double load) const {
+        return *std::ranges::find_if(
+            rows, [&](const Row& one) { return one.way == way && one.load == load; });
+    }
+};
+
+std::vector<Row> make_rows(const Options& options) {
+    std::vector<Row> rows;
+    std::vector<double> loads = {light};
+    loads.insert(loads.end(), options.loads.begin(), options.loads.end());
+    for (const double load : loads) {
+        for (const Way way : {Way::ring_spinning, Way::bare_record, Way::bare_line,
+                              Way::ring_asleep, Way::bare_futex}) {
+            rows.push_back({way, load});
+        }
+    }
+    return rows;
+}
+
+double measure_capacity(const Options& options, Way way, const Cpus& cpus) {
+    std::vector<double> found;
+    for (int i = 0; i < 3 && !interrupted(); i++) {
+        const Pace pace{.n_tokens = options.n_tokens,
+                        .records = std::max<std::uint64_t>(1000, 6'400'000 / options.n_tokens)};
+        found.push_back(measure_delays(way, pace, cpus).per_s_read);
+    }
+    return Spread::of(found).median;
+}
+
+Pace pace_of(const Row& row, const Options& options, double capacity) {
+    Pace pace{.n_tokens = options.n_tokens, .records = options.records};
+    if (row.load == light) {
+        pace.gap_ns = (sleeps(row.way) ? options.sleep_gap_us : options.spin_gap_us) * 1000;
+        return pace;
+    }
+    pace.per_s = capacity * row.load;
+    const double wanted = pace.per_s * options.common.seconds;
+    pace.records = static_cast<std::uint64_t>(std::clamp(wanted, 1000.0, 4e6));
+    return pace;
+}
+
+void run_round(Result& result, const Options& options, const Cpus& cpus, Progress& progress) {
+    result.line_ns.push_back(line_ns(cpus));
+    std::array<double, 2> capacity{};
+    for (const Way way : {Way::ring_spinning, Way::ring_asleep}) {
+        if (options.loads.empty()) break;
+        progress.step("capacity");
+        capacity[sleeps(way) ? 1 : 0] = measure_capacity(options, way, cpus);
+    }
+    for (Row& row : result.rows) {
+        progress.step(row.name());
+        const Pace pace = pace_of(row, options, capacity[sleeps(row.way) ? 1 : 0]);
+        const Measurement found = measure_delays(row.way, pace, cpus);
+        if (interrupted()) return;
+        row.from_commit.add(found.from_commit);
+        row.from_due.add(found.from_due);
+        row.per_s.push_back(found.per_s_taken);
+    }
+    for (std::size_t i = 0; i < 2 && !options.loads.empty(); i++) {
+        result.capacity[i].push_back(capacity[i]);
+    }
+}
+
+Json to_json(const Result& result, const Options& options, const Cpus& cpus) {
+    Json out = {{"question", "latency"},      {"machine", machine(cpus)},
+                {"tokens", options.n_tokens}, {"rounds", options.common.repeat},
+                {"realtime", cpus.realtime},  {"line_ns", Spread::of(result.line_ns).json()}};
+    if (!options.loads.empty()) {
+        out["capacity_per_s"] = {{"spinning", Spread::of(result.capacity[0]).json()},
+                                 {"asleep", Spread::of(result.capacity[1]).json()}};
+    }
+    for (const Row& row : result.rows) {
+        Json one = {{"name", row.name()},
+                    {"way", key(row.way)},
+                    {"mode", sleeps(row.way) ? "asleep" : "spinning"},
+                    {"load", row.load},
+                    {"records_per_s", Spread::of(row.per_s).json()},
+                    {"measured_from", row.load == light ? "commit" : "due"}};
+        one.update(row.figures().json());
+        one["from_commit"] = row.from_commit.json();
+        one["from_due"] = row.from_due.json();
+        for (const char* same : {"quantiles", "histogram"}) {  // they stand above
+            one[row.load == light ? "from_commit" : "from_due"].erase(same);
+        }
+        out["rows"].push_back(std::move(one));
+    }
+    return out;
+}
+
+void print_rows(const Result& result) {
+    fmt::print("{:<43} {:>8}   {:^23}   {:^25}\n", "", "records", "from commit, ns",
+               "from due, ns");
+    fmt::print("{:<43} {:>8}   {:>7} {:>7} {:>7}   {:>7} {:>8} {:>8}\n", "", "/s", "p50", "p99",
+               "p99.9", "p50", "p99", "p99.9");
+    for (const Row& row : result.rows) {
+        fmt::print("{:<43} {:>8.3g}   {:>7.0f} {:>7.0f} {:>7.0f}   {:>7.0f} {:>8.0f} {:>8.0f}\n",
+                   row.name(), Spread::of(row.per_s).median, row.from_commit.median(0),
+                   row.from_commit.median(1), row.from_commit.median(2), row.from_due.median(0),
+                   row.from_due.median(1), row.from_due.median(2));
+    }
+}
+
+// Percent of the records by octave.
+void print_histogram(const Result& result) {
+    constexpr unsigned first = 6;
+    constexpr unsigned last = 20;
+    std::string head = fmt::format("{:<43}", "% of records, from so many ns (octaves)");
+    for (unsigned i = first; i <= last; i++) {
+        const std::uint64_t from = i == first ? 0 : std::uint64_t{1} << i;
+        head += from < 1024 ? fmt::format("{:>6}", from) : fmt::format("{:>5}k", from >> 10);
+    }
+    fmt::print("{}\n", head);
+    for (const Row& row : result.rows) {
+        const Delays& all = row.figures().all;
+        std::string line = fmt::format("{:<43}", row.name());
+        for (unsigned i = first; i <= last; i++) {
+            std::uint64_t records = 0;
+            const unsigned from = i == first ? 0 : i;
+            const unsigned to = i == last ? 63 : i;
+            for (unsigned k = from; k <= to; k++) records += all.octave(k);
+            const double percent = 100.0 * static_cast<double>(records) /
+                                   static_cast<double>(std::max<std::uint64_t>(1, all.count()));
+            line += records == 0     ? fmt::format("{:>6}", ".")
+                    : percent < 0.01 ? fmt::format("{:>6}", "+")
+                                     : fmt::format("{:>6.2f}", percent);
+        }
+        fmt::print("{}\n", line);
+    }
+}
+
+void print(const Result& result, const Options& options, const Cpus& cpus) {
+    const double line = Spread::of(result.line_ns).median;
+    fmt::print("{}\n{} tokens a record; medians of {} rounds; cache line one way {:.0f} ns\n",
+               machine_line(cpus), options.n_tokens, options.common.repeat, line);
+    if (!options.loads.empty()) {
+        fmt::print("capacity {:.3g} records/s spinning, {:.3g} asleep\n",
+                   Spread::of(result.capacity[0]).median, Spread::of(result.capacity[1]).median);
+    }
+    print_rows(result);
+    fmt::print("\n");
+    print_histogram(result);
+    const auto p50 = [&](Way way) { return result.row(way, light).from_commit.median(0); };
+    fmt::print(
+        "\nlight, p50: spinning is {:.1f} cache lines one way, {:.2f} bare cache lines, "
+        "{:.2f} bare records; asleep is {:.2f} bare futexes\n",
+        p50(Way::ring_spinning) / line, p50(Way::ring_spinning) / p50(Way::bare_line),
+        p50(Way::ring_spinning) / p50(Way::bare_record),
+        p50(Way::ring_asleep) / p50(Way::bare_futex));
+}
 
 void run(const Options& options) {
     const Cpus cpus = options.common.choose_cpus();
-    Row spinning{"rollring, spinning"};
-    Row sleeping{"rollring, asleep"};
-    Row futex{"bare futex hand-off"};
-    std::vector<double> line;
+    if (!cpus.distinct()) fail("latency: two processes spin, they need a CPU each");
+    Result result{.rows = make_rows(options), .capacity = {}, .line_ns = {}};
     {
-        Progress progress(3 * options.common.repeat);
+        const std::size_t steps = result.rows.size() + (options.loads.empty() ? 0 : 2);
+        Progress progress(steps * static_cast<std::size_t>(options.common.repeat));
         for (int round = 0; round < options.common.repeat && !interrupted(); round++) {
-            line.push_back(line_ns(cpus));
-            progress.step(spinning.name);
-            spinning.add(ring_delays(options, cpus, false));
-            progress.step(sleeping.name);
-            sleeping.add(ring_delays(options, cpus, true));
-            progress.step(futex.name);
-            const Stamps stamps(options.records);
-            const SharedBytes word(64);
-            const auto sides = futex_sides(options, stamps, *word.at<std::atomic<std::uint32_t>>());
-            futex.add(run_sides(cpus, sides, stamps));
+            run_round(result, options, cpus, progress);
         }
     }
-    const double line_median = Spread::of(line).median;
     if (options.common.json) {
-        Json out = {{"question", "latency"},
-                    {"machine", machine(cpus)},
-                    {"tokens", options.n_tokens},
-                    {"line_ns", Spread::of(line).json()}};
-        for (Row* row : {&spinning, &sleeping, &futex}) {
-            out["rows"].push_back({{"name", row->name},
-                                   {"p50_ns", Spread::of(row->p50).json()},
-                                   {"p99_ns", Spread::of(row->p99).json()},
-                                   {"p999_ns", Spread::of(row->p999).json()},
-                                   {"quantiles", row->quantiles()}});
-        }
-        fmt::print("{}\n", out.dump(2));
-        return;
+        fmt::print("{}\n", to_json(result, options, cpus).dump());
+    } else {
+        print(result, options, cpus);
     }
-    fmt::print(
-        "{}\ncommit to read in full, {} tokens; medians of {} rounds; cache line one way "
-        "{:.0f} ns\n{:<22} {:>9} {:>9} {:>9} ns\n",
-        machine_line(cpus), options.n_tokens, options.common.repeat, line_median, "", "p50", "p99",
-        "p99.9");
-    for (const Row* row : {&spinning, &sleeping, &futex}) {
-        fmt::print("{:<22} {:>9.0f} {:>9.0f} {:>9.0f}\n", row->name, Spread::of(row->p50).median,
-                   Spread::of(row->p99).median, Spread::of(row->p999).median);
-    }
-    fmt::print("spinning / cache line {:.1f}, asleep / bare futex {:.2f} (p50)\n",
-               Spread::of(spinning.p50).median / line_median,
-               Spread::of(sleeping.p50).median / Spread::of(futex.p50).median);
 }
 
 }  // namespace
 
 void add_latency(CLI::App& app) {
     auto options = std::make_shared<Options>();
-    CLI::App* sub = app.add_subcommand("latency", "commit to poll, one way, spinning and asleep");
+    CLI::App* sub = app.add_subcommand("latency", "commit to read in full, light load and heavy");
+    sub->footer(what_it_measures);
     options->common.add_to(*sub);
-    sub->add_option("--tokens", options->n_tokens, "tokens per record")->capture_default_str();
-    sub->add_option("--records", options->records, "records per run")
+    sub->add_option("--tokens", options->n_tokens, "tokens per record")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1 << 20));
+    sub->add_option("--records", options->records, "records of a light run; --seconds: of a heavy")
         ->capture_default_str()
         ->check(CLI::Range(1000, 10'000'000));
+    auto* loads = sub->add_option("--loads", options->loads, "heavy: shares of the capacity")
+                      ->capture_default_str()
+                      ->delimiter(',')
+                      ->check(CLI::Range(0.01, 2.0));
+    sub->add_flag_callback(
+           "--light", [options] { options->loads.clear(); }, "no heavy load")
+        ->excludes(loads);
     sub->callback([options] { run(*options); });
 }
 

@@ -12,7 +12,8 @@ struct PeerOptions {
     std::uint32_t n_tokens = 2048;
     std::uint64_t queue_bytes = std::uint64_t{4} << 20;
     std::string python = "python3";
-    std::string script;  // bench/peers.py
+    std::string script;        // bench/peers.py
+    double most_seconds = 20;  // of one run
 };
 
 struct Peer {

@@ -71,7 +71,7 @@ class Server {
         if (pid_ > 0) return;  // our copy of the listening socket closes here
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         const sched_param priority{.sched_priority = 1};
-        if (realtime) sched_setscheduler(0, SCHED_FIFO, &priority);  // as the two sides
+        if (realtime) sched_setscheduler(0, SCHED_RR, &priority);  // as the two sides
         serve(server);
     }
     Server(const Server&) = delete;

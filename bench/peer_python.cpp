@@ -47,9 +47,12 @@ Measured run_python(const PeerOptions& options, const std::string& key, const Pl
     const std::string pins =
         (cpus.distinct() ? fmt::format("--cpus {},{}", cpus.producer, cpus.consumer) : "") +
         (cpus.realtime ? " --realtime" : "");
-    const Output output = run_command(
-        fmt::format("'{}' '{}' --run {} --tokens {} --records {} --warmup {} {}", options.python,
-                    options.script, key, plan.n_tokens, plan.records, plan.warmup, pins));
+    // Its interpreter, its server and its records take a while before the run begins.
+    const auto limit_s = static_cast<int>(options.most_seconds) + 20;
+    const Turn turn;
+    const Output output = run_command(fmt::format(
+        "'{}' '{}' --run {} --tokens {} --records {} --warmup {} --limit-s {} {}", options.python,
+        options.script, key, plan.n_tokens, plan.records, plan.warmup, limit_s, pins));
     if (interrupted()) return measured;
     const Json result = last_object(output.text);
     if (output.status == 3) {  // a digest or a count was wrong: nothing to skip quietly

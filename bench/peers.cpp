@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "peer.hpp"
@@ -19,6 +20,7 @@ struct Options {
     std::string python = "python3";
     std::string script = ROLLRING_PEERS_SCRIPT;
     double quiet_line_ns = 150;
+    double most_seconds = 20;
 };
 
 // One peer in all its rounds. Those in which the cache line was fast count once more by themselves.
@@ -29,6 +31,9 @@ struct Row {
     std::vector<double> times;  // rollring is so many times faster
     std::vector<double> quiet_times;
 };
+
+// Tokens a second of each peer at the length before this one.
+using Rates = std::map<std::string, double>;
 
 struct Table {
     std::uint32_t n_tokens;
@@ -80,14 +85,22 @@ bool run_once(Row& row, const Cpus& cpus, Measured& measured) {
     return measured.tokens_per_s > 0;
 }
 
-void calibrate_row(Row& row, const Options& options, std::uint32_t n_tokens, const Cpus& cpus) {
+void calibrate_row(Row& row, const Options& options, std::uint32_t n_tokens, const Cpus& cpus,
+                   Rates& rates) {
     const std::uint64_t unit = row.peer.unit;
     const std::uint64_t first =
         std::clamp<std::uint64_t>(row.peer.first_records * 2048 / n_tokens, 32, 200'000);
     row.plan = {
         .n_tokens = n_tokens, .records = whole(first, unit), .warmup = whole(first / 4, unit)};
     Measured measured;
+    double& rate = rates[row.peer.key];
+    const double seconds = static_cast<double>(row.plan.total()) * n_tokens / rate;
+    if (rate != 0 && seconds > options.most_seconds) {
+        row.peer.missing = fmt::format("its shortest run would take about {:.0f} s", seconds);
+        return;
+    }
     if (!run_once(row, cpus, measured)) return;
+    rate = measured.tokens_per_s;
     const double records = measured.tokens_per_s / n_tokens * options.common.seconds;
     row.plan.records = whole(static_cast<std::uint64_t>(records) + 20, unit);
 }
@@ -115,11 +128,13 @@ void run_rounds(Table& table, const Options& options, const Cpus& cpus, Progress
     }
 }
 
-Table measure_length(const Options& options, std::uint32_t n_tokens, const Cpus& cpus) {
+Table measure_length(const Options& options, std::uint32_t n_tokens, const Cpus& cpus,
+                     Rates& rates) {
     const PeerOptions peer_options{.n_tokens = n_tokens,
                                    .queue_bytes = parse_bytes(options.queue_bytes),
                                    .python = options.python,
-                                   .script = options.script};
+                                   .script = options.script,
+                                   .most_seconds = options.most_seconds};
     Table table{.n_tokens = n_tokens};
     for (Peer& peer : choose(all_peers(peer_options), options.wanted)) {
         table.rows.push_back({.peer = std::move(peer), .plan = {}});
@@ -127,7 +142,8 @@ Table measure_length(const Options& options, std::uint32_t n_tokens, const Cpus&
     Progress progress(table.rows.size() * (options.common.repeat + 1));
     for (Row& row : table.rows) {
         progress.step("calibrating " + row.peer.name);
-        if (row.peer.missing.empty() && !interrupted()) calibrate_row(row, options, n_tokens, cpus);
+        if (!row.peer.missing.empty() || interrupted()) continue;
+        calibrate_row(row, options, n_tokens, cpus, rates);
     }
     run_rounds(table, options, cpus, progress);
     return table;
@@ -138,10 +154,11 @@ Json to_json(const Table& table) {
     Json skipped = Json::array();
     for (const Row& row : table.rows) {
         if (row.rates.empty()) {
-            skipped.push_back({{"key", row.peer.key},
-                               {"name", row.peer.name},
-                               {"tokens", table.n_tokens},
-                               {"why", row.peer.missing}});
+            skipped.push_back(
+                {{"key", row.peer.key},
+                 {"name", row.peer.name},
+                 {"tokens", table.n_tokens},
+                 {"why", row.peer.missing.empty() ? "interrupted" : row.peer.missing}});
             continue;
         }
         rows.push_back({{"key", row.peer.key},
@@ -184,9 +201,10 @@ void print(const Table& table, const Options& options) {
 void run(const Options& options) {
     const Cpus cpus = options.common.choose_cpus();
     std::vector<Table> tables;
+    Rates rates;
     for (const std::uint32_t n_tokens : options.tokens) {
         if (n_tokens == 0) fail("--tokens: a record needs tokens");
-        tables.push_back(measure_length(options, n_tokens, cpus));
+        tables.push_back(measure_length(options, n_tokens, cpus, rates));
     }
     if (!options.common.json) {
         fmt::print("{}\n", machine_line(cpus));
@@ -230,6 +248,10 @@ void add_peers(CLI::App& app) {
         ->envname("ROLLRING_PYTHON")
         ->capture_default_str();
     sub->add_option("--peers-script", options->script, "bench/peers.py");
+    sub->add_option("--most-seconds", options->most_seconds,
+                    "a peer whose shortest run would take longer is skipped at that length")
+        ->capture_default_str()
+        ->check(CLI::Range(1.0, 600.0));
     sub->add_option("--quiet-line-ns", options->quiet_line_ns,
                     "rounds with a faster cache line count as quiet")
         ->capture_default_str();

@@ -2,7 +2,7 @@
 """Peers of rollring that live in Python; `rollring-bench peers` runs this, once a run.
 
     peers.py --probe                                   what can run here, as one JSON object
-    peers.py --run KEY --tokens N --records R --warmup W [--cpus P,C] [--realtime]
+    peers.py --run KEY --tokens N --records R --warmup W [--cpus P,C] [--realtime] [--limit-s S]
 
 A run prints {"seconds": ...} for R records after W to warm up. The records are those of the C++
 side: the same generator, the same arrays. The consumer reads every element of every record and
@@ -17,6 +17,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from array import array
@@ -80,13 +81,17 @@ def array_records(n_tokens):
     return found
 
 
+class Late(Exception):
+    """Not TimeoutError: libraries would take that for one of theirs."""
+
+
 class Meter:
     """The consumer's book. ordered=False: each sequence once, in any order."""
 
     def __init__(self, plan, digest, ordered=True):
         self.plan, self.digest, self.ordered = plan, digest, ordered
         self.total = plan.warmup + plan.records
-        self.count, self.began, self.seconds = 0, 0.0, 0.0
+        self.count, self.began, self.seconds = 0, time.perf_counter(), 0.0
         self.seen = bytearray(self.total)
 
     def record(self, sequence, token_ids, logprobs, mask, digest):
@@ -97,9 +102,9 @@ class Meter:
         if self.seen[sequence] or (self.ordered and sequence != self.count):
             raise Wrong("a record came twice or out of sequence")
         self.seen[sequence] = 1
-        if self.count == self.plan.warmup:
-            self.began = time.perf_counter()
         self.count += 1
+        if self.count == self.plan.warmup:  # what comes together is fetched within the timed part
+            self.began = time.perf_counter()
         if self.count == self.total:
             self.seconds = time.perf_counter() - self.began
 
@@ -244,6 +249,15 @@ def probe():
     return {"python": sys.version.split()[0], "peers": found}
 
 
+def end_after(seconds):
+    """An exception in this process, so that servers and producers are ended, too."""
+    def late(_signal, _frame):
+        raise Late(f"no end within {seconds} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--probe", action="store_true")
@@ -253,13 +267,15 @@ def main():
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--cpus", type=lambda text: tuple(map(int, text.split(","))),
                         default=(None, None))
-    parser.add_argument("--realtime", action="store_true", help="SCHED_FIFO, with all children")
+    parser.add_argument("--realtime", action="store_true", help="SCHED_RR, with all children")
+    parser.add_argument("--limit-s", type=int, default=0, help="0: none")
     plan = parser.parse_args()
     if plan.realtime:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     if plan.run is None:
         print(json.dumps(probe()))
         return 0
+    end_after(plan.limit_s)
     try:
         print(json.dumps({"seconds": PEERS[plan.run][1](plan), "records": plan.records}))
     except Wrong as wrong:

@@ -9,6 +9,7 @@ Exit code 77 if matplotlib is missing, 1 if there is nothing to draw.
 """
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -100,17 +101,26 @@ def draw_times(plt, results):
 
 def draw_throughput(plt, results):
     figure, axes = plt.subplots(figsize=(7, 4.5))
-    rows = {row["tokens"]: row for result in results for row in result["rows"]}
-    lengths = sorted(rows)
-    for key, name in (("limit_tokens_per_s", "bare hand-off (the limit)"),
-                      ("rollring_tokens_per_s", "rollring")):
-        style = named_style("rollring" if key.startswith("rollring") else "limit")
-        spread_line(axes, lengths, [rows[n][key] for n in lengths], 1e-9, label=name, **style)
-    axes.set(xscale="log", xlabel="tokens a record", ylabel="billion tokens a second",
+    rows = {(row["tokens"], row.get("routed_experts", "")): row
+            for result in results for row in result["rows"]}
+    rows = sorted(rows.values(), key=lambda row: row["record_bytes"])
+    for key, name in (("limit", "bare hand-off (the limit)"), ("rollring", "rollring")):
+        spreads = []
+        for row in rows:  # bytes a token differ: GB/s are compared
+            scale = row[f"{key}_gb_per_s"] / row[f"{key}_tokens_per_s"]["median"]
+            spreads.append({what: value * scale
+                            for what, value in row[f"{key}_tokens_per_s"].items()})
+        spread_line(axes, [row["record_bytes"] for row in rows], spreads, label=name,
+                    **named_style(key))
+    for row in rows:
+        experts = "\nrouted experts" if row.get("routed_experts") else ""
+        axes.annotate(f"{row['tokens']:,}{experts}", (row["record_bytes"], 0.3), fontsize=7,
+                      ha="center")
+    axes.set(xscale="log", xlabel="bytes a record (above: tokens)", ylabel="GB/s",
              title="One producer, one consumer that reads every byte")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(loc="center right")
     figure.text(0.01, 0.005, where(results[0]), fontsize=7)
     return figure
 
@@ -150,7 +160,7 @@ def draw_scaling(plt, results):
         spread_line(axes, [row[key] for row in rows], [row["ns_per_record"] for row in rows],
                     color=MINE)
         axes.set(xscale="log", xlabel=x_label, ylabel=y_label)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.2 * max(row["ns_per_record"]["max"] for row in rows))
     for axes in grid[0]:
         axes.grid(alpha=0.3)
     figure.suptitle("How cost grows")
@@ -159,24 +169,59 @@ def draw_scaling(plt, results):
     return figure
 
 
+WAYS = {"rollring": MINE, "bare record": "#2c3e50", "bare cache line": LIMIT,
+        "bare futex": "#2980b9"}
+LOADS = ("-", "--", ":")
+
+
+def latency_style(row, loads):
+    load = "light" if row["load"] == 0 else f"{row['load']:g} of capacity"
+    return {"color": WAYS[row["way"]], "ls": LOADS[loads.index(row["load"]) % len(LOADS)],
+            "lw": 2 if row["way"] == "rollring" else 1.2, "label": f"{row['way']}, {load}"}
+
+
+def draw_delays(top, bottom, rows, loads):
+    """Above, the share of records by delay, four steps an octave (bare ones without load); below,
+    both axes logarithmic, the share that took longer: the tail is visible."""
+    for row in rows:
+        style = latency_style(row, loads)
+        total = sum(count for _, _, count in row["histogram"])
+        steps = [(low / 1000, count / total) for low, _, count in row["histogram"] if low > 0]
+        if row["way"] == "rollring" or row["load"] == 0:
+            top.step([at for at, _ in steps], [100 * share for _, share in steps], where="post",
+                     **style)
+        shares, delays = zip(*row["quantiles"])
+        bottom.plot([ns / 1000 for ns in delays], [1 - share for share in shares], **style)
+    top.set(ylabel="% of records, a step a quarter octave")
+    bottom.set(yscale="log", xlabel="microseconds, to read in full",
+               ylabel="share of records that took longer")
+    bottom.legend(fontsize=7)
+    for axes in (top, bottom):
+        axes.set(xscale="log")
+        axes.grid(which="major", alpha=0.3)
+
+
 def draw_latency(plt, results):
-    """Share of records that took at least so long, both axes logarithmic: the tail is visible."""
+    """Spinning and asleep side by side. Light load: from commit. Heavy: from when a record was due,
+    with the queue that it met. Hand-offs that could not keep up have no share here."""
     result = results[-1]
-    rows = [row for row in result["rows"] if row.get("quantiles")]
+    rows = [row for row in result["rows"]
+            if row.get("histogram") and row["p50_ns"]["median"] < 1e6
+            and (row["load"] == 0 or row["way"] != "bare cache line")]
     if not rows:
         return None
-    figure, axes = plt.subplots(figsize=(7, 4.5))
-    for row in rows:
-        shares, delays = zip(*row["quantiles"])
-        axes.plot([ns / 1000 for ns in delays], [1 - share for share in shares],
-                  label=row["name"], lw=2)
-    axes.set(xscale="log", yscale="log", xlabel="microseconds from commit to read in full",
-             ylabel="share of records that took longer",
-             title=f"Latency, {result['tokens']} tokens; "
-                   f"cache line {result['line_ns']['median']:.0f} ns")
-    axes.grid(which="major", alpha=0.3)
-    axes.legend()
-    figure.text(0.01, 0.005, where(result), fontsize=7)
+    loads = sorted({row["load"] for row in rows})
+    modes = [mode for mode in ("spinning", "asleep") if any(row["mode"] == mode for row in rows)]
+    figure, grid = plt.subplots(2, len(modes), figsize=(5.2 * len(modes), 7), squeeze=False,
+                                sharex="col")
+    for at, mode in enumerate(modes):
+        draw_delays(grid[0][at], grid[1][at], [row for row in rows if row["mode"] == mode], loads)
+        grid[0][at].set_title(f"the consumer {'spins' if mode == 'spinning' else 'sleeps'}",
+                              fontsize=10)
+    figure.suptitle(f"Latency, {result['tokens']} tokens; light: from commit, loads: from when it "
+                    f"was due; cache line {result['line_ns']['median']:.0f} ns", fontsize=10)
+    figure.tight_layout()
+    figure.text(0.01, -0.01, where(result), fontsize=7)
     return figure
 
 
@@ -184,6 +229,15 @@ def draw_latency(plt, results):
 CHARTS = {"throughput_by_length": ("peers", draw_lengths), "peers": ("peers", draw_times),
           "throughput": ("throughput", draw_throughput), "scaling": ("scaling", draw_scaling),
           "latency": ("latency", draw_latency)}
+
+
+def shrink(path):
+    """A tenth of a point is enough, and text is text: files small enough for a repository."""
+    text = re.sub(r' (d|x|y|points|transform)="[^"]*"',
+                  lambda found: re.sub(r"(\d\.\d)\d+", r"\1", found[0]),
+                  path.read_text(encoding="utf-8"))
+    text = re.sub(r"<metadata>.*</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    path.write_text(re.sub(r"\s*\n\s*", "\n", text), encoding="utf-8")
 
 
 def main():
@@ -196,6 +250,10 @@ def main():
         import matplotlib
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
+        # The same results give the same file.
+        matplotlib.rcParams["svg.hashsalt"] = "rollring"
+        matplotlib.rcParams["svg.fonttype"] = "none"
+        matplotlib.rcParams["font.sans-serif"] = ["DejaVu Sans", "Verdana", "Arial"]
     except ImportError:
         print("plot: matplotlib is missing: pip install matplotlib, or Debian python3-matplotlib",
               file=sys.stderr)
@@ -207,9 +265,14 @@ def main():
         figure = draw(plt, results[question]) if question in results else None
         if figure is None:
             continue
+        for axes in figure.axes:
+            axes.minorticks_off()
         path = options.output / f"{name}.{options.format}"
-        figure.savefig(path, bbox_inches="tight", dpi=130)
+        figure.savefig(path, bbox_inches="tight", dpi=130,
+                       metadata={"Date": None} if options.format == "svg" else None)
         plt.close(figure)
+        if options.format == "svg":
+            shrink(path)
         print(path)
         drawn += 1
     if drawn == 0:

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "records.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/producer.hpp"
 #include "rollring/ring.hpp"
-#include "workload.hpp"
 
 namespace bench {
 namespace {
@@ -19,7 +19,7 @@ void produce(const std::string& name, Board& board, const Plan& plan) {
     auto opened = rollring::Producer::open(name, {.name = "bench"});
     if (!opened) board.give_up(opened.error().to_string());
     rollring::Producer& producer = *opened;
-    const Source source(plan.n_tokens);
+    const Source source(plan.n_tokens, plan.experts);
     board.meet();
     auto deadline = rollring::Deadline::after_ms(10'000);
     for (std::uint64_t i = 0; i < plan.total(); i++) {
@@ -28,10 +28,8 @@ void produce(const std::string& name, Board& board, const Plan& plan) {
         const Slice& slice = source[i];
         rollring::Draft draft("bench-instance");
         draft.meta.repetition_id = static_cast<std::uint32_t>(i);
-        draft.meta.source_id = static_cast<std::int64_t>(slice.sum);  // the sum travels along
-        draft.set(rollring::Std::token_ids, slice.token_ids)
-            .set(rollring::Std::logprobs, slice.logprobs)
-            .set(rollring::Std::loss_mask, slice.loss_mask);
+        fill(draft, slice);
+        if (plan.experts.layers != 0) fill_experts(draft, slice, plan.experts);
         const bool last_of_batch = plan.batch == 1 || (i + 1) % plan.batch == 0;
         const rollring::Push push =
             last_of_batch ? producer.push(draft, deadline) : producer.push_later(draft, deadline);
@@ -60,13 +58,9 @@ void consume(const std::string& name, bool sleeping, Board& board, const Plan& p
             continue;
         }
         if (got != rollring::Poll::record) board.give_up("no record within 10 s");
-        const auto tokens = record.view.token_ids();
-        const auto logprobs = record.view.logprobs();
-        const auto mask = record.view.loss_mask();
-        const std::uint64_t sum = sum_words(tokens.data(), tokens.size_bytes()) +
-                                  sum_words(logprobs.data(), logprobs.size_bytes()) +
-                                  sum_words(mask.data(), mask.size_bytes());
-        const auto sent = static_cast<std::uint64_t>(record.view.meta().source_id.value_or(0));
+        std::uint64_t sum = sum_record(record.view);
+        if (plan.experts.layers != 0) sum += sum_experts(record.view);
+        const std::uint64_t sent = sum_sent(record.view);
         const std::uint64_t sequence = record.sequence;
         consumer.release(record.ref);
         meter.record(sequence, sum, sent);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "records.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/producer.hpp"
 #include "rollring/ring.hpp"
@@ -94,10 +95,7 @@ void produce_ring(const std::string& name, const ManyPlan& plan, Flag& stop, Boa
         for (int k = 0; k < 64; k++) {
             const Slice& slice = source[i++];
             rollring::Draft draft("bench-instance");
-            draft.meta.source_id = static_cast<std::int64_t>(slice.sum);
-            draft.set(rollring::Std::token_ids, slice.token_ids)
-                .set(rollring::Std::logprobs, slice.logprobs)
-                .set(rollring::Std::loss_mask, slice.loss_mask);
+            fill(draft, slice);
             const rollring::Push push = opened->push(draft, deadline);
             if (push == rollring::Push::timed_out) break;
             if (push != rollring::Push::ok) board.give_up("push: " + opened->problem());
@@ -118,14 +116,8 @@ void consume_ring(const std::string& name, const ManyPlan& plan, Flag& stop, Boa
             patience.wait();
             continue;
         }
-        const auto tokens = record.view.token_ids();
-        const auto logprobs = record.view.logprobs();
-        const auto mask = record.view.loss_mask();
-        const std::uint64_t sum = sum_words(tokens.data(), tokens.size_bytes()) +
-                                  sum_words(logprobs.data(), logprobs.size_bytes()) +
-                                  sum_words(mask.data(), mask.size_bytes());
-        book.record(record.producer_lane, record.sequence, sum,
-                    static_cast<std::uint64_t>(record.view.meta().source_id.value_or(0)));
+        book.record(record.producer_lane, record.sequence, sum_record(record.view),
+                    sum_sent(record.view));
         consumer.release(record.ref);
     }
     stop.store(1);

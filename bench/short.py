@@ -20,7 +20,7 @@ from pathlib import Path
 QUESTIONS = [
     ("throughput", 15, ["throughput", "--repeat", "3", "--seconds", "0.2"]),
     ("softwrap", 5, ["softwrap", "--repeat", "3", "--seconds", "0.2"]),
-    ("latency", 10, ["latency", "--repeat", "2"]),
+    ("latency", 10, ["latency", "--repeat", "2", "--seconds", "0.1"]),
     ("stash", 15, ["stash", "--repeat", "2", "--seconds", "0.2"]),
     ("scaling", 35, ["scaling", "--repeat", "1", "--seconds", "0.2", "--producers", "1,2,4,8,16",
                      "--records", "1000,10000,100000,1000000"]),
@@ -43,8 +43,10 @@ def span(spread):
 
 def throughput_lines(result):
     for row in result["rows"]:
-        yield (f"{row['tokens']} tokens: {middle(row['rollring_tokens_per_s'], 1e-6)} Mtok/s",
-               f"{span(row['ratio'])} of the limit")
+        experts = ", routed experts" if row.get("routed_experts") else ""
+        yield (f"{row['tokens']} tokens{experts}: "
+               f"{middle(row['rollring_tokens_per_s'], 1e-6)} Mtok/s, "
+               f"{row['rollring_gb_per_s']:.1f} GB/s", f"{span(row['ratio'])} of the limit")
 
 
 def softwrap_lines(result):
@@ -55,7 +57,8 @@ def softwrap_lines(result):
 def latency_lines(result):
     for row in result["rows"]:
         times = ", ".join(middle(row[key], 1e-3) for key in ("p50_ns", "p99_ns", "p999_ns"))
-        yield row["name"], f"{times} us (p50, p99, p99.9)"
+        yield (f"{row['name']} ({row['records_per_s']['median']:,.0f} records/s)",
+               f"{times} us (p50, p99, p99.9) from {row['measured_from']}")
 
 
 def stash_lines(result):
@@ -95,7 +98,7 @@ def lengths_lines(result):
         rates = ", ".join(middle(row["tokens_per_s"], 1e-6) for row in found)
         factors = ", ".join(f"{row['rollring_times']['median']:.3g}" for row in found)
         yield (f"{name}: {rates} Mtok/s", f"rollring is {factors} times faster at "
-               + ", ".join(map(str, lengths)) + " tokens")
+               + ", ".join(str(row["tokens"]) for row in found) + " tokens")
 
 
 def peers_lines(result):

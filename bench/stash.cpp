@@ -8,10 +8,10 @@
 #include <memory>
 
 #include "group_machine.hpp"
+#include "records.hpp"
 #include "rollring/producer.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/stash.hpp"
-#include "workload.hpp"
 
 namespace bench {
 namespace {
@@ -60,11 +60,8 @@ void produce(const Options& options, Board& board, const Plan& plan) {
         const auto end = fmt::format_to(name, "{}", at.group);
         rollring::Draft draft(std::string_view(name, static_cast<std::size_t>(end - name)));
         draft.meta.repetition_id = at.member;
-        draft.meta.finished_ns = static_cast<std::int64_t>(slice.sum);  // the sum travels along
         draft.meta.reward = at.member;
-        draft.set(rollring::Std::token_ids, slice.token_ids)
-            .set(rollring::Std::logprobs, slice.logprobs)
-            .set(rollring::Std::loss_mask, slice.loss_mask);
+        fill(draft, slice);
         const bool last_of_batch = (i + 1) % plan.batch == 0;
         const rollring::Push push =
             last_of_batch ? producer.push(draft, deadline) : producer.push_later(draft, deadline);
@@ -73,18 +70,10 @@ void produce(const Options& options, Board& board, const Plan& plan) {
     producer.flush();
 }
 
-std::uint64_t read_in_full(const rollring::TrajectoryView& view) {
-    const auto tokens = view.token_ids();
-    const auto logprobs = view.logprobs();
-    const auto mask = view.loss_mask();
-    return sum_words(tokens.data(), tokens.size_bytes()) +
-           sum_words(logprobs.data(), logprobs.size_bytes()) +
-           sum_words(mask.data(), mask.size_bytes());
-}
-
 void check(Board& board, const rollring::TrajectoryView& view) {
-    const auto sent = static_cast<std::uint64_t>(view.meta().finished_ns);
-    if (read_in_full(view) != sent) board.give_up("a record's sum is not that of what was sent");
+    if (sum_record(view) != sum_sent(view)) {
+        board.give_up("a record's sum is not that of what was sent");
+    }
 }
 
 // Takes the time from the end of the warm-up to the end.

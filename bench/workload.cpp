@@ -25,7 +25,18 @@ sum_words(const void* bytes, std::uint64_t count) {
     return sum;
 }
 
-Source::Source(std::uint32_t n_tokens) {
+namespace {
+
+std::uint64_t sum_slice(const Slice& slice) {
+    return sum_words(slice.token_ids.data(), slice.token_ids.size_bytes()) +
+           sum_words(slice.logprobs.data(), slice.logprobs.size_bytes()) +
+           sum_words(slice.loss_mask.data(), slice.loss_mask.size_bytes()) +
+           sum_words(slice.experts.data(), slice.experts.size_bytes());
+}
+
+}  // namespace
+
+Source::Source(std::uint32_t n_tokens, const Experts& experts) {
     const std::uint32_t slices = std::max(1U, source_tokens / n_tokens);
     const std::size_t tokens = std::size_t{slices} * n_tokens;
     token_ids_.resize(tokens);
@@ -38,36 +49,46 @@ Source::Source(std::uint32_t n_tokens) {
         logprobs_[i] = -static_cast<float>(value % 10'000) / 1000;
         loss_mask_[i] = value % 8 != 0 ? 1 : 0;
     }
+    // A quarter of a gigabyte for two long records: words of a cheaper generator.
+    const std::size_t row = std::size_t{experts.layers} * experts.k;
+    experts_.resize(tokens * row);
+    for (std::size_t i = 0; i < experts_.size(); i++) {
+        experts_[i] = static_cast<std::uint16_t>(i * 0x9e3779b1 >> 13 & 0xff);
+    }
     for (std::uint32_t i = 0; i < slices; i++) {
         const std::size_t from = std::size_t{i} * n_tokens;
         Slice slice{{token_ids_.data() + from, n_tokens},
                     {logprobs_.data() + from, n_tokens},
                     {loss_mask_.data() + from, n_tokens},
+                    {experts_.data() + from * row, n_tokens * row},
                     0};
-        slice.sum = sum_words(slice.token_ids.data(), slice.token_ids.size_bytes()) +
-                    sum_words(slice.logprobs.data(), slice.logprobs.size_bytes()) +
-                    sum_words(slice.loss_mask.data(), slice.loss_mask.size_bytes());
+        slice.sum = sum_slice(slice);
         slices_.push_back(slice);
     }
 }
 
-Flat Flat::of(std::uint32_t n_tokens) {
+Flat Flat::of(std::uint32_t n_tokens, const Experts& experts) {
     const auto lines = [](std::uint64_t bytes) { return (bytes + 63) / 64 * 64; };
     const std::uint64_t words = lines(std::uint64_t{n_tokens} * 4);
-    return {header_bytes + words, header_bytes + 2 * words,
-            header_bytes + 2 * words + lines(n_tokens)};
+    const std::uint64_t expert_bytes = n_tokens * experts.token_bytes();
+    const std::uint64_t experts_at = header_bytes + 2 * words + lines(n_tokens);
+    return {header_bytes + words, header_bytes + 2 * words, experts_at, expert_bytes,
+            experts_at + lines(expert_bytes)};
 }
 
 void Flat::write(std::byte* to, const Slice& from) const {
     std::memcpy(to + header_bytes, from.token_ids.data(), from.token_ids.size_bytes());
     std::memcpy(to + logprobs_at, from.logprobs.data(), from.logprobs.size_bytes());
     std::memcpy(to + loss_mask_at, from.loss_mask.data(), from.loss_mask.size_bytes());
+    if (expert_bytes != 0) std::memcpy(to + experts_at, from.experts.data(), expert_bytes);
 }
 
 std::uint64_t Flat::sum(const std::byte* from, std::uint32_t n_tokens) const {
     const std::uint64_t words = std::uint64_t{n_tokens} * 4;
-    return sum_words(from + header_bytes, words) + sum_words(from + logprobs_at, words) +
-           sum_words(from + loss_mask_at, n_tokens);
+    const std::uint64_t sum = sum_words(from + header_bytes, words) +
+                              sum_words(from + logprobs_at, words) +
+                              sum_words(from + loss_mask_at, n_tokens);
+    return expert_bytes == 0 ? sum : sum + sum_words(from + experts_at, expert_bytes);
 }
 
 Measured measure(const Transport& transport, const Plan& plan, const Cpus& cpus) {
@@ -100,54 +121,58 @@ std::uint64_t calibrate(const Transport& transport, Plan plan, const Cpus& cpus,
 
 // ---- the limit ----
 
-namespace {
-
-// The flag shares its line with the header: one line fewer to move than with a line of its own.
-struct Buffer {
-    std::atomic<std::uint64_t> flag;  // 0 free, else sequence + 1
-    FlatHeader header;
-};
-static_assert(sizeof(Buffer) <= Flat::header_bytes);
-
-}  // namespace
-
-BareHandoff::BareHandoff(std::uint32_t n_tokens, std::uint64_t working_bytes)
-    : flat_(Flat::of(n_tokens)),
+BareHandoff::BareHandoff(std::uint32_t n_tokens, std::uint64_t working_bytes,
+                         const Experts& experts)
+    : n_tokens_(n_tokens),
+      flat_(Flat::of(n_tokens, experts)),
       buffers_(std::max<std::uint64_t>(2, working_bytes / flat_.bytes)),
       memory_(std::make_shared<SharedBytes>(buffers_ * flat_.bytes)) {}
 
+void BareHandoff::reset() const {
+    for (std::uint64_t i = 0; i < buffers_; i++) {
+        reinterpret_cast<Buffer*>(at(i))->flag.store(0, std::memory_order_relaxed);
+    }
+}
+
+void BareHandoff::write(std::uint64_t sequence, const Slice& slice) const {
+    std::byte* to = at(sequence);
+    auto& buffer = *reinterpret_cast<Buffer*>(to);
+    while (buffer.flag.load(std::memory_order_acquire) != 0) relax();
+    flat_.write(to, slice);
+    buffer.header = {sequence, slice.sum, n_tokens_};
+}
+
+void BareHandoff::commit(std::uint64_t sequence) const {
+    auto& buffer = *reinterpret_cast<Buffer*>(at(sequence));
+    buffer.flag.store(sequence + 1, std::memory_order_release);
+}
+
+BareHandoff::Received BareHandoff::receive(std::uint64_t sequence) const {
+    std::byte* from = at(sequence);
+    auto& buffer = *reinterpret_cast<Buffer*>(from);
+    while (buffer.flag.load(std::memory_order_acquire) != sequence + 1) relax();
+    const FlatHeader header = buffer.header;
+    const std::uint64_t sum = flat_.sum(from, static_cast<std::uint32_t>(header.n_tokens));
+    buffer.flag.store(0, std::memory_order_release);
+    return {header, sum};
+}
+
 Transport BareHandoff::transport() const {
-    // Every run begins with all flags down, whatever the one before left.
-    const auto at = [memory = memory_, flat = flat_, count = buffers_](std::uint64_t sequence) {
-        return memory->data() + sequence % count * flat.bytes;
-    };
-    const auto produce = [=, flat = flat_, count = buffers_](Board& board, const Plan& plan) {
-        const Source source(plan.n_tokens);
-        for (std::uint64_t i = 0; i < count; i++) {
-            reinterpret_cast<Buffer*>(at(i))->flag.store(0, std::memory_order_relaxed);
-        }
+    const auto produce = [bare = *this](Board& board, const Plan& plan) {
+        const Source source(plan.n_tokens, plan.experts);
+        bare.reset();
         board.meet();
         for (std::uint64_t i = 0; i < plan.total(); i++) {
-            std::byte* to = at(i);
-            auto& buffer = *reinterpret_cast<Buffer*>(to);
-            while (buffer.flag.load(std::memory_order_acquire) != 0) relax();
-            const Slice& slice = source[i];
-            flat.write(to, slice);
-            buffer.header = {i, slice.sum, plan.n_tokens};
-            buffer.flag.store(i + 1, std::memory_order_release);
+            bare.write(i, source[i]);
+            bare.commit(i);
         }
     };
-    const auto consume = [=, flat = flat_](Board& board, const Plan& plan) {
+    const auto consume = [bare = *this](Board& board, const Plan& plan) {
         Meter meter(board, plan);
         board.meet();
         for (std::uint64_t i = 0; !meter.done(); i++) {
-            const std::byte* from = at(i);
-            auto& buffer = *reinterpret_cast<Buffer*>(at(i));
-            while (buffer.flag.load(std::memory_order_acquire) != i + 1) relax();
-            const FlatHeader header = buffer.header;
-            const std::uint64_t sum = flat.sum(from, static_cast<std::uint32_t>(header.n_tokens));
-            buffer.flag.store(0, std::memory_order_release);
-            meter.record(header.sequence, sum, header.sum);
+            const Received received = bare.receive(i);
+            meter.record(received.header.sequence, received.sum, received.header.sum);
         }
     };
     return {"limit", produce, consume};

@@ -19,15 +19,25 @@ inline constexpr std::uint32_t source_tokens = 262'144;  // 2.36 MB, as rollouts
 // machine can: the slower the reading, the better any transport would look.
 std::uint64_t sum_words(const void* bytes, std::uint64_t count);
 
+// Routed experts of a MoE model, u16[n_tokens, layers, k], as router replay carries them: what
+// makes a trajectory of 131,072 tokens 129 MB long.
+struct Experts {
+    std::uint32_t layers = 0;  // 0: none
+    std::uint32_t k = 0;
+
+    [[nodiscard]] std::uint64_t token_bytes() const { return std::uint64_t{2} * layers * k; }
+};
+
 struct Plan {
     std::uint32_t n_tokens = 2048;
+    Experts experts = {};
     std::uint64_t records = 0;  // timed ones
     std::uint64_t warmup = 0;   // records before the clock starts
     std::uint32_t batch = 1;    // records made visible together, where the transport can
 
     [[nodiscard]] std::uint64_t total() const { return warmup + records; }
     [[nodiscard]] std::uint64_t record_bytes() const {
-        return std::uint64_t{n_tokens} * token_bytes;
+        return n_tokens * (token_bytes + experts.token_bytes());
     }
 };
 
@@ -36,12 +46,13 @@ struct Slice {
     std::span<const std::int32_t> token_ids;
     std::span<const float> logprobs;
     std::span<const std::uint8_t> loss_mask;
+    std::span<const std::uint16_t> experts;  // empty: none
     std::uint64_t sum;
 };
 
 class Source {
   public:
-    explicit Source(std::uint32_t n_tokens);
+    explicit Source(std::uint32_t n_tokens, const Experts& experts = {});
     // The record of a sequence number: the arrays rotate.
     [[nodiscard]] const Slice& operator[](std::uint64_t sequence) const {
         return slices_[sequence % slices_.size()];
@@ -51,6 +62,7 @@ class Source {
     std::vector<std::int32_t> token_ids_;
     std::vector<float> logprobs_;
     std::vector<std::uint8_t> loss_mask_;
+    std::vector<std::uint16_t> experts_;
     std::vector<Slice> slices_;
 };
 
@@ -59,10 +71,12 @@ struct Flat {
     static constexpr std::uint64_t header_bytes = 64;
     std::uint64_t logprobs_at;
     std::uint64_t loss_mask_at;
+    std::uint64_t experts_at;
+    std::uint64_t expert_bytes;
     std::uint64_t bytes;  // header and columns, a multiple of 64
 
-    static Flat of(std::uint32_t n_tokens);
-    // The gather that every transport does: three copies.
+    static Flat of(std::uint32_t n_tokens, const Experts& experts = {});
+    // The gather that every transport does: a copy for each column.
     void write(std::byte* to, const Slice& from) const;
     [[nodiscard]] std::uint64_t sum(const std::byte* from, std::uint32_t n_tokens) const;
 };
@@ -84,7 +98,9 @@ class Meter {
             board_->give_up("a record is out of sequence");
         if (sum_read != sum_sent) [[unlikely]]
             board_->give_up("a record's sum is not that of what was sent");
-        if (next_++ == plan_.warmup) began_ns_ = now_ns();
+        // After the last record to warm up: where records come in batches, the first timed batch is
+        // fetched within the timed part.
+        if (++next_ == plan_.warmup) began_ns_ = now_ns();
         if (next_ == plan_.total()) board_->figures[0] = now_ns() - began_ns_;
     }
     [[nodiscard]] bool done() const { return next_ == plan_.total(); }
@@ -93,7 +109,7 @@ class Meter {
     Board* board_;
     Plan plan_;
     std::uint64_t next_ = 0;
-    std::int64_t began_ns_ = 0;
+    std::int64_t began_ns_ = now_ns();
 };
 
 // A way to move records: both sides run in their own process.
@@ -118,10 +134,32 @@ std::uint64_t calibrate(const Transport& transport, Plan plan, const Cpus& cpus,
 // The limit: fixed buffers in a shared mapping, one flag each, nothing else.
 class BareHandoff {
   public:
-    BareHandoff(std::uint32_t n_tokens, std::uint64_t working_bytes);
+    BareHandoff(std::uint32_t n_tokens, std::uint64_t working_bytes, const Experts& experts = {});
     [[nodiscard]] Transport transport() const;
 
+    // Its halves, for questions of their own; they spin. All flags go down before a run begins,
+    // whatever the one before left.
+    void reset() const;
+    void write(std::uint64_t sequence, const Slice& slice) const;
+    void commit(std::uint64_t sequence) const;
+    struct Received {
+        FlatHeader header;
+        std::uint64_t sum;
+    };
+    [[nodiscard]] Received receive(std::uint64_t sequence) const;
+
   private:
+    // The flag shares its line with the header: one line fewer to move than with a line of its own.
+    struct Buffer {
+        std::atomic<std::uint64_t> flag;  // 0 free, else sequence + 1
+        FlatHeader header;
+    };
+    static_assert(sizeof(Buffer) <= Flat::header_bytes);
+    [[nodiscard]] std::byte* at(std::uint64_t sequence) const {
+        return memory_->data() + sequence % buffers_ * flat_.bytes;
+    }
+
+    std::uint32_t n_tokens_;
     Flat flat_;
     std::uint64_t buffers_;
     std::shared_ptr<SharedBytes> memory_;
