@@ -24,6 +24,7 @@ struct Options {
     std::vector<std::uint32_t> batches = {1, 8, 32, 128};
     std::uint32_t n_tokens = 2048;
     std::string soft_bytes = "0";
+    std::string lane_bytes = "0";
 };
 
 constexpr std::uint32_t small_tokens = 64;
@@ -64,8 +65,11 @@ void round_of_producers(Part& part, const Options& options, const Cpus& cpus, Pr
     one = measure_bare_many(plan, cpus).tokens_per_s;
     for (Row& row : part.rows) {
         plan.producers = static_cast<std::uint32_t>(row.x);
-        plan.lane_bytes = std::clamp((std::uint64_t{512} << 20) / row.x, std::uint64_t{8} << 20,
-                                     std::uint64_t{64} << 20);
+        plan.lane_bytes = parse_bytes(options.lane_bytes);
+        if (plan.lane_bytes == 0) {
+            plan.lane_bytes = std::clamp((std::uint64_t{512} << 20) / row.x, std::uint64_t{8} << 20,
+                                         std::uint64_t{64} << 20);
+        }
         progress.step(fmt::format("bare hand-off, {} producers", row.x));
         const ManyMeasured bare = measure_bare_many(plan, cpus);
         progress.step(fmt::format("rollring, {} producers", row.x));
@@ -247,6 +251,11 @@ void add_scaling(CLI::App& app) {
     sub->add_option("--tokens", options->n_tokens, "tokens a record of the producers")
         ->capture_default_str()
         ->check(CLI::Range(1, 1 << 20));
+    sub->add_option(
+           "--lane-bytes", options->lane_bytes,
+           "of each producer; 0: 512 MiB among them, 8 to 64 MiB each. All of it is filled "
+           "where producers outrun the consumer; the bare hand-off has 4 MiB among them")
+        ->capture_default_str();
     sub->add_option("--soft-bytes", options->soft_bytes, "soft wrap of each lane; 0: the default")
         ->capture_default_str();
     sub->callback([options] { run(*options); });
