@@ -71,9 +71,12 @@ Found Survivor::recover(std::span<const std::byte> image, const Promise& promise
             "the last acknowledged step is {} where they are {}", step,
             found.gone ? "gone" : "still here");
     found.records = records.size();
-    // Newest first: the head moves only at the end.
-    for (std::size_t i = records.size(); i-- > 0;) consumer->release(records[i].ref);
+    // In order, or newest first: then the head moves only at the end.
+    for (std::size_t i = 0; i < records.size(); i++) {
+        consumer->release(records[recoveries_ % 2 == 0 ? i : records.size() - 1 - i].ref);
+    }
     retire_all(*consumer);
+    require_no_bits();
     const ConsumerStats stats = consumer->stats();
     require(stats.lost + stats.duplicates + stats.torn + stats.quarantines == 0,
             "lost {} duplicates {} torn {} quarantines {}", stats.lost, stats.duplicates,
@@ -125,6 +128,17 @@ void Survivor::retire_all(Consumer& consumer) {
     }
     require(consumer.producers_active() == 0, "{} lanes are not given back",
             consumer.producers_active());
+}
+
+// Released-bits of an empty lane would let a successor pass over the next record there.
+void Survivor::require_no_bits() const {
+    const Geometry& geometry = segment_.geometry();
+    for (std::uint32_t lane = 0; lane <= geometry.spill_lane(); lane++) {
+        for (std::uint64_t at = 0; at < geometry.capacity(lane) / line_bytes / 8; at += 8) {
+            const auto word = memory_.at<std::uint64_t>(geometry.bits_offset(lane) + at);
+            require(word == 0, "lane {} is empty and has released-bits", lane);
+        }
+    }
 }
 
 void Survivor::use_all_lanes(Consumer& consumer) {

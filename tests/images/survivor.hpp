@@ -65,6 +65,7 @@ class Survivor {
   private:
     std::vector<Record> read_all(Consumer& consumer, const Promise& promise, Found& found) const;
     void retire_all(Consumer& consumer);
+    void require_no_bits() const;
     void use_all_lanes(Consumer& consumer);
 
     RingOptions options_;
