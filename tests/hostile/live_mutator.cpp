@@ -2,7 +2,7 @@
 // a consumer attaches and polls: never a signal, a hang or a loss in the other lane; and once the
 // wild one is gone, its lane works again.
 //
-//   live_mutator [--rings N] [--seed N]
+//   live_mutator [--rings N] [--polls-each N] [--seed N]
 
 #include <unistd.h>
 
@@ -86,7 +86,6 @@ struct Watch {
 
 // So much rubbish is to be written while we look.
 constexpr std::uint64_t scribbles_each = 2000;
-constexpr std::uint64_t polls_each = 20'000;  // in each ring
 
 // Polls until `records` of the good producer (stream 0) have come; reads all of every wild one.
 void consume(Consumer& consumer, Watch& watch, std::uint64_t records, std::uint64_t& due,
@@ -102,7 +101,7 @@ void consume(Consumer& consumer, Watch& watch, std::uint64_t records, std::uint6
         require(!deadline.passed(), "the good lane stands still");
         Record record;
         // Most looks do not wait: the more of them, the more rubbish is met half written.
-        const bool waits = watch.polls++ % 64 == 0;
+        const bool waits = watch.polls++ % 1024 == 0;
         const Poll got =
             waits ? consumer.wait(record, Deadline::after_ms(1)) : consumer.poll(record);
         if (got != Poll::record) continue;
@@ -231,6 +230,7 @@ int main(int argc, char** argv) {
         const std::uint64_t seed =
             option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
         const std::uint64_t rings = option(arguments, "--rings", 300);
+        const std::uint64_t polls_each = option(arguments, "--polls-each", 4'000);
         fmt::print("live_mutator --seed {} --rings {}\n", seed, rings);
         std::fflush(stdout);
         Dice dice{seed};
