@@ -61,7 +61,7 @@ class ConsumerSteps {
         promise_.next_step = -1;
         if (++turns_ % 80 == 0) return reopen();
         const std::uint64_t roll = dice_.below(80);
-        if (held_.empty() || (roll < 25 && held_.size() < 12)) return poll();
+        if (held_.empty() || (roll < 50 && held_.size() < 12)) return poll();
         release(roll % 3 == 0 ? 1 + dice_.below(std::min<std::uint64_t>(held_.size(), 6)) : 0);
     }
 

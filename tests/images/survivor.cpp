@@ -58,7 +58,7 @@ Survivor::Survivor(const RingOptions& options)
       segment_(attach_whole(ring_.name())),
       memory_(map_writable(segment_)) {}
 
-Found Survivor::recover(std::span<const std::byte> image, const Promise& promise) {
+Found Survivor::recover(std::span<const std::byte> image, const Promise& promise, bool in_order) {
     require(image.size() == memory_.bytes(), "an image of another ring");
     std::memcpy(memory_.data(), image.data(), image.size());
     recoveries_++;
@@ -71,9 +71,8 @@ Found Survivor::recover(std::span<const std::byte> image, const Promise& promise
             "the last acknowledged step is {} where they are {}", step,
             found.gone ? "gone" : "still here");
     found.records = records.size();
-    // In order, or newest first: then the head moves only at the end.
     for (std::size_t i = 0; i < records.size(); i++) {
-        consumer->release(records[recoveries_ % 2 == 0 ? i : records.size() - 1 - i].ref);
+        consumer->release(records[in_order ? i : records.size() - 1 - i].ref);
     }
     retire_all(*consumer);
     require_no_bits();

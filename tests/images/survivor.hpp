@@ -59,7 +59,8 @@ class Survivor {
 
     // Takes over from the dead and holds what it finds against the promise; then every lane takes a
     // producer and delivers.
-    Found recover(std::span<const std::byte> image, const Promise& promise);
+    // `in_order`: gives the records back oldest first; else the head moves only at the end.
+    Found recover(std::span<const std::byte> image, const Promise& promise, bool in_order);
     [[nodiscard]] std::uint64_t recoveries() const { return recoveries_; }
 
   private:
