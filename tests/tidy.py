@@ -18,7 +18,8 @@ SKIPPED = 77  # Meson's exit status for a skipped test
 
 CPP = ("*.hpp", "*.cpp")
 SOURCES = CPP + ("*.py", "*.sh", "*.ini", "*meson.build", "meson_options.txt", "dev", ".ci/run")
-SEGMENT = ("lib/shm/segment*.cpp", "lib/shm/segment_object.hpp")
+DOUBLES = ("tests/system/refusals.*",)  # of the C library's functions
+SEGMENT = ("lib/shm/segment*.cpp", "lib/shm/segment_object.hpp") + DOUBLES
 SEALED = SEGMENT + ("lib/shm/sealed.cpp",)
 NOWHERE = ()
 
@@ -37,7 +38,8 @@ ONLY_IN = [
     (r"\bftruncate\b", SEGMENT, "ftruncate is the segment's business"),
     (r"\bmmap\s*\(", SEALED, "mmap is the segment's business"),
     (r"boost/interprocess", SEGMENT, "Boost.Interprocess is the segment's business"),
-    (r"\b(SYS|__NR)_futex\b", ("lib/shm/doorbell.cpp",), "futex is the doorbell's business"),
+    (r"\b(SYS|__NR)_futex\b", ("lib/shm/doorbell.cpp",) + DOUBLES,
+     "futex is the doorbell's business"),
     (r"#\s*include\s*[<\"]cuda\w*\.h[>\"]", ("lib/cuda/*",), "CUDA headers stay in lib/cuda"),
 ]
 # (pattern, the files that must not contain it, what to do instead)

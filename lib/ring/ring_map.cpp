@@ -1,6 +1,7 @@
 #include "ring_map.hpp"
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 
 #include "liveness.hpp"
@@ -22,7 +23,9 @@ Result<RingMap> RingMap::attach(std::string_view name, Deadline deadline, Access
     const Geometry& geometry = segment->geometry();
     auto page = std::make_unique<SchemaPage>();
     if (!segment->read(geometry.schema_offset(), page.get(), sizeof(SchemaPage))) {
-        return std::unexpected(Error{Errc::not_a_ring, 0, "the ring's schema page is missing"});
+        const int error = errno;
+        return std::unexpected(Error{error == 0 ? Errc::not_a_ring : Errc::system, error,
+                                     "cannot read the ring's schema page"});
     }
     auto schema = from_page(*page);
     if (!schema) return std::unexpected(schema.error());

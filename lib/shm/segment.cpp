@@ -72,7 +72,16 @@ int allocate(int fd, std::uint64_t offset, std::uint64_t bytes) {
 }
 
 bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes) {
-    return pread(fd, to, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
+    ssize_t got = 0;
+    do {
+        got = pread(fd, to, bytes, static_cast<off_t>(offset));
+    } while (got < 0 && errno == EINTR);
+    if (got >= 0) errno = 0;
+    return got == static_cast<ssize_t>(bytes);
+}
+
+Error unreadable(const std::string& object) {
+    return system_error(Errc::system, errno, "cannot read " + object);
 }
 
 Geometry geometry_of(const SegmentHeader& header) {
@@ -229,6 +238,7 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
             auto made = std::make_unique<Object>();
             const bool whole =
                 detail::read_at(fd, 0, made->header.bytes, sizeof made->header.bytes);
+            if (!whole && errno != 0) return std::unexpected(detail::unreadable(*object));
             if (whole && made->header.ready()) {
                 const SegmentHeader& header = made->header.get();
                 auto checked = detail::check_header(header, *object,
@@ -237,8 +247,10 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
                 made->name = *object;
                 made->geometry = detail::geometry_of(header);
                 SchemaPage schema;
-                if (!detail::read_at(fd, made->geometry.schema_offset(), &schema, sizeof schema) ||
-                    XXH3_64bits(&schema, sizeof schema) != header.schema_id) {
+                const bool read =
+                    detail::read_at(fd, made->geometry.schema_offset(), &schema, sizeof schema);
+                if (!read && errno != 0) return std::unexpected(detail::unreadable(*object));
+                if (!read || XXH3_64bits(&schema, sizeof schema) != header.schema_id) {
                     return std::unexpected(Error{
                         Errc::not_a_ring, 0,
                         fmt::format("{} is not a usable ring: its schema page is damaged; remove "
@@ -270,7 +282,7 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
 
 bool Segment::linked() const {
     struct stat status{};
-    return fstat(fd(), &status) == 0 && status.st_nlink > 0;
+    return fstat(fd(), &status) != 0 || status.st_nlink > 0;
 }
 
 // A remover holds the creation byte while it looks for life and unlinks: it sees our byte, or we
@@ -284,7 +296,9 @@ Result<bool> Segment::stays(Deadline deadline) const {
         }
         detail::pause_before_retry();
     }
-    return linked();
+    struct stat status{};
+    if (fstat(fd(), &status) == 0) return status.st_nlink > 0;
+    return std::unexpected(detail::system_error(Errc::system, errno, "cannot fstat " + name()));
 }
 
 std::uint64_t Segment::resident_bytes() const {

@@ -83,7 +83,7 @@ class Segment {
     [[nodiscard]] const Geometry& geometry() const;
     [[nodiscard]] const SegmentHeader& header() const;  // our own checked copy
     [[nodiscard]] int fd() const;                       // holds no locks
-    // False once somebody has removed the name under us.
+    // False once somebody has removed the name under us. A look that fails proves nothing: true.
     [[nodiscard]] bool linked() const;
     // To be asked with a life byte in hand: whether the name still means this object, so that only
     // force can remove it while the byte is held. Waits for a remover, or the creator, to be done.
@@ -97,7 +97,8 @@ class Segment {
     [[nodiscard]] Result<void> reserve(std::uint64_t offset, std::uint64_t bytes) const;
     // Gives pages back; they read as zero afterwards.
     void give_back(std::uint64_t offset, std::uint64_t bytes) const;
-    // Reads without mapping: allocates no page and cannot fault. False at the end of the object.
+    // Reads without mapping: allocates no page and cannot fault. False at the end of the object,
+    // with errno 0, or if the system refuses.
     [[nodiscard]] bool read(std::uint64_t offset, void* to, std::uint64_t bytes) const;
 
   private:

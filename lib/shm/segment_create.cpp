@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,6 +23,15 @@ namespace bip = boost::interprocess;
 namespace rollring {
 using namespace detail;
 
+Result<void> detail::unlink_object(int fd, const std::string& object) {
+    struct stat status{};
+    if (fstat(fd, &status) != 0) {
+        return std::unexpected(system_error(Errc::system, errno, "cannot fstat " + object));
+    }
+    if (status.st_nlink == 0 || shm_unlink(object.c_str()) == 0 || errno == ENOENT) return {};
+    return std::unexpected(system_error(Errc::system, errno, "cannot remove " + object));
+}
+
 namespace {
 
 // Clears a leftover whose creator died. Holding its creation byte makes us the only one who may
@@ -34,17 +44,24 @@ Result<bool> clear_leftover(const std::string& object) {
     }
     const int fd = old->get_mapping_handle().handle;
     if (auto owner = check_owner(fd, object); !owner) return std::unexpected(owner.error());
-    HeaderImage image;
-    if (read_at(fd, 0, image.bytes, sizeof image.bytes) && image.ready()) return false;
+    // What cannot be read is not proven to be a leftover.
+    const auto finished = [&]() -> Result<bool> {
+        HeaderImage image;
+        if (read_at(fd, 0, image.bytes, sizeof image.bytes)) return image.ready();
+        if (errno != 0) return std::unexpected(unreadable(object));
+        return false;
+    };
+    const auto first_look = finished();
+    if (!first_look) return first_look;
+    if (*first_look) return false;
     auto lock = LifeLock::take(fd, LifeByte::creation());
     if (!lock) return std::unexpected(lock.error());
     if (!lock->has_value()) return true;  // its creator lives: wait for it
-    if (read_at(fd, 0, image.bytes, sizeof image.bytes) && image.ready()) return false;
-    struct stat status{};
+    const auto second_look = finished();
+    if (!second_look) return second_look;
+    if (*second_look) return false;
     FAULT_POINT("create.before_clear");
-    if (fstat(fd, &status) == 0 && status.st_nlink > 0) {
-        bip::shared_memory_object::remove(object.c_str() + 1);
-    }
+    if (auto gone = unlink_object(fd, object); !gone) return std::unexpected(gone.error());
     return true;
 }
 
@@ -69,7 +86,10 @@ Result<std::optional<LifeLock>> claim(int fd) {
     auto lock = LifeLock::take(fd, LifeByte::creation());
     if (!lock || !lock->has_value()) return lock;
     struct stat status{};
-    if (fstat(fd, &status) != 0 || status.st_nlink == 0) return std::optional<LifeLock>{};
+    if (fstat(fd, &status) != 0) {
+        return std::unexpected(system_error(Errc::system, errno, "cannot fstat the new object"));
+    }
+    if (status.st_nlink == 0) return std::optional<LifeLock>{};
     return lock;
 }
 
@@ -157,7 +177,7 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
         }
         FAULT_POINT("create.after_claim");
         if (auto built = build(**shm, image, geometry, schema); !built) {
-            bip::shared_memory_object::remove(object->c_str() + 1);
+            static_cast<void>(unlink_object((*shm)->get_mapping_handle().handle, *object));
             return std::unexpected(built.error());
         }
         auto made = std::make_unique<Object>();
@@ -213,11 +233,7 @@ Result<void> Segment::remove(std::string_view name, bool force) {
             fmt::format("ring {} is in use by a live process; stop it, or use --force", *object)});
     }
     FAULT_POINT("remove.before_unlink");
-    struct stat status{};
-    if (fstat(fd, &status) == 0 && status.st_nlink > 0) {
-        bip::shared_memory_object::remove(object->c_str() + 1);
-    }
-    return {};
+    return unlink_object(fd, *object);
 }
 
 }  // namespace rollring

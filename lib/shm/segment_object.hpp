@@ -35,7 +35,11 @@ std::string human(std::uint64_t bytes);
 Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what);
 // Reserves pages; returns an errno, 0 for success.
 int allocate(int fd, std::uint64_t offset, std::uint64_t bytes);
+// False where the object ends before, with errno 0, or where the system refuses.
 bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes);
+Error unreadable(const std::string& object);  // by errno, after read_at
+// Takes the name away if it still means this object. Only with its creation byte in hand.
+Result<void> unlink_object(int fd, const std::string& object);
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
                           std::uint64_t object_bytes);
 Result<boost::interprocess::shared_memory_object> open_object(const std::string& object,

@@ -87,7 +87,10 @@ class DirectoryLock {
   public:
     explicit DirectoryLock(const Fd& directory) : fd_(directory.get()) {
         const Deadline patience = Deadline::after_ms(2000);
-        while (!(held_ = flock(fd_, LOCK_EX | LOCK_NB) == 0) && !patience.passed()) nap();
+        while (!(held_ = flock(fd_, LOCK_EX | LOCK_NB) == 0) && !patience.passed()) {
+            if (errno != EWOULDBLOCK && errno != EINTR) break;
+            nap();
+        }
     }
     DirectoryLock(const DirectoryLock&) = delete;
     ~DirectoryLock() {
@@ -244,22 +247,26 @@ Result<void> check_peer(int socket) {
 }
 
 Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
-    Listener made;
-    made.file_ = file_name(ring, rank);
     for (;;) {
         auto directory = open_directory(true);
         if (!directory) {
             if (directory.error().code == Errc::not_found) continue;  // removed meanwhile
             return std::unexpected(directory.error());
         }
-        const DirectoryLock lock(*directory);
+        Listener made;
+        made.file_ = file_name(ring, rank);
+        made.directory_ = std::move(*directory);
+        // Let go before a listener that failed takes its name away, which locks as well.
+        const DirectoryLock lock(made.directory_);
         if (!lock.held()) {
-            return failed(Errc::timed_out, 0,
+            const int error = errno;
+            made.directory_ = Fd();  // not to be cleaned up without the lock
+            return failed(error == EWOULDBLOCK ? Errc::timed_out : Errc::system, error,
                           fmt::format("another process holds the lock of {} and does not let go "
                                       "(stopped?): let it go on, or end it",
                                       directory_path()));
         }
-        const auto address = address_of(*directory, made.file_);
+        const auto address = address_of(made.directory_, made.file_);
         if (!address) return std::unexpected(address.error());
         const Fd probe = make_socket();
         made.socket_ = ProcessFd(make_socket());
@@ -276,27 +283,27 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
                 Errc::system, answer,
                 fmt::format("cannot tell whether rank {} of ring {} has a publisher", rank, ring));
         }
-        if (answer == ECONNREFUSED) unlinkat(directory->get(), made.file_.c_str(), 0);
+        if (answer == ECONNREFUSED) unlinkat(made.directory_.get(), made.file_.c_str(), 0);
         const int bound =
             bind(made.socket_.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address);
         const int error = errno;
         if (bound != 0 && error == ENOENT) continue;  // the directory was removed under us
-        if (bound != 0 || fchmodat(directory->get(), made.file_.c_str(), 0600, 0) != 0 ||
+        made.bound_ = bound == 0;
+        if (bound != 0 || fchmodat(made.directory_.get(), made.file_.c_str(), 0600, 0) != 0 ||
             listen(made.socket_.get(), 64) != 0) {
             return failed(Errc::system, bound != 0 ? error : errno,
                           fmt::format("cannot listen at {}/{}", directory_path(), made.file_));
         }
-        made.directory_ = std::move(*directory);
         return made;
     }
 }
 
 Listener::~Listener() {
-    if (!socket_ || !directory_) return;
+    if (!directory_ || (bound_ && !socket_)) return;  // in a forked child the name is its parent's
     const DirectoryLock lock(directory_);
     if (!lock.held()) return;  // whoever comes next removes the dead name
     // Ours as long as the socket lives: nobody replaces a name that answers.
-    unlinkat(directory_.get(), file_.c_str(), 0);
+    if (bound_) unlinkat(directory_.get(), file_.c_str(), 0);
     rmdir(directory_path().c_str());  // the last one out; refused while others are in
 }
 

@@ -97,6 +97,7 @@ class Listener {
     Fd directory_;
     ProcessFd socket_;
     std::string file_;
+    bool bound_ = false;  // the name is ours
 };
 
 // not_found if nobody listens there.

@@ -161,6 +161,10 @@ Result<void> PublisherImpl::set_up(std::span<const WeightTensor> tensors) {
 
     auto life = LifeLock::take(control_.memory().fd(), LifeByte::publisher());
     if (!life) return std::unexpected(life.error());
+    if (!*life) {  // memory that nobody else has: the system's doing
+        return std::unexpected(
+            Error{Errc::busy, 0, "the publisher's own byte is locked by somebody else"});
+    }
     life_ = std::move(**life);
     if (options_.ranks > 1 && options_.rank == 0) group_.emplace(control_);
     version_ = link_.version();

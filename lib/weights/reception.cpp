@@ -47,6 +47,7 @@ Result<std::unique_ptr<Reception>> Reception::open(Listener listener, const Fact
 
 Reception::~Reception() {
     if (!thread_.joinable()) return;
+    stopping_ = true;
     eventfd_write(stop_.get(), 1);
     thread_.join();
 }
@@ -63,7 +64,11 @@ void Reception::serve() {
         }
         const int got = poll(waits.data(), waits.size(), crowded_ ? 100 : -1);
         crowded_ = false;
-        if (got < 0) continue;
+        if (got < 0) {  // more connections than RLIMIT_NOFILE now allows, or no memory
+            if (stopping_) return;
+            nap();
+            continue;
+        }
         if (waits[0].revents != 0) return;
         std::size_t i = 2;
         const auto over = [&](Connection& connection) {
@@ -132,7 +137,10 @@ bool Reception::answer(Connection& connection) {
     if (done) return true;
     Message refusal = make_message(MessageKind::refusal);
     refusal.code = static_cast<std::uint32_t>(done.error().code);
-    set_text(refusal, done.error().message);
+    const int error = done.error().system_errno;  // ours: the other side only shows it
+    set_text(refusal, error == 0 ? done.error().message
+                                 : fmt::format("{} (the publisher: {})", done.error().message,
+                                               std::generic_category().message(error)));
     static_cast<void>(send_message(connection.socket.get(), refusal));
     return false;
 }

@@ -2,6 +2,7 @@
 // The thread of a publisher that admits: it answers hellos, passes descriptors, and notices when a
 // connection closes. Publishing never waits for it.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -48,7 +49,8 @@ class Reception {
     Facts facts_;
     const OwnControl* control_;
     Seats* seats_;
-    Fd stop_;  // an eventfd
+    Fd stop_;                            // an eventfd
+    std::atomic<bool> stopping_{false};  // the same, where poll() fails
     std::vector<Connection> connections_;
     bool crowded_ = false;  // no descriptor was left for the last one that knocked
     std::thread thread_;

@@ -1,7 +1,7 @@
 // Every named fault point, struck by SIGKILL, SIGSTOP (then SIGCONT) and _exit, with live peers.
 // The table below must name every FAULT_POINT of the sources, and every one must be hit.
 //
-//   fault_points SOURCE_ROOT [--only POINT] [--seed N]
+//   fault_points SOURCE_ROOT [--only POINT] [--rounds N] [--seed N]
 
 #include <unistd.h>
 
@@ -137,13 +137,16 @@ int run_all(const std::vector<std::string>& arguments) {
         option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
     const std::string only =
         arguments.size() > 2 && arguments[1] == "--only" ? arguments[2] : std::string();
+    const std::uint64_t rounds = option(arguments, "--rounds", 1);
     Dice dice{seed};
-    fmt::print("fault_points --seed {}\n", seed);
+    fmt::print("fault_points --seed {} --rounds {}\n", seed, rounds);
     std::uint64_t runs = 0;
     for (const Point& point : points) {
         if (!only.empty() && only != point.name) continue;
         std::map<std::string, int> struck;
-        for (const char* action : {"kill", "stop", "exit"}) {
+        const std::string_view actions[] = {"kill", "stop", "exit"};
+        for (std::uint64_t round = 0; round < rounds * std::size(actions); round++) {
+            const std::string action(actions[round % std::size(actions)]);
             for (const int hit : point.hits) {
                 const Fault fault{point.name, action, hit};
                 try {
@@ -160,7 +163,7 @@ int run_all(const std::vector<std::string>& arguments) {
         std::fflush(stdout);
     }
     fmt::print("points={} runs={} leftovers={}\n", points.size(), runs, leftovers());
-    require(runs >= (only.empty() ? 3 * points.size() : 3), "only {} runs", runs);
+    require(runs >= rounds * (only.empty() ? 3 * points.size() : 3), "only {} runs", runs);
     return leftovers() == 0 ? 0 : 1;
 }
 

@@ -1,7 +1,7 @@
 // Processes killed and stopped at random moments, by the thousand. Each part counts what it did and
 // fails below its floor.
 //
-//   random_kill [--kills N] [--rounds N] [--seed N]
+//   random_kill [--kills N] [--consumer-kills N] [--rounds N] [--long 0|1] [--seed N]
 
 #include <unistd.h>
 
@@ -28,16 +28,19 @@ const std::map<std::string, std::function<int(const std::vector<std::string>&)>>
 
 int run_all(const std::vector<std::string>& arguments) {
     const std::uint64_t kills = option(arguments, "--kills", 2000);
+    const std::uint64_t consumer_kills = option(arguments, "--consumer-kills", kills);
     const std::uint64_t rounds = option(arguments, "--rounds", 30);
     const std::uint64_t seed =
         option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
-    fmt::print("random_kill --seed {} --kills {} --rounds {}\n", seed, kills, rounds);
+    const bool long_too = option(arguments, "--long", 0) != 0;
+    fmt::print("random_kill --seed {} --kills {} --consumer-kills {} --rounds {} --long {}\n", seed,
+               kills, consumer_kills, rounds, long_too ? 1 : 0);
     std::fflush(stdout);
     kill_producers(seed, kills);
     std::fflush(stdout);
-    kill_consumers(seed + 1, kills);
+    kill_consumers(seed + 1, consumer_kills);
     std::fflush(stdout);
-    stop_everyone(seed + 2, rounds);
+    stop_everyone(seed + 2, rounds, long_too);
     const std::size_t left = leftovers();
     fmt::print("leftovers in /dev/shm: {}\n", left);
     return left == 0 ? 0 : 1;

@@ -10,7 +10,8 @@ namespace rollring::test {
 
 void kill_producers(std::uint64_t seed, std::uint64_t kills);
 void kill_consumers(std::uint64_t seed, std::uint64_t kills);
-void stop_everyone(std::uint64_t seed, std::uint64_t rounds);
+// `long_too`: some for up to 20 s.
+void stop_everyone(std::uint64_t seed, std::uint64_t rounds, bool long_too);
 
 // What the processes they start do.
 int stopping_producer_role(const std::vector<std::string>& arguments);

@@ -1,6 +1,7 @@
 // A stopped process is not a dead one: SIGSTOP in the middle of a write and of a release.
 
 #include <csignal>
+#include <memory>
 #include <vector>
 
 #include "load.hpp"
@@ -30,7 +31,7 @@ struct Progress {
 // Takes one record at a time off the ring, in order per stream, and releases it.
 class Taker {
   public:
-    explicit Taker(Consumer& consumer) : consumer_(consumer) {}
+    explicit Taker(Consumer& consumer, std::size_t streams) : consumer_(consumer), next_(streams) {}
 
     void take_one() {
         Record record;
@@ -55,7 +56,7 @@ class Taker {
 
   private:
     Consumer& consumer_;
-    std::vector<std::uint64_t> next_ = std::vector<std::uint64_t>(4);
+    std::vector<std::uint64_t> next_;
 };
 
 // Stream 0 stops itself in the middle of each write; stream 1 never does.
@@ -65,7 +66,7 @@ void stop_in_write(std::uint64_t rounds) {
     require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
     const Started stopping({"--stopping-producer", ring.name(), "0", "stop"});
     const Started peer({"--stopping-producer", ring.name(), "1", "go"});
-    Taker taker(*consumer);
+    Taker taker(*consumer, 2);
     for (std::uint64_t round = 0; round < rounds; round++) {
         await_stopped(stopping.pid());
         // More than a lap of the peer's, and long enough for every look at who is alive.
@@ -84,6 +85,45 @@ void stop_in_write(std::uint64_t rounds) {
     const ConsumerStats stats = consumer->stats();
     require(stats.producers_lost == 0 && stats.lost == 0 && stats.torn == 0, "a loss");
     fmt::print("stopped in a write: rounds={} records_of_peer={}\n", rounds, taker.taken(1));
+}
+
+// Many producers stand still in the middle of a write, for so long that any timeout would have
+// called them dead; meanwhile their peer goes on. None is reaped, and each commits afterwards.
+void stop_for_long(const std::vector<std::int64_t>& seconds) {
+    constexpr std::uint32_t still = 10;
+    const ScratchRing ring("stop-long", {.lanes = still + 1, .lane_bytes = 64 << 10});
+    auto consumer = Consumer::open(ring.name());
+    require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
+    std::vector<std::unique_ptr<Started>> producers;
+    for (std::uint32_t i = 0; i <= still; i++) {
+        producers.push_back(std::make_unique<Started>(std::vector<std::string>{
+            "--stopping-producer", ring.name(), std::to_string(i), i < still ? "stop" : "go"}));
+    }
+    Taker taker(*consumer, still + 1);
+    std::uint64_t round = 0;
+    for (const std::int64_t one : seconds) {
+        for (std::uint32_t i = 0; i < still; i++) await_stopped(producers[i]->pid());
+        for (const Deadline end = Deadline::after_ms(one * 1000); !end.passed();) {
+            taker.take_of(still, 1);
+        }
+        const auto stat = stat_ring(ring.name());
+        require(stat.has_value() && stat->lanes.size() == still + 1, "stat of stopped producers");
+        for (const LaneStat& lane : stat->lanes) {
+            require(lane.alive && lane.state == "active", "lane {} is {}", lane.lane, lane.state);
+        }
+        for (std::uint32_t i = 0; i < still; i++) {
+            require(taker.taken(i) == round, "a record came out of a stopped write");
+            producers[i]->signal(SIGCONT);
+        }
+        round++;
+        for (std::uint32_t i = 0; i < still; i++) {
+            while (taker.taken(i) < round) taker.take_one();
+        }
+    }
+    const ConsumerStats stats = consumer->stats();
+    require(stats.producers_lost == 0 && stats.lost == 0 && stats.torn == 0, "a loss");
+    fmt::print("stopped for long: runs={} longest_s={} records_of_peer={}\n", round * still,
+               seconds.back(), taker.taken(still));
 }
 
 // The consumer is stopped wherever it is, most often in a release; the producer feels
@@ -129,8 +169,9 @@ void stop_in_release(std::uint64_t seed, std::uint64_t rounds) {
 
 }  // namespace
 
-void stop_everyone(std::uint64_t seed, std::uint64_t rounds) {
+void stop_everyone(std::uint64_t seed, std::uint64_t rounds, bool long_too) {
     stop_in_write(rounds);
+    if (long_too) stop_for_long({1, 5, 20});
     stop_in_release(seed, rounds);
 }
 

@@ -2,7 +2,7 @@
 // a consumer attaches and polls: never a signal, a hang or a loss in the other lane; and once the
 // wild one is gone, its lane works again.
 //
-//   live_mutator [--rings N] [--seed N]
+//   live_mutator [--rings N] [--polls-each N] [--seed N]
 
 #include <unistd.h>
 
@@ -78,6 +78,7 @@ struct Watch {
     std::uint64_t good = 0;
     std::uint64_t wild = 0;
     std::uint64_t attaches = 0;
+    std::uint64_t polls = 0;
     std::uint64_t refused = 0;
     std::uint64_t quarantines = 0;
     std::uint64_t dropped_bytes = 0;
@@ -99,7 +100,11 @@ void consume(Consumer& consumer, Watch& watch, std::uint64_t records, std::uint6
     for (const std::uint64_t until = watch.good + records; watch.good < until || more_rubbish();) {
         require(!deadline.passed(), "the good lane stands still");
         Record record;
-        if (consumer.wait(record, Deadline::after_ms(1)) != Poll::record) continue;
+        // Most looks do not wait: the more of them, the more rubbish is met half written.
+        const bool waits = watch.polls++ % 1024 == 0;
+        const Poll got =
+            waits ? consumer.wait(record, Deadline::after_ms(1)) : consumer.poll(record);
+        if (got != Poll::record) continue;
         if (record.ref.lane == 0) {
             Load::verify(record);
             require(Load::number_of(record) == due, "record {} instead of {}",
@@ -225,6 +230,7 @@ int main(int argc, char** argv) {
         const std::uint64_t seed =
             option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
         const std::uint64_t rings = option(arguments, "--rings", 300);
+        const std::uint64_t polls_each = option(arguments, "--polls-each", 4'000);
         fmt::print("live_mutator --seed {} --rings {}\n", seed, rings);
         std::fflush(stdout);
         Dice dice{seed};
@@ -236,11 +242,14 @@ int main(int argc, char** argv) {
             tries = std::max(tries, recovery(dice, 200));
         }
         fmt::print(
-            "scribbles={} attaches={} refused={} good_records={} wild_records={} quarantines={} "
+            "scribbles={} attaches={} polls={} refused={} good_records={} wild_records={} "
+            "quarantines={} "
             "dropped_bytes={} most_tries_for_the_lane={} leftovers={}\n",
-            scribbled, watch.attaches, watch.refused, watch.good, watch.wild, watch.quarantines,
-            watch.dropped_bytes, tries, leftovers());
+            scribbled, watch.attaches, watch.polls, watch.refused, watch.good, watch.wild,
+            watch.quarantines, watch.dropped_bytes, tries, leftovers());
         require(scribbled >= rings * 1000, "only {} scribbles", scribbled);
+        require(watch.attaches >= rings * 200, "only {} attaches", watch.attaches);
+        require(watch.polls >= rings * polls_each, "only {} polls", watch.polls);
         require(watch.wild >= rings, "only {} records of wild producers", watch.wild);
         require(watch.quarantines >= rings / 20, "only {} quarantines", watch.quarantines);
         require(watch.refused >= rings * 10, "only {} attaches refused", watch.refused);

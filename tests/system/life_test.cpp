@@ -152,6 +152,50 @@ TEST_CASE("life: a descriptor that was passed on does not share its sender's lif
     CHECK_FALSE(alive(segment->fd(), LifeByte::lane(3)));
 }
 
+// The lock is the segment's and close-on-exec: what runs next under this pid is not the producer.
+TEST_CASE("life: a producer that becomes another program is dead, though its pid lives") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
+    auto consumer = ring.consumer();
+    const Pipe until;
+    const pid_t pid = start_child([&] {
+        auto producer = ring.producer({.name = "exec"});
+        if (producer.push(draft(), patience()) != Push::ok) return 1;
+        dup2(until.ends[0], 0);
+        close(until.ends[1]);
+        execlp("cat", "cat", nullptr);
+        return 1;
+    });
+    const Event event = next_end(consumer);
+    CHECK(event.kind == Event::Kind::producer_lost);
+    CHECK(event.producer == "exec");
+    CHECK(event.records == 1);
+    CHECK(kill(pid, 0) == 0);
+    kill(pid, SIGKILL);
+    CHECK(end_of(pid) == 128 + SIGKILL);
+}
+
+// As if its number had been given to a new process: the pid in the ring names one that lives.
+TEST_CASE("life: a dead producer is dead, whoever has its pid now") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
+    auto consumer = ring.consumer();
+    const pid_t pid = start_child([&] {
+        auto producer = ring.producer({.name = "recycled"});
+        if (producer.push(draft(), patience()) != Push::ok) return 1;
+        const auto segment = Segment::attach(ring.name(), patience());
+        const auto page =
+            segment->map(segment->geometry().owner_offset(producer.lane()), page_bytes, true);
+        page->at<LaneOwner>(0).pid = static_cast<std::uint32_t>(getppid());
+        raise(SIGKILL);
+        return 1;
+    });
+    CHECK(end_of(pid) == 128 + SIGKILL);
+    CHECK(stat_ring(ring.name())->lanes.at(0).pid == static_cast<std::uint32_t>(getpid()));
+    CHECK(stat_ring(ring.name())->lanes[0].state == "dead");
+    const Event event = next_end(consumer);
+    CHECK(event.kind == Event::Kind::producer_lost);
+    CHECK(event.records == 1);
+}
+
 TEST_CASE("life: committing a reservation after another call on its producer is an assertion") {
     const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
     auto consumer = ring.consumer();

@@ -14,6 +14,8 @@
 #include "../test_ring.hpp"
 #include "in_child.hpp"
 #include "layout.hpp"
+#include "rollring/stash.hpp"
+#include "rollring/weights.hpp"
 
 using namespace rollring;
 using rollring::test::in_child;
@@ -170,6 +172,47 @@ TEST_CASE("limits: too few descriptors is an error with errno") {
         failures += status == 2 ? 1 : 0;
     }
     CHECK(failures > 0);
+}
+
+// All that one can ask for, where 16 descriptors are open at most: done, or an error with a name.
+TEST_CASE("limits: 16 descriptors, every entry point") {
+    for (int taken = 0; taken <= 13; taken++) {
+        CAPTURE(taken);
+        const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
+        const int status = in_child([&] {
+            const rlimit limit{16, 16};
+            if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
+            std::vector<int> others;
+            for (int i = 0; i < taken; i++) others.push_back(dup(0));
+            const std::string fresh = fresh_name();
+            float value = 1;
+            const WeightTensor tensor{
+                .name = "w", .dtype = dtype_f32, .shape = {1}, .data = &value};
+            int named = 0;
+            const auto note = [&](const auto& result) {
+                const bool good = result.has_value() || (result.error().system_errno == EMFILE &&
+                                                         !result.error().message.empty());
+                named += good ? 1 : 0;
+                return result.has_value();
+            };
+            if (note(create_ring(fresh))) static_cast<void>(remove_ring(fresh));
+            note(stat_ring(ring.name()));
+            note(Producer::open(ring.name(), {.attach_timeout_ms = 0}));
+            note(Consumer::open(ring.name(), {.attach_timeout_ms = 0}));
+            note(Stash::open(ring.name(), {}, {.attach_timeout_ms = 0}));
+            note(Publisher::create(ring.name(), {&tensor, 1}));
+            // What keeps a creator from locking keeps it from clearing up: so would its death.
+            for (const int fd : others) close(fd);
+            const RingDiagnosis left = diagnose_ring(fresh);
+            if (left.health == RingHealth::unfinished) {
+                if (!create_ring(fresh) || !remove_ring(fresh)) return 2;
+            }
+            return named == 6 ? 0 : 1;
+        });
+        CHECK(status == 0);
+        CHECK_FALSE(stat_ring(ring.name())->consumer_alive);
+        CHECK(ring.producer().lane() < 2);
+    }
 }
 
 #if defined(__SANITIZE_ADDRESS__)

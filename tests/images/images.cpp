@@ -1,0 +1,74 @@
+// Crash images: a process goes through its work one instruction at a time; wherever that changes
+// the ring's memory, the memory is copied, and others take over from the copy.
+//
+//   images [--boundaries N] [--images N] [--seed N] [--only 1|2|3]     N: floors, of all together
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <map>
+
+#include "parts.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+const std::map<std::string, std::function<int(const std::vector<std::string>&)>> roles = {
+    {"--step-producer", stepped_producer_role},
+    {"--step-consumer", stepped_consumer_role},
+    {"--step-trainer", stepped_trainer_role},
+};
+
+int run_all(const std::vector<std::string>& arguments) {
+    const std::uint64_t boundaries = option(arguments, "--boundaries", 300'000);
+    const std::uint64_t images = option(arguments, "--images", 1);
+    const std::uint64_t only = option(arguments, "--only", 0);
+    const std::uint64_t seed =
+        option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
+    fmt::print("images --seed {} --boundaries {}\n", seed, boundaries);
+    std::fflush(stdout);
+    struct Part {
+        Stepped (*run)(std::uint64_t seed, std::uint64_t boundaries);
+        std::uint64_t percent;
+    };
+    Stepped sum;
+    std::uint64_t number = 0;
+    for (const Part& part :
+         {Part{step_producer, 35}, Part{step_consumer, 30}, Part{step_trainer, 35}}) {
+        number++;
+        if (only != 0 && only != number) continue;
+        const Stepped one = part.run(seed + number, boundaries * part.percent / 100);
+        sum.boundaries += one.boundaries;
+        sum.images += one.images;
+        sum.contexts += one.contexts;
+        std::fflush(stdout);
+    }
+    fmt::print("boundaries={} images={} contexts={} leftovers={}\n", sum.boundaries, sum.images,
+               sum.contexts, leftovers());
+    require(only != 0 || sum.boundaries >= boundaries, "only {} boundaries", sum.boundaries);
+    require(only != 0 || sum.images >= images, "only {} images", sum.images);
+    require(leftovers() == 0, "{} leftovers", leftovers());
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    try {
+        if (!arguments.empty() && roles.contains(arguments[0])) {
+            die_with_parent();
+            const auto& role = roles.at(arguments[0]);
+            arguments.erase(arguments.begin());
+            return role(arguments);
+        }
+        return run_all(arguments);
+    } catch (const std::exception& failure) {
+        std::fflush(stdout);
+        fmt::print(stderr, "FAILED (process {}): {}\n", getpid(), failure.what());
+        return 1;
+    }
+}
