@@ -256,12 +256,9 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         Listener made;
         made.file_ = file_name(ring, rank);
         made.directory_ = std::move(*directory);
-        // Let go before a listener that failed takes its name away, which locks as well.
         const DirectoryLock lock(made.directory_);
         if (!lock.held()) {
-            const int error = errno;
-            made.directory_ = Fd();  // not to be cleaned up without the lock
-            return failed(error == EWOULDBLOCK ? Errc::timed_out : Errc::system, error,
+            return failed(errno == EWOULDBLOCK ? Errc::timed_out : Errc::system, errno,
                           fmt::format("another process holds the lock of {} and does not let go "
                                       "(stopped?): let it go on, or end it",
                                       directory_path()));
@@ -300,9 +297,8 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
 
 Listener::~Listener() {
     if (!directory_ || (bound_ && !socket_)) return;  // in a forked child the name is its parent's
-    const DirectoryLock lock(directory_);
-    if (!lock.held()) return;  // whoever comes next removes the dead name
-    // Ours as long as the socket lives: nobody replaces a name that answers.
+    // Needs no lock: a name whose socket lives is replaced by nobody, and whoever finds the
+    // directory gone under it makes it again.
     if (bound_) unlinkat(directory_.get(), file_.c_str(), 0);
     rmdir(directory_path().c_str());  // the last one out; refused while others are in
 }
