@@ -68,6 +68,10 @@ class LaneReader {
                     return LanePoll::bad_tail;
                 }
                 tail_ = tail;
+                // All that is new at once, instead of the frame, then what it leads to, and so on:
+                // each is a miss, for the producer has just written it.
+                const std::uint64_t offset = size_.offset(read_);
+                frames_.prefetch(offset, std::min(tail - read_, size_.bytes() - offset));
             }
             if (!look(frame)) return LanePoll::bad_frame;
             const std::uint64_t at = read_;

@@ -3,6 +3,7 @@
 // the explorer in tests/model runs the very same code on simulated atomics, and so that a mutant
 // with one weaker order is a type.
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -64,6 +65,13 @@ struct NativePlatform {
         }
         [[nodiscard]] Frame read(std::uint64_t offset) const {
             return load_once<Frame>(data + offset);
+        }
+        // To be read at once: as much of it as a short record has.
+        void prefetch(std::uint64_t offset, std::uint64_t bytes) const {
+            const std::uint64_t most = std::min(bytes, 16 * line_bytes);
+            for (std::uint64_t i = 0; i < most; i += line_bytes) {
+                __builtin_prefetch(data + offset + i);
+            }
         }
     };
 

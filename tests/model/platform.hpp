@@ -49,6 +49,7 @@ struct Platform {
         LaneMemory* lane;
         void write(std::uint64_t offset, const Frame& frame) const;
         [[nodiscard]] Frame read(std::uint64_t offset) const;
+        void prefetch(std::uint64_t, std::uint64_t) const {}  // reads nothing
     };
     struct JournalEntries {
         std::array<Plain<rollring::JournalEntry>, journal_max>* entries;
