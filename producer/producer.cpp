@@ -44,12 +44,16 @@ Error no_lane(const RingMap& map, std::uint32_t undrained) {
                         map.consumer_alive() ? "the consumer" : "a consumer (none is attached)")};
 }
 
-// Takes the first lane that nobody holds and whose last producer has been drained.
 struct Taken {
     std::uint32_t lane;
     LifeLock life;
 };
-Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint32_t& undrained) {
+
+// Takes the first lane that nobody holds and whose last producer has been drained.
+// `empty`: only one that holds no records of predecessors either. There is more room in it, and if
+// they have damaged it, that would show when the trainer is restarted and reads them again: the
+// lane is put in quarantine, whoever holds it by then.
+Result<std::optional<Taken>> take_lane(const RingMap& map, bool empty, std::uint32_t& undrained) {
     undrained = 0;
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         const auto retired = [&] {
@@ -59,6 +63,7 @@ Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint32_t& undrai
             undrained += map.producer_alive(lane) ? 0 : 1;
             continue;
         }
+        if (empty && observe(map.entry(lane).cursor) != observe(map.owner(lane).tail)) continue;
         auto lock = LifeLock::take(map.segment().fd(), LifeByte::lane(lane));
         if (!lock) return std::unexpected(lock.error());
         // Look again under the lock: another producer may have come and gone.
@@ -79,7 +84,8 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
             if (!map) return std::unexpected(map.error());
         }
         std::uint32_t undrained = 0;
-        auto taken = take_lane(*map, undrained);
+        auto taken = take_lane(*map, true, undrained);
+        if (taken && !taken->has_value()) taken = take_lane(*map, false, undrained);
         if (!taken) return std::unexpected(taken.error());
         if (!taken->has_value()) {
             if (deadline.passed()) {

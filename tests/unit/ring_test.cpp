@@ -248,6 +248,24 @@ TEST_CASE("ring: lanes are handed out, taken back and reused") {
     CHECK(consumer.stats().producers_lost == 0);
 }
 
+TEST_CASE("ring: a producer gets a lane that holds nothing, if there is one") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
+    auto consumer = ring.consumer();
+    auto first = ring.producer();
+    REQUIRE(first.lane() == 0);
+    REQUIRE(first.push(draft_of(tokens_of(5, 0), 0), patience()) == Push::ok);
+    first.close();
+    Record held;
+    REQUIRE(consumer.wait(held, patience()) == Poll::record);
+    Record none;
+    while (consumer.producers_active() > 0) REQUIRE(consumer.poll(none) == Poll::empty);
+    auto second = ring.producer();
+    CHECK(second.lane() == 1);
+    auto third = ring.producer();  // nothing else is left
+    CHECK(third.lane() == 0);
+    consumer.release(held.ref);
+}
+
 TEST_CASE("ring: one consumer at a time") {
     const TestRing ring;
     auto first = ring.consumer();
