@@ -1,7 +1,7 @@
 #!/bin/sh
 # Every question of the ring, its peers among them, with the program that bench/carry.sh --peers put
 # into .carry/: nothing is built, no network, at most 8 minutes on 16 cores. To $OUT (default:
-# bench-results) go seven JSON results and log.txt, all that a device machine gives back.
+# bench-results) go eight JSON results and log.txt, all that a device machine gives back.
 # REPEAT and RUN_SECONDS make it shorter, LIMIT_S is the time for all steps together.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -47,6 +47,8 @@ step softwrap 30 softwrap --repeat "$repeat" --seconds "$seconds"
 step latency 60 latency --repeat "$repeat" --seconds "$seconds"
 step stash 60 stash --repeat "$repeat" --seconds "$seconds"
 step scaling 120 scaling --repeat "$some" --seconds "$seconds"
+step small-lanes 40 scaling --parts producers --producers 1,2,4,8 --lane-bytes 1MiB \
+    --repeat "$some" --seconds "$seconds"
 step peers 120 peers --repeat "$repeat" --seconds "$seconds" --peers-script "$script"
 step peers-lengths 200 peers --repeat "$some" --seconds 0.2 --tokens 256,2048,16384,131072 \
     --most-seconds 8 --peers-script "$script"

@@ -339,20 +339,36 @@ void Oracle::event(Event::Kind kind, std::uint32_t lane, std::uint64_t life) {
         case Event::Kind::quarantined:
         case Event::Kind::torn:
             (kind == Event::Kind::torn ? counts_.torn : counts_.quarantines)++;
-            require(hostile_lane(lane), "lane {} of producer {}: {}", lane, life,
-                    rollring::name(kind));
+            // Without a name that tells: it holds the lane now, and damaged even that.
+            require(life == 0 || hostile_lane(lane), "lane {} of producer {}: {}; holders: {}",
+                    lane, life, rollring::name(kind), holders_of(lane));
             return;
         default:
             return;
     }
 }
 
-// An event may be told when the lane has its next holder already.
+// The last ones, for people.
+std::string Oracle::holders_of(std::uint32_t lane) const {
+    std::string text;
+    const auto found = holders_.find(lane);
+    if (found == holders_.end()) return "none";
+    const auto& all = found->second;
+    for (std::size_t i = all.size() > 8 ? all.size() - 8 : 0; i < all.size(); i++) {
+        const Life& life = lives_[all[i]];
+        text += fmt::format(" {}{}", all[i], life.role == Role::hostile ? " (hostile)" : "");
+        if (life.killed) text += fmt::format(" dead at {} ms", life.killed_ns / 1'000'000);
+    }
+    return text;
+}
+
+// An event may be told when the lane has its next holder already; and damage may lie in records
+// that wait for their group, and show when a trainer starts and reads them again.
 bool Oracle::hostile_lane(std::uint32_t lane) const {
     const auto found = holders_.find(lane);
     if (found == holders_.end()) return !hostile_ever_.empty();  // the spill, with its records
     const auto& all = found->second;
-    for (std::size_t i = all.size(); i > 0 && i + 2 > all.size(); i--) {
+    for (std::size_t i = all.size(); i > 0 && i + 4 > all.size(); i--) {
         if (lives_[all[i - 1]].role == Role::hostile) return true;
     }
     return false;

@@ -129,6 +129,7 @@ class Oracle {
     [[nodiscard]] static bool must_ship(const Group& group);
     [[nodiscard]] std::string describe(std::uint64_t id, const Group& group) const;
     [[nodiscard]] bool hostile_lane(std::uint32_t lane) const;
+    [[nodiscard]] std::string holders_of(std::uint32_t lane) const;
 
     std::vector<Life> lives_;
     std::unordered_map<std::uint64_t, Group> groups_;  // not acknowledged
