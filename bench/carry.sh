@@ -31,14 +31,19 @@ case "$*" in
 esac
 EOF
 chmod +x .carry/pkgconfig/pkg-config
+# Those that rollring-bench was linked to here, all but what belongs to the C library and the
+# compiler, which are newer there.
+copy_libraries() {
+    ldd build/bench/rollring-bench | awk '$3 ~ /^\// { print $3 }' |
+        grep -vE '/(libc|libm|libstdc\+\+|libgcc_s|libpthread|librt|libdl|libresolv)\.so' |
+        while read -r library; do cp -L "$library" .carry/lib/; done
+}
 if [ "${1-}" = --binaries ]; then
     mkdir .carry/bin .carry/lib
     cp build/cli/rollring build/bench/rollring-bench build/tests/gpu/gpu_test \
         build/tests/gpu/pack_rate build/tests/gpu/domain_test build/tests/gpu/domain_rate \
         build/tests/gpu/channel_peer .carry/bin/
-    cp build/librollring.so.*.*[0-9] .carry/lib/
-    cp /usr/lib/*/libfmt.so.9 .carry/lib/
-    (cd .carry/lib && ln -s librollring.so.*.*.* librollring.so.0)
+    copy_libraries
     # Of a build with -Dfault_points=true, if there is one.
     if [ -x build-faultgpu/tests/weights/fault_weights ]; then
         mkdir .carry/fault
@@ -51,10 +56,7 @@ fi
 if [ "${1-}" = --peers ]; then
     mkdir .carry/bin .carry/lib
     cp build/bench/rollring-bench bench/*.py .carry/bin/
-    # All but what belongs to the C library and the compiler, which are newer there.
-    ldd build/bench/rollring-bench | awk '$3 ~ /^\// { print $3 }' |
-        grep -vE '/(libc|libm|libstdc\+\+|libgcc_s|libpthread|librt|libdl|libresolv)\.so' |
-        while read -r library; do cp -L "$library" .carry/lib/; done
+    copy_libraries
     if [ -n "${PEER_MODULES-}" ]; then cp -r "$PEER_MODULES" .carry/python; fi
     rm -rf .carry/include .carry/pkgconfig
 fi

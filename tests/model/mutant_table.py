@@ -79,9 +79,9 @@ READER = [
     ("release forgets the bits that a predecessor has set",
      "        if (span.position < recovered_to_) clear(span);\n", ""),
     ("poll delivers what a predecessor released",
-     "if (at < recovered_to_ && bit(at % capacity_)) {", "if (false) {"),
+     "if (at < recovered_to_ && bit(size_.offset(at))) {", "if (false) {"),
     ("a run of bits goes on past the lane's end",
-     "std::min(capacity_ - offset, read_ - at)", "read_ - at"),
+     "std::min(size_.bytes() - offset, read_ - at)", "read_ - at"),
     ("a skip in front of the cursor is not passed",
      "                if (cursor_ == at) move_cursor(at);\n"
      "                continue;\n            }\n            if (at",
@@ -93,7 +93,7 @@ READER = [
     ("start_over leaves bits behind",
      "for (std::uint64_t i = 0; i < words; i++) bits_[i].store(0, Order::store_bits);", ""),
     ("start_over gives memory back at the old place",
-     "const std::uint64_t fresh = (highest / capacity_ + 4) * capacity_;",
+     "const std::uint64_t fresh = (highest / size_.bytes() + 4) * size_.bytes();",
      "const std::uint64_t fresh = cursor_;"),
 ]
 
