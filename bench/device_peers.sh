@@ -1,7 +1,8 @@
 #!/bin/sh
 # Every question of the ring, its peers among them, with the program that bench/carry.sh --peers put
 # into .carry/: nothing is built, no network, at most 8 minutes on 16 cores. To $OUT (default:
-# bench-results) go eight JSON results and log.txt, all that a device machine gives back.
+# bench-results) go log.txt and results.tar.gz with a JSON file a step: few files, for a device
+# machine gives back eight at most.
 # REPEAT and RUN_SECONDS make it shorter, LIMIT_S is the time for all steps together.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -53,4 +54,5 @@ step peers 120 peers --repeat "$repeat" --seconds "$seconds" --peers-script "$sc
 step peers-lengths 200 peers --repeat "$some" --seconds 0.2 --tokens 256,2048,16384,131072 \
     --most-seconds 8 --peers-script "$script"
 python3 bench/short.py --show "$out" | tee -a "$log"
+(cd "$out" && tar czf results.tar.gz ./*.json && rm ./*.json)
 say "$(($(date +%s) - began)) s in all"
