@@ -77,7 +77,7 @@ void Arrivals::hear(const Event& event) {
             one.joined = true;
             break;
         case Event::Kind::producer_lost:
-            require(!one.running || look_at(one.pid) == 'e', "producer {} was taken for dead",
+            require(!one.running || is_ending(one.pid), "producer {} was taken for dead",
                     event.producer);
             require(event.records == one.records, "producer {}: {} records told, {} seen",
                     event.producer, event.records, one.records);

@@ -74,6 +74,12 @@ char look_at(pid_t pid) {
     return changed(pid, WNOHANG);
 }
 
+bool is_ending(pid_t pid) {
+    if (look_at(pid) == 'e') return true;
+    std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+    return maps.peek() == std::ifstream::traits_type::eof();
+}
+
 char await_end_or_stop(pid_t pid) {
     return changed(pid, 0);
 }

@@ -46,6 +46,9 @@ void await_stopped(pid_t pid);
 // 'r' running, 's' stopped, 'e' ended and not collected yet. The second waits while it is running.
 char look_at(pid_t pid);
 char await_end_or_stop(pid_t pid);
+// Whether it has ended or is on its way: its locks are gone before it can be collected, and its
+// memory before those.
+bool is_ending(pid_t pid);
 // Waits until it ends, `ns` have passed, or `fd` (if not -1) is readable. True if it has ended.
 bool ended_within(pid_t pid, std::int64_t ns, int fd = -1);
 // The letter of /proc/PID/stat: R, S, T, Z, ...
