@@ -37,6 +37,21 @@ void die_with_parent() {
     if (getppid() == 1) _exit(9);  // it was faster
 }
 
+int run_self(int argc, char** argv, const SelfRoles& roles, const SelfRole& otherwise) {
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    try {
+        if (arguments.empty() || !roles.contains(arguments[0])) return otherwise(arguments);
+        die_with_parent();
+        const SelfRole& role = roles.at(arguments[0]);
+        arguments.erase(arguments.begin());
+        return role(arguments);
+    } catch (const std::exception& failure) {
+        std::fflush(stdout);
+        fmt::print(stderr, "FAILED (process {}): {}\n", getpid(), failure.what());
+        return 1;
+    }
+}
+
 bool kill_and_collect(pid_t pid) {
     kill(pid, SIGKILL);
     return collect(pid) == 128 + SIGKILL;

@@ -7,6 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -33,6 +35,12 @@ inline Deadline patience() {
 // Starts this program with `arguments`; it inherits every descriptor that is not close-on-exec.
 // `fault` is what ROLLRING_FAULT says to it.
 pid_t start_self(const std::vector<std::string>& arguments, const std::string& fault = {});
+
+// main() of a test that starts itself in roles, by name: runs the role, which goes with its parent,
+// or `otherwise`; prints what fails, and returns 1 then.
+using SelfRole = std::function<int(const std::vector<std::string>&)>;
+using SelfRoles = std::map<std::string, SelfRole>;
+int run_self(int argc, char** argv, const SelfRoles& roles, const SelfRole& otherwise);
 
 // For a role: go when the parent goes, so that a failed test leaves nobody behind.
 void die_with_parent();

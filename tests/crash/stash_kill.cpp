@@ -99,7 +99,7 @@ class TrainerKill {
     std::uint64_t kills_ = 0;
 };
 
-const std::map<std::string, std::function<int(const std::vector<std::string>&)>> roles = {
+const SelfRoles roles = {
     {"--rollouts", rollouts_role},
     {"--trainer", trainer_role},
     {"--mortal", mortal_role},
@@ -123,18 +123,5 @@ int run_all(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    std::vector<std::string> arguments(argv + 1, argv + argc);
-    try {
-        if (!arguments.empty() && roles.contains(arguments[0])) {
-            die_with_parent();
-            const auto& role = roles.at(arguments[0]);
-            arguments.erase(arguments.begin());
-            return role(arguments);
-        }
-        return run_all(arguments);
-    } catch (const std::exception& failure) {
-        std::fflush(stdout);
-        fmt::print(stderr, "FAILED (process {}): {}\n", getpid(), failure.what());
-        return 1;
-    }
+    return run_self(argc, argv, roles, run_all);
 }
