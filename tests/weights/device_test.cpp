@@ -8,7 +8,7 @@
 namespace rollring::test {
 namespace {
 
-constexpr PublisherOptions on_gpu{.device = trainer_gpu, .slot_bytes = 4096};
+const PublisherOptions on_gpu{.device = trainer_gpu, .slot_bytes = 4096};
 
 // Far away for a test, near for a wait that never ends.
 Deadline soon() {
@@ -17,7 +17,7 @@ Deadline soon() {
 
 // A trainer and an engine, each on a fake GPU of its own; 2 slots.
 struct Pair {
-    explicit Pair(PublisherOptions options = on_gpu) {
+    explicit Pair(const PublisherOptions& options = on_gpu) {
         fake_device(trainer_gpu).reset();
         fake_device(engine_gpu).reset();
         publisher.emplace(publisher_on(ring, trainer, options));
