@@ -257,8 +257,11 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         made.file_ = file_name(ring, rank);
         made.directory_ = std::move(*directory);
         const DirectoryLock lock(made.directory_);
+        if (!lock.held() && errno != EWOULDBLOCK) {
+            return failed(Errc::system, errno, "cannot lock " + directory_path());
+        }
         if (!lock.held()) {
-            return failed(errno == EWOULDBLOCK ? Errc::timed_out : Errc::system, errno,
+            return failed(Errc::timed_out, 0,
                           fmt::format("another process holds the lock of {} and does not let go "
                                       "(stopped?): let it go on, or end it",
                                       directory_path()));
