@@ -137,7 +137,7 @@ Turn::~Turn() {
 std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board) {
     const Turn turn;
     new (&board) Board{};
-    std::fflush(nullptr);
+    static_cast<void>(std::fflush(nullptr));
     std::vector<pid_t> pids;
     for (const Task& task : tasks) pids.push_back(start(task.cpu, realtime, board, task.side));
     const std::int64_t deadline_ns = now_ns() + pair_timeout_ns;
@@ -231,7 +231,7 @@ void Progress::step(std::string_view what) {
                        : 0;
         fmt::print(stderr, "\r\033[K[{:#<{}}{:.<{}}] {}/{} {} ETA {:.0f} s", "", filled, "",
                    width - filled, done_, steps_, what, left_s);
-        std::fflush(stderr);
+        static_cast<void>(std::fflush(stderr));
     }
     done_ = std::min(done_ + 1, steps_);
 }

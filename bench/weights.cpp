@@ -54,7 +54,7 @@ struct Probe {
 Probe probe(int gpu) {
     const SharedBytes memory(sizeof(Probe));
     Probe& found = *memory.at<Probe>();
-    std::fflush(nullptr);
+    static_cast<void>(std::fflush(nullptr));
     const pid_t pid = fork();
     if (pid < 0) fail("fork failed");
     if (pid == 0) {
@@ -214,7 +214,7 @@ void run(const Options& options) {
     } else {
         fmt::print("{}", report_text(made));
     }
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     if (const std::string problem = problem_of(made); !problem.empty()) fail(problem);
 }
 

@@ -104,7 +104,7 @@ void Party::note(SideReport& report, const Arena& arena, std::uint64_t version,
 
 void Party::wait_for_a_line(std::int64_t version) const {
     fmt::print("{}\n", Json{{"ring", ring_}, {"version", version}}.dump());
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     char letter = 0;
     while (read(STDIN_FILENO, &letter, 1) == 1 && letter != '\n') {
     }
@@ -170,7 +170,7 @@ void Party::serve() {
 
 // Not pinned: with CUDA each side has threads of the driver beside its own.
 pid_t start(const std::function<void()>& body) {
-    std::fflush(nullptr);
+    static_cast<void>(std::fflush(nullptr));
     const pid_t pid = fork();
     if (pid < 0) fail("fork failed");
     if (pid > 0) return pid;

@@ -178,7 +178,7 @@ class ColumnList {
   public:
     ColumnList() {}  // NOLINT(modernize-use-equals-default): leaves the storage as it is
     ColumnList(const ColumnList& other) { *this = other; }
-    ColumnList& operator=(const ColumnList& other) {
+    ColumnList& operator=(const ColumnList& other) {  // NOLINT(*-self-assignment,cert-oop54-cpp)
         count_ = other.count_;
         std::memmove(storage_, other.storage_, count_ * sizeof(ColumnView));
         return *this;

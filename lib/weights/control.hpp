@@ -39,7 +39,7 @@ struct SharedText {
 
     void store(std::string_view text) {
         std::array<char, bytes> raw{};
-        std::memcpy(raw.data(), text.data(), std::min(text.size(), bytes - 1));
+        text.copy(raw.data(), bytes - 1);
         for (std::size_t i = 0; i < bytes / 8; i++) {
             std::uint64_t word;
             std::memcpy(&word, raw.data() + i * 8, 8);
@@ -96,7 +96,7 @@ struct PartLine {
     std::atomic<std::uint32_t> slot;
 };
 static_assert(sizeof(PartLine) == 16);
-inline constexpr std::uint64_t parts_kept = 2 * slots_limit;
+inline constexpr std::uint64_t parts_kept = std::uint64_t{2} * slots_limit;
 
 struct PublisherPage {
     std::atomic<std::uint64_t> filled;  // parts below this position are complete in their slots

@@ -160,7 +160,7 @@ int run_all(const std::vector<std::string>& arguments) {
         }
         fmt::print("{:26} kill={} stop={} exit={}\n", point.name, struck["kill"], struck["stop"],
                    struck["exit"]);
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
     }
     fmt::print("points={} runs={} leftovers={}\n", points.size(), runs, leftovers());
     require(runs >= rounds * (only.empty() ? 3 * points.size() : 3), "only {} runs", runs);
@@ -175,7 +175,7 @@ int main(int argc, char** argv) {
         if (const auto role = fault_role(arguments)) return role();
         return run_all(arguments);
     } catch (const std::exception& failure) {
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
         fmt::print(stderr, "FAILED (process {}): {}\n", getpid(), failure.what());
         return 1;
     }

@@ -46,7 +46,7 @@ int run_self(int argc, char** argv, const SelfRoles& roles, const SelfRole& othe
         arguments.erase(arguments.begin());
         return role(arguments);
     } catch (const std::exception& failure) {
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
         fmt::print(stderr, "FAILED (process {}): {}\n", getpid(), failure.what());
         return 1;
     }

@@ -35,11 +35,11 @@ int run_all(const std::vector<std::string>& arguments) {
     const bool long_too = option(arguments, "--long", 0) != 0;
     fmt::print("random_kill --seed {} --kills {} --consumer-kills {} --rounds {} --long {}\n", seed,
                kills, consumer_kills, rounds, long_too ? 1 : 0);
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     kill_producers(seed, kills);
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     kill_consumers(seed + 1, consumer_kills);
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     stop_everyone(seed + 2, rounds, long_too);
     const std::size_t left = leftovers();
     fmt::print("leftovers in /dev/shm: {}\n", left);

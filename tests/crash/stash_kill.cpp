@@ -110,9 +110,9 @@ int run_all(const std::vector<std::string>& arguments) {
     const std::uint64_t seed =
         option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
     fmt::print("stash_kill --seed {} --kills {}\n", seed, kills);
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     TrainerKill(seed, kills).run();
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     kill_rollouts(seed + 1, kills / 2, AtDeadline::ship);
     kill_rollouts(seed + 2, kills / 2, AtDeadline::drop);
     const std::size_t left = leftovers();

@@ -206,7 +206,7 @@ int main(int argc, char** argv) {
         option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
     const std::uint64_t records = option(arguments, "--records", 1'000'000);
     fmt::print("threads --seed {} --records {}\n", seed, records);
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     try {
         run(seed, records);
     } catch (const std::exception& failure) {

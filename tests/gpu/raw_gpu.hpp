@@ -24,7 +24,7 @@ class RawGpu {
 
     [[noreturn]] static void die(const std::string& message) {
         fmt::print(stderr, "{}\n", message);
-        std::fflush(stderr);
+        static_cast<void>(std::fflush(stderr));
         std::_Exit(1);
     }
 

@@ -232,7 +232,7 @@ int main(int argc, char** argv) {
         const std::uint64_t rings = option(arguments, "--rings", 300);
         const std::uint64_t polls_each = option(arguments, "--polls-each", 4'000);
         fmt::print("live_mutator --seed {} --rings {}\n", seed, rings);
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
         Dice dice{seed};
         Watch watch;
         std::uint64_t scribbled = 0;
@@ -256,7 +256,7 @@ int main(int argc, char** argv) {
         require(leftovers() == 0, "{} leftovers", leftovers());
         return 0;
     } catch (const std::exception& failure) {
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
         fmt::print(stderr, "FAILED (process {}): {}\n", getpid(), failure.what());
         return 1;
     }

@@ -29,7 +29,7 @@ int run_all(const std::vector<std::string>& arguments) {
     const std::uint64_t seed =
         option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
     fmt::print("images --seed {} --boundaries {}\n", seed, boundaries);
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     struct Part {
         Stepped (*run)(std::uint64_t seed, std::uint64_t boundaries);
         std::uint64_t percent;
@@ -44,7 +44,7 @@ int run_all(const std::vector<std::string>& arguments) {
         sum.boundaries += one.boundaries;
         sum.images += one.images;
         sum.contexts += one.contexts;
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
     }
     fmt::print("boundaries={} images={} contexts={} leftovers={}\n", sum.boundaries, sum.images,
                sum.contexts, leftovers());

@@ -72,7 +72,7 @@ void Driver::show() {
                static_cast<double>(shown_ns_ - started_ns_) * 1e-9, options_.seconds,
                counts_.all_kills(), counts.pushed, counts.groups_checked, counts.recoveries,
                counts.versions);
-    std::fflush(stderr);
+    static_cast<void>(std::fflush(stderr));
 }
 
 }  // namespace rollring::test

@@ -180,7 +180,7 @@ int main(int argc, char** argv) {
         require(sums.attached >= rounds * 3, "only {} attached", sums.attached);
         require(leftovers() == 0, "{} leftovers", leftovers());
     } catch (const std::exception& failure) {
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
         fmt::print(stderr, "FAILED: {}\n", failure.what());
         return 1;
     }

@@ -17,7 +17,7 @@ constexpr int skipped = 77;
 // The child's pid. `body` returns its exit status; an exception is printed and gives 1.
 template <class Body>
 pid_t start_child(Body body) {
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     const pid_t pid = fork();
     if (pid != 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -27,8 +27,8 @@ pid_t start_child(Body body) {
     } catch (const std::exception& failure) {
         fmt::print(stderr, "in a child: {}\n", failure.what());
     }
-    std::fflush(stdout);
-    std::fflush(stderr);
+    static_cast<void>(std::fflush(stdout));
+    static_cast<void>(std::fflush(stderr));
     _exit(status);
 }
 

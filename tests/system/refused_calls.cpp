@@ -138,7 +138,7 @@ class Campaign {
             }
         }
         fmt::print("{:20} refused={}  calls:{}\n", which.name, tally_->again.load() - before, used);
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
     }
     // True if it was all right.
     bool report(std::uint64_t floor) const {
@@ -196,7 +196,7 @@ class Campaign {
         fmt::print("FAILED {}: refused_calls --only {} {}\n",
                    ended ? fmt::format("with status {}", status) : "to end", which.name,
                    text_of(tally_->last));
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
     }
 
     bool once_only_;
@@ -237,7 +237,7 @@ int main(int argc, char** argv) {
         for (const NamedCase& one : all_cases()) campaign.run(one);
         return campaign.report(option(arguments, "--floor", 1)) ? 0 : 1;
     } catch (const std::exception& failure) {
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
         fmt::print(stderr, "FAILED: {}\n", failure.what());
         return 1;
     }

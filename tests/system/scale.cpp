@@ -169,7 +169,7 @@ int main(int argc, char** argv) {
         }
         return cases.at(arguments.at(0))();
     } catch (const std::exception& failure) {
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
         fmt::print(stderr, "FAILED: {}\n", failure.what());
         return 1;
     }

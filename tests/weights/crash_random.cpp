@@ -129,7 +129,7 @@ int run_all(const std::vector<std::string>& arguments) {
         option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
     const bool gpu = std::ranges::find(arguments, "--gpu") != arguments.end();
     fmt::print("kill_weights --kills {} --seed {}\n", kills, seed);
-    std::fflush(stdout);
+    static_cast<void>(std::fflush(stdout));
     Driver({.engines = 3, .gpu = gpu}, seed).run(kills);
     fmt::print("leftovers in /dev/shm: {}\n", weights_leftovers());
     return weights_leftovers() == 0 ? 0 : 1;
@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
         if (!arguments.empty() && arguments[0] == "--engine") return engine_role(arguments);
         return run_all(arguments);
     } catch (const std::exception& failure) {
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
         fmt::print(stderr, "FAILED (process {}): {}\n", getpid(), failure.what());
         return 1;
     }

@@ -113,7 +113,7 @@ int run_all(const std::vector<std::string>& arguments) {
         }
         fmt::print("{:20} ranks={} kill={} stop={} exit={}\n", point.name, point.ranks,
                    struck["kill"], struck["stop"], struck["exit"]);
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
     }
     fmt::print("points={} runs={} syncs={} resent={} poisoned={} kept_old={} expelled={}\n",
                points.size(), runs, totals.syncs, totals.resent, totals.poisoned, totals.kept_old,
@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
         if (arguments.at(0) == "--engine") return engine_role(arguments);
         return run_all(arguments);
     } catch (const std::exception& failure) {
-        std::fflush(stdout);
+        static_cast<void>(std::fflush(stdout));
         fmt::print(stderr, "FAILED (process {}): {}\n", getpid(), failure.what());
         return 1;
     }
