@@ -174,7 +174,7 @@ class LaneReader {
         const auto possible = [&](std::uint64_t tail) {
             return tail >= cursor_ && tail - head_ <= 2 * size_.bytes() && tail % line_bytes == 0;
         };
-        if (!possible(tail_)) {
+        if (tail_ < delivered || !possible(tail_)) {
             if (delivered == 0 || !possible(delivered)) return false;
             tail_ = delivered;
         }

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <vector>
 
 #include "../test_ring.hpp"
@@ -62,14 +63,25 @@ TEST_CASE("quarantine: a lane given up as damaged works again for the next consu
 }
 
 TEST_CASE("quarantine: what was delivered and not released comes again after a consumer's death") {
-    for (const std::uint64_t tail : {std::uint64_t{12345}, std::uint64_t{1} << 40}) {
+    const auto ends_first = [](const Record& third) { return third.ref.position / 2; };
+    const std::vector<std::function<std::uint64_t(const Record&)>> tails = {
+        [](const Record&) { return 12345; },
+        [](const Record&) { return std::uint64_t{1} << 40; },
+        [](const Record&) { return 0; },
+        [](const Record&) { return 64; },
+        ends_first,
+    };
+    for (std::size_t which = 0; which < tails.size(); which++) {
+        CAPTURE(which);
         const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
         auto bad = ring.producer();
         for (int i = 0; i < 3; i++) REQUIRE(send(bad) == Push::ok);
         Record record;
+        std::uint64_t tail = 0;
         {
             auto consumer = ring.consumer();
             for (int i = 0; i < 3; i++) REQUIRE(consumer.wait(record, patience()) == Poll::record);
+            tail = tails[which](record);
             scribble_tail(ring, 0, tail);
             REQUIRE(consumer.wait(record, Deadline::after_ms(10)) == Poll::timed_out);
             REQUIRE(consumer.stats().quarantines == 1);
