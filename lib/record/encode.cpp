@@ -16,6 +16,20 @@ std::uint64_t directory_end(std::size_t columns) {
     return round_up(sizeof(RecordHeader) + columns * sizeof(ColumnEntry), line_bytes);
 }
 
+// `from` may be null: room to be filled later. Old bytes of the lane must not reach the reader, nor
+// the checksum: the rest of the last line becomes zero. From front to back, for each line is a miss
+// and those in order are foreseen by the CPU; zeroing the last one first would wait for it.
+void copy_column(std::byte* to, const void* from, std::uint64_t bytes) {
+    const std::uint64_t whole = bytes - bytes % line_bytes;
+    if (from != nullptr && whole != 0) std::memcpy(to, from, whole);
+    if (whole == bytes) return;
+    // A line of known length takes no call.
+    std::memset(to + whole, 0, line_bytes);
+    if (from != nullptr) {
+        std::memcpy(to + whole, static_cast<const std::byte*>(from) + whole, bytes - whole);
+    }
+}
+
 }  // namespace
 
 Encoder::Encoder(const Draft& draft, const Schema& schema, Checksum checksum)
@@ -103,13 +117,8 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
         entry->bytes = bytes;
         std::ranges::copy(column.shape, entry->shape);
         entry++;
-        // Old bytes of the lane must not reach the reader, nor the checksum. The whole last line,
-        // for a line of known length takes no call.
+        copy_column(to.data() + offset, column.data, bytes);
         const std::uint64_t end = offset + round_up(bytes, line_bytes);
-        if (end != offset) std::memset(to.data() + end - line_bytes, 0, line_bytes);
-        if (column.data != nullptr && bytes != 0) {
-            std::memcpy(to.data() + offset, column.data, bytes);
-        }
         offset = end;
     }
 }
