@@ -32,7 +32,6 @@ std::string_view name(Push push) {
 
 namespace {
 
-constexpr std::uint64_t quarantine_look_records = 64;
 constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU foresees by itself
 
 Error no_lane(const RingMap& map, std::uint32_t undrained) {
@@ -188,66 +187,6 @@ Push Producer::Impl::admit(const GroupKey& key, Deadline deadline) {
     answer = admission->ask(key, owner());  // a process that was stopped meanwhile finds it passed
     if (answer == Admission::Answer::go) return Push::ok;
     return refuse(Push::timed_out, admission->why(answer));
-}
-
-Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
-    // The word lies in the consumer's line, which costs a miss: not with every record.
-    if (stats.records % quarantine_look_records == 0 && check_quarantine() != Push::ok) {
-        return Push::closed;
-    }
-    switch (writer->reserve(bytes)) {
-        case Reserve::ok:
-            return Push::ok;
-        case Reserve::too_large:
-            return refuse(
-                Push::too_large,
-                fmt::format("a record of {} bytes can never fit into a lane of {}: create "
-                            "the ring with a larger --lane-bytes",
-                            bytes, map.geometry().lane_bytes));
-        case Reserve::corrupt:
-            return refuse(Push::closed, "the consumer's position in this lane is impossible");
-        case Reserve::full:
-            return wait_for_room(bytes, deadline);
-    }
-    return Push::closed;
-}
-
-Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
-    publish();
-    ring_bell(map.consumer_bell());  // reserve() has published what was pending, skips too
-    stats.waits++;
-    poke(owner().waits, peek(owner().waits) + 1);
-    Bell& bell = map.lane_bell(lane);
-    NativeBell core = bell_of(bell);
-    while (!deadline.passed()) {
-        if (check_ring() != Push::ok) return Push::closed;
-        const std::int64_t spin_until = monotonic_ns() + options.spin_us * 1000;
-        Reserve found = writer->reserve(bytes);
-        while (found == Reserve::full && monotonic_ns() < spin_until) {
-            for (int i = 0; i < 64; i++) spin_pause();
-            found = writer->reserve(bytes);
-        }
-        if (found == Reserve::full) {
-            ring_bell(map.consumer_bell());  // it may have published a skip
-            const std::uint32_t seen = core.prepare();
-            found = writer->reserve(bytes);
-            FAULT_POINT("room.before_sleep");
-            if (found == Reserve::full) futex_sleep(bell.sequence, seen, deadline);
-            core.cancel();
-        }
-        if (found == Reserve::ok) return Push::ok;
-        if (found == Reserve::corrupt) {
-            return refuse(Push::closed, "the consumer's position in this lane is impossible");
-        }
-    }
-    // A process that was stopped meanwhile finds its deadline passed, and room all the same.
-    if (writer->reserve(bytes) == Reserve::ok) return Push::ok;
-    return refuse(
-        Push::timed_out,
-        fmt::format("no room for {} bytes in lane {} ({} bytes unreleased of {}): {}", bytes, lane,
-                    writer->published() - observe(map.entry(lane).head), map.geometry().lane_bytes,
-                    map.consumer_alive() ? "the consumer is alive and holds them"
-                                         : "no consumer is attached"));
 }
 
 Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload) {

@@ -33,6 +33,8 @@ struct Producer::Impl {
     bool open = true;
     bool barriers = false;  // the consumer can make a barrier in this process
     LapCounters laps_before{};
+    std::uint64_t pace_at = 0;  // position from which the backlog is looked at
+    std::uint64_t pace_step = 0;
     std::optional<Admission> admission;
     GroupKey reserved_key;  // of the record being written
 
@@ -54,6 +56,8 @@ struct Producer::Impl {
     Push admit(const GroupKey& key, Deadline deadline);
     Push check_ring();
     Push wait_for_room(std::uint64_t bytes, Deadline deadline);
+    Reserve spin_for_room(std::uint64_t bytes);
+    void pace(Deadline deadline);
     Push refuse(Push push, std::string why);
     Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload);
     void commit(std::span<std::byte> payload, std::uint64_t record_bytes);

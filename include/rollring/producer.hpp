@@ -37,6 +37,7 @@ struct ProducerStats {
     std::uint64_t tokens;
     std::uint64_t bytes;  // in the lane, frames and padding included
     std::uint64_t waits;  // times it had to wait for room
+    std::uint64_t paces;  // times it gave a consumer that was behind some microseconds to catch up
     std::uint64_t laps_soft;
     std::uint64_t laps_full;
     std::uint64_t jumps;

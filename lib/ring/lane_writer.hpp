@@ -38,15 +38,15 @@ enum class [[nodiscard]] Reserve {
     corrupt,    // the head is impossible: the consumer's page was damaged
 };
 
-// Between the tail and the look at the bell stands a fence; it drains the stores of the record just
-// written, which costs a twentieth of a 2,048-token record. `light` leaves it to the sleeper.
-enum class Fence { full, light };
-
 struct LapCounters {
     std::uint64_t soft = 0;
     std::uint64_t full = 0;
     std::uint64_t jumps = 0;
 };
+
+// Between the tail and the look at the bell stands a fence; it drains the stores of the record just
+// written, which costs a twentieth of a 2,048-token record. `light` leaves it to the sleeper.
+enum class Fence { full, light };
 
 template <class Platform>
 class LaneWriter {
@@ -89,6 +89,12 @@ class LaneWriter {
     [[nodiscard]] std::uint64_t offset() const { return tail_ - lap_start_; }
     [[nodiscard]] std::uint64_t published() const { return published_; }
     [[nodiscard]] const LapCounters& laps() const { return laps_; }
+    // Bytes that the consumer has not released as of now, without the dead part of a lap.
+    [[nodiscard]] std::uint64_t backlog() const {
+        const std::uint64_t unreleased = tail_ - shared_head_->load(Order::read_head);
+        if (unreleased <= offset()) return unreleased;
+        return unreleased - std::min(capacity_ - dead_from_, unreleased);
+    }
 
     // Ends the reservation with `frame` at its start; frame.bytes may be less than was reserved.
     // The record is not visible before publish().

@@ -1,0 +1,121 @@
+// Room in the lane: waiting for it, and not running too far ahead of a consumer that keeps reading.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fault_point.hpp"
+#include "producer_impl.hpp"
+
+namespace rollring {
+namespace {
+
+constexpr std::uint64_t quarantine_look_records = 64;
+constexpr std::uint64_t room_wanted_max = std::uint64_t{256} << 10;
+constexpr std::int64_t pace_ns_max = 200'000;  // at one time
+constexpr std::int64_t pace_idle_ns = 10'000;  // if the consumer releases nothing
+
+void spin_about_a_microsecond() {
+    for (int i = 0; i < 64; i++) spin_pause();
+}
+
+}  // namespace
+
+Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
+    if (writer->position() >= pace_at) pace(deadline);
+    // The word lies in the consumer's line, which costs a miss: not with every record.
+    if (stats.records % quarantine_look_records == 0 && check_quarantine() != Push::ok) {
+        return Push::closed;
+    }
+    switch (writer->reserve(bytes)) {
+        case Reserve::ok:
+            return Push::ok;
+        case Reserve::too_large:
+            return refuse(
+                Push::too_large,
+                fmt::format("a record of {} bytes can never fit into a lane of {}: create "
+                            "the ring with a larger --lane-bytes",
+                            bytes, map.geometry().lane_bytes));
+        case Reserve::corrupt:
+            return refuse(Push::closed, "the consumer's position in this lane is impossible");
+        case Reserve::full:
+            return wait_for_room(bytes, deadline);
+    }
+    return Push::closed;
+}
+
+Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
+    publish();
+    ring_bell(map.consumer_bell());  // reserve() has published what was pending, skips too
+    stats.waits++;
+    poke(owner().waits, peek(owner().waits) + 1);
+    Bell& bell = map.lane_bell(lane);
+    NativeBell core = bell_of(bell);
+    while (!deadline.passed()) {
+        if (check_ring() != Push::ok) return Push::closed;
+        Reserve found = spin_for_room(bytes);
+        if (found == Reserve::full) {
+            ring_bell(map.consumer_bell());  // it may have published a skip
+            const std::uint32_t seen = core.prepare();
+            found = writer->reserve(bytes);
+            FAULT_POINT("room.before_sleep");
+            if (found == Reserve::full) futex_sleep(bell.sequence, seen, deadline);
+            core.cancel();
+        }
+        if (found == Reserve::ok) return Push::ok;
+        if (found == Reserve::corrupt) {
+            return refuse(Push::closed, "the consumer's position in this lane is impossible");
+        }
+    }
+    // A process that was stopped meanwhile finds its deadline passed, and room all the same.
+    if (writer->reserve(bytes) == Reserve::ok) return Push::ok;
+    return refuse(
+        Push::timed_out,
+        fmt::format("no room for {} bytes in lane {} ({} bytes unreleased of {}): {}", bytes, lane,
+                    writer->published() - observe(map.entry(lane).head), map.geometry().lane_bytes,
+                    map.consumer_alive() ? "the consumer is alive and holds them"
+                                         : "no consumer is attached"));
+}
+
+// Until a part of the lane has come free, not just enough for one record: a producer that takes
+// each record's room as it comes reads the head as often as the consumer writes it, and both wait
+// for that cache line with every record, at half the speed, for as long as the lane stays full.
+Reserve Producer::Impl::spin_for_room(std::uint64_t bytes) {
+    const std::int64_t until = monotonic_ns() + options.spin_us * 1000;
+    const ReaderEntry& reader = map.entry(lane);
+    const std::uint64_t wanted = std::min(map.geometry().lane_bytes / 8, room_wanted_max);
+    const std::uint64_t from = peek(reader.head);
+    while (peek(reader.head) - from < wanted && monotonic_ns() < until) spin_about_a_microsecond();
+    return writer->reserve(bytes);
+}
+
+// Under a backlog both sides work on memory that has left their caches, the consumer is slower than
+// it could be, and so the backlog stays: a lane that was full once stays full, at half the rate. So
+// a consumer that keeps reading is given the time to catch up, to what the soft wrap keeps in
+// cache. Where it does not read (it trains, it holds what it has read) all of the lane is there for
+// the backlog, and it is asked less and less often.
+void Producer::Impl::pace(Deadline deadline) {
+    const Geometry& geometry = map.geometry();
+    const std::uint64_t step = geometry.soft_bytes / 8;
+    const auto ask_again = [&](std::uint64_t bytes) {
+        pace_step = std::min(bytes, geometry.lane_bytes);
+        pace_at = writer->position() + pace_step;
+    };
+    if (writer->backlog() <= geometry.soft_bytes || options.spin_us == 0) return ask_again(step);
+    if (deadline.passed()) return ask_again(2 * pace_step);
+    publish();
+    stats.paces++;
+    const std::int64_t began = monotonic_ns();
+    const std::int64_t until = std::min(began + pace_ns_max, deadline.at_ns);
+    const ReaderEntry& reader = map.entry(lane);
+    const std::uint64_t from = peek(reader.head);
+    for (std::int64_t now = began; now < until; now = monotonic_ns()) {
+        spin_about_a_microsecond();
+        const std::uint64_t head = peek(reader.head);
+        if (head - from >= step) return ask_again(step);
+        if (head == from && now - began > pace_idle_ns) break;
+    }
+    ask_again(2 * pace_step);
+}
+
+}  // namespace rollring
