@@ -39,7 +39,6 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     feed.size_ = LaneSize(geometry.capacity(lane));
     feed.is_spill_ = lane == geometry.spill_lane();
     feed.ring_id_ = map.ring_id();
-    feed.registered_ = register_for_barriers();
     feed.recover();
     FAULT_POINT("join.after_recover");
     feed.begin_epoch();
@@ -64,9 +63,6 @@ void LaneFeed::begin_epoch() {
     const std::uint32_t epoch = observe(owner_->epoch);
     if (epoch == peek(entry_->retired_epoch) || epoch == epoch_) return;
     epoch_ = whole_epoch_ = epoch;
-    // If its successor cannot make barriers, our first releases may miss its bell: it then sleeps
-    // for sleep_max_ns at most.
-    reader_.set_fence(registered_ && observe(owner_->barriers) != 0 ? Fence::light : Fence::full);
     active_ = true;
     epoch_records_ = 0;
 }

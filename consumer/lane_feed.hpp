@@ -143,7 +143,6 @@ class LaneFeed {
     ReaderEntry* entry_;
     LaneSize size_;
     bool is_spill_ = false;
-    bool registered_ = false;  // producers can make a barrier in this process
     std::uint64_t ring_id_ = 0;
     std::uint64_t unreleased_bytes_ = 0;
     std::uint64_t largest_bytes_ = 0;

@@ -130,10 +130,8 @@ void Producer::Impl::start() {
                    geometry.soft_bytes);
     if (std::thread::hardware_concurrency() < 2) options.spin_us = 0;
     barriers = register_for_barriers();
-    makes_barriers = can_make_barriers();
     store_name(own, options.name.empty() ? program_invocation_short_name : options.name);
     poke(own.pid, static_cast<std::uint32_t>(getpid()));
-    poke(own.barriers, makes_barriers ? 1U : 0U);
     poke(own.attached_ns, monotonic_ns());
     poke(own.records, std::uint64_t{0});
     poke(own.state, static_cast<std::uint32_t>(OwnerState::active));

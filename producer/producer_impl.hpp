@@ -31,8 +31,7 @@ struct Producer::Impl {
     ProducerStats published{};
     std::string problem;
     bool open = true;
-    bool barriers = false;        // the consumer can make a barrier in this process
-    bool makes_barriers = false;  // and we in the consumer
+    bool barriers = false;  // the consumer can make a barrier in this process
     LapCounters laps_before{};
     std::uint64_t pace_at = 0;  // position from which the backlog is looked at
     std::uint64_t pace_step = 0;

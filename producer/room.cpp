@@ -56,7 +56,7 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
         Reserve found = spin_for_room(bytes);
         if (found == Reserve::full) {
             ring_bell(map.consumer_bell());  // it may have published a skip
-            const std::uint32_t seen = makes_barriers ? core.prepare_for_light() : core.prepare();
+            const std::uint32_t seen = core.prepare();
             found = writer->reserve(bytes);
             FAULT_POINT("room.before_sleep");
             if (found == Reserve::full) futex_sleep(bell.sequence, seen, deadline);

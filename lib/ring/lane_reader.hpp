@@ -14,12 +14,10 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 
-#include "doorbell.hpp"
 #include "layout.hpp"
 
 namespace rollring {
@@ -46,10 +44,6 @@ class LaneReader {
           bits_(bits),
           frames_(frames),
           size_(capacity_bytes) {}
-
-    // Before the look at the producer's bell that follows each move of the head. With Fence::light
-    // the producer must sleep by BellCore::prepare_for_light().
-    void set_fence(Fence fence) { fence_ = fence; }
 
     // Takes over from a predecessor, dead or none. False if its words contradict each other: then
     // nothing is held, and start_over() is all that is left to do.
@@ -234,13 +228,7 @@ class LaneReader {
 
     void publish_head() {
         if (head_ == cursor_) return;
-        if (fence_ == Fence::light) {
-            shared_head_->store(cursor_, Order::publish_head_light);
-            std::atomic_signal_fence(
-                std::memory_order_seq_cst);  // the bell is looked at afterwards
-        } else {
-            shared_head_->store(cursor_, Order::publish_head);
-        }
+        shared_head_->store(cursor_, Order::publish_head);
         head_ = cursor_;
     }
 
@@ -303,7 +291,6 @@ class LaneReader {
     AtomicU64* bits_;
     typename Platform::Frames frames_;
     LaneSize size_;
-    Fence fence_ = Fence::full;
     std::uint64_t head_ = 0;
     std::uint64_t cursor_ = 0;
     std::uint64_t read_ = 0;

@@ -25,8 +25,6 @@ struct Orders {
     static constexpr auto read_tail = std::memory_order_seq_cst;
     // The same the other way round: head frees memory, so it is a release of the consumer's reads.
     static constexpr auto publish_head = std::memory_order_seq_cst;
-    // Where the producer makes a barrier in the consumer before it sleeps.
-    static constexpr auto publish_head_light = std::memory_order_release;
     static constexpr auto read_head = std::memory_order_seq_cst;
     static constexpr auto bell_waiting = std::memory_order_seq_cst;
     // Only the consumer reads these back, after its own death: what matters is that the compiler

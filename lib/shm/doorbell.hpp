@@ -17,11 +17,6 @@
 
 namespace rollring {
 
-// Between what is published and the look at the bell stands a fence. It drains the stores before
-// it, which costs a twentieth of a record of 2,048 tokens at its commit, and as much of one of 64
-// at its release. `light` leaves it to the sleeper.
-enum class Fence { full, light };
-
 template <class Platform>
 class BellCore {
     using Order = typename Platform::Order;

@@ -262,7 +262,7 @@ struct LaneOwner {
     std::atomic<std::uint32_t> epoch;
     std::atomic<std::uint32_t> state;  // an OwnerState of this epoch
     std::atomic<std::uint32_t> pid;
-    std::atomic<std::uint32_t> barriers;  // 1: it makes a barrier in the consumer before it sleeps
+    std::uint8_t reserved1[4];
     std::atomic<std::int64_t> attached_ns;  // CLOCK_MONOTONIC
     std::atomic<std::uint64_t> name[5];     // UTF-8, NUL-padded
     // counters; records, tokens and bytes are stored after the tail that covers them

@@ -151,7 +151,6 @@ std::vector<OrderMutant> order_mutants() {
         {"read_tail acquire", &Order::read_tail, acquire},
         {"publish_head relaxed", &Order::publish_head, relaxed},
         {"publish_head release", &Order::publish_head, release},
-        {"publish_head_light relaxed", &Order::publish_head_light, relaxed},
         {"read_head relaxed", &Order::read_head, relaxed},
         {"read_head acquire", &Order::read_head, acquire},
         {"bell_waiting relaxed", &Order::bell_waiting, relaxed},

@@ -27,7 +27,6 @@ struct ModelOrders {
     static inline std::memory_order publish_tail_light = Real::publish_tail_light;
     static inline std::memory_order read_tail = Real::read_tail;
     static inline std::memory_order publish_head = Real::publish_head;
-    static inline std::memory_order publish_head_light = Real::publish_head_light;
     static inline std::memory_order read_head = Real::read_head;
     static inline std::memory_order bell_waiting = Real::bell_waiting;
     static inline std::memory_order store_cursor = Real::store_cursor;

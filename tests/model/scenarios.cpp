@@ -92,8 +92,7 @@ void LaneProgram::wait_for_space(Writer& writer, std::uint64_t bytes, std::uint6
     } else {
         if (plan_.rings_too_early) tell_consumer(writer, rung_tail);
         Bell bell(space_bell_->sequence, space_bell_->waiting);
-        const std::uint32_t seen =
-            plan_.light && !plan_.producer_unaware ? bell.prepare_for_light() : bell.prepare();
+        const std::uint32_t seen = bell.prepare();
         const Reserve again = writer.reserve(bytes);
         if (again == Reserve::ok) {
             writer.abandon();
@@ -118,7 +117,6 @@ std::size_t LaneProgram::Hands::take(std::size_t at) {
 void LaneProgram::consume(int incarnation) {
     lane_->reader_begins(incarnation);
     Reader reader = lane_->make_reader();
-    if (plan_.light) reader.set_fence(rollring::Fence::light);
     Journal journal = journal_->make();
     if (!reader.recover()) world->fail("recovery refuses the words of its predecessor");
     const auto again = [&](const JournalEntry& entry) {
@@ -157,8 +155,8 @@ bool LaneProgram::next(Reader& reader, Frame& frame, Hands& hands) {
                 tell_producer(reader, hands);  // poll() may have passed a skip
             if (all_read(reader)) return false;
             bell.emplace(data_bell_->sequence, data_bell_->waiting);
-            seen = plan_.light && !plan_.consumer_unaware ? bell->prepare_for_light()
-                                                          : bell->prepare();
+            seen =
+                plan_.light && !plan_.light_unnoticed ? bell->prepare_for_light() : bell->prepare();
             got = reader.poll(frame);
             if (got != LanePoll::empty) bell->cancel();
             if (got == LanePoll::record) mark(Mark::second_look);

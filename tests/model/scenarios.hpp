@@ -33,13 +33,11 @@ struct Plan {
     std::uint64_t pin_lines = 0;
     std::size_t batch = 1;  // records to a publish()
     bool bells = false;     // sleep on futexes instead of looking again
-    // Each side leaves the fence to the other's sleep, and one of them does not know of it.
-    bool light = false;
-    bool consumer_unaware = false;
-    bool producer_unaware = false;
     // Two mistakes of a caller, which the explorer must find: to ring the consumer before the last
     // look at the space only (reserve() may publish a skip there), and not to ring the producer
     // after a poll() that found nothing (it may have passed a skip).
+    bool light = false;            // the producer leaves the fence to the consumer's sleep
+    bool light_unnoticed = false;  // and the consumer does not know: a caller's mistake
     bool rings_too_early = false;
     bool forgets_skips = false;
     bool kill_writer = false;

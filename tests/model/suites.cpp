@@ -115,7 +115,7 @@ Suite bells(bool full) {
                 {Mark::full, Mark::soft_wrap, Mark::full_wrap, Mark::asleep, Mark::second_look});
 }
 
-// Each side leaves its fence to the other's sleep.
+// The producer leaves its fence to the consumer's sleep.
 Suite light_bells(bool full) {
     Plan plan = sleepers();
     plan.light = true;
@@ -215,13 +215,9 @@ std::vector<Suite> misuses() {
     skips.forgets_skips = true;
     all.push_back(lane("forgets that poll() moves the head", skips, {2, 0, 0}, 1, {}));
     Plan fence = sleepers();
-    fence.light = fence.consumer_unaware = true;
+    fence.light = fence.light_unnoticed = true;
     all.push_back(
         lane("sleeps without the barrier that light producers need", fence, {2, 1, 0}, 1, {}));
-    fence.consumer_unaware = false;
-    fence.producer_unaware = true;
-    all.push_back(
-        lane("sleeps without the barrier that light consumers need", fence, {2, 1, 0}, 1, {}));
     return all;
 }
 
