@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t quarantine_look_records = 64;
 constexpr std::uint64_t room_wanted_max = std::uint64_t{256} << 10;
 constexpr std::int64_t pace_ns_max = 200'000;  // at one time
-constexpr std::int64_t pace_idle_ns = 10'000;  // if the consumer releases nothing
+constexpr std::int64_t pace_idle_ns = 3'000;  // if the consumer releases nothing
 
 void spin_about_a_microsecond() {
     for (int i = 0; i < 64; i++) spin_pause();
@@ -101,7 +101,9 @@ void Producer::Impl::pace(Deadline deadline) {
         pace_step = std::min(bytes, geometry.lane_bytes);
         pace_at = writer->position() + pace_step;
     };
-    if (writer->backlog() <= geometry.soft_bytes || options.spin_us == 0) return ask_again(step);
+    if (writer->backlog() <= geometry.soft_bytes || options.spin_us == 0) {
+        return ask_again(std::max(step, pace_step / 2));
+    }
     if (deadline.passed()) return ask_again(2 * pace_step);
     publish();
     stats.paces++;
