@@ -111,6 +111,24 @@ void poll_records(Board& board, const Plan& plan) {
     }
 }
 
+// As many records as a batch has are at hand before the first one is read, and are given back
+// together: how memory is used then, without anything that a stash does.
+void hold_batches(Board& board, const Plan& plan) {
+    auto consumer = rollring::Consumer::open(ring_name());
+    if (!consumer) board.give_up(consumer.error().to_string());
+    board.meet();
+    Clock clock(board, plan);
+    std::vector<rollring::Record> held(group_size * batch_groups);
+    while (!clock.done()) {
+        for (rollring::Record& record : held) {
+            while (consumer->poll(record) != rollring::Poll::record) relax();
+        }
+        for (const rollring::Record& record : held) check(board, record.view);
+        for (const rollring::Record& record : held) consumer->release(record.ref);
+        clock.count(held.size());
+    }
+}
+
 void take_batches(Board& board, const Plan& plan) {
     auto stash = rollring::Stash::open(
         ring_name(), {.group_size = group_size, .batch_groups = batch_groups}, {.spin_us = 1000});
@@ -132,20 +150,22 @@ void take_batches(Board& board, const Plan& plan) {
 struct Row {
     std::uint32_t n_tokens;
     std::vector<double> polling;  // records/s
+    std::vector<double> holding;
     std::vector<double> stash;
-    std::vector<double> cost;  // time of the stash / time of polling
+    std::vector<double> cost;       // time of the stash / time of polling
+    std::vector<double> cost_held;  // time of the stash / time of polling that holds as much
     std::vector<double> line_ns;
     std::int64_t copied_bytes = 0;
 };
 
-Measured measure_once(const Options& options, const Plan& plan, const Cpus& cpus, bool groups) {
+using Consume = void (*)(Board&, const Plan&);
+
+Measured measure_once(const Options& options, const Plan& plan, const Cpus& cpus, Consume consume) {
     const auto made = rollring::create_ring(
         ring_name(), {.lanes = 1, .lane_bytes = parse_bytes(options.lane_bytes)});
     if (!made) fail(made.error().to_string());
     const Transport transport{
-        groups ? "stash" : "poll",
-        [&](Board& board, const Plan& given) { produce(options, board, given); },
-        groups ? take_batches : poll_records};
+        "stash", [&](Board& board, const Plan& given) { produce(options, board, given); }, consume};
     const Measured measured = measure(transport, plan, cpus);
     static_cast<void>(rollring::remove_ring(ring_name(), true));
     return measured;
@@ -164,17 +184,21 @@ Row measure_length(const Options& options, std::uint32_t n_tokens, const Cpus& c
               .records = batches(lap),
               .warmup = batches(2 * lap),
               .batch = n_tokens < 1024 ? options.batch : 1};
-    const double rate = measure_once(options, plan, cpus, true).tokens_per_s / n_tokens;
+    const double rate = measure_once(options, plan, cpus, take_batches).tokens_per_s / n_tokens;
     plan.records = batches(static_cast<std::uint64_t>(rate * options.common.seconds));
     for (int round = 0; round < options.common.repeat && !interrupted(); round++) {
         progress.step(fmt::format("polling, {} tokens", n_tokens));
-        const Measured plain = measure_once(options, plan, cpus, false);
+        const Measured plain = measure_once(options, plan, cpus, poll_records);
+        progress.step(fmt::format("polling and holding, {} tokens", n_tokens));
+        const Measured held = measure_once(options, plan, cpus, hold_batches);
         progress.step(fmt::format("stash, {} tokens", n_tokens));
-        const Measured groups = measure_once(options, plan, cpus, true);
+        const Measured groups = measure_once(options, plan, cpus, take_batches);
         if (interrupted()) break;
         row.polling.push_back(plain.tokens_per_s / n_tokens);
+        row.holding.push_back(held.tokens_per_s / n_tokens);
         row.stash.push_back(groups.tokens_per_s / n_tokens);
         row.cost.push_back(plain.tokens_per_s / groups.tokens_per_s);
+        row.cost_held.push_back(held.tokens_per_s / groups.tokens_per_s);
         row.line_ns.push_back(plain.line_ns);
         row.copied_bytes = groups.figures[1];
     }
@@ -186,7 +210,7 @@ void run(const Options& options) {
     std::vector<Row> rows;
     std::vector<std::pair<std::uint64_t, double>> machine_rows;
     {
-        Progress progress(options.tokens.size() * 2 * options.common.repeat +
+        Progress progress(options.tokens.size() * 3 * options.common.repeat +
                           options.open_groups.size());
         for (const std::uint32_t n_tokens : options.tokens) {
             rows.push_back(measure_length(options, n_tokens, cpus, progress));
@@ -201,8 +225,10 @@ void run(const Options& options) {
         for (const Row& row : rows) {
             out["rows"].push_back({{"tokens", row.n_tokens},
                                    {"polling_records_per_s", Spread::of(row.polling).json()},
+                                   {"holding_records_per_s", Spread::of(row.holding).json()},
                                    {"stash_records_per_s", Spread::of(row.stash).json()},
                                    {"cost", Spread::of(row.cost).json()},
+                                   {"cost_held", Spread::of(row.cost_held).json()},
                                    {"line_ns", Spread::of(row.line_ns).json()},
                                    {"copied_bytes", row.copied_bytes}});
         }
@@ -217,11 +243,15 @@ void run(const Options& options) {
                options.common.repeat);
     for (const Row& row : rows) {
         const Spread cost = Spread::of(row.cost);
+        const Spread held = Spread::of(row.cost_held);
         fmt::print(
-            "{:>6} tokens: polling {:>6.3f}, stash {:>6.3f} M records/s; cost {:.2f} "
-            "[{:.2f}-{:.2f}]; copied {} B; cache line {:.0f} ns\n",
-            row.n_tokens, Spread::of(row.polling).median / 1e6, Spread::of(row.stash).median / 1e6,
-            cost.median, cost.low, cost.high, row.copied_bytes, Spread::of(row.line_ns).median);
+            "{:>6} tokens: polling {:>6.3f}, holding {:>6.3f}, stash {:>6.3f} M records/s; cost "
+            "{:.2f} [{:.2f}-{:.2f}], of holding {:.2f} [{:.2f}-{:.2f}]; copied {} B; cache line "
+            "{:.0f} ns\n",
+            row.n_tokens, Spread::of(row.polling).median / 1e6,
+            Spread::of(row.holding).median / 1e6, Spread::of(row.stash).median / 1e6, cost.median,
+            cost.low, cost.high, held.median, held.low, held.high, row.copied_bytes,
+            Spread::of(row.line_ns).median);
     }
     for (const auto& [groups, ns] : machine_rows) {
         fmt::print("{:>7} open groups: {:>5.0f} ns a record, the machine alone\n", groups, ns);
