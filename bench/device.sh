@@ -29,6 +29,6 @@ measure throughput throughput --repeat 11 --seconds 0.5
 measure throughput-near throughput --repeat 7 --cpus 0,1 --tokens 2048,16384
 measure throughput-batch throughput --repeat 7 --tokens 64,256,2048 --batch 32
 measure softwrap softwrap --repeat 9 --seconds 0.5
-measure softwrap-1g softwrap --repeat 5 --seconds 1 --lane-bytes 1GiB
+measure softwrap-1g softwrap --tokens 2048 --repeat 5 --seconds 1 --lane-bytes 1GiB
 measure latency latency --repeat 5
 measure peers peers --repeat 5

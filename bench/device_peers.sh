@@ -44,7 +44,7 @@ step() { # name, most seconds, arguments
 script=.carry/bin/peers.py
 some=$(((repeat + 1) / 2))
 step throughput 70 throughput --repeat "$((repeat + 2))" --seconds "$seconds"
-step softwrap 30 softwrap --repeat "$repeat" --seconds "$seconds"
+step softwrap 60 softwrap --repeat "$repeat" --seconds "$seconds"
 step latency 60 latency --repeat "$repeat" --seconds "$seconds"
 step stash 60 stash --repeat "$repeat" --seconds "$seconds"
 step scaling 120 scaling --repeat "$some" --seconds "$seconds"

@@ -50,8 +50,10 @@ def throughput_lines(result):
 
 
 def softwrap_lines(result):
-    yield f"{middle(result['on_tokens_per_s'], 1e-6)} Mtok/s with soft wrap", \
-        f"{span(result['gain'])} times without"
+    for row in result["rows"]:
+        yield (f"{row['tokens']} tokens: {middle(row['on_tokens_per_s'], 1e-6)} Mtok/s with soft "
+               "wrap", f"{span(row['gain'])} times without (bare hand-off: "
+               f"{span(row['bare_gain'])})")
 
 
 def latency_lines(result):
