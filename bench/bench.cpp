@@ -139,6 +139,7 @@ std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board)
     new (&board) Board{};
     static_cast<void>(std::fflush(nullptr));
     std::vector<pid_t> pids;
+    pids.reserve(tasks.size());
     for (const Task& task : tasks) pids.push_back(start(task.cpu, realtime, board, task.side));
     const std::int64_t deadline_ns = now_ns() + pair_timeout_ns;
     std::string problem;

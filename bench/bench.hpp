@@ -4,11 +4,13 @@
 
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -140,6 +142,15 @@ struct Common {
 // What ran where, for the head of every table and JSON.
 Json machine(const Cpus& cpus);
 std::string machine_line(const Cpus& cpus);
+
+// All of `text` as a number; nothing if it is anything else.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return value;
+}
 
 // Parses "64MiB", "4m", "4096".
 std::uint64_t parse_bytes(const std::string& text);

@@ -34,8 +34,7 @@ void run(const Options& options) {
     waitpid(pid, &status, 0);
     const int ended = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
     if (ended == 127) fail(fmt::format("'{}' cannot be run", options.python));
-    if (ended != 0)
-        std::exit(ended);  // NOLINT(concurrency-mt-unsafe): one thread; the script has said why
+    if (ended != 0) std::exit(ended);  // the script has said why
 }
 
 }  // namespace

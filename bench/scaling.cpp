@@ -86,7 +86,8 @@ void round_of_producers(Part& part, const Options& options, const Cpus& cpus, Pr
 
 Plan small_plan(std::uint64_t records, std::uint32_t batch) {
     // Two soft laps first: the pages are then in both processes' tables.
-    const std::uint64_t warmup = (std::uint64_t{8} << 20) / (small_tokens * token_bytes);
+    const std::uint64_t warmup =
+        (std::uint64_t{8} << 20) / (std::uint64_t{small_tokens} * token_bytes);
     return {.n_tokens = small_tokens,
             .records = records,
             .warmup = warmup / batch * batch,

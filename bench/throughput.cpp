@@ -47,11 +47,18 @@ struct Row {
 // "131072x61x8": tokens, layers, experts a token and layer.
 Length parse_experts(const std::string& text) {
     Length found{};
-    char rest = 0;
-    if (std::sscanf(text.c_str(), "%ux%ux%u%c", &found.n_tokens, &found.experts.layers,
-                    &found.experts.k, &rest) != 3 ||
-        found.n_tokens == 0 || found.experts.token_bytes() == 0 || found.experts.layers > 1024 ||
-        found.experts.k > 1024) {
+    std::uint32_t* const parts[] = {&found.n_tokens, &found.experts.layers, &found.experts.k};
+    std::string_view rest = text;
+    bool good = true;
+    for (std::uint32_t* const part : parts) {
+        const std::size_t end =
+            std::min(part == &found.experts.k ? rest.size() : rest.find('x'), rest.size());
+        const auto number = parse_number<std::uint32_t>(rest.substr(0, end));
+        good = good && number && *number > 0;
+        *part = number.value_or(0);
+        rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    if (!good || found.experts.layers > 1024 || found.experts.k > 1024) {
         fail(fmt::format("--routed-experts: '{}' is not 131072x61x8 or none", text));
     }
     if (found.record_bytes() > std::uint64_t{4} << 30) fail("--routed-experts: 4 GiB at most");

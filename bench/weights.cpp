@@ -87,7 +87,9 @@ Place choose_place(const std::string& wanted) {
     if (wanted == "host") return {rollring::Device::host(), "host memory"};
     int gpu = 0;
     if (wanted.starts_with("cuda:")) {
-        gpu = std::atoi(wanted.c_str() + 5);
+        const auto number = parse_number<int>(std::string_view(wanted).substr(5));
+        if (!number) fail(fmt::format("--device {}: cuda:0, cuda:1, ...", wanted));
+        gpu = *number;
     } else if (wanted != "auto" && wanted != "cuda") {
         fail(fmt::format("--device {}: auto, host, cuda or cuda:N", wanted));
     }
@@ -109,8 +111,8 @@ Place choose_place(const std::string& wanted) {
 double choose_share(const Options& options, const Place& place, std::uint64_t slot_bytes) {
     if (options.scale == "small") return share_for(options.list, small_bytes);
     if (options.scale != "auto") {
-        const double share = std::atof(options.scale.c_str());
-        if (share > 0 && share <= 1) return share;
+        const auto share = parse_number<double>(options.scale);
+        if (share && *share > 0 && *share <= 1) return *share;
         fail(
             fmt::format("--scale {}: auto, small, or a number above 0 and up to 1", options.scale));
     }
@@ -250,7 +252,9 @@ void add_weights(CLI::App& app) {
     sub->add_option_function<std::string>(
            "--torch",
            [options](const std::string& text) {
-               options->torch_rounds = text.empty() ? 3 : std::atoi(text.c_str());
+               const auto rounds = parse_number<int>(text.empty() ? "3" : text);
+               if (!rounds) fail(fmt::format("--torch {}: a number of rounds", text));
+               options->torch_rounds = *rounds;
            },
            "so many rounds (3 if none are given) in turn with bench/torch_sync.py")
         ->expected(0, 1)

@@ -71,13 +71,12 @@ void AtroposGroup::keep_rest() {
         const bool typed =
             std::ranges::find(member_lists, std::string_view(key)) != member_lists.end();
         if (typed && key != "tokens") {
-            if (value.is_null() || (array(key, value).empty() || !has_any(value))) {
-                extra_[key] = value;
-            } else if (value.size() != count_) {
+            const bool empty = value.is_null() || array(key, value).empty() || !has_any(value);
+            if (!empty && value.size() != count_) {
                 bad(key, fmt::format("has {} entries for {} members", value.size(), count_));
-            } else if (key.starts_with("distill_") && !even_rows(key, value)) {
-                extra_[key] = value;
             }
+            const bool uneven = !empty && key.starts_with("distill_") && !even_rows(key, value);
+            if (empty || uneven) extra_[key] = value;
         } else if (key == "env_id") {
             if (value.is_number_integer()) {
                 env_id_ = integer<std::int64_t>(key, value);

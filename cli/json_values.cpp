@@ -65,7 +65,7 @@ const std::string& string(std::string_view key, const Json& value) {
 const Json& array(std::string_view key, const Json& value) {
     if (!value.is_array()) bad(key, fmt::format("must be a list, not {}", excerpt(value)));
     if (value.size() > std::numeric_limits<std::uint32_t>::max()) bad(key, "is too long");
-    return value;
+    return value;  // NOLINT(bugprone-return-const-ref-from-parameter): of the caller's document
 }
 
 void read_i32(std::string_view key, const Json& value, ParsedRecord& record, Std column) {
@@ -116,7 +116,7 @@ void read_experts(std::string_view key, const Json& value, ParsedRecord& record)
         if (!here || (*layers != 0 && k.value_or(*here) != *here)) {
             bad(key, "must have the same number of experts for every token and layer");
         }
-        k = *here;
+        k = here;
         for (const auto& layer : token) {
             for (const auto& id : layer) {
                 const auto number = integer<std::int32_t>(key, id);
