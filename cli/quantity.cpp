@@ -30,8 +30,8 @@ bool same(std::string_view a, std::string_view b) {
     return std::ranges::equal(a, b, [&](char x, char y) { return lower(x) == lower(y); });
 }
 
-template <std::size_t N>
-std::optional<double> parse_with(const std::array<Unit, N>& units, std::string_view text) {
+template <std::size_t count>
+std::optional<double> parse_with(const std::array<Unit, count>& units, std::string_view text) {
     if (text.empty() || !((text[0] >= '0' && text[0] <= '9') || text[0] == '.')) {
         return std::nullopt;  // no sign, no inf
     }

@@ -12,9 +12,9 @@
 namespace rollring::cli {
 namespace {
 
-template <std::size_t N>
+template <std::size_t count>
 std::size_t choice(std::string_view key, const Json& value,
-                   const std::array<const char*, N>& names) {
+                   const std::array<const char*, count>& names) {
     const auto found = std::ranges::find(names, string(key, value));
     if (found == names.end()) {
         std::string known;

@@ -99,7 +99,7 @@ std::optional<RecordRef> Consumer::Impl::evacuate(const RecordRef& from, const F
     const Geometry& geometry = map.geometry();
     const std::byte* bytes =
         all.data() + geometry.data_offset(from.lane) + from.position % geometry.capacity(from.lane);
-    const auto moved = spill->move(from, frame, bytes, *feeds[from.lane],
+    const auto moved = spill->move({from, frame, bytes, &*feeds[from.lane]},
                                    *feeds[geometry.spill_lane()], control(), journal());
     if (moved) ring_bell(map.lane_bell(from.lane));
     return moved;

@@ -55,9 +55,10 @@ bool Spill::leaves_room(std::uint64_t bytes, const LaneFeed& own) const {
     return own.pinned_bytes() + bytes + kept <= own.capacity_bytes();
 }
 
-std::optional<RecordRef> Spill::move(const RecordRef& from, const Frame& frame,
-                                     const std::byte* bytes, LaneFeed& source, LaneFeed& own,
+std::optional<RecordRef> Spill::move(const Straggler& straggler, LaneFeed& own,
                                      ReaderControl& control, Journal<NativePlatform> journal) {
+    const RecordRef& from = straggler.ref;
+    LaneFeed& source = *straggler.feed;
     // What a predecessor left there is read first: our reader follows our writer record by record.
     if (own.read_position() != writer_.position()) return std::nullopt;
     if (&source != &own && !leaves_room(from.bytes(), own)) return std::nullopt;
@@ -67,11 +68,11 @@ std::optional<RecordRef> Spill::move(const RecordRef& from, const Frame& frame,
     }
     [[maybe_unused]] const bool compacts = &source == &own;
     std::byte* const to = data_.data() + writer_.offset();
-    std::memcpy(to + line_bytes, bytes + line_bytes, from.bytes() - line_bytes);
+    std::memcpy(to + line_bytes, straggler.bytes + line_bytes, from.bytes() - line_bytes);
     if (compacts) FAULT_POINT("compact.after_copy");
     FAULT_POINT("evacuate.after_copy");
     const RecordRef moved{writer_.position(), lane_, from.lines};
-    Frame copy = frame;
+    Frame copy = straggler.frame;
     copy.bytes = from.bytes();
     writer_.commit(copy);
     publish(control.journal_spill_tail, writer_.position());

@@ -24,11 +24,16 @@ class Spill {
     // Finishes a move that a predecessor had in its journal. Before any lane is recovered.
     static Result<void> recover(const RingMap& map, ReaderControl& control);
 
-    // Moves the record at `source`'s cursor (LaneFeed::oldest): copies it, releases it there.
-    // Where it is now; nothing if the spill has no room. `own` is the spill's feed, and may be
-    // `source` itself.
-    std::optional<RecordRef> move(const RecordRef& from, const Frame& frame, const std::byte* bytes,
-                                  LaneFeed& source, LaneFeed& own, ReaderControl& control,
+    // A record at its feed's cursor (LaneFeed::oldest).
+    struct Straggler {
+        RecordRef ref;
+        Frame frame;
+        const std::byte* bytes;  // from its frame on
+        LaneFeed* feed;
+    };
+    // Moves it: copies it, releases it where it was. Where it is now; nothing if the spill has no
+    // room. `own` is the spill's feed, and may be the straggler's.
+    std::optional<RecordRef> move(const Straggler& straggler, LaneFeed& own, ReaderControl& control,
                                   Journal<NativePlatform> journal);
 
   private:
