@@ -118,7 +118,7 @@ void hold_batches(Board& board, const Plan& plan) {
     if (!consumer) board.give_up(consumer.error().to_string());
     board.meet();
     Clock clock(board, plan);
-    std::vector<rollring::Record> held(group_size * batch_groups);
+    std::vector<rollring::Record> held(std::size_t{group_size} * batch_groups);
     while (!clock.done()) {
         for (rollring::Record& record : held) {
             while (consumer->poll(record) != rollring::Poll::record) relax();

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::uint64_t quarantine_look_records = 64;
 constexpr std::uint64_t room_wanted_max = std::uint64_t{256} << 10;
-constexpr std::int64_t pace_ns_max = 200'000;  // at one time
+constexpr std::uint64_t pace_bytes_min = std::uint64_t{512} << 10;  // less is in cache anyhow
+constexpr std::int64_t pace_ns_max = 200'000;                       // at one time
 constexpr std::int64_t pace_idle_ns = 3'000;  // if the consumer releases nothing
 
 void spin_about_a_microsecond() {
@@ -96,12 +97,13 @@ Reserve Producer::Impl::spin_for_room(std::uint64_t bytes) {
 // the backlog, and it is asked less and less often.
 void Producer::Impl::pace(Deadline deadline) {
     const Geometry& geometry = map.geometry();
-    const std::uint64_t step = geometry.soft_bytes / 8;
+    const std::uint64_t most = std::max(geometry.soft_bytes, pace_bytes_min);
+    const std::uint64_t step = most / 8;
     const auto ask_again = [&](std::uint64_t bytes) {
         pace_step = std::min(bytes, geometry.lane_bytes);
         pace_at = writer->position() + pace_step;
     };
-    if (writer->backlog() <= geometry.soft_bytes || options.spin_us == 0) {
+    if (writer->backlog() <= most || options.spin_us == 0) {
         return ask_again(std::max(step, pace_step / 2));
     }
     if (deadline.passed()) return ask_again(2 * pace_step);

@@ -63,7 +63,7 @@ TEST_CASE("pace: where nobody reads, all of the lane is there, and it is asked s
     while (load.sent < fit) load.send(producer);
     CHECK(producer.stats().waits == 0);
     CHECK(producer.stats().paces > 0);
-    CHECK(producer.stats().paces <= 10);  // after 8 KiB, 16, 32, ...
+    CHECK(producer.stats().paces <= 7);  // after 512 KiB, 640, 768, 1024, ...
 }
 
 TEST_CASE("pace: a consumer that keeps up is not waited for") {
