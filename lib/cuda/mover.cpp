@@ -173,7 +173,7 @@ Result<void> GpuMover::when_reached(Stream stream, weights::Reached reached, voi
 // Asks instead of waiting: a stream may wait for something that never comes.
 Result<void> GpuMover::wait(Stream stream, Deadline deadline) {
     const Context::Scope scope(gpu_->context());
-    for (const CUstream each : {gpu_->stream(stream), callbacks_}) {
+    for (CUstream each : {gpu_->stream(stream), callbacks_}) {
         for (;;) {
             const CUresult result = gpu_->api().cuStreamQuery(each);
             if (result == CUDA_SUCCESS) break;

@@ -73,6 +73,7 @@ Fd make_socket() {
 
 // 0, or the errno.
 int try_connect(int socket, const sockaddr_un& address) {
+    if (socket < 0) return EBADF;
     const auto* generic = reinterpret_cast<const sockaddr*>(&address);
     return connect(socket, generic, sizeof address) == 0 ? 0 : errno;
 }

@@ -44,22 +44,26 @@ Result<void> SubscriberImpl::check_target(const WeightTensor& tensor) const {
                    fmt::format("tensor '{}': {}", tensor.name, reached.error().message));
 }
 
-// Matches the engine's tensors with the channel's, and compiles the copies of each part.
-Result<void> SubscriberImpl::compile(std::span<const WeightTensor> into) {
+namespace {
+
+std::unexpected<Error> mismatch(const WeightTensor& tensor, std::string_view what) {
+    return refused(Errc::layout_mismatch, fmt::format("tensor '{}': {}", tensor.name, what));
+}
+
+}  // namespace
+
+// The engine's tensors for the pieces of each of the channel's; several where they are tied.
+Result<SubscriberImpl::Targets> SubscriberImpl::match(std::span<const WeightTensor> into) const {
     const Packing& packing = manifest_.packing;
     std::map<std::string_view, const WeightTensor*> engine;
     for (const WeightTensor& tensor : into) {
-        if (auto usable = check_target(tensor); !usable) return usable;
+        if (auto usable = check_target(tensor); !usable) return std::unexpected(usable.error());
         if (!engine.emplace(tensor.name, &tensor).second) {
             return refused(Errc::invalid_argument,
                            fmt::format("tensor '{}' is there twice", tensor.name));
         }
     }
-    // The engine's tensors for the pieces of each of ours; several where they are tied.
-    std::vector<std::vector<const WeightTensor*>> targets(packing.tensors.size());
-    const auto mismatch = [](const WeightTensor& tensor, std::string_view what) {
-        return refused(Errc::layout_mismatch, fmt::format("tensor '{}': {}", tensor.name, what));
-    };
+    Targets targets(packing.tensors.size());
     for (std::size_t i = 0; i < packing.tensors.size() && !into.empty(); i++) {
         const PackedTensor& ours = packing.tensors[i];
         const auto found = engine.find(ours.name);
@@ -91,6 +95,14 @@ Result<void> SubscriberImpl::compile(std::span<const WeightTensor> into) {
     if (!engine.empty()) {
         return mismatch(*engine.begin()->second, "is not published");
     }
+    return targets;
+}
+
+// Compiles the copies of each part.
+Result<void> SubscriberImpl::compile(std::span<const WeightTensor> into) {
+    const auto targets = match(into);
+    if (!targets) return std::unexpected(targets.error());
+    const Packing& packing = manifest_.packing;
     for (const Part& part : packing.parts) {
         std::vector<CopyJob> jobs;
         std::vector<CopyJob> sums;
@@ -102,7 +114,7 @@ Result<void> SubscriberImpl::compile(std::span<const WeightTensor> into) {
                         .slot_offset = piece.slot_offset,
                         .element_bytes = element_bytes};
             sums.push_back(job);
-            for (const WeightTensor* target : targets[piece.tensor]) {
+            for (const WeightTensor* target : (*targets)[piece.tensor]) {
                 Strided strided = coalesce(target->shape, target->strides);
                 if (strided.shape.size() > CopyJob::dims_max) {
                     return mismatch(*target, "more than 6 dimensions that are not contiguous");

@@ -23,8 +23,8 @@ GroupLink::GroupLink(const OwnControl& own)
       bells_(bell_),
       places_(own.places()) {}
 
-Result<GroupLink> GroupLink::join(std::string_view ring, std::uint32_t rank, std::uint32_t ranks,
-                                  std::uint64_t ring_id, std::uint64_t token, Deadline deadline) {
+Result<GroupLink> GroupLink::join(std::string_view ring, const Self& self, Deadline deadline) {
+    const auto [rank, ranks, ring_id, token] = self;
     Result<Fd> socket = connect_to(ring, 0);
     while (!socket && socket.error().code == Errc::not_found) {
         if (deadline.passed()) {

@@ -19,9 +19,15 @@ class GroupLink {
   public:
     // Rank 0 on its own page.
     explicit GroupLink(const OwnControl& own);
-    // Another rank: connects to rank 0, waiting for it until the deadline.
-    static Result<GroupLink> join(std::string_view ring, std::uint32_t rank, std::uint32_t ranks,
-                                  std::uint64_t ring_id, std::uint64_t token, Deadline deadline);
+    // What another rank says of itself.
+    struct Self {
+        std::uint32_t rank;
+        std::uint32_t ranks;
+        std::uint64_t ring_id;
+        std::uint64_t token;
+    };
+    // Connects to rank 0, waiting for it until the deadline.
+    static Result<GroupLink> join(std::string_view ring, const Self& self, Deadline deadline);
 
     void vote(std::int64_t version) const;
     // The decision about a version, once there is one.

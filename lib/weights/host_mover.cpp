@@ -34,7 +34,11 @@ void for_each_run(const CopyJob& job, std::byte* tensor, const Run& run) {
         run(tensor + offset * job.element_bytes, now, job.strides[last]);
         left -= now;
         at[last] = 0;
-        for (std::size_t dim = last; dim-- > 0 && ++at[dim] == job.shape[dim];) at[dim] = 0;
+        for (std::size_t dim = last; dim-- > 0;) {
+            at[dim]++;
+            if (at[dim] != job.shape[dim]) break;
+            at[dim] = 0;
+        }
     }
 }
 

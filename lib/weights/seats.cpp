@@ -328,6 +328,7 @@ std::uint32_t Seats::behind(std::int64_t committed) {
 std::vector<std::pair<WireTicket, int>> Seats::slots_for_wire() {
     const std::scoped_lock lock(mutex_);
     std::vector<std::pair<WireTicket, int>> all;
+    all.reserve(slots_.size());
     for (const auto& slot : slots_) all.emplace_back(to_wire(*slot->chunk), slot->chunk->fd());
     return all;
 }

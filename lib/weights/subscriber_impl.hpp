@@ -60,6 +60,8 @@ class SubscriberImpl {
     Result<void> import_slot(std::uint32_t slot, const WireTicket& ticket, Fd fd);
     Result<void> fetch_slot(std::uint32_t slot, Deadline deadline);
     [[nodiscard]] Result<void> check_target(const WeightTensor& tensor) const;
+    using Targets = std::vector<std::vector<const WeightTensor*>>;
+    Result<Targets> match(std::span<const WeightTensor> into) const;
     Result<void> compile(std::span<const WeightTensor> into);
     void describe_tensors();
 

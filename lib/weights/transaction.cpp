@@ -252,8 +252,8 @@ Result<void> PublisherImpl::wait_staged(Deadline deadline) {
 Result<void> PublisherImpl::decide_with_group(Deadline deadline) {
     if (options_.ranks == 1) return {};
     if (!group_) {
-        auto joined = GroupLink::join(ring_name_, options_.rank, options_.ranks, link_.ring_id(),
-                                      token_, deadline);
+        auto joined = GroupLink::join(
+            ring_name_, {options_.rank, options_.ranks, link_.ring_id(), token_}, deadline);
         if (!joined) return std::unexpected(joined.error());
         group_ = std::move(*joined);
         publish(page().group_id, group_->id());
@@ -334,8 +334,9 @@ void PublisherImpl::abort(std::string_view why) {
     if (!open_ || !life_->held()) return;
     if (options_.ranks > 1 && !group_ && !resending_) {
         // Not met yet, and rank 0, if it is there, would wait for our vote.
-        auto joined = GroupLink::join(ring_name_, options_.rank, options_.ranks, link_.ring_id(),
-                                      token_, Deadline::after_ms(100));
+        auto joined =
+            GroupLink::join(ring_name_, {options_.rank, options_.ranks, link_.ring_id(), token_},
+                            Deadline::after_ms(100));
         if (joined) group_ = std::move(*joined);
         if (group_) publish(page().group_id, group_->id());
     }
