@@ -194,7 +194,7 @@ int stopping_producer_role(const std::vector<std::string>& arguments) {
         require(producer->reserve(shape, patience(), room) == Push::ok, "{}", producer->problem());
         const auto ids = room.values<std::int32_t>(Std::token_ids);
         Load::fill(ids.first(count / 2), stream, number);
-        raise(SIGSTOP);
+        static_cast<void>(raise(SIGSTOP));
         Load::fill(ids, stream, number);
         room.commit();
     }
