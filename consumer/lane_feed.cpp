@@ -61,7 +61,7 @@ void LaneFeed::recover() {
 
 void LaneFeed::begin_epoch() {
     const std::uint32_t epoch = observe(owner_->epoch);
-    if (epoch == peek(entry_->retired_epoch) || epoch == epoch_) return;
+    if (epoch == peek(entry_->retired_epoch)) return;
     epoch_ = whole_epoch_ = epoch;
     active_ = true;
     epoch_records_ = 0;

@@ -29,7 +29,7 @@ Mapping map_all(const Segment& segment) {
 void obey(Orders& orders, const std::function<void()>& act) {
     if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(not_permitted);
     for (;;) {
-        raise(SIGSTOP);
+        static_cast<void>(raise(SIGSTOP));
         act();
         orders.done = 1;
     }

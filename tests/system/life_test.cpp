@@ -98,7 +98,7 @@ TEST_CASE("life: a producer is dead though a child that it forked lives") {
         }
         ready.hear();
         ready.say();
-        raise(SIGKILL);
+        static_cast<void>(raise(SIGKILL));
         return 1;
     });
     CHECK(end_of(parent) == 128 + SIGKILL);
@@ -115,7 +115,7 @@ TEST_CASE("life: a zombie is dead, a consumer's seat too") {
         auto producer = ring.producer({.name = "zombie"});
         auto consumer = ring.consumer();
         if (producer.push(draft(), patience()) != Push::ok) return 1;
-        raise(SIGKILL);
+        static_cast<void>(raise(SIGKILL));
         return 1;
     });
     siginfo_t info{};
@@ -185,7 +185,7 @@ TEST_CASE("life: a dead producer is dead, whoever has its pid now") {
         const auto page =
             segment->map(segment->geometry().owner_offset(producer.lane()), page_bytes, true);
         page->at<LaneOwner>(0).pid = static_cast<std::uint32_t>(getppid());
-        raise(SIGKILL);
+        static_cast<void>(raise(SIGKILL));
         return 1;
     });
     CHECK(end_of(pid) == 128 + SIGKILL);
