@@ -65,6 +65,8 @@ void LaneFeed::begin_epoch() {
     epoch_ = whole_epoch_ = epoch;
     active_ = true;
     epoch_records_ = 0;
+    // No producer has it: its page was written over, and its tail cannot be believed either.
+    if (epoch == 0) static_cast<void>(quarantine(Quarantine::bad_sequence, "its epoch is 0"));
 }
 
 LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {

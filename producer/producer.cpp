@@ -121,8 +121,9 @@ void Producer::Impl::start() {
     LaneOwner& own = owner();
     const ReaderEntry& reader = map.entry(lane);
     const std::uint32_t before = peek(own.epoch);
-    // After a quarantine the consumer has moved on to a position that no old frame can carry.
-    if (before != 0 && observe(reader.restart_epoch) == before) {
+    // After a quarantine the consumer has moved on to a position that no old frame can carry. A new
+    // lane, where both are 0, has its tail at the head.
+    if (observe(reader.restart_epoch) == before) {
         rollring::publish(own.tail, observe(reader.head));
     }
     const Geometry& geometry = map.geometry();
