@@ -106,7 +106,8 @@ void Producer::Impl::pace(Deadline deadline) {
     if (writer->backlog() <= most || options.spin_us == 0) {
         return ask_again(std::max(step, pace_step / 2));
     }
-    if (deadline.passed()) return ask_again(2 * pace_step);
+    const std::uint64_t later = std::max(step, 2 * pace_step);
+    if (deadline.passed()) return ask_again(later);
     publish();
     stats.paces++;
     const std::int64_t began = monotonic_ns();
@@ -119,7 +120,7 @@ void Producer::Impl::pace(Deadline deadline) {
         if (head - from >= step) return ask_again(step);
         if (head == from && now - began > pace_idle_ns) break;
     }
-    ask_again(2 * pace_step);
+    ask_again(later);
 }
 
 }  // namespace rollring

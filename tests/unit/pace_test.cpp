@@ -66,6 +66,24 @@ TEST_CASE("pace: where nobody reads, all of the lane is there, and it is asked s
     CHECK(producer.stats().paces <= 7);  // after 512 KiB, 640, 768, 1024, ...
 }
 
+TEST_CASE("pace: a predecessor's backlog that nobody releases is asked for seldom, too") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 4096 * kib, .soft_bytes = 64 * kib});
+    auto consumer = ring.consumer();
+    Load load;
+    {
+        auto gone = ring.producer();
+        while (gone.stats().bytes < 1024 * kib) load.send(gone);
+    }
+    Record record;
+    while (consumer.poll(record) == Poll::record) continue;  // all held
+    rollring::test::await_close(consumer);
+    auto producer = ring.producer();
+    while (producer.stats().bytes < 2048 * kib) load.send(producer);
+    CHECK(producer.stats().records > 100);
+    CHECK(producer.stats().paces > 0);
+    CHECK(producer.stats().paces <= 6);
+}
+
 TEST_CASE("pace: a consumer that keeps up is not waited for") {
     const TestRing ring({.lanes = 1, .lane_bytes = 4096 * kib, .soft_bytes = 64 * kib});
     auto producer = ring.producer();
