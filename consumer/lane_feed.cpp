@@ -41,7 +41,7 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     feed.ring_id_ = map.ring_id();
     feed.recover();
     FAULT_POINT("join.after_recover");
-    feed.begin_epoch();
+    if (!map.lane_is_idle(lane)) feed.note_epoch();
     // A predecessor may have read and released some of what the producer has sent so far.
     const bool untouched = feed.delivered_at_attach_ == 0 && feed.reader_.cursor() == 0;
     if (!all_ours && !untouched) feed.whole_epoch_ = 0;
@@ -51,7 +51,7 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
 void LaneFeed::recover() {
     delivered_at_attach_ = peek(entry_->delivered);
     found_damaged_ = static_cast<Quarantine>(observe(entry_->quarantine));
-    const bool recovered = reader_.recover(delivered_at_attach_);
+    const bool recovered = reader_.recover(delivered_at_attach_, peek(entry_->restart_at));
     note_cursor();
     if (is_spill_) delivered_at_attach_ = ~std::uint64_t{0};  // from their lanes
     if (!recovered) {
@@ -60,13 +60,31 @@ void LaneFeed::recover() {
 }
 
 void LaneFeed::begin_epoch() {
-    const std::uint32_t epoch = observe(owner_->epoch);
-    if (epoch == peek(entry_->retired_epoch)) return;
-    epoch_ = whole_epoch_ = epoch;
+    reader_.begin(peek(entry_->restart_at));
+    note_epoch();
+}
+
+void LaneFeed::note_epoch() {
+    epoch_ = whole_epoch_ = peek(entry_->retired_epoch) + 1;
     active_ = true;
     epoch_records_ = 0;
-    // No producer has it: its page was written over, and its tail cannot be believed either.
-    if (epoch == 0) static_cast<void>(quarantine(Quarantine::bad_sequence, "its epoch is 0"));
+    publish(entry_->begun_epoch, epoch_);
+}
+
+// What one producer damaged is not the next one's fault: if it lies below where that one began,
+// all that is left there is given up, and no more.
+LaneFeed::Feed LaneFeed::damaged(std::uint64_t position, Quarantine reason, std::string why) {
+    const std::uint64_t restart_at = peek(entry_->restart_at);
+    if (is_spill_ || position >= restart_at) return quarantine(reason, std::move(why));
+    problem_ = std::move(why) + ": left by an earlier producer";
+    add(entry_->torn, std::uint64_t{1});
+    const std::uint64_t at = reader_.read_position();
+    if (at < restart_at) {
+        add(entry_->dropped_bytes, restart_at - at);
+        reader_.pass_over(restart_at);
+        note_cursor();
+    }
+    return Feed::torn;
 }
 
 LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
@@ -79,7 +97,7 @@ LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
 // What a predecessor released out of order is passed over by the reader, and is no gap.
 void LaneFeed::learn_of_passed() {
     const Frame& passed = reader_.passed();
-    if (passed.bytes == 0 || passed.epoch < last_epoch_) return;
+    if (passed.bytes == 0 || passed.epoch < last_epoch_ || !of_its_time(passed)) return;
     const std::uint64_t next = passed.sequence + 1;
     note_groups(passed);
     next_sequence_ = passed.epoch == last_epoch_ ? std::max(next_sequence_, next) : next;
@@ -94,13 +112,21 @@ std::optional<std::uint64_t> LaneFeed::expected(std::uint32_t epoch) const {
     return std::nullopt;
 }
 
+// Whether a frame of that epoch can lie there.
+bool LaneFeed::of_its_time(const Frame& frame) const {
+    if (frame.position < peek(entry_->restart_at)) {
+        return frame.epoch <= peek(entry_->restart_epoch);
+    }
+    return frame.epoch == epoch_;
+}
+
 // Sequences grow by one per epoch. False if the frame claims what cannot be.
 bool LaneFeed::in_sequence(const Frame& frame) {
     if (is_spill_) {
         next_sequence_ = frame.sequence;
         return true;
     }
-    if (frame.lane != lane_ || frame.epoch > observe(owner_->epoch)) return false;
+    if (frame.lane != lane_ || !of_its_time(frame)) return false;
     learn_of_passed();
     if (frame.epoch < last_epoch_) return false;
     next_sequence_ = expected(frame.epoch).value_or(frame.sequence);
@@ -118,6 +144,9 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
     if (found_damaged_ != Quarantine::none && reader_.read_position() >= delivered_at_attach_) {
         return quarantine(found_damaged_, "an earlier consumer found it damaged");
     }
+    // Behind what its last producer left there is nothing, whatever the tail says.
+    const bool idle = !active_ && !is_spill_;
+    if (idle && reader_.read_position() >= peek(entry_->restart_at)) return Feed::empty;
     Frame frame;
     int repeated = 0;
     for (;;) {
@@ -129,15 +158,15 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
             case LanePoll::bad_tail:
                 return quarantine(Quarantine::bad_tail, "its tail is impossible");
             case LanePoll::bad_frame:
-                return quarantine(Quarantine::bad_frame,
-                                  fmt::format("no frame at position {}", reader_.read_position()));
+                return damaged(reader_.read_position(), Quarantine::bad_frame,
+                               fmt::format("no frame at position {}", reader_.read_position()));
         }
         const Span span{frame.position, frame.bytes};
         if (!in_sequence(frame)) {
             give_up(span, 0);
-            return quarantine(Quarantine::bad_sequence,
-                              fmt::format("the frame at position {} claims lane {} epoch {}",
-                                          frame.position, frame.lane, frame.epoch));
+            return damaged(frame.position, Quarantine::bad_sequence,
+                           fmt::format("the frame at position {} claims lane {} epoch {}",
+                                       frame.position, frame.lane, frame.epoch));
         }
         if (frame.sequence < next_sequence_) {
             add(entry_->duplicates, std::uint64_t{1});
@@ -157,9 +186,9 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         }
         if (record.view.run_id() != ring_id_) {
             give_up(span, 0);
-            return quarantine(Quarantine::bad_sequence,
-                              fmt::format("the record at position {} was written for another ring",
-                                          frame.position));
+            return damaged(frame.position, Quarantine::bad_sequence,
+                           fmt::format("the record at position {} was written for another ring",
+                                       frame.position));
         }
         record.ref = {frame.position, lane_, static_cast<std::uint32_t>(frame.bytes / line_bytes)};
         record.producer_lane = frame.lane;
@@ -244,7 +273,9 @@ bool LaneFeed::ended(const RingMap& map) const {
 
 bool LaneFeed::drained() const {
     if (found_damaged_ != Quarantine::none && !quarantined_) return false;  // next() will tell
-    return quarantined_ ? reader_.held_bytes() == 0 : reader_.drained();
+    if (quarantined_) return reader_.held_bytes() == 0;
+    if (active_ || is_spill_) return reader_.drained();
+    return reader_.read_position() >= peek(entry_->restart_at);
 }
 
 Event LaneFeed::event(Event::Kind kind) const {
@@ -258,8 +289,6 @@ Event LaneFeed::retire(const RingMap& map) {
     if (quarantined_) {
         add(entry_->dropped_bytes, reader_.start_over());
         FAULT_POINT("retire.after_start_over");
-        publish(entry_->restart_epoch, epoch_);
-        FAULT_POINT("retire.after_restart");
         publish(entry_->quarantine, static_cast<std::uint32_t>(Quarantine::none));
         quarantined_ = false;
         found_damaged_ = Quarantine::none;
@@ -280,6 +309,9 @@ Event LaneFeed::retire(const RingMap& map) {
     poke(entry_->groups_arrived, peek(owner_->groups_opened));
     active_ = false;
     problem_.clear();
+    publish(entry_->restart_epoch, epoch_);
+    FAULT_POINT("retire.after_restart");
+    publish(entry_->restart_at, reader_.read_position());
     FAULT_POINT("retire.before_epoch");
     publish(entry_->retired_epoch, epoch_);
     return happened;

@@ -129,7 +129,10 @@ class LaneFeed {
         oldest_position_ = reader_.cursor();
         delivered_at_oldest_ = delivered_bytes_;
     }
+    void note_epoch();
+    Feed damaged(std::uint64_t position, Quarantine reason, std::string why);
     Feed quarantine(Quarantine reason, std::string why);
+    [[nodiscard]] bool of_its_time(const Frame& frame) const;
     bool in_sequence(const Frame& frame);
     void learn_of_passed();
     void prefetch_next() const;

@@ -57,12 +57,8 @@ Result<void> Consumer::Impl::recover() {
     }
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         const ReaderEntry& entry = map.entry(lane);
-        const bool holds = observe(map.owner(lane).tail) != observe(entry.head);
-        const std::uint32_t epoch = observe(map.owner(lane).epoch);
-        const bool taken = epoch != observe(entry.retired_epoch);
-        // Given up as damaged by a predecessor: the next producer starts at the head.
-        const bool given_up = !taken && observe(entry.restart_epoch) == epoch;
-        if ((!holds && !taken) || given_up) continue;
+        const bool holds = observe(entry.restart_at) != observe(entry.head);
+        if (!holds && map.lane_is_idle(lane)) continue;
         if (auto opened = open_lane(lane, false); !opened) return opened;
     }
     FAULT_POINT("recover.before_journal");
@@ -110,7 +106,7 @@ void Consumer::Impl::look_around() {
     arrivals_seen = arrivals;
     retire_ended();
     for (std::uint32_t lane = 0; look_everywhere && lane < map.geometry().lane_count; lane++) {
-        if (observe(map.owner(lane).epoch) == observe(map.entry(lane).retired_epoch)) continue;
+        if (map.lane_is_idle(lane)) continue;
         if (!feeds[lane]) {
             // Tried again with the next look; told once.
             if (auto opened = open_lane(lane, true); !opened && !refused[lane]) {
@@ -135,8 +131,7 @@ void Consumer::Impl::look_around() {
 bool Consumer::Impl::is_forsaken() const {
     if (!active.empty()) return false;
     for (std::uint32_t lane = 0; lane < feeds.size(); lane++) {
-        const bool taken = observe(map.owner(lane).epoch) != observe(map.entry(lane).retired_epoch);
-        if (taken || map.producer_alive(lane)) return false;
+        if (!map.lane_is_idle(lane) || map.producer_alive(lane)) return false;
     }
     return true;
 }

@@ -49,24 +49,20 @@ struct Taken {
 };
 
 // Takes the first lane that nobody holds and whose last producer has been drained.
-// `empty`: only one that holds no records of predecessors either. There is more room in it, and if
-// they have damaged it, that would show when the trainer is restarted and reads them again: the
-// lane is put in quarantine, whoever holds it by then.
+// `empty`: only one that holds no records of predecessors either, for there is more room in it.
 Result<std::optional<Taken>> take_lane(const RingMap& map, bool empty, std::uint32_t& undrained) {
     undrained = 0;
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
-        const auto retired = [&] {
-            return observe(map.owner(lane).epoch) == observe(map.entry(lane).retired_epoch);
-        };
-        if (!retired()) {
+        if (!map.lane_is_idle(lane)) {
             undrained += map.producer_alive(lane) ? 0 : 1;
             continue;
         }
-        if (empty && observe(map.entry(lane).cursor) != observe(map.owner(lane).tail)) continue;
+        const ReaderEntry& entry = map.entry(lane);
+        if (empty && observe(entry.cursor) != observe(entry.restart_at)) continue;
         auto lock = LifeLock::take(map.segment().fd(), LifeByte::lane(lane));
         if (!lock) return std::unexpected(lock.error());
         // Look again under the lock: another producer may have come and gone.
-        if (lock->has_value() && retired()) return Taken{lane, std::move(**lock)};
+        if (lock->has_value() && map.lane_is_idle(lane)) return Taken{lane, std::move(**lock)};
     }
     return std::optional<Taken>{};
 }
@@ -120,12 +116,9 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
 void Producer::Impl::start() {
     LaneOwner& own = owner();
     const ReaderEntry& reader = map.entry(lane);
-    const std::uint32_t before = peek(own.epoch);
-    // After a quarantine the consumer has moved on to a position that no old frame can carry. A new
-    // lane, where both are 0, has its tail at the head.
-    if (observe(reader.restart_epoch) == before) {
-        rollring::publish(own.tail, observe(reader.head));
-    }
+    // Where the consumer stopped reading, and what it has retired last: this page was another's to
+    // write.
+    rollring::publish(own.tail, observe(reader.restart_at));
     const Geometry& geometry = map.geometry();
     writer.emplace(own.tail, reader.head, NativePlatform::Frames{data.data()}, geometry.lane_bytes,
                    geometry.soft_bytes);
@@ -139,7 +132,7 @@ void Producer::Impl::start() {
     admission.emplace(map);
     admission->start(own);
     laps_before = {peek(own.laps_soft), peek(own.laps_full), peek(own.jumps)};
-    epoch = before + 1;
+    epoch = observe(reader.retired_epoch) + 1;
     FAULT_POINT("open.before_epoch");
     rollring::publish(own.epoch, epoch);
     FAULT_POINT("open.after_epoch");

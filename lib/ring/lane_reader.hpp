@@ -48,19 +48,24 @@ class LaneReader {
     // Takes over from a predecessor, dead or none. False if its words contradict each other: then
     // nothing is held, and start_over() is all that is left to do.
     // Afterwards mark() may replay the journal; poll() then passes over what is released.
-    //   delivered  a position that a predecessor has read up to: the end of what can be believed
-    //              where the tail itself cannot; 0 if unknown
-    bool recover(std::uint64_t delivered = 0) {
-        if (restore(delivered)) return true;
+    //   delivered   a position that a predecessor has read up to: the end of what can be believed
+    //               where the tail itself cannot; 0 if unknown
+    //   restart_at  where the records of the lane's present producer begin. poll() returns no frame
+    //               that crosses it, for what lies below may have been damaged by another.
+    bool recover(std::uint64_t delivered = 0, std::uint64_t restart_at = 0) {
+        if (restore(delivered, restart_at)) return true;
         read_ = tail_ = cursor_;
         return false;
     }
+
+    // Another producer has the lane and starts here, where all has been read or passed over.
+    void begin(std::uint64_t restart_at) { tail_ = std::max(read_, std::min(tail_, restart_at)); }
 
     // The next record, in the producer's order. Skips are passed over and released here,
     // so many in one call and no more: a producer that streams them must not keep us from the
     // other lanes. An honest one never leaves as many in a row.
     LanePoll poll(Frame& frame) {
-        for (std::size_t skips = 0; skips < skips_.size();) {
+        for (std::size_t skips = 0; skips + 1 < skips_.size();) {
             if (read_ == tail_) {
                 const std::uint64_t tail = shared_tail_->load(Order::read_tail);
                 if (tail == read_) return LanePoll::empty;
@@ -123,6 +128,16 @@ class LaneReader {
     // Moves the cursor and the head over everything that is released in front.
     void settle() { move_cursor(cursor_); }
 
+    // Gives up all that has not been read below `to`, which a record begins at or will.
+    void pass_over(std::uint64_t to) {
+        const Span span{read_, to - read_};
+        clear_laps(span);
+        skips_[skip_count_++] = span;
+        read_ = to;
+        tail_ = std::max(tail_, to);
+        if (cursor_ == span.position) move_cursor(cursor_);
+    }
+
     // Abandons a damaged lane whose producer is gone and whose delivered records are all released:
     // moves everything to a fresh position that no earlier frame can carry. The next producer
     // starts there. Returns the bytes given up, as far as the tail can be believed.
@@ -166,7 +181,7 @@ class LaneReader {
     [[nodiscard]] std::uint64_t held_bytes() const { return read_ - cursor_; }
 
   private:
-    bool restore(std::uint64_t delivered) {
+    bool restore(std::uint64_t delivered, std::uint64_t restart_at) {
         head_ = shared_head_->load(Order::recover);
         cursor_ = shared_cursor_->load(Order::recover);
         tail_ = shared_tail_->load(Order::read_tail);
@@ -174,18 +189,30 @@ class LaneReader {
         const auto possible = [&](std::uint64_t tail) {
             return tail >= cursor_ && tail - head_ <= 2 * size_.bytes() && tail % line_bytes == 0;
         };
-        if (tail_ < delivered || !possible(tail_)) {
-            if (delivered == 0 || !possible(delivered)) return false;
-            tail_ = delivered;
+        const std::uint64_t known = std::max(delivered, restart_at);
+        if (tail_ < known || !possible(tail_)) {
+            if (known == 0 || !possible(known)) return false;
+            tail_ = known;
         }
         recovered_to_ = tail_;
+        const auto end_from = [&](std::uint64_t at) {
+            return at < restart_at ? restart_at : recovered_to_;
+        };
         // The predecessor may have died between moving the cursor and clearing the bits below it.
         for (read_ = head_; read_ < cursor_;) {
+            tail_ = end_from(read_);
             Frame frame;
-            if (!look(frame)) return false;
-            if (!is_skip(frame)) clear({read_, frame.bytes});
+            if (look(frame)) {
+                if (!is_skip(frame)) clear({read_, frame.bytes});
+            } else if (read_ < restart_at) {  // damaged, and passed over
+                frame.bytes = std::min(restart_at, cursor_) - read_;
+                clear_laps({read_, frame.bytes});
+            } else {
+                return false;
+            }
             read_ += frame.bytes;
         }
+        tail_ = end_from(cursor_);
         publish_head();
         return read_ == cursor_;
     }
@@ -265,6 +292,16 @@ class LaneReader {
         }
     }
 
+    // The same for a span that may go round the end of the lane.
+    void clear_laps(Span span) {
+        while (span.bytes > 0) {
+            const std::uint64_t bytes =
+                std::min(span.bytes, size_.bytes() - size_.offset(span.position));
+            clear({span.position, bytes});
+            span = {span.position + bytes, span.bytes - bytes};
+        }
+    }
+
     static constexpr std::uint64_t mask(std::uint64_t from, std::uint64_t count) {
         const std::uint64_t ones =
             count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
@@ -272,7 +309,7 @@ class LaneReader {
     }
 
     bool remember_skip(Span span) {
-        if (skip_count_ == skips_.size()) {
+        if (skip_count_ + 1 == skips_.size()) {
             read_ = span.position;  // not passed, so not held either
             return false;
         }
@@ -297,8 +334,9 @@ class LaneReader {
     std::uint64_t tail_ = 0;          // last tail seen
     std::uint64_t recovered_to_ = 0;  // below it a record may have been released by a predecessor
     Frame passed_{};
-    // Skips between cursor and tail: at most two a lap, and head to tail is less than two laps.
-    std::array<Span, 8> skips_;
+    // Skips between cursor and tail: at most two a lap, and head to tail is less than two laps. And
+    // one more for what is passed over.
+    std::array<Span, 9> skips_;
     std::size_t skip_count_ = 0;
 };
 

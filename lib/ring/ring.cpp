@@ -92,7 +92,7 @@ LaneStat stat_lane(const RingMap& map, std::uint32_t lane) {
     stat.producer = load_name(owner);
     stat.pid = peek(owner.pid);
     stat.alive = map.producer_alive(lane);
-    stat.retired = observe(entry.retired_epoch) == stat.epoch;
+    stat.retired = map.lane_is_idle(lane);
     stat.state = state_of(map, lane, stat.alive, stat.retired);
     // Two totals of two writers, a moment apart; an empty lane has none, whatever they say.
     stat.depth_records = tail > head && committed > delivered ? committed - delivered : 0;

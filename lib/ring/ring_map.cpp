@@ -46,6 +46,11 @@ bool RingMap::producer_alive(std::uint32_t lane) const {
     return alive(segment_.fd(), LifeByte::lane(lane));
 }
 
+bool RingMap::lane_is_idle(std::uint32_t lane) const {
+    const std::uint32_t next = observe(entry(lane).retired_epoch) + 1;
+    return observe(owner(lane).epoch) != next && observe(entry(lane).begun_epoch) != next;
+}
+
 void store_name(LaneOwner& owner, std::string_view name) {
     std::array<char, sizeof owner.name> text{};
     std::memcpy(text.data(), name.data(), std::min(name.size(), text.size() - 1));

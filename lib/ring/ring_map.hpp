@@ -45,6 +45,9 @@ class RingMap {
 
     [[nodiscard]] bool consumer_alive() const;
     [[nodiscard]] bool producer_alive(std::uint32_t lane) const;
+    // Whether the consumer is done with the lane's last producer, or there was none. What that
+    // producer says of itself decides nothing: it may have written over its own epoch.
+    [[nodiscard]] bool lane_is_idle(std::uint32_t lane) const;
 
   private:
     RingMap(Segment segment, std::unique_ptr<const Schema> schema, Mapping fixed, Mapping bells);

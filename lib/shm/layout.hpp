@@ -53,7 +53,7 @@ class LaneSize {
     std::uint64_t mask_ = 0;
 };
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
-inline constexpr std::uint32_t abi_version = 2;
+inline constexpr std::uint32_t abi_version = 3;
 inline constexpr std::uint32_t lanes_max = 4096;
 inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1}
                                                 << 37;  // an offset in lines fits 32 bits
@@ -225,10 +225,12 @@ enum class Quarantine : std::uint32_t {
 struct ReaderEntry {
     // read by the producer
     std::atomic<std::uint64_t> head;
-    std::atomic<std::uint32_t> retired_epoch;  // the lane is free when it equals LaneOwner::epoch
+    std::atomic<std::uint32_t> retired_epoch;  // done with; LaneOwner::epoch is one more if taken,
+    std::atomic<std::uint32_t> begun_epoch;    // and this too once the consumer has seen that
     std::atomic<std::uint32_t> quarantine;     // a Quarantine
-    std::atomic<std::uint32_t> restart_epoch;  // the producer after this epoch starts at head
-    std::uint8_t reserved0[44];
+    std::atomic<std::uint32_t> restart_epoch;  // its records and older ones lie below restart_at,
+    std::atomic<std::uint64_t> restart_at;     // where the producer after it starts
+    std::uint8_t reserved0[32];
     // read by the consumer's successor
     std::atomic<std::uint64_t> cursor;     // everything below it is released; head <= cursor
     std::atomic<std::uint64_t> delivered;  // everything below it was delivered at least once
