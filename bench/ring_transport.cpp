@@ -40,6 +40,7 @@ void produce(const std::string& name, Board& board, const Plan& plan) {
     board.figures[1] = static_cast<std::int64_t>(stats.laps_soft);
     board.figures[2] = static_cast<std::int64_t>(stats.laps_full);
     board.figures[3] = static_cast<std::int64_t>(stats.waits);
+    board.figures[4] = static_cast<std::int64_t>(stats.bytes / stats.records);
 }
 
 void consume(const std::string& name, bool sleeping, Board& board, const Plan& plan) {

@@ -76,8 +76,7 @@ void LaneFeed::note_epoch() {
 LaneFeed::Feed LaneFeed::damaged(std::uint64_t position, Quarantine reason, std::string why) {
     const std::uint64_t restart_at = peek(entry_->restart_at);
     if (is_spill_ || position >= restart_at) return quarantine(reason, std::move(why));
-    problem_ = std::move(why) + ": left by an earlier producer";
-    add(entry_->torn, std::uint64_t{1});
+    note_torn(position, std::move(why));
     const std::uint64_t at = reader_.read_position();
     if (at < restart_at) {
         add(entry_->dropped_bytes, restart_at - at);
@@ -87,8 +86,15 @@ LaneFeed::Feed LaneFeed::damaged(std::uint64_t position, Quarantine reason, std:
     return Feed::torn;
 }
 
+void LaneFeed::note_torn(std::uint64_t position, std::string why) {
+    torn_of_earlier_ = is_spill_ || position < peek(entry_->restart_at);
+    problem_ = std::move(why);
+    add(entry_->torn, std::uint64_t{1});
+}
+
 LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
     quarantined_ = true;
+    torn_of_earlier_ = false;
     problem_ = std::move(why);
     publish(entry_->quarantine, static_cast<std::uint32_t>(reason));
     return Feed::quarantined;
@@ -179,8 +185,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         const std::byte* payload = data_ + size_.offset(frame.position) + line_bytes;
         const auto problem = record.view.parse({payload, frame.payload_bytes}, schema);
         if (!problem.empty()) {
-            problem_ = fmt::format("sequence {}: {}", frame.sequence, problem);
-            add(entry_->torn, std::uint64_t{1});
+            note_torn(frame.position, fmt::format("sequence {}: {}", frame.sequence, problem));
             give_up(span, 1);
             return Feed::torn;
         }
@@ -279,7 +284,13 @@ bool LaneFeed::drained() const {
 }
 
 Event LaneFeed::event(Event::Kind kind) const {
-    return {kind, lane_, epoch_, load_name(*owner_), epoch_records_, problem_};
+    if (!torn_of_earlier_) {
+        return {kind, lane_, epoch_, load_name(*owner_), epoch_records_, problem_};
+    }
+    if (kind != Event::Kind::torn) {
+        return {kind, lane_, epoch_, load_name(*owner_), epoch_records_, {}};
+    }
+    return {kind, lane_, 0, {}, 0, problem_ + ": left by an earlier producer of the lane"};
 }
 
 Event LaneFeed::retire(const RingMap& map) {

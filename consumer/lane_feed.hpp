@@ -130,6 +130,7 @@ class LaneFeed {
         delivered_at_oldest_ = delivered_bytes_;
     }
     void note_epoch();
+    void note_torn(std::uint64_t position, std::string why);
     Feed damaged(std::uint64_t position, Quarantine reason, std::string why);
     Feed quarantine(Quarantine reason, std::string why);
     [[nodiscard]] bool of_its_time(const Frame& frame) const;
@@ -156,6 +157,7 @@ class LaneFeed {
     std::uint32_t epoch_ = 0;
     bool active_ = false;
     bool quarantined_ = false;
+    bool torn_of_earlier_ = false;
     std::uint64_t delivered_at_attach_ = 0;        // below it records are redelivered
     Quarantine found_damaged_ = Quarantine::none;  // by a predecessor, in this epoch
     std::uint32_t whole_epoch_ = 0;                // all records of this one come to us

@@ -45,7 +45,9 @@ struct Event {
         producer_closed,
         producer_lost,
         quarantined,  // a damaged lane: silent until its producer is gone, then given up
-        torn,         // one record refused by validation or checksum, and dropped
+        torn,         // a record refused by validation or checksum, and dropped. With no name and
+                      // epoch 0: it, or all that was unreleased from it on, was left in this lane
+                      // by an earlier producer
         lane_failed,  // a producer's lane could not be mapped here; tried again
     };
     Kind kind;

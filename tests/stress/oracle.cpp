@@ -339,9 +339,10 @@ void Oracle::event(Event::Kind kind, std::uint32_t lane, std::uint64_t life) {
         case Event::Kind::quarantined:
         case Event::Kind::torn:
             (kind == Event::Kind::torn ? counts_.torn : counts_.quarantines)++;
-            // Without a name that tells: it holds the lane now, and damaged even that.
-            require(life == 0 || hostile_lane(lane), "lane {} of producer {}: {}; holders: {}",
-                    lane, life, rollring::name(kind), holders_of(lane));
+            // Without a name: left by one of those before, or by one that damaged even its name.
+            require(life == 0 ? ever_hostile(lane) : hostile_lane(lane),
+                    "lane {} of producer {}: {}; holders: {}", lane, life, rollring::name(kind),
+                    holders_of(lane));
             return;
         default:
             return;
@@ -362,13 +363,17 @@ std::string Oracle::holders_of(std::uint32_t lane) const {
     return text;
 }
 
-// An event may be told when the lane has its next holder already; and damage may lie in records
-// that wait for their group, and show when a trainer starts and reads them again.
+// Or the spill, with records of such a lane.
+bool Oracle::ever_hostile(std::uint32_t lane) const {
+    return holders_.contains(lane) ? hostile_ever_.contains(lane) : !hostile_ever_.empty();
+}
+
+// An event may be told when the lane has its next holder already.
 bool Oracle::hostile_lane(std::uint32_t lane) const {
     const auto found = holders_.find(lane);
-    if (found == holders_.end()) return !hostile_ever_.empty();  // the spill, with its records
+    if (found == holders_.end()) return ever_hostile(lane);
     const auto& all = found->second;
-    for (std::size_t i = all.size(); i > 0 && i + 4 > all.size(); i--) {
+    for (std::size_t i = all.size(); i > 0 && i + 2 > all.size(); i--) {
         if (lives_[all[i - 1]].role == Role::hostile) return true;
     }
     return false;

@@ -128,6 +128,7 @@ class Oracle {
     [[nodiscard]] static std::uint32_t least_attempt(const Group& group, std::uint32_t repetition);
     [[nodiscard]] static bool must_ship(const Group& group);
     [[nodiscard]] std::string describe(std::uint64_t id, const Group& group) const;
+    [[nodiscard]] bool ever_hostile(std::uint32_t lane) const;
     [[nodiscard]] bool hostile_lane(std::uint32_t lane) const;
     [[nodiscard]] std::string holders_of(std::uint32_t lane) const;
 

@@ -119,6 +119,14 @@ TEST_CASE("damage in records that a dead producer left unreleased costs only tho
             }
             check_good(*good, consumer);
             CHECK(consumer.stats().torn == 1);
+            int told = 0;
+            for (Event event; consumer.next_event(event);) {
+                if (event.kind != Event::Kind::torn) continue;
+                told++;
+                CHECK(event.producer.empty());
+                CHECK(event.epoch == 0);
+            }
+            CHECK(told == 1);
         }
     }
 }
