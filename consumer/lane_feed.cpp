@@ -39,9 +39,15 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     feed.size_ = LaneSize(geometry.capacity(lane));
     feed.is_spill_ = lane == geometry.spill_lane();
     feed.ring_id_ = map.ring_id();
+    // Asked before the tail is read: who takes it from now on is met by begin_epoch().
+    const bool taken = !map.lane_is_idle(lane);
     feed.recover();
     FAULT_POINT("join.after_recover");
-    if (!map.lane_is_idle(lane)) feed.note_epoch();
+    if (taken) {
+        feed.begin_epoch();
+    } else if (!feed.is_spill_) {
+        feed.reader_.stop(peek(entry.restart_at));
+    }
     // A predecessor may have read and released some of what the producer has sent so far.
     const bool untouched = feed.delivered_at_attach_ == 0 && feed.reader_.cursor() == 0;
     if (!all_ours && !untouched) feed.whole_epoch_ = 0;
@@ -60,11 +66,7 @@ void LaneFeed::recover() {
 }
 
 void LaneFeed::begin_epoch() {
-    reader_.begin(peek(entry_->restart_at));
-    note_epoch();
-}
-
-void LaneFeed::note_epoch() {
+    reader_.go_on();
     epoch_ = whole_epoch_ = peek(entry_->retired_epoch) + 1;
     active_ = true;
     epoch_records_ = 0;
@@ -150,9 +152,6 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
     if (found_damaged_ != Quarantine::none && reader_.read_position() >= delivered_at_attach_) {
         return quarantine(found_damaged_, "an earlier consumer found it damaged");
     }
-    // Behind what its last producer left there is nothing, whatever the tail says.
-    const bool idle = !active_ && !is_spill_;
-    if (idle && reader_.read_position() >= peek(entry_->restart_at)) return Feed::empty;
     Frame frame;
     int repeated = 0;
     for (;;) {
@@ -278,9 +277,7 @@ bool LaneFeed::ended(const RingMap& map) const {
 
 bool LaneFeed::drained() const {
     if (found_damaged_ != Quarantine::none && !quarantined_) return false;  // next() will tell
-    if (quarantined_) return reader_.held_bytes() == 0;
-    if (active_ || is_spill_) return reader_.drained();
-    return reader_.read_position() >= peek(entry_->restart_at);
+    return quarantined_ ? reader_.held_bytes() == 0 : reader_.drained();
 }
 
 Event LaneFeed::event(Event::Kind kind) const {
@@ -322,6 +319,7 @@ Event LaneFeed::retire(const RingMap& map) {
     problem_.clear();
     publish(entry_->restart_epoch, epoch_);
     FAULT_POINT("retire.after_restart");
+    reader_.stop(reader_.read_position());
     publish(entry_->restart_at, reader_.read_position());
     FAULT_POINT("retire.before_epoch");
     publish(entry_->retired_epoch, epoch_);

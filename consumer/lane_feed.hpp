@@ -129,7 +129,6 @@ class LaneFeed {
         oldest_position_ = reader_.cursor();
         delivered_at_oldest_ = delivered_bytes_;
     }
-    void note_epoch();
     void note_torn(std::uint64_t position, std::string why);
     Feed damaged(std::uint64_t position, Quarantine reason, std::string why);
     Feed quarantine(Quarantine reason, std::string why);

@@ -58,15 +58,21 @@ class LaneReader {
         return false;
     }
 
-    // Another producer has the lane and starts here, where all has been read or passed over.
-    void begin(std::uint64_t restart_at) { tail_ = std::max(read_, std::min(tail_, restart_at)); }
+    // Nobody has the lane, and what its last producer left ends here: whatever the tail says by
+    // now, poll() finds nothing behind it until a producer has the lane again.
+    void stop(std::uint64_t end) {
+        tail_ = std::max(read_, end);
+        stopped_ = true;
+    }
+    void go_on() { stopped_ = false; }
 
     // The next record, in the producer's order. Skips are passed over and released here,
     // so many in one call and no more: a producer that streams them must not keep us from the
     // other lanes. An honest one never leaves as many in a row.
     LanePoll poll(Frame& frame) {
-        for (std::size_t skips = 0; skips + 1 < skips_.size();) {
+        for (std::size_t skips = 0; skips < skips_a_producer_leaves;) {
             if (read_ == tail_) {
+                if (stopped_) return LanePoll::empty;
                 const std::uint64_t tail = shared_tail_->load(Order::read_tail);
                 if (tail == read_) return LanePoll::empty;
                 if (tail < read_ || tail - cursor_ > 2 * size_.bytes() || tail % line_bytes != 0) {
@@ -133,6 +139,7 @@ class LaneReader {
         const Span span{read_, to - read_};
         clear_laps(span);
         skips_[skip_count_++] = span;
+        skips_max_ = skips_.size();
         read_ = to;
         tail_ = std::max(tail_, to);
         if (cursor_ == span.position) move_cursor(cursor_);
@@ -167,7 +174,9 @@ class LaneReader {
     [[nodiscard]] bool is_released(std::uint64_t position) const {
         return position < cursor_ || bit(size_.offset(position));
     }
-    [[nodiscard]] bool drained() const { return read_ == shared_tail_->load(Order::read_tail); }
+    [[nodiscard]] bool drained() const {
+        return read_ == (stopped_ ? tail_ : shared_tail_->load(Order::read_tail));
+    }
     // What the producer may write over. Moved by release(), settle(), recover(), and by a poll()
     // that passes a skip, also one that then finds nothing: ring the producer's bell whenever it
     // has moved.
@@ -202,7 +211,7 @@ class LaneReader {
         for (read_ = head_; read_ < cursor_;) {
             tail_ = end_from(read_);
             Frame frame;
-            if (look(frame)) {
+            if (look(frame) && frame.bytes <= cursor_ - read_) {
                 if (!is_skip(frame)) clear({read_, frame.bytes});
             } else if (read_ < restart_at) {  // damaged, and passed over
                 frame.bytes = std::min(restart_at, cursor_) - read_;
@@ -309,7 +318,7 @@ class LaneReader {
     }
 
     bool remember_skip(Span span) {
-        if (skip_count_ + 1 == skips_.size()) {
+        if (skip_count_ >= skips_max_) {
             read_ = span.position;  // not passed, so not held either
             return false;
         }
@@ -331,12 +340,16 @@ class LaneReader {
     std::uint64_t head_ = 0;
     std::uint64_t cursor_ = 0;
     std::uint64_t read_ = 0;
-    std::uint64_t tail_ = 0;          // last tail seen
+    std::uint64_t tail_ = 0;  // last tail seen
+    bool stopped_ = false;
     std::uint64_t recovered_to_ = 0;  // below it a record may have been released by a predecessor
     Frame passed_{};
-    // Skips between cursor and tail: at most two a lap, and head to tail is less than two laps. And
-    // one more for what is passed over.
-    std::array<Span, 9> skips_;
+    // Skips between cursor and tail: at most two a lap, and head to tail is less than two laps.
+    // Where something was passed over, it and those behind it come on top of what had been
+    // remembered.
+    static constexpr std::size_t skips_a_producer_leaves = 8;
+    std::array<Span, 2 * skips_a_producer_leaves> skips_;
+    std::size_t skips_max_ = skips_a_producer_leaves;
     std::size_t skip_count_ = 0;
 };
 

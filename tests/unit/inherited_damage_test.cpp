@@ -199,6 +199,36 @@ TEST_CASE("a producer that calls itself closed and goes on writing harms nobody 
     check_good(good, *consumer);
 }
 
+TEST_CASE("a producer that writes over its epoch before it is seen is not read from") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    Lane lane(ring);
+    {
+        auto consumer = ring.consumer();
+        auto first = ring.producer();
+        Record record;
+        for (int i = 0; i < 3; i++) {
+            REQUIRE(send(first) == Push::ok);
+            REQUIRE(consumer.wait(record, patience()) == Poll::record);
+            if (i != 0) consumer.release(record.ref);  // a successor passes over these two at once
+        }
+        first.close();
+        await_close(consumer);
+    }
+    auto bad = ring.producer();
+    for (int i = 0; i < 3; i++) REQUIRE(send(bad) == Push::ok);
+    lane.owner().epoch = 77;
+    auto consumer = ring.consumer();
+    Record record;
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    CHECK(record.redelivered);
+    const RecordRef held = record.ref;
+    CHECK(consumer.wait(record, Deadline::after_ms(10)) == Poll::timed_out);
+    consumer.release(held);
+    bad.close();
+    auto good = ring.producer();
+    check_good(good, consumer);
+}
+
 TEST_CASE("a producer that writes over its epoch harms nobody after it") {
     for (const std::uint32_t epoch : {0U, 1U, 3U, 77U, 0xffffffffU}) {
         for (const bool seen : {false, true}) {
