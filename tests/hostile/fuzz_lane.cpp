@@ -28,9 +28,19 @@ struct Lane {
     std::atomic<std::uint64_t> bits[capacity / line_bytes / 64]{};
     std::vector<Data> data = std::vector<Data>(1);  // on the heap, with a guard behind it
     std::uint64_t write_at = 0;
+    std::uint64_t restart_at = 0;
 
     NativeReader reader() {
         return {tail, head, cursor, bits, NativePlatform::Frames{data[0].bytes}, capacity};
+    }
+    // One producer is done with, and the next one begins.
+    void begin(NativeReader& reader) {
+        restart_at = write_at = reader.read_position();
+        reader.stop(restart_at);
+        Frame frame{};
+        if (reader.poll(frame) != LanePoll::empty || !reader.drained()) std::abort();
+        tail = restart_at;
+        reader.go_on();
     }
     void append(const std::uint8_t* step) {
         Frame frame{};
@@ -53,11 +63,18 @@ struct Lane {
     }
 };
 
-void consume(NativeReader& reader, std::vector<Span>& held, const std::uint8_t* step) {
+void consume(Lane& lane, NativeReader& reader, std::vector<Span>& held, const std::uint8_t* step) {
     for (int i = 0; i < step[1] % 8; i++) {
         Frame frame{};
         const LanePoll got = reader.poll(frame);
+        if (got == LanePoll::bad_frame && reader.read_position() < lane.restart_at) {
+            reader.pass_over(lane.restart_at);
+            if (reader.read_position() != lane.restart_at) std::abort();
+            continue;
+        }
         if (got != LanePoll::record) return;
+        const bool earlier = frame.position < lane.restart_at;
+        if (earlier && frame.position + frame.bytes > lane.restart_at) std::abort();
         const std::uint64_t offset = frame.position % capacity;
         if (frame.bytes > capacity - offset || frame.payload_bytes > frame.bytes - line_bytes) {
             std::abort();
@@ -84,7 +101,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t cou
                 lane.append(bytes);
                 break;
             case 3:
-                consume(reader, held, bytes);
+                consume(lane, reader, held, bytes);
                 break;
             case 4:
                 if (held.empty()) break;
@@ -98,20 +115,22 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t cou
                 if ((bytes[1] & 4) != 0) lane.bits[0] = word;
                 reader = lane.reader();
                 held.clear();
-                if (reader.recover()) break;
+                if (reader.recover(0, lane.restart_at)) break;
                 if (reader.held_bytes() != 0) std::abort();
                 static_cast<void>(reader.start_over());  // as a quarantined lane's end is
-                lane.write_at = reader.head();
-                lane.tail = lane.write_at;
+                lane.begin(reader);
                 break;
             case 6:
                 lane.tail = (bytes[1] & 1) != 0 ? word : word >> 32 & ~std::uint64_t{63};
                 break;
             default:
-                if (!held.empty()) break;
-                static_cast<void>(reader.start_over());
-                lane.write_at = reader.head();
-                lane.tail = lane.write_at;
+                if ((bytes[1] & 1) != 0) {
+                    if (!held.empty()) break;
+                    static_cast<void>(reader.start_over());
+                } else if (!reader.drained()) {
+                    break;
+                }
+                lane.begin(reader);
                 break;
         }
     }
