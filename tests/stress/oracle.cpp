@@ -244,12 +244,32 @@ void Oracle::check_exposed(const Shipped& shipped, std::span<const Piece> pieces
         // Its very name may be damaged; else it must have lain where a hostile one could write.
         const bool named = life > 0 && life < lives_.size() && lives_[life].role == Role::producer;
         if (hostile_ever_.empty()) throw;
-        if (named && (!exposed(life) || has(lives_[life].acked, shipped.visit))) throw;
+        if (named && !exposed(life)) throw;
+        const bool again = named && has(lives_[life].acked, shipped.visit);
+        if (again && were_acked(id_of(life, shipped.visit), pieces)) throw;
         counts_.exposed_damaged++;
         if (!named || shipped.visit > group_visits_max) return;
         mark(lives_[life].acked, shipped.visit);
         groups_.erase(id_of(life, shipped.visit));
     }
+}
+
+// A record whose visit was damaged names another group, which may be over long since; the same
+// records once more are nobody's damage.
+bool Oracle::were_acked(std::uint64_t id, std::span<const Piece> pieces) const {
+    const auto found = acked_digests_.find(id);
+    return found != acked_digests_.end() && std::ranges::all_of(pieces, [&](const Piece& piece) {
+               return std::ranges::find(found->second, piece.digest) != found->second.end();
+           });
+}
+
+void Oracle::remember_acked(std::uint64_t id, std::span<const Piece> pieces) {
+    std::vector<std::uint64_t>& digests = acked_digests_[id];
+    for (const Piece& piece : pieces) digests.push_back(piece.digest);
+    acked_lately_.push_back(id);
+    if (acked_lately_.size() <= acked_remembered) return;
+    acked_digests_.erase(acked_lately_.front());
+    acked_lately_.pop_front();
 }
 
 void Oracle::check_group(const Shipped& shipped, std::span<const Piece> pieces) {
@@ -265,7 +285,8 @@ void Oracle::check_group(const Shipped& shipped, std::span<const Piece> pieces) 
             life, visit);
     std::vector<bool>& acked = lives_[life].acked;
     require(!has(lives_[life].voided, visit), "group {}/{}: a member failed", life, visit);
-    require(!has(acked, visit), "group {}/{} is acknowledged twice", life, visit);
+    require(!has(acked, visit), "group {}/{} is acknowledged twice; lane {} was held by {}", life,
+            visit, lives_[life].lane, holders_of(static_cast<std::uint32_t>(lives_[life].lane)));
     const auto at = groups_.find(id_of(life, visit));
     require(at != groups_.end(), "group {}/{} was never begun", life, visit);
     const Group& group = at->second;
@@ -282,6 +303,7 @@ void Oracle::check_group(const Shipped& shipped, std::span<const Piece> pieces) 
     }
     mark(acked, visit);
     groups_.erase(at);
+    if (!hostile_ever_.empty()) remember_acked(id_of(life, visit), pieces);
     counts_.groups_checked++;
     counts_.records_checked += pieces.size();
 }

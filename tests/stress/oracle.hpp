@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -124,6 +125,8 @@ class Oracle {
     void check_group(const Shipped& shipped, std::span<const Piece> pieces);
     void check_exposed(const Shipped& shipped, std::span<const Piece> pieces);
     [[nodiscard]] bool exposed(std::uint64_t life) const;
+    [[nodiscard]] bool were_acked(std::uint64_t id, std::span<const Piece> pieces) const;
+    void remember_acked(std::uint64_t id, std::span<const Piece> pieces);
     void check_piece(const Group& group, const Shipped& shipped, const Piece& piece) const;
     [[nodiscard]] static std::uint32_t least_attempt(const Group& group, std::uint32_t repetition);
     [[nodiscard]] static bool must_ship(const Group& group);
@@ -133,7 +136,10 @@ class Oracle {
     [[nodiscard]] std::string holders_of(std::uint32_t lane) const;
 
     std::vector<Life> lives_;
-    std::unordered_map<std::uint64_t, Group> groups_;  // not acknowledged
+    std::unordered_map<std::uint64_t, Group> groups_;         // not acknowledged
+    static constexpr std::size_t acked_remembered = 200'000;  // groups
+    std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> acked_digests_;
+    std::deque<std::uint64_t> acked_lately_;
     std::unordered_set<std::uint64_t> hostile_keys_;
     std::map<std::uint32_t, std::vector<std::uint64_t>> holders_;  // of a lane, the last at the end
     std::set<std::uint32_t> hostile_ever_;
