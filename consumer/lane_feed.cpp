@@ -76,15 +76,25 @@ void LaneFeed::begin_epoch() {
 // What one producer damaged is not the next one's fault: if it lies below where that one began,
 // all that is left there is given up, and no more.
 LaneFeed::Feed LaneFeed::damaged(std::uint64_t position, Quarantine reason, std::string why) {
-    const std::uint64_t restart_at = peek(entry_->restart_at);
-    if (is_spill_ || position >= restart_at) return quarantine(reason, std::move(why));
-    note_torn(position, std::move(why));
-    const std::uint64_t at = reader_.read_position();
-    if (at < restart_at) {
-        add(entry_->dropped_bytes, restart_at - at);
-        reader_.pass_over(restart_at);
-        note_cursor();
+    reader_.put_back(position);
+    if (is_spill_ || position >= peek(entry_->restart_at)) {
+        return quarantine(reason, std::move(why));
     }
+    blocked_ = true;
+    problem_ = std::move(why);
+    return pass_damage();
+}
+
+// Once nothing before it is held.
+LaneFeed::Feed LaneFeed::pass_damage() {
+    if (reader_.held_bytes() != 0) return Feed::empty;
+    const std::uint64_t at = reader_.read_position();
+    const std::uint64_t restart_at = peek(entry_->restart_at);
+    note_torn(at, std::move(problem_));
+    add(entry_->dropped_bytes, restart_at - at);
+    reader_.pass_over(restart_at);
+    note_cursor();
+    blocked_ = false;
     return Feed::torn;
 }
 
@@ -148,6 +158,7 @@ bool LaneFeed::in_sequence(const Frame& frame) {
 
 LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
     if (quarantined_) return Feed::empty;
+    if (blocked_) return pass_damage();
     // What a predecessor delivered and did not release comes again; then the damage it found.
     if (found_damaged_ != Quarantine::none && reader_.read_position() >= delivered_at_attach_) {
         return quarantine(found_damaged_, "an earlier consumer found it damaged");
@@ -168,7 +179,6 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         }
         const Span span{frame.position, frame.bytes};
         if (!in_sequence(frame)) {
-            give_up(span, 0);
             return damaged(frame.position, Quarantine::bad_sequence,
                            fmt::format("the frame at position {} claims lane {} epoch {}",
                                        frame.position, frame.lane, frame.epoch));
@@ -189,7 +199,6 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
             return Feed::torn;
         }
         if (record.view.run_id() != ring_id_) {
-            give_up(span, 0);
             return damaged(frame.position, Quarantine::bad_sequence,
                            fmt::format("the record at position {} was written for another ring",
                                        frame.position));

@@ -90,6 +90,9 @@ class LaneFeed {
     [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
     [[nodiscard]] bool active() const { return active_; }
     [[nodiscard]] bool quarantined() const { return quarantined_; }
+    // Damage that an earlier producer left comes next: nothing more until what was delivered from
+    // this lane is released or evacuated.
+    [[nodiscard]] bool blocked() const { return blocked_; }
     [[nodiscard]] const std::string& problem() const { return problem_; }
     [[nodiscard]] std::uint64_t read_position() const { return reader_.read_position(); }
     // Ring the producer's bell when it has moved; next() moves it too, over skips.
@@ -131,6 +134,7 @@ class LaneFeed {
     }
     void note_torn(std::uint64_t position, std::string why);
     Feed damaged(std::uint64_t position, Quarantine reason, std::string why);
+    Feed pass_damage();
     Feed quarantine(Quarantine reason, std::string why);
     [[nodiscard]] bool of_its_time(const Frame& frame) const;
     bool in_sequence(const Frame& frame);
@@ -156,6 +160,7 @@ class LaneFeed {
     std::uint32_t epoch_ = 0;
     bool active_ = false;
     bool quarantined_ = false;
+    bool blocked_ = false;
     bool torn_of_earlier_ = false;
     std::uint64_t delivered_at_attach_ = 0;        // below it records are redelivered
     Quarantine found_damaged_ = Quarantine::none;  // by a predecessor, in this epoch

@@ -55,6 +55,7 @@ bool Stash::Impl::relieve(bool blocked) {
     for (const std::uint32_t lane : ring().active) {
         LaneFeed& feed = *ring().feeds[lane];
         if (feed.is_spill()) continue;
+        while (feed.blocked() && feed.pinned_bytes() != 0 && move_oldest(feed)) moved = true;
         const std::uint64_t capacity = feed.capacity_bytes();
         const bool straggler = feed.delivered_since_oldest() >= capacity / 4;
         const bool full =

@@ -70,7 +70,7 @@ class LaneReader {
     // so many in one call and no more: a producer that streams them must not keep us from the
     // other lanes. An honest one never leaves as many in a row.
     LanePoll poll(Frame& frame) {
-        for (std::size_t skips = 0; skips < skips_a_producer_leaves;) {
+        for (std::size_t skips = 0; skips < skips_.size();) {
             if (read_ == tail_) {
                 if (stopped_) return LanePoll::empty;
                 const std::uint64_t tail = shared_tail_->load(Order::read_tail);
@@ -134,15 +134,19 @@ class LaneReader {
     // Moves the cursor and the head over everything that is released in front.
     void settle() { move_cursor(cursor_); }
 
-    // Gives up all that has not been read below `to`, which a record begins at or will.
+    // The frame that poll() returned last is not taken: it comes again.
+    void put_back(std::uint64_t position) { read_ = position; }
+
+    // Gives up all that has not been read below `to`, which a record begins at or will. Only while
+    // nothing is held: until then a successor may see more of it than we do, and must find it as it
+    // was, what is released as released.
     void pass_over(std::uint64_t to) {
         const Span span{read_, to - read_};
-        clear_laps(span);
-        skips_[skip_count_++] = span;
-        skips_max_ = skips_.size();
-        read_ = to;
+        shared_cursor_->store(to, Order::store_cursor);
+        cursor_ = read_ = to;
         tail_ = std::max(tail_, to);
-        if (cursor_ == span.position) move_cursor(cursor_);
+        clear_damaged(span);
+        publish_head();
     }
 
     // Abandons a damaged lane whose producer is gone and whose delivered records are all released:
@@ -215,7 +219,7 @@ class LaneReader {
                 if (!is_skip(frame)) clear({read_, frame.bytes});
             } else if (read_ < restart_at) {  // damaged, and passed over
                 frame.bytes = std::min(restart_at, cursor_) - read_;
-                clear_laps({read_, frame.bytes});
+                clear_damaged({read_, frame.bytes});
             } else {
                 return false;
             }
@@ -301,8 +305,12 @@ class LaneReader {
         }
     }
 
-    // The same for a span that may go round the end of the lane.
-    void clear_laps(Span span) {
+    // The same for a span of more than a record. What lies where later records are is theirs.
+    void clear_damaged(Span span) {
+        const std::uint64_t lap_before = recovered_to_ - std::min(recovered_to_, size_.bytes());
+        const std::uint64_t end = span.position + span.bytes;
+        span.position = std::min(end, std::max(span.position, lap_before));
+        span.bytes = end - span.position;
         while (span.bytes > 0) {
             const std::uint64_t bytes =
                 std::min(span.bytes, size_.bytes() - size_.offset(span.position));
@@ -318,7 +326,7 @@ class LaneReader {
     }
 
     bool remember_skip(Span span) {
-        if (skip_count_ >= skips_max_) {
+        if (skip_count_ == skips_.size()) {
             read_ = span.position;  // not passed, so not held either
             return false;
         }
@@ -345,11 +353,7 @@ class LaneReader {
     std::uint64_t recovered_to_ = 0;  // below it a record may have been released by a predecessor
     Frame passed_{};
     // Skips between cursor and tail: at most two a lap, and head to tail is less than two laps.
-    // Where something was passed over, it and those behind it come on top of what had been
-    // remembered.
-    static constexpr std::size_t skips_a_producer_leaves = 8;
-    std::array<Span, 2 * skips_a_producer_leaves> skips_;
-    std::size_t skips_max_ = skips_a_producer_leaves;
+    std::array<Span, 8> skips_;
     std::size_t skip_count_ = 0;
 };
 

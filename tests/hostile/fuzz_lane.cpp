@@ -68,6 +68,7 @@ void consume(Lane& lane, NativeReader& reader, std::vector<Span>& held, const st
         Frame frame{};
         const LanePoll got = reader.poll(frame);
         if (got == LanePoll::bad_frame && reader.read_position() < lane.restart_at) {
+            if (reader.held_bytes() != 0) return;
             reader.pass_over(lane.restart_at);
             if (reader.read_position() != lane.restart_at) std::abort();
             continue;

@@ -13,6 +13,7 @@ constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t silent_ns = 60'000 * ms;  // then a wait has not ended
 constexpr std::int64_t dying_ns = 10'000 * ms;   // from the end of its locks to that of a process
 constexpr int killed_status = 128 + SIGKILL;
+constexpr int bus_status = 128 + SIGBUS;
 constexpr int exit_status = 86;  // of the action "exit"
 
 }  // namespace
@@ -53,6 +54,10 @@ void Driver::bury(Process& process) {
     const bool by_us = process.killed && status == killed_status;
     const bool at_point = !by_us && ((action == "kill" && status == killed_status) ||
                                      (action == "exit" && status == exit_status));
+    // It may call itself closed in its page: its memory is given back, and it goes on writing there
+    // while /dev/shm is full.
+    const bool own_fault = process.role == Role::hostile && status == bus_status;
+    if (own_fault) oracle_.killed(process.life);
     if (at_point) {
         oracle_.killed(process.life);
         counts_.at_points[action][process.fault->point]++;
@@ -64,7 +69,7 @@ void Driver::bury(Process& process) {
     }
     process.start_ns = monotonic_ns();
     process.done = ending_ && (!at_point || process.role == Role::hostile);
-    if (by_us || at_point) {
+    if (by_us || at_point || own_fault) {
         const std::uint64_t away = dice_.below(4) == 0 ? dice_.below(30) : 0;
         process.start_ns += static_cast<std::int64_t>(away) * ms;
         return;
