@@ -8,65 +8,12 @@
 #include <thread>
 #include <vector>
 
-#include "../test_ring.hpp"
-#include "rollring/stash.hpp"
+#include "pairs.hpp"
 
 using namespace rollring;
-using rollring::test::patience;
-using rollring::test::TestRing;
+using namespace rollring::test;
 
 namespace {
-
-constexpr std::uint64_t kib = 1024;
-const RingOptions small_lanes{
-    .lanes = 2, .lane_bytes = 64 * kib, .soft_bytes = 16 * kib, .spill_bytes = 64 * kib};
-
-// A window of the oldest would wait for the stragglers of these tests.
-const StashOptions freshest_pair{.group_size = 2, .order = Order::freshest, .batch_groups = 1};
-
-bool try_send(Producer& producer, const std::string& prompt, std::uint32_t repetition,
-              Deadline deadline, std::uint32_t group_size = 0, std::uint32_t attempt = 0) {
-    const std::vector<std::int32_t> ids(200, static_cast<std::int32_t>(repetition));
-    Draft draft(prompt);
-    draft.meta.repetition_id = repetition;
-    draft.meta.reward = repetition;
-    draft.meta.group_size = group_size;
-    draft.meta.attempt = attempt;
-    draft.set(Std::token_ids, ids);
-    const Push pushed = producer.push(draft, deadline);
-    REQUIRE((pushed == Push::ok || pushed == Push::timed_out));
-    return pushed == Push::ok;
-}
-
-void send(Producer& producer, const std::string& prompt, std::uint32_t repetition,
-          std::uint32_t group_size = 0) {
-    REQUIRE(try_send(producer, prompt, repetition, patience(), group_size));
-}
-
-std::unique_ptr<Stash> open_stash(const TestRing& ring, StashOptions options) {
-    auto opened = Stash::open(ring.name(), options);
-    REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().to_string()));
-    return std::move(*opened);
-}
-
-// Whole groups of pairs, one prompt each, with the tokens that were sent.
-void check_pairs(const Batch& batch, std::multiset<std::string>& seen) {
-    for (std::size_t group = 0; group < batch.groups().size(); group++) {
-        const auto first = batch.group_offsets()[group];
-        REQUIRE(batch.group_offsets()[group + 1] - first == 2);
-        const std::string prompt(batch.sequences()[first].view.instance_id());
-        for (std::uint32_t i = 0; i < 2; i++) {
-            const TrajectoryView& view = batch.sequences()[first + i].view;
-            CHECK(view.instance_id() == prompt);
-            CHECK(view.meta().repetition_id == i);
-            REQUIRE(view.token_ids().size() > 0);
-            for (const std::int32_t token : view.token_ids()) {
-                REQUIRE(token == static_cast<std::int32_t>(i));
-            }
-        }
-        seen.insert(prompt);
-    }
-}
 
 // Sends `count` pairs one after the other and trains on each at once, while others stay open.
 void pass_pairs(Producer& producer, Stash& stash, const std::string& prefix, int count,

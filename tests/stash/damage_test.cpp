@@ -1,0 +1,57 @@
+// Goal: what a dead producer damaged in its lane is not in the way of the records behind it.
+
+#include "pairs.hpp"
+#include "ring_map.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+// Of the n-th record in lane 0, from 0.
+void damage_frame(const TestRing& ring, int n) {
+    const auto segment = Segment::attach(ring.name(), Deadline::now());
+    REQUIRE(segment.has_value());
+    const Geometry& geometry = segment->geometry();
+    const auto data = segment->map(geometry.data_offset(0), geometry.lane_bytes, true);
+    REQUIRE(data.has_value());
+    std::uint64_t at = 0;
+    for (; n > 0; n--) at += data->at<Frame>(at).bytes;
+    REQUIRE(data->at<Frame>(at).magic == frame_magic);
+    data->at<Frame>(at).magic = 0;
+}
+
+}  // namespace
+
+TEST_CASE("damage: what is held in front of it is moved out of the lane") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 * kib, .spill_bytes = 64 * kib});
+    {
+        const auto stash = open_stash(ring, freshest_pair);
+        auto bad = ring.producer();
+        send(bad, "held", 0, 2);
+        send(bad, "damaged", 0, 2);
+        Batch batch;
+        while (stash->open_groups() < 2) {
+            REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+        }
+        damage_frame(ring, 1);
+        bad.close();
+        for (bool told = false; !told;) {
+            REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+            for (Event event; stash->next_event(event);) {
+                told |= event.kind == Event::Kind::producer_closed;
+            }
+        }
+    }
+    auto good = ring.producer();
+    send(good, "held", 1, 2);
+    const auto stash = open_stash(ring, freshest_pair);
+    std::multiset<std::string> seen;
+    Batch batch;
+    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    check_pairs(batch, seen);
+    CHECK(seen == std::multiset<std::string>{"held"});
+    CHECK(stash->copies().evacuated_records == 1);
+    CHECK(stash->account().conserved());
+    REQUIRE(batch.ack(0).has_value());
+}
