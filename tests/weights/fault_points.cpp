@@ -77,19 +77,28 @@ void check_table(const std::filesystem::path& root) {
     }
 }
 
+// The moments differ from round to round, and what others are doing then.
+constexpr int rounds_default = 4;
+constexpr int strikes_min = 20;  // of each named point
+
 int run_all(const std::vector<std::string>& arguments) {
     check_table(arguments.at(0));
     const auto only = std::ranges::find(arguments, "--only");
     const auto action_only = std::ranges::find(arguments, "--action");
     const bool gpu = std::ranges::find(arguments, "--gpu") != arguments.end();
+    const auto rounds_said = std::ranges::find(arguments, "--rounds");
+    const int rounds =
+        rounds_said == arguments.end() ? rounds_default : std::stoi(*(rounds_said + 1));
     std::uint64_t runs = 0;
+    std::map<std::string, int> strikes;
     Totals totals;
     for (const Point& point : points) {
         if (only != arguments.end() && *(only + 1) != point.name) continue;
         std::map<std::string, int> struck;
         for (const char* action : {"kill", "stop", "exit"}) {
             if (action_only != arguments.end() && *(action_only + 1) != action) continue;
-            for (const int hit : point.hits) {
+            for (std::size_t i = 0; i < point.hits.size() * static_cast<std::size_t>(rounds); i++) {
+                const int hit = point.hits[i % point.hits.size()];
                 // A group of one trainer has one victim; else both ranks, or both kinds of engine.
                 for (std::uint32_t victim = 0; victim < 2; victim++) {
                     if (point.trainer && victim >= point.ranks) continue;
@@ -107,6 +116,7 @@ int run_all(const std::vector<std::string>& arguments) {
                                                   victim, point.ranks, failure.what()));
                     }
                     struck[action]++;
+                    strikes[point.name]++;
                     runs++;
                 }
             }
@@ -123,6 +133,11 @@ int run_all(const std::vector<std::string>& arguments) {
                totals.told[Errc::expelled], totals.told[Errc::aborted], totals.told[Errc::rejected],
                totals.told[Errc::busy]);
     require(runs > 0, "no such point");
+    const bool all = only == arguments.end() && action_only == arguments.end();
+    for (const auto& [point, count] : strikes) {
+        require(!all || rounds < rounds_default || count >= strikes_min,
+                "{}: struck {} times, below the floor of {}", point, count, strikes_min);
+    }
     fmt::print("leftovers in /dev/shm: {}\n", weights_leftovers());
     return weights_leftovers() == 0 ? 0 : 1;
 }
