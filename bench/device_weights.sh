@@ -41,7 +41,8 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
         domain) step domain "$bin/domain_rate" ;;
         kills)
             export LD_LIBRARY_PATH="$PWD/.carry/fault"
-            LIMIT_S=280 step fault_kills .carry/fault/fault_weights "$PWD" --action kill --rounds 1 --gpu
+            LIMIT_S=280 step fault_kills .carry/fault/fault_weights "$PWD" --rounds 1 \
+                --action kill --gpu
             step random_kills .carry/fault/kill_weights --kills 40 --gpu
             export LD_LIBRARY_PATH="$PWD/.carry/lib" ;;
         gpu_test) step gpu_test "$bin/gpu_test" ;;
