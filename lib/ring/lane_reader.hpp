@@ -178,8 +178,10 @@ class LaneReader {
     [[nodiscard]] bool is_released(std::uint64_t position) const {
         return position < cursor_ || bit(size_.offset(position));
     }
+    // All of what was known to be committed, too: the tail may have been moved back to where we
+    // are.
     [[nodiscard]] bool drained() const {
-        return read_ == (stopped_ ? tail_ : shared_tail_->load(Order::read_tail));
+        return read_ == tail_ && (stopped_ || read_ == shared_tail_->load(Order::read_tail));
     }
     // What the producer may write over. Moved by release(), settle(), recover(), and by a poll()
     // that passes a skip, also one that then finds nothing: ring the producer's bell whenever it

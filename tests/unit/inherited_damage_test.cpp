@@ -226,6 +226,32 @@ TEST_CASE("a producer that calls itself closed and goes on writing harms nobody 
     check_good(good, *consumer);
 }
 
+TEST_CASE("a tail that moved back to where a successor reads does not end the lane there") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    Lane lane(ring);
+    auto bad = ring.producer();
+    Record record;
+    std::uint64_t second = 0;
+    {
+        auto consumer = ring.consumer();
+        for (int i = 0; i < 3; i++) {
+            REQUIRE(send(bad) == Push::ok);
+            REQUIRE(consumer.wait(record, patience()) == Poll::record);
+            if (i == 1) second = record.ref.position;
+        }
+    }
+    bad.close();
+    lane.owner().tail = second;
+    auto consumer = ring.consumer();
+    for (std::uint64_t i = 0; i < 3; i++) {
+        REQUIRE(consumer.wait(record, Deadline::after_ms(1'000)) == Poll::record);
+        CHECK(record.sequence == i);
+        consumer.release(record.ref);
+        // Asks for a lane, so that the consumer looks around with its next poll.
+        CHECK(!Producer::open(ring.name(), {.attach_timeout_ms = 3}).has_value());
+    }
+}
+
 TEST_CASE("a producer that writes over its epoch before it is seen is not read from") {
     const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
     Lane lane(ring);
