@@ -15,7 +15,6 @@
 namespace rollring {
 namespace {
 
-constexpr std::size_t records_ahead = 4;  // whose first lines are fetched in the meantime
 constexpr std::uint64_t receipt_magic = 0x3154504352'4c4c52;  // "RLLRCPT1"
 
 // A receipt is this head and then one entry a record; native byte order, for it stays on one
@@ -71,7 +70,6 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
     batch.clear();
     batch.stash_ = &stash;
     batch.id_ = plan.id;
-    batch.refs_ = plan.settled_marks;
     const std::size_t count = plan.segments.size();
     batch.sequences_.reserve(count);
     batch.rewards_.reserve(count);
@@ -80,11 +78,15 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
     batch.versions_.reserve(count);
     batch.cu_seqlens_.reserve(count + 1);
     batch.refs_.reserve(count + plan.settled_marks.size());
+    batch.held_.reserve(count + plan.settled_marks.size());
+    for (const MemberSegment& mark : plan.settled_marks) {
+        batch.refs_.push_back(mark.ref);
+        batch.held_.push_back(mark.tag);
+    }
     batch.cu_seqlens_.push_back(0);
     batch.group_offsets_.push_back(0);
     std::vector<double> rewards;
     std::vector<double> advantages;
-    std::size_t fetched = 0;
     for (const BatchGroup& group : plan.groups) {
         rewards.clear();
         const auto members = plan.members_of(group);
@@ -96,21 +98,15 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
         for (std::uint32_t m = 0; m < members.size(); m++) {
             const BatchMember& member = members[m];
             for (const MemberSegment& segment : plan.segments_of(member)) {
-                for (; fetched < plan.segments.size() &&
-                       fetched < batch.sequences_.size() + records_ahead;
-                     fetched++) {
-                    ring().prefetch(plan.segments[fetched].ref);
-                }
-                Sequence& sequence = batch.sequences_.emplace_back();
-                consumer.view(segment.ref, sequence.view);
-                sequence.group = static_cast<std::uint32_t>(batch.groups_.size());
-                sequence.member = m;
-                sequence.withheld = member.withheld;
+                batch.sequences_.push_back({held[segment.tag].view,
+                                            static_cast<std::uint32_t>(batch.groups_.size()), m,
+                                            member.withheld});
                 batch.rewards_.push_back(rewards[m]);
                 batch.advantages_.push_back(advantages[m]);
                 batch.repetition_ids_.push_back(member.repetition_id);
                 batch.versions_.push_back(member.version_min);
                 batch.refs_.push_back(segment.ref);
+                batch.held_.push_back(segment.tag);
                 batch.cu_seqlens_.push_back(batch.cu_seqlens_.back() + segment.n_tokens);
             }
         }
@@ -203,6 +199,7 @@ Batch& Batch::operator=(Batch&& other) noexcept {
     repetition_ids_ = std::move(other.repetition_ids_);
     versions_ = std::move(other.versions_);
     refs_ = std::move(other.refs_);
+    held_ = std::move(other.held_);
     return *this;
 }
 
@@ -216,6 +213,7 @@ void Batch::clear() {
     repetition_ids_.clear();
     versions_.clear();
     refs_.clear();
+    held_.clear();
 }
 
 Batch::~Batch() {
@@ -234,6 +232,7 @@ Result<void> Batch::ack(std::int64_t step) {
     auto released = impl.consumer.release_all(refs_, step);
     if (!released) return released;  // still leased: nothing was given back
     stash_ = nullptr;
+    for (const std::uint32_t place : held_) impl.held.give_back(place);
     clear();
     impl.groups.ack(id_, now);
     impl.show_touched(now, true);

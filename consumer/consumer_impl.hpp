@@ -67,14 +67,6 @@ struct Consumer::Impl {
     }
     // `delivered`: to us; a settled receipt names records that only a predecessor has seen.
     Result<void> release_all(std::span<const RecordRef> records, std::int64_t step, bool delivered);
-    // Has the first lines of a record fetched, which view() will need.
-    void prefetch(const RecordRef& record) const {
-        const Geometry& geometry = map.geometry();
-        const std::byte* at = all.data() + geometry.data_offset(record.lane) +
-                              record.position % geometry.capacity(record.lane);
-        const std::uint64_t lines = std::min<std::uint64_t>(record.lines, prefetch_lines);
-        for (std::uint64_t i = 0; i < lines; i++) __builtin_prefetch(at + i * line_bytes);
-    }
     // Groups that the lanes announced and whose records we have read are not announced any more.
     void publish_groups();
     Result<void> open_spill();

@@ -20,10 +20,14 @@ bool Stash::Impl::move_oldest(LaneFeed& feed) {
     Frame frame;
     if (!feed.oldest(from, frame)) return false;
     TrajectoryView view;
-    if (!consumer.view(from, view) || !groups.movable(view.group_key(), from)) return false;
+    if (!consumer.view(from, view)) return false;
+    const auto place = groups.movable(view.group_key(), from);
+    if (!place) return false;
     const auto to = ring().evacuate(from, frame);
     if (!to) return false;
     groups.moved(view.group_key(), from, *to);
+    held[*place].ref = *to;
+    consumer.view(*to, held[*place].view);
     return true;
 }
 

@@ -16,9 +16,11 @@ constexpr int records_per_turn = 64;  // between looks at the clock
 constexpr int turns_late_max = 64;    // after the deadline, if records keep coming
 constexpr std::int64_t tick_every_ns = 10'000'000;
 
-void take_arrival(const Record& record, Arrival& arrival) {
+Arrival arrival_of(const Record& record, std::uint32_t place) {
     const Meta& meta = record.view.meta();
+    Arrival arrival;
     arrival.ref = record.ref;
+    arrival.tag = place;
     arrival.producer_lane = record.producer_lane;
     arrival.producer_epoch = record.producer_epoch;
     arrival.key = record.view.group_key();
@@ -32,6 +34,7 @@ void take_arrival(const Record& record, Arrival& arrival) {
     arrival.policy_version_min = meta.policy_version_min;
     arrival.reward = meta.reward;
     arrival.source_id = meta.source_id.value_or(0);
+    return arrival;
 }
 
 }  // namespace
@@ -87,17 +90,12 @@ Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOpt
     return std::unique_ptr<Stash>(new Stash(std::move(impl)));
 }
 
-void Stash::Impl::note(Waiting& waits) {
-    take_arrival(record, waits.arrival);
-    waits.instance_id = record.view.instance_id();
-    waits.redelivered = record.redelivered;
+void Stash::Impl::admit(std::uint32_t place, std::int64_t now_ns) {
+    const Record& record = held[place];
+    const Arrival arrival = arrival_of(record, place);
     spill_read |= record.ref.lane != ring().map.geometry().spill_lane();
-}
-
-void Stash::Impl::admit(const Waiting& waits, std::int64_t now_ns) {
-    const Arrival& arrival = waits.arrival;
     // Its producer may have gone in a predecessor's time, and will not be announced again.
-    if (waits.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
+    if (record.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
     groups.admit(arrival, now_ns, consumer.policy_version());
     std::optional<std::uint32_t> its_slot;
     for (const std::uint32_t slot : groups.touched()) {
@@ -105,7 +103,7 @@ void Stash::Impl::admit(const Waiting& waits, std::int64_t now_ns) {
         if (group.state != GroupState::free && group.key == arrival.key) its_slot = slot;
     }
     show_touched(now_ns);
-    if (its_slot && !board->has_name(*its_slot)) board->name(*its_slot, waits.instance_id);
+    if (its_slot && !board->has_name(*its_slot)) board->name(*its_slot, record.view.instance_id());
     publish_open_groups();
     release_dropped();
 }
@@ -130,6 +128,7 @@ void Stash::Impl::release_dropped() {
         }
     }
     FAULT_POINT("drop.after");
+    for (const Dropped& one : dropped) held.give_back(one.tag);
     dropped.clear();
 }
 
@@ -219,15 +218,18 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
     bool came_any = false;
     do {
         std::size_t count = 0;
-        while (count < at_hand.size() && (got = consumer.poll(record)) == Poll::record) {
-            note(at_hand[count++]);
-            groups.prefetch_index(record.view.group_key());
+        std::uint32_t place = held.take();
+        while (count < at_hand.size() && (got = consumer.poll(held[place])) == Poll::record) {
+            at_hand[count++] = place;
+            groups.prefetch_index(held[place].view.group_key());
+            place = held.take();
         }
+        held.give_back(place);
         came_any |= count != 0;
         const auto came = std::span(at_hand).first(count);
-        for (const Waiting& one : came) groups.prefetch_group(one.arrival.key);
-        for (const Waiting& one : came) groups.prefetch_member(one.arrival.key);
-        for (const Waiting& one : came) admit(one, now_ns);
+        for (const std::uint32_t one : came) groups.prefetch_group(held[one].view.group_key());
+        for (const std::uint32_t one : came) groups.prefetch_member(held[one].view.group_key());
+        for (const std::uint32_t one : came) admit(one, now_ns);
         ring().publish_groups();
         left -= records_at_once;
     } while (left > 0 && got == Poll::record && !groups.may_cut());
@@ -279,14 +281,16 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         }
         if (late) return NextBatch::timed_out;
         const std::int64_t until = std::min(deadline.at_ns, now + tick_every_ns * 5);
-        const Poll woken = impl.consumer.wait(impl.record, Deadline{until});
-        if (woken == Poll::closed) return NextBatch::closed;
+        const std::uint32_t place = impl.held.take();
+        const Poll woken = impl.consumer.wait(impl.held[place], Deadline{until});
         if (woken == Poll::record) {
             blocked = false;
-            impl.note(impl.at_hand.front());
-            impl.admit(impl.at_hand.front(), monotonic_ns());
+            impl.admit(place, monotonic_ns());
             impl.ring().publish_groups();
+        } else {
+            impl.held.give_back(place);
         }
+        if (woken == Poll::closed) return NextBatch::closed;
     }
 }
 

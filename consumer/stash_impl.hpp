@@ -11,23 +11,18 @@
 #include "consumer_impl.hpp"
 #include "group_board.hpp"
 #include "group_stash.hpp"
+#include "held_records.hpp"
 #include "rollring/stash.hpp"
 
 namespace rollring {
 
 struct Stash::Impl {
-    struct Waiting {
-        Arrival arrival;
-        std::string_view instance_id;  // in the record, which is held until it is admitted
-        bool redelivered = false;
-    };
-
     Consumer consumer;
     StashOptions options;
     GroupStash groups;
     std::optional<GroupBoard> board;
     std::uint64_t max_open_groups = 0;
-    Record record;
+    HeldRecords held;
     BatchPlan plan;
     std::deque<Event> events;
     std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead
@@ -44,14 +39,13 @@ struct Stash::Impl {
     Impl(Consumer reader, const StashOptions& given);
     ~Impl();
 
-    static constexpr int records_at_once = 16;  // whose cache misses overlap
-    std::array<Waiting, records_at_once> at_hand;
+    static constexpr int records_at_once = 16;           // whose cache misses overlap
+    std::array<std::uint32_t, records_at_once> at_hand;  // in `held`
 
     [[nodiscard]] Consumer::Impl& ring() const { return *consumer.impl_; }
     Result<void> start();
     Poll turn(std::int64_t now_ns);
-    void note(Waiting& waits);  // of `record`
-    void admit(const Waiting& record, std::int64_t now_ns);
+    void admit(std::uint32_t place, std::int64_t now_ns);
     void settle_orphans(std::int64_t now_ns);
     void release_dropped();
     void tick(std::int64_t now_ns);

@@ -176,7 +176,8 @@ void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
     const auto first = static_cast<std::uint32_t>(batch.members.size());
     for (Member& member : group.members) {
         if (member.state != MemberState::live) {
-            for (const auto& segment : member.segments) batch.settled_marks.push_back(segment.ref);
+            batch.settled_marks.insert(batch.settled_marks.end(), member.segments.begin(),
+                                       member.segments.end());
             continue;
         }
         std::ranges::sort(member.segments, {}, &MemberSegment::index);

@@ -15,6 +15,7 @@ namespace rollring {
 // What the stash needs to know of a record. Filled from a TrajectoryView by whoever polls.
 struct Arrival {
     RecordRef ref{};
+    std::uint32_t tag = 0;             // the caller's own number for it, handed back with it
     std::uint32_t producer_lane = 0;   // with the epoch: who owes the rest of a member; not
     std::uint32_t producer_epoch = 0;  // ref.lane, for the record may have been moved
     GroupKey key;
@@ -32,6 +33,7 @@ struct Arrival {
 
 struct MemberSegment {
     RecordRef ref;
+    std::uint32_t tag;
     std::uint32_t n_tokens;
     std::uint16_t index;
 };

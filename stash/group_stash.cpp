@@ -11,6 +11,10 @@ bool is_failure(Status status) {
     return status != Status::completed && status != Status::truncated;
 }
 
+MemberSegment segment_of(const Arrival& arrival) {
+    return {arrival.ref, arrival.tag, arrival.n_tokens, arrival.segment_index};
+}
+
 // splitmix64: small, seeded, the same everywhere. Source: Steele, Lea, Flood 2014.
 std::uint64_t next_random(std::uint64_t& state) {
     std::uint64_t word = state += 0x9e3779b97f4a7c15;
@@ -37,13 +41,13 @@ void GroupStash::admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t
     if (progress_ns_ == 0) progress_ns_ = now_ns;
     const Slot found = index_.find(arrival.key);
     if (found == SlotIndex::none && tombstones_.holds(arrival.key)) {
-        drop(arrival.ref, arrival.n_tokens, DropReason::late);
+        drop(segment_of(arrival), DropReason::late);
         return;
     }
     const Slot slot = found != SlotIndex::none ? found : open_group(arrival, now_ns);
     Group& group = groups_[slot];
     if (group.state == GroupState::leased) {
-        drop(arrival.ref, arrival.n_tokens, DropReason::late);
+        drop(segment_of(arrival), DropReason::late);
         return;
     }
     touched_.push_back(slot);
@@ -71,7 +75,7 @@ void GroupStash::prefetch_member(const GroupKey& key) const {
 bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns,
                        std::int64_t version) {
     const auto refuse = [&](DropReason reason) {
-        drop(arrival.ref, arrival.n_tokens, reason);
+        drop(segment_of(arrival), reason);
         return false;
     };
     Member* member = group.find(arrival.repetition_id);
@@ -94,12 +98,12 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
     const bool stale = is_stale(arrival.policy_version_min, version);
     if (stale && options_.stale == Stale::drop) {
         drop_segments(group, *member, DropReason::stale);
-        drop(arrival.ref, arrival.n_tokens, DropReason::stale);
+        drop(segment_of(arrival), DropReason::stale);
         fail_member(group, *member);
         return true;
     }
     member->withheld |= stale;
-    member->segments.push_back({arrival.ref, arrival.n_tokens, arrival.segment_index});
+    member->segments.push_back(segment_of(arrival));
     group.total += {1, arrival.n_tokens};
     if (arrival.policy_version_min >= 0 &&
         (member->version_min < 0 || arrival.policy_version_min < member->version_min)) {
@@ -368,17 +372,17 @@ void GroupStash::close_group(Slot slot, std::int64_t now_ns) {
     free_.push_back(slot);
 }
 
-void GroupStash::drop(const RecordRef& ref, std::uint32_t tokens, DropReason reason) {
-    const Amount amount{1, tokens};
+void GroupStash::drop(const MemberSegment& record, DropReason reason) {
+    const Amount amount{1, record.n_tokens};
     account_.held -= amount;
     account_.dropped[static_cast<std::size_t>(reason)] += amount;
-    dropped_.push_back({ref, reason});
+    dropped_.push_back({record.ref, record.tag, reason});
 }
 
 void GroupStash::drop_segments(Group& group, Member& member, DropReason reason) {
     group.total -= member.amount();
     for (const MemberSegment& segment : member.segments) {
-        drop(segment.ref, segment.n_tokens, reason);
+        drop(segment, reason);
     }
     member.segments.clear();
 }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -22,6 +23,7 @@ namespace rollring {
 
 struct Dropped {
     RecordRef ref;
+    std::uint32_t tag;
     DropReason reason;
 };
 
@@ -49,7 +51,7 @@ struct BatchPlan {
     std::vector<BatchMember> members;     // of a group: in order of repetition_id
     std::vector<MemberSegment> segments;  // of a member: in order of their index
     // Failure marks of these groups: released with the batch, so that a crash does not forget them.
-    std::vector<RecordRef> settled_marks;
+    std::vector<MemberSegment> settled_marks;
 
     [[nodiscard]] std::span<const BatchMember> members_of(const BatchGroup& group) const {
         return std::span(members).subspan(group.first_member, group.member_count);
@@ -110,9 +112,11 @@ class GroupStash {
     void ack(std::uint64_t batch_id, std::int64_t now_ns);
     void nack(std::uint64_t batch_id);
 
-    // Whether `ref` is held by the group and may be moved: leased records stay where they are.
-    [[nodiscard]] bool movable(const GroupKey& key, const RecordRef& ref) {
-        return find(key, ref) != nullptr;
+    // The record's tag if it is held by the group and may be moved: leased ones stay where they
+    // are.
+    [[nodiscard]] std::optional<std::uint32_t> movable(const GroupKey& key, const RecordRef& ref) {
+        const MemberSegment* found = find(key, ref);
+        return found != nullptr ? std::optional(found->tag) : std::nullopt;
     }
     // It lies elsewhere now.
     void moved(const GroupKey& key, const RecordRef& from, const RecordRef& to);
@@ -142,7 +146,7 @@ class GroupStash {
     Slot open_group(const Arrival& arrival, std::int64_t now_ns);
     void close_group(Slot slot, std::int64_t now_ns);
     bool place(Group& group, const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
-    void drop(const RecordRef& ref, std::uint32_t tokens, DropReason reason);
+    void drop(const MemberSegment& record, DropReason reason);
     void drop_segments(Group& group, Member& member, DropReason reason);
     void unready(Slot slot);
     void ready_again(Slot slot);

@@ -31,10 +31,10 @@ enum class [[nodiscard]] NextBatch {
 
 // One record of a batch: a sequence to train on.
 struct Sequence {
-    TrajectoryView view;   // valid while the batch is leased
-    std::uint32_t group;   // index of its group in the batch
-    std::uint32_t member;  // index of its member within the group
-    bool withheld;         // stale: counts for the baseline, is not to be trained on
+    const TrajectoryView& view;  // valid while the batch is leased, as what it shows
+    std::uint32_t group;         // index of its group in the batch
+    std::uint32_t member;        // index of its member within the group
+    bool withheld;               // stale: counts for the baseline, is not to be trained on
 };
 
 struct BatchGroupInfo {
@@ -91,7 +91,8 @@ class Batch {
     std::vector<double> advantages_;
     std::vector<std::uint32_t> repetition_ids_;
     std::vector<std::int64_t> versions_;
-    std::vector<RecordRef> refs_;  // of everything that goes with ack()
+    std::vector<RecordRef> refs_;      // of everything that goes with ack()
+    std::vector<std::uint32_t> held_;  // where the stash holds them
 };
 
 // One group that is not complete, for people who ask why nothing comes.

@@ -16,12 +16,14 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <new>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "rollring/error.hpp"
@@ -172,29 +174,43 @@ struct ColumnView {
     }
 };
 
-// Up to 32 columns in place. Only those that are there are ever written or copied: a view is made
-// for every record, twice.
+// Up to 32 columns, eight of them in place: a stash keeps a view of every record that it holds.
+// Only those that are there are ever written or copied.
 class ColumnList {
   public:
     ColumnList() {}  // NOLINT(modernize-use-equals-default): leaves the storage as it is
     ColumnList(const ColumnList& other) { *this = other; }
-    ColumnList& operator=(const ColumnList& other) {  // NOLINT(*-self-assignment,cert-oop54-cpp)
+    ColumnList& operator=(const ColumnList& other) {
+        if (this == &other) return *this;
+        std::memcpy(empty(other.count_), other.data(), other.count_ * sizeof(ColumnView));
         count_ = other.count_;
-        std::memmove(storage_, other.storage_, count_ * sizeof(ColumnView));
         return *this;
     }
-    void clear() { count_ = 0; }
-    // The caller keeps to 32.
-    ColumnView& add() { return *new (storage_ + count_++ * sizeof(ColumnView)) ColumnView; }
+    ~ColumnList() = default;
+
+    // Room for `count` columns, 32 at most, to be made there and then taken. Nothing until then.
+    std::byte* empty(std::size_t count) {
+        count_ = 0;
+        if (count > few && many_ == nullptr) [[unlikely]]
+            many_ = std::make_unique_for_overwrite<std::byte[]>(32 * sizeof(ColumnView));
+        return many_ != nullptr ? many_.get() : storage_;
+    }
+    void take(std::size_t count) { count_ = count; }
     [[nodiscard]] std::span<const ColumnView> all() const {
-        return {std::launder(reinterpret_cast<const ColumnView*>(storage_)), count_};
+        return {std::launder(reinterpret_cast<const ColumnView*>(data())), count_};
     }
 
   private:
+    static constexpr std::size_t few = 8;
+    static_assert(std::is_trivially_copyable_v<ColumnView>);
+    [[nodiscard]] const std::byte* data() const {
+        return many_ != nullptr ? many_.get() : storage_;
+    }
+
     std::size_t count_ = 0;
-    alignas(ColumnView) std::byte storage_[32 * sizeof(ColumnView)];
+    std::unique_ptr<std::byte[]> many_;  // kept: a list that was long once will be again
+    alignas(ColumnView) std::byte storage_[few * sizeof(ColumnView)];
 };
-static_assert(std::is_trivially_copyable_v<ColumnView>);
 
 // A record as it lies in memory. Valid until the record is released. Cheap to copy.
 class TrajectoryView {

@@ -80,13 +80,14 @@ void take_meta(const RecordHeader& header, Meta& meta) {
 
 std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const Schema& schema,
                                        Look look) {
-    columns_.clear();
+    columns_.take(0);
     if (payload.size() < sizeof(RecordHeader)) return "record: shorter than its header";
     const auto header = load_once<RecordHeader>(payload.data());
     if (auto problem = problem_of(header, payload.size(), schema); !problem.empty()) return problem;
     n_tokens_ = header.n_tokens;
     const std::uint64_t columns_from =
         sizeof(RecordHeader) + header.column_count * sizeof(ColumnEntry);
+    std::byte* const columns = columns_.empty(header.column_count);
     std::uint32_t seen = 0;
     for (std::uint16_t i = 0; i < header.column_count; i++) {
         const auto entry =
@@ -100,7 +101,7 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
             entry.bytes > payload.size() - entry.offset()) {
             return "record: a column leaves the record";
         }
-        ColumnView& view = columns_.add();
+        ColumnView& view = *new (columns + i * sizeof(ColumnView)) ColumnView;
         view.column = entry.column;
         view.dtype.code = entry.dtype_code();
         view.dtype.bits = entry.dtype_bits;
@@ -108,6 +109,7 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
         view.shape = std::to_array(entry.shape);
         view.data = payload.subspan(entry.offset(), entry.bytes);
     }
+    columns_.take(header.column_count);
     take_meta(header, meta_);
     if (promises_tokens(meta_.status) && (schema.required() & ~seen) != 0) {
         return "record: a required column is missing";

@@ -2,14 +2,15 @@
 
 #include "pairs.hpp"
 #include "ring_map.hpp"
+#include "wire.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
 
 namespace {
 
-// Of the n-th record in lane 0, from 0.
-void damage_frame(const TestRing& ring, int n) {
+// Hands over the n-th record in lane 0, from 0, where it lies.
+void with_record(const TestRing& ring, int n, const auto& damage) {
     const auto segment = Segment::attach(ring.name(), Deadline::now());
     REQUIRE(segment.has_value());
     const Geometry& geometry = segment->geometry();
@@ -18,7 +19,7 @@ void damage_frame(const TestRing& ring, int n) {
     std::uint64_t at = 0;
     for (; n > 0; n--) at += data->at<Frame>(at).bytes;
     REQUIRE(data->at<Frame>(at).magic == frame_magic);
-    data->at<Frame>(at).magic = 0;
+    damage(data->at<Frame>(at), data->at<RecordHeader>(at + line_bytes));
 }
 
 }  // namespace
@@ -34,7 +35,7 @@ TEST_CASE("damage: what is held in front of it is moved out of the lane") {
         while (stash->open_groups() < 2) {
             REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
         }
-        damage_frame(ring, 1);
+        with_record(ring, 1, [](Frame& frame, RecordHeader&) { frame.magic = 0; });
         bad.close();
         for (bool told = false; !told;) {
             REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
@@ -53,5 +54,29 @@ TEST_CASE("damage: what is held in front of it is moved out of the lane") {
     CHECK(seen == std::multiset<std::string>{"held"});
     CHECK(stash->copies().evacuated_records == 1);
     CHECK(stash->account().conserved());
+    REQUIRE(batch.ack(0).has_value());
+}
+
+TEST_CASE(
+    "damage: a batch shows a record's header and directory as they were when it was admitted") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 * kib});
+    auto producer = ring.producer();
+    const auto stash = open_stash(ring, freshest_pair);
+    send(producer, "pair", 0, 2);
+    Batch batch;
+    while (stash->open_groups() < 1) {
+        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+    }
+    with_record(ring, 0, [](Frame&, RecordHeader& header) {
+        header.repetition_id = 1;
+        header.n_tokens = 7;
+        header.column_count = 40;
+    });
+    send(producer, "pair", 1, 2);
+    std::multiset<std::string> seen;
+    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    check_pairs(batch, seen);
+    CHECK(batch.sequences()[0].view.n_tokens() == 200);
+    CHECK(batch.sequences()[0].view.token_ids().size() == 200);
     REQUIRE(batch.ack(0).has_value());
 }

@@ -144,6 +144,7 @@ class World {
         Arrival arrival = planned;
         arrival.ref.position = sent_.size();
         arrival.ref.lines = 1;
+        arrival.tag = static_cast<std::uint32_t>(sent_.size());
         arrival.producer_lane = arrival.ref.lane;
         arrival.producer_epoch = epochs_[arrival.ref.lane];
         if (arrival.policy_version_min >= 0) {
@@ -165,9 +166,10 @@ class World {
         const std::size_t index = below(sent_.size());
         const Sent old = sent_[index];
         const RecordRef& from = old.arrival.ref;
-        const bool movable = stash_.movable(old.arrival.key, from);
-        expect(movable == (old.fate == Fate::held), "movable is what is held");
+        const auto movable = stash_.movable(old.arrival.key, from);
+        expect(movable.has_value() == (old.fate == Fate::held), "movable is what is held");
         if (!movable) return;
+        expect(*movable == old.arrival.tag, "what is to be moved has another's tag");
         Arrival copy = old.arrival;
         copy.ref = {sent_.size(), 99, 1};
         stash_.moved(copy.key, from, copy.ref);
@@ -176,16 +178,18 @@ class World {
         counts_.evacuated++;
     }
 
-    void move(const RecordRef& ref, Fate from, Fate to) {
-        Sent& record = sent_.at(ref.position);
+    // Of a Dropped or a MemberSegment.
+    void move(const auto& moved, Fate from, Fate to) {
+        Sent& record = sent_.at(moved.ref.position);
         expect(record.fate == from, "a record moved that was elsewhere");
+        expect(record.arrival.tag == moved.tag, "a record came back with another's tag");
         record.fate = to;
     }
 
     // P5, by our own count of every record.
     void settle() {
         for (const Dropped& dropped : stash_.dropped()) {
-            move(dropped.ref, Fate::held, Fate::dropped);
+            move(dropped, Fate::held, Fate::dropped);
             counts_.dropped[dropped.reason]++;
         }
         stash_.dropped().clear();
@@ -227,11 +231,13 @@ class World {
 
     void settle_before_lease(const BatchPlan& batch) {
         for (const Dropped& dropped : stash_.dropped()) {
-            move(dropped.ref, Fate::held, Fate::dropped);
+            move(dropped, Fate::held, Fate::dropped);
             counts_.dropped[dropped.reason]++;
         }
         stash_.dropped().clear();
-        for (const RecordRef& ref : batch.settled_marks) move(ref, Fate::held, Fate::leased);
+        for (const MemberSegment& mark : batch.settled_marks) {
+            move(mark, Fate::held, Fate::leased);
+        }
     }
 
     // P6: one key, whole members, each once, no more than asked for, none too stale to train on.
@@ -245,7 +251,7 @@ class World {
             std::uint16_t index = 0;
             for (const MemberSegment& segment : batch.segments_of(member)) {
                 const Arrival& arrival = sent_.at(segment.ref.position).arrival;
-                move(segment.ref, Fate::held, Fate::leased);
+                move(segment, Fate::held, Fate::leased);
                 expect(arrival.key == group.key, "a member of another prompt");
                 expect(arrival.repetition_id == member.repetition_id, "another repetition");
                 expect(arrival.attempt == member.attempt, "another attempt");
@@ -272,12 +278,12 @@ class World {
                        "a group was shipped twice");
             for (const BatchMember& member : batch.members_of(group)) {
                 for (const MemberSegment& segment : batch.segments_of(member)) {
-                    move(segment.ref, Fate::leased, give_back ? Fate::held : Fate::shipped);
+                    move(segment, Fate::leased, give_back ? Fate::held : Fate::shipped);
                 }
             }
         }
-        for (const RecordRef& ref : batch.settled_marks) {
-            move(ref, Fate::leased, give_back ? Fate::held : Fate::dropped);
+        for (const MemberSegment& mark : batch.settled_marks) {
+            move(mark, Fate::leased, give_back ? Fate::held : Fate::dropped);
         }
         if (give_back) {
             stash_.nack(batch.id);

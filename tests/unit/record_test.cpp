@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "rollring/trajectory.hpp"
@@ -149,6 +150,49 @@ TEST_CASE("record: routed experts of any integer dtype, and a checksum that noti
     CHECK(view.digest(Schema::standard()) == before);
     encoded.bytes()[encoded.bytes().size() - 64] ^= std::byte{1};
     CHECK(view.digest(Schema::standard()) != before);
+}
+
+TEST_CASE("record: a view of many columns, copied over one of few and back") {
+    std::vector<Column> more;
+    for (int i = 0; i < 12; i++) {
+        more.push_back({.name = "c" + std::to_string(i), .dtype = dtype_i32});
+    }
+    const auto schema = Schema::standard_with(more);
+    REQUIRE(schema.has_value());
+    const std::vector<std::int32_t> tokens{1, 2, 3};
+    Draft few("few");
+    few.set(Std::token_ids, tokens);
+    Draft many("many");
+    for (std::size_t i = 0; i < 31; i++) {
+        if (i == static_cast<std::size_t>(Std::instance_id)) continue;
+        const Column& column = schema->columns()[i];
+        if (column.accepts != Accepts::exact || !column.dims.empty()) continue;
+        many.add({static_cast<std::uint16_t>(i), column.dtype, {3, 0, 0, 0}, 1, tokens.data()});
+    }
+    REQUIRE(many.columns().size() > 20);
+    Encoded encoded_few(few, *schema);
+    Encoded encoded_many(many, *schema);
+    TrajectoryView view_few;
+    TrajectoryView view_many;
+    REQUIRE(view_few.parse(encoded_few.bytes(), *schema).empty());
+    REQUIRE(view_many.parse(encoded_many.bytes(), *schema).empty());
+    const auto check = [&](const TrajectoryView& view, const Draft& draft) {
+        REQUIRE(view.columns().size() == draft.columns().size());
+        CHECK(view.instance_id() == draft.instance_id());
+        for (std::size_t i = 0; i < draft.columns().size(); i++) {
+            CHECK(view.columns()[i].column == draft.columns()[i].column);
+            CHECK(view.columns()[i].data.size() == draft.columns()[i].bytes());
+        }
+    };
+    TrajectoryView copy(view_many);
+    check(copy, many);
+    copy = view_few;
+    check(copy, few);
+    copy = view_many;
+    check(copy, many);
+    check(view_many, many);
+    REQUIRE(copy.parse(encoded_few.bytes(), *schema).empty());  // where there were many
+    check(copy, few);
 }
 
 TEST_CASE("record: flipping any byte of header or directory never reads outside") {
