@@ -28,6 +28,7 @@ double machine_ns(std::uint64_t open_groups, double seconds) {
     };
     constexpr std::uint64_t at_once = 16;  // as Stash does it
     std::array<rollring::Arrival, at_once> arrivals;
+    std::array<rollring::GroupStash::Slot, at_once> slots{};
     const std::uint64_t warmup = open_groups * machine_group_size * 2;
     std::int64_t began_ns = 0;
     for (std::uint64_t i = 0;; i += at_once) {
@@ -41,13 +42,15 @@ double machine_ns(std::uint64_t open_groups, double seconds) {
             arrivals[k] = arrival_at(i + k);
             stash.prefetch_index(arrivals[k].key);
         }
-        for (const auto& arrival : arrivals) stash.prefetch_group(arrival.key);
-        for (const auto& arrival : arrivals) stash.prefetch_member(arrival.key);
-        for (const auto& arrival : arrivals) {
-            stash.admit(arrival, time_ns, -1);
-            stash.touched().clear();
-            stash.dropped().clear();
+        for (std::uint64_t k = 0; k < at_once; k++) {
+            slots[k] = stash.prefetch_group(arrivals[k].key);
         }
+        for (const auto slot : slots) stash.prefetch_member(slot);
+        for (std::uint64_t k = 0; k < at_once; k++) {
+            stash.admit(arrivals[k], time_ns, -1, slots[k]);
+        }
+        stash.touched().clear();
+        stash.dropped().clear();
         while (stash.may_cut() && stash.cut(time_ns, -1, plan)) stash.ack(plan.id, time_ns);
     }
 }

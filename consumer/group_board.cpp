@@ -46,7 +46,7 @@ void GroupBoard::close(std::uint32_t slot, std::int64_t now_ns, bool buried) {
         keys_.erase(shown.key);
         keys_held_--;
     }
-    shown.in_table = shown.open = false;
+    shown.in_table = shown.open = shown.nameless = false;
     if (!buried) dig_grave(shown.key, now_ns);
     if (slot >= row_count_) return;
     GroupRow& to = row(slot);
@@ -67,6 +67,7 @@ void GroupBoard::open(std::uint32_t slot, const Group& group) {
     }
     shown.key = group.key;
     shown.open = true;
+    shown.nameless = slot < row_count_;
     if (slot >= row_count_) return;
     GroupRow& to = row(slot);
     const std::uint32_t sequence = peek(to.sequence);
@@ -111,12 +112,8 @@ void GroupBoard::show(std::uint32_t slot, const Group& group, std::int64_t now_n
     publish(to.sequence, sequence + 2);
 }
 
-bool GroupBoard::has_name(std::uint32_t slot) const {
-    return slot >= row_count_ || peek(row(slot).instance[0]) != 0;
-}
-
 void GroupBoard::name(std::uint32_t slot, std::string_view instance_id) {
-    if (slot >= row_count_) return;
+    shown_[slot].nameless = false;
     GroupRow& to = row(slot);
     std::array<char, sizeof to.instance> text{};
     std::memcpy(text.data(), instance_id.data(), std::min(instance_id.size(), text.size()));

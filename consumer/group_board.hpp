@@ -27,7 +27,8 @@ class GroupBoard {
     // `buried`: dug for it beforehand.
     void show(std::uint32_t slot, const Group& group, std::int64_t now_ns, bool buried = false);
     void name(std::uint32_t slot, std::string_view instance_id);
-    [[nodiscard]] bool has_name(std::uint32_t slot) const;
+    // It is open, and has no name yet.
+    [[nodiscard]] bool wants_name(std::uint32_t slot) const { return shown_[slot].nameless; }
     [[nodiscard]] std::uint32_t rows() const { return row_count_; }
 
     // Graves for groups that the next journal entry ends: they count from its commit on.
@@ -56,6 +57,7 @@ class GroupBoard {
         GroupKey key;
         bool open = false;
         bool in_table = false;
+        bool nameless = false;
     };
     std::vector<Shown> shown_;  // by slot
     ReaderControl* control_;

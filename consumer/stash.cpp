@@ -90,21 +90,25 @@ Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOpt
     return std::unique_ptr<Stash>(new Stash(std::move(impl)));
 }
 
-void Stash::Impl::admit(std::uint32_t place, std::int64_t now_ns) {
-    const Record& record = held[place];
-    const Arrival arrival = arrival_of(record, place);
+void Stash::Impl::admit(const Waiting& waiting, std::int64_t now_ns) {
+    const Record& record = held[waiting.place];
+    const Arrival arrival = arrival_of(record, waiting.place);
     spill_read |= record.ref.lane != ring().map.geometry().spill_lane();
     // Its producer may have gone in a predecessor's time, and will not be announced again.
     if (record.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
-    groups.admit(arrival, now_ns, consumer.policy_version());
-    std::optional<std::uint32_t> its_slot;
-    for (const std::uint32_t slot : groups.touched()) {
-        const Group& group = groups.group(slot);
-        if (group.state != GroupState::free && group.key == arrival.key) its_slot = slot;
-    }
+    const auto slot = groups.admit(arrival, now_ns, consumer.policy_version(), waiting.slot);
+    if (slot == GroupStash::no_slot || groups.group(slot).state != GroupState::free) return;
+    // Another group may take the slot, and its end must have been shown by then.
     show_touched(now_ns);
-    if (its_slot && !board->has_name(*its_slot)) board->name(*its_slot, record.view.instance_id());
+    release_dropped();
+}
+
+// After all that has been read was admitted: groups count as open before they cease to be
+// announced.
+void Stash::Impl::show_admitted(std::int64_t now_ns) {
+    show_touched(now_ns);
     publish_open_groups();
+    ring().publish_groups();
     release_dropped();
 }
 
@@ -174,6 +178,9 @@ void Stash::Impl::show_touched(std::int64_t now_ns, bool buried) {
     touched.erase(twice.begin(), twice.end());
     for (const std::uint32_t slot : touched) {
         board->show(slot, groups.group(slot), now_ns, buried);
+        if (!board->wants_name(slot)) continue;
+        const MemberSegment* first = groups.group(slot).any_segment();
+        if (first != nullptr) board->name(slot, held[first->tag].view.instance_id());
     }
     touched.clear();
 }
@@ -194,8 +201,6 @@ void Stash::Impl::publish_account() {
     wake_openers();
 }
 
-// Before the next record is asked for: groups must be counted as open when they cease to be
-// announced.
 void Stash::Impl::publish_open_groups() {
     const std::uint64_t count = std::max<std::uint64_t>(groups.open_groups(), inherited_groups);
     if (count == shown_groups) return;
@@ -220,19 +225,21 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
         std::size_t count = 0;
         std::uint32_t place = held.take();
         while (count < at_hand.size() && (got = consumer.poll(held[place])) == Poll::record) {
-            at_hand[count++] = place;
+            at_hand[count++].place = place;
             groups.prefetch_index(held[place].view.group_key());
             place = held.take();
         }
         held.give_back(place);
         came_any |= count != 0;
         const auto came = std::span(at_hand).first(count);
-        for (const std::uint32_t one : came) groups.prefetch_group(held[one].view.group_key());
-        for (const std::uint32_t one : came) groups.prefetch_member(held[one].view.group_key());
-        for (const std::uint32_t one : came) admit(one, now_ns);
-        ring().publish_groups();
+        for (Waiting& one : came) {
+            one.slot = groups.prefetch_group(held[one.place].view.group_key());
+        }
+        for (const Waiting& one : came) groups.prefetch_member(one.slot);
+        for (const Waiting& one : came) admit(one, now_ns);
         left -= records_at_once;
     } while (left > 0 && got == Poll::record && !groups.may_cut());
+    show_admitted(now_ns);
     if (got == Poll::empty) {
         spill_read = true;
         inherited_groups = 0;
@@ -285,8 +292,9 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         const Poll woken = impl.consumer.wait(impl.held[place], Deadline{until});
         if (woken == Poll::record) {
             blocked = false;
-            impl.admit(place, monotonic_ns());
-            impl.ring().publish_groups();
+            const std::int64_t then = monotonic_ns();
+            impl.admit({place, GroupStash::no_slot}, then);
+            impl.show_admitted(then);
         } else {
             impl.held.give_back(place);
         }

@@ -39,14 +39,19 @@ struct Stash::Impl {
     Impl(Consumer reader, const StashOptions& given);
     ~Impl();
 
-    static constexpr int records_at_once = 16;           // whose cache misses overlap
-    std::array<std::uint32_t, records_at_once> at_hand;  // in `held`
+    struct Waiting {
+        std::uint32_t place;  // in `held`
+        GroupStash::Slot slot;
+    };
+    static constexpr int records_at_once = 16;  // whose cache misses overlap
+    std::array<Waiting, records_at_once> at_hand;
 
     [[nodiscard]] Consumer::Impl& ring() const { return *consumer.impl_; }
     Result<void> start();
     Poll turn(std::int64_t now_ns);
-    void admit(std::uint32_t place, std::int64_t now_ns);
+    void admit(const Waiting& waiting, std::int64_t now_ns);
     void settle_orphans(std::int64_t now_ns);
+    void show_admitted(std::int64_t now_ns);
     void release_dropped();
     void tick(std::int64_t now_ns);
     void hear_events(std::int64_t now_ns);

@@ -103,6 +103,12 @@ struct Group {
         }
         return nullptr;
     }
+    [[nodiscard]] const MemberSegment* any_segment() const {
+        for (const Member& member : members) {
+            if (!member.segments.empty()) return &member.segments.front();
+        }
+        return nullptr;
+    }
     Member& add(std::uint32_t repetition_id) {
         repetitions.push_back(repetition_id);
         Member& member = members.emplace_back();

@@ -34,38 +34,43 @@ GroupStash::GroupStash(StashOptions options, std::uint64_t batch_records_max)
     ROLLRING_ASSERT(valid.has_value(), valid.error().message);
 }
 
-void GroupStash::admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t version) {
+GroupStash::Slot GroupStash::admit(const Arrival& arrival, std::int64_t now_ns,
+                                   std::int64_t version, Slot hint) {
     const Amount amount{1, arrival.n_tokens};
     account_.accepted += amount;
     account_.held += amount;
     if (progress_ns_ == 0) progress_ns_ = now_ns;
-    const Slot found = index_.find(arrival.key);
-    if (found == SlotIndex::none && tombstones_.holds(arrival.key)) {
+    // Another may have the slot since the hint was given.
+    const bool still = hint != no_slot && groups_[hint].key == arrival.key &&
+                       groups_[hint].state != GroupState::free;
+    const Slot found = still ? hint : index_.find(arrival.key);
+    if (found == no_slot && tombstones_.holds(arrival.key)) {
         drop(segment_of(arrival), DropReason::late);
-        return;
+        return no_slot;
     }
-    const Slot slot = found != SlotIndex::none ? found : open_group(arrival, now_ns);
+    const Slot slot = found != no_slot ? found : open_group(arrival, now_ns);
     Group& group = groups_[slot];
     if (group.state == GroupState::leased) {
         drop(segment_of(arrival), DropReason::late);
-        return;
+        return slot;
     }
     touched_.push_back(slot);
     if (arrival.group_size != 0 && arrival.group_size != group.size) account_.size_conflicts++;
     if (place(group, arrival, now_ns, version)) evaluate(slot, now_ns);
+    return slot;
 }
 
-void GroupStash::prefetch_group(const GroupKey& key) const {
+GroupStash::Slot GroupStash::prefetch_group(const GroupKey& key) const {
     const Slot slot = index_.find(key);
-    if (slot == SlotIndex::none) return;
+    if (slot == no_slot) return slot;
     const auto* lines = reinterpret_cast<const char*>(&groups_[slot]);
     for (std::size_t at = 0; at < sizeof(Group); at += 64) __builtin_prefetch(lines + at, 1);
+    return slot;
 }
 
 // Where the next member will be written.
-void GroupStash::prefetch_member(const GroupKey& key) const {
-    const Slot slot = index_.find(key);
-    if (slot == SlotIndex::none) return;
+void GroupStash::prefetch_member(Slot slot) const {
+    if (slot == no_slot) return;
     const Group& group = groups_[slot];
     const auto* lines = reinterpret_cast<const char*>(group.members.data() + group.members.size());
     for (std::size_t at = 0; at < sizeof(Member); at += 64) __builtin_prefetch(lines + at, 1);

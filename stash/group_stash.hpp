@@ -87,14 +87,19 @@ class GroupStash {
     // unless a single group does.
     explicit GroupStash(StashOptions options, std::uint64_t batch_records_max = ~std::uint64_t{0});
 
-    // Takes a record. `version` is the policy version now; -1 if unknown.
-    void admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
+    static constexpr Slot no_slot = SlotIndex::none;
+
+    // Takes a record. `version` is the policy version now; -1 if unknown. `hint`: the slot that
+    // prefetch_group() found. Returns the slot of its group, which may be over by now; no_slot if
+    // that was over before.
+    Slot admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t version,
+               Slot hint = no_slot);
 
     // For whoever has several records at hand: first fetches the index for each, then the groups,
     // then their members, and then admits them, so that their cache misses overlap.
     void prefetch_index(const GroupKey& key) const { index_.prefetch(key); }
-    void prefetch_group(const GroupKey& key) const;
-    void prefetch_member(const GroupKey& key) const;
+    [[nodiscard]] Slot prefetch_group(const GroupKey& key) const;
+    void prefetch_member(Slot slot) const;
 
     // A producer is gone and its lane drained: what it has begun will not be finished.
     void producer_gone(std::uint32_t lane, std::uint32_t epoch, std::int64_t now_ns);
