@@ -11,8 +11,8 @@
 #include "consumer_impl.hpp"
 #include "group_board.hpp"
 #include "group_stash.hpp"
-#include "held_records.hpp"
 #include "rollring/stash.hpp"
+#include "slab.hpp"
 
 namespace rollring {
 
@@ -22,7 +22,9 @@ struct Stash::Impl {
     GroupStash groups;
     std::optional<GroupBoard> board;
     std::uint64_t max_open_groups = 0;
-    HeldRecords held;
+    // Each record that is held, with its view as it was checked when it came: a batch shows that,
+    // not what has become of the header since. The machine knows them by their places.
+    Slab<Record> held;
     BatchPlan plan;
     std::deque<Event> events;
     std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead

@@ -181,10 +181,15 @@ void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
             continue;
         }
         std::ranges::sort(member.segments, {}, &MemberSegment::index);
-        batch.members.push_back({member.repetition_id, member.attempt, member.withheld,
-                                 member.reward, member.version_min,
-                                 static_cast<std::uint32_t>(batch.segments.size()),
-                                 static_cast<std::uint32_t>(member.segments.size())});
+        // In place: one that is put together elsewhere and copied would stall.
+        BatchMember& shipped = batch.members.emplace_back();
+        shipped.repetition_id = member.repetition_id;
+        shipped.attempt = member.attempt;
+        shipped.withheld = member.withheld;
+        if (member.reward) shipped.reward = *member.reward;
+        shipped.version_min = member.version_min;
+        shipped.first_segment = static_cast<std::uint32_t>(batch.segments.size());
+        shipped.segment_count = static_cast<std::uint32_t>(member.segments.size());
         batch.segments.insert(batch.segments.end(), member.segments.begin(), member.segments.end());
     }
     std::ranges::sort(std::span(batch.members).subspan(first), {}, &BatchMember::repetition_id);
@@ -195,6 +200,7 @@ void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
 void GroupStash::ack(std::uint64_t batch_id, std::int64_t now_ns) {
     const auto leased = leased_.find(batch_id);
     ROLLRING_ASSERT(leased != leased_.end(), "a batch is acknowledged once");
+    for (const Slot slot : leased->second) tombstones_.prefetch(groups_[slot].key);
     for (const Slot slot : leased->second) {
         const Group& group = groups_[slot];
         const Amount shipped = group.live_amount();

@@ -62,7 +62,10 @@ GroupStash::Slot GroupStash::admit(const Arrival& arrival, std::int64_t now_ns,
 
 GroupStash::Slot GroupStash::prefetch_group(const GroupKey& key) const {
     const Slot slot = index_.find(key);
-    if (slot == no_slot) return slot;
+    if (slot == no_slot) {
+        tombstones_.prefetch(key);
+        return slot;
+    }
     const auto* lines = reinterpret_cast<const char*>(&groups_[slot]);
     for (std::size_t at = 0; at < sizeof(Group); at += 64) __builtin_prefetch(lines + at, 1);
     return slot;
@@ -114,7 +117,7 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
         (member->version_min < 0 || arrival.policy_version_min < member->version_min)) {
         member->version_min = arrival.policy_version_min;
     }
-    if (arrival.reward) member->reward = arrival.reward;
+    if (arrival.reward) member->reward = *arrival.reward;  // as a whole it would stall
     if (is_failure(arrival.status)) {
         fail_member(group, *member);
         return true;
@@ -222,6 +225,8 @@ void GroupStash::ready_again(Slot slot) {
 }
 
 void GroupStash::select_members(Group& group) {
+    const bool unfinished = group.live + group.failed < group.members.size();
+    if (!unfinished && group.live <= group.size) return;
     for (Member& member : group.members) {
         if (member.state == MemberState::open) drop_segments(group, member, DropReason::unfinished);
     }
@@ -267,6 +272,7 @@ bool GroupStash::is_stale(std::int64_t version_min, std::int64_t version) const 
 
 // Asked again when a batch is cut. True if members, or the group with them, were dropped.
 bool GroupStash::drop_stale(Slot slot, std::int64_t now_ns, std::int64_t version) {
+    if (options_.max_lag < 0) return false;
     Group& group = groups_[slot];
     bool dropped = false;
     for (Member& member : group.members) {
@@ -334,14 +340,7 @@ void GroupStash::expire(Slot slot, std::int64_t now_ns) {
 }
 
 GroupStash::Slot GroupStash::open_group(const Arrival& arrival, std::int64_t now_ns) {
-    Slot slot;
-    if (free_.empty()) {
-        slot = static_cast<Slot>(groups_.size());
-        groups_.emplace_back();
-    } else {
-        slot = free_.back();
-        free_.pop_back();
-    }
+    const Slot slot = groups_.take();
     Group& group = groups_[slot];
     group.key = arrival.key;
     group.state = GroupState::open;
@@ -374,7 +373,7 @@ void GroupStash::close_group(Slot slot, std::int64_t now_ns) {
     (group.younger == Group::none ? youngest_ : groups_[group.younger].older) = group.older;
     group.state = GroupState::free;
     touched_.push_back(slot);
-    free_.push_back(slot);
+    groups_.give_back(slot);
 }
 
 void GroupStash::drop(const MemberSegment& record, DropReason reason) {

@@ -16,6 +16,7 @@
 
 #include "group.hpp"
 #include "rollring/stash_options.hpp"
+#include "slab.hpp"
 #include "slot_index.hpp"
 #include "tombstones.hpp"
 
@@ -175,8 +176,7 @@ class GroupStash {
     StashOptions options_;
     std::uint64_t batch_records_max_;
     StashAccount account_;
-    std::deque<Group> groups_;  // a slab: slots stay where they are
-    std::vector<Slot> free_;
+    Slab<Group> groups_;
     SlotIndex index_;
     Tombstones tombstones_;
     Slot oldest_ = Group::none;

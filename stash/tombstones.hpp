@@ -1,6 +1,8 @@
 #pragma once
 // Remembers, for a bounded time and number, which groups are over.
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 
@@ -18,7 +20,10 @@ class Tombstones {
         buried_.insert(key, 0);
         order_.push_back({key, now_ns + keep_ns_});
         while (order_.size() > count_max_) forget();
+        if (order_.size() == count_max_) prefetch(order_[std::min(soon, order_.size() - 1)].key);
     }
+    // For bury() and holds(): with many of them each is a miss.
+    void prefetch(const GroupKey& key) const { buried_.prefetch(key); }
 
     void tick(std::int64_t now_ns) {
         while (!order_.empty() && order_.front().until_ns <= now_ns) forget();
@@ -30,6 +35,8 @@ class Tombstones {
     [[nodiscard]] std::size_t count() const { return order_.size(); }
 
   private:
+    static constexpr std::size_t soon = 8;  // forgotten, after so many more are buried
+
     struct Stone {
         GroupKey key;
         std::int64_t until_ns;
