@@ -197,10 +197,19 @@ void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
                             static_cast<std::uint32_t>(batch.members.size()) - first});
 }
 
+// Where close_group() will write.
+void GroupStash::prefetch_closing(const Group& group) const {
+    index_.prefetch(group.key);
+    tombstones_.prefetch(group.key);
+    for (const Slot next : {group.older, group.younger}) {
+        if (next != Group::none) __builtin_prefetch(&groups_[next].older, 1);
+    }
+}
+
 void GroupStash::ack(std::uint64_t batch_id, std::int64_t now_ns) {
     const auto leased = leased_.find(batch_id);
     ROLLRING_ASSERT(leased != leased_.end(), "a batch is acknowledged once");
-    for (const Slot slot : leased->second) tombstones_.prefetch(groups_[slot].key);
+    for (const Slot slot : leased->second) prefetch_closing(groups_[slot]);
     for (const Slot slot : leased->second) {
         const Group& group = groups_[slot];
         const Amount shipped = group.live_amount();

@@ -1,10 +1,11 @@
 #pragma once
 // One open group: its members, their segments, and what can still become of it.
 
+#include <algorithm>
 #include <boost/container/small_vector.hpp>
+#include <boost/container/vector.hpp>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "rollring/record_ref.hpp"
 #include "rollring/stash_options.hpp"
@@ -72,7 +73,8 @@ struct Member {
 
 enum class GroupState : std::uint8_t { free, open, ready, leased };
 
-struct Group {
+// Two cache lines: there may be a hundred thousand of them, and each record asks for one.
+struct alignas(64) Group {
     static constexpr std::uint32_t none = ~std::uint32_t{0};
 
     GroupKey key;
@@ -81,15 +83,18 @@ struct Group {
     std::uint32_t size = 0;
     std::uint32_t live = 0;
     std::uint32_t failed = 0;
+    // What is asked with every record, so that it need not look at all members.
+    std::uint64_t seen = 0;     // bit r: repetition r, below 64, is a member
+    std::uint64_t settled = 0;  // and is live or failed
+    std::uint64_t lanes = 0;    // bit l: lane l mod 64 has sent to it
+    boost::container::vector<
+        Member, void,
+        boost::container::vector_options<boost::container::stored_size<std::uint32_t>>::type>
+        members;
+    Amount total;  // of all segments
     std::int64_t source_id = 0;
     std::int64_t opened_ns = 0;
-    std::uint64_t opened_order = 0;
-    std::vector<Member> members;
-    // What is asked with every record, so that it need not look at all members.
-    boost::container::small_vector<std::uint32_t, 8> repetitions;  // of `members`, in their order
-    Amount total;                                                  // of all segments
-    std::uint64_t settled = 0;  // bit r: repetition r, below 64, is live or failed
-    std::uint64_t lanes = 0;    // bit l: lane l mod 64 has sent to it
+    std::uint32_t opening = 0;  // which of the stash's, modulo 2^32
     // in order of becoming ready, while it is
     std::uint32_t readier = none;
     std::uint32_t unreadier = none;
@@ -98,8 +103,9 @@ struct Group {
     std::uint32_t younger = none;
 
     [[nodiscard]] Member* find(std::uint32_t repetition_id) {
-        for (std::size_t i = 0; i < repetitions.size(); i++) {
-            if (repetitions[i] == repetition_id) return &members[i];
+        if (repetition_id < 64 && (seen & bit(repetition_id)) == 0) return nullptr;
+        for (Member& member : members) {
+            if (member.repetition_id == repetition_id) return &member;
         }
         return nullptr;
     }
@@ -110,23 +116,24 @@ struct Group {
         return nullptr;
     }
     Member& add(std::uint32_t repetition_id) {
-        repetitions.push_back(repetition_id);
+        seen |= bit(repetition_id);
         Member& member = members.emplace_back();
         member.repetition_id = repetition_id;
         return member;
     }
     // Those that are neither live nor failed.
     void forget_open_members() {
-        std::erase_if(members, [](const Member& m) { return m.state == MemberState::open; });
-        repetitions.clear();
-        for (const Member& member : members) repetitions.push_back(member.repetition_id);
+        const auto kept = std::ranges::remove(members, MemberState::open, &Member::state);
+        members.erase(kept.begin(), kept.end());
+        seen = 0;
+        for (const Member& member : members) seen |= bit(member.repetition_id);
     }
     static std::uint64_t bit(std::uint32_t number) {
         return number < 64 ? std::uint64_t{1} << number : 0;
     }
     // What a batch counts: one record is one sequence to train on.
     [[nodiscard]] Amount live_amount() const {
-        if (live == repetitions.size()) return total;
+        if (live == members.size()) return total;
         Amount sum;
         for (const Member& member : members) {
             if (member.state == MemberState::live) sum += member.amount();
@@ -134,5 +141,6 @@ struct Group {
         return sum;
     }
 };
+static_assert(sizeof(Group) == 128);
 
 }  // namespace rollring

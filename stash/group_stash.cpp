@@ -15,6 +15,13 @@ MemberSegment segment_of(const Arrival& arrival) {
     return {arrival.ref, arrival.tag, arrival.n_tokens, arrival.segment_index};
 }
 
+// All lines of what begins there. It may not exist yet.
+template <class T>
+void prefetch_to_write(const T* at) {
+    const auto* lines = reinterpret_cast<const char*>(at);
+    for (std::size_t i = 0; i < sizeof(T); i += 64) __builtin_prefetch(lines + i, 1);
+}
+
 // splitmix64: small, seeded, the same everywhere. Source: Steele, Lea, Flood 2014.
 std::uint64_t next_random(std::uint64_t& state) {
     std::uint64_t word = state += 0x9e3779b97f4a7c15;
@@ -66,8 +73,7 @@ GroupStash::Slot GroupStash::prefetch_group(const GroupKey& key) const {
         tombstones_.prefetch(key);
         return slot;
     }
-    const auto* lines = reinterpret_cast<const char*>(&groups_[slot]);
-    for (std::size_t at = 0; at < sizeof(Group); at += 64) __builtin_prefetch(lines + at, 1);
+    prefetch_to_write(&groups_[slot]);
     return slot;
 }
 
@@ -75,8 +81,7 @@ GroupStash::Slot GroupStash::prefetch_group(const GroupKey& key) const {
 void GroupStash::prefetch_member(Slot slot) const {
     if (slot == no_slot) return;
     const Group& group = groups_[slot];
-    const auto* lines = reinterpret_cast<const char*>(group.members.data() + group.members.size());
-    for (std::size_t at = 0; at < sizeof(Member); at += 64) __builtin_prefetch(lines + at, 1);
+    prefetch_to_write(group.members.data() + group.members.size());
 }
 
 // Puts the record where it belongs. False if it was dropped and nothing changed.
@@ -147,7 +152,7 @@ void GroupStash::reset_member(Group& group, Member& member, std::int64_t now_ns)
     group.state = GroupState::open;
     // Its deadline may have been passed over while it was ready: the retry gets one of its own.
     if (group.opened_ns + options_.deadline_ns <= now_ns) {
-        due_.push_back({now_ns + options_.deadline_ns, slot, group.opened_order});
+        due_.push_back({now_ns + options_.deadline_ns, slot, group.opening});
     }
 }
 
@@ -314,7 +319,7 @@ void GroupStash::tick(std::int64_t now_ns) {
         const Due due = due_.front();
         due_.pop_front();
         const Group& group = groups_[due.slot];
-        if (group.state == GroupState::open && group.opened_order == due.opened_order) {
+        if (group.state == GroupState::open && group.opening == due.opening) {
             expire(due.slot, now_ns);
         }
     }
@@ -348,18 +353,16 @@ GroupStash::Slot GroupStash::open_group(const Arrival& arrival, std::int64_t now
     group.size = arrival.group_size != 0 ? arrival.group_size : options_.group_size;
     group.live = group.failed = 0;
     group.total = {};
-    group.settled = group.lanes = 0;
+    group.seen = group.settled = group.lanes = 0;
     group.source_id = arrival.source_id;
     group.opened_ns = now_ns;
-    group.opened_order = opened_++;
-    group.members.clear();
-    group.repetitions.clear();
+    group.opening = opened_++;
     group.older = youngest_;
     group.younger = Group::none;
     (youngest_ == Group::none ? oldest_ : groups_[youngest_].younger) = slot;
     youngest_ = slot;
     index_.insert(group.key, slot);
-    due_.push_back({now_ns + options_.deadline_ns, slot, group.opened_order});
+    due_.push_back({now_ns + options_.deadline_ns, slot, group.opening});
     account_.groups_opened++;
     return slot;
 }
@@ -372,6 +375,7 @@ void GroupStash::close_group(Slot slot, std::int64_t now_ns) {
     (group.older == Group::none ? oldest_ : groups_[group.older].younger) = group.younger;
     (group.younger == Group::none ? youngest_ : groups_[group.younger].older) = group.older;
     group.state = GroupState::free;
+    group.members.clear();  // now, while they are in cache
     touched_.push_back(slot);
     groups_.give_back(slot);
 }

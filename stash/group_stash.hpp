@@ -150,6 +150,7 @@ class GroupStash {
     friend class BatchCutter;
 
     Slot open_group(const Arrival& arrival, std::int64_t now_ns);
+    void prefetch_closing(const Group& group) const;
     void close_group(Slot slot, std::int64_t now_ns);
     bool place(Group& group, const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
     void drop(const MemberSegment& record, DropReason reason);
@@ -184,10 +185,10 @@ class GroupStash {
     struct Due {
         std::int64_t at_ns;
         Slot slot;
-        std::uint64_t opened_order;  // the slot may have been reused
+        std::uint32_t opening;  // the slot may have been reused
     };
     std::deque<Due> due_;
-    std::uint64_t opened_ = 0;
+    std::uint32_t opened_ = 0;
     std::uint64_t finished_ = 0;
     Slot first_ready_ = Group::none;  // since longest
     Slot last_ready_ = Group::none;
