@@ -19,7 +19,7 @@ double machine_ns(std::uint64_t open_groups, double seconds) {
         const std::uint64_t group =
             i / (open_groups * machine_group_size) * open_groups + i * 0x9e3779b1 % open_groups;
         rollring::Arrival arrival;
-        arrival.ref = {i * 64, 0, 1};
+        arrival.tag = static_cast<std::uint32_t>(i);
         arrival.key = {group * 0x9e3779b97f4a7c15, group};
         arrival.repetition_id = static_cast<std::uint32_t>(i / open_groups % machine_group_size);
         arrival.n_tokens = 64;

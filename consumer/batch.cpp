@@ -80,7 +80,7 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
     batch.refs_.reserve(count + plan.settled_marks.size());
     batch.held_.reserve(count + plan.settled_marks.size());
     for (const MemberSegment& mark : plan.settled_marks) {
-        batch.refs_.push_back(mark.ref);
+        batch.refs_.push_back(held[mark.tag].ref);
         batch.held_.push_back(mark.tag);
     }
     batch.cu_seqlens_.push_back(0);
@@ -105,7 +105,7 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
                 batch.advantages_.push_back(advantages[m]);
                 batch.repetition_ids_.push_back(member.repetition_id);
                 batch.versions_.push_back(member.version_min);
-                batch.refs_.push_back(segment.ref);
+                batch.refs_.push_back(held[segment.tag].ref);
                 batch.held_.push_back(segment.tag);
                 batch.cu_seqlens_.push_back(batch.cu_seqlens_.back() + segment.n_tokens);
             }

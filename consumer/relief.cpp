@@ -21,11 +21,11 @@ bool Stash::Impl::move_oldest(LaneFeed& feed) {
     if (!feed.oldest(from, frame)) return false;
     TrajectoryView view;
     if (!consumer.view(from, view)) return false;
-    const auto place = groups.movable(view.group_key(), from);
+    const auto is_it = [&](std::uint32_t place) { return held[place].ref == from; };
+    const auto place = groups.movable(view.group_key(), is_it);
     if (!place) return false;
     const auto to = ring().evacuate(from, frame);
     if (!to) return false;
-    groups.moved(view.group_key(), from, *to);
     held[*place].ref = *to;
     consumer.view(*to, held[*place].view);
     return true;

@@ -19,7 +19,6 @@ constexpr std::int64_t tick_every_ns = 10'000'000;
 Arrival arrival_of(const Record& record, std::uint32_t place) {
     const Meta& meta = record.view.meta();
     Arrival arrival;
-    arrival.ref = record.ref;
     arrival.tag = place;
     arrival.producer_lane = record.producer_lane;
     arrival.producer_epoch = record.producer_epoch;
@@ -119,11 +118,11 @@ void Stash::Impl::release_dropped() {
     if (dropped.empty()) return;
     FAULT_POINT("drop.before");
     if (dropped.size() == 1) {
-        consumer.release(dropped.front().ref);
+        consumer.release(held[dropped.front().tag].ref);
     } else {
         std::vector<RecordRef> refs;
         refs.reserve(dropped.size());
-        for (const Dropped& one : dropped) refs.push_back(one.ref);
+        for (const Dropped& one : dropped) refs.push_back(held[one.tag].ref);
         const std::span<const RecordRef> all(refs);
         const std::uint64_t most = consumer.journal_records();
         for (std::size_t at = 0; at < all.size(); at += most) {
@@ -179,8 +178,8 @@ void Stash::Impl::show_touched(std::int64_t now_ns, bool buried) {
     for (const std::uint32_t slot : touched) {
         board->show(slot, groups.group(slot), now_ns, buried);
         if (!board->wants_name(slot)) continue;
-        const MemberSegment* first = groups.group(slot).any_segment();
-        if (first != nullptr) board->name(slot, held[first->tag].view.instance_id());
+        const auto tag = groups.group(slot).any_tag();
+        if (tag) board->name(slot, held[*tag].view.instance_id());
     }
     touched.clear();
 }
@@ -348,10 +347,7 @@ std::vector<GroupReport> Stash::explain(std::size_t count) const {
         report.live = group.live;
         report.failed = group.failed;
         report.missing = std::move(group.missing);
-        TrajectoryView view;
-        if (!group.present.empty() && impl_->consumer.view(group.present.front(), view)) {
-            report.instance_id = view.instance_id();
-        }
+        if (group.tag) report.instance_id = impl_->held[*group.tag].view.instance_id();
         for (const std::uint32_t lane : group.lanes) {
             report.producers.push_back(
                 fmt::format("{} (lane {})", load_name(impl_->ring().map.owner(lane)), lane));

@@ -176,21 +176,22 @@ void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
     const auto first = static_cast<std::uint32_t>(batch.members.size());
     for (Member& member : group.members) {
         if (member.state != MemberState::live) {
-            batch.settled_marks.insert(batch.settled_marks.end(), member.segments.begin(),
-                                       member.segments.end());
+            const auto marks = member.segments.all();
+            batch.settled_marks.insert(batch.settled_marks.end(), marks.begin(), marks.end());
             continue;
         }
-        std::ranges::sort(member.segments, {}, &MemberSegment::index);
+        member.segments.sort();
+        const auto segments = member.segments.all();
         // In place: one that is put together elsewhere and copied would stall.
         BatchMember& shipped = batch.members.emplace_back();
         shipped.repetition_id = member.repetition_id;
         shipped.attempt = member.attempt;
         shipped.withheld = member.withheld;
-        if (member.reward) shipped.reward = *member.reward;
+        if (member.rewarded) shipped.reward = member.reward;
         shipped.version_min = member.version_min;
         shipped.first_segment = static_cast<std::uint32_t>(batch.segments.size());
-        shipped.segment_count = static_cast<std::uint32_t>(member.segments.size());
-        batch.segments.insert(batch.segments.end(), member.segments.begin(), member.segments.end());
+        shipped.segment_count = static_cast<std::uint32_t>(segments.size());
+        batch.segments.insert(batch.segments.end(), segments.begin(), segments.end());
     }
     std::ranges::sort(std::span(batch.members).subspan(first), {}, &BatchMember::repetition_id);
     batch.groups.push_back({group.key, group.size, group.source_id, first,

@@ -22,6 +22,7 @@ std::vector<WaitingGroup> GroupStash::explain(std::int64_t now_ns, std::size_t c
         said.size = group.size;
         said.live = group.live;
         said.failed = group.failed;
+        said.tag = group.any_tag();
         for (std::uint32_t repetition = 0; repetition < group.size; repetition++) {
             const bool settled = std::ranges::any_of(group.members, [&](const Member& member) {
                 return member.repetition_id == repetition && member.state != MemberState::open;
@@ -32,10 +33,6 @@ std::vector<WaitingGroup> GroupStash::explain(std::int64_t now_ns, std::size_t c
             if (std::ranges::find(said.lanes, member.lane) == said.lanes.end()) {
                 said.lanes.push_back(member.lane);
             }
-            if (member.segments.empty()) continue;
-            const RecordRef& first = member.segments.front().ref;
-            said.present.push_back(first);
-            if (member.state == MemberState::open) said.unfinished.push_back(first);
         }
     }
     return waiting;

@@ -2,12 +2,13 @@
 // One open group: its members, their segments, and what can still become of it.
 
 #include <algorithm>
-#include <boost/container/small_vector.hpp>
 #include <boost/container/vector.hpp>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
-#include "rollring/record_ref.hpp"
 #include "rollring/stash_options.hpp"
 #include "rollring/trajectory.hpp"
 
@@ -15,10 +16,9 @@ namespace rollring {
 
 // What the stash needs to know of a record. Filled from a TrajectoryView by whoever polls.
 struct Arrival {
-    RecordRef ref{};
-    std::uint32_t tag = 0;             // the caller's own number for it, handed back with it
-    std::uint32_t producer_lane = 0;   // with the epoch: who owes the rest of a member; not
-    std::uint32_t producer_epoch = 0;  // ref.lane, for the record may have been moved
+    std::uint32_t tag = 0;            // the caller's own number for it, handed back with it
+    std::uint32_t producer_lane = 0;  // below 2^16; with the epoch: who owes the rest of a member
+    std::uint32_t producer_epoch = 0;
     GroupKey key;
     std::uint32_t repetition_id = 0;
     std::uint32_t group_size = 0;
@@ -33,10 +33,47 @@ struct Arrival {
 };
 
 struct MemberSegment {
-    RecordRef ref;
-    std::uint32_t tag;
+    std::uint32_t tag;  // Arrival's
     std::uint32_t n_tokens;
     std::uint16_t index;
+};
+
+// Of one member. Nearly always it is one, and lies in place.
+class Segments {
+  public:
+    [[nodiscard]] std::span<const MemberSegment> all() const {
+        if (many_ != nullptr) return *many_;
+        return {&one_, has_one_ ? 1U : 0U};
+    }
+    [[nodiscard]] Amount amount() const {
+        Amount sum;
+        for (const MemberSegment& segment : all()) sum += {1, segment.n_tokens};
+        return sum;
+    }
+    [[nodiscard]] bool has(std::uint16_t index) const {
+        return std::ranges::find(all(), index, &MemberSegment::index) != all().end();
+    }
+    void add(const MemberSegment& segment) {
+        if (all().empty()) {
+            one_ = segment;
+            has_one_ = true;
+            return;
+        }
+        if (many_ == nullptr) many_ = std::make_unique<std::vector<MemberSegment>>(1, one_);
+        many_->push_back(segment);
+    }
+    void clear() {
+        many_.reset();
+        has_one_ = false;
+    }
+    void sort() {
+        if (many_ != nullptr) std::ranges::sort(*many_, {}, &MemberSegment::index);
+    }
+
+  private:
+    MemberSegment one_{};  // if there are not many
+    bool has_one_ = false;
+    std::unique_ptr<std::vector<MemberSegment>> many_;
 };
 
 enum class MemberState : std::uint8_t {
@@ -45,31 +82,27 @@ enum class MemberState : std::uint8_t {
     failed,  // settled without anything to ship
 };
 
-struct Member {
+// One cache line, for the same reason as Group.
+struct alignas(64) Member {
     std::uint32_t repetition_id = 0;
     std::uint32_t attempt = 0;
-    MemberState state = MemberState::open;
-    bool withheld = false;                // stale: for the baseline only
-    std::uint32_t segments_expected = 0;  // 0 until the last one has come
-    std::uint32_t lane = 0;
     std::uint32_t producer_epoch = 0;
-    std::uint64_t finish_order = 0;
+    std::uint32_t finished = 0;    // which of the stash's, modulo 2^32
+    std::uint16_t lane = 0;        // its producer's
+    std::uint16_t last_index = 0;  // of its segments, if that one has come
+    bool has_last = false;
+    MemberState state = MemberState::open;
+    bool withheld = false;  // stale: for the baseline only
+    bool rewarded = false;
     std::int64_t version_min = -1;
-    std::optional<double> reward = {};
-    boost::container::small_vector<MemberSegment, 1> segments;
+    double reward = 0;  // if it has one
+    Segments segments;
 
-    [[nodiscard]] Amount amount() const {
-        Amount sum;
-        for (const MemberSegment& segment : segments) sum += {1, segment.n_tokens};
-        return sum;
-    }
-    [[nodiscard]] bool has_segment(std::uint16_t index) const {
-        for (const MemberSegment& segment : segments) {
-            if (segment.index == index) return true;
-        }
-        return false;
+    [[nodiscard]] bool whole() const {
+        return has_last && segments.all().size() == last_index + std::size_t{1};
     }
 };
+static_assert(sizeof(Member) == 64);
 
 enum class GroupState : std::uint8_t { free, open, ready, leased };
 
@@ -109,11 +142,11 @@ struct alignas(64) Group {
         }
         return nullptr;
     }
-    [[nodiscard]] const MemberSegment* any_segment() const {
+    [[nodiscard]] std::optional<std::uint32_t> any_tag() const {
         for (const Member& member : members) {
-            if (!member.segments.empty()) return &member.segments.front();
+            if (!member.segments.all().empty()) return member.segments.all().front().tag;
         }
-        return nullptr;
+        return std::nullopt;
     }
     Member& add(std::uint32_t repetition_id) {
         seen |= bit(repetition_id);
@@ -136,7 +169,7 @@ struct alignas(64) Group {
         if (live == members.size()) return total;
         Amount sum;
         for (const Member& member : members) {
-            if (member.state == MemberState::live) sum += member.amount();
+            if (member.state == MemberState::live) sum += member.segments.amount();
         }
         return sum;
     }

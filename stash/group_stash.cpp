@@ -12,7 +12,7 @@ bool is_failure(Status status) {
 }
 
 MemberSegment segment_of(const Arrival& arrival) {
-    return {arrival.ref, arrival.tag, arrival.n_tokens, arrival.segment_index};
+    return {arrival.tag, arrival.n_tokens, arrival.segment_index};
 }
 
 // All lines of what begins there. It may not exist yet.
@@ -102,10 +102,10 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
     } else if (arrival.attempt > member->attempt) {
         reset_member(group, *member, now_ns);
         member->attempt = arrival.attempt;
-    } else if (member->state != MemberState::open || member->has_segment(arrival.segment_index)) {
+    } else if (member->state != MemberState::open || member->segments.has(arrival.segment_index)) {
         return refuse(DropReason::duplicate);
     }
-    member->lane = arrival.producer_lane;
+    member->lane = static_cast<std::uint16_t>(arrival.producer_lane);
     member->producer_epoch = arrival.producer_epoch;
     group.lanes |= Group::bit(arrival.producer_lane % 64);
     const bool stale = is_stale(arrival.policy_version_min, version);
@@ -116,21 +116,27 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
         return true;
     }
     member->withheld |= stale;
-    member->segments.push_back(segment_of(arrival));
+    member->segments.add(segment_of(arrival));
     group.total += {1, arrival.n_tokens};
     if (arrival.policy_version_min >= 0 &&
         (member->version_min < 0 || arrival.policy_version_min < member->version_min)) {
         member->version_min = arrival.policy_version_min;
     }
-    if (arrival.reward) member->reward = *arrival.reward;  // as a whole it would stall
+    if (arrival.reward) {
+        member->reward = *arrival.reward;
+        member->rewarded = true;
+    }
     if (is_failure(arrival.status)) {
         fail_member(group, *member);
         return true;
     }
-    if (arrival.last_segment) member->segments_expected = arrival.segment_index + 1U;
-    if (member->segments_expected != 0 && member->segments.size() == member->segments_expected) {
+    if (arrival.last_segment) {
+        member->last_index = arrival.segment_index;
+        member->has_last = true;
+    }
+    if (member->whole()) {
         member->state = MemberState::live;
-        member->finish_order = finished_++;
+        member->finished = finished_++;
         group.live++;
         group.settled |= Group::bit(member->repetition_id);
     }
@@ -242,7 +248,9 @@ void GroupStash::select_members(Group& group) {
         if (member.state == MemberState::live) finished.push_back(&member);
     }
     if (options_.select == Select::first) {
-        std::ranges::sort(finished, {}, &Member::finish_order);
+        std::ranges::sort(finished, [](const Member* a, const Member* b) {
+            return static_cast<std::int32_t>(a->finished - b->finished) < 0;
+        });
     } else {
         for (std::size_t i = finished.size(); i > 1; i--) {
             std::swap(finished[i - 1], finished[next_random(random_) % i]);
@@ -262,9 +270,9 @@ bool GroupStash::flat(const Group& group) const {
     std::uint32_t rewarded = 0;
     for (const Member& member : group.members) {
         if (member.state != MemberState::live) continue;
-        if (!member.reward || std::isnan(*member.reward)) return false;
-        low = rewarded == 0 ? *member.reward : std::min(low, *member.reward);
-        high = rewarded == 0 ? *member.reward : std::max(high, *member.reward);
+        if (!member.rewarded || std::isnan(member.reward)) return false;
+        low = rewarded == 0 ? member.reward : std::min(low, member.reward);
+        high = rewarded == 0 ? member.reward : std::max(high, member.reward);
         rewarded++;
     }
     return rewarded >= 2 && high - low <= options_.zero_variance_tolerance;
@@ -384,14 +392,12 @@ void GroupStash::drop(const MemberSegment& record, DropReason reason) {
     const Amount amount{1, record.n_tokens};
     account_.held -= amount;
     account_.dropped[static_cast<std::size_t>(reason)] += amount;
-    dropped_.push_back({record.ref, record.tag, reason});
+    dropped_.push_back({record.tag, reason});
 }
 
 void GroupStash::drop_segments(Group& group, Member& member, DropReason reason) {
-    group.total -= member.amount();
-    for (const MemberSegment& segment : member.segments) {
-        drop(segment, reason);
-    }
+    group.total -= member.segments.amount();
+    for (const MemberSegment& segment : member.segments.all()) drop(segment, reason);
     member.segments.clear();
 }
 
@@ -403,25 +409,6 @@ void GroupStash::drop_group(Slot slot, DropReason reason, std::int64_t now_ns) {
     }
     account_.groups_dropped++;
     close_group(slot, now_ns);
-}
-
-MemberSegment* GroupStash::find(const GroupKey& key, const RecordRef& ref) {
-    const Slot found = index_.find(key);
-    if (found == SlotIndex::none) return nullptr;
-    Group& group = groups_[found];
-    if (group.state == GroupState::leased) return nullptr;
-    for (Member& member : group.members) {
-        for (MemberSegment& segment : member.segments) {
-            if (segment.ref == ref) return &segment;
-        }
-    }
-    return nullptr;
-}
-
-void GroupStash::moved(const GroupKey& key, const RecordRef& from, const RecordRef& to) {
-    MemberSegment* const segment = find(key, from);
-    ROLLRING_ASSERT(segment != nullptr, "a record that is moved is held");
-    segment->ref = to;
 }
 
 }  // namespace rollring

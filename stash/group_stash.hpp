@@ -1,7 +1,8 @@
 #pragma once
 // The grouped stash: a deterministic machine. Records, time and policy versions are handed in; what
 // to release and what to ship comes out. No shared memory, no clock, no thread, no copy of a
-// record: it holds references. The same inputs in the same order give the same outputs.
+// record: it knows each by a number of its owner's. The same inputs in the same order give the same
+// outputs.
 //
 //   admit(arrival)  open group  -> complete -> ready -> cut() -> leased -> ack() shipped
 //                        |            |                            `-> nack() ready again
@@ -23,7 +24,6 @@
 namespace rollring {
 
 struct Dropped {
-    RecordRef ref;
     std::uint32_t tag;
     DropReason reason;
 };
@@ -75,8 +75,7 @@ struct WaitingGroup {
     std::uint32_t live;
     std::uint32_t failed;
     std::vector<std::uint32_t> missing;  // repetition ids below size that are not settled
-    std::vector<RecordRef> unfinished;   // first segment of members whose last has not come
-    std::vector<RecordRef> present;      // first segment of each member that is there
+    std::optional<std::uint32_t> tag;    // of a record that is there
     std::vector<std::uint32_t> lanes;    // who has sent to it, each once
 };
 
@@ -118,14 +117,19 @@ class GroupStash {
     void ack(std::uint64_t batch_id, std::int64_t now_ns);
     void nack(std::uint64_t batch_id);
 
-    // The record's tag if it is held by the group and may be moved: leased ones stay where they
-    // are.
-    [[nodiscard]] std::optional<std::uint32_t> movable(const GroupKey& key, const RecordRef& ref) {
-        const MemberSegment* found = find(key, ref);
-        return found != nullptr ? std::optional(found->tag) : std::nullopt;
+    // The tag of a record which the group holds and for which `is_it(tag)`. Not of one that is
+    // leased: those must stay where they are.
+    template <class IsIt>
+    [[nodiscard]] std::optional<std::uint32_t> movable(const GroupKey& key, IsIt is_it) const {
+        const Slot slot = index_.find(key);
+        if (slot == no_slot || groups_[slot].state == GroupState::leased) return std::nullopt;
+        for (const Member& member : groups_[slot].members) {
+            for (const MemberSegment& segment : member.segments.all()) {
+                if (is_it(segment.tag)) return segment.tag;
+            }
+        }
+        return std::nullopt;
     }
-    // It lies elsewhere now.
-    void moved(const GroupKey& key, const RecordRef& from, const RecordRef& to);
 
     // From a predecessor: this group was over so long ago.
     void bury(const GroupKey& key, std::int64_t buried_ns) { tombstones_.bury(key, buried_ns); }
@@ -172,8 +176,6 @@ class GroupStash {
     [[nodiscard]] bool is_stale(std::int64_t version_min, std::int64_t version) const;
     [[nodiscard]] std::uint32_t min_size(const Group& group) const;
 
-    [[nodiscard]] MemberSegment* find(const GroupKey& key, const RecordRef& ref);
-
     StashOptions options_;
     std::uint64_t batch_records_max_;
     StashAccount account_;
@@ -189,7 +191,7 @@ class GroupStash {
     };
     std::deque<Due> due_;
     std::uint32_t opened_ = 0;
-    std::uint64_t finished_ = 0;
+    std::uint32_t finished_ = 0;
     Slot first_ready_ = Group::none;  // since longest
     Slot last_ready_ = Group::none;
     std::size_t ready_ = 0;

@@ -28,7 +28,7 @@ class Bench {
         send(arrival);
     }
     void send(Arrival arrival) {
-        arrival.ref = {next_position++, 0, 1};
+        arrival.tag = next_tag++;
         arrival.n_tokens = 10;
         stash.admit(arrival, now_ns, version);
         REQUIRE(stash.account().conserved());
@@ -42,7 +42,7 @@ class Bench {
     BatchPlan batch;
     std::int64_t now_ns = 1;
     std::int64_t version = -1;
-    std::uint64_t next_position = 0;
+    std::uint32_t next_tag = 0;
 };
 
 }  // namespace

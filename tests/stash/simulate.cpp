@@ -1,7 +1,7 @@
 // Goal: promises P5 and P6 hold at every step, whatever happens to rollouts.
 // Method: a seeded world with a fake clock (interleaving, duplicates, losses, reordering, retries,
 // failures, segments, version bumps, dying producers, lazy and nacking trainers) against the real
-// machine, with an oracle that follows every single record by its reference.
+// machine, with an oracle that follows every single record by its tag.
 //
 //   simulate --seeds 100000 [--first N]     a failing seed prints the command that replays it
 
@@ -20,7 +20,7 @@ using namespace rollring;
 
 namespace {
 
-enum class Fate { held, dropped, leased, shipped, evacuated };
+enum class Fate { held, dropped, leased, shipped };
 
 struct Sent {
     Arrival arrival;
@@ -31,7 +31,6 @@ struct Counts {
     std::uint64_t records = 0;
     std::uint64_t batches = 0;
     std::uint64_t groups = 0;
-    std::uint64_t evacuated = 0;
     std::map<DropReason, std::uint64_t> dropped;
 };
 
@@ -51,7 +50,7 @@ class World {
             if (chance(0.02)) kill_producer();
             stash_.tick(now_ns_);
             settle();
-            if (chance(0.1)) evacuate();
+            if (chance(0.1)) check_movable();
             trainer();
         }
         finish();
@@ -125,7 +124,7 @@ class World {
         for (std::uint64_t segment = 0; segment < segments; segment++) {
             Arrival arrival;
             arrival.key = {group / 2, group % 2};  // two visits of each instance
-            arrival.ref.lane = static_cast<std::uint32_t>(below(3));
+            arrival.producer_lane = static_cast<std::uint32_t>(below(3));
             arrival.repetition_id = member;
             arrival.group_size = size;
             arrival.segment_index = static_cast<std::uint16_t>(segment);
@@ -142,18 +141,18 @@ class World {
 
     void send(const Arrival& planned) {
         Arrival arrival = planned;
-        arrival.ref.position = sent_.size();
-        arrival.ref.lines = 1;
         arrival.tag = static_cast<std::uint32_t>(sent_.size());
-        arrival.producer_lane = arrival.ref.lane;
-        arrival.producer_epoch = epochs_[arrival.ref.lane];
+        arrival.producer_epoch = epochs_[arrival.producer_lane];
         if (arrival.policy_version_min >= 0) {
             arrival.policy_version_min =
                 std::max<std::int64_t>(0, version_ - arrival.policy_version_min * 2);
         }
         sent_.push_back({arrival});
         counts_.records++;
-        stash_.admit(arrival, now_ns_, version_);
+        // Good hints and bad ones: another group may have the slot by now, or none.
+        if (chance(0.2)) hint_ = stash_.prefetch_group(arrival.key);
+        const auto slot = stash_.admit(arrival, now_ns_, version_, hint_);
+        if (chance(0.5)) hint_ = slot;
     }
 
     void kill_producer() {
@@ -161,28 +160,20 @@ class World {
         stash_.producer_gone(lane, epochs_[lane]++, now_ns_);
     }
 
-    // A record that pins its lane is copied elsewhere; what is leased stays where it is.
-    void evacuate() {
-        const std::size_t index = below(sent_.size());
-        const Sent old = sent_[index];
-        const RecordRef& from = old.arrival.ref;
-        const auto movable = stash_.movable(old.arrival.key, from);
-        expect(movable.has_value() == (old.fate == Fate::held), "movable is what is held");
-        if (!movable) return;
-        expect(*movable == old.arrival.tag, "what is to be moved has another's tag");
-        Arrival copy = old.arrival;
-        copy.ref = {sent_.size(), 99, 1};
-        stash_.moved(copy.key, from, copy.ref);
-        sent_[index].fate = Fate::evacuated;
-        sent_.push_back({copy});
-        counts_.evacuated++;
+    // A record that pins its lane may be copied elsewhere; what is leased stays where it is.
+    void check_movable() {
+        const auto tag = static_cast<std::uint32_t>(below(sent_.size()));
+        const Sent& record = sent_[tag];
+        const auto found =
+            stash_.movable(record.arrival.key, [&](std::uint32_t one) { return one == tag; });
+        expect(found.has_value() == (record.fate == Fate::held), "movable is what is held");
+        expect(!found || *found == tag, "what is movable is another");
     }
 
     // Of a Dropped or a MemberSegment.
     void move(const auto& moved, Fate from, Fate to) {
-        Sent& record = sent_.at(moved.ref.position);
+        Sent& record = sent_.at(moved.tag);
         expect(record.fate == from, "a record moved that was elsewhere");
-        expect(record.arrival.tag == moved.tag, "a record came back with another's tag");
         record.fate = to;
     }
 
@@ -193,7 +184,7 @@ class World {
             counts_.dropped[dropped.reason]++;
         }
         stash_.dropped().clear();
-        Amount by_fate[5];
+        Amount by_fate[4];
         for (const Sent& record : sent_) {
             by_fate[static_cast<int>(record.fate)] += {1, record.arrival.n_tokens};
         }
@@ -250,7 +241,7 @@ class World {
             expect(repetitions.insert(member.repetition_id).second, "a repetition comes twice");
             std::uint16_t index = 0;
             for (const MemberSegment& segment : batch.segments_of(member)) {
-                const Arrival& arrival = sent_.at(segment.ref.position).arrival;
+                const Arrival& arrival = sent_.at(segment.tag).arrival;
                 move(segment, Fate::held, Fate::leased);
                 expect(arrival.key == group.key, "a member of another prompt");
                 expect(arrival.repetition_id == member.repetition_id, "another repetition");
@@ -263,7 +254,7 @@ class World {
                 expect(!stale || member.withheld, "a stale member was shipped");
             }
             const MemberSegment& last = batch.segments_of(member).back();
-            expect(sent_.at(last.ref.position).arrival.last_segment, "a member is not finished");
+            expect(sent_.at(last.tag).arrival.last_segment, "a member is not finished");
         }
     }
 
@@ -324,6 +315,7 @@ class World {
     std::int64_t now_ns_ = 1;
     std::int64_t version_ = 4;
     std::uint32_t epochs_[3] = {1, 1, 1};
+    GroupStash::Slot hint_ = GroupStash::no_slot;
     std::vector<Arrival> plan_;
     std::vector<Sent> sent_;
     std::vector<BatchPlan> leases_;
