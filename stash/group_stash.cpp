@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace rollring {
@@ -50,7 +51,7 @@ GroupStash::Slot GroupStash::admit(const Arrival& arrival, std::int64_t now_ns,
     // Another may have the slot since the hint was given.
     const bool still = hint != no_slot && groups_[hint].key == arrival.key &&
                        groups_[hint].state != GroupState::free;
-    const Slot found = still ? hint : index_.find(arrival.key);
+    const Slot found = still ? hint : find(arrival.key);
     if (found == no_slot && tombstones_.holds(arrival.key)) {
         drop(segment_of(arrival), DropReason::late);
         return no_slot;
@@ -68,7 +69,7 @@ GroupStash::Slot GroupStash::admit(const Arrival& arrival, std::int64_t now_ns,
 }
 
 GroupStash::Slot GroupStash::prefetch_group(const GroupKey& key) const {
-    const Slot slot = index_.find(key);
+    const Slot slot = index_.likely(key);
     if (slot == no_slot) {
         tombstones_.prefetch(key);
         return slot;
@@ -153,12 +154,12 @@ void GroupStash::reset_member(Group& group, Member& member, std::int64_t now_ns)
     member = Member{};
     member.repetition_id = repetition_id;
     if (group.state != GroupState::ready) return;
-    const Slot slot = index_.find(group.key);
+    const Slot slot = find(group.key);
     unready(slot);
     group.state = GroupState::open;
     // Its deadline may have been passed over while it was ready: the retry gets one of its own.
     if (group.opened_ns + options_.deadline_ns <= now_ns) {
-        due_.push_back({now_ns + options_.deadline_ns, slot, group.opening});
+        retried_.push_back({now_ns + options_.deadline_ns, slot, group.opening});
     }
 }
 
@@ -323,13 +324,22 @@ void GroupStash::producer_gone(std::uint32_t lane, std::uint32_t epoch, std::int
 
 void GroupStash::tick(std::int64_t now_ns) {
     tombstones_.tick(now_ns);
-    while (!due_.empty() && due_.front().at_ns <= now_ns) {
-        const Due due = due_.front();
-        due_.pop_front();
-        const Group& group = groups_[due.slot];
-        if (group.state == GroupState::open && group.opening == due.opening) {
-            expire(due.slot, now_ns);
+    constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
+    for (;;) {
+        const std::int64_t first_at =
+            next_due_ != Group::none ? groups_[next_due_].opened_ns + options_.deadline_ns : never;
+        const std::int64_t again_at = !retried_.empty() ? retried_.front().at_ns : never;
+        if (std::min(first_at, again_at) > now_ns) return;
+        Slot slot = next_due_;
+        bool same = true;
+        if (first_at <= again_at) {
+            next_due_ = groups_[slot].younger;
+        } else {
+            slot = retried_.front().slot;
+            same = retried_.front().opening == groups_[slot].opening;
+            retried_.pop_front();
         }
+        if (same && groups_[slot].state == GroupState::open) expire(slot, now_ns);
     }
 }
 
@@ -370,7 +380,7 @@ GroupStash::Slot GroupStash::open_group(const Arrival& arrival, std::int64_t now
     (youngest_ == Group::none ? oldest_ : groups_[youngest_].younger) = slot;
     youngest_ = slot;
     index_.insert(group.key, slot);
-    due_.push_back({now_ns + options_.deadline_ns, slot, group.opening});
+    if (next_due_ == Group::none) next_due_ = slot;
     account_.groups_opened++;
     return slot;
 }
@@ -379,7 +389,8 @@ void GroupStash::close_group(Slot slot, std::int64_t now_ns) {
     Group& group = groups_[slot];
     if (group.state == GroupState::ready) unready(slot);
     tombstones_.bury(group.key, now_ns);
-    index_.erase(group.key);
+    index_.erase(group.key, slot);
+    if (next_due_ == slot) next_due_ = group.younger;
     (group.older == Group::none ? oldest_ : groups_[group.older].younger) = group.younger;
     (group.younger == Group::none ? youngest_ : groups_[group.younger].older) = group.older;
     group.state = GroupState::free;

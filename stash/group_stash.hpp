@@ -121,7 +121,7 @@ class GroupStash {
     // leased: those must stay where they are.
     template <class IsIt>
     [[nodiscard]] std::optional<std::uint32_t> movable(const GroupKey& key, IsIt is_it) const {
-        const Slot slot = index_.find(key);
+        const Slot slot = find(key);
         if (slot == no_slot || groups_[slot].state == GroupState::leased) return std::nullopt;
         for (const Member& member : groups_[slot].members) {
             for (const MemberSegment& segment : member.segments.all()) {
@@ -153,6 +153,9 @@ class GroupStash {
   private:
     friend class BatchCutter;
 
+    [[nodiscard]] Slot find(const GroupKey& key) const {
+        return index_.find(key, [&](Slot slot) { return groups_[slot].key; });
+    }
     Slot open_group(const Arrival& arrival, std::int64_t now_ns);
     void prefetch_closing(const Group& group) const;
     void close_group(Slot slot, std::int64_t now_ns);
@@ -189,7 +192,8 @@ class GroupStash {
         Slot slot;
         std::uint32_t opening;  // the slot may have been reused
     };
-    std::deque<Due> due_;
+    std::deque<Due> retried_;      // with a deadline of their own
+    Slot next_due_ = Group::none;  // by age: the first whose deadline has not passed
     std::uint32_t opened_ = 0;
     std::uint32_t finished_ = 0;
     Slot first_ready_ = Group::none;  // since longest

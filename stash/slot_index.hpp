@@ -1,12 +1,10 @@
 #pragma once
-// Finds a group's slot by its key: open addressing with one cache miss a look-up, where a
-// node-based map takes three. Erasure moves back (Knuth 6.4, algorithm R); grows by doubling, never
-// shrinks.
+// Finds a group's slot by its key. Holds 96 bits of each key, which tells groups apart in practice;
+// the whole key lies with the group, and find() asks there.
 
-#include <bit>
 #include <cstdint>
-#include <vector>
 
+#include "probe_table.hpp"
 #include "rollring/trajectory.hpp"
 
 namespace rollring {
@@ -15,67 +13,52 @@ class SlotIndex {
   public:
     static constexpr std::uint32_t none = ~std::uint32_t{0};
 
-    SlotIndex() : entries_(64) {}
+    // `key_of(slot)`: the key of the group there.
+    template <class KeyOf>
+    [[nodiscard]] std::uint32_t find(const GroupKey& key, KeyOf key_of) const {
+        const Entry wanted = entry_of(key, none);
+        const Entry* found = table_.find(wanted.home(), [&](const Entry& entry) {
+            return entry.like(wanted) && key_of(entry.slot) == key;
+        });
+        return found != nullptr ? found->slot : none;
+    }
+    // Where it is if it is there: for fetching ahead, asks no group.
+    [[nodiscard]] std::uint32_t likely(const GroupKey& key) const {
+        const Entry wanted = entry_of(key, none);
+        const Entry* found =
+            table_.find(wanted.home(), [&](const Entry& entry) { return entry.like(wanted); });
+        return found != nullptr ? found->slot : none;
+    }
+    void prefetch(const GroupKey& key) const { table_.prefetch(entry_of(key, none).home()); }
 
-    [[nodiscard]] std::uint32_t find(const GroupKey& key) const {
-        for (std::size_t at = home(key);; at = next(at)) {
-            const Entry& entry = entries_[at];
-            if (entry.slot == none) return none;
-            if (entry.key == key) return entry.slot;
-        }
-    }
-    void prefetch(const GroupKey& key) const { __builtin_prefetch(&entries_[home(key)]); }
     // The key is not in it.
-    void insert(const GroupKey& key, std::uint32_t slot) {
-        if (count_ * 2 >= entries_.size()) grow();
-        place({key, slot});
-        count_++;
+    void insert(const GroupKey& key, std::uint32_t slot) { table_.insert(entry_of(key, slot)); }
+    // It is, with that slot.
+    void erase(const GroupKey& key, std::uint32_t slot) {
+        const std::uint32_t home = entry_of(key, slot).home();
+        table_.erase(table_.find(home, [slot](const Entry& entry) { return entry.slot == slot; }));
     }
-    void erase(const GroupKey& key) {
-        std::size_t hole = home(key);
-        while (entries_[hole].key != key || entries_[hole].slot == none) {
-            if (entries_[hole].slot == none) return;
-            hole = next(hole);
-        }
-        for (std::size_t at = next(hole); entries_[at].slot != none; at = next(at)) {
-            const std::size_t wants = home(entries_[at].key);
-            if (((at - wants) & mask()) < ((at - hole) & mask())) continue;
-            entries_[hole] = entries_[at];
-            hole = at;
-        }
-        entries_[hole].slot = none;
-        count_--;
-    }
-    [[nodiscard]] std::size_t size() const { return count_; }
-    [[nodiscard]] bool empty() const { return count_ == 0; }
+    [[nodiscard]] std::size_t size() const { return table_.size(); }
+    [[nodiscard]] bool empty() const { return size() == 0; }
 
   private:
     struct Entry {
-        GroupKey key;
+        std::uint64_t low = 0;
+        std::uint32_t high = 0;
         std::uint32_t slot = none;
-    };
 
-    [[nodiscard]] std::size_t mask() const { return entries_.size() - 1; }
-    // The key is a hash already.
-    [[nodiscard]] std::size_t home(const GroupKey& key) const {
-        return static_cast<std::size_t>(key.low ^ key.high) & mask();
-    }
-    [[nodiscard]] std::size_t next(std::size_t at) const { return (at + 1) & mask(); }
-    void place(const Entry& entry) {
-        std::size_t at = home(entry.key);
-        while (entries_[at].slot != none) at = next(at);
-        entries_[at] = entry;
-    }
-    void grow() {
-        std::vector<Entry> old(entries_.size() * 2);
-        old.swap(entries_);
-        for (const Entry& entry : old) {
-            if (entry.slot != none) place(entry);
+        [[nodiscard]] bool is_empty() const { return slot == none; }
+        // The key is a hash already.
+        [[nodiscard]] std::uint32_t home() const { return static_cast<std::uint32_t>(low) ^ high; }
+        [[nodiscard]] bool like(const Entry& other) const {
+            return low == other.low && high == other.high;
         }
+    };
+    static Entry entry_of(const GroupKey& key, std::uint32_t slot) {
+        return {key.low, static_cast<std::uint32_t>(key.high), slot};
     }
 
-    std::vector<Entry> entries_;
-    std::size_t count_ = 0;
+    ProbeTable<Entry> table_;
 };
 
 }  // namespace rollring

@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <deque>
 
-#include "slot_index.hpp"
+#include "probe_table.hpp"
+#include "rollring/trajectory.hpp"
 
 namespace rollring {
 
@@ -17,38 +18,53 @@ class Tombstones {
 
     void bury(const GroupKey& key, std::int64_t now_ns) {
         if (count_max_ == 0 || holds(key)) return;
-        buried_.insert(key, 0);
+        buried_.insert({key_of(key)});
         order_.push_back({key, now_ns + keep_ns_});
         while (order_.size() > count_max_) forget();
         if (order_.size() == count_max_) prefetch(order_[std::min(soon, order_.size() - 1)].key);
     }
     // For bury() and holds(): with many of them each is a miss.
-    void prefetch(const GroupKey& key) const { buried_.prefetch(key); }
+    void prefetch(const GroupKey& key) const { buried_.prefetch(Entry{key_of(key)}.home()); }
 
     void tick(std::int64_t now_ns) {
         while (!order_.empty() && order_.front().until_ns <= now_ns) forget();
     }
 
-    [[nodiscard]] bool holds(const GroupKey& key) const {
-        return buried_.find(key) != SlotIndex::none;
-    }
+    [[nodiscard]] bool holds(const GroupKey& key) const { return find(key) != nullptr; }
     [[nodiscard]] std::size_t count() const { return order_.size(); }
 
   private:
     static constexpr std::size_t soon = 8;  // forgotten, after so many more are buried
+
+    struct Entry {
+        GroupKey key;
+        [[nodiscard]] bool is_empty() const { return key == GroupKey{}; }
+        [[nodiscard]] std::uint32_t home() const {
+            return static_cast<std::uint32_t>(key.low ^ key.high);
+        }
+    };
+    // Zero stands for none: the one hash in 2^128 that is zero shares another's place.
+    static GroupKey key_of(const GroupKey& key) {
+        return key == GroupKey{} ? GroupKey{~std::uint64_t{0}, 0} : key;
+    }
+    [[nodiscard]] const Entry* find(const GroupKey& key) const {
+        const Entry wanted{key_of(key)};
+        return buried_.find(wanted.home(),
+                            [&](const Entry& entry) { return entry.key == wanted.key; });
+    }
 
     struct Stone {
         GroupKey key;
         std::int64_t until_ns;
     };
     void forget() {
-        buried_.erase(order_.front().key);
+        buried_.erase(find(order_.front().key));
         order_.pop_front();
     }
 
     std::int64_t keep_ns_;
     std::uint32_t count_max_;
-    SlotIndex buried_;
+    ProbeTable<Entry> buried_;
     std::deque<Stone> order_;
 };
 
