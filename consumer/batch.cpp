@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fault_point.hpp"
+#include "prefetch.hpp"
 #include "stash_impl.hpp"
 
 namespace rollring {
@@ -98,6 +99,7 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
         for (std::uint32_t m = 0; m < members.size(); m++) {
             const BatchMember& member = members[m];
             for (const MemberSegment& segment : plan.segments_of(member)) {
+                prefetch_to_read(held[segment.tag], record_bytes_used);
                 batch.sequences_.push_back({held[segment.tag].view,
                                             static_cast<std::uint32_t>(batch.groups_.size()), m,
                                             member.withheld});

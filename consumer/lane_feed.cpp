@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fault_point.hpp"
+#include "prefetch.hpp"
 
 namespace rollring {
 namespace {
@@ -190,7 +191,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
             return Feed::empty;
         }
         next_sequence_ = frame.sequence + 1;
-        prefetch_next();
+        prefetch_ahead(frame.bytes);
         const std::byte* payload = data_ + size_.offset(frame.position) + line_bytes;
         const auto problem = record.view.parse({payload, frame.payload_bytes}, schema);
         if (!problem.empty()) {
@@ -222,15 +223,17 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
     }
 }
 
-// Under a backlog the next record's first lines are out of cache: they come while this one is dealt
-// with. What is not committed yet is left alone, for its producer is writing it.
-void LaneFeed::prefetch_next() const {
-    const std::uint64_t at = reader_.read_position();
-    if (reader_.known_tail() - at < prefetch_lines * line_bytes) return;
+// Under a backlog the first lines of the records to come are out of cache: they are fetched while
+// this one is dealt with, of the one after the next two if those are as long as this one: one
+// record ahead is too late for a short one. What is not committed yet is left alone, for its
+// producer is writing it.
+void LaneFeed::prefetch_ahead(std::uint64_t bytes) const {
+    const std::uint64_t at = reader_.read_position() + 2 * bytes;
+    if (reader_.known_tail() < at + prefetch_lines * line_bytes) return;
     const std::uint64_t offset = size_.offset(at);
     if (size_.bytes() - offset < prefetch_lines * line_bytes) return;
     for (std::uint64_t i = 0; i < prefetch_lines; i++) {
-        __builtin_prefetch(data_ + offset + i * line_bytes);
+        prefetch_to_read(data_ + offset + i * line_bytes);
     }
 }
 

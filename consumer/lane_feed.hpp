@@ -139,7 +139,7 @@ class LaneFeed {
     [[nodiscard]] bool of_its_time(const Frame& frame) const;
     bool in_sequence(const Frame& frame);
     void learn_of_passed();
-    void prefetch_next() const;
+    void prefetch_ahead(std::uint64_t bytes) const;
     [[nodiscard]] std::optional<std::uint64_t> expected(std::uint32_t epoch) const;
 
     std::uint32_t lane_;

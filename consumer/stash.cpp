@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fault_point.hpp"
+#include "prefetch.hpp"
 #include "stash_impl.hpp"
 
 namespace rollring {
@@ -214,6 +215,23 @@ void Stash::Impl::wake_openers() {
     for (const std::uint32_t lane : ring().active) ring_bell(ring().map.lane_bell(lane));
 }
 
+// As many as are worked on at once. `got`: what poll() said last.
+std::span<Stash::Impl::Waiting> Stash::Impl::read_some(Poll& got) {
+    for (Waiting& next : at_hand) {
+        next.place = held.take();
+        prefetch_to_write(held[next.place], record_bytes_used);
+    }
+    std::size_t count = 0;
+    for (; count < at_hand.size(); count++) {
+        Record& record = held[at_hand[count].place];
+        got = consumer.poll(record);
+        if (got != Poll::record) break;
+        groups.prefetch_index(record.view.group_key());
+    }
+    for (std::size_t i = at_hand.size(); i > count; i--) held.give_back(at_hand[i - 1].place);
+    return std::span(at_hand).first(count);
+}
+
 // Reads for a while, and no more than makes a batch possible. Poll::empty if nothing came.
 Poll Stash::Impl::turn(std::int64_t now_ns) {
     polled = true;
@@ -221,16 +239,8 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
     int left = records_per_turn;
     bool came_any = false;
     do {
-        std::size_t count = 0;
-        std::uint32_t place = held.take();
-        while (count < at_hand.size() && (got = consumer.poll(held[place])) == Poll::record) {
-            at_hand[count++].place = place;
-            groups.prefetch_index(held[place].view.group_key());
-            place = held.take();
-        }
-        held.give_back(place);
-        came_any |= count != 0;
-        const auto came = std::span(at_hand).first(count);
+        const std::span<Waiting> came = read_some(got);
+        came_any |= !came.empty();
         for (Waiting& one : came) {
             one.slot = groups.prefetch_group(held[one.place].view.group_key());
         }

@@ -25,6 +25,10 @@ struct Stash::Impl {
     // Each record that is held, with its view as it was checked when it came: a batch shows that,
     // not what has become of the header since. The machine knows them by their places.
     Slab<Record> held;
+    // What a record of a few columns fills of its place. With thousands of them the places are out
+    // of cache when a record comes, and again when it is shipped.
+    static constexpr std::size_t record_bytes_used = 448;
+    static_assert(record_bytes_used <= sizeof(Record));
     BatchPlan plan;
     std::deque<Event> events;
     std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead
@@ -50,6 +54,7 @@ struct Stash::Impl {
 
     [[nodiscard]] Consumer::Impl& ring() const { return *consumer.impl_; }
     Result<void> start();
+    std::span<Waiting> read_some(Poll& got);
     Poll turn(std::int64_t now_ns);
     void admit(const Waiting& waiting, std::int64_t now_ns);
     void settle_orphans(std::int64_t now_ns);

@@ -149,7 +149,12 @@ bool GroupStash::lease(std::int64_t now_ns, std::int64_t version, bool partial, 
         if (changed) continue;
         batch.clear();
         batch.id = next_batch_++;
-        for (const Slot slot : chosen) add_to_batch(slot, batch);
+        for (std::size_t i = 0; i < chosen.size(); i++) {
+            if (i + 1 < chosen.size()) {
+                for (const Member& next : groups_[chosen[i + 1]].members) prefetch_to_write(&next);
+            }
+            add_to_batch(chosen[i], batch);
+        }
         for (const auto& [source, tokens] : cutter.served_) {
             served_.try_emplace(source, served_floor()).first->second += tokens;
         }
@@ -203,7 +208,7 @@ void GroupStash::prefetch_closing(const Group& group) const {
     index_.prefetch(group.key);
     tombstones_.prefetch(group.key);
     for (const Slot next : {group.older, group.younger}) {
-        if (next != Group::none) __builtin_prefetch(&groups_[next].older, 1);
+        if (next != Group::none) prefetch_to_write(&groups_[next].older);
     }
 }
 

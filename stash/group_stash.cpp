@@ -16,13 +16,6 @@ MemberSegment segment_of(const Arrival& arrival) {
     return {arrival.tag, arrival.n_tokens, arrival.segment_index};
 }
 
-// All lines of what begins there. It may not exist yet.
-template <class T>
-void prefetch_to_write(const T* at) {
-    const auto* lines = reinterpret_cast<const char*>(at);
-    for (std::size_t i = 0; i < sizeof(T); i += 64) __builtin_prefetch(lines + i, 1);
-}
-
 // splitmix64: small, seeded, the same everywhere. Source: Steele, Lea, Flood 2014.
 std::uint64_t next_random(std::uint64_t& state) {
     std::uint64_t word = state += 0x9e3779b97f4a7c15;
@@ -74,7 +67,8 @@ GroupStash::Slot GroupStash::prefetch_group(const GroupKey& key) const {
         tombstones_.prefetch(key);
         return slot;
     }
-    prefetch_to_write(&groups_[slot]);
+    prefetch_to_write(&groups_[slot].key);
+    prefetch_to_write(&groups_[slot].total);  // in its other line
     return slot;
 }
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "prefetch.hpp"
+
 namespace rollring {
 
 // Entry: 16 bytes, so that none lies across two cache lines; empty by default; is_empty(); home(),
@@ -26,7 +28,7 @@ class ProbeTable {
             if (is_it(entry)) return &entry;
         }
     }
-    void prefetch(std::uint32_t home) const { __builtin_prefetch(&entries_[home & mask()]); }
+    void prefetch(std::uint32_t home) const { prefetch_to_write(&entries_[home & mask()]); }
 
     void insert(const Entry& entry) {
         if (count_ * 2 >= entries_.size()) grow();

@@ -12,6 +12,7 @@
 
 #include "doorbell.hpp"
 #include "layout.hpp"
+#include "prefetch.hpp"
 
 namespace rollring {
 
@@ -70,7 +71,7 @@ struct NativePlatform {
         void prefetch(std::uint64_t offset, std::uint64_t bytes) const {
             const std::uint64_t most = std::min(bytes, 16 * line_bytes);
             for (std::uint64_t i = 0; i < most; i += line_bytes) {
-                __builtin_prefetch(data + offset + i);
+                prefetch_to_read(data + offset + i);
             }
         }
     };
