@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "fault_point.hpp"
 #include "producer_impl.hpp"
@@ -14,7 +15,8 @@ constexpr std::uint64_t quarantine_look_records = 64;
 constexpr std::uint64_t room_wanted_max = std::uint64_t{256} << 10;
 constexpr std::uint64_t pace_bytes_min = std::uint64_t{512} << 10;  // less is in cache anyhow
 constexpr std::int64_t pace_ns_max = 200'000;                       // at one time
-constexpr std::int64_t pace_idle_ns = 3'000;  // if the consumer releases nothing
+constexpr std::int64_t pace_idle_ns = 60'000;  // if the consumer reads nothing: it may train
+constexpr int pace_look_us = 4;                // it writes what we look at with every record
 
 void spin_about_a_microsecond() {
     for (int i = 0; i < 64; i++) spin_pause();
@@ -90,11 +92,12 @@ Reserve Producer::Impl::spin_for_room(std::uint64_t bytes) {
     return writer->reserve(bytes);
 }
 
-// Under a backlog both sides work on memory that has left their caches, the consumer is slower than
-// it could be, and so the backlog stays: a lane that was full once stays full, at half the rate. So
-// a consumer that keeps reading is given the time to catch up, to what the soft wrap keeps in
-// cache. Where it does not read (it trains, it holds what it has read) all of the lane is there for
-// the backlog, and it is asked less and less often.
+// Where the consumer is far behind in reading, both sides work on memory that has left their
+// caches, the consumer is slower than it could be, and so it stays behind: a lane that was full
+// once stays full, at half the rate. So a consumer that keeps reading is given the time to catch
+// up, to what the soft wrap keeps in cache. What it has read and holds does not count: a batch that
+// it waits for is not completed by waiting. Where it does not read (it trains) all of the lane is
+// there for the backlog, and it is asked less and less often.
 void Producer::Impl::pace(Deadline deadline) {
     const Geometry& geometry = map.geometry();
     const std::uint64_t most = std::max(geometry.soft_bytes, pace_bytes_min);
@@ -103,7 +106,9 @@ void Producer::Impl::pace(Deadline deadline) {
         pace_step = std::min(bytes, geometry.lane_bytes);
         pace_at = writer->position() + pace_step;
     };
-    if (writer->backlog() <= most || options.spin_us == 0) {
+    const ReaderEntry& reader = map.entry(lane);
+    const std::uint64_t from = peek(reader.delivered);
+    if (writer->written_since(from) <= most || options.spin_us == 0) {
         return ask_again(std::max(step, pace_step / 2));
     }
     const std::uint64_t later = std::max(step, 2 * pace_step);
@@ -112,13 +117,14 @@ void Producer::Impl::pace(Deadline deadline) {
     stats.paces++;
     const std::int64_t began = monotonic_ns();
     const std::int64_t until = std::min(began + pace_ns_max, deadline.at_ns);
-    const ReaderEntry& reader = map.entry(lane);
-    const std::uint64_t from = peek(reader.head);
+    std::uint64_t read = from;
+    std::int64_t read_ns = began;
     for (std::int64_t now = began; now < until; now = monotonic_ns()) {
-        spin_about_a_microsecond();
-        const std::uint64_t head = peek(reader.head);
-        if (head - from >= step) return ask_again(step);
-        if (head == from && now - began > pace_idle_ns) break;
+        for (int i = 0; i < pace_look_us; i++) spin_about_a_microsecond();
+        const std::uint64_t before = std::exchange(read, peek(reader.delivered));
+        if (read - from >= step) return ask_again(step);
+        if (read != before) read_ns = now;
+        if (now - read_ns > pace_idle_ns) break;
     }
     ask_again(later);
 }

@@ -88,9 +88,9 @@ class Producer {
 
     // Encodes the draft straight into the lane and makes it visible. Waits for room until the
     // deadline. After Push::ok the record survives this process. With room left it waits 200 us at
-    // most, and only where the consumer is further behind than the soft wrap and keeps releasing:
-    // once it has caught up, both sides work in their caches again. Not with a deadline that has
-    // passed, nor with spin_us 0.
+    // most, and only where the consumer is further behind in reading than the soft wrap and keeps
+    // reading: once it has caught up, both sides work in their caches again. Not with a deadline
+    // that has passed, nor with spin_us 0.
     Push push(const Draft& draft, Deadline deadline);
 
     // The same, visible with the next flush(), push() or wait for room: saves an atomic a record.

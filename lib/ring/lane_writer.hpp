@@ -89,11 +89,11 @@ class LaneWriter {
     [[nodiscard]] std::uint64_t offset() const { return tail_ - lap_start_; }
     [[nodiscard]] std::uint64_t published() const { return published_; }
     [[nodiscard]] const LapCounters& laps() const { return laps_; }
-    // Bytes that the consumer has not released as of now, without the dead part of a lap.
-    [[nodiscard]] std::uint64_t backlog() const {
-        const std::uint64_t unreleased = tail_ - shared_head_->load(Order::read_head);
-        if (unreleased <= offset()) return unreleased;
-        return unreleased - std::min(capacity_ - dead_from_, unreleased);
+    // Bytes from a position to here, without the dead part of a lap.
+    [[nodiscard]] std::uint64_t written_since(std::uint64_t position) const {
+        const std::uint64_t bytes = tail_ - std::min(position, tail_);
+        if (bytes <= offset()) return bytes;
+        return bytes - std::min(capacity_ - dead_from_, bytes);
     }
 
     // Ends the reservation with `frame` at its start; frame.bytes may be less than was reserved.

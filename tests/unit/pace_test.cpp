@@ -29,7 +29,7 @@ struct Load {
 
 }  // namespace
 
-TEST_CASE("pace: the backlog does not count the dead part of a lap") {
+TEST_CASE("pace: what is not read yet does not count the dead part of a lap") {
     std::vector<std::byte> bytes(64 * kib);
     std::atomic<std::uint64_t> tail{0};
     std::atomic<std::uint64_t> head{0};
@@ -42,16 +42,15 @@ TEST_CASE("pace: the backlog does not count the dead part of a lap") {
         writer.publish();
     };
     for (int i = 0; i < 8; i++) write(kib);
-    CHECK(writer.backlog() == 8 * kib);
+    CHECK(writer.written_since(0) == 8 * kib);
     head = 6 * kib;
-    CHECK(writer.backlog() == 2 * kib);
+    CHECK(writer.written_since(6 * kib) == 2 * kib);
     write(kib);  // turns back
     REQUIRE(writer.laps().soft == 1);
-    CHECK(writer.backlog() == 3 * kib + line_bytes);  // and the skip
-    head = tail.load() - kib;
-    CHECK(writer.backlog() == kib);
-    head = tail.load();
-    CHECK(writer.backlog() == 0);
+    CHECK(writer.written_since(6 * kib) == 3 * kib + line_bytes);  // and the skip
+    CHECK(writer.written_since(tail.load() - kib) == kib);
+    CHECK(writer.written_since(tail.load()) == 0);
+    CHECK(writer.written_since(tail.load() + kib) == 0);  // a damaged page of the consumer's
 }
 
 TEST_CASE("pace: where nobody reads, all of the lane is there, and it is asked seldom") {
@@ -94,6 +93,20 @@ TEST_CASE("pace: a consumer that keeps up is not waited for") {
         load.send(producer);
         REQUIRE(consumer.poll(record) == Poll::record);
         consumer.release(record.ref);
+    }
+    CHECK(producer.stats().paces == 0);
+    CHECK(producer.stats().waits == 0);
+}
+
+TEST_CASE("pace: nor one that has read all and holds it") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 4096 * kib, .soft_bytes = 64 * kib});
+    auto producer = ring.producer();
+    auto consumer = ring.consumer();
+    Load load;
+    Record record;
+    while (producer.stats().bytes < 3072 * kib) {
+        load.send(producer);
+        REQUIRE(consumer.poll(record) == Poll::record);
     }
     CHECK(producer.stats().paces == 0);
     CHECK(producer.stats().waits == 0);
