@@ -67,6 +67,11 @@ def stash_lines(result):
     for row in result["rows"]:
         yield (f"{row['tokens']} tokens: {middle(row['stash_records_per_s'], 1e-6)} M records/s",
                f"{span(row['cost'])} times the cost of polling")
+    waiting = result.get("waiting_groups", [])
+    if waiting:
+        yield (f"{waiting[0]['groups']:,} to {waiting[-1]['groups']:,} groups wait",
+               " ".join(middle(row["records_per_s"], 1e-6) for row in waiting)
+               + " M records/s of 64 tokens")
 
 
 def scaling_lines(result):

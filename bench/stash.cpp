@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "group_machine.hpp"
 #include "records.hpp"
@@ -18,6 +19,10 @@ namespace {
 
 constexpr std::uint32_t group_size = machine_group_size;
 constexpr std::uint32_t batch_groups = machine_batch_groups;
+constexpr std::uint32_t waiting_tokens = 64;
+constexpr std::uint64_t waiting_lane_bytes = std::uint64_t{8} << 20;
+constexpr std::uint64_t spill_bytes_per_group = 4096;  // of one record; half is kept free
+constexpr std::uint64_t waiting_warmup = 1'000'000;    // records
 
 struct Options {
     Common common;
@@ -45,23 +50,25 @@ Position position_of(std::uint64_t sequence, std::uint64_t interleaved) {
             static_cast<std::uint32_t>(sequence % block / interleaved)};
 }
 
-void produce(const Options& options, Board& board, const Plan& plan) {
+// `waiting` groups are opened first, with one member each, and wait for the rest all the time.
+void produce(const Options& options, Board& board, const Plan& plan, std::uint64_t waiting) {
     auto opened = rollring::Producer::open(ring_name(), {.name = "bench"});
     if (!opened) board.give_up(opened.error().to_string());
     rollring::Producer& producer = *opened;
     const Source source(plan.n_tokens);
     board.meet();
     auto deadline = rollring::Deadline::after_ms(10'000);
-    for (std::uint64_t i = 0; i < plan.total(); i++) {
+    for (std::uint64_t i = 0; i < waiting + plan.total(); i++) {
         if (i % 64 == 0) deadline = rollring::Deadline::after_ms(10'000);
-        const Slice& slice = source[i];
-        const Position at = position_of(i, options.interleaved);
-        char name[20];
-        const auto end = fmt::format_to(name, "{}", at.group);
+        const bool waits = i < waiting;
+        const std::uint64_t sequence = waits ? i : i - waiting;
+        const Position at = waits ? Position{i, 0} : position_of(sequence, options.interleaved);
+        char name[24];
+        const auto end = fmt::format_to(name, "{}{}", waits ? "w" : "", at.group);
         rollring::Draft draft(std::string_view(name, static_cast<std::size_t>(end - name)));
         draft.meta.repetition_id = at.member;
         draft.meta.reward = at.member;
-        fill(draft, slice);
+        fill(draft, source[sequence]);
         const bool last_of_batch = (i + 1) % plan.batch == 0;
         const rollring::Push push =
             last_of_batch ? producer.push(draft, deadline) : producer.push_later(draft, deadline);
@@ -129,9 +136,10 @@ void hold_batches(Board& board, const Plan& plan) {
     }
 }
 
-void take_batches(Board& board, const Plan& plan) {
+void take_batches(Board& board, const Plan& plan, rollring::Order order) {
     auto stash = rollring::Stash::open(
-        ring_name(), {.group_size = group_size, .batch_groups = batch_groups}, {.spin_us = 1000});
+        ring_name(), {.group_size = group_size, .order = order, .batch_groups = batch_groups},
+        {.spin_us = 1000});
     if (!stash) board.give_up(stash.error().to_string());
     board.meet();
     Clock clock(board, plan);
@@ -145,6 +153,7 @@ void take_batches(Board& board, const Plan& plan) {
         clock.count(records);
     }
     board.figures[1] = static_cast<std::int64_t>((*stash)->copies().copied_bytes);
+    board.figures[2] = static_cast<std::int64_t>((*stash)->open_groups());
 }
 
 struct Row {
@@ -160,12 +169,27 @@ struct Row {
 
 using Consume = void (*)(Board&, const Plan&);
 
-Measured measure_once(const Options& options, const Plan& plan, const Cpus& cpus, Consume consume) {
-    const auto made = rollring::create_ring(
-        ring_name(), {.lanes = 1, .lane_bytes = parse_bytes(options.lane_bytes)});
+void take_batches_in_order(Board& board, const Plan& plan) {
+    take_batches(board, plan, rollring::Order::windowed);
+}
+// A window over the oldest would stand still before groups that wait.
+void take_fresh_batches(Board& board, const Plan& plan) {
+    take_batches(board, plan, rollring::Order::freshest);
+}
+
+Measured measure_once(const Options& options, const Plan& plan, const Cpus& cpus, Consume consume,
+                      std::uint64_t waiting = 0) {
+    rollring::RingOptions ring{.lanes = 1, .lane_bytes = parse_bytes(options.lane_bytes)};
+    if (waiting != 0) {
+        ring.lane_bytes = waiting_lane_bytes;
+        ring.group_rows = static_cast<std::uint32_t>(waiting + 1024);
+        ring.spill_bytes = spill_bytes_per_group * waiting + (std::uint64_t{64} << 20);
+    }
+    const auto made = rollring::create_ring(ring_name(), ring);
     if (!made) fail(made.error().to_string());
     const Transport transport{
-        "stash", [&](Board& board, const Plan& given) { produce(options, board, given); }, consume};
+        "stash", [&](Board& board, const Plan& given) { produce(options, board, given, waiting); },
+        consume};
     const Measured measured = measure(transport, plan, cpus);
     static_cast<void>(rollring::remove_ring(ring_name(), true));
     return measured;
@@ -184,7 +208,8 @@ Row measure_length(const Options& options, std::uint32_t n_tokens, const Cpus& c
               .records = batches(lap),
               .warmup = batches(2 * lap),
               .batch = n_tokens < 1024 ? options.batch : 1};
-    const double rate = measure_once(options, plan, cpus, take_batches).tokens_per_s / n_tokens;
+    const double rate =
+        measure_once(options, plan, cpus, take_batches_in_order).tokens_per_s / n_tokens;
     plan.records = batches(static_cast<std::uint64_t>(rate * options.common.seconds));
     for (int round = 0; round < options.common.repeat && !interrupted(); round++) {
         progress.step(fmt::format("polling, {} tokens", n_tokens));
@@ -192,7 +217,7 @@ Row measure_length(const Options& options, std::uint32_t n_tokens, const Cpus& c
         progress.step(fmt::format("polling and holding, {} tokens", n_tokens));
         const Measured held = measure_once(options, plan, cpus, hold_batches);
         progress.step(fmt::format("stash, {} tokens", n_tokens));
-        const Measured groups = measure_once(options, plan, cpus, take_batches);
+        const Measured groups = measure_once(options, plan, cpus, take_batches_in_order);
         if (interrupted()) break;
         row.polling.push_back(plain.tokens_per_s / n_tokens);
         row.holding.push_back(held.tokens_per_s / n_tokens);
@@ -205,16 +230,51 @@ Row measure_length(const Options& options, std::uint32_t n_tokens, const Cpus& c
     return row;
 }
 
+// Short records through the stash while so many groups wait for their other members. Those lie in
+// the spill by the time that is measured: the lane is small, and the warm-up long.
+struct Waiting {
+    std::uint64_t groups;
+    std::vector<double> rate;  // records/s
+};
+std::vector<Waiting> measure_waiting(const Options& options, const Cpus& cpus, Progress& progress) {
+    std::vector<Waiting> rows;
+    for (const std::uint64_t groups : options.open_groups) rows.push_back({groups, {}});
+    const std::uint64_t whole = std::uint64_t{batch_groups} * options.interleaved * group_size;
+    const auto batches = [whole](std::uint64_t records) { return (records / whole + 1) * whole; };
+    Plan plan{.n_tokens = waiting_tokens,
+              .records = batches(waiting_warmup / 4),
+              .warmup = batches(waiting_warmup),
+              .batch = options.batch};
+    for (int round = 0; round < options.common.repeat && !interrupted(); round++) {
+        for (Waiting& row : rows) {
+            progress.step(fmt::format("{} groups wait", row.groups));
+            const Measured found =
+                measure_once(options, plan, cpus, take_fresh_batches, row.groups);
+            if (interrupted()) break;
+            if (std::cmp_less(found.figures[2], row.groups)) {
+                fail(fmt::format("{} groups should have waited, {} were open", row.groups,
+                                 found.figures[2]));
+            }
+            row.rate.push_back(found.tokens_per_s / plan.n_tokens);
+            plan.records =
+                batches(static_cast<std::uint64_t>(row.rate.back() * options.common.seconds));
+        }
+    }
+    return rows;
+}
+
 void run(const Options& options) {
     const Cpus cpus = options.common.choose_cpus();
     std::vector<Row> rows;
+    std::vector<Waiting> waiting_rows;
     std::vector<std::pair<std::uint64_t, double>> machine_rows;
     {
         Progress progress(options.tokens.size() * 3 * options.common.repeat +
-                          options.open_groups.size());
+                          options.open_groups.size() * (options.common.repeat + 1));
         for (const std::uint32_t n_tokens : options.tokens) {
             rows.push_back(measure_length(options, n_tokens, cpus, progress));
         }
+        waiting_rows = measure_waiting(options, cpus, progress);
         for (const std::uint64_t groups : options.open_groups) {
             progress.step(fmt::format("{} open groups", groups));
             machine_rows.emplace_back(groups, machine_ns(groups, options.common.seconds));
@@ -231,6 +291,10 @@ void run(const Options& options) {
                                    {"cost_held", Spread::of(row.cost_held).json()},
                                    {"line_ns", Spread::of(row.line_ns).json()},
                                    {"copied_bytes", row.copied_bytes}});
+        }
+        for (const Waiting& row : waiting_rows) {
+            out["waiting_groups"].push_back(
+                {{"groups", row.groups}, {"records_per_s", Spread::of(row.rate).json()}});
         }
         for (const auto& [groups, ns] : machine_rows) {
             out["open_groups"].push_back({{"open_groups", groups}, {"ns_per_record", ns}});
@@ -253,8 +317,16 @@ void run(const Options& options) {
             cost.low, cost.high, held.median, held.low, held.high, row.copied_bytes,
             Spread::of(row.line_ns).median);
     }
+    for (const Waiting& row : waiting_rows) {
+        const Spread rate = Spread::of(row.rate);
+        fmt::print("{:>7} groups wait: {:>6.3f} [{:.3f}-{:.3f}] M records/s of {} tokens\n",
+                   row.groups, rate.median / 1e6, rate.low / 1e6, rate.high / 1e6, waiting_tokens);
+    }
     for (const auto& [groups, ns] : machine_rows) {
-        fmt::print("{:>7} open groups: {:>5.0f} ns a record, the machine alone\n", groups, ns);
+        fmt::print(
+            "{:>7} groups filled in a scattered order: {:>5.0f} ns a record, the machine "
+            "alone\n",
+            groups, ns);
     }
 }
 
