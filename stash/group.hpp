@@ -121,7 +121,7 @@ struct alignas(64) Group {
     std::uint64_t settled = 0;  // and is live or failed
     std::uint64_t lanes = 0;    // bit l: lane l mod 64 has sent to it
     boost::container::vector<
-        Member, void,
+        Member, std::allocator<Member>,  // Boost's own does not align beyond 16
         boost::container::vector_options<boost::container::stored_size<std::uint32_t>>::type>
         members;
     Amount total;  // of all segments
