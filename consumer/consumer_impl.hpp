@@ -67,6 +67,12 @@ struct Consumer::Impl {
     }
     // `delivered`: to us; a settled receipt names records that only a predecessor has seen.
     Result<void> release_all(std::span<const RecordRef> records, std::int64_t step, bool delivered);
+    // Behind the frame of a record.
+    [[nodiscard]] const std::byte* payload(const RecordRef& record) const {
+        const Geometry& geometry = map.geometry();
+        return all.data() + geometry.data_offset(record.lane) +
+               record.position % geometry.capacity(record.lane) + line_bytes;
+    }
     // Groups that the lanes announced and whose records we have read are not announced any more.
     void publish_groups();
     Result<void> open_spill();

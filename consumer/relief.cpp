@@ -26,8 +26,8 @@ bool Stash::Impl::move_oldest(LaneFeed& feed) {
     if (!place) return false;
     const auto to = ring().evacuate(from, frame);
     if (!to) return false;
+    held[*place].view.follow(ring().payload(from), ring().payload(*to));
     held[*place].ref = *to;
-    consumer.view(*to, held[*place].view);
     return true;
 }
 

@@ -97,10 +97,17 @@ void Stash::Impl::admit(const Waiting& waiting, std::int64_t now_ns) {
     // Its producer may have gone in a predecessor's time, and will not be announced again.
     if (record.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
     const auto slot = groups.admit(arrival, now_ns, consumer.policy_version(), waiting.slot);
-    if (slot == GroupStash::no_slot || groups.group(slot).state != GroupState::free) return;
-    // Another group may take the slot, and its end must have been shown by then.
-    show_touched(now_ns);
-    release_dropped();
+    if (slot == GroupStash::no_slot) return;
+    const Group& group = groups.group(slot);
+    if (group.state == GroupState::free) {
+        // Another group may take the slot, and its end must have been shown by then.
+        show_touched(now_ns);
+        release_dropped();
+    } else if (group.total.records == 0) {
+        // Nothing of it is left to name it later.
+        show_touched(now_ns);
+        if (board->wants_name(slot)) board->name(slot, record.view.instance_id());
+    }
 }
 
 // After all that has been read was admitted: groups count as open before they cease to be
@@ -246,6 +253,7 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
         }
         for (const Waiting& one : came) groups.prefetch_member(one.slot);
         for (const Waiting& one : came) admit(one, now_ns);
+        publish_open_groups();  // a lane that has ended announces nothing any more
         left -= records_at_once;
     } while (left > 0 && got == Poll::record && !groups.may_cut());
     show_admitted(now_ns);

@@ -107,7 +107,8 @@ void Producer::Impl::pace(Deadline deadline) {
         pace_at = writer->position() + pace_step;
     };
     const ReaderEntry& reader = map.entry(lane);
-    const std::uint64_t from = peek(reader.delivered);
+    // Below restart_at lies nothing of ours, nor anything that is read any more.
+    const std::uint64_t from = std::max(peek(reader.delivered), peek(reader.restart_at));
     if (writer->written_since(from) <= most || options.spin_us == 0) {
         return ask_again(std::max(step, pace_step / 2));
     }
@@ -122,7 +123,7 @@ void Producer::Impl::pace(Deadline deadline) {
     for (std::int64_t now = began; now < until; now = monotonic_ns()) {
         for (int i = 0; i < pace_look_us; i++) spin_about_a_microsecond();
         const std::uint64_t before = std::exchange(read, peek(reader.delivered));
-        if (read - from >= step) return ask_again(step);
+        if (read >= from + step) return ask_again(step);
         if (read != before) read_ns = now;
         if (now - read_ns > pace_idle_ns) break;
     }

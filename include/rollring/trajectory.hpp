@@ -196,6 +196,13 @@ class ColumnList {
         return many_ != nullptr ? many_.get() : storage_;
     }
     void take(std::size_t count) { count_ = count; }
+    // What lay at `from` lies at `to`.
+    void follow(const std::byte* from, const std::byte* to) {
+        for (std::size_t i = 0; i < count_; i++) {
+            auto* column = std::launder(reinterpret_cast<ColumnView*>(data()) + i);
+            column->data = {to + (column->data.data() - from), column->data.size()};
+        }
+    }
     [[nodiscard]] std::span<const ColumnView> all() const {
         return {std::launder(reinterpret_cast<const ColumnView*>(data())), count_};
     }
@@ -203,6 +210,7 @@ class ColumnList {
   private:
     static constexpr std::size_t few = 8;
     static_assert(std::is_trivially_copyable_v<ColumnView>);
+    [[nodiscard]] std::byte* data() { return many_ != nullptr ? many_.get() : storage_; }
     [[nodiscard]] const std::byte* data() const {
         return many_ != nullptr ? many_.get() : storage_;
     }
@@ -224,6 +232,9 @@ class TrajectoryView {
     enum class Look { first, again };
     std::string_view parse(std::span<const std::byte> payload, const Schema& schema,
                            Look look = Look::first);
+
+    // The record was copied from `from` to `to`: shows the copy, as it was checked at first.
+    void follow(const std::byte* from, const std::byte* to) { columns_.follow(from, to); }
 
     [[nodiscard]] const Meta& meta() const { return meta_; }
     [[nodiscard]] GroupKey group_key() const { return key_; }

@@ -2,8 +2,9 @@
 // the groups, also where a slot is taken anew unseen or lies beyond the rows.
 #include <doctest/doctest.h>
 
-#include "../test_ring.hpp"
 #include "group_board.hpp"
+#include "pairs.hpp"
+#include "rollring/stash_stat.hpp"
 
 using namespace rollring;
 using rollring::test::patience;
@@ -74,4 +75,30 @@ TEST_CASE("board: groups beyond the rows are found open, too") {
     for (std::uint64_t number = 1; number <= 6; number++) CHECK(bench.is_open(number));
     bench.show(5, 6, GroupState::free);
     CHECK(!bench.is_open(6));
+}
+
+TEST_CASE("board: a group of which every record so far was dropped has its name") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 * 1024});
+    const auto segment = Segment::attach(ring.name(), patience());
+    REQUIRE(segment.has_value());
+    const auto page = segment->map(segment->geometry().policy_offset(), page_bytes, true);
+    REQUIRE(page.has_value());
+    publish(page->at<PolicyPage>(0).version, std::int64_t{5});
+    auto producer = ring.producer();
+    const std::vector<std::int32_t> tokens(10, 1);
+    Draft draft("stale");
+    draft.meta.policy_version_min = draft.meta.policy_version_max = 1;
+    draft.set(Std::token_ids, tokens);
+    REQUIRE(producer.push(draft, patience()) == Push::ok);
+    const auto stash =
+        rollring::test::open_stash(ring, {.group_size = 2, .max_lag = 0, .batch_groups = 1});
+    Batch batch;
+    while (stash->open_groups() < 1) {
+        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+    }
+    CHECK(stash->account().dropped[static_cast<std::size_t>(DropReason::stale)].records == 1);
+    const auto stat = stat_stash(ring.name());
+    REQUIRE(stat.has_value());
+    REQUIRE(stat->groups.size() == 1);
+    CHECK(stat->groups[0].instance_id == "stale");
 }

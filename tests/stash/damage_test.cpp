@@ -80,3 +80,33 @@ TEST_CASE(
     CHECK(batch.sequences()[0].view.token_ids().size() == 200);
     REQUIRE(batch.ack(0).has_value());
 }
+
+TEST_CASE("damage: nor what became of a header before its record was moved to the spill") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 * kib, .spill_bytes = 64 * kib});
+    auto producer = ring.producer();
+    const auto stash = open_stash(ring, freshest_pair);
+    send(producer, "straggler", 0, 2);
+    Batch batch;
+    while (stash->open_groups() < 1) {
+        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+    }
+    // Whole in itself: it passes every check, with half of the tokens.
+    with_record(ring, 0, [](Frame&, RecordHeader& header) {
+        auto* entry = reinterpret_cast<ColumnEntry*>(&header + 1);
+        while (entry->column != static_cast<std::uint16_t>(Std::token_ids)) entry++;
+        entry->shape[0] = header.n_tokens = 100;
+        entry->bytes = 400;
+    });
+    std::multiset<std::string> seen;
+    for (int i = 0; stash->copies().evacuated_records == 0; i++) {
+        send(producer, std::to_string(i), 0, 2);
+        send(producer, std::to_string(i), 1, 2);
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(batch.ack(i).has_value());
+    }
+    send(producer, "straggler", 1, 2);
+    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    check_pairs(batch, seen);
+    CHECK(batch.sequences()[0].view.token_ids().size() == 200);
+    CHECK(batch.cu_seqlens().back() == 400);
+}
