@@ -339,7 +339,8 @@ void add_stash(CLI::App& app) {
     sub->add_option("--tokens", options->tokens, "tokens per record")
         ->capture_default_str()
         ->delimiter(',');
-    sub->add_option("--open-groups", options->open_groups, "open groups for the machine alone")
+    sub->add_option("--open-groups", options->open_groups,
+                    "groups that wait, and groups of the machine alone")
         ->capture_default_str()
         ->delimiter(',');
     sub->add_option("--interleaved", options->interleaved, "prompts whose rollouts come in turn")
