@@ -12,6 +12,7 @@ bool GroupStash::no_progress(std::int64_t now_ns) const {
 
 std::vector<WaitingGroup> GroupStash::explain(std::int64_t now_ns, std::size_t count) const {
     std::vector<WaitingGroup> waiting;
+    std::vector<bool> settled;
     for (Slot slot = oldest_; slot != Group::none && waiting.size() < count;) {
         const Group& group = groups_[slot];
         slot = group.younger;
@@ -23,11 +24,14 @@ std::vector<WaitingGroup> GroupStash::explain(std::int64_t now_ns, std::size_t c
         said.live = group.live;
         said.failed = group.failed;
         said.tag = group.any_tag();
+        // Once over the members, not once for each repetition: a group may claim to be large.
+        settled.assign(group.size, false);
+        for (const Member& member : group.members) {
+            if (member.state == MemberState::open || member.repetition_id >= group.size) continue;
+            settled[member.repetition_id] = true;
+        }
         for (std::uint32_t repetition = 0; repetition < group.size; repetition++) {
-            const bool settled = std::ranges::any_of(group.members, [&](const Member& member) {
-                return member.repetition_id == repetition && member.state != MemberState::open;
-            });
-            if (!settled) said.missing.push_back(repetition);
+            if (!settled[repetition]) said.missing.push_back(repetition);
         }
         for (const Member& member : group.members) {
             if (std::ranges::find(said.lanes, member.lane) == said.lanes.end()) {

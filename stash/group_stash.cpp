@@ -171,8 +171,8 @@ void GroupStash::evaluate(Slot slot, std::int64_t now_ns) {
         drop_group(slot, DropReason::group_void, now_ns);
         return;
     }
-    const std::uint32_t wanted = group.size + options_.extra;
-    const std::uint32_t settled =
+    const std::uint64_t wanted = std::uint64_t{group.size} + options_.extra;
+    const std::uint64_t settled =
         group.live + (options_.on_failed == OnFailed::shrink ? group.failed : 0);
     const bool enough = options_.select == Select::first && group.live >= group.size;
     if (!enough && settled < wanted && !(group.expired && settled >= group.size)) return;

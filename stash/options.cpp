@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "rollring/stash_options.hpp"
+#include "rollring/trajectory.hpp"
 
 namespace rollring {
 
@@ -10,11 +11,13 @@ Result<void> validate(const StashOptions& options) {
     const auto refuse = [](std::string why) {
         return std::unexpected(Error{Errc::invalid_argument, 0, "stash: " + std::move(why)});
     };
-    if (options.group_size < 1 || options.group_size > 65536) {
-        return refuse(fmt::format("group_size is {}, must be 1 to 65536", options.group_size));
+    if (options.group_size < 1 || options.group_size > group_size_max) {
+        return refuse(
+            fmt::format("group_size is {}, must be 1 to {}", options.group_size, group_size_max));
     }
-    if (options.extra > 65536)
-        return refuse(fmt::format("extra is {}, at most 65536", options.extra));
+    if (options.extra > group_size_max) {
+        return refuse(fmt::format("extra is {}, at most {}", options.extra, group_size_max));
+    }
     constexpr std::int64_t century_ns = 3'155'760'000'000'000'000;  // added to the clock, it fits
     if (options.deadline_ns <= 0) return refuse("deadline_ns must be positive");
     if (options.deadline_ns > century_ns) return refuse("deadline_ns is more than a century");

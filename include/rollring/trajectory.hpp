@@ -53,17 +53,22 @@ struct GroupKey {
     static GroupKey of(std::string_view instance_id, std::uint64_t visit);
 };
 
-// The header fields, the same for Draft and TrajectoryView.
+// The most members that a record may claim for its group. A record that claims more is refused
+// where it is pushed (Push::bad_record), and dropped as torn where it is read.
+inline constexpr std::uint32_t group_size_max = 65'536;
+
+// The header fields, the same for Draft and TrajectoryView. What has no bound of its own may have
+// any value: nothing is allocated for it, and nothing is counted up to it.
 struct Meta {
     std::uint64_t visit = 0;          // which pass over the instance this is (epoch)
-    std::uint32_t repetition_id = 0;  // member of the group
-    std::uint32_t group_size = 0;     // 0: the stash's default
+    std::uint32_t repetition_id = 0;  // member of the group; any number that no other member has
+    std::uint32_t group_size = 0;     // 0: the stash's default; at most group_size_max
     std::uint16_t segment_index = 0;
     bool last_segment = true;                    // the member is complete with this one
     std::uint32_t attempt = 0;                   // a retry has a higher one
     std::optional<std::int64_t> source_id = {};  // environment number (Atropos env_id)
     Status status = Status::completed;
-    std::uint32_t n_prompt = 0;            // leading tokens that are prompt
+    std::uint32_t n_prompt = 0;            // leading tokens that are prompt; at most n_tokens
     std::int64_t policy_version_min = -1;  // over the generated tokens; -1: unknown
     std::int64_t policy_version_max = -1;
     std::optional<double> reward = {};  // absent is not NaN

@@ -41,7 +41,11 @@ Encoder::Encoder(const Draft& draft, const Schema& schema, Checksum checksum)
 std::string_view Encoder::lay_out(const Schema& schema) {
     const std::uint32_t n_tokens = n_tokens_ = draft_->n_tokens();
     bytes_ = directory_end(draft_->columns().size());
-    if (draft_->meta.n_prompt > n_tokens) return "n_prompt is greater than n_tokens";
+    const Meta& meta = draft_->meta;
+    const Claims claims{static_cast<std::uint8_t>(meta.status),
+                        static_cast<std::uint8_t>(checksum_), meta.group_size, meta.n_prompt,
+                        n_tokens};
+    if (const auto problem = problem_of(claims); !problem.empty()) return problem;
     if (draft_->instance_id().empty()) return "instance_id is empty";
     std::uint32_t seen = 0;
     std::size_t columns = 0;

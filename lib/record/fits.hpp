@@ -1,6 +1,7 @@
 #pragma once
-// The one place that decides whether a column of a record agrees with its declaration. Used on both
-// sides: what the encoder lets through is what the view accepts.
+// The one place that decides whether a record may claim what its header says, and whether a column
+// agrees with its declaration. Used on both sides: what the encoder lets through is what the view
+// accepts.
 
 #include <array>
 #include <cstdint>
@@ -65,6 +66,27 @@ inline bool is_plain(const Schema::Rule& rule, DType dtype, std::uint8_t dims, s
                      std::uint32_t n_tokens) {
     return rule.plain && dims == 1 && dtype.code == rule.dtype.code &&
            dtype.bits == rule.dtype.bits && (rule.per == Per::record || rows == n_tokens);
+}
+
+// Of header fields that somebody would count on: what is wrong with them, by name.
+struct Claims {
+    std::uint8_t status;
+    std::uint8_t checksum;
+    std::uint32_t group_size;
+    std::uint32_t n_prompt;
+    std::uint32_t n_tokens;
+};
+inline std::string_view problem_of(const Claims& claims) {
+    static_assert(group_size_max == 65'536);
+    if (claims.status > static_cast<std::uint8_t>(Status::filtered)) {
+        return "status is none of the known ones";
+    }
+    if (claims.checksum > static_cast<std::uint8_t>(Checksum::xxh3)) {
+        return "checksum is none of the known ones";
+    }
+    if (claims.group_size > group_size_max) return "group_size is greater than 65536";
+    if (claims.n_prompt > claims.n_tokens) return "n_prompt is greater than n_tokens";
+    return {};
 }
 
 // Failures carry no tokens: only these statuses promise the required columns.

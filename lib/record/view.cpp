@@ -19,13 +19,10 @@ std::string_view problem_of(const RecordHeader& header, std::uint64_t payload_by
     if (header.record_bytes != payload_bytes) return "record: its length disagrees with the frame";
     if (header.schema_id != schema.id()) return "record: written for another schema";
     if (header.column_count > columns_max) return "record: too many columns";
-    if (header.status > static_cast<std::uint8_t>(Status::filtered))
-        return "record: unknown status";
-    if (header.checksum_kind > static_cast<std::uint8_t>(Checksum::xxh3)) {
-        return "record: unknown checksum";
-    }
     if ((header.flags & ~record_flags_known) != 0) return "record: unknown flags";
-    if (header.n_prompt > header.n_tokens) return "record: n_prompt is greater than n_tokens";
+    const Claims claims{header.status, header.checksum_kind, header.group_size, header.n_prompt,
+                        header.n_tokens};
+    if (const auto problem = problem_of(claims); !problem.empty()) return problem;
     if (sizeof(RecordHeader) + header.column_count * sizeof(ColumnEntry) > payload_bytes) {
         return "record: its directory leaves the record";
     }

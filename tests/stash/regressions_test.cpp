@@ -238,6 +238,26 @@ TEST_CASE("stash: a member begins where a cache line does") {
     }
 }
 
+// One record made the trainer's program end with bad_alloc, or ship a group of two as whole.
+TEST_CASE("stash: a group that claims the most it may neither wraps nor takes time to explain") {
+    Bench bench({.extra = 3, .select = Select::uniform, .batch_groups = 1});
+    const std::uint32_t most = group_size_max;
+    for (const std::uint32_t size : {most, ~std::uint32_t{0}}) {
+        bench.send(size, 0, 0, size);
+        bench.send(size, size - 1, 0, size);
+        CHECK(!bench.cut());  // size + extra is not 2
+    }
+    // Nearly all of its members are there: nobody goes through them for each repetition.
+    for (std::uint32_t repetition = 1; repetition < 20'000; repetition++) {
+        bench.send(most, repetition, 0, most);
+    }
+    const auto waiting = bench.stash.explain(bench.now_ns, 1);
+    REQUIRE(waiting.size() == 1);
+    CHECK(waiting[0].missing.size() == most - 20'001);
+    CHECK(waiting[0].missing.front() == 20'000);
+    CHECK(waiting[0].missing.back() == most - 2);
+}
+
 TEST_CASE("stash: every option out of range is refused by its name") {
     CHECK(validate({}).has_value());
     const auto message = [](const StashOptions& options) {

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "record_bytes.hpp"
 #include "rollring/trajectory.hpp"
+#include "wire.hpp"
 
 using namespace rollring;
 
@@ -128,6 +130,92 @@ TEST_CASE("record: what the schema forbids is refused by name") {
     prompt.set(Std::token_ids, tokens);
     prompt.meta.n_prompt = 4;
     CHECK(Encoded(prompt).problem == "n_prompt is greater than n_tokens");
+}
+
+TEST_CASE("record: a header that claims what cannot be is refused on both sides by its field") {
+    const std::vector<std::int32_t> tokens{1, 2, 3};
+    Draft draft("p");
+    draft.set(Std::token_ids, tokens);
+    Encoded whole(draft);
+    auto& header = *reinterpret_cast<RecordHeader*>(whole.bytes().data());
+    TrajectoryView view;
+    const auto read = [&] { return view.parse(whole.bytes(), Schema::standard()); };
+
+    draft.meta.group_size = header.group_size = group_size_max;
+    CHECK(Encoded(draft).problem.empty());
+    CHECK(read().empty());
+    for (const std::uint32_t size : {group_size_max + 1, ~std::uint32_t{0}}) {
+        draft.meta.group_size = header.group_size = size;
+        CHECK(Encoded(draft).problem == "group_size is greater than 65536");
+        CHECK(read() == Encoded(draft).problem);
+    }
+    draft.meta.group_size = header.group_size = 8;
+    header.status = 77;
+    draft.meta.status = static_cast<Status>(header.status);
+    CHECK(Encoded(draft).problem == "status is none of the known ones");
+    CHECK(read() == Encoded(draft).problem);
+    header.status = 0;
+    draft.meta.status = Status::completed;
+    header.checksum_kind = 9;
+    CHECK(Encoded(draft, Schema::standard(), static_cast<Checksum>(9)).problem ==
+          "checksum is none of the known ones");
+    CHECK(read() == "checksum is none of the known ones");
+    header.checksum_kind = 0;
+    header.n_prompt = 4;
+    CHECK(read() == "n_prompt is greater than n_tokens");
+}
+
+// Seeded: whatever a draft claims, one that the encoder lets through is one that the view accepts.
+TEST_CASE("record: what may be pushed may be read") {
+    std::uint64_t state = 4;
+    const auto next = [&] {
+        state = state * 6364136223846793005 + 1442695040888963407;
+        return state >> 33;
+    };
+    // Small numbers, and those at the ends of their range.
+    const auto number = [&] {
+        const std::uint64_t small = next() % 5;
+        return next() % 3 == 0 ? ~std::uint64_t{0} - small : small;
+    };
+    const std::vector<std::int32_t> tokens(5, 1);
+    std::size_t taken = 0;
+    for (int i = 0; i < 20'000; i++) {
+        Draft draft("p");
+        Meta& meta = draft.meta;
+        meta.visit = number();
+        meta.repetition_id = static_cast<std::uint32_t>(number());
+        meta.group_size = static_cast<std::uint32_t>(number());
+        meta.segment_index = static_cast<std::uint16_t>(number());
+        meta.last_segment = next() % 2 == 0;
+        meta.attempt = static_cast<std::uint32_t>(number());
+        meta.status = static_cast<Status>(next() % 8);
+        meta.n_prompt = static_cast<std::uint32_t>(number());
+        meta.policy_version_min = static_cast<std::int64_t>(number());
+        meta.policy_version_max = static_cast<std::int64_t>(number());
+        meta.created_ns = static_cast<std::int64_t>(number());
+        meta.origin = static_cast<std::uint16_t>(number());
+        const std::span<const std::int32_t> some(tokens.data(), next() % 6);
+        if (next() % 4 != 0) draft.set(Std::token_ids, some);
+        if (next() % 4 == 0) {
+            draft.add({static_cast<std::uint16_t>(next() % 18),
+                       {static_cast<std::uint8_t>(next() % 4),
+                        static_cast<std::uint8_t>(8 << next() % 4)},
+                       {static_cast<std::uint32_t>(next() % 6), 1, 1, 1},
+                       static_cast<std::uint8_t>(next() % 6),
+                       nullptr});
+        }
+        Encoded encoded(draft, Schema::standard(),
+                        static_cast<Checksum>(next() % 4 == 0 ? next() % 4 : 0));
+        if (!encoded.problem.empty()) continue;
+        seal_record(encoded.bytes());
+        TrajectoryView view;
+        CHECK(view.parse(encoded.bytes(), Schema::standard()) == "");
+        CHECK(view.meta().group_size == meta.group_size);
+        CHECK(view.meta().segment_index == meta.segment_index);
+        CHECK(view.meta().attempt == meta.attempt);
+        taken++;
+    }
+    CHECK(taken > 1'000);
 }
 
 TEST_CASE("record: routed experts of any integer dtype, and a checksum that notices one bit") {
