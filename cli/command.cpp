@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstdio>
 
+#include "cli/json_text.hpp"
+
 namespace rollring::cli {
 namespace {
 

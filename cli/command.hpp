@@ -3,8 +3,9 @@
 //
 // Exit codes: 0 done, 1 failed, 2 wrong use, 130 or 143 stopped by SIGINT or SIGTERM.
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,11 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "cli/json_text.hpp"
+#include "cli/options.hpp"
 #include "cli/quantity.hpp"
 #include "rollring/error.hpp"
 
 namespace rollring::cli {
+
+using Json = nlohmann::ordered_json;
+namespace CLI = command_line;
 
 inline constexpr int exit_ok = 0;
 inline constexpr int exit_failed = 1;

@@ -4,6 +4,8 @@
 
 namespace rollring::cli {
 
+namespace CLI = command_line;
+
 void add_input_options(CLI::App* app, InputOptions& options) {
     app->add_option("-i,--input", options.input, "JSON lines to send; - is standard input")
         ->type_name("FILE");

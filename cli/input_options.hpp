@@ -1,12 +1,12 @@
 #pragma once
 // The options that say which records come from where: of `produce` and of `demo`.
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/options.hpp"
 #include "cli/record_source.hpp"
 
 namespace rollring::cli {
@@ -21,7 +21,7 @@ struct InputOptions {
     std::string shard;  // only `produce` has it
 };
 
-void add_input_options(CLI::App* app, InputOptions& options);
+void add_input_options(command_line::App* app, InputOptions& options);
 
 // Errc::invalid_argument if the options do not go together.
 Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options);

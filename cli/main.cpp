@@ -1,5 +1,6 @@
 // rollring: one program for everything that people do with a ring. See `rollring --help`.
 
+#include <cstdio>
 #include <exception>
 #include <vector>
 
@@ -41,7 +42,9 @@ int run(int argc, char** argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? exit_ok : exit_usage;
+        const bool asked = error.get_exit_code() == 0;
+        static_cast<void>(std::fputs(error.text().c_str(), asked ? stdout : stderr));
+        return asked ? exit_ok : exit_usage;
     }
     catch_interrupts();
     for (const auto& command : commands) {

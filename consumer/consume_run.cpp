@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/json_text.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::cli {

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "cli/json_text.hpp"
 #include "inspect_command.hpp"
 #include "rollring/weights.hpp"
 

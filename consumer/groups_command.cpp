@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command.hpp"
+#include "cli/json_text.hpp"
 #include "rollring/stash_stat.hpp"
 #include "train_command.hpp"
 

@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 
+#include "cli/json_text.hpp"
+
 namespace rollring::cli {
 namespace {
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "cli/json_text.hpp"
 #include "consume_run.hpp"
 #include "record_output.hpp"
 #include "rollring/ring.hpp"

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command.hpp"
+#include "cli/json_text.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/weights.hpp"
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "cli/json_text.hpp"
 #include "cli/progress.hpp"
 
 namespace rollring::cli {

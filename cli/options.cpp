@@ -1,0 +1,174 @@
+#include "cli/options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <deque>
+#include <sstream>
+
+namespace rollring::command_line {
+
+struct Check::Parts {
+    ::CLI::Validator validator;
+};
+
+struct Option::Parts {
+    ::CLI::Option* option;
+};
+
+struct App::Parts {
+    std::unique_ptr<::CLI::App> own = nullptr;  // of the program
+    ::CLI::App* app = nullptr;
+    std::deque<Option> options = {};
+    std::deque<App> subcommands = {};
+
+    Option* keep(::CLI::Option* option) { return &options.emplace_back(Option::Parts{option}); }
+};
+
+Check::Check(Parts parts) : parts_(std::make_shared<const Parts>(std::move(parts))) {}
+
+template <class T>
+Check Range(T low, T high) {
+    return Check({::CLI::Range(low, high)});
+}
+template Check Range(int, int);
+template Check Range(std::int64_t, std::int64_t);
+template Check Range(double, double);
+
+Check IsMember(const std::vector<std::string>& words) {
+    return Check({::CLI::IsMember(words)});
+}
+
+const Check PositiveNumber({::CLI::PositiveNumber});
+const Check NonNegativeNumber({::CLI::NonNegativeNumber});
+
+Option::Option(Parts parts) : parts_(std::make_unique<Parts>(parts)) {}
+Option::~Option() = default;
+
+Option* Option::type_name(const std::string& name) {
+    parts_->option->type_name(name);
+    return this;
+}
+
+Option* Option::capture_default_str() {
+    parts_->option->capture_default_str();
+    return this;
+}
+
+Option* Option::default_str(const std::string& text) {
+    parts_->option->default_str(text);
+    return this;
+}
+
+Option* Option::group(const std::string& name) {
+    parts_->option->group(name);
+    return this;
+}
+
+Option* Option::required() {
+    parts_->option->required();
+    return this;
+}
+
+Option* Option::expected(int least, int most) {
+    parts_->option->expected(least, most);
+    return this;
+}
+
+Option* Option::check(const Check& check) {
+    parts_->option->check(check.parts().validator);
+    return this;
+}
+
+Option* Option::needs(Option* other) {
+    parts_->option->needs(other->parts_->option);
+    return this;
+}
+
+Option* Option::excludes(Option* other) {
+    parts_->option->excludes(other->parts_->option);
+    return this;
+}
+
+Option* Option::excludes(const std::string& other) {
+    parts_->option->excludes(other);
+    return this;
+}
+
+App::App(const std::string& description, const std::string& name)
+    : parts_(std::make_unique<Parts>()) {
+    parts_->own = std::make_unique<::CLI::App>(description, name);
+    parts_->app = parts_->own.get();
+}
+App::App(Parts parts) : parts_(std::make_unique<Parts>(std::move(parts))) {}
+App::~App() = default;
+
+App* App::add_subcommand(const std::string& name, const std::string& description) {
+    Parts parts;
+    parts.app = parts_->app->add_subcommand(name, description);
+    return &parts_->subcommands.emplace_back(std::move(parts));
+}
+
+void App::footer(const std::string& text) {
+    parts_->app->footer(text);
+}
+
+void App::require_subcommand(int count) {
+    parts_->app->require_subcommand(count);
+}
+
+void App::set_version_flag(const std::string& names, const std::string& version) {
+    parts_->app->set_version_flag(names, version);
+}
+
+template <class T>
+Option* App::add_option(const std::string& names, T& value, const std::string& help) {
+    return parts_->keep(parts_->app->add_option(names, value, help));
+}
+template Option* App::add_option(const std::string&, std::string&, const std::string&);
+template Option* App::add_option(const std::string&, double&, const std::string&);
+template Option* App::add_option(const std::string&, std::int64_t&, const std::string&);
+template Option* App::add_option(const std::string&, std::uint32_t&, const std::string&);
+template Option* App::add_option(const std::string&, std::uint64_t&, const std::string&);
+template Option* App::add_option(const std::string&, std::optional<std::uint32_t>&,
+                                 const std::string&);
+template Option* App::add_option(const std::string&, std::optional<std::uint64_t>&,
+                                 const std::string&);
+
+Option* App::add_flag(const std::string& names, bool& value, const std::string& help) {
+    return parts_->keep(parts_->app->add_flag(names, value, help));
+}
+
+Option* App::add_text(const std::string& names, std::function<void(const std::string&)> function,
+                      const std::string& help) {
+    const auto call = [function = std::move(function)](const std::string& text) {
+        try {
+            function(text);
+        } catch (const ValidationError& error) {
+            throw ::CLI::ValidationError(error.name, error.what());
+        }
+    };
+    return parts_->keep(parts_->app->add_option_function<std::string>(names, call, help));
+}
+
+Option* App::get_option(const std::string& name) {
+    return parts_->keep(parts_->app->get_option(name));
+}
+
+void App::parse(int argc, const char* const* argv) {
+    try {
+        parts_->app->parse(argc, argv);
+    } catch (const ::CLI::ParseError& error) {
+        std::ostringstream text;
+        parts_->app->exit(error, text, text);
+        throw ParseError(error.get_exit_code(), error.what(), text.str());
+    }
+}
+
+bool App::parsed() const {
+    return parts_->app->parsed();
+}
+
+std::string App::get_name() const {
+    return parts_->app->get_name();
+}
+
+}  // namespace rollring::command_line
