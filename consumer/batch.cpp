@@ -91,8 +91,10 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
     for (const BatchGroup& group : plan.groups) {
         rewards.clear();
         const auto members = plan.members_of(group);
+        std::uint32_t unrewarded = 0;
         for (const BatchMember& member : members) {
             rewards.push_back(member.reward.value_or(std::numeric_limits<double>::quiet_NaN()));
+            unrewarded += member.reward ? 0 : 1;
         }
         advantages.assign(rewards.size(), 0.0);
         group_advantages(rewards, options.advantages, advantages);
@@ -112,8 +114,8 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
                 batch.cu_seqlens_.push_back(batch.cu_seqlens_.back() + segment.n_tokens);
             }
         }
-        batch.groups_.push_back(
-            {group.key, group.size, static_cast<std::uint32_t>(members.size())});
+        batch.groups_.push_back({group.key, group.size, static_cast<std::uint32_t>(members.size()),
+                                 group.bad_rewards, unrewarded});
         batch.group_offsets_.push_back(static_cast<std::uint32_t>(batch.sequences_.size()));
     }
 }

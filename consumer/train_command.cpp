@@ -40,6 +40,7 @@ Json group_json(const Batch& batch, std::size_t group) {
     json["repetition_ids"] = std::move(repetitions);
     json["rewards"] = std::move(rewards);
     json["advantages"] = std::move(advantages);
+    json["bad_rewards"] = info.bad_rewards;
     return json;
 }
 
@@ -52,6 +53,9 @@ std::string stash_text(const Json& json) {
     text += fmt::format("dropped {} records", count("records_dropped"));
     for (const auto& [reason, records] : json["dropped"].items()) {
         if (records != 0) text += fmt::format("  {} {}", reason, records.get<std::uint64_t>());
+    }
+    if (json["bad_rewards"] != 0) {
+        text += fmt::format("; {} rewards were NaN or infinite", count("bad_rewards"));
     }
     return text + fmt::format("; copied {}; the account {}\n",
                               bytes_text(json["copied_bytes"].get<std::uint64_t>()),
@@ -303,6 +307,7 @@ void add_account(Json& json, const StashAccount& account) {
     json["groups_partial"] = account.groups_partial;
     json["groups_dropped"] = account.groups_dropped;
     json["size_conflicts"] = account.size_conflicts;
+    json["bad_rewards"] = account.bad_rewards;
     json["records_accepted"] = account.accepted.records;
     json["records_shipped"] = account.shipped.records;
     json["tokens_shipped"] = account.shipped.tokens;

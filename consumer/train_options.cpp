@@ -74,6 +74,11 @@ void add_settling(const Adder& add, TrainOptions& options) {
         "--on-failed", stash.on_failed,
         {{"shrink", OnFailed::shrink}, {"void", OnFailed::void_group}, {"hold", OnFailed::hold}},
         "A failed member: without it, no group, or a retry");
+    add.choice(
+        "--bad-reward", stash.bad_reward,
+        {{"fail", BadReward::fail}, {"void", BadReward::void_group}, {"absent", BadReward::absent}},
+        "A member whose reward is NaN or infinite: it failed, no group,\n"
+        "or it counts as one without a reward");
     add.needs(add_duration(add.sub, "--no-progress", options.no_progress_ms,
                            "Say which groups wait when nothing was shipped for so long"))
         ->default_str("60s");

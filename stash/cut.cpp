@@ -179,7 +179,9 @@ void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
     account_.held -= amount;
     account_.leased += amount;
     const auto first = static_cast<std::uint32_t>(batch.members.size());
+    std::uint32_t bad_rewards = 0;
     for (Member& member : group.members) {
+        bad_rewards += member.rewarded == RewardState::bad ? 1 : 0;
         if (member.state != MemberState::live) {
             const auto marks = member.segments.all();
             batch.settled_marks.insert(batch.settled_marks.end(), marks.begin(), marks.end());
@@ -192,7 +194,7 @@ void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
         shipped.repetition_id = member.repetition_id;
         shipped.attempt = member.attempt;
         shipped.withheld = member.withheld;
-        if (member.rewarded) shipped.reward = member.reward;
+        if (member.rewarded == RewardState::there) shipped.reward = member.reward;
         shipped.version_min = member.version_min;
         shipped.first_segment = static_cast<std::uint32_t>(batch.segments.size());
         shipped.segment_count = static_cast<std::uint32_t>(segments.size());
@@ -200,7 +202,7 @@ void GroupStash::add_to_batch(Slot slot, BatchPlan& batch) {
     }
     std::ranges::sort(std::span(batch.members).subspan(first), {}, &BatchMember::repetition_id);
     batch.groups.push_back({group.key, group.size, group.source_id, first,
-                            static_cast<std::uint32_t>(batch.members.size()) - first});
+                            static_cast<std::uint32_t>(batch.members.size()) - first, bad_rewards});
 }
 
 // Where close_group() will write.
@@ -209,6 +211,14 @@ void GroupStash::prefetch_closing(const Group& group) const {
     tombstones_.prefetch(group.key);
     for (const Slot next : {group.older, group.younger}) {
         if (next != Group::none) prefetch_to_write(&groups_[next].older);
+    }
+}
+
+// What leaves with a group that ships: the marks of its failed members.
+void GroupStash::count_marks(const Group& group) {
+    for (const Member& member : group.members) {
+        if (member.state != MemberState::failed) continue;
+        account_.dropped[static_cast<std::size_t>(member.why_failed())] += member.segments.amount();
     }
 }
 
@@ -221,9 +231,7 @@ void GroupStash::ack(std::uint64_t batch_id, std::int64_t now_ns) {
         const Amount shipped = group.live_amount();
         account_.leased -= group.total;
         account_.shipped += shipped;
-        Amount& failed = account_.dropped[static_cast<std::size_t>(DropReason::failed)];
-        failed += group.total;
-        failed -= shipped;
+        if (group.live != group.members.size()) count_marks(group);
         account_.groups_shipped++;
         account_.groups_partial += group.live < group.size ? 1 : 0;
         close_group(slot, now_ns);

@@ -82,6 +82,12 @@ enum class MemberState : std::uint8_t {
     failed,  // settled without anything to ship
 };
 
+enum class RewardState : std::uint8_t {
+    absent,
+    there,
+    bad,  // NaN or infinite
+};
+
 // One cache line, for the same reason as Group.
 struct alignas(64) Member {
     std::uint32_t repetition_id = 0;
@@ -93,11 +99,14 @@ struct alignas(64) Member {
     bool has_last = false;
     MemberState state = MemberState::open;
     bool withheld = false;  // stale: for the baseline only
-    bool rewarded = false;
+    RewardState rewarded = RewardState::absent;
     std::int64_t version_min = -1;
-    double reward = 0;  // if it has one
+    double reward = 0;  // if it is there
     Segments segments;
 
+    [[nodiscard]] DropReason why_failed() const {
+        return rewarded == RewardState::bad ? DropReason::bad_reward : DropReason::failed;
+    }
     [[nodiscard]] bool whole() const {
         return has_last && segments.all().size() == last_index + std::size_t{1};
     }

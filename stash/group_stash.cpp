@@ -98,7 +98,10 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
         reset_member(group, *member, now_ns);
         member->attempt = arrival.attempt;
     } else if (member->state != MemberState::open || member->segments.has(arrival.segment_index)) {
-        return refuse(DropReason::duplicate);
+        const bool rest_of_bad = member->state == MemberState::failed &&
+                                 member->rewarded == RewardState::bad &&
+                                 !member->segments.has(arrival.segment_index);
+        return refuse(rest_of_bad ? DropReason::bad_reward : DropReason::duplicate);
     }
     member->lane = static_cast<std::uint16_t>(arrival.producer_lane);
     member->producer_epoch = arrival.producer_epoch;
@@ -117,11 +120,7 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
         (member->version_min < 0 || arrival.policy_version_min < member->version_min)) {
         member->version_min = arrival.policy_version_min;
     }
-    if (arrival.reward) {
-        member->reward = *arrival.reward;
-        member->rewarded = true;
-    }
-    if (is_failure(arrival.status)) {
+    if (is_failure(arrival.status) || (arrival.reward && !take_reward(*member, *arrival.reward))) {
         fail_member(group, *member);
         return true;
     }
@@ -136,6 +135,16 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
         group.settled |= Group::bit(member->repetition_id);
     }
     return true;
+}
+
+// False if it is none, and the policy does not let the member live without.
+bool GroupStash::take_reward(Member& member, double reward) {
+    const bool good = std::isfinite(reward);
+    account_.bad_rewards += good ? 0 : 1;
+    if (member.rewarded == RewardState::bad) return true;  // another of its segments had none
+    member.reward = reward;
+    member.rewarded = good ? RewardState::there : RewardState::bad;
+    return good || options_.bad_reward == BadReward::absent;
 }
 
 // A higher attempt replaces what there was.
@@ -167,7 +176,10 @@ void GroupStash::fail_member(Group& group, Member& member) {
 void GroupStash::evaluate(Slot slot, std::int64_t now_ns) {
     Group& group = groups_[slot];
     if (group.state != GroupState::open) return;
-    if (group.failed > 0 && options_.on_failed == OnFailed::void_group) {
+    const bool bad = group.failed > 0 && options_.bad_reward == BadReward::void_group &&
+                     std::ranges::find(group.members, RewardState::bad, &Member::rewarded) !=
+                         group.members.end();
+    if (bad || (group.failed > 0 && options_.on_failed == OnFailed::void_group)) {
         drop_group(slot, DropReason::group_void, now_ns);
         return;
     }
@@ -265,7 +277,7 @@ bool GroupStash::flat(const Group& group) const {
     std::uint32_t rewarded = 0;
     for (const Member& member : group.members) {
         if (member.state != MemberState::live) continue;
-        if (!member.rewarded || std::isnan(member.reward)) return false;
+        if (member.rewarded != RewardState::there) continue;
         low = rewarded == 0 ? member.reward : std::min(low, member.reward);
         high = rewarded == 0 ? member.reward : std::max(high, member.reward);
         rewarded++;
@@ -410,7 +422,7 @@ void GroupStash::drop_group(Slot slot, DropReason reason, std::int64_t now_ns) {
     Group& group = groups_[slot];
     for (Member& member : group.members) {
         drop_segments(group, member,
-                      member.state == MemberState::failed ? DropReason::failed : reason);
+                      member.state == MemberState::failed ? member.why_failed() : reason);
     }
     account_.groups_dropped++;
     close_group(slot, now_ns);

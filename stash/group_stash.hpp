@@ -44,6 +44,7 @@ struct BatchGroup {
     std::int64_t source_id;
     std::uint32_t first_member;  // in BatchPlan::members
     std::uint32_t member_count;
+    std::uint32_t bad_rewards;  // of its members, those that are not shipped for it included
 };
 // Flat, and used again for the next batch: a batch has thousands of members.
 struct BatchPlan {
@@ -162,8 +163,10 @@ class GroupStash {
     bool place(Group& group, const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
     void drop(const MemberSegment& record, DropReason reason);
     void drop_segments(Group& group, Member& member, DropReason reason);
+    bool take_reward(Member& member, double reward);
     void unready(Slot slot);
     void ready_again(Slot slot);
+    void count_marks(const Group& group);
     void drop_group(Slot slot, DropReason reason, std::int64_t now_ns);
     void reset_member(Group& group, Member& member, std::int64_t now_ns);
     void fail_member(Group& group, Member& member);

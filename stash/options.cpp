@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "rollring/stash_options.hpp"
 #include "rollring/trajectory.hpp"
@@ -60,6 +61,8 @@ std::string_view name(DropReason reason) {
             return "surplus";
         case DropReason::failed:
             return "failed";
+        case DropReason::bad_reward:
+            return "bad_reward";
         case DropReason::group_void:
             return "group_void";
         case DropReason::too_few:
@@ -96,15 +99,17 @@ void group_advantages(std::span<const double> rewards, Advantages kind,
                       std::span<double> advantages) {
     ROLLRING_ASSERT(rewards.size() == advantages.size(), "one advantage per reward");
     double sum = 0;
-    double low = rewards.empty() ? 0 : rewards[0];
-    double high = low;
+    double low = std::numeric_limits<double>::infinity();
+    double high = -low;
+    double count = 0;
     for (const double reward : rewards) {
+        if (!std::isfinite(reward)) continue;
         sum += reward;
         low = std::fmin(low, reward);
         high = std::fmax(high, reward);
+        count++;
     }
-    const auto count = static_cast<double>(rewards.size());
-    const bool flat = kind == Advantages::none || rewards.size() < 2 || !std::isfinite(sum) ||
+    const bool flat = kind == Advantages::none || count < 2 || !std::isfinite(sum) ||
                       low == high;  // asked of the rewards: a computed std of equals may not be 0
     if (flat) {
         for (double& advantage : advantages) advantage = 0;
@@ -112,9 +117,13 @@ void group_advantages(std::span<const double> rewards, Advantages kind,
     }
     const double mean = sum / count;
     double squares = 0;
-    for (const double reward : rewards) squares += (reward - mean) * (reward - mean);
+    for (const double reward : rewards) {
+        if (std::isfinite(reward)) squares += (reward - mean) * (reward - mean);
+    }
     const double deviation = std::sqrt(squares / count);
     for (std::size_t i = 0; i < rewards.size(); i++) {
+        advantages[i] = 0;
+        if (!std::isfinite(rewards[i])) continue;
         const double centred = rewards[i] - mean;
         switch (kind) {
             case Advantages::none:

@@ -41,6 +41,11 @@ struct BatchGroupInfo {
     GroupKey key;
     std::uint32_t size;     // asked for
     std::uint32_t members;  // shipped; fewer if members failed or the deadline came
+    // Of its members, those whose reward is NaN or infinite: not shipped, or shipped as if they had
+    // none (StashOptions::bad_reward).
+    std::uint32_t bad_rewards;
+    // Shipped without a reward: advantage 0, and the others are compared without them.
+    std::uint32_t unrewarded;
 };
 
 // A lease over whole groups. Given back (nack) when destroyed without ack(). Must not outlive its

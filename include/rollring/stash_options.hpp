@@ -16,6 +16,7 @@ namespace rollring {
 
 enum class AtDeadline : std::uint8_t { ship, drop, hold };
 enum class OnFailed : std::uint8_t { shrink, void_group, hold };
+enum class BadReward : std::uint8_t { fail, void_group, absent };
 enum class Select : std::uint8_t { first, uniform };
 enum class ZeroVariance : std::uint8_t { keep, drop };
 enum class Stale : std::uint8_t { drop, withhold };
@@ -46,9 +47,14 @@ struct StashOptions {
     // A member that failed: ship without it, drop the whole group, or wait for a retry.
     OnFailed on_failed = OnFailed::shrink;
 
+    // A member whose reward is there and is NaN or infinite: it counts as failed (on_failed says
+    // what the group does then), its whole group is dropped, or it stays and counts as one that has
+    // no reward. Counted in StashAccount::bad_rewards, and told with the batch.
+    BadReward bad_reward = BadReward::fail;
+
     // Groups whose rewards are all equal carry no GRPO signal. At most zero_variance_run are
     // dropped in a row, then one is kept: a run whose rewards never differ must not starve the
-    // trainer.
+    // trainer. Members without a reward are not compared.
     ZeroVariance zero_variance = ZeroVariance::keep;
     double zero_variance_tolerance = 0.0;
     std::uint32_t zero_variance_run = 1024;
@@ -100,7 +106,8 @@ enum class DropReason : std::uint8_t {
     late,           // its group was shipped, leased or dropped before it came
     surplus,        // beyond the group's size, or not chosen
     failed,         // the mark of a failed member
-    group_void,     // another member failed, and the policy voids the group
+    bad_reward,     // its member's reward is NaN or infinite, and the policy fails such members
+    group_void,     // another member failed or has a bad reward, and the policy voids the group
     too_few,        // fewer than min_size members can ever be final
     deadline,       // the group was too old, and the policy drops it
     zero_variance,  // all rewards equal
@@ -140,6 +147,7 @@ struct StashAccount {
     std::uint64_t groups_dropped = 0;
     std::uint64_t batches = 0;         // acknowledged
     std::uint64_t size_conflicts = 0;  // members that name another group size than the first did
+    std::uint64_t bad_rewards = 0;     // records with a reward that is NaN or infinite
 
     [[nodiscard]] Amount dropped_total() const;
     [[nodiscard]] bool conserved() const;
@@ -161,7 +169,7 @@ struct StashAccount {
         both(leased);
         for (Amount& amount : dropped) both(amount);
         for (std::uint64_t* word : {&groups_opened, &groups_shipped, &groups_partial,
-                                    &groups_dropped, &batches, &size_conflicts}) {
+                                    &groups_dropped, &batches, &size_conflicts, &bad_rewards}) {
             visit(*word);
         }
     }
@@ -171,7 +179,9 @@ struct StashAccount {
 //   grpo  (r - mean) / std, with the population's std; 0 where all are equal
 //   mean  r - mean
 //   loo   r - mean of the others (RLOO)
-// A group of one, a group of equal rewards and absent rewards (NaN) give zeros, never NaN.
+// A reward that is absent (NaN; so is an infinite one) takes no part: the advantage of its member
+// is 0, and those of the others are computed as if it were not in the group. With fewer than two
+// rewards, or equal ones, all are 0. Never NaN.
 // Source: DeepSeekMath (GRPO); Ahmadian et al. 2024 (RLOO). advantages.size() == rewards.size().
 void group_advantages(std::span<const double> rewards, Advantages kind,
                       std::span<double> advantages);

@@ -53,7 +53,7 @@ class LaneSize {
     std::uint64_t mask_ = 0;
 };
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
-inline constexpr std::uint32_t abi_version = 3;
+inline constexpr std::uint32_t abi_version = 4;
 inline constexpr std::uint32_t lanes_max = 4096;
 inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1}
                                                 << 37;  // an offset in lines fits 32 bits

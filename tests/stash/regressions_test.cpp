@@ -211,7 +211,7 @@ TEST_CASE("stash: a retry replaces before shipping and is refused after") {
 TEST_CASE("stash: advantages are zeros, never NaN, where there is nothing to compare") {
     for (const auto kind : {Advantages::grpo, Advantages::mean, Advantages::loo}) {
         for (const auto& rewards : {std::vector<double>{3.0}, std::vector<double>{0.1, 0.1, 0.1},
-                                    std::vector<double>{1.0, std::nan(""), 2.0}}) {
+                                    std::vector<double>{1.0, std::nan(""), HUGE_VAL}}) {
             std::vector<double> advantages(rewards.size(), 9.0);
             group_advantages(rewards, kind, advantages);
             for (const double advantage : advantages) CHECK(advantage == 0.0);
@@ -223,6 +223,124 @@ TEST_CASE("stash: advantages are zeros, never NaN, where there is nothing to com
     CHECK(advantages[2] == doctest::Approx(6 - 1.5));
     group_advantages(rewards, Advantages::mean, advantages);
     CHECK(advantages[0] == doctest::Approx(-2));
+}
+
+TEST_CASE("stash: a member without a reward does not zero the advantages of the others") {
+    const std::vector<double> known{1, 2, 6};
+    const std::vector<double> partly{1, std::nan(""), 2, HUGE_VAL, 6, -HUGE_VAL};
+    for (const auto kind : {Advantages::grpo, Advantages::mean, Advantages::loo}) {
+        std::vector<double> alone(3);
+        std::vector<double> among(6, 9.0);
+        group_advantages(known, kind, alone);
+        group_advantages(partly, kind, among);
+        CHECK(alone[0] != 0);
+        CHECK(among == std::vector<double>{alone[0], 0, alone[1], 0, alone[2], 0});
+    }
+}
+
+namespace {
+
+// Members 0 to 3, of which 1 has a reward that is no number.
+Bench with_bad_reward(BadReward policy, double bad) {
+    Bench bench({.group_size = 4, .bad_reward = policy, .batch_groups = 1});
+    for (const std::uint32_t repetition : {0, 1, 2, 3}) {
+        bench.send(1, repetition, repetition == 1 ? bad : repetition);
+    }
+    CHECK(bench.stash.account().bad_rewards == 1);
+    return bench;
+}
+
+}  // namespace
+
+TEST_CASE("stash: a member whose reward is NaN or infinite counts as failed, by name") {
+    for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+        Bench bench = with_bad_reward(BadReward::fail, bad);
+        REQUIRE(bench.cut());
+        const BatchGroup& group = bench.batch.groups[0];
+        CHECK(group.member_count == 3);
+        CHECK(group.bad_rewards == 1);
+        for (const auto& member : bench.batch.members_of(group)) {
+            CHECK(member.repetition_id != 1);
+            CHECK(member.reward.has_value());
+        }
+        CHECK(bench.batch.settled_marks.size() == 1);  // a crash does not forget it
+        bench.stash.ack(bench.batch.id, bench.now_ns);
+        CHECK(bench.dropped(DropReason::bad_reward) == 1);
+        CHECK(bench.dropped(DropReason::failed) == 0);
+        CHECK(bench.stash.account().conserved());
+    }
+}
+
+TEST_CASE("stash: a bad reward voids its group, or is as good as none, where that is asked for") {
+    Bench voided = with_bad_reward(BadReward::void_group, std::nan(""));
+    CHECK(!voided.cut());
+    CHECK(voided.stash.open_groups() == 0);
+    CHECK(voided.dropped(DropReason::bad_reward) == 1);
+    CHECK(voided.dropped(DropReason::group_void) == 1);
+    CHECK(voided.dropped(DropReason::late) == 2);
+
+    Bench absent = with_bad_reward(BadReward::absent, HUGE_VAL);
+    REQUIRE(absent.cut());
+    CHECK(absent.batch.groups[0].member_count == 4);
+    CHECK(absent.batch.groups[0].bad_rewards == 1);
+    CHECK(!absent.batch.members[1].reward.has_value());
+    absent.stash.ack(absent.batch.id, absent.now_ns);
+    CHECK(absent.stash.account().dropped_total() == Amount{});
+}
+
+TEST_CASE("stash: segments of a member with a bad reward leave under its name; a retry mends it") {
+    Bench bench({.group_size = 2, .on_failed = OnFailed::hold, .batch_groups = 1});
+    Arrival segment;
+    segment.key = {1, 0};
+    segment.last_segment = false;
+    segment.reward = std::nan("");
+    bench.send(segment);
+    segment.segment_index = 1;
+    segment.last_segment = true;
+    segment.reward = 1.0;
+    bench.send(segment);
+    CHECK(bench.dropped(DropReason::bad_reward) == 1);
+    bench.send(1, 1, 2.0);
+    CHECK(!bench.cut());
+    Arrival retry;
+    retry.key = {1, 0};
+    retry.attempt = 1;
+    retry.reward = 1.0;
+    bench.send(retry);
+    REQUIRE(bench.cut());
+    CHECK(bench.batch.members.size() == 2);
+    CHECK(bench.batch.groups[0].bad_rewards == 0);
+}
+
+TEST_CASE("stash: the reward of a failed rollout is not looked at") {
+    Bench bench({.group_size = 3, .bad_reward = BadReward::void_group, .batch_groups = 1});
+    Arrival mark;
+    mark.key = {1, 0};
+    mark.status = Status::failed;
+    mark.reward = std::nan("");
+    bench.send(mark);
+    bench.send(1, 1, 1.0);
+    bench.send(1, 2, 2.0);
+    REQUIRE(bench.cut());
+    CHECK(bench.batch.groups[0].bad_rewards == 0);
+    CHECK(bench.stash.account().bad_rewards == 0);
+}
+
+TEST_CASE("stash: rewards that are there and equal have no variance, whoever has none") {
+    Bench bench({.group_size = 3, .zero_variance = ZeroVariance::drop, .batch_groups = 1});
+    Arrival without;
+    without.key = {1, 0};
+    bench.send(without);
+    bench.send(1, 1, 1.0);
+    bench.send(1, 2, 1.0);
+    CHECK(bench.dropped(DropReason::zero_variance) == 3);
+    // Where nobody has one there is nothing to compare.
+    for (const std::uint32_t repetition : {0, 1, 2}) {
+        without.key = {2, 0};
+        without.repetition_id = repetition;
+        bench.send(without);
+    }
+    CHECK(bench.cut());
 }
 
 // It took two lines and a half, and UBSan to say so: Boost's allocator aligns to 16 bytes.

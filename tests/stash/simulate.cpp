@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <random>
@@ -76,6 +77,7 @@ class World {
         options.at_deadline = one_of({AtDeadline::ship, AtDeadline::drop, AtDeadline::hold});
         options.min_size = 1 + static_cast<std::uint32_t>(below(3));
         options.on_failed = one_of({OnFailed::shrink, OnFailed::void_group, OnFailed::hold});
+        options.bad_reward = one_of({BadReward::fail, BadReward::void_group, BadReward::absent});
         options.zero_variance = one_of({ZeroVariance::keep, ZeroVariance::drop});
         options.zero_variance_run = 3;
         options.max_lag = one_of<std::int64_t>({-1, 0, 2});
@@ -133,6 +135,7 @@ class World {
             arrival.status = fails && arrival.last_segment ? Status::failed : Status::completed;
             arrival.n_tokens = static_cast<std::uint32_t>(1 + below(50));
             if (chance(0.9)) arrival.reward = static_cast<double>(below(2));
+            if (chance(0.03)) arrival.reward = one_of({std::nan(""), HUGE_VAL, -HUGE_VAL});
             arrival.source_id = static_cast<std::int64_t>(group % 3);
             arrival.policy_version_min = static_cast<std::int64_t>(below(3)) - 1;
             plan_.push_back(arrival);
@@ -253,6 +256,7 @@ class World {
                                    version_ - arrival.policy_version_min > options_.max_lag;
                 expect(!stale || member.withheld, "a stale member was shipped");
             }
+            expect(!member.reward || std::isfinite(*member.reward), "a bad reward was shipped");
             const MemberSegment& last = batch.segments_of(member).back();
             expect(sent_.at(last.tag).arrival.last_segment, "a member is not finished");
         }

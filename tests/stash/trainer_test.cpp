@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cmath>
 #include <map>
 #include <thread>
 #include <vector>
@@ -65,6 +66,36 @@ TEST_CASE("trainer: interleaved rollouts of two producers come as whole groups, 
     CHECK(stash.account().conserved());
     CHECK(stash.account().shipped.records == 24);
     CHECK(stash.consumer().last_acked_step() == 1);
+}
+
+TEST_CASE("trainer: a batch tells of rewards that are no numbers, and of absent ones") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    send(producer, "p", 0, 1);
+    send(producer, "p", 1, std::nan(""));
+    send(producer, "p", 2, 3);
+    const std::vector<std::int32_t> tokens{1};
+    Draft draft("p");
+    draft.meta.repetition_id = 3;  // and no reward
+    draft.set(Std::token_ids, tokens);
+    REQUIRE(producer.push(draft, patience()) == Push::ok);
+    auto opened = Stash::open(ring.name(), {.group_size = 4, .batch_groups = 1});
+    REQUIRE(opened.has_value());
+    Batch batch;
+    REQUIRE((*opened)->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(batch.groups().size() == 1);
+    CHECK(batch.groups()[0].members == 3);
+    CHECK(batch.groups()[0].bad_rewards == 1);
+    CHECK(batch.groups()[0].unrewarded == 1);
+    REQUIRE(batch.sequences().size() == 3);
+    CHECK(batch.advantages()[0] == -1);
+    CHECK(batch.advantages()[1] == 1);
+    CHECK(batch.advantages()[2] == 0);
+    CHECK(std::isnan(batch.rewards()[2]));
+    REQUIRE(batch.ack(0).has_value());
+    const StashAccount account = (*opened)->account();
+    CHECK(account.conserved());
+    CHECK(account.dropped[static_cast<std::size_t>(DropReason::bad_reward)].records == 1);
 }
 
 TEST_CASE("trainer: a batch that is not acknowledged comes again") {
