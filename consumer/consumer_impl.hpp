@@ -80,6 +80,14 @@ struct Consumer::Impl {
     std::optional<RecordRef> evacuate(const RecordRef& from, const Frame& frame);
     // Bytes of everything delivered and not released.
     [[nodiscard]] std::uint64_t held_bytes() const;
+    // Whether all has been read that was committed when the tails were noted.
+    void note_tails() {
+        for (const std::uint32_t lane : active) feeds[lane]->note_tail();
+    }
+    [[nodiscard]] bool noted_was_read() const {
+        return std::ranges::all_of(
+            active, [&](std::uint32_t lane) { return feeds[lane]->noted_was_read(); });
+    }
     void look_around();
     Result<void> open_lane(std::uint32_t lane, bool all_ours);
     void retire_ended();

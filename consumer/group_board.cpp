@@ -74,7 +74,6 @@ void GroupBoard::open(std::uint32_t slot, const Group& group) {
     publish(to.sequence, sequence + 1);
     poke(to.key_low, group.key.low);
     poke(to.key_high, group.key.high);
-    poke(to.opened_ns, group.opened_ns);
     poke(to.size, group.size);
     for (auto& word : to.instance) poke(word, std::uint64_t{0});
     publish(to.sequence, sequence + 2);
@@ -103,6 +102,7 @@ void GroupBoard::show(std::uint32_t slot, const Group& group, std::int64_t now_n
     // Once it is ready nothing is waited for.
     poke(to.missing, group.state == GroupState::open ? missing : 0);
     poke(to.lanes, group.lanes);
+    poke(to.opened_ns, group.opened_ns);
     poke(to.changed_ns, now_ns);
     poke(to.tokens, group.total.tokens);
     poke(to.records, static_cast<std::uint32_t>(group.total.records));

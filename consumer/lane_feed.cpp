@@ -171,6 +171,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
             case LanePoll::record:
                 break;
             case LanePoll::empty:
+                noted_tail_ = 0;  // whatever the tail said
                 return Feed::empty;
             case LanePoll::bad_tail:
                 return quarantine(Quarantine::bad_tail, "its tail is impossible");

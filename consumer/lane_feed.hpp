@@ -71,6 +71,11 @@ class LaneFeed {
     void pass_evacuated(std::uint64_t position);
     // The spill: where no record is left to deliver.
     void pass_skips();
+    // Whether all has been read that was committed when the tail was noted, or can be.
+    void note_tail() { noted_tail_ = observe(owner_->tail); }
+    [[nodiscard]] bool noted_was_read() const {
+        return blocked_ || quarantined_ || reader_.read_position() >= noted_tail_;
+    }
     [[nodiscard]] bool is_spill() const { return is_spill_; }
     [[nodiscard]] std::uint64_t capacity_bytes() const { return size_.bytes(); }
     // Of the spill: of any record since it was empty last.
@@ -157,6 +162,7 @@ class LaneFeed {
     std::uint64_t delivered_at_oldest_ = 0;
     std::uint64_t oldest_position_ = 0;
     std::uint64_t groups_read_ = 0;
+    std::uint64_t noted_tail_ = 0;
     std::uint32_t epoch_ = 0;
     bool active_ = false;
     bool quarantined_ = false;

@@ -34,6 +34,7 @@ Arrival arrival_of(const Record& record, std::uint32_t place) {
     arrival.policy_version_min = meta.policy_version_min;
     arrival.reward = meta.reward;
     arrival.source_id = meta.source_id.value_or(0);
+    if (record.redelivered) arrival.sent_ns = record.committed_ns;
     return arrival;
 }
 
@@ -147,9 +148,20 @@ void Stash::Impl::tick(std::int64_t now_ns) {
     if (now_ns - ticked_ns < tick_every_ns) return;
     ticked_ns = now_ns;
     hear_events(now_ns);
-    groups.tick(now_ns);
+    keep_deadlines(now_ns);
     show_touched(now_ns);
     release_dropped();
+}
+
+// A group that is due is settled once all has been read that had been sent by then: what completes
+// it may lie in a lane, unread while we trained or while there was no trainer.
+void Stash::Impl::keep_deadlines(std::int64_t now_ns) {
+    if (noted_ns != 0) {
+        if (!ring().noted_was_read()) return;
+        groups.tick(noted_ns);
+    }
+    noted_ns = now_ns;
+    ring().note_tails();
 }
 
 // A producer's end is told after its last record: what it has begun will not be finished.

@@ -33,7 +33,8 @@ struct Stash::Impl {
     std::deque<Event> events;
     std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead
     std::int64_t ticked_ns = 0;
-    std::int64_t came_ns = 0;  // when a record came last
+    std::int64_t came_ns = 0;   // when a record came last
+    std::int64_t noted_ns = 0;  // when the lanes' tails were noted
     std::uint64_t batches_short = 0;
     std::uint64_t copied_before = 0;
     std::uint64_t evacuated_before = 0;
@@ -61,6 +62,7 @@ struct Stash::Impl {
     void show_admitted(std::int64_t now_ns);
     void release_dropped();
     void tick(std::int64_t now_ns);
+    void keep_deadlines(std::int64_t now_ns);
     void hear_events(std::int64_t now_ns);
     void lease(Batch& batch, Stash& stash);
     void show_touched(std::int64_t now_ns, bool buried = false);

@@ -20,6 +20,7 @@ std::vector<WaitingGroup> GroupStash::explain(std::int64_t now_ns, std::size_t c
         WaitingGroup& said = waiting.emplace_back();
         said.key = group.key;
         said.age_ns = now_ns - group.opened_ns;
+        said.due_ns = group.due_ns;
         said.size = group.size;
         said.live = group.live;
         said.failed = group.failed;

@@ -30,6 +30,9 @@ struct Arrival {
     std::int64_t policy_version_min = -1;
     std::optional<double> reward = {};
     std::int64_t source_id = 0;
+    // When it was sent, of one that a predecessor has seen: its group is that old. CLOCK_MONOTONIC,
+    // and not to be believed.
+    std::optional<std::int64_t> sent_ns = {};
 };
 
 struct MemberSegment {
@@ -136,11 +139,11 @@ struct alignas(64) Group {
     Amount total;  // of all segments
     std::int64_t source_id = 0;
     std::int64_t opened_ns = 0;
-    std::uint32_t opening = 0;  // which of the stash's, modulo 2^32
+    std::int64_t due_ns = 0;  // a retry after it was ready may get it a new one
     // in order of becoming ready, while it is
     std::uint32_t readier = none;
     std::uint32_t unreadier = none;
-    // in order of opening, through the slab
+    // by age, through the slab; nearly so after a restart
     std::uint32_t older = none;
     std::uint32_t younger = none;
 

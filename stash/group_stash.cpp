@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace rollring {
@@ -55,6 +54,7 @@ GroupStash::Slot GroupStash::admit(const Arrival& arrival, std::int64_t now_ns,
         drop(segment_of(arrival), DropReason::late);
         return slot;
     }
+    if (arrival.sent_ns && *arrival.sent_ns < group.opened_ns) note_older(slot, arrival);
     touched_.push_back(slot);
     if (arrival.group_size != 0 && arrival.group_size != group.size) account_.size_conflicts++;
     if (place(group, arrival, now_ns, version)) evaluate(slot, now_ns);
@@ -160,10 +160,8 @@ void GroupStash::reset_member(Group& group, Member& member, std::int64_t now_ns)
     const Slot slot = find(group.key);
     unready(slot);
     group.state = GroupState::open;
-    // Its deadline may have been passed over while it was ready: the retry gets one of its own.
-    if (group.opened_ns + options_.deadline_ns <= now_ns) {
-        retried_.push_back({now_ns + options_.deadline_ns, slot, group.opening});
-    }
+    // Its deadline passed while it was ready: the retry gets one of its own.
+    if (group.due_ns <= now_ns) set_due(slot, now_ns + options_.deadline_ns);
 }
 
 void GroupStash::fail_member(Group& group, Member& member) {
@@ -328,46 +326,6 @@ void GroupStash::producer_gone(std::uint32_t lane, std::uint32_t epoch, std::int
     }
 }
 
-void GroupStash::tick(std::int64_t now_ns) {
-    tombstones_.tick(now_ns);
-    constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
-    for (;;) {
-        const std::int64_t first_at =
-            next_due_ != Group::none ? groups_[next_due_].opened_ns + options_.deadline_ns : never;
-        const std::int64_t again_at = !retried_.empty() ? retried_.front().at_ns : never;
-        if (std::min(first_at, again_at) > now_ns) return;
-        Slot slot = next_due_;
-        bool same = true;
-        if (first_at <= again_at) {
-            next_due_ = groups_[slot].younger;
-        } else {
-            slot = retried_.front().slot;
-            same = retried_.front().opening == groups_[slot].opening;
-            retried_.pop_front();
-        }
-        if (same && groups_[slot].state == GroupState::open) expire(slot, now_ns);
-    }
-}
-
-void GroupStash::expire(Slot slot, std::int64_t now_ns) {
-    Group& group = groups_[slot];
-    touched_.push_back(slot);
-    group.expired = true;
-    // A predecessor may have released what settled the rest of its members: surplus, stale ones.
-    const bool whole = group.live >= group.size;
-    if (options_.at_deadline == AtDeadline::drop && !whole) {
-        drop_group(slot, DropReason::deadline, now_ns);
-    } else if (options_.at_deadline == AtDeadline::ship || whole) {
-        if (group.live >= min_size(group)) {
-            make_ready(slot, now_ns);
-        } else {
-            drop_group(slot, DropReason::too_few, now_ns);
-        }
-    } else {
-        evaluate(slot, now_ns);
-    }
-}
-
 GroupStash::Slot GroupStash::open_group(const Arrival& arrival, std::int64_t now_ns) {
     const Slot slot = groups_.take();
     Group& group = groups_[slot];
@@ -379,16 +337,32 @@ GroupStash::Slot GroupStash::open_group(const Arrival& arrival, std::int64_t now
     group.total = {};
     group.seen = group.settled = group.lanes = 0;
     group.source_id = arrival.source_id;
-    group.opened_ns = now_ns;
-    group.opening = opened_++;
-    group.older = youngest_;
-    group.younger = Group::none;
-    (youngest_ == Group::none ? oldest_ : groups_[youngest_].younger) = slot;
-    youngest_ = slot;
+    group.opened_ns =
+        arrival.sent_ns ? std::clamp<std::int64_t>(*arrival.sent_ns, 0, now_ns) : now_ns;
+    group.due_ns = group.opened_ns + options_.deadline_ns;
+    line_up(slot);
     index_.insert(group.key, slot);
-    if (next_due_ == Group::none) next_due_ = slot;
     account_.groups_opened++;
     return slot;
+}
+
+// Behind those that are older. What a predecessor had comes again in another order, in which
+// neighbours are close: the look back is short, and bounded.
+void GroupStash::line_up(Slot slot) {
+    constexpr int look_back = 256;
+    Group& group = groups_[slot];
+    Slot before = youngest_;
+    for (int i = 0; before != Group::none && groups_[before].opened_ns > group.opened_ns; i++) {
+        if (i == look_back) break;
+        before = groups_[before].older;
+    }
+    group.older = before;
+    group.younger = before == Group::none ? oldest_ : groups_[before].younger;
+    (before == Group::none ? oldest_ : groups_[before].younger) = slot;
+    (group.younger == Group::none ? youngest_ : groups_[group.younger].older) = slot;
+    if (group.opened_ns < newest_ns_) return set_due(slot, group.due_ns);
+    newest_ns_ = group.opened_ns;
+    if (next_due_ == Group::none) next_due_ = slot;
 }
 
 void GroupStash::close_group(Slot slot, std::int64_t now_ns) {

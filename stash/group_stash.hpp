@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -72,6 +73,7 @@ struct BatchPlan {
 struct WaitingGroup {
     GroupKey key;
     std::int64_t age_ns;
+    std::int64_t due_ns;  // when its deadline is
     std::uint32_t size;
     std::uint32_t live;
     std::uint32_t failed;
@@ -158,6 +160,9 @@ class GroupStash {
         return index_.find(key, [&](Slot slot) { return groups_[slot].key; });
     }
     Slot open_group(const Arrival& arrival, std::int64_t now_ns);
+    void line_up(Slot slot);
+    void note_older(Slot slot, const Arrival& arrival);
+    void set_due(Slot slot, std::int64_t due_ns);
     void prefetch_closing(const Group& group) const;
     void close_group(Slot slot, std::int64_t now_ns);
     bool place(Group& group, const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
@@ -191,13 +196,14 @@ class GroupStash {
     Slot oldest_ = Group::none;
     Slot youngest_ = Group::none;
     struct Due {
-        std::int64_t at_ns;
+        std::int64_t at_ns;  // the group's due_ns, or this is void
         Slot slot;
-        std::uint32_t opening;  // the slot may have been reused
+        [[nodiscard]] bool operator>(const Due& other) const { return at_ns > other.at_ns; }
     };
-    std::deque<Due> retried_;      // with a deadline of their own
-    Slot next_due_ = Group::none;  // by age: the first whose deadline has not passed
-    std::uint32_t opened_ = 0;
+    // Of groups that are due before older ones of the list, or later: a heap, the first in front.
+    std::vector<Due> dues_;
+    Slot next_due_ = Group::none;  // of the list by age: the first whose deadline has not passed
+    std::int64_t newest_ns_ = std::numeric_limits<std::int64_t>::min();
     std::uint32_t finished_ = 0;
     Slot first_ready_ = Group::none;  // since longest
     Slot last_ready_ = Group::none;

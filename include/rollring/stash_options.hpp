@@ -39,7 +39,9 @@ struct StashOptions {
     std::uint64_t seed = 0;  // of the uniform choice
 
     // When a group is older than this: ship it if it has min_size members, drop it, or keep
-    // waiting.
+    // waiting. Its age counts from when its first record was read; for what an earlier trainer has
+    // read already, from when that was sent, so that restarts do not put the deadline off. A group
+    // is settled when all has been read that was sent by its deadline, not before.
     std::int64_t deadline_ns = 600'000'000'000;
     AtDeadline at_deadline = AtDeadline::ship;
     std::uint32_t min_size = 2;  // a smaller group ships never (unless its size is smaller)

@@ -51,6 +51,7 @@ class World {
             if (chance(0.02)) kill_producer();
             stash_.tick(now_ns_);
             settle();
+            check_deadlines();
             if (chance(0.1)) check_movable();
             trainer();
         }
@@ -150,6 +151,11 @@ class World {
             arrival.policy_version_min =
                 std::max<std::int64_t>(0, version_ - arrival.policy_version_min * 2);
         }
+        // As after a restart; the clocks of others are not to be believed.
+        if (chance(0.1)) {
+            arrival.sent_ns =
+                now_ns_ + 1'000'000 - static_cast<std::int64_t>(below(2 * options_.deadline_ns));
+        }
         sent_.push_back({arrival});
         counts_.records++;
         // Good hints and bad ones: another group may have the slot by now, or none.
@@ -171,6 +177,14 @@ class World {
             stash_.movable(record.arrival.key, [&](std::uint32_t one) { return one == tag; });
         expect(found.has_value() == (record.fate == Fate::held), "movable is what is held");
         expect(!found || *found == tag, "what is movable is another");
+    }
+
+    void check_deadlines() {
+        for (const WaitingGroup& group : stash_.explain(now_ns_, 1000)) {
+            expect(group.due_ns > now_ns_ || options_.at_deadline == AtDeadline::hold,
+                   "a group is open past its deadline");
+            expect(group.age_ns >= 0, "a group was opened in the future");
+        }
     }
 
     // Of a Dropped or a MemberSegment.

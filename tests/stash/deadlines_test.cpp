@@ -1,0 +1,160 @@
+// Goal: a group is settled at its deadline, whoever was the trainer in between and whatever came
+// late; and never before all has been read that could complete it.
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "machine_bench.hpp"
+#include "pairs.hpp"
+
+using namespace rollring;
+using rollring::test::Bench;
+using rollring::test::freshest_pair;
+using rollring::test::open_stash;
+using rollring::test::patience;
+using rollring::test::second;
+using rollring::test::send;
+using rollring::test::TestRing;
+
+namespace {
+
+Arrival member(std::uint64_t prompt, std::uint32_t repetition, std::uint32_t attempt = 0) {
+    Arrival arrival;
+    arrival.key = {prompt, 0};
+    arrival.repetition_id = repetition;
+    arrival.attempt = attempt;
+    return arrival;
+}
+
+// One that a predecessor has seen.
+Arrival seen(std::uint64_t prompt, std::uint32_t repetition, std::int64_t sent_ns) {
+    Arrival arrival = member(prompt, repetition);
+    arrival.sent_ns = sent_ns;
+    return arrival;
+}
+
+const StashOptions pairs{
+    .group_size = 2, .deadline_ns = 10 * second, .min_size = 1, .batch_groups = 1};
+
+}  // namespace
+
+TEST_CASE("deadlines: what a predecessor had is as old as it was, in whatever order it comes") {
+    Bench bench(pairs);
+    bench.now_ns = 100 * second;
+    for (const std::int64_t age : {3, 9, 1, 7, 5, 8, 2}) {
+        bench.send(seen(age, 0, bench.now_ns - age * second));
+    }
+    bench.send(member(0, 0));
+    const auto waiting = bench.stash.explain(bench.now_ns, 10);
+    REQUIRE(waiting.size() == 8);
+    CHECK(waiting.front().age_ns == 9 * second);
+    CHECK(waiting.back().age_ns == 0);
+    for (const std::int64_t age : {9, 8, 7, 5, 3, 2, 1, 0}) {
+        bench.now_ns = 110 * second - age * second;
+        bench.stash.tick(bench.now_ns - 1);
+        CHECK(!bench.cut());
+        bench.stash.tick(bench.now_ns);
+        REQUIRE(bench.cut());
+        CHECK(bench.batch.groups[0].key.low == age);
+        bench.stash.ack(bench.batch.id, bench.now_ns);
+    }
+}
+
+TEST_CASE("deadlines: a group is as old as the oldest of its records that comes again") {
+    Bench bench(pairs);
+    bench.now_ns = 100 * second;
+    bench.send(seen(1, 0, 99 * second));
+    bench.send(member(2, 0));
+    Arrival older = seen(1, 1, 95 * second);
+    older.last_segment = false;
+    bench.send(older);
+    bench.stash.tick(105 * second);
+    REQUIRE(bench.cut());
+    CHECK(bench.batch.groups[0].key.low == 1);
+    CHECK(!bench.cut());
+}
+
+TEST_CASE("deadlines: times that cannot be are not believed") {
+    Bench bench(pairs);
+    bench.now_ns = 100 * second;
+    bench.send(seen(1, 0, std::numeric_limits<std::int64_t>::max()));
+    bench.send(seen(2, 0, std::numeric_limits<std::int64_t>::min()));
+    const auto waiting = bench.stash.explain(bench.now_ns, 10);
+    REQUIRE(waiting.size() == 2);
+    CHECK(waiting[0].age_ns == 100 * second);
+    CHECK(waiting[1].age_ns == 0);
+    bench.stash.tick(bench.now_ns);
+    REQUIRE(bench.cut());
+    CHECK(bench.batch.groups[0].key.low == 2);
+    bench.stash.tick(110 * second);
+    CHECK(bench.cut());
+}
+
+TEST_CASE("deadlines: a thousand groups in the wrong order") {
+    StashOptions options = pairs;
+    options.order = Order::freshest;  // a window of the oldest is one of those that came first
+    Bench bench(options);
+    bench.now_ns = 2000 * second;
+    for (std::int64_t age = 0; age < 1000; age++) {  // each is older than all before
+        bench.send(seen(age, 0, bench.now_ns - age * second / 1000));
+    }
+    for (std::int64_t age = 999; age >= 0; age--) {
+        bench.stash.tick(2010 * second - age * second / 1000);
+        REQUIRE(bench.cut());
+        REQUIRE(bench.batch.groups[0].key.low == age);
+        bench.stash.ack(bench.batch.id, bench.now_ns);
+    }
+}
+
+TEST_CASE("deadlines: a retry that comes before its group's end was noticed gets a new one") {
+    Bench bench(pairs);
+    bench.send(member(1, 0));
+    bench.send(member(1, 1));  // complete
+    bench.now_ns += 11 * second;
+    bench.send(member(1, 1, 1));  // complete again
+    Arrival begun = member(1, 1, 2);
+    begun.last_segment = false;
+    bench.send(begun);
+    bench.stash.tick(bench.now_ns);
+    CHECK(!bench.cut());
+    bench.now_ns += 9 * second;
+    bench.stash.tick(bench.now_ns);
+    CHECK(!bench.cut());
+    bench.now_ns += second;
+    bench.stash.tick(bench.now_ns);
+    REQUIRE(bench.cut());
+    CHECK(bench.batch.groups[0].member_count == 1);
+}
+
+TEST_CASE("deadlines: restarts do not put them off") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    send(producer, "alone", 0);
+    StashOptions options = freshest_pair;
+    options.min_size = 1;
+    options.deadline_ns = 300'000'000;
+    bool shipped = false;
+    for (int life = 0; life < 40 && !shipped; life++) {
+        auto stash = open_stash(ring, options);
+        Batch batch;
+        shipped = stash->next_batch(batch, Deadline::after_ms(30)) == NextBatch::batch;
+    }
+    CHECK(shipped);
+}
+
+TEST_CASE("deadlines: what lies in a lane unread completes a group that is due") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    StashOptions options = freshest_pair;
+    options.min_size = 1;
+    options.deadline_ns = 50'000'000;
+    auto stash = open_stash(ring, options);
+    Batch batch;
+    send(producer, "p", 0);
+    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    const auto due = Deadline::after_ns(options.deadline_ns);
+    send(producer, "p", 1);
+    while (!due.passed()) std::this_thread::yield();  // the trainer is at work
+    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    CHECK(batch.groups()[0].members == 2);
+}
