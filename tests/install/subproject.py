@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Builds a program of another Meson project that has rollring as its subproject: the library alone is
-configured and built, CLI11 and nlohmann-json are not asked for, and warnings are not errors."""
+"""Builds a program of another Meson project that has rollring as its subproject: the library alone
+is configured and built, CLI11 and nlohmann-json are not asked for, warnings are not errors."""
 
 import json
 import os
@@ -25,6 +25,10 @@ int main() {
 """
 
 
+def introspect(build, what):
+    return json.loads(run("meson", "introspect", what, build))
+
+
 def run(*command):
     return subprocess.run(command, check=True, text=True, capture_output=True).stdout
 
@@ -38,12 +42,12 @@ def main():
         (scratch / "subprojects" / "rollring").symlink_to(source)
         build = scratch / "build"
         run("meson", "setup", build, scratch)
-        found = {name["name"] for name in json.loads(run("meson", "introspect", "--dependencies", build))}
+        found = {name["name"] for name in introspect(build, "--dependencies")}
         for unwanted in ("CLI11", "nlohmann_json"):
             if unwanted in found:
                 sys.exit(f"the subproject asks for {unwanted}")
         kinds = {"executable", "custom"}
-        extra = [target["name"] for target in json.loads(run("meson", "introspect", "--targets", build))
+        extra = [target["name"] for target in introspect(build, "--targets")
                  if target["subproject"] and target["type"] in kinds]
         if extra:
             sys.exit(f"the subproject builds {extra}")
