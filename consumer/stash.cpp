@@ -69,6 +69,13 @@ Result<void> Stash::Impl::start() {
                               "max_open_groups or create the ring with more --group-rows",
                               options.batch_groups, max_open_groups)});
     }
+    if (options.group_size > consumer.journal_records()) {
+        return std::unexpected(
+            Error{Errc::invalid_argument, 0,
+                  fmt::format("group_size is {}, but the ring's journal holds {} records in one "
+                              "acknowledgement: create the ring with a larger --journal-records",
+                              options.group_size, consumer.journal_records())});
+    }
     shown_groups = inherited_groups = peek(control.open_groups);
     copied_before = peek(control.copied_bytes);
     evacuated_before = peek(control.evacuated_records);

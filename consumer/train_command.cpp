@@ -279,6 +279,14 @@ int TrainRun::go() {
         note(fmt::format("{} groups are not over: their {} records stay in the ring",
                          stash_->open_groups(), account.held.records));
     }
+    const auto oversized = account.dropped[static_cast<std::size_t>(DropReason::oversized)];
+    if (oversized.records != 0) {
+        note(
+            fmt::format("{} records were dropped: their groups have more records than the {} that "
+                        "one acknowledgement can hold; create the ring with a larger "
+                        "--journal-records",
+                        oversized.records, stash_->consumer().journal_records()));
+    }
     if (!account.conserved()) {
         return fail(Errc::system, "the stash's account does not add up: please report this");
     }

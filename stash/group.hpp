@@ -99,9 +99,10 @@ struct alignas(64) Member {
     std::uint32_t finished = 0;    // which of the stash's, modulo 2^32
     std::uint16_t lane = 0;        // its producer's
     std::uint16_t last_index = 0;  // of its segments, if that one has come
-    bool has_last = false;
+    bool has_last : 1 = false;
+    bool withheld : 1 = false;  // stale: for the baseline only
+    bool left : 1 = false;      // failed because its producer is gone: somebody else may send it
     MemberState state = MemberState::open;
-    bool withheld = false;  // stale: for the baseline only
     RewardState rewarded = RewardState::absent;
     std::int64_t version_min = -1;
     double reward = 0;  // if it is there
@@ -109,6 +110,9 @@ struct alignas(64) Member {
 
     [[nodiscard]] DropReason why_failed() const {
         return rewarded == RewardState::bad ? DropReason::bad_reward : DropReason::failed;
+    }
+    [[nodiscard]] bool is_from(std::uint32_t its_lane, std::uint32_t epoch) const {
+        return lane == its_lane && producer_epoch == epoch;
     }
     [[nodiscard]] bool whole() const {
         return has_last && segments.all().size() == last_index + std::size_t{1};
@@ -125,6 +129,8 @@ struct alignas(64) Group {
     GroupKey key;
     GroupState state = GroupState::free;
     bool expired = false;  // its deadline passed and the policy holds it
+    // Entries beyond the first of their repetition: several producers send the same attempt of it.
+    std::uint16_t rivals = 0;
     std::uint32_t size = 0;
     std::uint32_t live = 0;
     std::uint32_t failed = 0;
@@ -170,6 +176,7 @@ struct alignas(64) Group {
     void forget_open_members() {
         const auto kept = std::ranges::remove(members, MemberState::open, &Member::state);
         members.erase(kept.begin(), kept.end());
+        rivals = 0;  // they were open: what is final has none
         seen = 0;
         for (const Member& member : members) seen |= bit(member.repetition_id);
     }

@@ -88,52 +88,63 @@ bool GroupStash::place(Group& group, const Arrival& arrival, std::int64_t now_ns
     };
     Member* member = group.find(arrival.repetition_id);
     if (member == nullptr) {
-        const bool full = group.members.size() >= std::size_t{group.size} + options_.extra;
+        const bool full =
+            group.members.size() - group.rivals >= std::size_t{group.size} + options_.extra;
         if (full || group.state == GroupState::ready) return refuse(DropReason::surplus);
         member = &group.add(arrival.repetition_id);
         member->attempt = arrival.attempt;
     } else if (arrival.attempt < member->attempt) {
         return refuse(DropReason::superseded);
     } else if (arrival.attempt > member->attempt) {
+        member = &outlast(group, *member, DropReason::superseded);
         reset_member(group, *member, now_ns);
         member->attempt = arrival.attempt;
-    } else if (member->state != MemberState::open || member->segments.has(arrival.segment_index)) {
+    } else if (member->left) {
+        reset_member(group, *member, now_ns);
+        member->attempt = arrival.attempt;
+    } else if (member = &sender(group, *member, arrival);
+               member->state != MemberState::open || member->segments.has(arrival.segment_index)) {
         const bool rest_of_bad = member->state == MemberState::failed &&
                                  member->rewarded == RewardState::bad &&
                                  !member->segments.has(arrival.segment_index);
         return refuse(rest_of_bad ? DropReason::bad_reward : DropReason::duplicate);
     }
-    member->lane = static_cast<std::uint16_t>(arrival.producer_lane);
-    member->producer_epoch = arrival.producer_epoch;
+    if (put(group, *member, arrival, version)) outlast(group, *member, DropReason::duplicate);
+    return true;
+}
+
+// Adds the record to its member. True if that is final by it.
+bool GroupStash::put(Group& group, Member& member, const Arrival& arrival, std::int64_t version) {
+    member.lane = static_cast<std::uint16_t>(arrival.producer_lane);
+    member.producer_epoch = arrival.producer_epoch;
     group.lanes |= Group::bit(arrival.producer_lane % 64);
     const bool stale = is_stale(arrival.policy_version_min, version);
     if (stale && options_.stale == Stale::drop) {
-        drop_segments(group, *member, DropReason::stale);
+        drop_segments(group, member, DropReason::stale);
         drop(segment_of(arrival), DropReason::stale);
-        fail_member(group, *member);
+        fail_member(group, member);
         return true;
     }
-    member->withheld |= stale;
-    member->segments.add(segment_of(arrival));
+    member.withheld |= stale;
+    member.segments.add(segment_of(arrival));
     group.total += {1, arrival.n_tokens};
     if (arrival.policy_version_min >= 0 &&
-        (member->version_min < 0 || arrival.policy_version_min < member->version_min)) {
-        member->version_min = arrival.policy_version_min;
+        (member.version_min < 0 || arrival.policy_version_min < member.version_min)) {
+        member.version_min = arrival.policy_version_min;
     }
-    if (is_failure(arrival.status) || (arrival.reward && !take_reward(*member, *arrival.reward))) {
-        fail_member(group, *member);
+    if (is_failure(arrival.status) || (arrival.reward && !take_reward(member, *arrival.reward))) {
+        fail_member(group, member);
         return true;
     }
     if (arrival.last_segment) {
-        member->last_index = arrival.segment_index;
-        member->has_last = true;
+        member.last_index = arrival.segment_index;
+        member.has_last = true;
     }
-    if (member->whole()) {
-        member->state = MemberState::live;
-        member->finished = finished_++;
-        group.live++;
-        group.settled |= Group::bit(member->repetition_id);
-    }
+    if (!member.whole()) return false;
+    member.state = MemberState::live;
+    member.finished = finished_++;
+    group.live++;
+    group.settled |= Group::bit(member.repetition_id);
     return true;
 }
 
@@ -181,6 +192,8 @@ void GroupStash::evaluate(Slot slot, std::int64_t now_ns) {
         drop_group(slot, DropReason::group_void, now_ns);
         return;
     }
+    // Without members to spare it can only grow.
+    if (options_.extra == 0 && drop_oversized(slot, now_ns)) return;
     const std::uint64_t wanted = std::uint64_t{group.size} + options_.extra;
     const std::uint64_t settled =
         group.live + (options_.on_failed == OnFailed::shrink ? group.failed : 0);
@@ -193,6 +206,13 @@ void GroupStash::evaluate(Slot slot, std::int64_t now_ns) {
     make_ready(slot, now_ns);
 }
 
+// What no acknowledgement can hold is never leased: it would come back for ever.
+bool GroupStash::drop_oversized(Slot slot, std::int64_t now_ns) {
+    if (groups_[slot].total.records <= batch_records_max_) return false;
+    drop_group(slot, DropReason::oversized, now_ns);
+    return true;
+}
+
 std::uint32_t GroupStash::min_size(const Group& group) const {
     return std::min(options_.min_size, group.size);
 }
@@ -201,6 +221,7 @@ std::uint32_t GroupStash::min_size(const Group& group) const {
 void GroupStash::make_ready(Slot slot, std::int64_t now_ns) {
     Group& group = groups_[slot];
     select_members(group);
+    if (drop_oversized(slot, now_ns)) return;
     if (options_.zero_variance == ZeroVariance::drop && flat(group)) {
         if (flat_run_ < options_.zero_variance_run) {
             flat_run_++;
@@ -310,12 +331,13 @@ void GroupStash::producer_gone(std::uint32_t lane, std::uint32_t epoch, std::int
     for (Slot slot = oldest_; slot != Group::none;) {
         Group& group = groups_[slot];
         const Slot next = group.younger;
-        bool changed = false;
+        bool changed = leave_to_rivals(group, lane, epoch);
         for (Member& member : group.members) {
             if (group.state != GroupState::open || member.state != MemberState::open) continue;
-            if (member.lane != lane || member.producer_epoch != epoch) continue;
+            if (!member.is_from(lane, epoch)) continue;
             drop_segments(group, member, DropReason::unfinished);
             fail_member(group, member);
+            member.left = true;
             changed = true;
         }
         if (changed) {
@@ -334,6 +356,7 @@ GroupStash::Slot GroupStash::open_group(const Arrival& arrival, std::int64_t now
     group.expired = false;
     group.size = arrival.group_size != 0 ? arrival.group_size : options_.group_size;
     group.live = group.failed = 0;
+    group.rivals = 0;
     group.total = {};
     group.seen = group.settled = group.lanes = 0;
     group.source_id = arrival.source_id;

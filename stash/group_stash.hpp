@@ -86,8 +86,8 @@ class GroupStash {
   public:
     using Slot = std::uint32_t;
 
-    // A batch never takes more records than `batch_records_max`, whatever the options ask for,
-    // unless a single group does.
+    // A batch never takes more records than `batch_records_max`, whatever the options ask for; a
+    // group that has more is dropped.
     explicit GroupStash(StashOptions options, std::uint64_t batch_records_max = ~std::uint64_t{0});
 
     static constexpr Slot no_slot = SlotIndex::none;
@@ -168,6 +168,7 @@ class GroupStash {
     bool place(Group& group, const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
     void drop(const MemberSegment& record, DropReason reason);
     void drop_segments(Group& group, Member& member, DropReason reason);
+    bool put(Group& group, Member& member, const Arrival& arrival, std::int64_t version);
     bool take_reward(Member& member, double reward);
     void unready(Slot slot);
     void ready_again(Slot slot);
@@ -175,7 +176,14 @@ class GroupStash {
     void drop_group(Slot slot, DropReason reason, std::int64_t now_ns);
     void reset_member(Group& group, Member& member, std::int64_t now_ns);
     void fail_member(Group& group, Member& member);
+
+    // rivals.cpp
+    static Member& sender(Group& group, Member& member, const Arrival& arrival);
+    Member& outlast(Group& group, Member& member, DropReason reason);
+    bool leave_to_rivals(Group& group, std::uint32_t lane, std::uint32_t epoch);
+
     void evaluate(Slot slot, std::int64_t now_ns);
+    bool drop_oversized(Slot slot, std::int64_t now_ns);
     void make_ready(Slot slot, std::int64_t now_ns);
     void select_members(Group& group);
     bool flat(const Group& group) const;

@@ -103,7 +103,8 @@ Result<void> validate(const StashOptions& options);
 
 // Why a record left without being shipped.
 enum class DropReason : std::uint8_t {
-    duplicate,      // the same (group, repetition, segment, attempt) was there already
+    duplicate,      // the same (group, repetition, segment, attempt) was there already, or all of
+                    // its member from another producer
     superseded,     // a higher attempt of the member is known
     late,           // its group was shipped, leased or dropped before it came
     surplus,        // beyond the group's size, or not chosen
@@ -114,7 +115,10 @@ enum class DropReason : std::uint8_t {
     deadline,       // the group was too old, and the policy drops it
     zero_variance,  // all rewards equal
     stale,          // its oldest generated token lags too far behind
-    unfinished,     // segments of a member whose last one had not come when the group was settled
+    unfinished,     // segments of a member whose last one had not come when the group was settled,
+                    // or when their producer was gone
+    oversized,      // its group has more records than one acknowledgement can hold: the ring needs
+                    // more journal_records (create --journal-records)
     count,
 };
 std::string_view name(DropReason reason);

@@ -38,7 +38,12 @@ struct Counts {
 class World {
   public:
     World(std::uint64_t seed, Counts& counts)
-        : seed_(seed), random_(seed), options_(draw_options()), stash_(options_), counts_(counts) {}
+        : seed_(seed),
+          random_(seed),
+          options_(draw_options()),
+          records_max_(chance(0.2) ? 4 + below(20) : ~std::uint64_t{0}),
+          stash_(options_, records_max_),
+          counts_(counts) {}
 
     void run() {
         make_rollouts();
@@ -227,7 +232,9 @@ class World {
         std::uint64_t sequences = 0;
         std::uint64_t tokens = 0;
         for (const BatchGroup& group : batch.groups) check_group(batch, group, sequences, tokens);
-        if (!rest) {
+        const std::uint64_t records = batch.segments.size() + batch.settled_marks.size();
+        expect(records <= records_max_, "more records than the journal holds");
+        if (!rest && records_max_ == ~std::uint64_t{0}) {
             expect(batch.groups.size() >= options_.batch_groups, "batch by groups");
             expect(sequences >= options_.batch_sequences, "batch by sequences");
             expect(tokens >= options_.batch_tokens, "batch by tokens");
@@ -328,6 +335,7 @@ class World {
     std::uint64_t seed_;
     std::mt19937_64 random_;
     StashOptions options_;
+    std::uint64_t records_max_;  // of the journal
     GroupStash stash_;
     Counts& counts_;
     std::int64_t now_ns_ = 1;
