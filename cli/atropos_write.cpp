@@ -1,15 +1,23 @@
 #include <algorithm>
+#include <set>
 
 #include "cli/atropos_json.hpp"
+#include "cli/custom_columns.hpp"
 #include "cli/json_columns.hpp"
 
 namespace rollring::cli {
 namespace {
 
-std::optional<std::string> json_of(const TrajectoryView& record, Std which) {
+constexpr std::size_t member_depth = 2;  // of what has one entry a member: in a list, in the line
+
+// JSON that somebody else wrote; its name goes to `blamed` if it is none.
+std::optional<std::string> json_of(const TrajectoryView& record, Std which, std::string& blamed) {
     if (record.find(static_cast<std::uint16_t>(which)) == nullptr) return std::nullopt;
     std::string text;
-    append_json_text(text, record.text(which));
+    if (!append_json_text(text, record.text(which), member_depth)) {
+        blamed += blamed.empty() ? "'" : "', '";
+        blamed += Schema::standard().columns()[static_cast<std::size_t>(which)].name;
+    }
     return text;
 }
 
@@ -54,7 +62,8 @@ struct GroupLine {
 
 }  // namespace
 
-AtroposGroups::Member AtroposGroups::read_member(const TrajectoryView& record) {
+AtroposGroups::Member AtroposGroups::read_member(const TrajectoryView& record, const Schema& schema,
+                                                 std::string& blamed) {
     Member member;
     member.repetition_id = record.meta().repetition_id;
     member.fields[tokens] = column_of(record, Std::token_ids);
@@ -64,27 +73,40 @@ AtroposGroups::Member AtroposGroups::read_member(const TrajectoryView& record) {
     }
     member.fields[advantages] = column_of(record, Std::advantages);
     member.fields[ref_logprobs] = column_of(record, Std::ref_logprobs);
-    member.fields[messages] = json_of(record, Std::messages);
+    member.fields[messages] = json_of(record, Std::messages, blamed);
     member.fields[inference_logprobs] = column_of(record, Std::logprobs);
-    member.fields[overrides] = json_of(record, Std::overrides);
+    member.fields[overrides] = json_of(record, Std::overrides, blamed);
     member.fields[distill_token_ids] = column_of(record, Std::topk_ids);
     member.fields[distill_logprobs] = column_of(record, Std::topk_logprobs);
+    for (const ColumnView& column : record.columns()) {
+        if (column.column < static_cast<std::uint16_t>(Std::count)) continue;
+        const Column& declared = schema.columns()[column.column];
+        append_custom(member.custom[declared.name], column, declared);
+    }
     return member;
 }
 
 void AtroposGroups::write(Group& group, std::string& out) {
     std::ranges::sort(group.members, {}, &Member::repetition_id);
     GroupLine line{&out};
-    const auto list = [&](std::string_view name, Field field) {
-        const bool any = std::ranges::any_of(
-            group.members, [&](const Member& member) { return member.fields[field].has_value(); });
-        if (!any) return;
+    // One entry a member, from what `entry` gives for it, if any has one.
+    const auto list_by = [&](std::string_view name, const auto& entry) {
+        if (!std::ranges::any_of(group.members,
+                                 [&](const Member& m) { return entry(m) != nullptr; }))
+            return;
         std::string& text = line.key(name);
+        if (!group.item) text += '[';
         for (std::size_t i = 0; i < group.members.size(); i++) {
-            text += i == 0 ? '[' : ',';
-            text += group.members[i].fields[field].value_or("null");
+            if (i != 0) text += ',';
+            const std::string* value = entry(group.members[i]);
+            text += value != nullptr ? *value : "null";
         }
-        text += ']';
+        if (!group.item) text += ']';
+    };
+    const auto list = [&](std::string_view name, Field field) {
+        list_by(name, [field](const Member& member) {
+            return member.fields[field] ? &*member.fields[field] : nullptr;
+        });
     };
     list("tokens", tokens);
     list("masks", masks);
@@ -100,12 +122,25 @@ void AtroposGroups::write(Group& group, std::string& out) {
     if (group.env_id) append_number(line.key("env_id"), *group.env_id);
     list("distill_token_ids", distill_token_ids);
     list("distill_logprobs", distill_logprobs);
+    std::set<std::string> custom;
+    for (const Member& member : group.members) {
+        for (const auto& [name, text] : member.custom) custom.insert(name);
+    }
+    for (const std::string& name : custom) {
+        list_by(name, [&](const Member& member) {
+            const auto found = member.custom.find(name);
+            return found == member.custom.end() ? nullptr : &found->second;
+        });
+    }
     if (!group.extra.empty()) append_extra(out, group.extra, line.written);
     out += "}\n";
 }
 
-void AtroposGroups::add(const TrajectoryView& record, std::string& out) {
-    Member member = read_member(record);
+std::string AtroposGroups::add(const TrajectoryView& record, const Schema& schema,
+                               std::string& out) {
+    std::string blamed;
+    Member member = read_member(record, schema, blamed);
+    const bool item = record.meta().origin == atropos_item;
     const auto has_member = [&](const Group& group) {
         return std::ranges::any_of(group.members, [&](const Member& known) {
             return known.repetition_id == member.repetition_id;
@@ -113,24 +148,31 @@ void AtroposGroups::add(const TrajectoryView& record, std::string& out) {
     };
     // The same key may come twice: by --repeat of an equal id, or again after a crash.
     auto [at, end] = open_.equal_range(record.group_key());
-    while (at != end && has_member(at->second)) ++at;
+    while (at != end && (item || has_member(at->second))) ++at;
     if (at == end) {
         at = open_.emplace(record.group_key(), Group{});
         at->second.arrival = arrivals_++;
     }
     Group& group = at->second;
-    group.group_size = record.meta().group_size;
+    group.item = item;
+    group.group_size = item ? 1 : record.meta().group_size;
     group.env_id = record.meta().source_id;
-    group.generation_params = json_of(record, Std::generation_params);
-    group.group_overrides = json_of(record, Std::group_overrides);
-    if (member.repetition_id == 0) {
-        group.images = json_of(record, Std::images);
+    group.generation_params = json_of(record, Std::generation_params, blamed);
+    group.group_overrides = json_of(record, Std::group_overrides, blamed);
+    if (item || member.repetition_id == 0) {
+        group.images = json_of(record, Std::images, blamed);
         group.extra = record.text(Std::extra);
+        std::string unused;
+        if (!group.extra.empty() && !append_extra(unused, group.extra, {})) {
+            blamed += blamed.empty() ? "'extra" : "', 'extra";
+        }
     }
     group.members.push_back(std::move(member));
-    if (group.members.size() < group.group_size) return;
-    write(group, out);
-    open_.erase(at);
+    if (group.members.size() >= group.group_size) {
+        write(group, out);
+        open_.erase(at);
+    }
+    return written_as_strings(record, blamed);
 }
 
 std::uint64_t AtroposGroups::finish(std::string& out) {

@@ -156,11 +156,7 @@ void Demo::watch(std::optional<std::uint64_t> total) {
 
 // What a child reported, or null if it did not get so far.
 Json report_of(const Child& child) {
-    try {
-        return parse_json(child.output());
-    } catch (const BadRecord&) {
-        return {};
-    }
+    return parse_report(child.output());
 }
 
 // What the trainer left in the ring counts, too: the members that came of incomplete groups.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/command.hpp"
+
 namespace rollring::cli {
 
 namespace CLI = command_line;
@@ -16,7 +18,8 @@ void add_input_options(CLI::App* app, InputOptions& options) {
         ->type_name("SPEC")
         ->excludes("--input");
     app->add_option("--format", options.format,
-                    "rollring: one record a line; atropos: one ScoredDataGroup a line")
+                    "rollring: one record a line; atropos: one ScoredDataGroup or\n"
+                    "ScoredDataItem a line, a list of them, or what /batch returns")
         ->check(CLI::IsMember({"rollring", "atropos"}))
         ->type_name("FORMAT")
         ->capture_default_str();
@@ -29,13 +32,26 @@ void add_input_options(CLI::App* app, InputOptions& options) {
     app->add_option("--source", options.source_name,
                     "Name of the environment, for records that name none")
         ->type_name("NAME");
+    app->add_option("--run", options.run_id,
+                    "Part of the keys that are made up for Atropos' groups without\n"
+                    "instance_id; drawn anew by each producer unless given. With an\n"
+                    "earlier run's ID what came then is a duplicate")
+        ->type_name("ID");
+    add_bytes(app, "--max-line", options.line_bytes_max, "A longer line is a bad one")
+        ->default_str("512MiB");
 }
 
 Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options) {
     const auto refuse = [](std::string why) {
         return std::unexpected(Error{Errc::invalid_argument, 0, std::move(why)});
     };
-    Selection selection{.shuffle = options.shuffle, .repeat = options.repeat};
+    Selection selection{.shuffle = options.shuffle,
+                        .repeat = options.repeat,
+                        .line_bytes_max = options.line_bytes_max};
+    constexpr std::uint64_t line_bytes_limit = std::uint64_t{1} << 32;
+    if (options.line_bytes_max == 0 || options.line_bytes_max >= line_bytes_limit) {
+        return refuse("--max-line is from 1 byte to less than 4GiB");
+    }
     if (!options.shard.empty()) {
         const auto shard = parse_shard(options.shard);
         if (!shard) {
@@ -46,7 +62,8 @@ Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options) {
     }
     if (!options.input.empty()) {
         const Format format = options.format == "atropos" ? Format::atropos : Format::rollring;
-        return open_json_source(options.input, format, selection, options.source_name);
+        return open_json_source(options.input, format, selection, options.source_name,
+                                options.run_id);
     }
     if (options.synthetic.empty()) {
         return refuse("nothing to send: give --input FILE.jsonl, --input - or --synthetic SPEC");
@@ -66,6 +83,8 @@ std::vector<std::string> to_arguments(const InputOptions& options) {
     add("--synthetic", options.synthetic);
     add("--format", options.format);
     add("--source", options.source_name);
+    add("--run", options.run_id);
+    add("--max-line", fmt::format("{}", options.line_bytes_max));
     add("--repeat", fmt::format("{}", options.repeat));
     if (options.shuffle) add("--shuffle", fmt::format("{}", *options.shuffle));
     add("--shard", options.shard);

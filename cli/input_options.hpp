@@ -16,6 +16,8 @@ struct InputOptions {
     std::string synthetic;
     std::string format = "rollring";
     std::string source_name;
+    std::string run_id;
+    std::uint64_t line_bytes_max = Selection{}.line_bytes_max;
     std::optional<std::uint64_t> shuffle;
     std::uint64_t repeat = 1;
     std::string shard;  // only `produce` has it

@@ -9,11 +9,18 @@ namespace {
 
 class JsonSource final : public RecordSource {
   public:
-    JsonSource(Lines lines, Format format, const std::string& source_name)
-        : lines_(std::move(lines)), format_(format), source_name_(source_name) {}
+    JsonSource(Lines lines, Format format, const Selection& selection,
+               const std::string& source_name, const std::string& run_id)
+        : lines_(std::move(lines)),
+          format_(format),
+          line_bytes_max_(selection.line_bytes_max),
+          source_name_(source_name),
+          group_(run_id.empty() ? draw_run_id() : run_id) {}
+
+    void use_schema(const Schema& schema) override { schema_ = schema; }
 
     Next next(Draft& draft) override {
-        if (waiting_.empty()) {
+        while (waiting_.empty()) {  // a batch may hold no group
             if (!lines_.next(line_)) return lines_.problem().empty() ? Next::end : Next::failed;
             try {
                 read_line();
@@ -46,20 +53,27 @@ class JsonSource final : public RecordSource {
 
   private:
     void read_line() {
+        if (line_.too_long) {
+            throw BadRecord("longer than " + bytes_text(line_bytes_max_) +
+                            ": raise --max-line if it should be");
+        }
+        const JsonValue line = parse_json(line_.text);
         if (format_ == Format::atropos) {
-            group_.parse(parse_json(line_.text), line_.number);
+            group_.parse(line, schema_, line_.number);
             waiting_ = group_.members();
         } else {
-            parse_rollring(parse_json(line_.text), record_);
+            parse_rollring(line, schema_, record_);
             waiting_ = {&record_, 1};
         }
     }
 
     Lines lines_;
     Format format_;
+    std::uint64_t line_bytes_max_;
     std::string source_name_;
+    Schema schema_ = Schema::standard();
     Line line_;
-    AtroposGroup group_;
+    AtroposLine group_;
     ParsedRecord record_;
     std::span<ParsedRecord> waiting_;  // the line's records that were not handed out yet
     std::string problem_;
@@ -69,10 +83,11 @@ class JsonSource final : public RecordSource {
 
 Result<std::unique_ptr<RecordSource>> open_json_source(const std::string& path, Format format,
                                                        const Selection& selection,
-                                                       const std::string& source_name) {
+                                                       const std::string& source_name,
+                                                       const std::string& run_id) {
     auto lines = Lines::open(path, selection);
     if (!lines) return std::unexpected(lines.error());
-    return std::make_unique<JsonSource>(std::move(*lines), format, source_name);
+    return std::make_unique<JsonSource>(std::move(*lines), format, selection, source_name, run_id);
 }
 
 }  // namespace rollring::cli

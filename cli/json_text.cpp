@@ -5,71 +5,20 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <limits>
+#include <iterator>
 
 namespace rollring::cli {
 namespace {
 
-struct Literal {
-    std::string_view text;    // as Python writes it
-    std::string_view marked;  // a JSON string that no one else writes
-    std::string_view parsed;  // the value of that string
-    double value;
-};
-
-constexpr std::array literals{
-    Literal{"NaN", "\"\\u0001NaN\"", "\x01NaN", std::numeric_limits<double>::quiet_NaN()},
-    Literal{"-Infinity", "\"\\u0001-Infinity\"", "\x01-Infinity",
-            -std::numeric_limits<double>::infinity()},
-    Literal{"Infinity", "\"\\u0001Infinity\"", "\x01Infinity",
-            std::numeric_limits<double>::infinity()},
-};
-
-// Puts the marked strings in place of the literals, which count only outside of strings.
-std::string mark_literals(std::string_view text) {
-    std::string out;
-    out.reserve(text.size() + 64);
-    bool in_string = false;
-    for (std::size_t i = 0; i < text.size(); i++) {
-        const char c = text[i];
-        if (in_string && c == '\\' && i + 1 < text.size()) {
-            out += c;
-            out += text[++i];
-            continue;
-        }
-        if (c == '"') in_string = !in_string;
-        const Literal* found = nullptr;
-        if (!in_string && (c == 'N' || c == 'I' || c == '-')) {
-            for (const auto& literal : literals) {
-                if (text.substr(i).starts_with(literal.text)) found = &literal;
-            }
-        }
-        if (found != nullptr) {
-            out += found->marked;
-            i += found->text.size() - 1;
-        } else {
-            out += c;
-        }
-    }
-    return out;
-}
-
-// nlohmann's text without its own name and the line, which is always 1.
-std::string reason_of(const std::exception& error) {
-    std::string_view text = error.what();
-    for (const std::string_view noise : {"] ", "parse error at line 1, ", "parse error "}) {
-        const auto at = text.find(noise);
-        if (at != std::string_view::npos) text.remove_prefix(at + noise.size());
-    }
-    return "not JSON: " + std::string(text.substr(0, 160));
-}
+constexpr std::string_view base64_digits =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 template <class T>
 void append_float(std::string& out, T value, Integral integral) {
     if (std::isnan(value)) {
-        out += "NaN";
+        out += "\"NaN\"";
     } else if (std::isinf(value)) {
-        out += value < 0 ? "-Infinity" : "Infinity";
+        out += value < 0 ? "\"-Infinity\"" : "\"Infinity\"";
     } else {
         std::array<char, 40> text{};
         const char* end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
@@ -83,35 +32,13 @@ void append_float(std::string& out, T value, Integral integral) {
 
 }  // namespace
 
-Json parse_json(std::string_view text) {
-    const bool plain = text.find("NaN") == std::string_view::npos &&
-                       text.find("Infinity") == std::string_view::npos;
-    try {
-        return plain ? Json::parse(text) : Json::parse(mark_literals(text));
-    } catch (const Json::exception& error) {
-        throw BadRecord(reason_of(error));
-    }
-}
-
 std::string dump_json(const Json& value) {
-    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (text.find("\"\\u0001") == std::string::npos) return text;
-    for (const auto& literal : literals) {
-        for (std::size_t at = 0; (at = text.find(literal.marked, at)) != std::string::npos;) {
-            text.replace(at, literal.marked.size(), literal.text);
-        }
-    }
-    return text;
+    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::optional<double> to_number(const Json& value) {
-    if (value.is_number()) return value.get<double>();
-    if (!value.is_string()) return std::nullopt;
-    const auto& text = value.get_ref<const std::string&>();
-    for (const auto& literal : literals) {
-        if (text == literal.parsed) return literal.value;
-    }
-    return std::nullopt;
+Json parse_report(std::string_view text) {
+    Json report = Json::parse(text, nullptr, false);
+    return report.is_discarded() ? Json() : report;
 }
 
 void append_number(std::string& out, double value, Integral integral) {
@@ -135,8 +62,6 @@ void append_string(std::string& out, std::string_view text) {
 }
 
 std::string base64(std::span<const std::byte> bytes) {
-    constexpr std::string_view digits =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     std::string out;
     out.reserve((bytes.size() + 2) / 3 * 4);
     for (std::size_t i = 0; i < bytes.size(); i += 3) {
@@ -146,10 +71,30 @@ std::string base64(std::span<const std::byte> bytes) {
             bits = bits << 8 | (j < have ? std::to_integer<std::uint32_t>(bytes[i + j]) : 0U);
         }
         for (std::size_t j = 0; j < 4; j++) {
-            out += j <= have ? digits[bits >> (18 - 6 * j) & 63] : '=';
+            out += j <= have ? base64_digits[bits >> (18 - 6 * j) & 63] : '=';
         }
     }
     return out;
+}
+
+std::optional<std::vector<std::byte>> from_base64(std::string_view text) {
+    if (text.size() % 4 != 0) return std::nullopt;
+    const std::size_t pads = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
+    std::vector<std::byte> bytes;
+    bytes.reserve(text.size() / 4 * 3);
+    for (std::size_t i = 0; i < text.size(); i += 4) {
+        const std::size_t digits = i + 4 == text.size() ? 4 - pads : 4;
+        std::uint32_t bits = 0;
+        for (std::size_t j = 0; j < 4; j++) {
+            const auto digit = j < digits ? base64_digits.find(text[i + j]) : 0;
+            if (digit == std::string_view::npos) return std::nullopt;
+            bits = bits << 6 | static_cast<std::uint32_t>(digit);
+        }
+        for (std::size_t j = 0; j + 1 < digits; j++) {
+            bytes.push_back(static_cast<std::byte>(bits >> (16 - 8 * j) & 0xff));
+        }
+    }
+    return bytes;
 }
 
 }  // namespace rollring::cli

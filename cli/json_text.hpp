@@ -1,15 +1,11 @@
 #pragma once
-// JSON as Python's json module writes it: NaN, Infinity and -Infinity are numbers.
-//
-// nlohmann::json does not know these literals. parse_json() hands them over as marked strings,
-// which dump_json() and to_number() turn back; all JSON of this program goes through these
-// functions.
+// JSON that we write: reports as documents, and pieces of lines as text.
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -17,19 +13,14 @@ namespace rollring::cli {
 
 using Json = nlohmann::ordered_json;
 
-// Why a line cannot be a record. Thrown by the parsers, caught where the line's number is known.
-struct BadRecord : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
-
-Json parse_json(std::string_view text);
+// On one line. A number that is none, or infinite, is null.
 std::string dump_json(const Json& value);
-
-// A number or one of the three literals; nothing for any other kind of value.
-std::optional<double> to_number(const Json& value);
+// What dump_json() wrote; null if it is cut off.
+Json parse_report(std::string_view text);
 
 // The shortest text that parses back to the same number; integral values keep their ".0" or lose
-// it.
+// it. JSON has no NaN and no infinity: they are the strings "NaN", "Infinity" and "-Infinity",
+// which are numbers again when they are read.
 enum class Integral { with_point, plain };
 void append_number(std::string& out, double value, Integral integral);
 void append_number(std::string& out, float value, Integral integral);
@@ -40,5 +31,7 @@ void append_number(std::string& out, std::uint64_t value);
 void append_string(std::string& out, std::string_view text);
 
 std::string base64(std::span<const std::byte> bytes);
+// Nothing if the text is not what base64() writes.
+std::optional<std::vector<std::byte>> from_base64(std::string_view text);
 
 }  // namespace rollring::cli

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "cli/json_text.hpp"
+#include "cli/json_value.hpp"
 #include "cli/parsed_record.hpp"
 
 namespace rollring::cli {
@@ -15,43 +15,42 @@ namespace rollring::cli {
 }
 
 // The value as text for an error message, cut short.
-std::string excerpt(const Json& value);
+std::string excerpt(JsonValue value);
 
 template <class T>
-T integer(std::string_view key, const Json& value) {
-    constexpr auto least = std::numeric_limits<T>::min();
-    constexpr auto most = std::numeric_limits<T>::max();
-    if (value.is_number_unsigned()) {
-        const auto number = value.get<std::uint64_t>();
-        if (std::cmp_less_equal(number, most)) return static_cast<T>(number);
-    } else if (value.is_number_integer()) {
-        const auto number = value.get<std::int64_t>();
-        if (std::cmp_greater_equal(number, least) && std::cmp_less_equal(number, most)) {
-            return static_cast<T>(number);
-        }
-    } else {
-        bad(key, fmt::format("must be an integer, not {}", excerpt(value)));
-    }
-    bad(key, fmt::format("is {}, outside of {} to {}", excerpt(value), least, most));
+T integer(std::string_view key, JsonValue value) {
+    if (!value.is_integer()) bad(key, fmt::format("must be an integer, not {}", excerpt(value)));
+    if (const auto number = value.number<T>()) return *number;
+    bad(key, fmt::format("is {}, outside of {} to {}", excerpt(value),
+                         std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
 }
 
-double real(std::string_view key, const Json& value);
-const std::string& string(std::string_view key, const Json& value);
-const Json& array(std::string_view key, const Json& value);
+// `T` is float or double.
+template <class T>
+T real(std::string_view key, JsonValue value);
+std::string string(std::string_view key, JsonValue value);
+bool boolean(std::string_view key, JsonValue value);
+// How many elements a list has.
+std::uint32_t count(std::string_view key, JsonValue list);
+// The members of an object. Throws if a key comes twice: one of the two would be lost.
+std::vector<JsonMember> members(JsonValue object);
+// A value as text for a column that holds JSON.
+std::string compact(JsonValue value);
 
 // One-dimensional lists.
-void read_i32(std::string_view key, const Json& value, ParsedRecord& record, Std column);
-void read_f32(std::string_view key, const Json& value, ParsedRecord& record, Std column);
-void read_mask(std::string_view key, const Json& value, ParsedRecord& record);
+void read_i32(std::string_view key, JsonValue value, ParsedRecord& record, Std column);
+void read_f32(std::string_view key, JsonValue value, ParsedRecord& record, Std column);
+void read_mask(std::string_view key, JsonValue value, ParsedRecord& record);
 
 // [n][k] lists. False if the rows have different lengths: then nothing is read.
-bool read_topk_ids(std::string_view key, const Json& value, ParsedRecord& record);
-bool read_topk_logprobs(std::string_view key, const Json& value, ParsedRecord& record);
+bool read_topk_ids(std::string_view key, JsonValue value, ParsedRecord& record);
+bool read_topk_logprobs(std::string_view key, JsonValue value, ParsedRecord& record);
 
 // [n][layers][k], into u8, u16 or i32, whichever its greatest id needs.
-void read_experts(std::string_view key, const Json& value, ParsedRecord& record);
+void read_experts(std::string_view key, JsonValue value, ParsedRecord& record);
 
-// Every column that has one row a token must have n_tokens of them.
-void check_rows(const ParsedRecord& record);
+// Every column that has one row a token must have n_tokens of them; those that the schema requires
+// beyond the standard ones must be there if the record's status promises tokens.
+void check_columns(const ParsedRecord& record, const Schema& schema);
 
 }  // namespace rollring::cli

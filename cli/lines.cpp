@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -16,6 +17,7 @@ namespace rollring::cli {
 namespace {
 
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
+constexpr auto entry_bytes_max = std::numeric_limits<std::uint32_t>::max();  // stands for any more
 
 bool blank(std::string_view text) {
     return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
@@ -61,38 +63,40 @@ Result<Lines> Lines::open(const std::string& path, const Selection& selection) {
     return lines;
 }
 
-void Lines::add_line(std::uint64_t offset, std::string_view text) {
+void Lines::add_line(std::uint64_t offset, std::uint64_t bytes, bool is_blank) {
     lines_seen_++;
-    if (blank(text)) return;
-    if (text.size() > std::numeric_limits<std::uint32_t>::max() ||
-        lines_seen_ > std::numeric_limits<std::uint32_t>::max()) {
-        problem_ =
-            fmt::format("{}:{}: more than 4 Gi bytes in a line, or lines", path_, lines_seen_);
+    if (is_blank) return;
+    if (lines_seen_ > std::numeric_limits<std::uint32_t>::max()) {
+        problem_ = fmt::format("{}:{}: more than 4 Gi lines", path_, lines_seen_);
         return;
     }
-    entries_.push_back(
-        {offset, static_cast<std::uint32_t>(text.size()), static_cast<std::uint32_t>(lines_seen_)});
+    entries_.push_back({offset,
+                        static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, entry_bytes_max)),
+                        static_cast<std::uint32_t>(lines_seen_)});
 }
 
 bool Lines::index_file() {
     std::string block(block_bytes, '\0');
-    std::string line;  // the unfinished one at the end of the last block
-    std::uint64_t offset = 0;
+    std::uint64_t offset = 0;  // of the line, of which so much was seen:
+    std::uint64_t bytes = 0;
+    bool is_blank = true;
     while (std::feof(file_.get()) == 0 && std::ferror(file_.get()) == 0) {
         const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get());
         std::string_view rest(block.data(), got);
-        for (auto end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
-            std::string_view text = rest.substr(0, end);
-            if (!line.empty()) text = line += text;
-            add_line(offset, text);
-            offset += text.size() + 1;
-            line.clear();
+        while (!rest.empty()) {
+            const auto end = std::min(rest.find('\n'), rest.size());
+            bytes += end;
+            is_blank = is_blank && blank(rest.substr(0, end));
+            if (end == rest.size()) break;
+            add_line(offset, bytes, is_blank);
+            offset += bytes + 1;
+            bytes = 0;
+            is_blank = true;
             rest.remove_prefix(end + 1);
         }
-        line += rest;
     }
     if (std::ferror(file_.get()) != 0) problem_ = fmt::format("{}: cannot be read", path_);
-    if (!line.empty()) add_line(offset, line);
+    if (bytes != 0) add_line(offset, bytes, is_blank);
     return problem_.empty();
 }
 
@@ -106,7 +110,7 @@ bool Lines::slurp() {
     std::uint64_t offset = 0;
     for (std::string_view rest = memory_; !rest.empty();) {
         const auto end = std::min(rest.find('\n'), rest.size());
-        add_line(offset, rest.substr(0, end));
+        add_line(offset, end, blank(rest.substr(0, end)));
         const std::size_t step = std::min(end + 1, rest.size());
         rest.remove_prefix(step);
         offset += step;
@@ -130,21 +134,25 @@ bool Lines::next(Line& line) {
 bool Lines::next_streamed(Line& line) {
     for (;;) {
         scratch_.clear();
+        bool any = false;
+        line.too_long = false;
         int c = 0;
         while ((c = ::getc_unlocked(file_.get())) != EOF && c != '\n') {
-            scratch_ += static_cast<char>(c);
+            any = true;
+            line.too_long |= scratch_.size() >= selection_.line_bytes_max;
+            if (!line.too_long) scratch_ += static_cast<char>(c);
         }
         if (c == EOF && std::ferror(file_.get()) != 0) {
             if (errno == EINTR) return false;  // Ctrl-C while waiting for input
             problem_ = fmt::format("{}: cannot be read: {}", path_, errno_text(errno));
             return false;
         }
-        if (c == EOF && scratch_.empty()) return false;
+        if (c == EOF && !any) return false;
         lines_seen_++;
-        if (blank(scratch_)) continue;
+        if (!line.too_long && blank(scratch_)) continue;
         const Shard& shard = selection_.shard;
         if (records_seen_++ % shard.count != shard.index) continue;
-        line.text.swap(scratch_);
+        line.text = scratch_;
         line.number = lines_seen_;
         line.pass = 0;
         return true;
@@ -162,14 +170,20 @@ bool Lines::next_indexed(Line& line) {
     at_ += selection_.shard.count;
     line.number = entry.number;
     line.pass = pass_;
+    line.too_long = entry.bytes == entry_bytes_max || entry.bytes > selection_.line_bytes_max;
+    line.text = {};
+    return line.too_long || read_entry(entry, line.text);
+}
+
+bool Lines::read_entry(const Entry& entry, std::string_view& text) {
     if (in_memory_) {
-        line.text.assign(memory_, entry.offset, entry.bytes);
+        text = std::string_view(memory_).substr(entry.offset, entry.bytes);
         return true;
     }
-    line.text.resize(entry.bytes);
+    scratch_.resize(entry.bytes);
     std::size_t done = 0;
     while (done < entry.bytes) {
-        const ssize_t got = ::pread(::fileno(file_.get()), line.text.data() + done,
+        const ssize_t got = ::pread(::fileno(file_.get()), scratch_.data() + done,
                                     entry.bytes - done, static_cast<off_t>(entry.offset + done));
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
@@ -179,6 +193,7 @@ bool Lines::next_indexed(Line& line) {
         }
         done += static_cast<std::size_t>(got);
     }
+    text = scratch_;
     return true;
 }
 

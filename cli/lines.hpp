@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/record_source.hpp"
@@ -14,14 +15,15 @@
 namespace rollring::cli {
 
 struct Line {
-    std::string text;
+    std::string_view text;     // until the next call
     std::uint64_t number = 0;  // in the file, from 1
     std::uint64_t pass = 0;    // from 0
+    bool too_long = false;     // longer than Selection::line_bytes_max: without its text
 };
 
 // Blank lines are counted for their number and left out. A regular file is indexed first (16 bytes
 // a line) and read line by line; a pipe is streamed, and kept in memory if it is to be shuffled or
-// repeated.
+// repeated. Of a line that is too long no more is kept in memory than it may have.
 class Lines {
   public:
     static Result<Lines> open(const std::string& path, const Selection& selection);
@@ -47,7 +49,8 @@ class Lines {
     Lines() = default;
     bool index_file();
     bool slurp();
-    void add_line(std::uint64_t offset, std::string_view text);
+    void add_line(std::uint64_t offset, std::uint64_t bytes, bool blank);
+    bool read_entry(const Entry& entry, std::string_view& text);
     void start_pass();
     bool next_streamed(Line& line);
     bool next_indexed(Line& line);
@@ -65,7 +68,7 @@ class Lines {
     std::uint64_t records_seen_ = 0;  // streamed: lines that are not blank
     std::uint64_t at_ = 0;            // place in the order, moves by shard.count
     std::uint64_t pass_ = 0;
-    std::string scratch_;
+    std::string scratch_;  // the line
 };
 
 }  // namespace rollring::cli

@@ -9,6 +9,19 @@ void ParsedRecord::clear() {
     for (auto& slot : slots_) slot.present = false;
 }
 
+std::span<std::byte> ParsedRecord::make(std::uint16_t column, DType dtype,
+                                        std::array<std::uint32_t, 4> shape, std::uint8_t dims) {
+    Slot& slot = slots_[column];
+    std::size_t bytes = dtype.bytes();
+    for (std::uint8_t i = 0; i < dims; i++) bytes *= shape[i];
+    slot.data.resize(bytes);
+    slot.shape = shape;
+    slot.dims = dims;
+    slot.dtype = dtype;
+    slot.present = true;
+    return slot.data;
+}
+
 void ParsedRecord::set_text(Std column, std::string_view text) {
     std::ranges::copy(text, make<std::uint8_t>(column, text.size()).begin());
 }

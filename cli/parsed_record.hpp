@@ -13,7 +13,7 @@
 namespace rollring::cli {
 
 // Meta::origin of records: in which format `consume --output` writes them back.
-enum Origin : std::uint16_t { native = 0, rollring_json = 1, atropos = 2 };
+enum Origin : std::uint16_t { native = 0, rollring_json = 1, atropos = 2, atropos_item = 3 };
 
 class ParsedRecord {
   public:
@@ -21,18 +21,13 @@ class ParsedRecord {
 
     void clear();  // keeps the memory
 
-    // A column of the given shape, to be filled by the caller.
+    // A column of the given shape, to be filled by the caller. `column` is its index in the schema.
+    std::span<std::byte> make(std::uint16_t column, DType dtype, std::array<std::uint32_t, 4> shape,
+                              std::uint8_t dims);
     template <class T>
     std::span<T> make(Std column, std::array<std::uint32_t, 4> shape, std::uint8_t dims) {
-        Slot& slot = slots_[static_cast<std::size_t>(column)];
-        std::size_t count = 1;
-        for (std::uint8_t i = 0; i < dims; i++) count *= shape[i];
-        slot.data.resize(count * sizeof(T));
-        slot.shape = shape;
-        slot.dims = dims;
-        slot.dtype = dtype_of<T>();
-        slot.present = true;
-        return {reinterpret_cast<T*>(slot.data.data()), count};
+        const auto bytes = make(static_cast<std::uint16_t>(column), dtype_of<T>(), shape, dims);
+        return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
     }
     template <class T>
     std::span<T> make(Std column, std::size_t count) {
@@ -42,6 +37,10 @@ class ParsedRecord {
     void drop(Std column) { slots_[static_cast<std::size_t>(column)].present = false; }
 
     [[nodiscard]] bool has(Std column) const { return slot(column).present; }
+    [[nodiscard]] bool has(std::uint16_t column) const { return slots_[column].present; }
+    [[nodiscard]] std::uint32_t rows(std::uint16_t column) const {
+        return has(column) ? slots_[column].shape[0] : 0;
+    }
     [[nodiscard]] std::uint32_t rows(Std column) const {
         return has(column) ? slot(column).shape[0] : 0;
     }
@@ -68,7 +67,7 @@ class ParsedRecord {
         return slots_[static_cast<std::size_t>(column)];
     }
 
-    std::array<Slot, static_cast<std::size_t>(Std::count)> slots_;
+    std::array<Slot, 32> slots_;  // as many as a schema has columns
 };
 
 }  // namespace rollring::cli

@@ -26,6 +26,8 @@ class RecordSource {
     RecordSource& operator=(const RecordSource&) = delete;
     virtual ~RecordSource() = default;
 
+    // The ring's columns, which lines may then have by their name; before the first next().
+    virtual void use_schema(const Schema& /*schema*/) {}
     // The draft's spans are valid until the next call.
     virtual Next next(Draft& draft) = 0;
     // Of the last record or bad line: "FILE:LINE".
@@ -44,6 +46,7 @@ struct Selection {
     std::optional<std::uint64_t> shuffle = {};  // seed
     std::uint64_t repeat = 1;                   // passes; `visit` grows by one in each
     Shard shard = {};
+    std::uint64_t line_bytes_max = std::uint64_t{512} << 20;  // a longer line is a bad one
 };
 
 struct SyntheticSpec {
@@ -64,9 +67,11 @@ std::optional<SyntheticSpec> parse_synthetic(std::string_view text, std::string&
 std::unique_ptr<RecordSource> make_synthetic(const SyntheticSpec& spec, const Selection& selection,
                                              const std::string& source_name);
 
-// `source_name` is for records that do not name their source. Path "-" is standard input.
+// `source_name` is for records that do not name their source; `run_id` is for the keys of groups
+// that have none (atropos_json.hpp), and drawn if it is empty. Path "-" is standard input.
 Result<std::unique_ptr<RecordSource>> open_json_source(const std::string& path, Format format,
                                                        const Selection& selection,
-                                                       const std::string& source_name);
+                                                       const std::string& source_name,
+                                                       const std::string& run_id = {});
 
 }  // namespace rollring::cli

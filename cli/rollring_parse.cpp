@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 
+#include "cli/custom_columns.hpp"
+#include "cli/json_columns.hpp"
 #include "cli/json_values.hpp"
 #include "cli/rollring_json.hpp"
 
@@ -8,7 +10,7 @@ namespace rollring::cli {
 namespace {
 
 // Reads one key. False: the value is a default, which the header cannot tell from nothing.
-using Read = bool (*)(std::string_view key, const Json& value, ParsedRecord& record);
+using Read = bool (*)(std::string_view key, JsonValue value, ParsedRecord& record);
 
 struct Field {
     std::string_view key;
@@ -16,11 +18,10 @@ struct Field {
 };
 
 template <auto Member>
-bool read_header(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_header(std::string_view key, JsonValue value, ParsedRecord& record) {
     using T = std::remove_reference_t<decltype(record.meta.*Member)>;
     if constexpr (std::is_same_v<T, bool>) {
-        if (!value.is_boolean()) bad(key, "must be true or false");
-        record.meta.*Member = value.get<bool>();
+        record.meta.*Member = boolean(key, value);
     } else {
         record.meta.*Member = integer<T>(key, value);
     }
@@ -28,50 +29,50 @@ bool read_header(std::string_view key, const Json& value, ParsedRecord& record) 
 }
 
 template <Std Column>
-bool read_floats(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_floats(std::string_view key, JsonValue value, ParsedRecord& record) {
     read_f32(key, value, record, Column);
     return true;
 }
 
 template <Std Column>
-bool read_integers(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_integers(std::string_view key, JsonValue value, ParsedRecord& record) {
     read_i32(key, value, record, Column);
     return true;
 }
 
 template <Std Column>
-bool read_string(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_string(std::string_view key, JsonValue value, ParsedRecord& record) {
     record.set_text(Column, string(key, value));
     return true;
 }
 
 template <Std Column>
-bool read_json(std::string_view, const Json& value, ParsedRecord& record) {
-    record.set_text(Column, dump_json(value));
+bool read_json(std::string_view, JsonValue value, ParsedRecord& record) {
+    record.set_text(Column, compact(value));
     return true;
 }
 
-bool read_id(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_id(std::string_view key, JsonValue value, ParsedRecord& record) {
     if (string(key, value).empty()) bad(key, "is empty");
     return read_string<Std::instance_id>(key, value, record);
 }
 
-bool read_repetition(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_repetition(std::string_view key, JsonValue value, ParsedRecord& record) {
     record.meta.repetition_id = integer<std::uint32_t>(key, value);
     return true;  // written always, 0 too
 }
 
-bool read_reward(std::string_view key, const Json& value, ParsedRecord& record) {
-    record.meta.reward = real(key, value);
+bool read_reward(std::string_view key, JsonValue value, ParsedRecord& record) {
+    record.meta.reward = real<double>(key, value);
     return true;
 }
 
-bool read_source_id(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_source_id(std::string_view key, JsonValue value, ParsedRecord& record) {
     record.meta.source_id = integer<std::int64_t>(key, value);
     return true;
 }
 
-bool read_status(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_status(std::string_view key, JsonValue value, ParsedRecord& record) {
     const auto status = parse_status(string(key, value));
     if (!status) bad(key, fmt::format("is {}, which is no status", excerpt(value)));
     record.meta.status = *status;
@@ -79,35 +80,37 @@ bool read_status(std::string_view key, const Json& value, ParsedRecord& record) 
 }
 
 // A number, or runs [[start token, version], ...].
-bool read_version(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_version(std::string_view key, JsonValue value, ParsedRecord& record) {
     if (!value.is_array()) {
         const auto version = integer<std::int64_t>(key, value);
         record.meta.policy_version_min = version;
         record.meta.policy_version_max = version;
         return version != -1;
     }
-    const auto runs = static_cast<std::uint32_t>(value.size());
+    const std::uint32_t runs = count(key, value);
     auto out = record.make<std::int64_t>(Std::policy_version, {runs, 2, 0, 0}, 2);
     std::size_t at = 0;
-    for (const auto& run : value) {
-        if (!run.is_array() || run.size() != 2) bad(key, "must hold runs of [start, version]");
-        for (const auto& number : run) out[at++] = integer<std::int64_t>(key, number);
+    for (const JsonValue run : value.elements()) {
+        if (!run.is_array() || run.count() != 2) bad(key, "must hold runs of [start, version]");
+        for (const JsonValue number : run.elements()) {
+            out[at++] = integer<std::int64_t>(key, number);
+        }
     }
     return true;
 }
 
-bool read_experts_field(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_experts_field(std::string_view key, JsonValue value, ParsedRecord& record) {
     read_experts(key, value, record);
     return true;
 }
 
-bool read_mask_field(std::string_view key, const Json& value, ParsedRecord& record) {
+bool read_mask_field(std::string_view key, JsonValue value, ParsedRecord& record) {
     read_mask(key, value, record);
     return true;
 }
 
-template <bool (*ReadRows)(std::string_view, const Json&, ParsedRecord&)>
-bool read_topk(std::string_view key, const Json& value, ParsedRecord& record) {
+template <bool (*ReadRows)(std::string_view, JsonValue, ParsedRecord&)>
+bool read_topk(std::string_view key, JsonValue value, ParsedRecord& record) {
     if (!ReadRows(key, value, record))
         bad(key, "must have the same number of entries for each token");
     return true;
@@ -167,7 +170,7 @@ void settle_versions(ParsedRecord& record) {
     }
 }
 
-void check(const ParsedRecord& record, bool repetition_seen) {
+void check(const ParsedRecord& record, const Schema& schema, bool repetition_seen) {
     const Meta& meta = record.meta;
     if (!record.has(Std::instance_id)) bad("instance_id", "is missing");
     if (!repetition_seen) bad("repetition_id", "is missing");
@@ -177,27 +180,55 @@ void check(const ParsedRecord& record, bool repetition_seen) {
     if (meta.n_prompt > n_tokens) {
         bad("n_prompt", fmt::format("is {}, but there are {} tokens", meta.n_prompt, n_tokens));
     }
-    check_rows(record);
+    check_columns(record, schema);
+}
+
+// What Atropos sends has no record a line.
+void refuse_atropos(JsonValue line) {
+    constexpr std::string_view hint =
+        "this looks like Atropos' ScoredDataGroup, not like a record: give --format atropos";
+    if (line.is_array() && line.count() != 0 && (*line.elements().begin()).is_object()) {
+        throw BadRecord(std::string(hint));
+    }
+    if (!line.is_object()) throw BadRecord("not an object: a record is {\"instance_id\":...}");
+    bool has_id = false;
+    bool groups = false;
+    for (const auto& [key, value] : line.members()) {
+        has_id |= key == "repetition_id" || key == "instance_id";
+        groups |= key == "batch" || (key == "masks" && value.is_array());
+        if (key != "tokens" || !value.is_array()) continue;
+        const auto tokens = value.elements();
+        groups |= tokens.begin() != JsonElements::end() && (*tokens.begin()).is_array();
+    }
+    if (groups && !has_id) throw BadRecord(std::string(hint));
 }
 
 }  // namespace
 
-void parse_rollring(const Json& object, ParsedRecord& record) {
+bool is_rollring_key(std::string_view key) {
+    return std::ranges::find(fields, key, &Field::key) != fields.end();
+}
+
+void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) {
     record.clear();
     record.meta.origin = rollring_json;
-    if (!object.is_object()) throw BadRecord("not an object: a record is {\"instance_id\":...}");
-    Json extra = Json::object();
+    refuse_atropos(line);
+    std::string extra;
     bool repetition_seen = false;
-    for (const auto& [key, value] : object.items()) {
+    for (const auto& [key, value] : members(line)) {
         const auto* field = std::ranges::find(fields, std::string_view(key), &Field::key);
-        if (field == fields.end() || value.is_null() || !field->read(key, value, record)) {
-            extra[key] = value;
+        const bool given = !value.is_null();
+        const auto column = field == fields.end() ? custom_column(schema, key) : std::nullopt;
+        if (column && given) {
+            read_column(value, schema, *column, record);
+        } else if (field == fields.end() || !given || !field->read(key, value, record)) {
+            append_member(extra, key, value);
         }
-        repetition_seen |= key == "repetition_id" && !value.is_null();
+        repetition_seen |= key == "repetition_id" && given;
     }
-    check(record, repetition_seen);
+    check(record, schema, repetition_seen);
     settle_versions(record);
-    if (!extra.empty()) record.set_text(Std::extra, dump_json(extra));
+    if (!extra.empty()) record.set_text(Std::extra, extra + "}");
 }
 
 }  // namespace rollring::cli

@@ -1,6 +1,7 @@
 #include <array>
 #include <utility>
 
+#include "cli/custom_columns.hpp"
 #include "cli/json_columns.hpp"
 #include "cli/parsed_record.hpp"
 #include "cli/rollring_json.hpp"
@@ -33,13 +34,28 @@ class LineWriter {
         if (value != absent) number(name, value);
     }
 
-    void close(std::string_view extra) {
-        if (!extra.empty()) append_extra(*out_, extra, std::span(written_).first(count_));
+    // JSON that somebody else wrote.
+    void json(std::string_view name, std::string_view text) {
+        if (!append_json_text(key(name), text, 1)) blame(name);
+    }
+
+    // Returns the columns whose JSON is none.
+    std::string close(std::string_view extra) {
+        if (!extra.empty() && !append_extra(*out_, extra, std::span(written_).first(count_))) {
+            blame("extra");
+        }
         *out_ += "}\n";
+        return std::move(blamed_);
     }
 
   private:
+    void blame(std::string_view name) {
+        blamed_ += blamed_.empty() ? "'" : "', '";
+        blamed_ += name;
+    }
+
     std::string* out_;
+    std::string blamed_;
     std::array<std::string_view, 64> written_{};
     std::size_t count_ = 0;
 };
@@ -60,16 +76,11 @@ void write_versions(LineWriter& line, const TrajectoryView& record) {
 void write_blob(LineWriter& line, std::string_view name, const TrajectoryView& record, Std which) {
     const ColumnView* column = record.find(static_cast<std::uint16_t>(which));
     if (column == nullptr) return;
-    std::string& out = line.key(name);
     if (record.meta().origin != native) {
-        append_json_text(out, record.text(which));
-        return;
+        line.json(name, record.text(which));
+    } else {
+        append_blob(line.key(name), *column);
     }
-    out += "{\"dtype\":";
-    append_string(out, column->dtype.to_string());
-    out += ",\"shape\":";
-    append_list(out, std::span<const std::uint32_t>(column->shape).first(column->dims));
-    out += ",\"base64\":\"" + base64(column->data) + "\"}";
 }
 
 void write_header(LineWriter& line, const TrajectoryView& record) {
@@ -104,7 +115,8 @@ constexpr std::array texts{Std::messages, Std::generation_params, Std::overrides
 
 }  // namespace
 
-void append_rollring_line(std::string& out, const TrajectoryView& record, const Schema& schema) {
+std::string append_rollring_line(std::string& out, const TrajectoryView& record,
+                                 const Schema& schema) {
     LineWriter line(out);
     write_header(line, record);
     const auto name_of = [](Std column) -> std::string_view {
@@ -116,15 +128,16 @@ void append_rollring_line(std::string& out, const TrajectoryView& record, const 
     }
     for (const Std which : texts) {
         const auto* column = record.find(static_cast<std::uint16_t>(which));
-        if (column != nullptr) append_json_text(line.key(name_of(which)), record.text(which));
+        if (column != nullptr) line.json(name_of(which), record.text(which));
     }
     write_blob(line, name_of(Std::images), record, Std::images);
     write_blob(line, name_of(Std::user), record, Std::user);
     for (const auto& column : record.columns()) {
         if (column.column < static_cast<std::uint16_t>(Std::count)) continue;
-        append_column(line.key(schema.columns()[column.column].name), column);
+        const Column& declared = schema.columns()[column.column];
+        append_custom(line.key(declared.name), column, declared);
     }
-    line.close(record.text(Std::extra));
+    return written_as_strings(record, line.close(record.text(Std::extra)));
 }
 
 }  // namespace rollring::cli

@@ -8,12 +8,13 @@
 #include <sstream>
 
 #include "cli/json_values.hpp"
+#include "cli/rollring_json.hpp"
 
 namespace rollring::cli {
 namespace {
 
 template <std::size_t count>
-std::size_t choice(std::string_view key, const Json& value,
+std::size_t choice(std::string_view key, JsonValue value,
                    const std::array<const char*, count>& names) {
     const auto found = std::ranges::find(names, string(key, value));
     if (found == names.end()) {
@@ -24,12 +25,17 @@ std::size_t choice(std::string_view key, const Json& value,
     return static_cast<std::size_t>(found - names.begin());
 }
 
-Column parse_column(const Json& object) {
+Column parse_column(JsonValue object) {
     if (!object.is_object()) throw BadRecord("a column is an object");
     Column column;
-    for (const auto& [key, value] : object.items()) {
+    for (const auto& [key, value] : members(object)) {
         if (key == "name") {
             column.name = string(key, value);
+            if (is_rollring_key(column.name)) {
+                bad(key,
+                    fmt::format("is '{}', which is a key of every record's line: choose another",
+                                column.name));
+            }
         } else if (key == "dtype") {
             const auto dtype = DType::parse(string(key, value));
             if (!dtype) bad(key, fmt::format("is {}, which is no dtype", excerpt(value)));
@@ -40,10 +46,10 @@ Column parse_column(const Json& object) {
             column.accepts =
                 static_cast<Accepts>(choice<3>(key, value, {"exact", "any_integer", "any"}));
         } else if (key == "required") {
-            if (!value.is_boolean()) bad(key, "must be true or false");
-            column.required = value.get<bool>();
+            column.required = boolean(key, value);
         } else if (key == "dims") {
-            for (const auto& length : array(key, value)) {
+            count(key, value);
+            for (const JsonValue length : value.elements()) {
                 column.dims.push_back(integer<std::uint32_t>(key, length));
             }
         } else {
@@ -58,8 +64,9 @@ Column parse_column(const Json& object) {
 Result<Schema> parse_schema(std::string_view text) {
     std::vector<Column> columns;
     try {
-        const Json list = parse_json(text);
-        for (const auto& object : array("schema", list)) columns.push_back(parse_column(object));
+        const JsonValue list = parse_json(text);
+        count("schema", list);
+        for (const JsonValue object : list.elements()) columns.push_back(parse_column(object));
     } catch (const BadRecord& error) {
         return std::unexpected(
             Error{Errc::invalid_argument, 0,

@@ -5,9 +5,15 @@
 #include <cerrno>
 #include <system_error>
 
+#include "cli/command.hpp"
 #include "cli/rollring_json.hpp"
 
 namespace rollring::cli {
+namespace {
+
+constexpr std::uint64_t problems_told = 20;
+
+}  // namespace
 
 Result<LineOutput> LineOutput::open(const std::string& path) {
     LineOutput output;
@@ -21,11 +27,13 @@ Result<LineOutput> LineOutput::open(const std::string& path) {
 }
 
 void RecordOutput::add(const TrajectoryView& record, const Schema& schema) {
-    if (record.meta().origin == atropos) {
-        groups_.add(record, lines_.text());
-    } else {
-        append_rollring_line(lines_.text(), record, schema);
-    }
+    const std::uint16_t origin = record.meta().origin;
+    const std::string problem = origin == atropos || origin == atropos_item
+                                    ? groups_.add(record, schema, lines_.text())
+                                    : append_rollring_line(lines_.text(), record, schema);
+    if (problem.empty()) return;
+    if (++problems_ <= problems_told) note("record " + problem);
+    if (problems_ == problems_told) note("more such records are written without a word");
 }
 
 bool LineOutput::flush() {

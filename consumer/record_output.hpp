@@ -49,6 +49,7 @@ class RecordOutput {
   private:
     LineOutput lines_;
     AtroposGroups groups_;
+    std::uint64_t problems_ = 0;  // records with text that should be JSON and is not
 };
 
 }  // namespace rollring::cli

@@ -242,6 +242,8 @@ int send_all(const ProduceOptions& options, RecordSource& source, Sink& sink, Pr
         }
         if (!bad.empty()) {
             if (!options.skip_bad) return fail_at(progress, sink, bad);
+            progress.clear();
+            note("skipped " + bad);
             sink.sent.skipped_bad++;
             continue;
         }
@@ -298,6 +300,7 @@ int produce(const ProduceOptions& options) {
     if (auto opened = sink.open(); !opened) {
         return interrupted() ? interrupt_exit() : fail(opened.error());
     }
+    if (sink.producer() != nullptr) (*source)->use_schema(sink.producer()->schema());
     Progress progress(options.digest_only ? "reading" : "producing", options.json);
     const std::int64_t started_ns = monotonic_ns();
     const int code = send_all(options, **source, sink, progress);
@@ -337,7 +340,8 @@ Command add_produce(CLI::App& app) {
         ->capture_default_str();
     add_duration(sub, "--timeout", options->timeout_ms, "How long to wait for room in a full lane")
         ->default_str("10m");
-    sub->add_flag("--skip-bad", options->skip_bad, "Count malformed lines and go on");
+    sub->add_flag("--skip-bad", options->skip_bad,
+                  "Name what cannot be a record, count it and go on");
     sub->add_flag("--digest", options->digest_only,
                   "Send nothing, print the digest of what would be sent");
     sub->add_flag("--json", options->json, "Report as one JSON object on stdout");

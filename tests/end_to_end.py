@@ -4,7 +4,6 @@
 usage: end_to_end.py PATH_OF_ROLLRING
 """
 import json
-import math
 import os
 import signal
 import sys
@@ -103,7 +102,92 @@ def a_bad_line_is_named(folder, rollouts):
         output = folder / "nan.jsonl"
         run("produce", ring, "--input", "-", stdin_text=good % 1)
         run("consume", ring, "--records", 1, "--output", output)
-        assert math.isnan(json.loads(output.read_text(encoding="utf-8"))["reward"])
+        assert json.loads(output.read_text(encoding="utf-8"))["reward"] == "NaN"
+
+
+def strict_json(path):
+    """Its lines, read as JSON that knows no NaN."""
+    def refuse(literal):
+        raise AssertionError(f"{literal} is not JSON")
+    return [json.loads(line, parse_constant=refuse)
+            for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+@test
+def what_nests_too_deep_is_named_and_passed_over(folder, rollouts):
+    """80,000 levels ended produce and, from a record that had them, consume by SIGSEGV."""
+    deep = "[" * 80_000 + "]" * 80_000
+    good = '{"instance_id":"q","repetition_id":%d,"tokens":[1]}\n'
+    path, output = folder / "deep.jsonl", folder / "deep.out"
+    path.write_text(good % 0 + deep + "\n" + '{"instance_id":"x","repetition_id":0,"tokens":[1],'
+                    f'"messages":{deep}}}\n' + '{"a":' * 80_000 + "1" + "}" * 80_000 + "\n" +
+                    good % 1, encoding="utf-8")
+    with Ring() as ring:
+        _, err = run("produce", ring, "--input", path, code=1)
+        assert f"{path}:2: not JSON: column 257: nested deeper than 256 levels" in err, err
+        out, err = run("produce", ring, "--input", path, "--skip-bad", "--json")
+        assert (json.loads(out)["records"], json.loads(out)["skipped_bad"]) == (2, 3), out
+        for line in (2, 3, 4):
+            assert f"skipped {path}:{line}: not JSON" in err, err
+        assert report("consume", ring, "--records", 3, "--output", output)["records"] == 3
+        assert len(strict_json(output)) == 3
+        for form in ("rollring", "atropos"):
+            _, err = run("produce", "--digest", "--input", path, "--format", form, code=1)
+            assert f"{path}:" in err, err
+
+
+@test
+def a_line_that_is_too_long_is_named(folder, rollouts):
+    good = '{"instance_id":"q","repetition_id":%d,"tokens":[1]}\n'
+    path = folder / "long.jsonl"
+    path.write_text(good % 0 + good.strip() % 1 + " " * 2_000_000 + "\n" + good % 2,
+                    encoding="utf-8")
+    assert report("produce", "--digest", "--input", path)["records"] == 3
+    out, err = run("produce", "--digest", "--input", path, "--max-line", "1MiB", "--skip-bad",
+                   "--json")
+    assert json.loads(out)["records"] == 2, out
+    assert f"skipped {path}:2: longer than 1 MiB: raise --max-line" in err, err
+
+
+@test
+def a_long_line_costs_a_small_multiple_of_itself(folder, rollouts):
+    """Both a list of short numbers, which is the most columns a byte, and text."""
+    megabytes = 40
+    path = folder / "wide.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        file.write('{"instance_id":"q","repetition_id":0,"tokens":[1')
+        file.write(",1234" * (megabytes * 100_000))
+        file.write('],"messages":"' + "x" * (megabytes * 500_000) + '"}\n')
+    sender = start("produce", "--digest", "--input", path, "--json")
+    sender.stdout.read()
+    _, status, usage = os.wait4(sender.pid, 0)
+    sender.returncode = os.waitstatus_to_exitcode(status)
+    assert sender.returncode == 0, sender.stderr.read()
+    assert usage.ru_maxrss / 1024 < 4 * megabytes, usage.ru_maxrss
+
+
+@test
+def custom_columns_are_read_and_written_by_name(folder, rollouts):
+    schema, path, output = (folder / name for name in ("schema.json", "c.jsonl", "c.out"))
+    schema.write_text(json.dumps([
+        {"name": "values", "dtype": "f32", "required": True},
+        {"name": "grid", "dtype": "u16", "dims": [2]},
+        {"name": "tags", "dtype": "i64", "per": "record"}]), encoding="utf-8")
+    records = [{"instance_id": f"q{i}", "repetition_id": 0, "tokens": [1, 2], "values": [0.5, i],
+                "grid": [[1, 2], [3, 65535]], "tags": [i, -i], "other": [1]} for i in range(5)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    with Ring("--schema", schema) as ring:
+        sent = report("produce", ring, "--input", path)
+        got = report("consume", ring, "--records", 5, "--output", output)
+        assert got["digest"] == sent["digest"] and multiset(output) == multiset(path)
+        for change, reason in (({"values": None}, "'values' is missing: the ring's schema"),
+                               ({"values": [1]}, "'values' has 1 entries for 2 tokens"),
+                               ({"grid": [[1, 2], [3, 65536]]}, "'grid' is 65536, outside"),
+                               ({"grid": [[1], [2]]}, "'grid' has the shape [2, 1]"),
+                               ({"tags": "x"}, "'tags' must be lists")):
+            path.write_text(json.dumps({**records[0], **change}) + "\n", encoding="utf-8")
+            _, err = run("produce", ring, "--input", path, code=1)
+            assert f"{path}:1: {reason}" in err, err
 
 
 @test
@@ -111,6 +195,7 @@ def wrong_use_and_failures_have_their_codes(folder, rollouts):
     for arguments in ((), ("nothing",), ("create",), ("create", "x", "--lane-bytes", "64MB"),
                       ("create", "a/b"), ("produce", "x"), ("produce", "x", "--synthetic", "a=1"),
                       ("produce", "x", "--synthetic", "tokens=1", "--shard", "4/4"),
+                      ("produce", "--digest", "--synthetic", "tokens=1", "--max-line", "4GiB"),
                       ("consume",), ("demo", "--producers", "0")):
         _, err = run(*arguments, code=2)
         assert err, arguments

@@ -62,8 +62,8 @@ def digest(text):
 
 
 def canonical(line):
-    """Equal for equal values: 1 is 1.0, and NaN is NaN."""
-    return json.dumps(json.loads(line, parse_int=float), sort_keys=True)
+    """Equal for equal values: 1 is 1.0, and NaN is the string that we write for it."""
+    return json.dumps(json.loads(line, parse_int=float, parse_constant=str), sort_keys=True)
 
 
 def multiset(path):

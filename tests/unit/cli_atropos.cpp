@@ -30,15 +30,15 @@ constexpr const char* full_group = R"({
 
 // Through records and back; `reversed`: the members come last first.
 std::string round_trip(std::string_view line, bool reversed) {
-    AtroposGroup group;
-    group.parse(parse_json(line), 17);
+    AtroposLine group("run");
+    group.parse(parse_json(line), Schema::standard(), 17);
     std::vector<ParsedRecord> records(group.members().begin(), group.members().end());
     if (reversed) std::ranges::reverse(records);
     AtroposGroups groups;
     std::string out;
     for (const auto& record : records) {
         CHECK(out.empty());
-        groups.add(Encoded(record).view, out);
+        CHECK(groups.add(Encoded(record).view, Schema::standard(), out) == "");
     }
     CHECK(groups.finish(out) == 0);
     return out;
@@ -61,6 +61,11 @@ TEST_CASE("atropos: what goes in comes out") {
                   "distill_logprobs":[[[0.5],[0.5]]]})",
             R"({"tokens":[[1],[2]],"scores":[1,0],"instance_id":"q/7","env":"math","group_id":12,
                   "advantages":[[0.5],null]})",
+            R"({"tokens":[1,2],"masks":[-100,2],"scores":0.5,"advantages":[0.5,0.5],
+                  "ref_logprobs":null,"messages":[{"role":"user","content":"x"}],
+                  "group_overrides":null,"overrides":{"a":1},"images":"b",
+                  "distill_token_ids":[[1],[2]],"distill_logprobs":[[-1],[-2]]})",
+            R"({"tokens":[],"masks":[],"scores":1,"instance_id":"q","repetition_id":3})",
             R"({"tokens":[[1],[2]],"scores":[1,0],"instance_id":null,"env_id":"e","images":"one"})",
         }) {
         CAPTURE(line);
@@ -78,11 +83,11 @@ TEST_CASE("atropos: what goes in comes out") {
 }
 
 TEST_CASE("atropos: what a member's record holds") {
-    AtroposGroup group;
-    group.parse(parse_json(full_group), 17);
+    AtroposLine group("run");
+    group.parse(parse_json(full_group), Schema::standard(), 17);
     REQUIRE(group.members().size() == 2);
     const ParsedRecord& second = group.members()[1];
-    CHECK(second.text(Std::instance_id) == "atropos/3/17");
+    CHECK(second.text(Std::instance_id) == "atropos/3/run/17");
     CHECK(second.meta.repetition_id == 1);
     CHECK(second.meta.group_size == 2);
     CHECK(second.meta.source_id == 3);
@@ -93,9 +98,10 @@ TEST_CASE("atropos: what a member's record holds") {
     CHECK(!second.has(Std::labels));
     CHECK(!second.has(Std::images));
 
-    group.parse(parse_json(R"({"tokens":[[1,2]],"masks":[[7,-100]],"scores":[0]})"), 4);
+    group.parse(parse_json(R"({"tokens":[[1,2]],"masks":[[7,-100]],"scores":[0]})"),
+                Schema::standard(), 4);
     CHECK(group.members()[0].has(Std::labels));
-    CHECK(group.members()[0].text(Std::instance_id) == "atropos/0/4");
+    CHECK(group.members()[0].text(Std::instance_id) == "atropos/0/run/4");
 }
 
 TEST_CASE("atropos: bad lines and their reasons") {
@@ -104,7 +110,16 @@ TEST_CASE("atropos: bad lines and their reasons") {
         const char* reason;
     };
     for (const Bad& bad : {
-             Bad{"[]", "not an object"},
+             Bad{"5", "not an object"},
+             Bad{"[5]", "group 0 of the list: not an object"},
+             Bad{R"([{"tokens":[[1]]},{"tokens":[]}])", "group 1 of the list: 'tokens' has no"},
+             Bad{R"({"batch":5})", "'batch' must be a list"},
+             Bad{R"({"status":"error","message":"Trainer not registered.","batch":[]})",
+                 "an error of Atropos' server: \"Trainer not registered.\""},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1]})", "give --format rollring"},
+             Bad{R"({"tokens":[1],"masks":[1],"scores":1,"instance_id":"q"})",
+                 "'repetition_id' is missing"},
+             Bad{R"({"tokens":[[1]],"tokens":[[2]]})", "'tokens' comes twice"},
              Bad{"{}", "'tokens' is missing"},
              Bad{R"({"tokens":[]})", "no members"},
              Bad{R"({"tokens":[1]})", "'tokens' must be a list"},
@@ -117,27 +132,62 @@ TEST_CASE("atropos: bad lines and their reasons") {
              Bad{R"({"tokens":[[1]],"instance_id":5})", "'instance_id' must be a string"},
          }) {
         CAPTURE(bad.line);
-        AtroposGroup group;
-        const std::string reason = refusal([&] { group.parse(parse_json(bad.line), 1); });
+        AtroposLine group("run");
+        const std::string reason =
+            refusal([&] { group.parse(parse_json(bad.line), Schema::standard(), 1); });
         CAPTURE(reason);
         CHECK(reason.find(bad.reason) != std::string::npos);
     }
 }
 
 TEST_CASE("atropos: groups that mix, repeat or stay incomplete") {
-    AtroposGroup a;
-    AtroposGroup b;
-    a.parse(parse_json(R"({"tokens":[[1],[2]],"scores":[1,0]})"), 1);
-    b.parse(parse_json(R"({"tokens":[[3],[4]],"scores":[1,0]})"), 2);
+    AtroposLine a("run");
+    AtroposLine b("run");
+    const Schema& schema = Schema::standard();
+    a.parse(parse_json(R"({"tokens":[[1],[2]],"scores":[1,0]})"), schema, 1);
+    b.parse(parse_json(R"({"tokens":[[3],[4]],"scores":[1,0]})"), schema, 2);
     AtroposGroups groups;
     std::string out;
-    groups.add(Encoded(a.members()[1]).view, out);
-    groups.add(Encoded(b.members()[0]).view, out);
-    groups.add(Encoded(a.members()[1]).view, out);  // the same line once more
+    CHECK(groups.add(Encoded(a.members()[1]).view, schema, out) == "");
+    CHECK(groups.add(Encoded(b.members()[0]).view, schema, out) == "");
+    CHECK(groups.add(Encoded(a.members()[1]).view, schema, out) == "");  // the same line once more
     CHECK(out.empty());
-    groups.add(Encoded(a.members()[0]).view, out);
+    CHECK(groups.add(Encoded(a.members()[0]).view, schema, out) == "");
     CHECK(out == "{\"tokens\":[[1],[2]],\"scores\":[1.0,0.0]}\n");
     out.clear();
     CHECK(groups.finish(out) == 2);
     CHECK(std::ranges::count(out, '\n') == 2);
+}
+
+TEST_CASE("atropos: a list, as it is posted, and a batch, as it is returned, are their groups") {
+    const std::string one = R"({"tokens":[[1],[2]],"scores":[1.0,0.0],"env_id":0})";
+    const std::string two = R"({"tokens":[[3]],"masks":[[3]],"scores":[0.5]})";
+    for (const std::string& line :
+         {"[" + one + ", " + two + "]", R"({"batch":[)" + one + "," + two + "]}",
+          "[null," + one + "," + two + "]"}) {
+        CAPTURE(line);
+        AtroposLine groups("run");
+        groups.parse(parse_json(line), Schema::standard(), 7);
+        REQUIRE(groups.members().size() == 3);
+        CHECK(groups.members()[0].text(Std::instance_id) == "atropos/0/run/7/0");
+        CHECK(groups.members()[1].text(Std::instance_id) == "atropos/0/run/7/0");
+        CHECK(groups.members()[2].text(Std::instance_id) == "atropos/0/run/7/1");
+        AtroposGroups together;
+        std::string out;
+        for (const auto& record : groups.members()) {
+            CHECK(together.add(Encoded(record).view, Schema::standard(), out) == "");
+        }
+        CHECK(out == one.substr(0, out.find('\n')) + "\n" + two + "\n");
+    }
+    for (const char* nothing : {"[]", R"({"batch":null})", R"({"batch":[]})", "[null]"}) {
+        CAPTURE(nothing);
+        AtroposLine groups("run");
+        groups.parse(parse_json(nothing), Schema::standard(), 1);
+        CHECK(groups.members().empty());
+    }
+}
+
+TEST_CASE("atropos: what we make up differs by run, by line and by place, and not by pass") {
+    CHECK(draw_run_id() != draw_run_id());
+    CHECK(draw_run_id().size() == 16);
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "cli/atropos_json.hpp"
+#include "cli/json_text.hpp"
 #include "cli/rollring_json.hpp"
 
 namespace rollring::cli {
@@ -17,16 +18,16 @@ namespace rollring::cli {
 // Owns the encoded bytes that its view lies in.
 class Encoded {
   public:
-    explicit Encoded(const ParsedRecord& record) {
+    explicit Encoded(const ParsedRecord& record, const Schema& schema = Schema::standard()) {
         Draft draft;
         record.fill(draft);
-        const Encoder encoder(draft, Schema::standard(), Checksum::none);
+        const Encoder encoder(draft, schema, Checksum::none);
         REQUIRE(encoder.problem() == "");
         memory_.reset(
             static_cast<std::byte*>(::operator new[](encoder.bytes(), std::align_val_t{64})));
         const std::span to(memory_.get(), encoder.bytes());
         encoder.write(to, 0, -1);
-        REQUIRE(view.parse(to, Schema::standard()) == "");
+        REQUIRE(view.parse(to, schema) == "");
     }
 
     TrajectoryView view;
@@ -42,7 +43,7 @@ class Encoded {
 
 inline ParsedRecord parsed(std::string_view line) {
     ParsedRecord record;
-    parse_rollring(parse_json(line), record);
+    parse_rollring(parse_json(line), Schema::standard(), record);
     return record;
 }
 
@@ -52,9 +53,14 @@ inline std::string written(const ParsedRecord& record) {
     return out;
 }
 
-// Same keys and values, in any order of keys; NaN equals NaN.
+// Same keys and values, in any order of keys; NaN, as Python writes it, equals "NaN", as we do.
 inline bool same_json(std::string_view a, std::string_view b) {
-    return nlohmann::json(parse_json(a)) == nlohmann::json(parse_json(b));
+    const auto document = [](std::string_view text) {
+        std::string compact;
+        append_compact(compact, parse_json(text));
+        return nlohmann::json::parse(compact);
+    };
+    return document(a) == document(b);
 }
 
 // The reason why a line is refused; empty if it is not.

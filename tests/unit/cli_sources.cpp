@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cli/record_source.hpp"
@@ -82,6 +83,53 @@ TEST_CASE("lines: longer than any block") {
     for (int i = 0; i < 700'000; i++) line += ",12345";
     const TextFile file(line_of(1) + line + "]}\n" + line_of(2));
     CHECK(ids_of(file.path, {}) == std::vector<std::string>{"q1#0@0", "long#0@0", "q2#0@0"});
+}
+
+TEST_CASE("lines: one that is too long is named, and costs no more memory than it may have") {
+    const std::string filler(3 << 20, ' ');
+    const TextFile file(line_of(1) + "{\"filler\":\"" + filler + "\"}\n" + line_of(2));
+    const Selection selection{.line_bytes_max = 1 << 20};
+    const auto ids = ids_of(file.path, selection);
+    REQUIRE(ids.size() == 3);
+    CHECK(ids[0] == "q1#0@0");
+    CHECK(ids[1] == file.path + ":2: longer than 1 MiB: raise --max-line if it should be");
+    CHECK(ids[2] == "q2#0@0");
+    // The same through a pipe, which is not indexed first.
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    std::thread writer([&] {
+        const std::string text = line_of(1) + filler + "x\n" + line_of(2);
+        for (std::string_view rest = text; !rest.empty();) {
+            const ssize_t sent = ::write(ends[1], rest.data(), rest.size());
+            if (sent <= 0) break;
+            rest.remove_prefix(static_cast<std::size_t>(sent));
+        }
+        ::close(ends[1]);
+    });
+    const std::string pipe = "/proc/self/fd/" + std::to_string(ends[0]);
+    const auto streamed = ids_of(pipe, selection);
+    ::close(ends[0]);
+    writer.join();
+    REQUIRE(streamed.size() == 3);
+    CHECK(streamed[1].starts_with(pipe + ":2: longer than 1 MiB"));
+    CHECK(streamed[2] == "q2#0@0");
+}
+
+TEST_CASE("atropos: a batch without groups is passed over, keys differ by run and line") {
+    const TextFile file("{\"batch\":null}\n{\"tokens\":[[1],[2]]}\n{\"tokens\":[[3]]}\n");
+    const auto read = [&](const std::string& run) {
+        auto source = open_json_source(file.path, Format::atropos, {.repeat = 2}, "", run);
+        REQUIRE(source);
+        return ids_of(**source);
+    };
+    CHECK(read("r") == std::vector<std::string>{"atropos/0/r/2#0@0", "atropos/0/r/2#1@0",
+                                                "atropos/0/r/3#0@0", "atropos/0/r/2#0@1",
+                                                "atropos/0/r/2#1@1", "atropos/0/r/3#0@1"});
+    // Two producers of one file, or two runs: nothing in common.
+    const auto first = read("");
+    const auto second = read("");
+    REQUIRE(first.size() == 6);
+    for (const std::string& id : first) CHECK(std::ranges::find(second, id) == second.end());
 }
 
 TEST_CASE("lines: shards are disjoint, complete and repeatable, shuffled or not") {
