@@ -147,7 +147,11 @@ void Stash::Impl::release_dropped() {
         }
     }
     FAULT_POINT("drop.after");
-    for (const Dropped& one : dropped) held.give_back(one.tag);
+    for (const Dropped& one : dropped) {
+        const Record& record = held[one.tag];
+        repeats.dropped({record.producer_lane, record.producer_epoch}, one.reason);
+        held.give_back(one.tag);
+    }
     dropped.clear();
 }
 
@@ -178,6 +182,7 @@ void Stash::Impl::hear_events(std::int64_t now_ns) {
         if (event.kind == Event::Kind::producer_lost ||
             event.kind == Event::Kind::producer_closed) {
             groups.producer_gone(event.lane, event.epoch, now_ns);
+            repeats.ended({event.lane, event.epoch}, event.producer, event.records);
         }
         events.push_back(std::move(event));
         if (events.size() > 1024) events.pop_front();
@@ -370,6 +375,25 @@ std::size_t Stash::open_groups() const {
 bool Stash::no_progress() const {
     return impl_->groups.no_progress(monotonic_ns());
 }
+std::vector<RepeatedKeys> Stash::repeated_keys() const {
+    std::vector<RepeatedKeys> found;
+    const auto& feeds = impl_->ring().feeds;
+    for (const auto& [producer, counts] : impl_->repeats.counts()) {
+        const auto& [lane, epoch] = producer;
+        std::uint64_t records = counts.records;
+        std::string who = counts.name;
+        if (records == 0) {  // it has not ended
+            if (lane >= feeds.size() || !feeds[lane] || feeds[lane]->epoch() != epoch) continue;
+            const Event now = feeds[lane]->event(Event::Kind::producer_joined);
+            records = now.records;
+            who = now.producer;
+        }
+        if (!counts.suspect(records)) continue;
+        found.push_back({std::move(who), lane, epoch, records, counts.duplicate, counts.late});
+    }
+    return found;
+}
+
 const Consumer& Stash::consumer() const {
     return impl_->consumer;
 }

@@ -11,6 +11,7 @@
 #include "consumer_impl.hpp"
 #include "group_board.hpp"
 #include "group_stash.hpp"
+#include "repeat_watch.hpp"
 #include "rollring/stash.hpp"
 #include "slab.hpp"
 
@@ -30,6 +31,7 @@ struct Stash::Impl {
     static constexpr std::size_t record_bytes_used = 448;
     static_assert(record_bytes_used <= sizeof(Record));
     BatchPlan plan;
+    RepeatWatch repeats;
     std::deque<Event> events;
     std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead
     std::int64_t ticked_ns = 0;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <utility>
 
 #include "cli/json_text.hpp"
 #include "consume_run.hpp"
@@ -84,6 +86,7 @@ class TrainRun {
     [[nodiscard]] bool more_settles() const;
     [[nodiscard]] std::optional<Reason> enough() const;
     void tell_no_progress();
+    void tell_repeats(bool at_end);
     [[nodiscard]] std::string waiting_text() const;
     void report(Reason reason) const;
 
@@ -98,6 +101,8 @@ class TrainRun {
     std::int64_t step_;
     std::uint64_t digest_ = 0;
     std::int64_t told_ns_ = 0;
+    std::int64_t looked_ns_ = 0;                                   // for repeated keys
+    std::set<std::pair<std::uint32_t, std::uint32_t>> repeaters_;  // told of: lane, epoch
     bool removed_ = false;
     bool given_back_ = false;  // the interrupt came while a batch was leased
 };
@@ -110,6 +115,7 @@ bool TrainRun::next(std::int64_t wait_ns) {
     if (stash_->account().accepted.records != before) clock_.came(began_ns);
     tell_events(*stash_, progress_, options_->quiet);
     tell_no_progress();
+    tell_repeats(false);
     if (progress_.due()) draw(progress_, amount_of(stash_->consumer().stats()), *options_);
     removed_ = got == NextBatch::closed;
     return got == NextBatch::batch;
@@ -247,6 +253,27 @@ void TrainRun::tell_no_progress() {
                      waiting.empty() ? "; they are complete, but less than a batch" : waiting));
 }
 
+// Producers of which most was dropped as known: two who made up the same keys, or a run that sends
+// again what came before. While it runs only in numbers that a few retries do not reach.
+void TrainRun::tell_repeats(bool at_end) {
+    constexpr std::int64_t period_ns = 500'000'000;
+    constexpr std::uint64_t many = 64;
+    const std::int64_t now_ns = monotonic_ns();
+    if (!at_end && now_ns - looked_ns_ < period_ns) return;
+    looked_ns_ = now_ns;
+    for (const RepeatedKeys& one : stash_->repeated_keys()) {
+        if (!at_end && one.late + one.duplicate < many) continue;
+        if (!repeaters_.emplace(one.lane, one.epoch).second) continue;
+        progress_.clear();
+        note(fmt::format(
+            "warning: {} of {} records of producer '{}' (lane {}) were dropped, {} as late and {} "
+            "as duplicate: groups of the same keys (instance_id and visit) came before, from "
+            "another producer or an earlier run. Give each its own instance_id, or a new visit",
+            one.late + one.duplicate, one.records, printable(one.producer), one.lane, one.late,
+            one.duplicate));
+    }
+}
+
 void TrainRun::report(Reason reason) const {
     const StashAccount account = stash_->account();
     const StashCopies copies = stash_->copies();
@@ -257,6 +284,7 @@ void TrainRun::report(Reason reason) const {
     json["copied_bytes"] = copies.copied_bytes;
     json["evacuated_records"] = copies.evacuated_records;
     json["last_step"] = stash_->consumer().last_acked_step();
+    json["producers_repeating"] = repeaters_.size();
     json["last_groups"] = last_groups_;
     if (options_->json) return print_report(*options_, dump_json(json) + "\n");
     std::string text = run_text(*options_, json) + stash_text(json);
@@ -271,6 +299,7 @@ int TrainRun::go() {
         reason != Reason::failed && reason != Reason::removed && reason != Reason::batches;
     if (ends && !given_back_) ship_rest();
     tell_events(*stash_, progress_, options_->quiet);
+    tell_repeats(true);
     progress_.clear();
     report(reason);
     if (problem_) return fail(*problem_);
@@ -289,6 +318,12 @@ int TrainRun::go() {
     }
     if (!account.conserved()) {
         return fail(Errc::system, "the stash's account does not add up: please report this");
+    }
+    const bool over = reason != Reason::interrupted && reason != Reason::removed;
+    if (options_->train.strict && over && !repeaters_.empty()) {
+        return fail(Errc::bad_record,
+                    fmt::format("--strict: the keys of {} producers came before; see the warnings",
+                                repeaters_.size()));
     }
     const std::string waiting = waiting_text();
     return conclude(*options_, reason, stash_->consumer(),

@@ -18,6 +18,7 @@ struct TrainOptions {
     std::int64_t deadline_ms = 600'000;
     std::int64_t no_progress_ms = 60'000;
     std::int64_t train_ms = 0;
+    bool strict = false;  // producers whose keys seem to collide are a failure
 };
 
 // Returns --group-size, which the others need.

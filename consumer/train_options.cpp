@@ -109,6 +109,12 @@ void add_selection(const Adder& add, StashOptions& stash) {
                "(r - mean) / std, r - mean, r - mean of the others, 0");
 }
 
+void add_strict(const Adder& add, TrainOptions& options) {
+    add.needs(add.sub->add_flag("--strict", options.strict,
+                                "Exit with 1 if most of a producer's records were dropped as late\n"
+                                "or duplicate: keys of producers or runs that collide"));
+}
+
 void add_admission(const Adder& add, StashOptions& stash) {
     add.count("--max-open-groups", stash.max_open_groups,
               "Producers wait beyond; 0: --group-rows of the ring")
@@ -126,6 +132,7 @@ CLI::Option* add_train_options(CLI::App* sub, TrainOptions& options) {
     add_selection(add, options.stash);
     add_settling(add, options);
     add_admission(add, options.stash);
+    add_strict(add, options);
     return add.size;
 }
 

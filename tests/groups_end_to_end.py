@@ -10,7 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from program import (ROLLOUTS, Ring, digest, finish, main, report, run, start, test, wait_until)
+from program import (ROLLOUTS, Ring, canonical, digest, finish, main, multiset, report, run, start,
+                     test, wait_until)
 
 NOTHING_WRONG = ("lost", "duplicates", "torn", "redelivered", "producers_lost", "groups_partial",
                  "groups_dropped", "open_groups", "copied_bytes", "evacuated_records",
@@ -237,6 +238,81 @@ def the_demo_ships_whole_groups(folder, rollouts):
     assert told["copied_bytes"] == 0 and told["records_shipped"] == told["sent"], told
     text = run("demo", "--synthetic", "groups=20,group-size=4,tokens=30")[0]
     assert "4/4" in text and "advantages" in text and "once and whole" in text, text
+
+
+def atropos_groups(env, count, **more):
+    return "".join(json.dumps({
+        "tokens": [[env, line, member] for member in range(4)],
+        "masks": [[-100, line, member] for member in range(4)],
+        "scores": [0.0, 1.0, 0.5, env], "env_id": env, **more}) + "\n" for line in range(count))
+
+
+@test
+def stock_atropos_groups_never_collide(folder, rollouts):
+    """Without instance_id: two producers of the same lines, and a second run of the same file."""
+    path = folder / "atropos.jsonl"
+    path.write_text(atropos_groups(0, 30), encoding="utf-8")
+    with Ring() as ring:
+        trainer = start("consume", ring, "--group-size", "auto", "--until-closed", "--producers", 4,
+                        "--batch-groups", 8, "--strict", "--json")
+        sent = []
+        for _ in range(2):
+            senders = [start("produce", ring, "--input", path, "--format", "atropos", "--json")
+                       for _ in range(2)]
+            sent += [json.loads(finish(sender)[0]) for sender in senders]
+        got = json.loads(finish(trainer)[0])
+        assert got["groups"] == 120 and got["records_dropped"] == 0, got
+        assert got["producers_repeating"] == 0, got
+        assert digest(got["digest"]) == sum(digest(one["digest"]) for one in sent) % 2**64, got
+    # An ID makes a run repeatable: the same digest, and the same groups.
+    told = [report("produce", "--input", path, "--format", "atropos", "--digest", "--run", run_id)
+            for run_id in ("x", "x", "y")]
+    assert told[0]["digest"] == told[1]["digest"] != told[2]["digest"], told
+
+
+@test
+def keys_that_collide_are_a_warning_with_the_reason(folder, rollouts):
+    """Two environments that call their groups the same, here with ids of their own."""
+    for strict in (False, True):
+        with Ring() as ring:
+            trainer = start("consume", ring, "--group-size", "auto", "--until-closed",
+                            "--producers", 2, "--batch-groups", 8, "--json",
+                            *(["--strict"] if strict else []))
+            for env in range(2):
+                path = folder / f"env{env}.jsonl"
+                path.write_text("".join(
+                    atropos_groups(env, 1, instance_id=f"q/{line}") for line in range(20)),
+                    encoding="utf-8")
+                run("produce", ring, "--input", path, "--format", "atropos", "--name", f"env {env}")
+                wait_until(lambda: delivered(ring) >= 80 * (env + 1), "the trainer to read")
+            out, err = finish(trainer, 1 if strict else 0)
+            got = json.loads(out)
+            assert got["groups"] == 20 and got["producers_repeating"] == 1, got
+            assert "80 of 80 records of producer 'env 1' (lane 1) were dropped" in err, err
+            assert "instance_id" in err and ("--strict" in err) == strict, err
+
+
+@test
+def what_atropos_sends_and_returns_is_taken(folder, rollouts):
+    groups = [json.loads(line) for line in atropos_groups(1, 3).splitlines()]
+    item = {"tokens": [1, 2], "masks": [-100, 2], "scores": 0.5, "advantages": None}
+    path = folder / "batch.jsonl"
+    path.write_text(json.dumps(groups) + "\n" + json.dumps({"batch": groups}) + "\n" +
+                    json.dumps({"batch": None}) + "\n" + json.dumps(item) + "\n", encoding="utf-8")
+    output = folder / "batch.out"
+    with Ring() as ring:
+        sent = report("produce", ring, "--input", path, "--format", "atropos")
+        assert sent["records"] == 25, sent
+        got = report("consume", ring, "--records", 25, "--output", output)
+        assert got["digest"] == sent["digest"], (got, sent)
+    wanted = sorted(canonical(json.dumps(one)) for one in groups + groups + [item])
+    assert multiset(output) == wanted, output.read_text(encoding="utf-8")
+    _, err = run("produce", "--input", path, "--digest", code=1)
+    assert f"{path}:1: this looks like Atropos'" in err and "--format atropos" in err, err
+    mine = folder / "mine.jsonl"
+    mine.write_text(member("q", 0), encoding="utf-8")
+    _, err = run("produce", "--input", mine, "--format", "atropos", "--digest", code=1)
+    assert f"{mine}:1: " in err and "--format rollring" in err, err
 
 
 if __name__ == "__main__":

@@ -170,3 +170,52 @@ TEST_CASE("trainer: a deadline is kept while records that make no batch keep com
     enough = true;
     rollouts.join();
 }
+
+TEST_CASE(
+    "trainer: a producer that sends the keys of another is told from one with a few retries") {
+    const TestRing ring;
+    auto first = ring.producer({.name = "first"});
+    auto stash = std::move(*Stash::open(ring.name(), {.group_size = 2, .batch_groups = 2}));
+    Batch batch;
+    const auto train = [&](std::int64_t step) {
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(batch.ack(step).has_value());
+    };
+    const auto send_groups = [](Producer& producer, const std::string& prefix) {
+        for (int prompt = 0; prompt < 2; prompt++) {
+            for (std::uint32_t repetition = 0; repetition < 2; repetition++) {
+                send(producer, prefix + std::to_string(prompt), repetition, 0);
+            }
+        }
+    };
+    send_groups(first, "a");
+    train(0);
+    send(first, "a0", 0, 0);  // three late ones are no collision, nor are four of eight
+    send(first, "a0", 1, 0);
+    send(first, "a1", 0, 0);
+    send(first, "a1", 1, 0);
+    send_groups(first, "b");
+    train(1);
+    CHECK(stash->account().dropped[static_cast<int>(DropReason::late)].records == 4);
+    CHECK(stash->repeated_keys().empty());
+
+    auto second = ring.producer({.name = "second"});
+    send_groups(second, "a");
+    send(second, "c", 0, 0);
+    second.close();
+    send_groups(first, "d");
+    train(2);
+    // Still so when the lane's producer is gone.
+    Event event;
+    for (bool gone = false; !gone;) {
+        REQUIRE(stash->next_batch(batch, Deadline::after_ms(20)) == NextBatch::timed_out);
+        while (stash->next_event(event)) gone |= event.kind == Event::Kind::producer_closed;
+    }
+    const auto found = stash->repeated_keys();
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].producer == "second");
+    CHECK(found[0].lane == 1);
+    CHECK(found[0].records == 5);
+    CHECK(found[0].late == 4);
+    CHECK(found[0].duplicate == 0);
+}
