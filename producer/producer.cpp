@@ -32,6 +32,7 @@ std::string_view name(Push push) {
 
 namespace {
 
+constexpr std::int64_t look_ns = 1'000'000'000;          // between looks at the ring's name
 constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU foresees by itself
 
 Error no_lane(const RingMap& map, std::uint32_t undrained) {
@@ -159,6 +160,17 @@ Push Producer::Impl::check_ring() {
                     map.segment().name()));
 }
 
+// With every record, so nearly for nothing: whoever removes the ring says so beside the policy
+// version, and what is said is believed if the name is gone. It is looked for now and then, too: it
+// may have been taken away by other means.
+Push Producer::Impl::check_name() {
+    const bool said = peek(map.policy().removed) != 0;
+    if (!said && !look_due) [[likely]]
+        return Push::ok;
+    look_due = false;
+    return check_ring();
+}
+
 // Waits until the group may be opened, if it is not open already.
 Push Producer::Impl::admit(const GroupKey& key, Deadline deadline) {
     Admission::Answer answer = admission->ask(key, owner());
@@ -185,6 +197,7 @@ Push Producer::Impl::admit(const GroupKey& key, Deadline deadline) {
 
 Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload) {
     if (!usable()) return refuse(Push::closed, "this producer was closed, or its process forked");
+    if (check_name() != Push::ok) return Push::closed;
     const Encoder encoder(draft, map.schema(), options.checksum);
     if (!encoder.problem().empty()) {
         return refuse(Push::bad_record, std::string(encoder.problem()));
@@ -213,6 +226,9 @@ void Producer::Impl::stamp_batch() {
     if (now.tv_sec == tick.tv_sec && now.tv_nsec == tick.tv_nsec) return;
     tick = now;
     batch_ns = monotonic_ns();
+    if (batch_ns - looked_ns < look_ns) return;
+    looked_ns = batch_ns;
+    look_due = true;
 }
 
 void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_bytes) {
@@ -295,6 +311,7 @@ Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Dea
     if (!impl.usable()) {
         return impl.refuse(Push::closed, "this producer was closed, or its process forked");
     }
+    if (impl.check_name() != Push::ok) return Push::closed;
     if (!impl.admission->active()) return Push::ok;
     return impl.admit(GroupKey::of(instance_id, visit), deadline);
 }

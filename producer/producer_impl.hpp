@@ -24,9 +24,11 @@ struct Producer::Impl {
     std::uint64_t generation = fork_generation();
     std::uint32_t epoch = 0;
     std::uint64_t sequence = 0;
-    std::uint64_t serial = 0;   // grows with each call that looks for room
-    std::int64_t batch_ns = 0;  // when the pending batch began, to within a kernel tick
-    timespec tick{};            // of that reading
+    std::uint64_t serial = 0;    // grows with each call that looks for room
+    std::int64_t batch_ns = 0;   // when the pending batch began, to within a kernel tick
+    timespec tick{};             // of that reading
+    std::int64_t looked_ns = 0;  // at the ring's name
+    bool look_due = false;
     ProducerStats stats{};
     ProducerStats published{};
     std::string problem;
@@ -55,6 +57,7 @@ struct Producer::Impl {
     Push room(std::uint64_t bytes, Deadline deadline);
     Push admit(const GroupKey& key, Deadline deadline);
     Push check_ring();
+    Push check_name();
     Push wait_for_room(std::uint64_t bytes, Deadline deadline);
     Reserve spin_for_room(std::uint64_t bytes);
     void pace(Deadline deadline);

@@ -37,7 +37,9 @@ struct RingOptions {
 Result<void> create_ring(std::string_view name, const RingOptions& options = {});
 
 // Removes the name; memory goes when the last process lets go. Errc::busy while someone alive is
-// attached, unless forced. Unreleased records are lost: that is what removing means.
+// attached, unless forced. Unreleased records are lost: that is what removing means. A producer
+// that lives is told Push::closed with its next record, or within a second or so if the name was
+// taken away by other means; a consumer that lives still reads what had been sent.
 Result<void> remove_ring(std::string_view name, bool force = false);
 
 // All objects of this user that carry our prefix, damaged and half-made ones included.

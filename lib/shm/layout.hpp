@@ -5,7 +5,8 @@
 //
 //   header page    creator, before phase becomes ready; then read-only
 //   schema page    creator, likewise
-//   policy page    the weight channel's publisher (the version stamped on rollouts)
+//   policy page    the weight channel's publisher (the version stamped on rollouts); who removes
+//                  the ring
 //   bell pages     everyone; a lie in them costs a spurious or a late wake-up (<= 100 ms), no more
 //   reader pages   the consumer: control, the stash's account, one ReaderEntry a lane, the journal
 //   owner pages    one page a lane: the producer of that lane
@@ -153,7 +154,9 @@ struct PolicyPage {
     std::atomic<std::int64_t> version;         // -1: none committed yet
     std::atomic<std::uint64_t> channel_token;  // of the weight channel; 0: there was none yet
     std::atomic<std::int64_t> committed_by;    // created_ns of its publisher; written before it
-    std::uint8_t reserved[40];
+    // 1: the ring's name was taken away. Here, because producers read this line with each record.
+    std::atomic<std::uint32_t> removed;
+    std::uint8_t reserved[36];
 };
 static_assert(sizeof(PolicyPage) == line_bytes);
 

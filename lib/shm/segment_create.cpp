@@ -191,6 +191,20 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
 
 namespace {
 
+// For producers that live: they look at this word with every record, and see it at once.
+void mark_removed(int fd, const std::string& object) {
+    HeaderImage image;
+    struct stat status{};
+    if (fstat(fd, &status) != 0 || status.st_nlink != 0) return;
+    if (!read_at(fd, 0, image.bytes, sizeof image.bytes) || !image.ready()) return;
+    if (!check_header(image.get(), object, static_cast<std::uint64_t>(status.st_size))) return;
+    const std::uint32_t removed = 1;
+    const std::uint64_t at =
+        geometry_of(image.get()).policy_offset() + offsetof(PolicyPage, removed);
+    // Who cannot be told finds out by the name, a little later.
+    [[maybe_unused]] const auto told = pwrite(fd, &removed, sizeof removed, static_cast<off_t>(at));
+}
+
 bool attached(int fd) {
     bool found = alive(fd, LifeByte::consumer());
     for (std::uint32_t lane = 0; lane < lanes_max && !found; lane++) {
@@ -233,7 +247,9 @@ Result<void> Segment::remove(std::string_view name, bool force) {
             fmt::format("ring {} is in use by a live process; stop it, or use --force", *object)});
     }
     FAULT_POINT("remove.before_unlink");
-    return unlink_object(fd, *object);
+    auto gone = unlink_object(fd, *object);
+    if (gone) mark_removed(fd, *object);
+    return gone;
 }
 
 }  // namespace rollring

@@ -125,11 +125,53 @@ TEST_CASE("removal: an idle consumer learns of it when the last producer is gone
     REQUIRE(send(producer) == Push::ok);
     REQUIRE(remove_ring(ring.name(), true).has_value());
     REQUIRE(consumer.wait(record, patience()) == Poll::record);
-    // Long enough for a look: what a live producer still sends arrives.
+    // Long enough for a look: as long as a producer lives, there may be more.
     REQUIRE(consumer.wait(record, Deadline::after_ms(1'500)) == Poll::timed_out);
-    REQUIRE(send(producer) == Push::ok);
-    REQUIRE(consumer.wait(record, patience()) == Poll::record);
     producer.close();
     CHECK(consumer.wait(record, patience()) == Poll::closed);
     consumer.release(record.ref);
+}
+
+TEST_CASE("removal: a producer is told with its next record, with room in its lane") {
+    const TestRing ring(small);
+    auto consumer = ring.consumer();
+    auto producer = ring.producer();
+    REQUIRE(send(producer) == Push::ok);
+    REQUIRE(remove_ring(ring.name(), true).has_value());
+    REQUIRE(create_ring(ring.name(), small).has_value());  // another of that name is no comfort
+    CHECK(send(producer) == Push::closed);
+    CHECK(producer.problem().find("was removed") != std::string::npos);
+    CHECK(producer.open_group("another", 0, patience()) == Push::closed);
+    auto successor = ring.producer();
+    CHECK(send(successor) == Push::ok);
+}
+
+TEST_CASE("removal: a producer finds out by itself when others take the name away") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 16 << 20});
+    auto producer = ring.producer();
+    auto segment = Segment::attach(ring.name(), Deadline::now());
+    REQUIRE(segment.has_value());
+    unlink_ring(*segment);
+    // One record a millisecond: its lane would take them for half a minute.
+    int told_ok = 0;
+    Push pushed = Push::ok;
+    while (told_ok < 20'000 && pushed == Push::ok) {
+        pushed = send(producer);
+        told_ok++;
+        const auto next = Deadline::after_ms(1);
+        while (!next.passed()) std::this_thread::yield();
+    }
+    CHECK(pushed == Push::closed);
+    CHECK(told_ok < 20'000);
+}
+
+TEST_CASE("removal: a word that only says so is not believed") {
+    const TestRing ring(small);
+    auto map = RingMap::attach(ring.name(), Deadline::now());
+    REQUIRE(map.has_value());
+    auto page = map->segment().map(map->geometry().policy_offset(), page_bytes, true);
+    REQUIRE(page.has_value());
+    page->at<PolicyPage>(0).removed = 1;
+    auto producer = ring.producer();
+    CHECK(send(producer) == Push::ok);
 }
