@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Man pages and bash completion of the program `rollring`, from nothing but its --help.
 
-pages.py ROLLRING VERSION DIRECTORY COMMAND...: writes rollring.1, rollring-COMMAND.1 for each command
-and rollring.bash. The commands have to be those of the program."""
+pages.py ROLLRING VERSION DIRECTORY COMMAND...: writes rollring.1, rollring-COMMAND.1 for each
+command and rollring.bash. The commands have to be those of the program."""
 
 import pathlib
 import re

@@ -1,18 +1,25 @@
 #include <rollring/producer.hpp>
 
 #include <iostream>
+#include <string>
 
-int main() {
+int main(int argc, char** argv) {
     auto producer = rollring::Producer::open("quickstart", {.name = "worker-0"});
     if (!producer) {
         std::cerr << producer.error().to_string() << '\n';
         return 1;
     }
+    // The same prompt again, in a later epoch, is another group: its visit says so.
+    const std::uint32_t visit = argc > 1 ? static_cast<std::uint32_t>(std::stoul(argv[1])) : 0;
     const std::vector<std::int32_t> tokens{101, 2009, 2003, 42, 102};
     const std::vector<float> logprobs{0, 0, 0, -0.25F, -0.5F};
     for (std::uint32_t repetition = 0; repetition < 4; repetition++) {
         rollring::Draft draft("gsm8k/train/17");  // the prompt: key of the group
-        draft.meta = {.repetition_id = repetition, .group_size = 4, .n_prompt = 3, .reward = 1.0};
+        draft.meta = {.visit = visit,
+                      .repetition_id = repetition,
+                      .group_size = 4,
+                      .n_prompt = 3,
+                      .reward = 1.0};
         draft.set(rollring::Std::token_ids, tokens).set(rollring::Std::logprobs, logprobs);
         const auto pushed = producer->push(draft, rollring::Deadline::after_ms(10'000));
         if (pushed != rollring::Push::ok) std::cerr << producer->problem() << '\n';

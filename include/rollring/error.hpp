@@ -71,3 +71,7 @@ using Result = std::expected<T, Error>;
         if (!(condition)) [[unlikely]]                                              \
             ::rollring::assertion_failed(__FILE__, __LINE__, #condition, (values)); \
     } while (false)
+
+#ifndef __cpp_lib_expected
+#error "rollring needs std::expected: g++ 12, -std=c++23; nvcc: -std=c++20 -Xcompiler -std=c++23"
+#endif

@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """Installs rollring into an empty prefix, builds the README's programs outside the tree with
-nothing but pkg-config, and runs them against each other. Also: the README shows exactly them."""
+nothing but pkg-config, and runs them against each other. Also: the README shows exactly them, its
+quickstart does what it says when it is pasted, CMake finds the package, man pages and completion
+know every option, and nvcc takes the headers."""
 
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +27,110 @@ def check_readme():
         code = (source / "examples" / f"{name}.cpp").read_text()
         if f"```cpp\n{code}```" not in readme:
             sys.exit(f"README.md does not show examples/{name}.cpp as it is")
+
+
+def check_pages(root):
+    """Every option of every command is in its man page, and completed."""
+    (top,) = root.rglob("rollring.1")
+    (completion,) = root.rglob("rollring.bash")
+    commands = re.findall(r"^  (\w+) {2,}", run(rollring, "--help").split("Subcommands:")[1]
+                          .split("\n\n")[0], flags=re.MULTILINE)
+    if len(commands) < 10:
+        sys.exit(f"commands of --help: {commands}")
+    for command in commands:
+        flags = re.findall(r"^  (?:-\w,)?(--[a-z-]+)", run(rollring, command, "--help"),
+                           flags=re.MULTILINE)
+        page = top.with_name(f"rollring-{command}.1").read_text().replace("\\-", "-")
+        missing = [flag for flag in flags if flag not in page]
+        offered = complete(completion, "rollring", command, "--").split()
+        missing += [flag for flag in flags if flag not in offered]
+        if missing or len(flags) < 1:
+            sys.exit(f"{command}: no man page or completion for {missing}")
+    if complete(completion, "rollring", "consume", "--select", "f") != "first\n":
+        sys.exit("the words of --select are not completed")
+    if complete(completion, "rollring", "wei") != "weights\n":
+        sys.exit("commands are not completed")
+
+
+def complete(script, *words):
+    quoted = " ".join(f"'{word}'" for word in words)
+    return run("bash", "-c", f"source {script}; COMP_WORDS=({quoted}); "
+               f"COMP_CWORD={len(words) - 1}; _rollring; echo ${{COMPREPLY[@]}}")
+
+
+def check_installed(root):
+    (config,) = root.rglob("rollring.pc")
+    docs = config.parents[3] / "share" / "doc" / "rollring"
+    if not docs.is_dir():
+        (docs,) = root.rglob("doc/rollring")
+    for name in ("LICENSE", *(f"examples/{name}.cpp" for name in PROGRAMS)):
+        if not (docs / name).is_file():
+            sys.exit(f"{name} is not installed")
+
+
+def check_cmake(scratch, library, environment):
+    if shutil.which("cmake") is None or shutil.which("make") is None:
+        print("no cmake: its package file is not tried")
+        return
+    project = scratch / "cmake"
+    project.mkdir()
+    (project / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20)\n"
+        "project(other CXX)\n"
+        "find_package(rollring 0.1 REQUIRED)\n"
+        f"add_executable(consumer {source}/examples/consumer.cpp)\n"
+        "target_link_libraries(consumer rollring::rollring)\n")
+    run("cmake", "-G", "Unix Makefiles", "-S", project, "-B", project / "build",
+        f"-Drollring_DIR={library}/cmake/rollring", env=environment)
+    run("cmake", "--build", project / "build", env=environment)
+    done = subprocess.run([project / "build" / "consumer"], text=True, capture_output=True,
+                          check=False)
+    if "quickstart" not in done.stderr:  # there is no such ring: it says so
+        sys.exit(f"built by cmake: {done}")
+
+
+def check_nvcc(scratch, flags):
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None:
+        print("no nvcc: the headers are not tried with it")
+        return
+    (scratch / "kernel.cu").write_text(KERNEL)
+    compile_flags = [flag for flag in flags if flag.startswith("-I")]
+    run(nvcc, "-std=c++20", "-Xcompiler", "-std=c++23", *compile_flags, "-c",
+        scratch / "kernel.cu", "-o", scratch / "kernel.o")
+
+
+KERNEL = """#include <rollring/error.hpp>
+#include <rollring/memory_domain.hpp>
+#include <rollring/time.hpp>
+#include <rollring/weights.hpp>
+__global__ void scale(float* values) { values[threadIdx.x] *= 2; }
+rollring::Result<int> step(float* values, rollring::Publisher& publisher) {
+    scale<<<1, 32>>>(values);
+    auto version = publisher.begin(1);
+    if (!version) return std::unexpected(version.error());
+    return 1;
+}
+"""
+
+
+def check_quickstart(scratch, root, library, environment):
+    """Pastes the README's quickstart, behind the installation, line by line."""
+    readme = (source / "README.md").read_text()
+    (lines,) = re.findall(r"<!-- pasted by a test -->\n```sh\n(.*?)```", readme, flags=re.DOTALL)
+    place = scratch / "pasted"
+    place.mkdir()
+    shutil.copytree(source / "examples", place / "examples")
+    (program,) = (path for path in root.rglob("bin/rollring"))
+    environment = dict(environment, PATH=f"{program.parent}:{os.environ['PATH']}",
+                       LD_LIBRARY_PATH=str(library))
+    said = run("bash", "-euc", lines, cwd=place, env=environment)
+    tokens = "gsm8k/train/17 #{}: 5 tokens, {}\n"
+    read = "".join(tokens.format(i, "last logprob -0.5") for i in range(4))
+    trained = "".join(tokens.format(i, "advantage 0") for i in range(4))
+    wanted = read + trained + trained  # a third producer sends what is over
+    if not said.endswith(wanted) or said.count("\n") != wanted.count("\n") + 1:
+        sys.exit(f"the quickstart says:\n{said}\nnot:\n{wanted}")
 
 
 def main():
@@ -45,6 +153,11 @@ def main():
                 f"-Wl,-rpath,{library}",
             )
         subprocess.run([rollring, "rm", "--force", "quickstart"], capture_output=True, check=False)
+        check_installed(scratch / "root")
+        check_pages(scratch / "root")
+        check_cmake(scratch, library, environment)
+        check_nvcc(scratch, flags)
+        check_quickstart(scratch, scratch / "root", library, environment)
         run(rollring, "create", "quickstart")
         try:
             for reader, suffix in (("consumer", "last logprob -0.5"), ("trainer", "advantage 0")):
