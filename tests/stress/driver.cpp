@@ -34,12 +34,6 @@ RingOptions stress_ring(const Options& options) {
             .group_rows = 4096};
 }
 
-// Groups whose producer was killed wait for what somebody else might still send, until their
-// deadline; and that starts anew with each trainer. So now and then one lives for longer than that,
-// or such groups would be all that there is room for.
-constexpr std::int64_t spare_every_ns = 3 * group_deadline_ns;
-constexpr std::int64_t spare_ns = group_deadline_ns + group_deadline_ns / 5;
-
 // What brings the run forward, of each role.
 bool is_success(Kind kind) {
     return kind == Kind::pushed || kind == Kind::acked || kind == Kind::committed ||
@@ -186,8 +180,6 @@ void Driver::act() {
     for (Process& process : processes_) {
         if (process.role == role && process.runs()) candidates.push_back(&process);
     }
-    const std::int64_t spare_at_ns = (monotonic_ns() - started_ns_) % spare_every_ns;
-    if (role == Role::trainer && spare_at_ns >= spare_every_ns - spare_ns) return;
     if (candidates.empty()) return;
     Process& victim = *candidates[dice_.below(candidates.size())];
     if (dice_.below(6) != 0) return strike(victim);
@@ -242,6 +234,7 @@ void Driver::look_at_account() {
                 stat.error().to_string());
         return;
     }
+    oracle_.still_open(stat->groups);
     if (!stat->account_whole) return;
     counts_.looks++;
     require(stat->account.conserved(),

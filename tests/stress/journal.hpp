@@ -99,6 +99,8 @@ class Journal {
 // When a group is dropped that is not whole: its producer was killed, and another one might still
 // send what is missing.
 constexpr std::int64_t group_deadline_ns = 2'000'000'000;
+// After that, while trainers are at work. Most of them live too short to read all that there is.
+constexpr std::int64_t deadline_margin_ns = 2'000'000'000;
 
 // What processes are told to do, in memory that all share.
 struct Board {

@@ -21,8 +21,9 @@ constexpr const char* examples =
     "\n\nExit status: 0 all promises kept, 1 one is broken or a count is below its "
     "floor, 130 interrupted.";
 
-const std::vector<std::string> lies = {"phantom", "flip",  "mixed",  "version", "silent",
-                                       "foreign", "twice", "burial", "unsaid",  "stale"};
+const std::vector<std::string> lies = {"phantom", "flip",    "mixed",  "version",
+                                       "silent",  "foreign", "twice",  "burial",
+                                       "unsaid",  "stale",   "overdue"};
 
 // --part ROLE RING BOARD PIPE LIFE SEED SLOT PLANT
 int run_part(const std::vector<std::string>& words) {

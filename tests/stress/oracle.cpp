@@ -58,6 +58,7 @@ std::uint64_t Oracle::taken_for_dead(const std::byte* entry) {
 
 void Oracle::take(const std::byte* entry) {
     const auto head = read_as<Head>(entry);
+    if (life_of(head).role == Role::trainer) note_trainer(head);
     switch (head.kind) {
         case Kind::begun:
             return begun(read_as<Begun>(entry));

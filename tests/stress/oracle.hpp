@@ -8,6 +8,9 @@
 //   P3 a group is acknowledged once; an acknowledgement that was cut short is all or nothing
 //   P5 (each trainer judges its account)
 //   P6 members of one key only, all of them, each with the bytes that were pushed
+//   P1 a group that is not complete is shipped or dropped at its deadline, however often the
+//   trainer
+//      is restarted in between
 //   P7 nobody but the hostile producer is put in quarantine
 //   P8 a record carries a version that was committed, and not an older one than when it was pushed
 
@@ -24,7 +27,7 @@
 
 #include "journal.hpp"
 #include "rollring/consumer.hpp"
-#include "rollring/stash_options.hpp"
+#include "rollring/stash_stat.hpp"
 
 namespace rollring::test {
 
@@ -58,6 +61,7 @@ struct OracleCounts {
     std::uint64_t live = 0;
     std::uint64_t poisoned = 0;
     std::array<std::uint64_t, static_cast<std::size_t>(DropReason::count)> dropped{};
+    std::int64_t longest_open_ns = 0;  // of a group that was not complete, trainers at work
     std::uint64_t refused = 0;
     std::uint64_t waits = 0;
 };
@@ -69,6 +73,8 @@ class Oracle {
     // The life that this entry says was taken for dead; 0: it says no such thing.
     static std::uint64_t taken_for_dead(const std::byte* entry);
     void take(const std::byte* entry);
+    // Groups that the stash shows as open, seen from outside.
+    void still_open(std::span<const GroupStat> groups);
     void finish();  // all have ended
 
     [[nodiscard]] const OracleCounts& counts() const { return counts_; }
@@ -122,6 +128,7 @@ class Oracle {
     void resumed(std::int64_t step);
     void event(Event::Kind kind, std::uint32_t lane, std::uint64_t life);
     void live(Life& life, std::int64_t version, bool whole);
+    void note_trainer(const Head& head);
     void check_group(const Shipped& shipped, std::span<const Piece> pieces);
     void check_exposed(const Shipped& shipped, std::span<const Piece> pieces);
     [[nodiscard]] bool exposed(std::uint64_t life) const;
@@ -148,7 +155,15 @@ class Oracle {
     std::vector<Shipped> pending_groups_;
     std::vector<Piece> pending_pieces_;
     std::int64_t step_ = -1;
-    std::set<std::int64_t> versions_;  // committed, or perhaps
+    // How long trainers have been at work so far: neither coming up, stopped, nor out of memory.
+    std::int64_t trained_ns_ = 0;
+    Head trainer_said_{};
+    struct Waiting {
+        std::int64_t since_ns;  // of trained_ns_
+        std::int64_t seen_ns;
+    };
+    std::map<std::pair<std::uint64_t, std::uint64_t>, Waiting> open_;  // by key
+    std::set<std::int64_t> versions_;                                  // committed, or perhaps
     std::int64_t committed_ = -1;
     std::map<std::uint32_t, std::int64_t> served_;  // by subscriber
     OracleCounts counts_;

@@ -28,6 +28,38 @@ void Oracle::live(Life& life, std::int64_t version, bool whole) {
     life.live = version;
 }
 
+// --- deadlines -----------------------------------------------------------------------------------
+
+// What passes between two words of one life is work, unless it was stopped meanwhile.
+void Oracle::note_trainer(const Head& head) {
+    constexpr std::int64_t longest_step_ns = 50'000'000;
+    const bool worked = head.life == trainer_said_.life && head.kind != Kind::refused;
+    if (worked) trained_ns_ += std::min(head.at_ns - trainer_said_.at_ns, longest_step_ns);
+    trainer_said_ = head;
+}
+
+// By our own clock: what a trainer says of a group's age is what it knows of its predecessors.
+void Oracle::still_open(std::span<const GroupStat> groups) {
+    const std::int64_t now = monotonic_ns();
+    for (const GroupStat& group : groups) {
+        if (group.state != "open") continue;
+        Waiting& waiting =
+            open_.try_emplace({group.key.low, group.key.high}, trained_ns_, now).first->second;
+        waiting.seen_ns = now;
+        const std::int64_t open_ns = trained_ns_ - waiting.since_ns;
+        counts_.longest_open_ns = std::max(counts_.longest_open_ns, open_ns);
+        require(
+            open_ns < group_deadline_ns + deadline_margin_ns,
+            "a group of {} with {} of {} members is open for {} ms while trainers were at work, "
+            "its deadline was {} ms",
+            group.instance_id, group.live, group.size, open_ns / 1'000'000,
+            group_deadline_ns / 1'000'000);
+    }
+    // A trainer that takes over shows none for a moment.
+    std::erase_if(
+        open_, [&](const auto& one) { return now - one.second.seen_ns > 2 * group_deadline_ns; });
+}
+
 // --- the end -------------------------------------------------------------------------------------
 
 // Of every member, all segments of the highest attempt that was begun.

@@ -146,6 +146,7 @@ Json report(const Driver& driver) {
             {"versions_live", saw.live},
             {"poisoned", saw.poisoned},
             {"refused_starts", saw.refused},
+            {"longest_open_ms", saw.longest_open_ns / (1000 * us)},
             {"waits", saw.waits},
             {"ring_fills", did.ring_fills},
             {"shm_fills", did.shm_fills},
