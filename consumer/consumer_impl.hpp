@@ -84,9 +84,9 @@ struct Consumer::Impl {
     void note_tails() {
         for (const std::uint32_t lane : active) feeds[lane]->note_tail();
     }
-    [[nodiscard]] bool noted_was_read() const {
+    [[nodiscard]] bool noted_was_read(bool patient) const {
         return std::ranges::all_of(
-            active, [&](std::uint32_t lane) { return feeds[lane]->noted_was_read(); });
+            active, [&](std::uint32_t lane) { return feeds[lane]->noted_was_read(patient); });
     }
     void look_around();
     Result<void> open_lane(std::uint32_t lane, bool all_ours);

@@ -71,10 +71,11 @@ class LaneFeed {
     void pass_evacuated(std::uint64_t position);
     // The spill: where no record is left to deliver.
     void pass_skips();
-    // Whether all has been read that was committed when the tail was noted, or can be.
+    // Whether all has been read that was committed when the tail was noted. Of a quarantined lane
+    // nothing will be; nor, for who is not `patient`, of one that is blocked.
     void note_tail() { noted_tail_ = observe(owner_->tail); }
-    [[nodiscard]] bool noted_was_read() const {
-        return blocked_ || quarantined_ || reader_.read_position() >= noted_tail_;
+    [[nodiscard]] bool noted_was_read(bool patient) const {
+        return (blocked_ && !patient) || quarantined_ || reader_.read_position() >= noted_tail_;
     }
     [[nodiscard]] bool is_spill() const { return is_spill_; }
     [[nodiscard]] std::uint64_t capacity_bytes() const { return size_.bytes(); }

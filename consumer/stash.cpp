@@ -16,6 +16,7 @@ namespace {
 constexpr int records_per_turn = 64;  // between looks at the clock
 constexpr int turns_late_max = 64;    // after the deadline, if records keep coming
 constexpr std::int64_t tick_every_ns = 10'000'000;
+constexpr std::int64_t blocked_patience_ns = 1'000'000'000;
 
 Arrival arrival_of(const Record& record, std::uint32_t place) {
     const Meta& meta = record.view.meta();
@@ -168,7 +169,9 @@ void Stash::Impl::tick(std::int64_t now_ns) {
 // it may lie in a lane, unread while we trained or while there was no trainer.
 void Stash::Impl::keep_deadlines(std::int64_t now_ns) {
     if (noted_ns != 0) {
-        if (!ring().noted_was_read()) return;
+        // A blocked lane may wait for the very groups that are due.
+        const bool patient = now_ns - noted_ns < blocked_patience_ns;
+        if (!ring().noted_was_read(patient)) return;
         groups.tick(noted_ns);
     }
     noted_ns = now_ns;
