@@ -29,6 +29,11 @@ void add_input_options(CLI::App* app, InputOptions& options) {
         ->type_name("N")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
+    app->add_option("--visit", options.visit,
+                    "Visit of the first pass: a trainer takes each group of a visit once,\n"
+                    "so that a second run over the same instances needs a new one")
+        ->type_name("N")
+        ->capture_default_str();
     app->add_option("--source", options.source_name,
                     "Name of the environment, for records that name none")
         ->type_name("NAME");
@@ -47,6 +52,7 @@ Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options) {
     };
     Selection selection{.shuffle = options.shuffle,
                         .repeat = options.repeat,
+                        .visit = options.visit,
                         .line_bytes_max = options.line_bytes_max};
     constexpr std::uint64_t line_bytes_limit = std::uint64_t{1} << 32;
     if (options.line_bytes_max == 0 || options.line_bytes_max >= line_bytes_limit) {
@@ -86,6 +92,7 @@ std::vector<std::string> to_arguments(const InputOptions& options) {
     add("--run", options.run_id);
     add("--max-line", fmt::format("{}", options.line_bytes_max));
     add("--repeat", fmt::format("{}", options.repeat));
+    add("--visit", fmt::format("{}", options.visit));
     if (options.shuffle) add("--shuffle", fmt::format("{}", *options.shuffle));
     add("--shard", options.shard);
     return arguments;

@@ -20,6 +20,7 @@ struct InputOptions {
     std::uint64_t line_bytes_max = Selection{}.line_bytes_max;
     std::optional<std::uint64_t> shuffle;
     std::uint64_t repeat = 1;
+    std::uint64_t visit = 0;
     std::string shard;  // only `produce` has it
 };
 

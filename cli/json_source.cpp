@@ -14,6 +14,7 @@ class JsonSource final : public RecordSource {
         : lines_(std::move(lines)),
           format_(format),
           line_bytes_max_(selection.line_bytes_max),
+          visit_(selection.visit),
           source_name_(source_name),
           group_(run_id.empty() ? draw_run_id() : run_id) {}
 
@@ -31,7 +32,7 @@ class JsonSource final : public RecordSource {
         }
         ParsedRecord& record = waiting_.front();
         waiting_ = waiting_.subspan(1);
-        record.meta.visit += line_.pass;
+        record.meta.visit += visit_ + line_.pass;
         if (!source_name_.empty() && !record.has(Std::source)) {
             record.set_text(Std::source, source_name_);
         }
@@ -70,6 +71,7 @@ class JsonSource final : public RecordSource {
     Lines lines_;
     Format format_;
     std::uint64_t line_bytes_max_;
+    std::uint64_t visit_;
     std::string source_name_;
     Schema schema_ = Schema::standard();
     Line line_;

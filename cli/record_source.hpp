@@ -45,6 +45,7 @@ enum class Format { rollring, atropos };
 struct Selection {
     std::optional<std::uint64_t> shuffle = {};  // seed
     std::uint64_t repeat = 1;                   // passes; `visit` grows by one in each
+    std::uint64_t visit = 0;                    // added to that of every record
     Shard shard = {};
     std::uint64_t line_bytes_max = std::uint64_t{512} << 20;  // a longer line is a bad one
 };

@@ -104,7 +104,7 @@ class SyntheticSource final : public RecordSource {
         id_.clear();
         fmt::format_to(std::back_inserter(id_), "synthetic/{}/{}", spec_.seed, group);
         draft.clear();
-        draft.meta.visit = pass_;
+        draft.meta.visit = selection_.visit + pass_;
         draft.meta.repetition_id = static_cast<std::uint32_t>(within / groups);
         draft.meta.group_size = spec_.group_size;
         draft.meta.n_prompt = prompt;

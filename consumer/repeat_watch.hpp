@@ -19,7 +19,8 @@ class RepeatWatch {
         std::uint64_t records = 0;  // all that came from it; known when it has ended
         std::string name;           // likewise
         [[nodiscard]] bool suspect(std::uint64_t of_records) const {
-            return duplicate + late >= least && (duplicate + late) * 2 > of_records;
+            // Of two that collide all the time each loses a half, or one more and the other less.
+            return duplicate + late >= least && (duplicate + late) * 3 >= of_records;
         }
     };
 

@@ -253,7 +253,7 @@ void TrainRun::tell_no_progress() {
                      waiting.empty() ? "; they are complete, but less than a batch" : waiting));
 }
 
-// Producers of which most was dropped as known: two who made up the same keys, or a run that sends
+// Producers of which much was dropped as known: two who made up the same keys, or a run that sends
 // again what came before. While it runs only in numbers that a few retries do not reach.
 void TrainRun::tell_repeats(bool at_end) {
     constexpr std::int64_t period_ns = 500'000'000;
@@ -268,7 +268,8 @@ void TrainRun::tell_repeats(bool at_end) {
         note(fmt::format(
             "warning: {} of {} records of producer '{}' (lane {}) were dropped, {} as late and {} "
             "as duplicate: groups of the same keys (instance_id and visit) came before, from "
-            "another producer or an earlier run. Give each its own instance_id, or a new visit",
+            "another producer or an earlier run. Give each its own instance_id, or each run its "
+            "own visit (produce --visit)",
             one.late + one.duplicate, one.records, printable(one.producer), one.lane, one.late,
             one.duplicate));
     }

@@ -111,8 +111,8 @@ void add_selection(const Adder& add, StashOptions& stash) {
 
 void add_strict(const Adder& add, TrainOptions& options) {
     add.needs(add.sub->add_flag("--strict", options.strict,
-                                "Exit with 1 if most of a producer's records were dropped as late\n"
-                                "or duplicate: keys of producers or runs that collide"));
+                                "Exit with 1 if a third or more of a producer's records was\n"
+                                "dropped as late or duplicate: keys that collide"));
 }
 
 void add_admission(const Adder& add, StashOptions& stash) {

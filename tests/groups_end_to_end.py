@@ -293,6 +293,21 @@ def keys_that_collide_are_a_warning_with_the_reason(folder, rollouts):
 
 
 @test
+def a_second_run_of_a_file_ships_with_a_visit_of_its_own(folder, rollouts):
+    with Ring() as ring:
+        trainer = start("consume", ring, "--group-size", "auto", "--until-closed", "--producers", 4,
+                        "--batch-groups", 1, "--json")
+        for runs, visit in enumerate((0, 0, 1)):
+            run("produce", ring, "--synthetic", "groups=5,tokens=10", "--visit", visit)
+            wait_until(lambda: delivered(ring) >= 40 * (runs + 1), "the trainer to read")
+        run("produce", ring, "--synthetic", "groups=5,tokens=10", "--visit", 2, "--repeat", 2)
+        out, err = finish(trainer)
+        got = json.loads(out)
+        assert (got["groups"], got["producers_repeating"]) == (20, 1), got
+        assert "40 of 40 records" in err and "produce --visit" in err, err
+
+
+@test
 def what_atropos_sends_and_returns_is_taken(folder, rollouts):
     groups = [json.loads(line) for line in atropos_groups(1, 3).splitlines()]
     item = {"tokens": [1, 2], "masks": [-100, 2], "scores": 0.5, "advantages": None}

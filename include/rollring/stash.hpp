@@ -119,8 +119,8 @@ struct StashCopies {
     std::uint64_t batches_short;  // cut early, because everything was full or nothing could come
 };
 
-// A producer most of whose records (four at the least) were dropped because their group, or they
-// themselves, had come before. As a rule its keys (instance_id, visit) are those of another
+// A producer of whose records a third or more (four at the least) were dropped because their group,
+// or they themselves, had come before. As a rule its keys (instance_id, visit) are those of another
 // producer or of an earlier run: then its groups were mixed with theirs, or lost.
 struct RepeatedKeys {
     std::string producer;
@@ -160,7 +160,7 @@ class Stash {
     [[nodiscard]] std::vector<GroupReport> explain(std::size_t count) const;
     // What happened to producers, as Consumer::next_event().
     bool next_event(Event& event);
-    // Producers of which most was dropped as duplicate or late, since this stash was opened.
+    // Producers that lost a third or more as duplicate or late, since this stash was opened.
     [[nodiscard]] std::vector<RepeatedKeys> repeated_keys() const;
     [[nodiscard]] const Consumer& consumer() const;
 

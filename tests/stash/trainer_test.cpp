@@ -190,12 +190,14 @@ TEST_CASE(
     };
     send_groups(first, "a");
     train(0);
-    send(first, "a0", 0, 0);  // three late ones are no collision, nor are four of eight
+    send_groups(first, "e");
+    train(1);
+    send(first, "a0", 0, 0);  // four late ones of sixteen are no collision
     send(first, "a0", 1, 0);
     send(first, "a1", 0, 0);
     send(first, "a1", 1, 0);
     send_groups(first, "b");
-    train(1);
+    train(2);
     CHECK(stash->account().dropped[static_cast<int>(DropReason::late)].records == 4);
     CHECK(stash->repeated_keys().empty());
 
@@ -204,7 +206,7 @@ TEST_CASE(
     send(second, "c", 0, 0);
     second.close();
     send_groups(first, "d");
-    train(2);
+    train(3);
     // Still so when the lane's producer is gone.
     Event event;
     for (bool gone = false; !gone;) {

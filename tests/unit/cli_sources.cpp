@@ -157,6 +157,8 @@ TEST_CASE("lines: each pass is a visit of its own") {
     const TextFile file(line_of(1) + line_of(2));
     CHECK(ids_of(file.path, {.repeat = 2}) ==
           std::vector<std::string>{"q1#0@0", "q2#0@0", "q1#0@1", "q2#0@1"});
+    CHECK(ids_of(file.path, {.repeat = 2, .visit = 7}) ==
+          std::vector<std::string>{"q1#0@7", "q2#0@7", "q1#0@8", "q2#0@8"});
 }
 
 TEST_CASE("source name: for records that name none") {
