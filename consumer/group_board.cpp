@@ -25,11 +25,16 @@ GroupBoard::GroupBoard(Mapping memory, const Geometry& geometry, ReaderControl& 
 Result<GroupBoard> GroupBoard::open(const RingMap& map, ReaderControl& control) {
     const Geometry& geometry = map.geometry();
     const std::uint64_t bytes = geometry.segment_bytes() - geometry.board_offset();
-    if (auto held = map.segment().reserve(geometry.board_offset(), bytes); !held) {
+    if (auto held = map.segment().reserve(geometry.board_offset(), bytes, "the board of groups",
+                                          "create the ring with fewer --group-rows");
+        !held) {
         return std::unexpected(held.error());
     }
     auto memory = map.segment().map(geometry.board_offset(), bytes, true);
-    if (!memory) return std::unexpected(memory.error());
+    if (!memory) {
+        map.segment().give_back_unused(geometry.board_offset(), bytes);
+        return std::unexpected(memory.error());
+    }
     std::memset(memory->data(), 0, geometry.graves_offset() - geometry.board_offset());
     return GroupBoard(std::move(*memory), geometry, control);
 }

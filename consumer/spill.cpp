@@ -15,11 +15,25 @@ Spill::Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const R
       writer_(owner_page_.at<LaneOwner>(0).tail, entry.head, NativePlatform::Frames{data_.data()},
               geometry.spill_bytes, geometry.spill_bytes) {}
 
+Result<void> Spill::reserve(const RingMap& map) {
+    const Geometry& geometry = map.geometry();
+    if (geometry.spill_bytes == 0) return {};
+    const std::uint32_t lane = geometry.spill_lane();
+    return map.segment().reserve(geometry.bits_offset(lane), geometry.stride(lane), "the spill",
+                                 "create the ring with less --spill-bytes");
+}
+
+void Spill::give_back(const RingMap& map) {
+    const Geometry& geometry = map.geometry();
+    if (geometry.spill_bytes == 0) return;
+    const std::uint32_t lane = geometry.spill_lane();
+    map.segment().give_back_unused(geometry.bits_offset(lane), geometry.stride(lane));
+}
+
 Result<Spill> Spill::open(const RingMap& map) {
     const Geometry& geometry = map.geometry();
     const std::uint32_t lane = geometry.spill_lane();
-    auto reserved = map.segment().reserve(geometry.bits_offset(lane), geometry.stride(lane));
-    if (!reserved) return std::unexpected(reserved.error());
+    if (auto reserved = reserve(map); !reserved) return std::unexpected(reserved.error());
     auto page = map.segment().map(geometry.owner_offset(lane), page_bytes, true);
     if (!page) return std::unexpected(page.error());
     auto data = map.segment().map(geometry.data_offset(lane), geometry.spill_bytes, true);

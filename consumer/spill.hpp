@@ -18,7 +18,11 @@ namespace rollring {
 
 class Spill {
   public:
-    // Reserves and maps the spill; Errc::not_enough_shared_memory if it does not fit.
+    // Errc::not_enough_shared_memory if it does not fit.
+    static Result<void> reserve(const RingMap& map);
+    // What reserve() took, if nothing was ever written there: for an open that fails.
+    static void give_back(const RingMap& map);
+    // Reserves and maps the spill.
     static Result<Spill> open(const RingMap& map);
 
     // Finishes a move that a predecessor had in its journal. Before any lane is recovered.

@@ -52,10 +52,19 @@ Stash::Impl::~Impl() {
 Result<void> Stash::Impl::start() {
     ring().counts_groups = true;
     ReaderControl& control = ring().control();
-    if (auto opened = ring().open_spill(); !opened) return opened;
+    // The spill last, as it is written from then on; its memory first, so that a stash that cannot
+    // open keeps none of it.
+    if (auto reserved = Spill::reserve(ring().map); !reserved) return reserved;
     auto opened = GroupBoard::open(ring().map, control);
-    if (!opened) return std::unexpected(opened.error());
+    if (!opened) {
+        Spill::give_back(ring().map);
+        return std::unexpected(opened.error());
+    }
     board.emplace(std::move(*opened));
+    if (auto spill = ring().open_spill(); !spill) {
+        Spill::give_back(ring().map);
+        return spill;
+    }
     for (const KnownGrave& grave : board->graves()) groups.bury(grave.key, grave.buried_ns);
     const std::uint64_t rows = board->rows();
     // The bound may be passed by a group per producer: room for those.

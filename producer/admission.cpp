@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "human.hpp"
+
 namespace rollring {
 namespace {
 
@@ -93,9 +95,10 @@ std::string Admission::why(Answer answer) const {
         map_->consumer_alive() ? "the trainer is alive" : "no trainer is attached";
     if (answer == Answer::too_many_bytes) {
         return fmt::format(
-            "no new group may be opened: {} bytes of records are held, the bound is "
+            "no new group may be opened: {} of records are held, the bound is "
             "{}; {}; 'rollring groups' shows what waits",
-            control_->held_bytes.load(), peek(control_->max_open_bytes), trainer);
+            human_bytes(control_->held_bytes.load()), human_bytes(peek(control_->max_open_bytes)),
+            trainer);
     }
     return fmt::format(
         "no new group may be opened: {} are open and {} announced, the bound is {}; "

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fault_point.hpp"
+#include "human.hpp"
 #include "producer_impl.hpp"
 
 namespace rollring {
@@ -34,11 +35,10 @@ Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
         case Reserve::ok:
             return Push::ok;
         case Reserve::too_large:
-            return refuse(
-                Push::too_large,
-                fmt::format("a record of {} bytes can never fit into a lane of {}: create "
-                            "the ring with a larger --lane-bytes",
-                            bytes, map.geometry().lane_bytes));
+            return refuse(Push::too_large,
+                          fmt::format("a record of {} can never fit into a lane of {}: create "
+                                      "the ring with a larger --lane-bytes",
+                                      human_bytes(bytes), human_bytes(map.geometry().lane_bytes)));
         case Reserve::corrupt:
             return refuse(Push::closed, "the consumer's position in this lane is impossible");
         case Reserve::full:
@@ -72,12 +72,13 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
     }
     // A process that was stopped meanwhile finds its deadline passed, and room all the same.
     if (writer->reserve(bytes) == Reserve::ok) return Push::ok;
-    return refuse(
-        Push::timed_out,
-        fmt::format("no room for {} bytes in lane {} ({} bytes unreleased of {}): {}", bytes, lane,
-                    writer->published() - observe(map.entry(lane).head), map.geometry().lane_bytes,
-                    map.consumer_alive() ? "the consumer is alive and holds them"
-                                         : "no consumer is attached"));
+    return refuse(Push::timed_out,
+                  fmt::format("no room for {} in lane {} of {} ({} unreleased of {}): {}",
+                              human_bytes(bytes), lane, map.segment().name(),
+                              human_bytes(writer->published() - observe(map.entry(lane).head)),
+                              human_bytes(map.geometry().lane_bytes),
+                              map.consumer_alive() ? "the consumer is alive and holds them"
+                                                   : "no consumer is attached"));
 }
 
 // Until a part of the lane has come free, not just enough for one record: a producer that takes

@@ -81,6 +81,7 @@ struct RingStat {
     std::uint32_t lane_count;
     std::uint64_t lane_bytes;
     std::uint64_t soft_bytes;
+    std::uint64_t spill_bytes;
     std::uint64_t object_bytes;    // virtual: most of it is holes
     std::uint64_t resident_bytes;  // reserved so far
     bool consumer_alive;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "channel_names.hpp"
+#include "human.hpp"
 #include "liveness.hpp"
 #include "ring_map.hpp"
 #include "schema_page.hpp"
@@ -31,20 +33,21 @@ Result<Geometry> geometry_of(const RingOptions& options) {
         return refuse(fmt::format("lanes is {}, must be 1 to {}", options.lanes, lanes_max));
     }
     if (options.lane_bytes < page_bytes || options.lane_bytes > lane_bytes_max) {
-        return refuse(fmt::format("lane_bytes is {}, must be {} to {}", options.lane_bytes,
-                                  page_bytes, lane_bytes_max));
+        return refuse(fmt::format("lane_bytes is {}, must be {} to {}",
+                                  human_bytes(options.lane_bytes), human_bytes(page_bytes),
+                                  human_bytes(lane_bytes_max)));
     }
     if (options.journal_records < 1 || options.journal_records > (1U << 24)) {
-        return refuse(fmt::format("journal_records is {}, must be 1 to {}", options.journal_records,
-                                  1U << 24));
+        return refuse(fmt::format("journal_records is {}, must be 1 to {}",
+                                  human_count(options.journal_records), human_count(1U << 24)));
     }
     if (options.spill_bytes.value_or(0) > lane_bytes_max) {
-        return refuse(fmt::format("spill_bytes is {}, must be at most {}", *options.spill_bytes,
-                                  lane_bytes_max));
+        return refuse(fmt::format("spill_bytes is {}, must be at most {}",
+                                  human_bytes(*options.spill_bytes), human_bytes(lane_bytes_max)));
     }
     if (options.group_rows < 1 || options.group_rows > group_rows_max) {
-        return refuse(
-            fmt::format("group_rows is {}, must be 1 to {}", options.group_rows, group_rows_max));
+        return refuse(fmt::format("group_rows is {}, must be 1 to {}",
+                                  human_count(options.group_rows), human_count(group_rows_max)));
     }
     Geometry geometry{};
     geometry.lane_count = options.lanes;
@@ -129,7 +132,9 @@ Result<void> create_ring(std::string_view name, const RingOptions& options) {
 }
 
 Result<void> remove_ring(std::string_view name, bool force) {
-    return Segment::remove(name, force);
+    auto removed = Segment::remove(name, force);
+    if (removed) channel::sweep(name, true);
+    return removed;
 }
 
 std::vector<std::string> list_rings() {
@@ -147,6 +152,7 @@ Result<RingStat> stat_ring(std::string_view name) {
     stat.lane_count = header.lane_count;
     stat.lane_bytes = header.lane_bytes;
     stat.soft_bytes = header.soft_bytes;
+    stat.spill_bytes = header.spill_bytes;
     stat.object_bytes = header.segment_bytes;
     stat.resident_bytes = map->segment().resident_bytes();
     stat.consumer_alive = map->consumer_alive();

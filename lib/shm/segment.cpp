@@ -35,25 +35,6 @@ Error system_error(Errc code, int error, std::string message) {
     return Error{code, error, std::move(message)};
 }
 
-std::string human(std::uint64_t bytes) {
-    if (bytes >= std::uint64_t{10} << 30) return fmt::format("{} GiB", bytes >> 30);
-    if (bytes >= std::uint64_t{10} << 20) return fmt::format("{} MiB", bytes >> 20);
-    return fmt::format("{} KiB", bytes >> 10);
-}
-
-Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what) {
-    const auto space = Segment::shared_memory();
-    const std::uint64_t gib = std::max<std::uint64_t>(
-        1, ((space.total_bytes - space.free_bytes + wanted_bytes * 2) >> 30) + 1);
-    return system_error(
-        Errc::not_enough_shared_memory, error,
-        fmt::format("{} needs {} but /dev/shm has {} free of {}: start the container with "
-                    "--shm-size={}g (Kubernetes: an emptyDir of medium Memory on /dev/shm), lower "
-                    "--lane-bytes or --lanes, or remove leftovers with 'rollring doctor --fix'",
-                    what, human(wanted_bytes), human(space.free_bytes), human(space.total_bytes),
-                    gib));
-}
-
 // On many kernels posix_fallocate on a tmpfs is undone by any signal, and a large lane may never
 // get done between two ticks of a profiler. So after the first signal it goes on in pieces, and
 // those that are done stay. In one go where it can be: what does not fit is then undone as a whole.
@@ -146,21 +127,6 @@ Result<bip::shared_memory_object> open_object(const std::string& object, Access 
     }
 }
 
-Result<struct stat> check_owner(int fd, const std::string& object) {
-    struct stat status{};
-    if (fstat(fd, &status) != 0) {
-        return std::unexpected(system_error(Errc::system, errno, "cannot fstat " + object));
-    }
-    if (status.st_uid != geteuid() || (status.st_mode & 0777) != 0600 || !S_ISREG(status.st_mode)) {
-        return std::unexpected(
-            Error{Errc::permission_denied, 0,
-                  fmt::format("{} has owner {} and mode {:o}; a ring of this user has owner {} and "
-                              "mode 600: refusing to use it",
-                              object, status.st_uid, status.st_mode & 0777, geteuid())});
-    }
-    return status;
-}
-
 void pause_before_retry() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
@@ -230,7 +196,9 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
     if (!object) return std::unexpected(object.error());
     for (;;) {
         auto shm = detail::open_object(*object, access);
-        if (!shm && shm.error().code != Errc::not_found) return std::unexpected(shm.error());
+        if (!shm && shm.error().code != Errc::not_found) {
+            return std::unexpected(detail::explain(shm.error(), *object));
+        }
         if (shm) {
             const int fd = shm->get_mapping_handle().handle;
             auto status = detail::check_owner(fd, *object);
@@ -275,7 +243,9 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
                                            "clears the leftover")});
             }
         }
-        if (!shm && deadline.passed()) return std::unexpected(shm.error());
+        if (!shm && deadline.passed()) {
+            return std::unexpected(detail::explain(shm.error(), *object));
+        }
         detail::pause_before_retry();
     }
 }
@@ -319,15 +289,17 @@ Result<Mapping> Segment::map(std::uint64_t offset, std::uint64_t bytes, bool wri
         return std::unexpected(detail::system_error(
             Errc::system, refusal.get_native_error(),
             fmt::format("cannot map {} at {} of {}: is RLIMIT_AS (ulimit -v) too low?",
-                        detail::human(bytes), offset, name())));
+                        human_bytes(bytes), offset, name())));
     }
 }
 
-Result<void> Segment::reserve(std::uint64_t offset, std::uint64_t bytes) const {
+Result<void> Segment::reserve(std::uint64_t offset, std::uint64_t bytes, std::string_view what,
+                              std::string_view remedy) const {
     const int error = detail::allocate(fd(), offset, bytes);
     if (error == 0) return {};
     if (error == ENOSPC || error == ENOMEM) {
-        return std::unexpected(detail::no_space(error, bytes, "a lane of " + name()));
+        return std::unexpected(
+            detail::no_space(error, bytes, fmt::format("{} of {}", what, name()), remedy));
     }
     return std::unexpected(
         detail::system_error(Errc::system, error, "cannot reserve pages of " + name()));
@@ -336,6 +308,13 @@ Result<void> Segment::reserve(std::uint64_t offset, std::uint64_t bytes) const {
 void Segment::give_back(std::uint64_t offset, std::uint64_t bytes) const {
     fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(bytes));
+}
+
+// Pages that are reserved and not written count as a hole.
+void Segment::give_back_unused(std::uint64_t offset, std::uint64_t bytes) const {
+    const off_t data = lseek(fd(), static_cast<off_t>(offset), SEEK_DATA);
+    const bool unused = data < 0 ? errno == ENXIO : data >= static_cast<off_t>(offset + bytes);
+    if (unused) give_back(offset, bytes);
 }
 
 bool Segment::read(std::uint64_t offset, void* to, std::uint64_t bytes) const {

@@ -94,9 +94,14 @@ class Segment {
     [[nodiscard]] Result<Mapping> map(std::uint64_t offset, std::uint64_t bytes,
                                       bool writable) const;
     // Reserves pages, so that touching them cannot fail: Errc::not_enough_shared_memory instead.
-    [[nodiscard]] Result<void> reserve(std::uint64_t offset, std::uint64_t bytes) const;
+    // `what` needs them, `remedy` is the option that asks for less.
+    [[nodiscard]] Result<void> reserve(
+        std::uint64_t offset, std::uint64_t bytes, std::string_view what = "a lane",
+        std::string_view remedy = "lower --lane-bytes or --lanes") const;
     // Gives pages back; they read as zero afterwards.
     void give_back(std::uint64_t offset, std::uint64_t bytes) const;
+    // The same, unless something was ever written there.
+    void give_back_unused(std::uint64_t offset, std::uint64_t bytes) const;
     // Reads without mapping: allocates no page and cannot fault. False at the end of the object,
     // with errno 0, or if the system refuses.
     [[nodiscard]] bool read(std::uint64_t offset, void* to, std::uint64_t bytes) const;

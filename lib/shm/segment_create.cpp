@@ -228,7 +228,7 @@ Result<void> Segment::remove(std::string_view name, bool force) {
     auto object = object_name(name);
     if (!object) return std::unexpected(object.error());
     auto shm = open_object(*object);
-    if (!shm) return std::unexpected(shm.error());
+    if (!shm) return std::unexpected(explain(shm.error(), *object));
     const int fd = shm->get_mapping_handle().handle;
     if (auto owner = check_owner(fd, *object); !owner) return std::unexpected(owner.error());
     // Holding the creation byte makes us the only one who may unlink this name, as long as it still

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "human.hpp"
 #include "segment.hpp"
 
 namespace rollring {
@@ -31,8 +32,9 @@ struct HeaderImage {
 Geometry geometry_of(const SegmentHeader& header);
 std::string object_prefix();
 Error system_error(Errc code, int error, std::string message);
-std::string human(std::uint64_t bytes);
-Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what);
+// `remedy`: which option asks for less.
+Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what,
+               std::string_view remedy = "lower --lane-bytes or --lanes");
 // Reserves pages; returns an errno, 0 for success.
 int allocate(int fd, std::uint64_t offset, std::uint64_t bytes);
 // False where the object ends before, with errno 0, or where the system refuses.
@@ -42,8 +44,10 @@ Error unreadable(const std::string& object);  // by errno, after read_at
 Result<void> unlink_object(int fd, const std::string& object);
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
                           std::uint64_t object_bytes);
+// Errc::not_found where there is none; whose it is if it is another user's is for explain() to say.
 Result<boost::interprocess::shared_memory_object> open_object(const std::string& object,
                                                               Access access = Access::read_write);
+Error explain(Error error, const std::string& object);
 // Refuses what another user owns or others may open.
 Result<struct stat> check_owner(int fd, const std::string& object);
 void pause_before_retry();

@@ -3,19 +3,18 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <filesystem>
-#include <optional>
 #include <utility>
 
+#include "channel_names.hpp"
+#include "human.hpp"
 #include "refuse.hpp"
 
 namespace rollring {
@@ -23,106 +22,6 @@ namespace weights {
 namespace {
 
 constexpr std::size_t fds_max = slots_limit + 2;
-
-std::string directory_path() {
-    return fmt::format("/dev/shm/rollring-weights.{}", geteuid());
-}
-
-Result<Fd> open_directory(bool make) {
-    const std::string path = directory_path();
-    if (make && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-        return failed(Errc::system, errno, "cannot make " + path);
-    }
-    Fd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!directory) {
-        const int error = errno;
-        return failed(error == ENOENT   ? Errc::not_found
-                      : error == EACCES ? Errc::permission_denied
-                                        : Errc::system,
-                      error, "cannot open " + path);
-    }
-    struct stat status{};
-    if (fstat(directory.get(), &status) != 0 || status.st_uid != geteuid() ||
-        (status.st_mode & 0077) != 0) {
-        return failed(Errc::permission_denied, 0,
-                      fmt::format("{} must belong to uid {} alone (mode 0700): somebody else made "
-                                  "it or opened it up; remove it",
-                                  path, geteuid()));
-    }
-    return directory;
-}
-
-// Names in the directory reach beyond sockaddr_un's 108 bytes; the way through the descriptor does
-// not.
-Result<sockaddr_un> address_of(const Fd& directory, std::string_view file) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    const std::string path = fmt::format("/proc/self/fd/{}/{}", directory.get(), file);
-    if (path.size() >= sizeof address.sun_path) {
-        return failed(Errc::invalid_argument, 0,
-                      fmt::format("the ring's name is too long for a weight channel: {}", file));
-    }
-    std::memcpy(address.sun_path, path.data(), path.size());
-    return address;
-}
-
-// Does not block: the connection to a publisher that is stopped may wait in its queue, but not us.
-Fd make_socket() {
-    return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-// 0, or the errno.
-int try_connect(int socket, const sockaddr_un& address) {
-    if (socket < 0) return EBADF;
-    const auto* generic = reinterpret_cast<const sockaddr*>(&address);
-    return connect(socket, generic, sizeof address) == 0 ? 0 : errno;
-}
-
-std::string file_name(std::string_view ring, std::uint32_t rank) {
-    return fmt::format("{}@{}", ring, rank);
-}
-
-// While it is held nobody else makes or removes names in the directory. Held for microseconds; but
-// whoever is stopped with it in hand keeps it.
-class DirectoryLock {
-  public:
-    explicit DirectoryLock(const Fd& directory) : fd_(directory.get()) {
-        const Deadline patience = Deadline::after_ms(2000);
-        while (!(held_ = flock(fd_, LOCK_EX | LOCK_NB) == 0) && !patience.passed()) {
-            if (errno != EWOULDBLOCK && errno != EINTR) break;
-            nap();
-        }
-    }
-    DirectoryLock(const DirectoryLock&) = delete;
-    ~DirectoryLock() {
-        if (held_) flock(fd_, LOCK_UN);
-    }
-    [[nodiscard]] bool held() const { return held_; }
-
-  private:
-    int fd_;
-    bool held_ = false;
-};
-
-std::vector<std::string> files() {
-    std::vector<std::string> names;
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(directory_path(), error)) {
-        names.push_back(entry.path().filename().string());
-    }
-    return names;
-}
-
-// The rank, if the file is a socket of this ring (empty: of any).
-std::optional<std::uint32_t> rank_in(std::string_view file, std::string_view ring) {
-    const std::size_t at = file.rfind('@');
-    if (at == std::string_view::npos || (!ring.empty() && file.substr(0, at) != ring)) return {};
-    std::uint32_t rank = 0;
-    const std::string_view digits = file.substr(at + 1);
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-    if (error != std::errc{} || end != digits.data() + digits.size()) return {};
-    return rank;
-}
 
 }  // namespace
 
@@ -243,36 +142,36 @@ Result<void> check_peer(int socket) {
     }
     if (peer.uid == geteuid()) return {};
     return failed(Errc::permission_denied, 0,
-                  fmt::format("the other end of the weight channel is uid {}, this process {}",
-                              peer.uid, geteuid()));
+                  fmt::format("the other end of the weight channel is {}, this process {}",
+                              user_text(peer.uid), user_text(geteuid())));
 }
 
 Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
     for (;;) {
-        auto directory = open_directory(true);
+        auto directory = channel::open_directory(true);
         if (!directory) {
             if (directory.error().code == Errc::not_found) continue;  // removed meanwhile
             return std::unexpected(directory.error());
         }
         Listener made;
-        made.file_ = file_name(ring, rank);
+        made.file_ = channel::file_name(ring, rank);
         made.directory_ = std::move(*directory);
-        const DirectoryLock lock(made.directory_);
+        const channel::DirectoryLock lock(made.directory_);
         if (!lock.held() && errno != EWOULDBLOCK) {
-            return failed(Errc::system, errno, "cannot lock " + directory_path());
+            return failed(Errc::system, errno, "cannot lock " + channel::directory_path());
         }
         if (!lock.held()) {
             return failed(Errc::timed_out, 0,
                           fmt::format("another process holds the lock of {} and does not let go "
                                       "(stopped?): let it go on, or end it",
-                                      directory_path()));
+                                      channel::directory_path()));
         }
-        const auto address = address_of(made.directory_, made.file_);
+        const auto address = channel::address_of(made.directory_, made.file_);
         if (!address) return std::unexpected(address.error());
-        const Fd probe = make_socket();
-        made.socket_ = ProcessFd(make_socket());
+        const Fd probe = channel::make_socket();
+        made.socket_ = ProcessFd(channel::make_socket());
         if (!probe || !made.socket_) return failed(Errc::system, errno, "cannot make a socket");
-        const int answer = try_connect(probe.get(), *address);
+        const int answer = channel::try_connect(probe.get(), *address);
         if (answer == 0 || answer == EAGAIN) {
             return failed(
                 Errc::busy, 0,
@@ -292,8 +191,9 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         made.bound_ = bound == 0;
         if (bound != 0 || fchmodat(made.directory_.get(), made.file_.c_str(), 0600, 0) != 0 ||
             listen(made.socket_.get(), 64) != 0) {
-            return failed(Errc::system, bound != 0 ? error : errno,
-                          fmt::format("cannot listen at {}/{}", directory_path(), made.file_));
+            return failed(
+                Errc::system, bound != 0 ? error : errno,
+                fmt::format("cannot listen at {}/{}", channel::directory_path(), made.file_));
         }
         return made;
     }
@@ -304,7 +204,7 @@ Listener::~Listener() {
     // Needs no lock: a name whose socket lives is replaced by nobody, and whoever finds the
     // directory gone under it makes it again.
     if (bound_) unlinkat(directory_.get(), file_.c_str(), 0);
-    rmdir(directory_path().c_str());  // the last one out; refused while others are in
+    rmdir(channel::directory_path().c_str());  // the last one out; refused while others are in
 }
 
 Result<Fd> connect_to(std::string_view ring, std::uint32_t rank) {
@@ -312,16 +212,16 @@ Result<Fd> connect_to(std::string_view ring, std::uint32_t rank) {
         return failed(Errc::not_found, 0,
                       fmt::format("ring {} has no publisher of rank {}", ring, rank));
     };
-    auto directory = open_directory(false);
+    auto directory = channel::open_directory(false);
     if (!directory) {
         if (directory.error().code == Errc::not_found) return nobody();
         return std::unexpected(directory.error());
     }
-    const auto address = address_of(*directory, file_name(ring, rank));
+    const auto address = channel::address_of(*directory, channel::file_name(ring, rank));
     if (!address) return std::unexpected(address.error());
-    Fd socket = make_socket();
+    Fd socket = channel::make_socket();
     if (!socket) return failed(Errc::system, errno, "cannot make a socket");
-    if (const int error = try_connect(socket.get(), *address); error != 0) {
+    if (const int error = channel::try_connect(socket.get(), *address); error != 0) {
         if (error == ENOENT || error == ECONNREFUSED) return nobody();
         if (error == EAGAIN) {
             return failed(Errc::not_found, 0,
@@ -329,9 +229,9 @@ Result<Fd> connect_to(std::string_view ring, std::uint32_t rank) {
                                       "busy: its queue of connections is full",
                                       rank, ring));
         }
-        return failed(
-            error == EACCES ? Errc::permission_denied : Errc::system, error,
-            fmt::format("cannot connect to {}/{}", directory_path(), file_name(ring, rank)));
+        return failed(error == EACCES ? Errc::permission_denied : Errc::system, error,
+                      fmt::format("cannot connect to {}/{}", channel::directory_path(),
+                                  channel::file_name(ring, rank)));
     }
     if (auto checked = check_peer(socket.get()); !checked) return std::unexpected(checked.error());
     return socket;
@@ -341,42 +241,14 @@ void nap() {
     poll(nullptr, 0, 2);
 }
 
-std::vector<std::uint32_t> ranks_of(std::string_view ring) {
-    std::vector<std::uint32_t> ranks;
-    for (const std::string& file : files()) {
-        if (const auto rank = rank_in(file, ring)) ranks.push_back(*rank);
-    }
-    std::ranges::sort(ranks);
-    return ranks;
-}
-
-namespace {
-
-std::uint32_t sweep(std::string_view ring, bool remove) {
-    auto directory = open_directory(false);
-    if (!directory) return 0;
-    const DirectoryLock lock(*directory);
-    if (!lock.held()) return 0;
-    std::uint32_t dead = 0;
-    for (const std::string& file : files()) {
-        if (!rank_in(file, ring)) continue;
-        const auto address = address_of(*directory, file);
-        if (!address || try_connect(make_socket().get(), *address) != ECONNREFUSED) continue;
-        if (!remove || unlinkat(directory->get(), file.c_str(), 0) == 0) dead++;
-    }
-    if (remove) rmdir(directory_path().c_str());  // the last one out; refused while others are in
-    return dead;
-}
-
-}  // namespace
 }  // namespace weights
 
 std::uint32_t dead_channels(std::string_view ring) {
-    return weights::sweep(ring, false);
+    return channel::sweep(ring, false);
 }
 
 std::uint32_t remove_dead_channels(std::string_view ring) {
-    return weights::sweep(ring, true);
+    return channel::sweep(ring, true);
 }
 
 }  // namespace rollring

@@ -106,7 +106,4 @@ Result<Fd> connect_to(std::string_view ring, std::uint32_t rank);
 // Between two tries to meet somebody who is not there yet.
 void nap();
 
-// Ranks that have a socket, dead ones included.
-std::vector<std::uint32_t> ranks_of(std::string_view ring);
-
 }  // namespace rollring::weights

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "channel_names.hpp"
 #include "doorbell.hpp"
 #include "fault_point.hpp"
 #include "greeting.hpp"
@@ -55,7 +56,7 @@ Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view 
 
 Result<std::uint32_t> SubscriberImpl::choose_rank(Deadline deadline) const {
     if (options_.rank) return *options_.rank;
-    const auto ranks = ranks_of(ring_name_);
+    const auto ranks = channel::ranks_of(ring_name_);
     if (ranks.empty()) {
         return refused(Errc::not_found, fmt::format("ring {} has no publisher", ring_name_));
     }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "channel_names.hpp"
 #include "control_map.hpp"
 #include "greeting.hpp"
 #include "liveness.hpp"
@@ -103,7 +104,7 @@ Result<std::vector<WeightsStat>> stat_weights(std::string_view ring) {
     const auto link = weights::RingLink::attach(ring, Deadline::now(), false);
     if (!link) return std::unexpected(link.error());
     std::vector<WeightsStat> all;
-    for (const std::uint32_t rank : weights::ranks_of(ring)) {
+    for (const std::uint32_t rank : channel::ranks_of(ring)) {
         auto stat = weights::stat_rank(ring, rank, *link);
         if (stat) {
             all.push_back(std::move(*stat));

@@ -1,11 +1,14 @@
 // A ring that is removed while somebody attaches to it, waits for a lane of it, or idles on it.
 #include <doctest/doctest.h>
 
+#include <sys/socket.h>
+
 #include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "../test_ring.hpp"
+#include "channel_names.hpp"
 #include "liveness.hpp"
 #include "ring_map.hpp"
 
@@ -174,4 +177,26 @@ TEST_CASE("removal: a word that only says so is not believed") {
     page->at<PolicyPage>(0).removed = 1;
     auto producer = ring.producer();
     CHECK(send(producer) == Push::ok);
+}
+
+TEST_CASE("removal: sockets of dead publishers go with their ring, those of other rings stay") {
+    const TestRing ring(small);
+    const std::string longer = ring.name() + "0";  // its name begins with ours
+    const auto die_at = [](const std::string& name) {
+        // As a publisher leaves it that is killed.
+        auto directory = channel::open_directory(true);
+        REQUIRE(directory.has_value());
+        const auto address = channel::address_of(*directory, channel::file_name(name, 0));
+        REQUIRE(address.has_value());
+        const Fd socket = channel::make_socket();
+        const auto* generic = reinterpret_cast<const sockaddr*>(&*address);
+        REQUIRE(bind(socket.get(), generic, sizeof *address) == 0);
+    };
+    die_at(ring.name());
+    die_at(longer);
+    CHECK(channel::ranks_of(ring.name()).size() == 1);
+    REQUIRE(remove_ring(ring.name()).has_value());
+    CHECK(channel::ranks_of(ring.name()).empty());
+    CHECK(channel::ranks_of(longer).size() == 1);
+    CHECK(channel::sweep(longer, true) == 1);
 }

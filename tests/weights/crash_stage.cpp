@@ -4,6 +4,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "channel_names.hpp"
 #include "control_socket.hpp"
 #include "crash_roles.hpp"
 
@@ -105,7 +106,7 @@ void Stage::finish() {
     collect_all(engines_);
     require(committed() >= board().served, "version {} was served, the ring says {}",
             board().served.load(), committed());
-    require(weights::ranks_of(ring_.name()).empty(), "a socket of {} is left", ring_.name());
+    require(channel::ranks_of(ring_.name()).empty(), "a socket of {} is left", ring_.name());
 }
 
 }  // namespace rollring::test

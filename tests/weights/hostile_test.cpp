@@ -17,6 +17,7 @@
 #include <ctime>
 #include <random>
 
+#include "channel_names.hpp"
 #include "hostile_channel.hpp"
 
 namespace rollring::test {
@@ -376,7 +377,7 @@ TEST_CASE("a forked child's end of a publisher and of a subscriber is nobody's e
         nap();
     }
     CHECK(WIFEXITED(status));
-    CHECK(ranks_of(channel.ring.name()).size() == 1);
+    CHECK(rollring::channel::ranks_of(channel.ring.name()).size() == 1);
     channel.works();
 }
 
@@ -401,7 +402,7 @@ TEST_CASE("a worker that outlives its killed trainer does not stand for it") {
     char byte = 0;
     REQUIRE(read(ready[0], &byte, 1) == 1);
     CHECK(byte == 'y');
-    REQUIRE(ranks_of(ring.name()).size() == 1);
+    REQUIRE(rollring::channel::ranks_of(ring.name()).size() == 1);
     kill(killed, SIGKILL);
     int status = 0;
     REQUIRE(waitpid(killed, &status, 0) == killed);

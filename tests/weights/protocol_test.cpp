@@ -16,6 +16,33 @@ Deadline soon() {
 
 }  // namespace
 
+TEST_CASE("a ring with the longest name there is has a channel of its own") {
+    constexpr std::size_t longest = 128;
+    const std::string begin = "test-" + std::to_string(getpid()) + "-";
+    const std::string base = begin + std::string(longest - 1 - begin.size(), 'n');
+    const std::string names[] = {base + "a", base + "b"};
+    for (const auto& name : names) REQUIRE_OK(create_ring(name));
+    {
+        Tensors trainer = small_model();
+        Tensors engine = small_model();
+        auto publisher = Publisher::create(names[0], trainer.list());
+        REQUIRE_OK(publisher);
+        auto subscriber = Subscriber::attach(names[0], engine.list(), {}, patience());
+        REQUIRE_OK(subscriber);
+        const auto stat = stat_weights(names[0]);
+        REQUIRE_OK(stat);
+        REQUIRE(stat->size() == 1);
+        CHECK(stat->front().subscribers.size() == 1);
+        const auto other = stat_weights(names[1]);
+        REQUIRE_OK(other);
+        CHECK(other->empty());
+        auto second = Publisher::create(names[1], trainer.list());
+        CHECK(second.has_value());
+    }
+    for (const auto& name : names) REQUIRE_OK(remove_ring(name));
+    CHECK(create_ring(base + "ab").error().code == Errc::invalid_argument);
+}
+
 TEST_CASE("versions grow strictly, also over publishers") {
     const TestRing ring;
     Tensors trainer = small_model();

@@ -1,0 +1,97 @@
+// What a segment's errors say: how much is missing where, and whose it is.
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+
+#include "segment_object.hpp"
+
+namespace rollring::detail {
+namespace {
+
+constexpr const char* shm_directory = "/dev/shm";
+
+// Whose file of /dev/shm it is, if that is another user.
+std::optional<uid_t> other_owner(const std::string& file) {
+    struct stat status{};
+    const std::string path = std::string(shm_directory) + "/" + file;
+    if (lstat(path.c_str(), &status) != 0 || status.st_uid == geteuid()) return std::nullopt;
+    return status.st_uid;
+}
+
+// A ring of this name that another user has: rings are found by user and name.
+std::optional<uid_t> other_user_with(std::string_view name) {
+    const std::string ending = fmt::format(".{}", name);
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(shm_directory, error)) {
+        const std::string file = entry.path().filename().string();
+        const std::string_view view = file;
+        if (!view.starts_with("rollring.") || !view.ends_with(ending)) continue;
+        const std::string_view rest = view.substr(9);
+        if (rest.find_first_not_of("0123456789") != rest.size() - ending.size()) continue;
+        if (const auto owner = other_owner(file)) return owner;
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what,
+               std::string_view remedy) {
+    const auto space = Segment::shared_memory();
+    const std::uint64_t gib = std::max<std::uint64_t>(
+        1, ((space.total_bytes - space.free_bytes + wanted_bytes * 2) >> 30) + 1);
+    return system_error(
+        Errc::not_enough_shared_memory, error,
+        fmt::format("{} needs {} but /dev/shm has {} free of {}: start the container with "
+                    "--shm-size={}g (Kubernetes: an emptyDir of medium Memory on /dev/shm), {}, or "
+                    "remove leftovers with 'rollring doctor --fix'",
+                    what, human_bytes(wanted_bytes), human_bytes(space.free_bytes),
+                    human_bytes(space.total_bytes), gib, remedy));
+}
+
+// Slow: it looks through /dev/shm and asks for users' names.
+Error explain(Error error, const std::string& object) {
+    if (error.code == Errc::permission_denied) {
+        if (const auto owner = other_owner(object.substr(1))) {
+            error.message += fmt::format(": it belongs to {}, and this process is {}",
+                                         user_text(*owner), user_text(geteuid()));
+        }
+    } else if (error.code == Errc::not_found) {
+        const std::string name = object.substr(1 + object_prefix().size());
+        if (const auto owner = other_user_with(name)) {
+            error.message = fmt::format(
+                "no ring {0} of {1}, but {2} has one of that name: a ring serves the processes of "
+                "one user, so run this as {2}, or create a ring of your own",
+                name, user_text(geteuid()), user_text(*owner));
+        }
+    }
+    return error;
+}
+
+Result<struct stat> check_owner(int fd, const std::string& object) {
+    struct stat status{};
+    if (fstat(fd, &status) != 0) {
+        return std::unexpected(system_error(Errc::system, errno, "cannot fstat " + object));
+    }
+    if (status.st_uid != geteuid()) {
+        return std::unexpected(
+            Error{Errc::permission_denied, 0,
+                  fmt::format("{} belongs to {}, and this process is {}: refusing to use it",
+                              object, user_text(status.st_uid), user_text(geteuid()))});
+    }
+    if ((status.st_mode & 0777) != 0600 || !S_ISREG(status.st_mode)) {
+        return std::unexpected(Error{
+            Errc::permission_denied, 0,
+            fmt::format("{} has mode {:o}, a ring has 600: refusing to use what others may open",
+                        object, status.st_mode & 0777)});
+    }
+    return status;
+}
+
+}  // namespace rollring::detail
