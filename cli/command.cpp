@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 
@@ -21,10 +22,7 @@ void on_signal(int number) {
     caught_signal.store(number);
 }
 
-void print_to(std::FILE* file, std::string_view text) {
-    static_cast<void>(std::fwrite(text.data(), 1, text.size(), file));
-    static_cast<void>(std::fflush(file));
-}
+std::string running_command = "rollring";  // and its subcommand
 
 template <class T, class Parse>
 CLI::Option* add_text(CLI::App* app, const std::string& names, T& value, const Parse& parse,
@@ -42,30 +40,22 @@ CLI::Option* add_text(CLI::App* app, const std::string& names, T& value, const P
 }  // namespace
 
 int fail(const Error& error) {
-    note(error.to_string());
-    return error.code == Errc::invalid_argument ? exit_usage : exit_failed;
+    const bool usage = error.code == Errc::invalid_argument;
+    note(error.to_string() + (usage ? "; see '" + running_command + " --help'" : ""));
+    if (error.code == Errc::system && error.system_errno == EPIPE) return exit_closed_pipe;
+    return usage ? exit_usage : exit_failed;
 }
 
 int fail(Errc code, const std::string& message) {
     return fail(Error{code, 0, message});
 }
 
-void note(std::string_view text) {
-    // On a terminal, over the bar if one is drawn.
-    const char* start = ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "";
-    print_to(stderr, fmt::format("{}rollring: {}\n", start, text));
+void set_command(const std::string& name) {
+    running_command = name;
 }
 
 void print_json(const Json& value) {
-    print_to(stdout, dump_json(value) + "\n");
-}
-
-void print(std::string_view text) {
-    print_to(stdout, text);
-}
-
-void show(const std::string& text, bool again) {
-    print((again && ::isatty(STDOUT_FILENO) != 0 ? "\x1b[H\x1b[2J" : "") + text);
+    print(dump_json(value) + "\n");
 }
 
 CLI::Option* add_bytes(CLI::App* app, const std::string& names, std::uint64_t& value,
@@ -101,7 +91,7 @@ void add_watch(CLI::App* app, double& watch_s, const std::string& help) {
 int repeat(double watch_s, const std::function<int()>& look) {
     for (;;) {
         const int code = look();
-        if (code != exit_ok || watch_s <= 0) return code;
+        if (code != exit_ok || watch_s <= 0 || write_has_failed()) return code;
         pause_ms(static_cast<std::int64_t>(watch_s * 1e3));
         if (interrupted()) return interrupt_exit();
     }
@@ -124,6 +114,12 @@ void catch_interrupts() {
     static_cast<void>(::sigemptyset(&action.sa_mask));
     static_cast<void>(::sigaction(SIGINT, &action, nullptr));
     static_cast<void>(::sigaction(SIGTERM, &action, nullptr));
+    // The terminal is gone; under nohup that shall not matter.
+    struct sigaction before{};
+    const bool known = ::sigaction(SIGHUP, nullptr, &before) == 0;
+    if (known && before.sa_handler != SIG_IGN) {
+        static_cast<void>(::sigaction(SIGHUP, &action, nullptr));
+    }
 }
 
 bool interrupted() {
@@ -132,6 +128,34 @@ bool interrupted() {
 
 int interrupt_exit() {
     return 128 + caught_signal.load();
+}
+
+void Waiting::tell(const std::string& what) {
+    constexpr std::int64_t least_ns = 1'000'000'000;   // between two lines, however it changes
+    constexpr std::int64_t again_ns = 30'000'000'000;  // or does not
+    const std::int64_t now_ns = monotonic_ns();
+    if (began_ns_ == 0) began_ns_ = now_ns;
+    std::string sense = what;  // bytes and counts that move are no news
+    std::erase_if(sense, [](char c) { return (c >= '0' && c <= '9') || c == '.' || c == ','; });
+    const std::int64_t since_ns = told_ns_ == 0 ? again_ns : now_ns - told_ns_;
+    if (since_ns < (sense == told_ ? again_ns : least_ns)) return;
+    told_ = std::move(sense);
+    told_ns_ = now_ns;
+    const std::string most =
+        most_ms_ > 0
+            ? fmt::format(" ({} at most)", duration_text(static_cast<double>(most_ms_) * 1e-3))
+            : "";
+    note("waiting" + most + ": " + what);
+}
+
+void Waiting::over() {
+    if (began_ns_ == 0) return;
+    if (told_ns_ != 0) {
+        note("goes on after " +
+             duration_text(static_cast<double>(monotonic_ns() - began_ns_) * 1e-9));
+    }
+    began_ns_ = told_ns_ = 0;
+    told_.clear();
 }
 
 void pause_ms(std::int64_t ms) {

@@ -1,7 +1,8 @@
 #pragma once
 // What every subcommand is made of: options, exit codes, and how it fails.
 //
-// Exit codes: 0 done, 1 failed, 2 wrong use, 130 or 143 stopped by SIGINT or SIGTERM.
+// Exit codes: 0 done, 1 failed, 2 wrong use, 129, 130 or 143 stopped by SIGHUP, SIGINT or SIGTERM,
+// 141 if the reader of stdout went away.
 
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "cli/options.hpp"
+#include "cli/output.hpp"
 #include "cli/quantity.hpp"
 #include "rollring/error.hpp"
 
@@ -25,6 +27,7 @@ namespace CLI = command_line;
 inline constexpr int exit_ok = 0;
 inline constexpr int exit_failed = 1;
 inline constexpr int exit_usage = 2;
+inline constexpr int exit_closed_pipe = 141;  // what a shell says of one that SIGPIPE ended
 
 struct Command {
     CLI::App* app;
@@ -42,21 +45,21 @@ Command add_groups(CLI::App& app);
 Command add_weights(CLI::App& app);
 Command add_demo(CLI::App& app);
 
-// "rollring: <Errc name>: message" on stderr. Returns the exit code that goes with it.
+// "rollring: <Errc name>: message" on stderr, and of wrong use where to read more. Returns the exit
+// code that goes with it.
 int fail(const Error& error);
 int fail(Errc code, const std::string& message);
-// One line on stderr for people; not an error.
-void note(std::string_view text);
+// For main(): the command that runs, as fail() names it.
+void set_command(const std::string& name);
 
-void print_json(const Json& value);              // one line on stdout
-void print(std::string_view text);               // on stdout
-void show(const std::string& text, bool again);  // likewise; again: on a cleared terminal
+void print_json(const Json& value);  // one line on stdout
 
 // Options whose text is not just a number. The value keeps what it holds if the option is absent.
 CLI::Option* add_bytes(CLI::App* app, const std::string& names, std::uint64_t& value,
                        const std::string& help);
 CLI::Option* add_duration(CLI::App* app, const std::string& names, std::int64_t& value_ms,
                           const std::string& help);
+inline constexpr std::uint64_t bytes_not_given = ~std::uint64_t{0};  // where 0 means something
 // One of some words.
 template <class T>
 using Choices = std::vector<std::pair<std::string, T>>;
@@ -73,15 +76,29 @@ int repeat(double watch_s, const std::function<int()>& look);
 CLI::Option* add_parent(CLI::App* app, std::uint32_t& parent);
 void follow_parent(std::uint32_t parent);
 
-// From the first SIGINT or SIGTERM on interrupted() is true; a second one kills.
+// From the first SIGINT, SIGTERM or SIGHUP on interrupted() is true; a second one kills.
 void catch_interrupts();
 bool interrupted();
-int interrupt_exit();  // 130 or 143
+int interrupt_exit();  // 130, 143 or 129
 // Sleeps, but not beyond an interrupt.
 void pause_ms(std::int64_t ms);
 
-// Tries `open` until it works, fails for good, or the time is over; gives up early on an interrupt.
-// `open` gets the time for one try, in ms.
+// Says what a command waits for: at once, again when it is something else, and when it is over.
+class Waiting {
+  public:
+    explicit Waiting(std::int64_t most_ms) : most_ms_(most_ms) {}  // 0: without end
+    void tell(const std::string& what);                            // as often as one likes
+    void over();
+
+  private:
+    std::int64_t most_ms_;
+    std::int64_t began_ns_ = 0;  // 0: not waiting
+    std::int64_t told_ns_ = 0;
+    std::string told_;
+};
+
+// Tries `open` until it works, fails for good, or the time is over; gives up early on an interrupt,
+// and says what it waits for. `open` gets the time for one try, in ms.
 template <class T>
 Result<T> open_patiently(std::int64_t timeout_ms,
                          const std::function<Result<T>(std::int64_t)>& open);
@@ -118,24 +135,29 @@ CLI::Option* add_choice(CLI::App* app, const std::string& names, T& value,
 template <class T>
 Result<T> open_patiently(std::int64_t timeout_ms,
                          const std::function<Result<T>(std::int64_t)>& open) {
+    constexpr std::int64_t slice_ms = 200;
     const std::int64_t end_ns = monotonic_ns() + timeout_ms * 1'000'000;
-    for (;;) {
-        const std::int64_t left_ms = (end_ns - monotonic_ns()) / 1'000'000;
-        Result<T> opened = open(std::max<std::int64_t>(0, std::min<std::int64_t>(left_ms, 200)));
+    Waiting waiting(timeout_ms);
+    constexpr std::int64_t first_ms = 50;  // what is in the way for longer is told
+    for (std::int64_t try_ms = std::min(timeout_ms, first_ms);;) {
+        Result<T> opened = open(try_ms);
+        if (opened) waiting.over();
         if (opened || interrupted()) return opened;
         const Errc code = opened.error().code;
         const bool may_change = code == Errc::not_found || code == Errc::not_ready ||
                                 code == Errc::busy || code == Errc::no_free_lane;
-        if (!may_change) return opened;
-        if (left_ms <= 200) {
-            // The error knows of its own try alone.
-            Error error = opened.error();
-            if (timeout_ms > 0) {
-                const double seconds = static_cast<double>(timeout_ms) * 1e-3;
-                error.message += "; waited " + duration_text(seconds);
-            }
-            return std::unexpected(std::move(error));
+        const std::int64_t left_ms = (end_ns - monotonic_ns()) / 1'000'000;
+        if (may_change && left_ms > 0) {
+            waiting.tell(opened.error().message);
+            try_ms = std::min(left_ms, slice_ms);
+            continue;
         }
+        // The error knows of its own try alone.
+        if (may_change && timeout_ms > 0) {
+            Error& error = opened.error();
+            error.message += "; waited " + duration_text(static_cast<double>(timeout_ms) * 1e-3);
+        }
+        return opened;
     }
 }
 

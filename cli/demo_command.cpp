@@ -19,24 +19,24 @@
 namespace rollring::cli {
 namespace {
 
-constexpr const char* footer =
-    "Examples:\n"
-    "  rollring demo\n"
-    "  rollring demo --input rollouts.jsonl --producers 8 --shuffle 1\n"
-    "  rollring demo --synthetic groups=200,tokens=16384:131072,routed-experts=48x8 --lane-bytes "
-    "512MiB\n"
-    "Creates a ring of its own, runs `rollring consume --group-size auto` and several\n"
-    "`rollring produce --shard I/N` on it, and removes it whatever happens: the records of a group "
-    "come from\n"
-    "all producers, the groups leave whole. Exit code 1 unless everything arrived once and whole; "
-    "what\n"
-    "the policy drops (failed members, duplicates) is counted, but its bytes are not compared.";
+constexpr const char* footer = R"(Examples:
+  rollring demo
+  rollring demo --input rollouts.jsonl --producers 8 --shuffle 1
+  rollring demo --synthetic groups=200,tokens=16384:131072 --lane-bytes 256MiB
+Creates a ring of its own, runs `rollring consume --group-size auto` and several
+`rollring produce --shard I/N` on it, and removes it whatever happens: the records of a
+group come from all producers, the groups leave whole. Exit code 1 unless everything
+arrived once and whole; what the policy drops (failed members, duplicates) is counted,
+but its bytes are not compared.)";
 
 struct DemoOptions {
     InputOptions input;
     std::uint32_t producers = 4;
     std::uint64_t lane_bytes = std::uint64_t{64} << 20;
     std::uint64_t soft_bytes = 0;
+    std::uint64_t spill_bytes = bytes_not_given;
+    std::uint32_t group_rows = RingOptions{}.group_rows;
+    std::uint32_t journal_records = RingOptions{}.journal_records;
     std::uint64_t records_max = 0;
     std::uint64_t hold = 0;
     std::string group_size = "auto";
@@ -84,9 +84,12 @@ class Demo {
 };
 
 Result<void> Demo::start() {
-    const RingOptions made{.lanes = std::max(1U, options_->producers),
-                           .lane_bytes = options_->lane_bytes,
-                           .soft_bytes = options_->soft_bytes};
+    RingOptions made{.lanes = std::max(1U, options_->producers),
+                     .lane_bytes = options_->lane_bytes,
+                     .soft_bytes = options_->soft_bytes,
+                     .journal_records = options_->journal_records};
+    made.group_rows = options_->group_rows;
+    if (options_->spill_bytes != bytes_not_given) made.spill_bytes = options_->spill_bytes;
     if (auto created = create_ring(ring_.name, made); !created) return created;
     const std::string parent = fmt::format("--parent={}", ::getpid());
     const auto add = [&](std::string title, std::vector<std::string> arguments) -> Result<void> {
@@ -344,6 +347,14 @@ Command add_demo(CLI::App& app) {
         ->default_str("64MiB");
     add_bytes(sub, "--soft-bytes", options->soft_bytes, "As of `rollring create`")
         ->default_str("0");
+    add_bytes(sub, "--spill-bytes", options->spill_bytes, "As of `rollring create`")
+        ->default_str("as --lane-bytes, at most 256MiB");
+    sub->add_option("--group-rows", options->group_rows, "As of `rollring create`")
+        ->type_name("N")
+        ->capture_default_str();
+    sub->add_option("--journal-records", options->journal_records, "As of `rollring create`")
+        ->type_name("N")
+        ->capture_default_str();
     sub->add_option("--records", options->records_max, "Stop after so many records; 0: all")
         ->type_name("N")
         ->capture_default_str();

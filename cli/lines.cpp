@@ -46,13 +46,13 @@ Result<Lines> Lines::open(const std::string& path, const Selection& selection) {
         const Errc code = number == ENOENT   ? Errc::not_found
                           : number == EACCES ? Errc::permission_denied
                                              : Errc::system;
-        return refuse(code, number, errno_text(number) + "; check the path given to --input");
+        return refuse(code, number, "cannot be read: check the path given to --input");
     }
     struct stat status{};
     if (::fstat(::fileno(lines.file_.get()), &status) != 0) {
-        return refuse(Errc::system, errno, errno_text(errno));
+        return refuse(Errc::system, errno, "cannot be read");
     }
-    if (S_ISDIR(status.st_mode)) return refuse(Errc::invalid_argument, 0, "is a directory");
+    if (S_ISDIR(status.st_mode)) return refuse(Errc::system, EISDIR, "cannot be read");
     const bool regular = S_ISREG(status.st_mode) && path != "-";
     lines.streamed_ = !regular && !selection.shuffle && selection.repeat == 1;
     lines.in_memory_ = !regular && !lines.streamed_;

@@ -1,6 +1,5 @@
 // rollring: one program for everything that people do with a ring. See `rollring --help`.
 
-#include <cstdio>
 #include <exception>
 #include <vector>
 
@@ -11,25 +10,31 @@ namespace {
 using namespace rollring::cli;
 
 constexpr const char* description =
-    "rollring moves RL rollouts (token trajectories of any length) from the processes that "
-    "generate\n"
-    "them to the process that trains on them, through shared memory, without copies and without "
-    "loss.";
+    R"(rollring moves RL rollouts (token trajectories of any length) from the processes
+that generate them to the process that trains on them, through shared memory,
+without copies and without loss.)";
 
-constexpr const char* footer =
-    "Try it:\n"
-    "  rollring demo                                   all of it at once, on a synthetic load\n"
-    "Step by step:\n"
-    "  rollring create r --lanes 8 --lane-bytes 64MiB  a ring for up to 8 producers\n"
-    "  rollring consume r --until-closed &             the trainer's side\n"
-    "  rollring produce r --input rollouts.jsonl       the rollout side, any number of them\n"
-    "  rollring stat r --watch                         who is attached, how deep the lanes are\n"
-    "  rollring consume r --group-size auto            ... on whole GRPO groups, in batches\n"
-    "  rollring groups r                               which groups it waits for\n"
-    "  rollring weights r                              which weights its engines serve\n"
-    "  rollring rm r\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong use, 130 or 143 stopped by Ctrl-C or SIGTERM.\n"
-    "`rollring COMMAND --help` has the options of a command, their defaults, and examples.";
+constexpr const char* footer = R"(Try it:
+  rollring demo                             # all of it at once, on a synthetic load
+Step by step, with rollouts.jsonl of your own:
+  rollring create r --lanes 8 --lane-bytes 64MiB    # a ring for up to 8 producers
+  rollring consume r --until-closed &               # the trainer's side
+  rollring produce r --input rollouts.jsonl         # the rollout side, any number
+  rollring stat r                                   # who is attached, how full it is
+  wait; rollring rm r
+To look at while it runs: rollring groups r (which groups a trainer waits for),
+rollring weights r (which weights the engines serve), rollring ls, rollring doctor.
+Exit codes: 0 done; 1 failed, which includes a report that could not be written;
+2 wrong use; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal;
+141 if the reader of stdout went away, as in `rollring stat r --watch | head`.
+`rollring COMMAND --help` has the options of a command, their defaults, and examples.)";
+
+// Of the one that the command line names: fail() says where to read more.
+void note_command(const std::vector<Command>& commands) {
+    for (const auto& command : commands) {
+        if (command.app->parsed()) set_command("rollring " + command.app->get_name());
+    }
+}
 
 int run(int argc, char** argv) {
     CLI::App app{description, "rollring"};
@@ -42,10 +47,12 @@ int run(int argc, char** argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        const bool asked = error.get_exit_code() == 0;
-        static_cast<void>(std::fputs(error.text().c_str(), asked ? stdout : stderr));
-        return asked ? exit_ok : exit_usage;
+        note_command(commands);
+        if (error.get_exit_code() != 0) return fail(rollring::Errc::invalid_argument, error.what());
+        print(error.text());  // help, or the version
+        return exit_ok;
     }
+    note_command(commands);
     catch_interrupts();
     for (const auto& command : commands) {
         if (command.app->parsed()) return command.run();
@@ -56,8 +63,9 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    guard_standard_streams();
     try {
-        return run(argc, argv);
+        return code_after_writes(run(argc, argv));
     } catch (const std::exception& error) {
         return fail(rollring::Errc::system, std::string("unexpected: ") + error.what());
     }

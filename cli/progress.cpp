@@ -1,7 +1,6 @@
 #include "cli/progress.hpp"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cstdio>
 
 #include "cli/quantity.hpp"
+#include "cli/table.hpp"
 #include "rollring/time.hpp"
 
 namespace rollring::cli {
@@ -21,12 +21,6 @@ std::string bar(double share) {
     const int full = std::clamp(static_cast<int>(share * cells), 0, cells);
     return "[" + std::string(static_cast<std::size_t>(full), '#') +
            std::string(static_cast<std::size_t>(cells - full), '.') + "]";
-}
-
-std::size_t terminal_columns() {
-    struct winsize window{};
-    if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) return 80;
-    return window.ws_col;
 }
 
 void smooth(double& rate, double now) {
@@ -66,7 +60,7 @@ void Progress::draw(const Amount& done, std::optional<double> share) {
                 : duration_text(elapsed);
     text += fmt::format("  {} records  {} tokens/s  {:.2f} GB/s", count_text(done.records),
                         short_text(tokens_per_s_), bytes_per_s_ * 1e-9);
-    text.resize(std::min(text.size(), terminal_columns() - 1));
+    text.resize(std::min(text.size(), width_of(STDERR_FILENO) - 1));
     static_cast<void>(std::fputs(("\r" + text + "\x1b[K").c_str(), stderr));
     static_cast<void>(std::fflush(stderr));
     drawn_ = true;

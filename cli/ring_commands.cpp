@@ -13,26 +13,28 @@
 namespace rollring::cli {
 namespace {
 
-constexpr const char* create_footer =
-    "Examples:\n"
-    "  rollring create r\n"
-    "  rollring create r --lanes 64 --lane-bytes 16MiB\n"
-    "  rollring create r --lane-bytes 8GiB --soft-bytes 8GiB    no soft wrap\n"
-    "  rollring create r --schema more.json                     the standard columns and those of "
-    "the file\n"
-    "A schema file is a list of columns to add:\n"
-    "  "
-    "[{\"name\":\"entropy\",\"dtype\":\"f32\",\"per\":\"token\",\"dims\":[],\"required\":false}]\n"
-    "`dims` are the lengths behind the first one, 0 for any; dtypes are i8 to i64, u8 to u64, f16, "
-    "bf16,\n"
-    "f32, f64, bool.\n"
-    "A lane takes memory in /dev/shm when a producer takes the lane; the largest record must fit.";
+constexpr const char* create_footer = R"(Examples:
+  rollring create r
+  rollring create r --lanes 64 --lane-bytes 16MiB
+  rollring create r --lane-bytes 8GiB --soft-bytes 8GiB    # no soft wrap
+  rollring create r --schema more.json    # the standard columns and those of the file
+A schema file is a list of columns to add:
+  [{"name":"entropy","dtype":"f32","per":"token","dims":[],"required":false}]
+`dims` are the lengths behind the first one, 0 for any; dtypes are i8 to i64, u8 to
+u64, f16, bf16, f32, f64, bool.
+Bytes are rounded up to pages of 4 KiB. A lane takes memory in /dev/shm when a
+producer takes the lane; the largest record must fit.)";
+
+constexpr const char* rm_footer = R"(Examples:
+  rollring rm r
+  rollring rm r --force    # even while processes are attached
+Those keep their mapping, and nobody else finds the ring.)";
 
 struct CreateOptions {
     std::string ring;
     std::string schema = "standard";
     RingOptions made;
-    std::uint64_t spill_bytes = ~std::uint64_t{0};  // that: not given
+    std::uint64_t spill_bytes = bytes_not_given;
     bool json = false;
 };
 
@@ -42,19 +44,29 @@ int create(CreateOptions& options) {
         if (!schema) return fail(schema.error());
         options.made.schema = std::move(*schema);
     }
-    if (options.spill_bytes != ~std::uint64_t{0}) options.made.spill_bytes = options.spill_bytes;
+    if (options.spill_bytes != bytes_not_given) options.made.spill_bytes = options.spill_bytes;
     if (auto made = create_ring(options.ring, options.made); !made) return fail(made.error());
-    const std::uint64_t lane_bytes = (options.made.lane_bytes + 4095) / 4096 * 4096;
+    // As it was made: bytes are rounded up to pages.
+    const auto stat = stat_ring(options.ring);
+    if (!stat) return fail(stat.error());
     if (options.json) {
         print_json({{"ring", options.ring},
-                    {"lanes", options.made.lanes},
-                    {"lane_bytes", lane_bytes},
+                    {"lanes", stat->lane_count},
+                    {"lane_bytes", stat->lane_bytes},
+                    {"soft_bytes", stat->soft_bytes},
+                    {"spill_bytes", stat->spill_bytes},
                     {"group_rows", options.made.group_rows},
                     {"columns", options.made.schema.columns().size()}});
-    } else {
-        print(fmt::format("created {}: {} lanes of {}\n", options.ring, options.made.lanes,
-                          bytes_text(lane_bytes)));
+        return exit_ok;
     }
+    const auto given = [](std::uint64_t wanted, std::uint64_t made) {
+        return wanted == made ? "" : fmt::format(" ({} rounded up to pages)", count_text(wanted));
+    };
+    print(fmt::format(
+        "created {}: {} lanes of {}{}, a spill of {}{}\n", options.ring, stat->lane_count,
+        bytes_text(stat->lane_bytes), given(options.made.lane_bytes, stat->lane_bytes),
+        bytes_text(stat->spill_bytes),
+        given(options.made.spill_bytes.value_or(stat->spill_bytes), stat->spill_bytes)));
     return exit_ok;
 }
 
@@ -102,12 +114,7 @@ Command add_create(CLI::App& app) {
 Command add_rm(CLI::App& app) {
     auto options = std::make_shared<RmOptions>();
     CLI::App* sub = app.add_subcommand("rm", "Remove a ring, and the records that are still in it");
-    sub->footer(
-        "Examples:\n"
-        "  rollring rm r\n"
-        "  rollring rm r --force    even while processes are attached: they keep their mapping, "
-        "and\n"
-        "                           nobody else finds the ring");
+    sub->footer(rm_footer);
     add_ring_name(sub, options->ring);
     sub->add_flag("-f,--force", options->force, "Even while someone alive is attached");
     return {sub, [options] {

@@ -84,7 +84,10 @@ Result<Schema> read_schema_file(const std::string& path) {
             Errc::not_found, 0, path + ": cannot be read; --schema takes `standard` or a file"});
     }
     auto schema = parse_schema(text.str());
-    if (!schema) schema.error().message = path + ": " + schema.error().message;
+    if (!schema) {
+        // As with any file whose contents are wrong, the command line is not.
+        return std::unexpected(Error{Errc::bad_record, 0, path + ": " + schema.error().message});
+    }
     return schema;
 }
 

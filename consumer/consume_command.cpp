@@ -16,31 +16,24 @@ namespace {
 
 constexpr std::uint64_t output_batch_bytes = std::uint64_t{1} << 20;
 
-constexpr const char* footer =
-    "Examples:\n"
-    "  rollring consume r --until-closed --json            until all producers that came are gone\n"
-    "  rollring consume r --until-closed --producers 4     ... and at least four came\n"
-    "  rollring consume r --records 5276 --output out.jsonl\n"
-    "  rollring consume r --hold 256                       release late and out of order, as "
-    "training does\n"
-    "  rollring consume r --group-size auto --until-closed whole GRPO groups, in batches\n"
-    "Without --records or --until-closed it goes on until nothing arrived for --idle-timeout, or "
-    "Ctrl-C.\n"
-    "If --idle-timeout ends it before the target is met, the exit code is 1 and the message says "
-    "what\n"
-    "was missing. Every record is checked and every byte read; `digest` is the sum of the "
-    "records'\n"
-    "hashes, in whatever order they came: equal to the sum of what `rollring produce` reports.\n"
-    "With --output - the report goes to stderr.\n"
-    "With --group-size `digest` is that of the records in acknowledged batches. --until-closed "
-    "then "
-    "waits\n"
-    "for a --deadline that comes before --idle-timeout does; at the end what is complete ships as "
-    "a "
-    "last,\n"
-    "smaller batch, and groups that are not complete stay in the ring. Ctrl-C while a batch is "
-    "trained on\n"
-    "puts it back: it comes again.";
+constexpr const char* footer = R"(Examples:
+  rollring consume r --until-closed --json    # until all producers that came are gone
+  rollring consume r --until-closed --producers 4    # ... and at least four came
+  rollring consume r --records 5276 --output out.jsonl
+  rollring consume r --hold 256    # release late and out of order, as training does
+  rollring consume r --group-size auto --until-closed    # whole GRPO groups, in batches
+  rollring consume r --group-size auto --output groups.jsonl --output-format records
+Without --records or --until-closed it goes on until nothing arrived for
+--idle-timeout, or Ctrl-C. If --idle-timeout ends it before the target is met, the
+exit code is 1 and the message says what was missing.
+Every record is checked and every byte read; `digest` is the sum of the records'
+hashes, in whatever order they came: equal to the sum of what `rollring produce`
+reports. With --output - the report goes to stderr.
+With --group-size `digest` is that of the records in acknowledged batches.
+--until-closed then waits for a --deadline that comes before --idle-timeout does; at
+the end what is complete ships as a last, smaller batch, and groups that are not
+complete stay in the ring. Ctrl-C while a batch is trained on puts it back: it comes
+again.)";
 
 // One run of `rollring consume`.
 class Run {
@@ -50,7 +43,8 @@ class Run {
           consumer_(std::move(consumer)),
           output_(std::move(output)),
           holder_(options.hold, options.hold_seed),
-          progress_("consuming", options.json) {}
+          progress_("consuming", options.json),
+          quiet_(options) {}
 
     int go();
 
@@ -73,6 +67,7 @@ class Run {
     std::uint64_t digest_ = 0;
     std::uint64_t incomplete_groups_ = 0;
     RunClock clock_;
+    Quiet quiet_;
 };
 
 void Run::take(const Record& record) {
@@ -107,6 +102,7 @@ std::optional<Reason> Run::idle() {
     clock_.stop();
     if (!flush()) return Reason::failed;
     tell_events(consumer_, progress_, options_->quiet);
+    quiet_.look(consumer_, clock_);
     if (options_->until_closed && all_gone(consumer_, *options_)) {
         // A last record may lie between the look at the lanes and the look at the producers.
         Record record;
@@ -165,7 +161,7 @@ int Run::go() {
     clock_.stop();
     finish();
     report(reason);
-    if (output_ && !output_->problem().empty()) return fail(Errc::system, output_->problem());
+    if (output_ && output_->problem()) return fail(*output_->problem());
     if (incomplete_groups_ != 0) {
         note(fmt::format("{} atropos groups were not complete; their members that came are written",
                          incomplete_groups_));
@@ -218,7 +214,7 @@ Command add_consume(CLI::App& app) {
         ->default_str("30s");
     sub->add_option("-o,--output", options->output,
                     "Write the records as JSON lines, each in the format it came in;\n"
-                    "with --group-size: one batch a line, before it is acknowledged;\n"
+                    "with --group-size see --output-format;\n"
                     "- is standard output")
         ->type_name("FILE");
     CLI::Option* group_size = add_train_options(sub, options->train);

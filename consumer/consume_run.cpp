@@ -49,6 +49,16 @@ bool RunClock::quiet_for(std::int64_t idle_ms) const {
     return idle_ms > 0 && monotonic_ns() - std::max(started_ns_, last_ns_) > idle_ms * 1'000'000;
 }
 
+void Quiet::look(const Consumer& consumer, const RunClock& clock) {
+    constexpr std::int64_t patience_ms = 1000;  // who starts both sides at once is told nothing
+    if (consumer.producers_active() != 0 || !clock.quiet_for(patience_ms)) return waiting_.over();
+    if (options_->quiet) return;
+    const std::uint64_t came = consumer.stats().producers_joined;
+    waiting_.tell(came == 0 ? fmt::format("no producer of ring {} is there yet", options_->ring)
+                            : fmt::format("all {} producers that came to ring {} are gone", came,
+                                          options_->ring));
+}
+
 void tell_event(const Event& event, Progress& progress, bool quiet) {
     if (quiet && (event.kind == Event::Kind::producer_joined ||
                   event.kind == Event::Kind::producer_closed)) {
@@ -125,7 +135,7 @@ std::string run_text(const ConsumeOptions& options, const Json& json) {
 
 void print_report(const ConsumeOptions& options, const std::string& text) {
     if (options.output == "-") {
-        static_cast<void>(std::fputs(text.c_str(), stderr));
+        print_report_on_stderr(text);
     } else {
         print(text);
     }
@@ -148,11 +158,11 @@ int conclude(const ConsumeOptions& options, Reason reason, const Consumer& consu
     }
     const ConsumerStats stats = consumer.stats();
     if (stats.lost + stats.torn + stats.quarantines != 0) {
-        return fail(
-            Errc::bad_record,
-            fmt::format("{} records lost, {} torn, {} lanes quarantined ({} bytes given up): "
-                        "some producer is damaged; see the lines above",
-                        stats.lost, stats.torn, stats.quarantines, stats.dropped_bytes));
+        return fail(Errc::bad_record,
+                    fmt::format("{} records lost, {} torn, {} lanes quarantined ({} given up): "
+                                "some producer is damaged; see the lines above",
+                                stats.lost, stats.torn, stats.quarantines,
+                                bytes_text(stats.dropped_bytes)));
     }
     return exit_ok;
 }

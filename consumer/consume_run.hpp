@@ -37,6 +37,17 @@ class RunClock {
     bool busy_ = false;
 };
 
+// Says once that producers are waited for, when nothing comes and none is there.
+class Quiet {
+  public:
+    explicit Quiet(const ConsumeOptions& options) : options_(&options), waiting_(options.idle_ms) {}
+    void look(const Consumer& consumer, const RunClock& clock);
+
+  private:
+    const ConsumeOptions* options_;
+    Waiting waiting_;
+};
+
 // `source` is a Consumer or a Stash.
 template <class Source>
 void tell_events(Source& source, Progress& progress, bool quiet);

@@ -13,17 +13,14 @@ namespace {
 
 constexpr std::uint64_t free_bytes_least = std::uint64_t{1} << 30;
 
-constexpr const char* footer =
-    "Examples:\n"
-    "  rollring doctor          say what is there, change nothing\n"
-    "  rollring doctor --fix    remove what is proven dead: rings that no living process uses and "
-    "that\n"
-    "                           are empty, unfinished or damaged\n"
-    "A ring with unreleased records is never removed, even if nobody uses it: the next consumer "
-    "gets\n"
-    "them; if you do not want them, `rollring rm`. Rings of incompatible versions are only "
-    "reported.\n"
-    "Exit code 1 if something is left that should not be there.";
+constexpr const char* footer = R"(Examples:
+  rollring doctor          # say what is there, change nothing
+  rollring doctor --fix    # remove what is proven dead
+Proven dead are rings that no living process uses and that are empty, unfinished or
+damaged. A ring with unreleased records is never removed, even if nobody uses it: the
+next consumer gets them; if you do not want them, `rollring rm`. Rings of incompatible
+versions are only reported.
+Exit code 1 if something is left that should not be there.)";
 
 constexpr const char* verdict_names[] = {"healthy", "kept", "leftover", "problem"};
 

@@ -1,28 +1,28 @@
 // `rollring groups`: what the stash of a ring holds, from outside.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
 
 #include "cli/command.hpp"
 #include "cli/json_text.hpp"
+#include "cli/table.hpp"
 #include "rollring/stash_stat.hpp"
 #include "train_command.hpp"
 
 namespace rollring::cli {
 namespace {
 
-constexpr const char* footer =
-    "Examples:\n"
-    "  rollring groups r\n"
-    "  rollring groups r --watch             again and again, once a second\n"
-    "  rollring groups r --stuck 60s --json  exit code 1 if a group has not changed for a minute\n"
-    "A group is open until its members are there, ready until a batch takes it, leased while it is "
-    "trained\n"
-    "on; what is leased is not stuck. Works beside a live trainer and changes nothing; when the "
-    "trainer is\n"
-    "gone it shows what was last.";
+constexpr const char* footer = R"(Examples:
+  rollring groups r
+  rollring groups r --watch             # again and again, once a second
+  rollring groups r --stuck 60s --json  # exit code 1 if one has not changed for a minute
+A group is open until its members are there, ready until a batch takes it, leased
+while it is trained on; what is leased is not stuck. Works beside a live trainer and
+changes nothing; when the trainer is gone it shows what was last. On a terminal the
+table is cut to its width, in a pipe or with --json it is whole.)";
 
 struct GroupsOptions {
     std::string ring;
@@ -94,20 +94,29 @@ std::string text_of(const StashStat& stat, const std::vector<GroupStat>& shown,
         text += fmt::format("{} groups have not changed for {}\n", count_text(chosen),
                             duration_text(static_cast<double>(options.stuck_ms) * 1e-3));
     }
+    const std::size_t width = width_of(STDOUT_FILENO);
+    text = wrapped(text, width);
     if (shown.empty()) return text;
-    text += fmt::format("{:<28}  {:<6}  {:>7}  {:>6}  {:>8}  {:>9}  {:<12}  {}\n", "group", "state",
-                        "there", "failed", "age", "unchanged", "missing", "from");
+    using enum Table::Align;
+    Table table({{.title = "group", .align = left, .least = 12, .most = 40},
+                 {.title = "state", .align = left, .rank = 1},
+                 {.title = "there"},
+                 {.title = "failed", .rank = 5},
+                 {.title = "age", .rank = 4},
+                 {.title = "unchanged", .rank = 2},
+                 {.title = "missing", .align = left, .least = 8},
+                 {.title = "from", .align = left, .least = 8, .rank = 3}});
     for (const GroupStat& group : shown) {
         std::string from;
         for (const std::string& producer : group.producers) {
             from += (from.empty() ? "" : ", ") + producer;
         }
-        text += fmt::format(
-            "{:<28.28}  {:<6}  {:>7}  {:>6}  {:>8}  {:>9}  {:<12}  {}\n", group.instance_id,
-            group.state, fmt::format("{}/{}", group.live, group.size), group.failed,
-            duration_text(seconds(group.age_ns)), duration_text(seconds(group.unchanged_ns)),
-            ranges_text(group.missing), from);
+        table.add({group.instance_id, group.state, fmt::format("{}/{}", group.live, group.size),
+                   std::to_string(group.failed), duration_text(seconds(group.age_ns)),
+                   duration_text(seconds(group.unchanged_ns)), ranges_text(group.missing),
+                   std::move(from)});
     }
+    text += table.text(width);
     if (chosen > shown.size()) {
         text += fmt::format("... and {} more: see --limit\n", count_text(chosen - shown.size()));
     }

@@ -1,28 +1,26 @@
 #include "inspect_command.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "cli/json_text.hpp"
+#include "cli/table.hpp"
 
 namespace rollring::cli {
 namespace {
 
-constexpr const char* stat_footer =
-    "Examples:\n"
-    "  rollring stat r\n"
-    "  rollring stat r --watch          again and again, once a second, with rates; Ctrl-C ends "
-    "it\n"
-    "  rollring stat r --watch 5 --json one JSON object a line\n"
-    "Depth: records that wait to be delivered, and bytes that are not released yet. Oldest: the "
-    "age of\n"
-    "the oldest record that is not released. Drops: records lost, doubled or torn, and bytes given "
-    "up "
-    "behind\n"
-    "damage. Works beside a live consumer and changes nothing.";
+constexpr const char* stat_footer = R"(Examples:
+  rollring stat r
+  rollring stat r --watch             # once a second, with rates; Ctrl-C ends it
+  rollring stat r --watch 5 --json    # one JSON object a line
+Waiting: records to be delivered; unreleased: their bytes and those that are held.
+Oldest: the age of the oldest record that is not released. Drops: records lost, doubled
+or torn, and bytes given up behind damage. Works beside a live consumer and changes
+nothing. On a terminal the table is cut to its width, in a pipe it is whole.)";
 
 struct Rates {
     double records_per_s = 0;
@@ -81,38 +79,58 @@ Json lane_json(const LaneStat& lane, const RingStat* before, double seconds) {
     return json;
 }
 
-std::string lane_line(const LaneStat& lane, const RingStat* before, double seconds) {
-    std::string drops = count_text(lane.lost + lane.duplicates + lane.torn);
-    if (lane.dropped_bytes != 0) drops += " + " + bytes_text(lane.dropped_bytes);
-    const std::string age = lane.oldest_age_ns < 0
-                                ? "-"
-                                : duration_text(static_cast<double>(lane.oldest_age_ns) * 1e-9);
-    std::string text =
-        fmt::format("{:>4}  {:<20.20}  {:>8}  {:<11}  {:>9}  {:>10}  {:>9}  {:>12}  {:>5}",
-                    lane.lane, lane.producer, lane.pid, lane.state, count_text(lane.depth_records),
-                    bytes_text(lane.depth_bytes), age, count_text(lane.committed_records), drops);
+Table lane_table(const RingStat& now, const RingStat* before, double seconds) {
+    using enum Table::Align;
+    std::vector<Table::Column> columns{{.title = "lane"},
+                                       {.title = "producer", .align = left, .least = 8, .most = 20},
+                                       {.title = "pid", .rank = 3},
+                                       {.title = "state", .align = left},
+                                       {.title = "waiting"},
+                                       {.title = "unreleased", .rank = 1},
+                                       {.title = "oldest", .rank = 2},
+                                       {.title = "records", .rank = 4},
+                                       {.title = "drops"}};
     if (before != nullptr) {
-        const Rates rates = rates_of(lane, before, seconds);
-        text += fmt::format("  {:>9}  {:>6.2f}", short_text(rates.tokens_per_s), rates.gb_per_s);
+        columns.push_back({.title = "tokens/s", .rank = 5});
+        columns.push_back({.title = "GB/s", .rank = 6});
     }
-    return text + "\n";
+    Table table(std::move(columns));
+    for (const LaneStat& lane : now.lanes) {
+        std::string drops = count_text(lane.lost + lane.duplicates + lane.torn);
+        if (lane.dropped_bytes != 0) drops += " + " + bytes_text(lane.dropped_bytes);
+        const std::string age = lane.oldest_age_ns < 0
+                                    ? "-"
+                                    : duration_text(static_cast<double>(lane.oldest_age_ns) * 1e-9);
+        std::vector<std::string> cells{std::to_string(lane.lane),
+                                       lane.producer,
+                                       std::to_string(lane.pid),
+                                       lane.state,
+                                       count_text(lane.depth_records),
+                                       bytes_text(lane.depth_bytes),
+                                       age,
+                                       count_text(lane.committed_records),
+                                       std::move(drops)};
+        if (before != nullptr) {
+            const Rates rates = rates_of(lane, before, seconds);
+            cells.push_back(short_text(rates.tokens_per_s));
+            cells.push_back(fmt::format("{:.2f}", rates.gb_per_s));
+        }
+        table.add(std::move(cells));
+    }
+    return table;
 }
 
-std::string table(const RingStat& now, const RingStat* before, double seconds) {
+std::string stat_text(const RingStat& now, const RingStat* before, double seconds) {
+    const std::size_t width = width_of(STDOUT_FILENO);
     std::string text = fmt::format(
         "{}: {} lanes of {}, {} reserved; consumer {}\n", now.name, now.lane_count,
         bytes_text(now.lane_bytes), bytes_text(now.resident_bytes),
         now.consumer_alive ? fmt::format("alive (pid {})", now.consumer_pid) : "not there");
     if (now.last_acked_step >= 0) text += fmt::format("last step: {}\n", now.last_acked_step);
     if (now.policy_version >= 0) text += fmt::format("policy version: {}\n", now.policy_version);
-    if (now.lanes.empty()) return text + "no producer has come yet\n";
-    text += fmt::format("{:>4}  {:<20}  {:>8}  {:<11}  {:>9}  {:>10}  {:>9}  {:>12}  {:>5}", "lane",
-                        "producer", "pid", "state", "waiting", "unreleased", "oldest", "records",
-                        "drops");
-    if (before != nullptr) text += fmt::format("  {:>9}  {:>6}", "tokens/s", "GB/s");
-    text += "\n";
-    for (const auto& lane : now.lanes) text += lane_line(lane, before, seconds);
-    return text;
+    if (now.lanes.empty()) text += "no producer has come yet\n";
+    text = wrapped(text, width);
+    return now.lanes.empty() ? text : text + lane_table(now, before, seconds).text(width);
 }
 
 struct StatOptions {
@@ -133,7 +151,7 @@ int stat(const StatOptions& options) {
         if (options.json) {
             print_json(to_json(*now, earlier, seconds));
         } else {
-            show(table(*now, earlier, seconds), options.watch_s > 0);
+            show(stat_text(*now, earlier, seconds), options.watch_s > 0);
         }
         before = std::move(*now);
         before_ns = now_ns;
@@ -143,15 +161,22 @@ int stat(const StatOptions& options) {
 
 int ls(bool json) {
     Json list = Json::array();
-    std::string text = fmt::format("{:<24}  {:<12}  {:>5}  {:>10}  {:>10}  {:<10}  {}\n", "ring",
-                                   "health", "lanes", "lane", "reserved", "consumer", "producers");
+    using enum Table::Align;
+    Table table({{.title = "ring", .align = left, .least = 12},
+                 {.title = "health", .align = left},
+                 {.title = "lanes", .rank = 2},
+                 {.title = "lane", .rank = 3},
+                 {.title = "reserved", .rank = 1},
+                 {.title = "consumer", .align = left},
+                 {.title = "producers"}});
+    std::string details;
     for (const auto& ring : list_rings()) {
         const RingDiagnosis diagnosis = diagnose_ring(ring);
         Json entry{{"ring", ring},
                    {"health", std::string(name(diagnosis.health))},
                    {"in_use", diagnosis.in_use},
                    {"has_records", diagnosis.has_records}};
-        text += fmt::format("{:<24}  {:<12}", ring, name(diagnosis.health));
+        std::vector<std::string> cells{ring, std::string(name(diagnosis.health))};
         if (const auto stat = stat_ring(ring)) {
             const auto alive =
                 std::ranges::count_if(stat->lanes, [](const LaneStat& lane) { return lane.alive; });
@@ -160,19 +185,22 @@ int ls(bool json) {
             entry["resident_bytes"] = stat->resident_bytes;
             entry["consumer_alive"] = stat->consumer_alive;
             entry["producers_alive"] = alive;
-            text += fmt::format("  {:>5}  {:>10}  {:>10}  {:<10}  {}", stat->lane_count,
-                                bytes_text(stat->lane_bytes), bytes_text(stat->resident_bytes),
-                                stat->consumer_alive ? "alive" : "-", alive);
+            cells.insert(cells.end(),
+                         {std::to_string(stat->lane_count), bytes_text(stat->lane_bytes),
+                          bytes_text(stat->resident_bytes), stat->consumer_alive ? "alive" : "-",
+                          std::to_string(alive)});
         } else {
-            text += "  " + diagnosis.detail;
+            cells.insert(cells.end(), 5, "-");
+            details += ring + ": " + diagnosis.detail + "\n";
         }
-        text += "\n";
+        table.add(std::move(cells));
         list.push_back(std::move(entry));
     }
     if (json) {
         print_json(list);
     } else {
-        print(list.empty() ? "no rings\n" : text);
+        const std::size_t width = width_of(STDOUT_FILENO);
+        print(list.empty() ? "no rings\n" : table.text(width) + wrapped(details, width));
     }
     return exit_ok;
 }
@@ -186,6 +214,7 @@ Json to_json(const RingStat& now, const RingStat* before, double seconds) {
             {"lane_count", now.lane_count},
             {"lane_bytes", now.lane_bytes},
             {"soft_bytes", now.soft_bytes},
+            {"spill_bytes", now.spill_bytes},
             {"object_bytes", now.object_bytes},
             {"resident_bytes", now.resident_bytes},
             {"created_ns", now.created_ns},

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <system_error>
 
 #include "cli/command.hpp"
 #include "cli/rollring_json.hpp"
@@ -21,9 +20,8 @@ Result<LineOutput> LineOutput::open(const std::string& path) {
     output.file_.reset(path == "-" ? stdout : std::fopen(path.c_str(), "wbe"));
     if (output.file_) return output;
     const int number = errno;
-    return std::unexpected(Error{Errc::system, number,
-                                 fmt::format("cannot write {}: {}; choose another --output", path,
-                                             std::generic_category().message(number))});
+    return std::unexpected(
+        Error{Errc::system, number, fmt::format("cannot write {}: choose another --output", path)});
 }
 
 void RecordOutput::add(const TrajectoryView& record, const Schema& schema) {
@@ -37,13 +35,16 @@ void RecordOutput::add(const TrajectoryView& record, const Schema& schema) {
 }
 
 bool LineOutput::flush() {
-    if (!problem_.empty()) return false;
+    if (problem_) return false;
     if (text_.empty()) return true;
     const std::size_t written = std::fwrite(text_.data(), 1, text_.size(), file_.get());
     const bool good = written == text_.size() && std::fflush(file_.get()) == 0;
     if (!good) {
-        problem_ = fmt::format("cannot write {}: {}; what was not written stays in the ring", path_,
-                               std::generic_category().message(errno));
+        const int number = errno;
+        if (file_.get() == stdout) remember_failed_write(number);
+        problem_ =
+            Error{Errc::system, number,
+                  fmt::format("cannot write {}; what was not written stays in the ring", path_)};
     }
     text_.clear();
     return good;

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/atropos_json.hpp"
@@ -19,7 +20,8 @@ class LineOutput {
     [[nodiscard]] std::string& text() { return text_; }  // to append to
     // To the system: afterwards the lines survive this process. False if the disk is full.
     [[nodiscard]] bool flush();
-    [[nodiscard]] const std::string& problem() const { return problem_; }
+    // What flush() met.
+    [[nodiscard]] const std::optional<Error>& problem() const { return problem_; }
 
   private:
     struct CloseFile {
@@ -29,7 +31,7 @@ class LineOutput {
     };
 
     std::string path_;
-    std::string problem_;
+    std::optional<Error> problem_;
     std::unique_ptr<std::FILE, CloseFile> file_;
     std::string text_;
 };
@@ -44,7 +46,8 @@ class RecordOutput {
     [[nodiscard]] bool flush() { return lines_.flush(); }
     // Writes incomplete groups too; returns how many there were.
     std::uint64_t finish() { return groups_.finish(lines_.text()); }
-    [[nodiscard]] const std::string& problem() const { return lines_.problem(); }
+    [[nodiscard]] const std::optional<Error>& problem() const { return lines_.problem(); }
+    [[nodiscard]] LineOutput& lines() { return lines_; }  // for lines of another kind
 
   private:
     LineOutput lines_;

@@ -68,11 +68,12 @@ std::string stash_text(const Json& json) {
 class TrainRun {
   public:
     TrainRun(const ConsumeOptions& options, std::unique_ptr<Stash> stash,
-             std::optional<LineOutput> output)
+             std::optional<RecordOutput> output)
         : options_(&options),
           stash_(std::move(stash)),
           output_(std::move(output)),
           progress_("training", options.json),
+          quiet_(options),
           step_(stash_->consumer().last_acked_step() + 1) {}
 
     int go();
@@ -82,6 +83,7 @@ class TrainRun {
     bool next(std::int64_t wait_ns);
     bool train();
     bool finish_batch();
+    bool write_batch();
     void ship_rest();
     [[nodiscard]] bool more_settles() const;
     [[nodiscard]] std::optional<Reason> enough() const;
@@ -92,14 +94,16 @@ class TrainRun {
 
     const ConsumeOptions* options_;
     std::unique_ptr<Stash> stash_;
-    std::optional<LineOutput> output_;
+    std::optional<RecordOutput> output_;
     Progress progress_;
     RunClock clock_;
+    Quiet quiet_;
     Batch batch_;
     Json last_groups_ = Json::array();
     std::optional<Error> problem_;
     std::int64_t step_;
     std::uint64_t digest_ = 0;
+    std::uint64_t incomplete_groups_ = 0;  // of Atropos, in the output
     std::int64_t told_ns_ = 0;
     std::int64_t looked_ns_ = 0;                                   // for repeated keys
     std::set<std::pair<std::uint32_t, std::uint32_t>> repeaters_;  // told of: lane, epoch
@@ -116,6 +120,7 @@ bool TrainRun::next(std::int64_t wait_ns) {
     tell_events(*stash_, progress_, options_->quiet);
     tell_no_progress();
     tell_repeats(false);
+    if (got != NextBatch::batch) quiet_.look(stash_->consumer(), clock_);
     if (progress_.due()) draw(progress_, amount_of(stash_->consumer().stats()), *options_);
     removed_ = got == NextBatch::closed;
     return got == NextBatch::batch;
@@ -135,6 +140,24 @@ bool TrainRun::train() {
     return finish_batch();
 }
 
+bool TrainRun::write_batch() {
+    if (options_->train.whole_records) {
+        const Schema& schema = stash_->consumer().schema();
+        for (const Sequence& sequence : batch_.sequences()) output_->add(sequence.view, schema);
+        incomplete_groups_ += output_->finish();  // a group of Atropos that ships in part
+    } else {
+        Json groups = Json::array();
+        for (std::size_t i = 0; i < batch_.groups().size(); i++) {
+            groups.push_back(group_json(batch_, i));
+        }
+        output_->lines().text() += dump_json({{"batch", stash_->account().batches},
+                                              {"step", step_},
+                                              {"groups", std::move(groups)}}) +
+                                   "\n";
+    }
+    return output_->flush();
+}
+
 bool TrainRun::finish_batch() {
     const Schema& schema = stash_->consumer().schema();
     std::uint64_t digest = 0;
@@ -142,24 +165,13 @@ bool TrainRun::finish_batch() {
         for (const Sequence& sequence : batch_.sequences()) digest += sequence.view.digest(schema);
     }
     Json shown = Json::array();
-    Json all = Json::array();
-    for (std::size_t group = 0; group < batch_.groups().size(); group++) {
-        if (!output_ && group >= groups_shown) break;
-        Json json = group_json(batch_, group);
-        if (group < groups_shown) shown.push_back(json);
-        if (output_) all.push_back(std::move(json));
-    }
-    if (output_) {
-        // First to the file: a batch that is acknowledged never comes again.
-        output_->text() += dump_json({{"batch", stash_->account().batches},
-                                      {"step", step_},
-                                      {"groups", std::move(all)}}) +
-                           "\n";
-        if (!output_->flush()) {
-            problem_ = Error{Errc::system, 0, output_->problem()};
-            batch_.nack();
-            return false;
-        }
+    const std::size_t shown_groups = std::min(groups_shown, batch_.groups().size());
+    for (std::size_t i = 0; i < shown_groups; i++) shown.push_back(group_json(batch_, i));
+    // First to the file: a batch that is acknowledged never comes again.
+    if (output_ && !write_batch()) {
+        problem_ = output_->problem();
+        batch_.nack();
+        return false;
     }
     if (auto done = batch_.ack(step_); !done) {
         problem_ = done.error();
@@ -284,6 +296,7 @@ void TrainRun::report(Reason reason) const {
     json["open_groups"] = stash_->open_groups();
     json["copied_bytes"] = copies.copied_bytes;
     json["evacuated_records"] = copies.evacuated_records;
+    if (options_->train.whole_records) json["incomplete_groups"] = incomplete_groups_;
     json["last_step"] = stash_->consumer().last_acked_step();
     json["producers_repeating"] = repeaters_.size();
     json["last_groups"] = last_groups_;
@@ -400,7 +413,10 @@ int train(const ConsumeOptions& given) {
     stash.deadline_ns = nanoseconds(train.deadline_ms);
     stash.no_progress_ns = nanoseconds(train.no_progress_ms);
     if (auto valid = validate(stash); !valid) return fail(valid.error());
-    std::optional<LineOutput> output;
+    if (train.whole_records && options.output.empty()) {
+        return fail(Errc::invalid_argument, "--output-format records needs an --output");
+    }
+    std::optional<RecordOutput> output;
     if (!options.output.empty()) {
         auto file = LineOutput::open(options.output);
         if (!file) return fail(file.error());

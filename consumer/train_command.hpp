@@ -15,6 +15,7 @@ struct TrainOptions {
     StashOptions stash;
     std::optional<std::uint32_t> batch_groups;  // the default holds if no other target is given
     std::uint64_t batches_max = 0;              // 0: no such limit
+    bool whole_records = false;                 // in --output: all columns, not what a group is
     std::int64_t deadline_ms = 600'000;
     std::int64_t no_progress_ms = 60'000;
     std::int64_t train_ms = 0;

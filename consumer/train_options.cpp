@@ -57,6 +57,10 @@ void add_batches(const Adder& add, TrainOptions& options) {
         ->type_name("MS");
     add.count("--batches", options.batches_max, "End after so many batches; 0: no limit")
         ->capture_default_str();
+    add.choice("--output-format", options.whole_records, {{"summary", false}, {"records", true}},
+               "Into --output, before a batch is acknowledged: a line for each\n"
+               "batch with the rewards and advantages of its groups; or for each\n"
+               "record, group by group, with tokens and all columns");
 }
 
 // When a group is over that is not complete, and what is made of it.

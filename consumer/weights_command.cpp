@@ -1,31 +1,30 @@
 // `rollring weights`: the weight channel of a ring, from outside.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
 
 #include "cli/command.hpp"
 #include "cli/json_text.hpp"
+#include "cli/table.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::cli {
 namespace {
 
-constexpr const char* footer =
-    "Examples:\n"
-    "  rollring weights r\n"
-    "  rollring weights r --watch         again and again, once a second; Ctrl-C ends it\n"
-    "  rollring weights r --watch 5 --json    one JSON object a line\n"
-    "One block per publisher rank, with its subscribers. Staged: held whole, not known to be "
-    "committed;\n"
-    "live: served. Times are those of the last version that was committed: waiting for slots "
-    "(part of\n"
-    "put), put, packing after it, until all had staged, until the other ranks had.\n"
-    "Takes no part in the channel and changes nothing. Exit code 1 if there is no such ring, or no "
-    "live\n"
-    "publisher on it.";
+constexpr const char* footer = R"(Examples:
+  rollring weights r
+  rollring weights r --watch             # again and again, once a second; Ctrl-C ends it
+  rollring weights r --watch 5 --json    # one JSON object a line
+One block per publisher rank, with its subscribers. Staged: held whole, not known to be
+committed; live: served. Times are those of the last version that was committed:
+waiting for slots (part of put), put, packing after it, until all had staged, until the
+other ranks had.
+Takes no part in the channel and changes nothing. Exit code 1 if there is no such ring,
+or no live publisher on it; with --watch it waits for one.)";
 
 struct WeightsOptions {
     std::string ring;
@@ -96,15 +95,27 @@ std::string gpu_text(const std::string& gpu) {
     return gpu.substr(0, enough);
 }
 
-std::string subscriber_line(const SubscriberStat& one) {
-    return fmt::format("  {:<20.20}  {:>8}  {:<5}  {:<12}  {:<8}  {:>10}  {:>8}  {:>8}  {}\n",
-                       printable(one.name), one.pid, one.alive ? "yes" : "no", gpu_text(one.gpu),
-                       printable(one.state), count_text(one.read_done_parts),
-                       version_text(one.staged_version), version_text(one.live_version),
-                       one.problem.empty() ? "-" : printable(one.problem));
+Table subscriber_table(const std::vector<SubscriberStat>& subscribers) {
+    using enum Table::Align;
+    Table table({{.title = "  subscriber", .align = left, .least = 10},
+                 {.title = "pid", .rank = 3},
+                 {.title = "alive", .align = left},
+                 {.title = "gpu", .align = left, .rank = 2},
+                 {.title = "state", .align = left},
+                 {.title = "parts read", .rank = 1},
+                 {.title = "staged"},
+                 {.title = "live"},
+                 {.title = "problem", .align = left, .least = 8}});
+    for (const SubscriberStat& one : subscribers) {
+        table.add({"  " + printable(one.name), std::to_string(one.pid), one.alive ? "yes" : "no",
+                   gpu_text(one.gpu), printable(one.state), count_text(one.read_done_parts),
+                   version_text(one.staged_version), version_text(one.live_version),
+                   one.problem.empty() ? "-" : printable(one.problem)});
+    }
+    return table;
 }
 
-std::string publisher_text(const WeightsStat& stat) {
+std::string publisher_text(const WeightsStat& stat, std::size_t width) {
     const SyncTimes& times = stat.last_times;
     std::string text =
         fmt::format("rank {} of {}: '{}' (pid {}) on {}, memory {}\n", stat.rank, stat.ranks,
@@ -125,30 +136,33 @@ std::string publisher_text(const WeightsStat& stat) {
             milliseconds(times.publish_ns), milliseconds(times.staged_ns),
             milliseconds(times.commit_ns));
     }
-    if (stat.subscribers.empty()) return text + "  no subscriber\n";
-    text += fmt::format("  {:<20}  {:>8}  {:<5}  {:<12}  {:<8}  {:>10}  {:>8}  {:>8}  {}\n",
-                        "subscriber", "pid", "alive", "gpu", "state", "parts read", "staged",
-                        "live", "problem");
-    for (const SubscriberStat& one : stat.subscribers) text += subscriber_line(one);
-    return text;
+    if (stat.subscribers.empty()) text += "  no subscriber\n";
+    text = wrapped(text, width);
+    return stat.subscribers.empty() ? text : text + subscriber_table(stat.subscribers).text(width);
 }
 
-int look(const WeightsOptions& options) {
+// With --watch a channel that nobody publishes on is waited for: `waiting` says so.
+int look(const WeightsOptions& options, Waiting& waiting) {
     const auto publishers = stat_weights(options.ring);
     if (!publishers) return fail(publishers.error());
+    const std::string nobody = fmt::format(
+        "ring {} has no live publisher of weights: a trainer becomes one by Publisher::create",
+        options.ring);
+    if (publishers->empty() && options.watch_s <= 0) return fail(Errc::not_found, nobody);
     if (publishers->empty()) {
-        return fail(Errc::not_found,
-                    fmt::format("ring {} has no live publisher of weights: a trainer becomes one "
-                                "by Publisher::create",
-                                options.ring));
+        waiting.tell(nobody);
+    } else {
+        waiting.over();
     }
     if (options.json) {
         print_json(to_json(options.ring, *publishers));
         return exit_ok;
     }
+    if (publishers->empty()) return exit_ok;
     std::string text = fmt::format("{}: {} publisher{}\n", options.ring, publishers->size(),
                                    publishers->size() == 1 ? "" : "s");
-    for (const WeightsStat& stat : *publishers) text += publisher_text(stat);
+    const std::size_t width = width_of(STDOUT_FILENO);
+    for (const WeightsStat& stat : *publishers) text += publisher_text(stat, width);
     show(text, options.watch_s > 0);
     return exit_ok;
 }
@@ -160,9 +174,14 @@ Command add_weights(CLI::App& app) {
     CLI::App* sub = app.add_subcommand("weights", "Show the weight channel of a ring");
     sub->footer(footer);
     add_ring_name(sub, options->ring);
-    add_watch(sub, options->watch_s, "Look again every so many seconds (1 if none are given)");
+    add_watch(sub, options->watch_s,
+              "Look again every so many seconds (1 if none are given), and\n"
+              "wait for a publisher");
     sub->add_flag("--json", options->json, "A JSON object on stdout; with --watch one a line");
-    return {sub, [options] { return repeat(options->watch_s, [&] { return look(*options); }); }};
+    return {sub, [options] {
+                Waiting waiting(0);
+                return repeat(options->watch_s, [&] { return look(*options, waiting); });
+            }};
 }
 
 }  // namespace rollring::cli

@@ -12,26 +12,20 @@
 namespace rollring::cli {
 namespace {
 
-constexpr const char* footer =
-    "Examples:\n"
-    "  rollring produce r --input rollouts.jsonl\n"
-    "  rollring produce r --input rollouts.jsonl --shard 0/4      the first of four that share a "
-    "file\n"
-    "  rollring produce r --input groups.jsonl --format atropos\n"
-    "  rollring produce r --synthetic groups=100,tokens=512:4096 --rate 50000\n"
-    "  rollring produce --input rollouts.jsonl --digest --json    send nothing, say what would be "
-    "sent\n"
-    "A line of --format rollring:\n"
-    "  "
-    "{\"instance_id\":\"gsm8k/"
-    "0\",\"repetition_id\":0,\"group_size\":4,\"source\":\"math\",\"n_prompt\":63,\n"
-    "   \"reward\":0,\"tokens\":[...]}\n"
-    "and, if it has them: logprobs, loss_mask, advantages, ref_logprobs, token_rewards, labels, "
-    "topk_ids,\n"
-    "topk_logprobs, routed_experts, visit, attempt, status, policy_version (a number, or runs\n"
-    "[[start,version],...]), messages, segment_index, last_segment, source_id, created_ns, "
-    "finished_ns.\n"
-    "Other keys travel along and come out again.";
+constexpr const char* footer = R"(Examples:
+  rollring produce r --input rollouts.jsonl
+  rollring produce r --input rollouts.jsonl --shard 0/4    # the first of four on one file
+  rollring produce r --input groups.jsonl --format atropos
+  rollring produce r --synthetic groups=10,tokens=512:4096 --rate 100000
+  rollring produce --input rollouts.jsonl --digest --json    # send nothing, only count
+A line of --format rollring:
+  {"instance_id":"gsm8k/0","repetition_id":0,"group_size":4,"source":"math",
+   "n_prompt":63,"reward":0,"tokens":[...]}
+and, if it has them: logprobs, loss_mask, advantages, ref_logprobs, token_rewards,
+labels, topk_ids, topk_logprobs, routed_experts, visit, attempt, status,
+policy_version (a number, or runs [[start,version],...]), messages, segment_index,
+last_segment, source_id, created_ns, finished_ns.
+Other keys travel along and come out again.)";
 
 struct FreeAligned {
     void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{64}); }
@@ -49,7 +43,8 @@ enum class Outcome { sent, bad, stopped, failed };
 // Where records go: into a ring, or, for --digest, nowhere.
 class Sink {
   public:
-    explicit Sink(const ProduceOptions& options) : options_(&options) {}
+    explicit Sink(const ProduceOptions& options)
+        : options_(&options), waiting_(options.timeout_ms) {}
 
     Result<void> open();
     Outcome send(const Draft& draft);
@@ -65,7 +60,6 @@ class Sink {
     Outcome send_to_ring(const Draft& draft);
     Outcome digest_only(const Draft& draft);
     Outcome wait_is_over(std::int64_t waited_ns);
-    void say_waiting() const;
 
     const ProduceOptions* options_;
     std::optional<Producer> producer_;
@@ -73,7 +67,7 @@ class Sink {
     std::uint64_t memory_bytes_ = 0;
     std::uint64_t pending_ = 0;  // of the batch
     std::uint64_t slices_ = 0;   // waits that we cut to look for an interrupt
-    std::int64_t said_ns_ = 0;
+    Waiting waiting_;
     std::string problem_;
 };
 
@@ -134,6 +128,7 @@ Outcome Sink::send_to_ring(const Draft& draft) {
         const Outcome over = wait_is_over(monotonic_ns() - started_ns);
         if (over != Outcome::sent) return over;
     }
+    waiting_.over();
     sent.digest += reservation.view().digest(producer_->schema());
     if (++pending_ >= options_->batch) {
         pending_ = 0;
@@ -151,23 +146,16 @@ Outcome Sink::send_to_ring(const Draft& draft) {
 Outcome Sink::wait_is_over(std::int64_t waited_ns) {
     if (interrupted()) return Outcome::stopped;
     if (waited_ns >= options_->timeout_ms * 1'000'000) {
-        problem_ = fmt::format(
-            "no room in lane {} of ring '{}' for {}: the consumer {}. Start one that releases what "
-            "it reads, make the lanes larger, or wait longer with --timeout",
-            producer_->lane(), options_->ring, duration_text(static_cast<double>(waited_ns) * 1e-9),
-            producer_->consumer_alive() ? "lives, but releases nothing" : "is not there");
+        problem_ += fmt::format(
+            "; waited {}. Start a consumer that releases what it reads, make "
+            "the lanes larger, or wait longer with --timeout",
+            duration_text(static_cast<double>(waited_ns) * 1e-9));
         return Outcome::failed;
     }
-    if (waited_ns > 10'000'000'000 && monotonic_ns() - said_ns_ > 30'000'000'000) {
-        said_ns_ = monotonic_ns();
-        say_waiting();
-    }
+    // A trainer that is there may just be training.
+    constexpr std::int64_t patience_ns = 1'000'000'000;
+    if (!producer_->consumer_alive() || waited_ns > patience_ns) waiting_.tell(problem_);
     return Outcome::sent;
-}
-
-void Sink::say_waiting() const {
-    note(fmt::format("lane {} of '{}' is full, waiting for the consumer ({})", producer_->lane(),
-                     options_->ring, producer_->consumer_alive() ? "alive" : "not there"));
 }
 
 Outcome Sink::digest_only(const Draft& draft) {

@@ -77,6 +77,23 @@ def wait_until(condition, what):
         signal.sigtimedwait([], 0.01)
 
 
+def examples(command):
+    """The lines of a --help that are there to be pasted; of the program's own for None."""
+    text = run(*([command] if command else []), "--help")[0]
+    text = text[re.search("Examples:|Try it:", text).start():]
+    lines = (re.sub(r"\s+# .*", "", line.strip()) for line in text.splitlines()
+             if line.startswith("  "))
+    return [line for line in lines if re.match(r"(wait; )?rollring ", line)]
+
+
+def shell(text, folder, before=(), **options):
+    """A shell in `folder` as its own process group, with `rollring` of folder/bin."""
+    path = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    return subprocess.Popen([*before, "sh", "-c", text], cwd=folder, env=path, text=True,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, start_new_session=True, **options)
+
+
 class Ring:
     """A ring of this test, gone afterwards."""
 

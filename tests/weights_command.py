@@ -6,10 +6,11 @@ usage: weights_command.py PATH_OF_ROLLRING PATH_OF_ROLLRING_BENCH
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
-from program import LIMIT_S, Ring, main, report, run, test
+from program import LIMIT_S, PROGRAM, Ring, examples, main, report, run, shell, start, test
 
 BENCH = os.path.abspath(sys.argv[2])
 LIST = ("--device", "host", "--scale", "small")
@@ -73,6 +74,32 @@ def a_channel_from_outside(folder, rollouts):
         for one in (*told["publishers"], *again["publishers"]):
             del one["handles_passed"]  # those of whoever looks are counted, too
         assert again == told
+
+
+@test
+def the_examples_show_a_channel(folder, rollouts):
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin/rollring").symlink_to(PROGRAM)
+    with Session() as ring:
+        for line in examples("weights"):
+            shown = shell(re.sub(r"\br\b", ring, line), folder)
+            first = shown.stdout.readline()
+            assert ring in first, (line, first, shown.communicate())
+            watches = "--watch" in line
+            if watches:
+                os.killpg(shown.pid, signal.SIGINT)
+            shown.communicate(timeout=LIMIT_S)
+            assert shown.returncode in ((130, -signal.SIGINT) if watches else (0,)), line
+
+
+@test
+def a_watch_waits_for_a_publisher(folder, rollouts):
+    with Session() as ring:
+        watch = start("weights", ring, "--watch", "0.05")
+        assert "1 publisher" in watch.stdout.readline()
+    # The session ends with its ring; one whose publisher comes late is in the program's tests.
+    _, err = watch.communicate(timeout=LIMIT_S)
+    assert watch.returncode == 1 and "no ring" in err, (watch.returncode, err)
 
 
 @test

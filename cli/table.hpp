@@ -1,0 +1,46 @@
+#pragma once
+// Tables and sentences for a terminal: as wide as it is, or as wide as they like in a pipe.
+
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rollring::cli {
+
+inline constexpr std::size_t any_width = std::numeric_limits<std::size_t>::max();
+
+// Columns of the terminal that a descriptor is; any_width if it is none.
+std::size_t width_of(int descriptor);
+
+// Broken between words where a line is too long.
+std::string wrapped(std::string_view text, std::size_t width);
+
+class Table {
+  public:
+    enum class Align { left, right };
+    struct Column {
+        std::string title;
+        Align align = Align::right;
+        // Where the terminal is too narrow, text columns are cut to so many letters; 0: never.
+        std::size_t least = 0;
+        // And where that is not enough, columns are left out: those with the highest rank first.
+        int rank = 0;
+        std::size_t most = any_width;  // letters shown even where there is room
+    };
+
+    explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+    void add(std::vector<std::string> cells);  // one for each column
+    [[nodiscard]] std::string text(std::size_t width) const;
+
+  private:
+    [[nodiscard]] std::vector<std::size_t> whole_widths() const;
+    [[nodiscard]] std::vector<std::size_t> widths_for(std::size_t width) const;
+
+    std::vector<Column> columns_;
+    std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace rollring::cli
