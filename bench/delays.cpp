@@ -72,4 +72,18 @@ std::uint64_t Delays::octave(unsigned i) const {
     return between(bucket(std::uint64_t{1} << i), end);
 }
 
+void Percentiles::add(const Delays& delays) {
+    constexpr std::array shares = {0.5, 0.99, 0.999};
+    for (std::size_t i = 0; i < shares.size(); i++) rounds[i].push_back(delays.at(shares[i]));
+    all.add(delays);
+}
+
+Json Percentiles::json() const {
+    return {{"p50_ns", Spread::of(rounds[0]).json()},
+            {"p99_ns", Spread::of(rounds[1]).json()},
+            {"p999_ns", Spread::of(rounds[2]).json()},
+            {"quantiles", all.quantiles()},
+            {"histogram", all.histogram()}};
+}
+
 }  // namespace bench

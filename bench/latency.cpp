@@ -1,7 +1,7 @@
 // Question: how long from commit to a consumer that has read the record, spinning and asleep, when
 // nothing else goes on and under load?
 
-#include "latency.hpp"
+#include "latency_paced.hpp"
 
 #include <fmt/format.h>
 
@@ -17,6 +17,10 @@ constexpr const char* what_it_measures =
 
 light: nothing is under way; the producer waits 20 us (200 us for a sleeping consumer) between
   records.
+paced: long records (--paced-tokens) far apart (--paced-gap-us), as rollout workers send them, over
+  a ring with as many producers attached as --paced-lanes says; all but one of them are silent.
+  From commit, and from before push() was called. "From the first": of a new ring, whose memory
+  neither process has touched; elsewhere two laps of the ring go before.
 heavy: first the capacity is measured, the same loop without pauses; then records come at random
   (exponential gaps) at a share of it (--loads), each sent when it is due, or at once if the
   producer is late. The same arrivals go over the bare hand-offs.
@@ -38,6 +42,8 @@ struct Options {
     std::int64_t spin_gap_us = 20;    // between records when the consumer spins
     std::int64_t sleep_gap_us = 200;  // and when it has fallen asleep
     std::vector<double> loads = {0.5, 0.8};
+    PacedOptions paced;
+    bool only_paced = false;
 };
 
 bool sleeps(Way way) {
@@ -58,25 +64,6 @@ std::string_view key(Way way) {
     }
     return "";
 }
-
-struct Percentiles {  // p50, p99 and p99.9 of each round, and all delays
-    std::array<std::vector<double>, 3> rounds;
-    Delays all;
-
-    void add(const Delays& delays) {
-        constexpr std::array shares = {0.5, 0.99, 0.999};
-        for (std::size_t i = 0; i < shares.size(); i++) rounds[i].push_back(delays.at(shares[i]));
-        all.add(delays);
-    }
-    [[nodiscard]] double median(std::size_t i) const { return Spread::of(rounds[i]).median; }
-    [[nodiscard]] Json json() const {
-        return {{"p50_ns", Spread::of(rounds[0]).json()},
-                {"p99_ns", Spread::of(rounds[1]).json()},
-                {"p999_ns", Spread::of(rounds[2]).json()},
-                {"quantiles", all.quantiles()},
-                {"histogram", all.histogram()}};
-    }
-};
 
 struct Row {
     Way way;
@@ -111,6 +98,7 @@ struct Result {
 
 std::vector<Row> make_rows(const Options& options) {
     std::vector<Row> rows;
+    if (options.only_paced) return rows;
     std::vector<double> loads = {light};
     loads.insert(loads.end(), options.loads.begin(), options.loads.end());
     for (const double load : loads) {
@@ -170,7 +158,7 @@ Json to_json(const Result& result, const Options& options, const Cpus& cpus) {
     Json out = {{"question", "latency"},      {"machine", machine(cpus)},
                 {"tokens", options.n_tokens}, {"rounds", options.common.repeat},
                 {"realtime", cpus.realtime},  {"line_ns", Spread::of(result.line_ns).json()}};
-    if (!options.loads.empty()) {
+    if (!options.loads.empty() && !options.only_paced) {
         out["capacity_per_s"] = {{"spinning", Spread::of(result.capacity[0]).json()},
                                  {"asleep", Spread::of(result.capacity[1]).json()}};
     }
@@ -237,6 +225,7 @@ void print(const Result& result, const Options& options, const Cpus& cpus) {
     const double line = Spread::of(result.line_ns).median;
     fmt::print("{}\n{} tokens a record; medians of {} rounds; cache line one way {:.0f} ns\n",
                machine_line(cpus), options.n_tokens, options.common.repeat, line);
+    if (options.only_paced) return;
     if (!options.loads.empty()) {
         fmt::print("capacity {:.3g} records/s spinning, {:.3g} asleep\n",
                    Spread::of(result.capacity[0]).median, Spread::of(result.capacity[1]).median);
@@ -257,18 +246,25 @@ void run(const Options& options) {
     const Cpus cpus = options.common.choose_cpus();
     if (!cpus.distinct()) fail("latency: two processes spin, they need a CPU each");
     Result result{.rows = make_rows(options), .capacity = {}, .line_ns = {}};
+    Paced paced(options.paced);
     {
-        const std::size_t steps = result.rows.size() + (options.loads.empty() ? 0 : 2);
+        const std::size_t steps =
+            options.paced.steps() + result.rows.size() + (options.loads.empty() ? 0 : 2);
         Progress progress(steps * static_cast<std::size_t>(options.common.repeat));
         for (int round = 0; round < options.common.repeat && !interrupted(); round++) {
-            run_round(result, options, cpus, progress);
+            if (!options.only_paced) run_round(result, options, cpus, progress);
+            if (options.only_paced) result.line_ns.push_back(line_ns(cpus));
+            paced.run_round(cpus, progress);
         }
     }
     if (options.common.json) {
-        fmt::print("{}\n", to_json(result, options, cpus).dump());
-    } else {
-        print(result, options, cpus);
+        Json out = to_json(result, options, cpus);
+        out["paced"] = paced.json();
+        fmt::print("{}\n", out.dump());
+        return;
     }
+    print(result, options, cpus);
+    paced.print();
 }
 
 }  // namespace
@@ -291,6 +287,20 @@ void add_latency(CLI::App& app) {
     sub->add_flag_callback(
            "--light", [options] { options->loads.clear(); }, "no heavy load")
         ->excludes(loads);
+    sub->add_option("--paced-tokens", options->paced.n_tokens, "paced: tokens per record")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1 << 20));
+    sub->add_option("--paced-gap-us", options->paced.gap_us, "paced: between records")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 1'000'000));
+    sub->add_option("--paced-lanes", options->paced.lanes, "paced: lanes with a producer")
+        ->capture_default_str()
+        ->delimiter(',')
+        ->check(CLI::Range(1, 4096));
+    sub->add_option("--paced-records", options->paced.records, "paced: records of a run")
+        ->capture_default_str()
+        ->check(CLI::Range(1000, 10'000'000));
+    sub->add_flag("--only-paced", options->only_paced, "nothing else");
     sub->callback([options] { run(*options); });
 }
 

@@ -48,6 +48,11 @@ struct Pace {
     std::uint64_t records = 0;
     std::int64_t gap_ns = 0;  // light: so long after the one before was sent
     double per_s = 0;         // heavy: at random at this rate, whatever became of those before
+    std::uint32_t lanes = 1;  // of the ring; all but one have a producer that lives and is silent
+    bool warm = true;         // two laps of the ring go before: its pages are in both page tables
+    // push() as its users call it, instead of push_later(), a clock reading, flush(): there is no
+    // from_commit then.
+    bool whole_push = false;
 };
 
 struct Measurement {
@@ -57,8 +62,16 @@ struct Measurement {
     double per_s_taken = 0;  // that were due
 };
 
-// One run, with a ring of its own. A record is read when each byte has been summed. Two laps of
-// the ring go before: its pages are then in both processes' tables.
+// One run, with a ring of its own. A record is read when each byte has been summed.
 Measurement measure_delays(Way way, const Pace& pace, const Cpus& cpus);
+
+struct Percentiles {  // p50, p99 and p99.9 of each round, and all delays
+    std::array<std::vector<double>, 3> rounds;
+    Delays all;
+
+    void add(const Delays& delays);
+    [[nodiscard]] double median(std::size_t i) const { return Spread::of(rounds[i]).median; }
+    [[nodiscard]] Json json() const;
+};
 
 }  // namespace bench

@@ -114,21 +114,25 @@ struct Sides {
     Side producer, consumer;
 };
 
-Sides ring_sides(const std::string& name, std::uint32_t n_tokens, bool asleep, Stamps& stamps) {
+Sides ring_sides(const std::string& name, const Pace& pace, bool asleep, Stamps& stamps) {
     const auto produce = [=, &stamps](Board& board) {
         auto producer = rollring::Producer::open(name, {.name = "latency"});
         if (!producer) board.give_up(producer.error().to_string());
-        const Source source(n_tokens);
+        const Source source(pace.n_tokens);
         auto deadline = rollring::Deadline::after_ms(10'000);
         const auto write = [&](std::uint64_t i) {
             if (i % 64 == 0) deadline = rollring::Deadline::after_ms(10'000);
             rollring::Draft draft("latency");
             fill(draft, source[i]);
-            if (producer->push_later(draft, deadline) != rollring::Push::ok) {
+            const auto pushed = pace.whole_push ? producer->push(draft, deadline)
+                                                : producer->push_later(draft, deadline);
+            if (pushed != rollring::Push::ok) {
                 board.give_up("push: " + producer->problem());
             }
         };
-        send_all(board, stamps, write, [&](std::uint64_t) { producer->flush(); });
+        send_all(board, stamps, write, [&](std::uint64_t) {
+            if (!pace.whole_push) producer->flush();
+        });
     };
     const auto consume = [=, &stamps](Board& board) {
         auto consumer = rollring::Consumer::open(name, {.spin_us = asleep ? 0 : 20});
@@ -149,6 +153,17 @@ Sides ring_sides(const std::string& name, std::uint32_t n_tokens, bool asleep, S
         take_all(board, stamps, take, [&] { consumer->release(record.ref); });
     };
     return {produce, consume};
+}
+
+// They live in this process, which sleeps while the sides run.
+std::vector<rollring::Producer> silent_producers(const std::string& ring, std::uint32_t count) {
+    std::vector<rollring::Producer> all;
+    while (all.size() < count) {
+        auto one = rollring::Producer::open(ring, {.name = "silent"});
+        if (!one) fail(one.error().to_string());
+        all.push_back(std::move(*one));
+    }
+    return all;
 }
 
 Sides record_sides(const BareHandoff& bare, std::uint32_t n_tokens, Stamps& stamps) {
@@ -233,7 +248,7 @@ void run_sides(const Sides& sides, const Cpus& cpus) {
 Measurement measure_delays(Way way, const Pace& pace, const Cpus& cpus) {
     const std::uint64_t record_bytes = Flat::of(pace.n_tokens).bytes;
     const std::uint64_t room = std::max(std::uint64_t{4} << 20, 8 * record_bytes);
-    Stamps stamps(pace, 2 * room / record_bytes);
+    Stamps stamps(pace, pace.warm ? 2 * room / record_bytes : 0);
     const SharedBytes memory(sizeof(Word) + alignof(Word));
     Word& word = *memory.at<Word>();
     if (way == Way::bare_line) {
@@ -244,9 +259,12 @@ Measurement measure_delays(Way way, const Pace& pace, const Cpus& cpus) {
         run_sides(record_sides(BareHandoff(pace.n_tokens, room), pace.n_tokens, stamps), cpus);
     } else {
         const std::string name = fmt::format("bench-{}", getpid());
-        const auto made = rollring::create_ring(name, {.lanes = 1, .lane_bytes = room});
+        const auto made = rollring::create_ring(name, {.lanes = pace.lanes, .lane_bytes = room});
         if (!made) fail(made.error().to_string());
-        run_sides(ring_sides(name, pace.n_tokens, way == Way::ring_asleep, stamps), cpus);
+        {
+            const auto silent = silent_producers(name, pace.lanes - 1);
+            run_sides(ring_sides(name, pace, way == Way::ring_asleep, stamps), cpus);
+        }
         static_cast<void>(rollring::remove_ring(name, true));
     }
     return interrupted() ? Measurement{} : stamps.evaluate();

@@ -20,7 +20,8 @@ from pathlib import Path
 QUESTIONS = [
     ("throughput", 15, ["throughput", "--repeat", "3", "--seconds", "0.2"]),
     ("softwrap", 5, ["softwrap", "--repeat", "3", "--seconds", "0.2"]),
-    ("latency", 10, ["latency", "--repeat", "2", "--seconds", "0.1"]),
+    ("latency", 10, ["latency", "--repeat", "2", "--seconds", "0.1",
+                     "--paced-records", "1000"]),
     ("stash", 15, ["stash", "--repeat", "2", "--seconds", "0.2"]),
     ("scaling", 35, ["scaling", "--repeat", "1", "--seconds", "0.2", "--producers", "1,2,4,8,16",
                      "--records", "1000,10000,100000,1000000"]),
@@ -61,6 +62,11 @@ def latency_lines(result):
         times = ", ".join(middle(row[key], 1e-3) for key in ("p50_ns", "p99_ns", "p999_ns"))
         yield (f"{row['name']} ({row['records_per_s']['median']:,.0f} records/s)",
                f"{times} us (p50, p99, p99.9) from {row['measured_from']}")
+    paced = result["paced"]
+    for row in paced["rows"]:
+        times = ", ".join(middle(row["from_push"][key], 1e-3) for key in ("p50_ns", "p99_ns"))
+        yield (f"{row['name']}, {paced['tokens']} tokens every {paced['gap_us']} us",
+               f"{times} us (p50, p99) from push")
 
 
 def stash_lines(result):
