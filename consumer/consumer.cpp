@@ -14,7 +14,6 @@ namespace rollring {
 namespace {
 
 constexpr std::int64_t look_busy_ns = 50'000'000;  // between looks for deaths under traffic
-constexpr std::int64_t look_idle_ns = 1'000'000;   // and when nothing arrives
 constexpr std::uint32_t polls_per_clock = 256;
 struct Released {
     std::uint64_t records = 0;
@@ -124,6 +123,12 @@ Poll Consumer::Impl::poll(Record& record) {
     int torn = 0;
     for (std::size_t tried = 0; tried < active.size();) {
         LaneFeed& feed = *feeds[active[turn]];
+        if (feed.idle()) {
+            turn = turn + 1 < active.size() ? turn + 1 : 0;
+            turn_left = turn_bytes;
+            tried++;
+            continue;
+        }
         const std::uint64_t head = feed.head();
         if (!counts_groups) feed.publish_groups();
         const LaneFeed::Feed got = feed.next(record, map.schema());
@@ -155,7 +160,7 @@ Poll Consumer::Impl::poll(Record& record) {
         turn_left = turn_bytes;
         tried++;
     }
-    if (monotonic_ns() - looked_ns > look_idle_ns) look_around();
+    if (monotonic_ns() - looked_ns > look_gap_ns) look_at_some();
     return Poll::empty;
 }
 

@@ -38,6 +38,8 @@ struct Consumer::Impl {
     std::uint32_t arrivals_seen = 0;
     std::uint32_t polls = 0;
     std::int64_t looked_ns = 0;
+    std::int64_t look_gap_ns = 1;  // to the next look while nothing arrives
+    std::size_t look_turn = 0;  // of the active lanes
     std::int64_t looked_everywhere_ns = 0;
     std::deque<Event> events;
     ConsumerStats stats{};
@@ -90,7 +92,8 @@ struct Consumer::Impl {
     }
     void look_around();
     Result<void> open_lane(std::uint32_t lane, bool all_ours);
-    void retire_ended();
+    void look_at_some();
+    bool retire_if_ended(std::uint32_t lane);
     [[nodiscard]] bool is_forsaken() const;
     void tell(Event event);
     Poll poll(Record& record);

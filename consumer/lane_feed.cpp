@@ -328,6 +328,7 @@ Event LaneFeed::retire(const RingMap& map) {
     }
     // What it announced and never sent is not awaited.
     poke(entry_->groups_arrived, peek(owner_->groups_opened));
+    groups_told_ = 0;
     active_ = false;
     problem_.clear();
     publish(entry_->restart_epoch, epoch_);

@@ -29,6 +29,13 @@ class LaneFeed {
     // stays silent until its producer is gone; problem() says why.
     Feed next(Record& record, const Schema& schema);
 
+    // Nothing new, and next() would do nothing: asked of each lane with each poll that finds
+    // nothing, so it reads little.
+    [[nodiscard]] bool idle() const {
+        return reader_.drained() && !blocked_ && found_damaged_ == Quarantine::none &&
+               groups_told_ == groups_read_ && noted_was_read(true);
+    }
+
     void release(const Span& span) {
         reader_.release(span);
         note_given_back(1, span.bytes);
@@ -43,6 +50,7 @@ class LaneFeed {
     // Groups that this lane announced, and whose first record has been read, count as arrived from
     // now on; called when they have been counted as open.
     void publish_groups() {
+        groups_told_ = groups_read_;
         if (groups_read_ > peek(entry_->groups_arrived)) {
             publish(entry_->groups_arrived, groups_read_);
         }
@@ -164,6 +172,7 @@ class LaneFeed {
     std::uint64_t oldest_position_ = 0;
     std::uint64_t groups_read_ = 0;
     std::uint64_t noted_tail_ = 0;
+    std::uint64_t groups_told_ = 0;
     std::uint32_t epoch_ = 0;
     bool active_ = false;
     bool quarantined_ = false;

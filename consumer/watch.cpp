@@ -15,6 +15,20 @@ namespace {
 constexpr std::int64_t look_everywhere_ns = 1'000'000'000;
 constexpr std::size_t events_max = 1024;
 
+// To look at a producer is a system call, and a record that arrives meanwhile waits for it. So
+// while nothing arrives each lane has its turn: every millisecond, as long as ten looks in one are
+// enough; with more lanes less often, and at more than one at a time only if they are many.
+constexpr std::int64_t look_idle_ns = 1'000'000;
+constexpr std::size_t looks_max = 10;
+constexpr std::size_t look_rounds = 64;
+
+std::int64_t look_gap(std::size_t lanes) {
+    return look_idle_ns / static_cast<std::int64_t>(std::clamp<std::size_t>(lanes, 1, looks_max));
+}
+std::size_t look_lanes(std::size_t lanes) {
+    return 1 + lanes / look_rounds;
+}
+
 }  // namespace
 
 std::string_view name(Event::Kind kind) {
@@ -104,7 +118,8 @@ void Consumer::Impl::look_around() {
     if (look_everywhere) looked_everywhere_ns = looked_ns;
     const bool unlinked = look_everywhere && !map.segment().linked();
     arrivals_seen = arrivals;
-    retire_ended();
+    std::erase_if(active, [&](std::uint32_t lane) { return retire_if_ended(lane); });
+    if (turn >= active.size()) turn = 0;
     for (std::uint32_t lane = 0; look_everywhere && lane < map.geometry().lane_count; lane++) {
         if (map.lane_is_idle(lane)) continue;
         if (!feeds[lane]) {
@@ -124,6 +139,7 @@ void Consumer::Impl::look_around() {
             tell(feeds[lane]->event(Event::Kind::producer_joined));
         }
     }
+    look_gap_ns = look_gap(active.size());
     if (unlinked) forsaken = is_forsaken();
 }
 
@@ -136,16 +152,35 @@ bool Consumer::Impl::is_forsaken() const {
     return true;
 }
 
-void Consumer::Impl::retire_ended() {
-    static_cast<void>(std::erase_if(active, [&](std::uint32_t lane) {
-        LaneFeed& feed = *feeds[lane];
-        // Death first, then the tail: what it committed before it died is still to come.
-        if (!feed.active()) return feed.drained();
-        if (!feed.ended(map) || !feed.drained()) return false;
-        tell(feed.retire(map));
-        return true;
-    }));
-    if (turn >= active.size()) turn = 0;
+// The same while nothing arrives, and a record may at any moment: a few lanes at a time, each in
+// its turn, and all of them once a second, or if we have not been here for long.
+void Consumer::Impl::look_at_some() {
+    const std::int64_t now = monotonic_ns();
+    if (now - looked_everywhere_ns > look_everywhere_ns) return look_around();
+    const auto gaps = static_cast<std::size_t>((now - looked_ns) / look_gap_ns);
+    for (std::size_t left = std::min(gaps * look_lanes(active.size()), active.size()); left > 0;
+         left--) {
+        if (look_turn >= active.size()) look_turn = 0;
+        if (!retire_if_ended(active[look_turn])) {
+            look_turn++;
+            continue;
+        }
+        active.erase(active.begin() + static_cast<std::ptrdiff_t>(look_turn));
+        if (turn > look_turn) turn--;
+        if (turn >= active.size()) turn = 0;
+    }
+    looked_ns = now;
+    look_gap_ns = look_gap(active.size());
+}
+
+// Whether the lane needs no polling any more.
+bool Consumer::Impl::retire_if_ended(std::uint32_t lane) {
+    LaneFeed& feed = *feeds[lane];
+    // Death first, then the tail: what it committed before it died is still to come.
+    if (!feed.active()) return feed.drained();
+    if (!feed.ended(map) || !feed.drained()) return false;
+    tell(feed.retire(map));
+    return true;
 }
 
 // The counters in the segment, of all consumers so far.
