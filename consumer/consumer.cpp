@@ -160,6 +160,7 @@ Poll Consumer::Impl::poll(Record& record) {
         turn_left = turn_bytes;
         tried++;
     }
+    if (!untouched.empty()) touch_some();
     if (monotonic_ns() - looked_ns > look_gap_ns) look_at_some();
     return Poll::empty;
 }

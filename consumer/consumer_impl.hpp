@@ -31,15 +31,18 @@ struct Consumer::Impl {
     bool counts_groups = false;  // a stash: publishes groups once it has counted them as open
     std::vector<bool> refused;   // lanes whose failure to open has been told
     std::vector<std::uint32_t> active;  // lanes to poll
-    bool barriers = false;              // producers may leave the fence to us
-    bool forsaken = false;              // the ring was removed and nothing can come
+    // Of `all`: lanes' near parts that are not in the page table yet. Mapped while nothing arrives,
+    // a little at a time, for what arrives meanwhile waits.
+    std::vector<Span> untouched;
+    bool barriers = false;  // producers may leave the fence to us
+    bool forsaken = false;  // the ring was removed and nothing can come
     std::size_t turn = 0;
     std::uint64_t turn_left = turn_bytes;
     std::uint32_t arrivals_seen = 0;
     std::uint32_t polls = 0;
     std::int64_t looked_ns = 0;
     std::int64_t look_gap_ns = 1;  // to the next look while nothing arrives
-    std::size_t look_turn = 0;  // of the active lanes
+    std::size_t look_turn = 0;     // of the active lanes
     std::int64_t looked_everywhere_ns = 0;
     std::deque<Event> events;
     ConsumerStats stats{};
@@ -95,6 +98,8 @@ struct Consumer::Impl {
     void look_at_some();
     bool retire_if_ended(std::uint32_t lane);
     [[nodiscard]] bool is_forsaken() const;
+    void greet(std::uint32_t lane);
+    void touch_some();
     void tell(Event event);
     Poll poll(Record& record);
     void count(const Record& record);

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::int64_t look_everywhere_ns = 1'000'000'000;
 constexpr std::size_t events_max = 1024;
+constexpr std::uint64_t touch_bytes = 64 << 10;  // takes a few us
 
 // To look at a producer is a system call, and a record that arrives meanwhile waits for it. So
 // while nothing arrives each lane has its turn: every millisecond, as long as ten looks in one are
@@ -95,8 +96,25 @@ Result<void> Consumer::Impl::open_lane(std::uint32_t lane, bool all_ours) {
     feeds[lane].emplace(std::move(*feed));
     active.push_back(lane);
     ring_bell(map.lane_bell(lane));  // recovery may have moved its head
-    if (feeds[lane]->active()) tell(feeds[lane]->event(Event::Kind::producer_joined));
+    if (feeds[lane]->active()) greet(lane);
     return {};
+}
+
+void Consumer::Impl::greet(std::uint32_t lane) {
+    const Span near{map.geometry().data_offset(lane), map.near_bytes()};
+    std::erase_if(untouched, [&](const Span& left) {  // of the lane's last producer
+        return left.position >= near.position && left.position < near.position + near.bytes;
+    });
+    untouched.push_back(near);
+    tell(feeds[lane]->event(Event::Kind::producer_joined));
+}
+
+void Consumer::Impl::touch_some() {
+    Span& next = untouched.back();
+    const std::uint64_t bytes = std::min(next.bytes, touch_bytes);
+    all.populate(next.position, bytes, false);
+    next = {next.position + bytes, next.bytes - bytes};
+    if (next.bytes == 0) untouched.pop_back();
 }
 
 void Consumer::Impl::tell(Event event) {
@@ -136,7 +154,7 @@ void Consumer::Impl::look_around() {
         } else if (!feeds[lane]->active()) {
             feeds[lane]->begin_epoch();
             if (std::ranges::find(active, lane) == active.end()) active.push_back(lane);
-            tell(feeds[lane]->event(Event::Kind::producer_joined));
+            greet(lane);
         }
     }
     look_gap_ns = look_gap(active.size());

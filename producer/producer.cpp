@@ -105,6 +105,7 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
         if (!page) return std::unexpected(page.error());
         auto data = map->segment().map(geometry.data_offset(lane), geometry.lane_bytes, true);
         if (!data) return std::unexpected(data.error());
+        data->populate(0, map->near_bytes(), true);
         auto impl =
             std::make_unique<Impl>(std::move(*map), options, lane, std::move((*taken)->life),
                                    std::move(*page), std::move(*data));

@@ -1,6 +1,7 @@
 #pragma once
 // A ring's pages as one process maps them: writable only what it writes.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -41,6 +42,13 @@ class RingMap {
     [[nodiscard]] Bell& consumer_bell() const { return bells_.at<Bell>(0); }
     [[nodiscard]] Bell& lane_bell(std::uint32_t lane) const {
         return bells_.at<Bell>((1 + lane) * sizeof(Bell));
+    }
+
+    // From a lane's start: what its records go round in while the consumer keeps up. Touched for
+    // the first time in the middle of records, each of its pages would cost both sides a fault.
+    [[nodiscard]] std::uint64_t near_bytes() const {
+        constexpr std::uint64_t most = std::uint64_t{8} << 20;
+        return std::min(geometry().soft_bytes, most);
     }
 
     [[nodiscard]] bool consumer_alive() const;

@@ -33,6 +33,10 @@ class Mapping {
         return *reinterpret_cast<T*>(data_ + offset);
     }
 
+    // Puts the first `bytes`, whose pages are reserved, into this process's page table, so that
+    // touching them first costs no fault. Best effort: old kernels cannot.
+    void populate(std::uint64_t offset, std::uint64_t bytes, bool to_write) const;
+
   private:
     friend class Segment;
     struct Region;
