@@ -10,7 +10,7 @@
 #include <csignal>
 #include <cstdio>
 
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 
 namespace rollring::cli {
 namespace {

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,7 +20,7 @@
 
 namespace rollring::cli {
 
-using Json = nlohmann::ordered_json;
+class Json;
 namespace CLI = command_line;
 
 inline constexpr int exit_ok = 0;

@@ -10,7 +10,7 @@
 #include "cli/child.hpp"
 #include "cli/command.hpp"
 #include "cli/input_options.hpp"
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 #include "cli/progress.hpp"
 #include "consumer/train_command.hpp"
 #include "rollring/consumer.hpp"

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -12,6 +13,10 @@ namespace {
 
 constexpr std::string_view base64_digits =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+// What stands in a string behind a backslash, and for which character.
+constexpr std::string_view escaped = "\"\\\b\f\n\r\t";
+constexpr std::string_view escapes = "\"\\bfnrt";
 
 template <class T>
 void append_float(std::string& out, T value, Integral integral) {
@@ -32,15 +37,6 @@ void append_float(std::string& out, T value, Integral integral) {
 
 }  // namespace
 
-std::string dump_json(const Json& value) {
-    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-Json parse_report(std::string_view text) {
-    Json report = Json::parse(text, nullptr, false);
-    return report.is_discarded() ? Json() : report;
-}
-
 void append_number(std::string& out, double value, Integral integral) {
     append_float(out, value, integral);
 }
@@ -57,8 +53,39 @@ void append_number(std::string& out, std::uint64_t value) {
     fmt::format_to(std::back_inserter(out), "{}", value);
 }
 
+std::size_t utf8_bytes(std::string_view text) {
+    const auto byte = [&](std::size_t i) {
+        return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+    };
+    if (text.empty()) return 0;
+    const unsigned lead = byte(0);
+    if (lead < 0x80) return 1;
+    const std::size_t more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+    const unsigned least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    const unsigned most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    bool good = lead >= 0xc2 && lead <= 0xf4 && byte(1) >= least && byte(1) <= most;
+    for (std::size_t i = 2; i <= more; i++) good &= byte(i) >= 0x80 && byte(i) <= 0xbf;
+    return good ? more + 1 : 0;
+}
+
 void append_string(std::string& out, std::string_view text) {
-    out += Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+    out += '"';
+    while (!text.empty()) {
+        const char c = text.front();
+        const std::size_t bytes = utf8_bytes(text);
+        if (bytes == 0) {
+            out += "\xEF\xBF\xBD";
+        } else if (const auto at = escaped.find(c); at != std::string_view::npos) {
+            out += '\\';
+            out += escapes[at];
+        } else if (static_cast<unsigned char>(c) < 0x20) {
+            fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(c));
+        } else {
+            out += text.substr(0, bytes);
+        }
+        text.remove_prefix(std::max<std::size_t>(bytes, 1));
+    }
+    out += '"';
 }
 
 std::string base64(std::span<const std::byte> bytes) {

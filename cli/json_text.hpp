@@ -1,22 +1,15 @@
 #pragma once
-// JSON that we write: reports as documents, and pieces of lines as text.
+// Pieces of JSON as text.
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace rollring::cli {
-
-using Json = nlohmann::ordered_json;
-
-// On one line. A number that is none, or infinite, is null.
-std::string dump_json(const Json& value);
-// What dump_json() wrote; null if it is cut off.
-Json parse_report(std::string_view text);
 
 // The shortest text that parses back to the same number; integral values keep their ".0" or lose
 // it. JSON has no NaN and no infinity: they are the strings "NaN", "Infinity" and "-Infinity",
@@ -26,6 +19,10 @@ void append_number(std::string& out, double value, Integral integral);
 void append_number(std::string& out, float value, Integral integral);
 void append_number(std::string& out, std::int64_t value);
 void append_number(std::string& out, std::uint64_t value);
+
+// How many bytes the character at the start takes: no overlong form, no surrogate, nothing beyond
+// U+10FFFF. 0 if there is none.
+std::size_t utf8_bytes(std::string_view text);
 
 // In quotes, escaped; bytes that are not UTF-8 become U+FFFD.
 void append_string(std::string& out, std::string_view text);

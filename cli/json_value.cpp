@@ -6,6 +6,8 @@
 #include <bitset>
 #include <limits>
 
+#include "cli/json_text.hpp"
+
 namespace rollring::cli {
 namespace {
 
@@ -211,19 +213,10 @@ void Checker::escape() {
     if (second < 0xdc00 || second > 0xdfff) refuse("half of a surrogate pair");
 }
 
-// One character of two to four bytes: no overlong form, no surrogate, nothing beyond U+10FFFF.
 void Checker::utf8() {
-    const auto byte = [&](std::size_t i) {
-        return at_ + i < text_.size() ? static_cast<unsigned char>(text_[at_ + i]) : 0U;
-    };
-    const unsigned lead = byte(0);
-    const std::size_t more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
-    const unsigned least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-    const unsigned most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-    bool good = lead >= 0xc2 && lead <= 0xf4 && byte(1) >= least && byte(1) <= most;
-    for (std::size_t i = 2; i <= more; i++) good &= byte(i) >= 0x80 && byte(i) <= 0xbf;
-    if (!good) refuse("bytes that are not UTF-8");
-    at_ += more + 1;
+    const std::size_t bytes = utf8_bytes(text_.substr(at_));
+    if (bytes == 0) refuse("bytes that are not UTF-8");
+    at_ += bytes;
 }
 
 // All below walk over text that was checked.

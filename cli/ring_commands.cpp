@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "cli/command.hpp"
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 #include "cli/schema_file.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/weights.hpp"

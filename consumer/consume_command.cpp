@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 #include "consume_run.hpp"
 #include "holder.hpp"
 #include "record_output.hpp"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::cli {

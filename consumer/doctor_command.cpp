@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 #include "inspect_command.hpp"
 #include "rollring/weights.hpp"
 

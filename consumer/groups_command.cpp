@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "cli/command.hpp"
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 #include "cli/table.hpp"
 #include "rollring/stash_stat.hpp"
 #include "train_command.hpp"

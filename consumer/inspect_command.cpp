@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 #include "cli/table.hpp"
 
 namespace rollring::cli {

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 #include "consume_run.hpp"
 #include "record_output.hpp"
 #include "rollring/ring.hpp"

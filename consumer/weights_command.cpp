@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "cli/command.hpp"
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 #include "cli/table.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/weights.hpp"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <new>
 
-#include "cli/json_text.hpp"
+#include "cli/json_tree.hpp"
 #include "cli/progress.hpp"
 
 namespace rollring::cli {
