@@ -62,7 +62,7 @@ Json& Json::operator[](std::string_view key) {
 }
 
 const Json& Json::operator[](std::string_view key) const {
-    static const Json none;
+    static const Json none{};
     const Json* found = find(key);
     return found == nullptr ? none : *found;
 }
@@ -101,9 +101,9 @@ bool Json::equals(const Json& other) const {
     }
     if (kind_ != other.kind_) return false;
     if (members_.size() != other.members_.size()) return false;
-    for (std::size_t i = 0; i < members_.size(); i++) {
-        if (members_[i].key != other.members_[i].key) return false;
-        if (!members_[i].value.equals(other.members_[i].value)) return false;
+    for (auto mine = members_.begin(), theirs = other.members_.begin(); mine != members_.end();
+         ++mine, ++theirs) {
+        if (mine->key != theirs->key || !mine->value.equals(theirs->value)) return false;
     }
     return unsigned_ == other.unsigned_ && text_ == other.text_ && list_ == other.list_;
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <list>
 #include <ranges>
 #include <string>
 #include <string_view>
@@ -65,7 +66,7 @@ class Json {
     [[nodiscard]] bool empty() const { return size() == 0; }
     [[nodiscard]] auto begin() const { return list_.begin(); }  // of a list
     [[nodiscard]] auto end() const { return list_.end(); }
-    [[nodiscard]] const std::vector<Member>& items() const { return members_; }  // of an object
+    [[nodiscard]] const std::list<Member>& items() const { return members_; }  // of an object
 
     // Throws std::runtime_error if it is of another kind.
     template <class T>
@@ -112,7 +113,7 @@ class Json {
     };
     std::string text_;
     std::vector<Json> list_;
-    std::vector<Member> members_;
+    std::list<Member> members_;  // no vector: Member is not complete yet
 };
 
 struct Json::Member {

@@ -79,8 +79,11 @@ std::vector<std::size_t> Table::widths_for(std::size_t width) const {
     std::vector<std::size_t> whole = whole_widths();
     std::vector<std::size_t> order(columns_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::ranges::stable_sort(order, std::greater{},
-                             [&](std::size_t column) { return columns_[column].rank; });
+    // The number decides among equals: a stable sort of libstdc++ 12 warns in clang.
+    std::ranges::sort(order, [&](std::size_t one, std::size_t other) {
+        const auto rank = columns_[one].rank;
+        return rank != columns_[other].rank ? rank > columns_[other].rank : one < other;
+    });
     for (const std::size_t next : order) {
         std::vector<std::size_t> widths = whole;
         for (std::size_t i = 0; i < columns_.size() && sum_of(widths) > width; i++) {
