@@ -84,7 +84,7 @@ void Consumer::Impl::publish_groups() {
 Result<void> Consumer::Impl::open_spill() {
     const std::uint32_t lane = map.geometry().spill_lane();
     if (map.geometry().spill_bytes == 0) return {};
-    auto opened = Spill::open(map);
+    auto opened = Spill::open(map, control());
     if (!opened) return std::unexpected(opened.error());
     if (!feeds[lane]) {
         if (auto feed = open_lane(lane, false); !feed) return feed;
@@ -116,6 +116,7 @@ Poll Consumer::Impl::poll(Record& record) {
         // A stash that was killed here has left its bound behind, and nobody counts any more.
         publish(control().max_open_groups, std::uint64_t{0});
         asks_nobody = true;
+        for (const std::uint32_t lane : active) ring_bell(map.lane_bell(lane));
     }
     const bool arrived = map.consumer_bell().arrivals.load() != arrivals_seen;
     const bool due = ++polls % polls_per_clock == 0 && monotonic_ns() - looked_ns > look_busy_ns;

@@ -57,6 +57,8 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
 
 void LaneFeed::recover() {
     delivered_at_attach_ = peek(entry_->delivered);
+    groups_read_ = peek(entry_->groups_arrived);
+    lines_read_ = peek(entry_->lines_arrived);
     found_damaged_ = static_cast<Quarantine>(observe(entry_->quarantine));
     const bool recovered = reader_.recover(delivered_at_attach_, peek(entry_->restart_at));
     note_cursor();
@@ -327,8 +329,11 @@ Event LaneFeed::retire(const RingMap& map) {
         FAULT_POINT("retire.after_give_back");
     }
     // What it announced and never sent is not awaited.
-    poke(entry_->groups_arrived, peek(owner_->groups_opened));
-    groups_told_ = 0;
+    groups_read_ = peek(owner_->groups_opened);
+    lines_read_ = peek(owner_->lines_claimed);
+    poke(entry_->lines_arrived, lines_read_);
+    poke(entry_->groups_arrived, groups_read_);
+    groups_told_ = groups_read_;
     active_ = false;
     problem_.clear();
     publish(entry_->restart_epoch, epoch_);

@@ -52,6 +52,7 @@ class LaneFeed {
     void publish_groups() {
         groups_told_ = groups_read_;
         if (groups_read_ > peek(entry_->groups_arrived)) {
+            publish(entry_->lines_arrived, lines_read_);
             publish(entry_->groups_arrived, groups_read_);
         }
     }
@@ -136,7 +137,11 @@ class LaneFeed {
     }
     // Never back: what is delivered again was counted before.
     void note_groups(const Frame& frame) {
-        groups_read_ = std::max(groups_read_, frame.groups_opened);
+        const auto more = static_cast<std::int32_t>(frame.groups_opened -
+                                                    static_cast<std::uint32_t>(groups_read_));
+        if (more <= 0) return;
+        groups_read_ += static_cast<std::uint32_t>(more);
+        lines_read_ = frame.lines_claimed;
     }
     void note_largest(const Frame& frame) {
         largest_bytes_ = std::max(unreleased_bytes_ == 0 ? 0 : largest_bytes_, frame.bytes);
@@ -173,6 +178,7 @@ class LaneFeed {
     std::uint64_t groups_read_ = 0;
     std::uint64_t noted_tail_ = 0;
     std::uint64_t groups_told_ = 0;
+    std::uint32_t lines_read_ = 0;
     std::uint32_t epoch_ = 0;
     bool active_ = false;
     bool quarantined_ = false;

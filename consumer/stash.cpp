@@ -42,19 +42,21 @@ Arrival arrival_of(const Record& record, std::uint32_t place) {
 }  // namespace
 
 Stash::Impl::Impl(Consumer reader, const StashOptions& given)
-    : consumer(std::move(reader)), options(given), groups(given, consumer.journal_records()) {}
+    : consumer(std::move(reader)),
+      options(given),
+      groups(given, consumer.journal_records()),
+      room(ring().map, ring().control()) {}
 
-// Nobody assembles groups any more: producers need not ask before they open one.
-Stash::Impl::~Impl() {
-    if (ring().usable()) publish(ring().control().max_open_groups, std::uint64_t{0});
-}
+// The bounds stay: producers keep to them until the next trainer comes, or a plain consumer, which
+// lifts them.
+Stash::Impl::~Impl() = default;
 
 Result<void> Stash::Impl::start() {
     ring().counts_groups = true;
     ReaderControl& control = ring().control();
     // The spill last, as it is written from then on; its memory first, so that a stash that cannot
     // open keeps none of it.
-    if (auto reserved = Spill::reserve(ring().map); !reserved) return reserved;
+    if (auto reserved = Spill::reserve_first(ring().map, control); !reserved) return reserved;
     auto opened = GroupBoard::open(ring().map, control);
     if (!opened) {
         Spill::give_back(ring().map);
@@ -89,6 +91,7 @@ Result<void> Stash::Impl::start() {
     shown_groups = inherited_groups = peek(control.open_groups);
     copied_before = peek(control.copied_bytes);
     evacuated_before = peek(control.evacuated_records);
+    room.start(options);
     publish_account();
     publish(control.max_open_bytes, options.max_open_bytes);
     publish(control.max_open_groups, max_open_groups);
@@ -111,11 +114,13 @@ Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOpt
 void Stash::Impl::admit(const Waiting& waiting, std::int64_t now_ns) {
     const Record& record = held[waiting.place];
     const Arrival arrival = arrival_of(record, waiting.place);
+    room.saw(record.ref.lines);
     spill_read |= record.ref.lane != ring().map.geometry().spill_lane();
     // Its producer may have gone in a predecessor's time, and will not be announced again.
     if (record.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
     const auto slot = groups.admit(arrival, now_ns, consumer.policy_version(), waiting.slot);
     if (slot == GroupStash::no_slot) return;
+    room.saw_member(slot, record.ref.lines, arrival.producer_lane);
     const Group& group = groups.group(slot);
     if (group.state == GroupState::free) {
         // Another group may take the slot, and its end must have been shown by then.
@@ -221,6 +226,8 @@ void Stash::Impl::show_touched(std::int64_t now_ns, bool buried) {
     touched.erase(twice.begin(), twice.end());
     for (const std::uint32_t slot : touched) {
         board->show(slot, groups.group(slot), now_ns, buried);
+        room.owes(slot, groups.members_awaited(groups.group(slot)),
+                  groups.group(slot).state == GroupState::free);
         if (!board->wants_name(slot)) continue;
         const auto tag = groups.group(slot).any_tag();
         if (tag) board->name(slot, held[*tag].view.instance_id());
@@ -233,6 +240,9 @@ void Stash::Impl::publish_account() {
     ReaderControl& control = ring().control();
     publish_open_groups();
     control.held_bytes.store(ring().held_bytes());
+    const Spill* const spill = ring().spill ? &*ring().spill : nullptr;
+    room_grew |= room.publish(ring().active, ring().feeds, spill);
+    if (room.runs_short(ring().active)) grow_room(monotonic_ns());
     auto& page = ring().reader_pages.at<StashPage>(sizeof(ReaderControl));
     const StashAccount& account = groups.account();
     // Odd if a predecessor was killed in here.
@@ -247,15 +257,9 @@ void Stash::Impl::publish_account() {
 void Stash::Impl::publish_open_groups() {
     const std::uint64_t count = std::max<std::uint64_t>(groups.open_groups(), inherited_groups);
     if (count == shown_groups) return;
+    room_grew |= count < shown_groups;
     shown_groups = count;
     ring().control().open_groups.store(count);
-}
-
-void Stash::Impl::wake_openers() {
-    Bell& bell = ring().map.consumer_bell();
-    if (bell.openers.load() == 0) return;
-    bell.openers.store(0);
-    for (const std::uint32_t lane : ring().active) ring_bell(ring().map.lane_bell(lane));
 }
 
 // As many as are worked on at once. `got`: what poll() said last.
@@ -296,11 +300,16 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
     if (got == Poll::empty) {
         spill_read = true;
         inherited_groups = 0;
+        room.forget_inherited();
         settle_orphans(now_ns);
         show_touched(now_ns);
         release_dropped();
     }
-    if (came_any) came_ns = now_ns;
+    if (came_any) {
+        came_ns = now_ns;
+        room.widen(0);
+        standing.all = false;
+    }
     return got == Poll::empty && came_any ? Poll::record : got;
 }
 
@@ -312,13 +321,20 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
     for (;;) {
         const std::int64_t now = monotonic_ns();
         impl.tick(now);
-        const bool relieved = impl.relieve(blocked);
         // The rest of the spill may hold a later attempt of what would be shipped.
         bool cut =
             impl.spill_read && impl.groups.cut(now, impl.consumer.policy_version(), impl.plan);
-        if (!cut && !relieved && blocked && impl.stuck(now)) {
-            cut = impl.groups.cut_rest(now, impl.consumer.policy_version(), impl.plan);
-            impl.batches_short += cut ? 1 : 0;
+        // Also before the trainer goes to work: nothing is moved while it does.
+        const bool relieved = impl.relieve(blocked || cut, now);
+        if (relieved) impl.moved_ns = now;
+        if (!cut && !relieved && blocked) {
+            const auto waits = impl.who_waits();
+            if (impl.stuck(waits, now)) {
+                cut = impl.groups.cut_rest(now, impl.consumer.policy_version(), impl.plan);
+                impl.batches_short += cut ? 1 : 0;
+            } else {
+                impl.let_go(waits, now);
+            }
         }
         impl.show_touched(now);
         impl.release_dropped();
@@ -335,12 +351,14 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         const bool late = monotonic_ns() >= deadline.at_ns;
         if (!blocked && late && ++turns_late == turns_late_max) return NextBatch::timed_out;
         if (!blocked) continue;
-        if (impl.relieve(true)) {  // at once: producers that wait for room cannot ring
+        if (impl.relieve(true, now)) {  // at once: producers that wait for room cannot ring
+            impl.moved_ns = now;
             blocked = false;
             continue;
         }
         if (late) return NextBatch::timed_out;
-        const std::int64_t until = std::min(deadline.at_ns, now + tick_every_ns * 5);
+        const std::int64_t until =
+            std::min(deadline.at_ns, now + (impl.standing.all ? 1'000'000 : tick_every_ns * 5));
         const std::uint32_t place = impl.held.take();
         const Poll woken = impl.consumer.wait(impl.held[place], Deadline{until});
         if (woken == Poll::record) {

@@ -10,6 +10,7 @@
 
 #include "consumer_impl.hpp"
 #include "group_board.hpp"
+#include "group_room.hpp"
 #include "group_stash.hpp"
 #include "repeat_watch.hpp"
 #include "rollring/stash.hpp"
@@ -22,6 +23,7 @@ struct Stash::Impl {
     StashOptions options;
     GroupStash groups;
     std::optional<GroupBoard> board;
+    GroupRoom room;
     std::uint64_t max_open_groups = 0;
     // Each record that is held, with its view as it was checked when it came: a batch shows that,
     // not what has become of the header since. The machine knows them by their places.
@@ -37,6 +39,9 @@ struct Stash::Impl {
     std::int64_t ticked_ns = 0;
     std::int64_t came_ns = 0;   // when a record came last
     std::int64_t noted_ns = 0;  // when the lanes' tails were noted
+    std::int64_t moved_ns = 0;  // when a record was moved, or a batch given back
+    std::int64_t woke_ns = 0;   // when producers that wait to open a group were told to look
+    bool room_grew = false;     // since then
     std::uint64_t batches_short = 0;
     std::uint64_t copied_before = 0;
     std::uint64_t evacuated_before = 0;
@@ -74,11 +79,38 @@ struct Stash::Impl {
     [[nodiscard]] Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
 
     // relief.cpp
-    bool relieve(bool blocked);
-    bool evacuate_from(LaneFeed& feed);
-    bool compact(LaneFeed& spill);
-    [[nodiscard]] bool move_oldest(LaneFeed& feed);
-    [[nodiscard]] bool stuck(std::int64_t now_ns) const;
+    enum class Move { moved, stays, no_room };  // stays: leased, or damaged
+    struct Waits {
+        std::uint32_t producers = 0;
+        std::uint32_t for_room = 0;
+        std::uint32_t for_place = 0;
+        std::uint32_t room_lane = 0;
+        std::uint64_t room_bytes = 0;                   // of one that waits for room
+        std::uint64_t place_bytes = ~std::uint64_t{0};  // the least that a group needs
+        std::uint64_t tails = 0;  // of all lanes with their wishes: changes when one moves
+        [[nodiscard]] bool all() const {
+            return producers != 0 && for_room + for_place == producers;
+        }
+    };
+    struct Standing {
+        std::uint64_t tails = 0;
+        std::int64_t since_ns = 0;
+        std::int64_t told_ns = 0;
+        bool all = false;  // every producer waited when it was looked at last
+    };
+    Standing standing;
+
+    bool relieve(bool asked, std::int64_t now_ns);
+    bool evacuate_oldest(LaneFeed& feed, std::int64_t now_ns);
+    bool compact(LaneFeed& own, std::uint64_t dead_bytes_kept);
+    Move move_oldest(LaneFeed& feed);
+    [[nodiscard]] bool straggles(const LaneFeed& feed) const;
+    [[nodiscard]] Waits who_waits() const;
+    [[nodiscard]] bool stuck(const Waits& waits, std::int64_t now_ns) const;
+    [[nodiscard]] bool stands_still(const Waits& waits, std::int64_t now_ns) const;
+    void let_go(const Waits& waits, std::int64_t now_ns);
+    void tell_stall(const Waits& waits, std::int64_t now_ns);
+    void grow_room(std::int64_t now_ns);
 };
 
 }  // namespace rollring

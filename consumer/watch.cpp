@@ -46,6 +46,8 @@ std::string_view name(Event::Kind kind) {
             return "torn";
         case Event::Kind::lane_failed:
             return "lane_failed";
+        case Event::Kind::stalled:
+            return "stalled";
     }
     return "unknown";
 }

@@ -130,9 +130,12 @@ void Producer::Impl::start() {
     poke(own.pid, static_cast<std::uint32_t>(getpid()));
     poke(own.attached_ns, monotonic_ns());
     poke(own.records, std::uint64_t{0});
+    poke(own.wants_room_bytes, std::uint64_t{0});
+    poke(own.wants_place_bytes, std::uint64_t{0});
+    poke(own.record_lines, 0U);
     poke(own.state, static_cast<std::uint32_t>(OwnerState::active));
     admission.emplace(map);
-    admission->start(own);
+    admission->start(own, reader);
     laps_before = {peek(own.laps_soft), peek(own.laps_full), peek(own.jumps)};
     epoch = observe(reader.retired_epoch) + 1;
     FAULT_POINT("open.before_epoch");
@@ -172,10 +175,23 @@ Push Producer::Impl::check_name() {
     return check_ring();
 }
 
+// What we wait for, told to the stash: it makes room for as much, and sees when all wait. After a
+// deadline has passed the wish stands until the next call: who may not wait comes again.
+void Producer::Impl::wish(std::uint64_t room_bytes, std::uint64_t place_bytes) {
+    if (room_bytes + place_bytes == 0 && !wishes) return;
+    wishes = room_bytes + place_bytes != 0;
+    poke(owner().wants_room_bytes, room_bytes);
+    rollring::publish(owner().wants_place_bytes, place_bytes);
+}
+
 // Waits until the group may be opened, if it is not open already.
-Push Producer::Impl::admit(const GroupKey& key, Deadline deadline) {
-    Admission::Answer answer = admission->ask(key, owner());
+Push Producer::Impl::admit(const GroupKey& key, const GroupNeed& need, Deadline deadline) {
+    Admission::Answer answer = admission->ask(key, need, owner());
     if (answer == Admission::Answer::go) return Push::ok;
+    if (answer == Admission::Answer::never_fits) {
+        return refuse(Push::too_large, admission->why(answer, need));
+    }
+    wish(0, admission->claim_bytes(need));
     publish();  // groups may be waiting for what is pending
     stats.waits++;
     add(owner().waits, std::uint64_t{1});
@@ -185,15 +201,16 @@ Push Producer::Impl::admit(const GroupKey& key, Deadline deadline) {
         if (check_ring() != Push::ok) return Push::closed;
         map.consumer_bell().openers.store(1);
         const std::uint32_t seen = core.prepare();
-        answer = admission->ask(key, owner());
+        answer = admission->ask(key, need, owner());
         FAULT_POINT("admit.before_sleep");
         if (answer != Admission::Answer::go) futex_sleep(bell.sequence, seen, deadline);
         core.cancel();
         if (answer == Admission::Answer::go) return Push::ok;
     }
-    answer = admission->ask(key, owner());  // a process that was stopped meanwhile finds it passed
+    // A process that was stopped meanwhile finds it passed.
+    answer = admission->ask(key, need, owner());
     if (answer == Admission::Answer::go) return Push::ok;
-    return refuse(Push::timed_out, admission->why(answer));
+    return refuse(Push::timed_out, admission->why(answer, need));
 }
 
 Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload) {
@@ -204,13 +221,18 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
         return refuse(Push::bad_record, std::string(encoder.problem()));
     }
     serial++;
+    wish(0, 0);
+    const std::uint64_t frame_bytes = line_bytes + encoder.bytes();
     if (admission->active() || admission->owes()) {
         reserved_key = encoder.group_key();
-        if (const Push admitted = admit(reserved_key, deadline); admitted != Push::ok) {
+        const GroupNeed need{draft.meta.group_size, frame_bytes};
+        if (const Push admitted = admit(reserved_key, need, deadline); admitted != Push::ok) {
             return admitted;
         }
+        wish(0, 0);
     }
-    const Push got = room(line_bytes + encoder.bytes(), deadline);
+    const Push got = room(frame_bytes, deadline);
+    if (got == Push::ok) wish(0, 0);
     if (got != Push::ok) return got;
     payload = {data.data() + writer->offset() + line_bytes, encoder.bytes()};
     FAULT_POINT("write.before");
@@ -242,7 +264,9 @@ void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_b
     frame.lane = lane;
     if (writer->published() == writer->position()) stamp_batch();
     frame.committed_ns = batch_ns;
-    frame.groups_opened = admission->note_sent(reserved_key);
+    const Admission::Sent sent = admission->note_sent(reserved_key);
+    frame.groups_opened = sent.groups;
+    frame.lines_claimed = sent.lines;
     writer->commit(frame);
     prefetch_next(frame.bytes);
     stats.records++;
@@ -307,14 +331,36 @@ Push Producer::push(const Draft& draft, Deadline deadline) {
     return got;
 }
 
-Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline) {
+Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline,
+                          const GroupPlan& plan) {
     Impl& impl = *impl_;
     if (!impl.usable()) {
         return impl.refuse(Push::closed, "this producer was closed, or its process forked");
     }
     if (impl.check_name() != Push::ok) return Push::closed;
+    impl.wish(0, 0);
     if (!impl.admission->active()) return Push::ok;
-    return impl.admit(GroupKey::of(instance_id, visit), deadline);
+    std::uint64_t bytes = 0;
+    if (plan.record_bytes != 0) {
+        bytes = line_bytes + round_up(plan.record_bytes, line_bytes);
+        LaneOwner& own = impl.owner();
+        poke(own.record_lines,
+             std::max(peek(own.record_lines),
+                      static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, lane_bytes_max) /
+                                                 line_bytes)));
+    }
+    const Push got =
+        impl.admit(GroupKey::of(instance_id, visit), {plan.group_size, bytes}, deadline);
+    if (got == Push::ok) impl.wish(0, 0);
+    return got;
+}
+
+bool Producer::may_send(std::string_view instance_id, std::uint64_t visit, const GroupPlan& plan) {
+    Impl& impl = *impl_;
+    if (!impl.usable() || !impl.admission->active()) return impl.usable();
+    const std::uint64_t bytes = plan.record_bytes != 0 ? line_bytes + plan.record_bytes : 0;
+    return impl.admission->ask(GroupKey::of(instance_id, visit), {plan.group_size, bytes},
+                               impl.owner()) == Admission::Answer::go;
 }
 
 void Producer::flush() {

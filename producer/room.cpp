@@ -48,6 +48,7 @@ Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
 }
 
 Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
+    wish(bytes, 0);
     publish();
     ring_bell(map.consumer_bell());  // reserve() has published what was pending, skips too
     stats.waits++;

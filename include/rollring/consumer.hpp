@@ -49,6 +49,8 @@ struct Event {
                       // epoch 0: it, or all that was unreleased from it on, was left in this lane
                       // by an earlier producer
         lane_failed,  // a producer's lane could not be mapped here; tried again
+        stalled,      // of a stash: every producer waits, and nothing can be done; `detail` says
+                      // why, and which option helps. Told after a second, then every ten
     };
     Kind kind;
     std::uint32_t lane;

@@ -26,11 +26,18 @@ struct ProducerOptions {
 enum class [[nodiscard]] Push {
     ok,
     timed_out,   // no room, or no place for a new group, by the deadline: the record was not taken
-    too_large,   // can never fit into a lane of this ring
+    too_large,   // can never fit into a lane of this ring, or its group into all of it
     bad_record,  // breaks the schema: see problem()
     closed,      // this producer was closed or forked away, its lane quarantined, its ring removed
 };
 std::string_view name(Push push);
+
+// What is known of a group before it is generated; what is left 0 is taken from what the ring has
+// seen of late.
+struct GroupPlan {
+    std::uint32_t group_size = 0;    // members; 0: as many as the stash expects
+    std::uint64_t record_bytes = 0;  // of its longest record
+};
 
 struct ProducerStats {
     std::uint64_t records;  // committed by this producer
@@ -102,8 +109,14 @@ class Producer {
     // stash bounds its open groups, a new one waits for a place, and a member of an open group
     // never does. Push::ok at once if the group is open already, or if no stash is attached.
     // Push::timed_out if no place was free by the deadline. A place is given back when this
-    // producer closes.
-    Push open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline);
+    // producer closes. With a plan the room for the group is known from the start: where the whole
+    // ring has less, it is Push::too_large at once.
+    Push open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline,
+                    const GroupPlan& plan = {});
+    // The same, but never waits and is no refusal: false if another group should go first. For one
+    // who has records of several groups at hand.
+    [[nodiscard]] bool may_send(std::string_view instance_id, std::uint64_t visit,
+                                const GroupPlan& plan = {});
 
     // Reserves room for a draft whose columns may have null data, to be filled in place.
     Push reserve(const Draft& draft, Deadline deadline, Reservation& reservation);

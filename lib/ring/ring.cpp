@@ -15,7 +15,10 @@ namespace rollring {
 namespace {
 
 constexpr std::int64_t create_timeout_ms = 5'000;
-constexpr std::uint64_t default_spill_bytes = std::uint64_t{256} << 20;
+// Of the spill, unless it is given: as much as all lanes, so that whatever lies in them can be
+// moved; reserved as it is needed.
+constexpr std::uint64_t spill_bytes_least = std::uint64_t{256} << 20;
+constexpr std::uint64_t spill_bytes_most = std::uint64_t{64} << 30;
 
 std::uint64_t default_soft_bytes() {
     constexpr std::uint64_t most = std::uint64_t{4} << 20;
@@ -55,7 +58,8 @@ Result<Geometry> geometry_of(const RingOptions& options) {
     geometry.lane_bytes = round_up(options.lane_bytes, page_bytes);
     geometry.soft_bytes = options.soft_bytes == 0 ? default_soft_bytes() : options.soft_bytes;
     geometry.spill_bytes =
-        round_up(options.spill_bytes.value_or(std::min(geometry.lane_bytes, default_spill_bytes)),
+        round_up(options.spill_bytes.value_or(std::clamp(geometry.lane_count * geometry.lane_bytes,
+                                                         spill_bytes_least, spill_bytes_most)),
                  page_bytes);
     geometry.group_rows = options.group_rows;
     geometry.soft_bytes = std::min(round_up(geometry.soft_bytes, line_bytes), geometry.lane_bytes);

@@ -1,0 +1,124 @@
+#include "group_room.hpp"
+
+#include <algorithm>
+
+namespace rollring {
+namespace {
+
+constexpr std::uint32_t records_remembered = 1024;
+
+}  // namespace
+
+Wish wish_of(const RingMap& map, std::uint32_t lane) {
+    const LaneOwner& owner = map.owner(lane);
+    return {peek(owner.wants_room_bytes), observe(owner.wants_place_bytes)};
+}
+
+// As LaneWriter finds it, but for the jump over what lies in the middle.
+bool fits(const RingMap& map, const LaneFeed& feed, std::uint64_t bytes) {
+    const std::uint64_t capacity = feed.capacity_bytes();
+    const std::uint64_t tail = observe(map.owner(feed.lane()).tail);
+    const std::uint64_t head = feed.head();
+    if (bytes > capacity || head >= tail) return true;  // refused, or nothing is held
+    const std::uint64_t at = tail % capacity;
+    const std::uint64_t lap = tail - at;
+    if (head >= lap) return capacity - at >= bytes || head - lap >= bytes + line_bytes;
+    if (lap - head > capacity) return false;
+    const std::uint64_t end = head - (lap - capacity);
+    return at > end ? capacity - at >= bytes : end - at >= bytes + line_bytes;
+}
+
+GroupRoom::GroupRoom(const RingMap& map, ReaderControl& control) : map_(&map), control_(&control) {}
+
+void GroupRoom::start(const StashOptions& options) {
+    longest_lines_ = peek(control_->record_lines);
+    inherited_bytes_ = control_->owed_bytes.load();
+    poke(control_->group_size, options.group_size);
+    poke(control_->group_extra, options.extra);
+}
+
+void GroupRoom::saw(std::uint32_t lines) {
+    longest_lines_ = std::max(longest_lines_, lines);
+    if (++seen_ < records_remembered) return;
+    seen_ = 0;
+    longest_before_lines_ = longest_lines_;
+    longest_lines_ = 0;
+}
+
+std::uint32_t GroupRoom::longest_lines() const {
+    return std::max(longest_lines_, longest_before_lines_);
+}
+
+std::uint32_t GroupRoom::declared_lines(std::uint32_t lane) const {
+    if (lane >= map_->geometry().lane_count) return 0;
+    const auto most = static_cast<std::uint32_t>(map_->geometry().lane_bytes / line_bytes);
+    return std::min(peek(map_->owner(lane).record_lines), most);
+}
+
+void GroupRoom::saw_member(std::uint32_t slot, std::uint32_t lines, std::uint32_t lane) {
+    if (slot >= owed_.size()) owed_.resize(slot + std::size_t{1});
+    std::uint32_t& longest = owed_[slot].member_lines;
+    if (longest == 0) longest = std::max(longest_lines(), declared_lines(lane));
+    longest = std::max(longest, lines);
+}
+
+void GroupRoom::owes(std::uint32_t slot, std::uint64_t members, bool over) {
+    if (slot >= owed_.size()) return;  // no record of it came to us
+    Owed& owed = owed_[slot];
+    const std::uint64_t lines = members * owed.member_lines;
+    owed_total_lines_ += lines - owed.lines;
+    owed.lines = lines;
+    if (over) owed.member_lines = 0;
+}
+
+std::uint64_t GroupRoom::lane_share() const {
+    const std::uint64_t record = std::uint64_t{longest_lines()} * line_bytes;
+    const std::uint64_t third = map_->geometry().lane_bytes / 3;
+    return third - std::min(third, 3 * record);
+}
+
+bool GroupRoom::publish(std::span<const std::uint32_t> lanes,
+                        std::span<const std::optional<LaneFeed>> feeds, const Spill* spill) {
+    if (spill == nullptr) return false;  // nothing is promised: only groups are counted
+    const std::uint64_t share = lane_share();
+    std::uint64_t owed = owed_total_lines_ * line_bytes;
+    std::uint64_t kept = share;
+    for (const std::uint32_t lane : lanes) {
+        const LaneFeed& feed = *feeds[lane];
+        if (feed.is_spill()) continue;
+        const std::uint64_t pinned = feed.pinned_bytes();
+        owed += pinned - std::min(pinned, share);
+        kept = std::min(kept, share - std::min(pinned, share));
+    }
+    owed = std::max(owed, inherited_bytes_) + spill->live_bytes();
+    const std::uint64_t room = std::max(spill->usable_bytes() + kept, widened_bytes_);
+    const bool more = owed < shown_owed_bytes_ || room > shown_room_bytes_;
+    if (owed != shown_owed_bytes_) control_->owed_bytes.store(owed);
+    shown_owed_bytes_ = owed;
+    shown_room_bytes_ = room;
+    const Geometry& geometry = map_->geometry();
+    poke(control_->record_lines, longest_lines());
+    poke(control_->room_most,
+         spill->usable_most_bytes() + geometry.lane_count * geometry.lane_bytes);
+    rollring::publish(control_->room_bytes, room);
+    return more;
+}
+
+std::uint64_t GroupRoom::ahead_bytes() const {
+    const std::uint64_t members =
+        std::uint64_t{peek(control_->group_size)} + peek(control_->group_extra);
+    return 2 * members * longest_lines() * line_bytes;
+}
+
+std::uint64_t GroupRoom::claimed_bytes(std::span<const std::uint32_t> lanes) const {
+    std::uint64_t bytes = 0;
+    for (const std::uint32_t lane : lanes) {
+        if (lane >= map_->geometry().lane_count) continue;
+        const std::uint32_t lines =
+            peek(map_->owner(lane).lines_claimed) - peek(map_->entry(lane).lines_arrived);
+        bytes += std::uint64_t{lines} * line_bytes;
+    }
+    return bytes;
+}
+
+}  // namespace rollring
