@@ -87,7 +87,8 @@ bool GroupRoom::publish(std::span<const std::uint32_t> lanes,
         const LaneFeed& feed = *feeds[lane];
         if (feed.is_spill()) continue;
         const std::uint64_t pinned = feed.pinned_bytes();
-        owed += pinned - std::min(pinned, share);
+        // What keeps the lane beyond its share is moved to free the rest, dead or not.
+        owed += std::min(pinned - std::min(pinned, share), feed.unreleased_bytes());
         kept = std::min(kept, share - std::min(pinned, share));
     }
     owed = std::max(owed, inherited_bytes_) + spill->live_bytes();

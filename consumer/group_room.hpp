@@ -62,10 +62,11 @@ class GroupRoom {
                shown_owed_bytes_ + claimed_bytes(lanes) + ahead_bytes() > shown_room_bytes_;
     }
 
-  private:
     // What a lane can hold for long without blocking its producer (lib/ring/lane_writer.hpp), less
     // a record: evacuation may stop that far above it.
     [[nodiscard]] std::uint64_t lane_share() const;
+
+  private:
     [[nodiscard]] std::uint32_t longest_lines() const;
     // What its producer said of its records.
     [[nodiscard]] std::uint32_t declared_lines(std::uint32_t lane) const;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "human.hpp"
 #include "stash_impl.hpp"
 
@@ -15,6 +17,14 @@ constexpr std::int64_t standstill_ns = 2'000'000;
 constexpr std::int64_t stall_told_every_ns = 10'000'000'000;
 
 }  // namespace
+
+void Stash::Impl::publish_open_groups() {
+    const std::uint64_t count = std::max<std::uint64_t>(groups.open_groups(), inherited_groups);
+    if (count == shown_groups) return;
+    room_grew |= count < shown_groups;
+    shown_groups = count;
+    ring().control().open_groups.store(count);
+}
 
 // When there may be a place for them, and now and then in any case.
 void Stash::Impl::wake_openers() {
@@ -115,16 +125,20 @@ bool Stash::Impl::straggles(const LaneFeed& feed) const {
 bool Stash::Impl::relieve(bool asked, std::int64_t now_ns) {
     if (!ring().spill) return false;
     bool moved = false;
+    // Who may not open a group waits for memory that dead records may hold, behind a straggler.
+    const bool opener = asked && std::ranges::any_of(ring().active, [&](std::uint32_t lane) {
+                            return wish_of(ring().map, lane).place_bytes != 0;
+                        });
     for (const std::uint32_t lane : ring().active) {
         LaneFeed& feed = *ring().feeds[lane];
         if (feed.is_spill()) continue;
         while (feed.blocked() && feed.pinned_bytes() != 0 && evacuate_oldest(feed, now_ns)) {
             moved = true;
         }
-        if (straggles(feed)) {
-            while (move_oldest(feed) == Move::moved) {
+        if (straggles(feed) || (asked && opener && feed.pinned_bytes() > room.lane_share())) {
+            while (feed.pinned_bytes() != 0 && move_oldest(feed) == Move::moved) {
                 moved = true;
-                if (feed.pinned_bytes() <= feed.capacity_bytes() / 2) break;
+                if (feed.pinned_bytes() <= room.lane_share()) break;
             }
         }
         if (!asked) continue;

@@ -254,14 +254,6 @@ void Stash::Impl::publish_account() {
     wake_openers();
 }
 
-void Stash::Impl::publish_open_groups() {
-    const std::uint64_t count = std::max<std::uint64_t>(groups.open_groups(), inherited_groups);
-    if (count == shown_groups) return;
-    room_grew |= count < shown_groups;
-    shown_groups = count;
-    ring().control().open_groups.store(count);
-}
-
 // As many as are worked on at once. `got`: what poll() said last.
 std::span<Stash::Impl::Waiting> Stash::Impl::read_some(Poll& got) {
     for (Waiting& next : at_hand) {
