@@ -120,6 +120,12 @@ bool Stash::Impl::straggles(const LaneFeed& feed) const {
            groups.is_open(view.group_key());
 }
 
+// Where they are the larger part of what keeps the lane beyond its share.
+bool Stash::Impl::holds_dead_bytes(const LaneFeed& feed) const {
+    const std::uint64_t pinned = feed.pinned_bytes();
+    return pinned > room.lane_share() && pinned - feed.unreleased_bytes() > feed.unreleased_bytes();
+}
+
 // Stragglers leave their lane; and, `asked`, what keeps a producer from the room that it waits for.
 // True if something was moved.
 bool Stash::Impl::relieve(bool asked, std::int64_t now_ns) {
@@ -135,7 +141,7 @@ bool Stash::Impl::relieve(bool asked, std::int64_t now_ns) {
         while (feed.blocked() && feed.pinned_bytes() != 0 && evacuate_oldest(feed, now_ns)) {
             moved = true;
         }
-        if (straggles(feed) || (asked && opener && feed.pinned_bytes() > room.lane_share())) {
+        if (straggles(feed) || (opener && holds_dead_bytes(feed))) {
             while (feed.pinned_bytes() != 0 && move_oldest(feed) == Move::moved) {
                 moved = true;
                 if (feed.pinned_bytes() <= room.lane_share()) break;
@@ -231,7 +237,7 @@ void Stash::Impl::tell_stall(const Waits& waits, std::int64_t now_ns) {
     why += fmt::format(
         "; {} groups are open and none is complete, the spill holds {} and can hold {}; "
         "'rollring groups' shows what they miss. Send the groups in the same order from all "
-        "producers, or create the ring with more --spill-bytes, or with --overflow DIR",
+        "producers, or create the ring with more --spill-bytes",
         groups.open_groups(), human_bytes(live), human_bytes(most));
     if (ring().spill && !ring().spill->grow_error().empty()) {
         why += "; " + ring().spill->grow_error();

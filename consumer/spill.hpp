@@ -49,7 +49,7 @@ class Spill {
     bool grow(std::uint64_t usable_bytes, const RingMap& map, std::int64_t now_ns);
     [[nodiscard]] const std::string& grow_error() const { return grow_error_; }
 
-    // Of records that lie there; kept up to date by the caller's last move() or note_live().
+    // Of records that lie there, as of the last move() or note_live().
     [[nodiscard]] std::uint64_t live_bytes() const { return live_bytes_; }
     void note_live(const LaneFeed& own);
     // From the oldest record to the end, what is dead between them included.

@@ -240,7 +240,8 @@ void Stash::Impl::publish_account() {
     ReaderControl& control = ring().control();
     publish_open_groups();
     control.held_bytes.store(ring().held_bytes());
-    const Spill* const spill = ring().spill ? &*ring().spill : nullptr;
+    Spill* const spill = ring().spill ? &*ring().spill : nullptr;
+    if (spill != nullptr) spill->note_live(*ring().feeds[ring().map.geometry().spill_lane()]);
     room_grew |= room.publish(ring().active, ring().feeds, spill);
     if (room.runs_short(ring().active)) grow_room(monotonic_ns());
     auto& page = ring().reader_pages.at<StashPage>(sizeof(ReaderControl));

@@ -105,6 +105,7 @@ struct Stash::Impl {
     bool compact(LaneFeed& own, std::uint64_t dead_bytes_kept);
     Move move_oldest(LaneFeed& feed);
     [[nodiscard]] bool straggles(const LaneFeed& feed) const;
+    [[nodiscard]] bool holds_dead_bytes(const LaneFeed& feed) const;
     [[nodiscard]] Waits who_waits() const;
     [[nodiscard]] bool stuck(const Waits& waits, std::int64_t now_ns) const;
     [[nodiscard]] bool stands_still(const Waits& waits, std::int64_t now_ns) const;

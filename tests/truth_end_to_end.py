@@ -379,7 +379,7 @@ def what_does_not_fit_names_its_option_and_keeps_nothing(folder, rollouts):
              ("the board of groups of ", "fewer --group-rows"))):
         done = with_shm_of("16M", f"""
             {PROGRAM} create r --lanes 1 {options} >&2 || exit 98
-            head -c 8M /dev/zero >/dev/shm/others
+            head -c 12M /dev/zero >/dev/shm/others
             {PROGRAM} stat r --json
             {PROGRAM} consume r --group-size 4 --attach-timeout 0
             [ $? = 1 ] || exit 97
