@@ -47,8 +47,7 @@ Stash::Impl::Impl(Consumer reader, const StashOptions& given)
       groups(given, consumer.journal_records()),
       room(ring().map, ring().control()) {}
 
-// The bounds stay: producers keep to them until the next trainer comes, or a plain consumer, which
-// lifts them.
+// The bounds stay for producers until the next trainer comes, or a plain consumer, who lifts them.
 Stash::Impl::~Impl() = default;
 
 Result<void> Stash::Impl::start() {
