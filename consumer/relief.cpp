@@ -195,18 +195,23 @@ bool Stash::Impl::stuck(const Waits& waits, std::int64_t now_ns) const {
            stands_still(waits, now_ns);
 }
 
-// All producers wait, for what only this stash can give: nothing will come by itself.
+// All producers wait, for what only this stash can give: nothing will come by itself. Or some wait,
+// and of those that do not nothing has come for long: they may have nothing more to send.
 bool Stash::Impl::stands_still(const Waits& waits, std::int64_t now_ns) const {
-    return waits.all() && waits.tails == standing.tails &&
-           now_ns - standing.since_ns >= standstill_ns;
+    if (waits.tails != standing.tails || now_ns - standing.since_ns < standstill_ns) return false;
+    return waits.all() || (waits.for_place != 0 && standing.impatient);
 }
 
 // Groups that fit together were let in, so at least one of them can be completed; if all wait all
 // the same, what it misses lies behind a group that may not be opened, or records were longer than
 // was to be foreseen. The smallest of those groups is let in on top, while there is memory for it.
 void Stash::Impl::let_go(const Waits& waits, std::int64_t now_ns) {
-    if (!waits.all() || waits.tails != standing.tails) {
-        standing = {waits.tails, now_ns, standing.told_ns, waits.all()};
+    standing.all = waits.all();
+    standing.impatient |=
+        waits.for_place != 0 && now_ns - std::max(came_ns, moved_ns) > patience_ns;
+    if (waits.tails != standing.tails) {
+        standing.tails = waits.tails;
+        standing.since_ns = now_ns;
         return;
     }
     if (!stands_still(waits, now_ns) || groups.leased_batches() != 0) return;
@@ -227,7 +232,7 @@ void Stash::Impl::tell_stall(const Waits& waits, std::int64_t now_ns) {
     if (now_ns - began_ns < patience_ns || now_ns - standing.told_ns < stall_told_every_ns) return;
     standing.told_ns = now_ns;
     std::string why =
-        fmt::format("nothing moves: all {} producers wait, {} to open a group and {} for room",
+        fmt::format("nothing moves: of {} producers {} wait to open a group and {} for room",
                     waits.producers, waits.for_place, waits.for_room);
     if (waits.for_room != 0) {
         why += fmt::format(" (lane {}: {})", waits.room_lane, human_bytes(waits.room_bytes));

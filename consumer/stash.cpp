@@ -332,6 +332,7 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         impl.release_dropped();
         impl.publish_account();
         if (cut) {
+            impl.standing.impatient = false;
             FAULT_POINT("cut.before_lease");
             impl.lease(batch, *this);
             FAULT_POINT("cut.after_lease");

@@ -96,7 +96,8 @@ struct Stash::Impl {
         std::uint64_t tails = 0;
         std::int64_t since_ns = 0;
         std::int64_t told_ns = 0;
-        bool all = false;  // every producer waited when it was looked at last
+        bool all = false;        // every producer waited when it was looked at last
+        bool impatient = false;  // nothing came for long; until a batch is complete again
     };
     Standing standing;
 
