@@ -134,9 +134,9 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
     Frame frame;
     for (const ReceiptEntry& entry : *entries) {
         const auto& feeds = ring().feeds;
+        // Positions never come again: what lies there unreleased is it, whatever its frame says.
         const bool here = entry.lane < feeds.size() && feeds[entry.lane] &&
-                          feeds[entry.lane]->undelivered(entry.position, ref, frame) &&
-                          identity_of(frame) == identity_of(entry);
+                          feeds[entry.lane]->undelivered(entry.position, ref, frame);
         if (here) {
             found.push_back(ref);
         } else {
@@ -176,9 +176,10 @@ std::string Batch::receipt() const {
     std::string bytes(sizeof head + refs_.size() * sizeof(ReceiptEntry), '\0');
     std::memcpy(bytes.data(), &head, sizeof head);
     for (std::size_t i = 0; i < refs_.size(); i++) {
-        const Frame frame = ring.feeds[refs_[i].lane]->frame_of(refs_[i]);
-        const ReceiptEntry entry{refs_[i].position, frame.sequence, refs_[i].lane,
-                                 frame.lane,        frame.epoch,    0};
+        // As it was checked when the record came.
+        const Record& record = stash_->impl_->held[held_[i]];
+        const ReceiptEntry entry{refs_[i].position,    record.sequence,       refs_[i].lane,
+                                 record.producer_lane, record.producer_epoch, 0};
         std::memcpy(bytes.data() + sizeof head + i * sizeof entry, &entry, sizeof entry);
     }
     return bytes;

@@ -84,11 +84,12 @@ void Consumer::Impl::publish_groups() {
 Result<void> Consumer::Impl::open_spill() {
     const std::uint32_t lane = map.geometry().spill_lane();
     if (map.geometry().spill_bytes == 0) return {};
-    auto opened = Spill::open(map, control());
-    if (!opened) return std::unexpected(opened.error());
     if (!feeds[lane]) {
         if (auto feed = open_lane(lane, false); !feed) return feed;
     }
+    if (auto set = Spill::set_tail(map, feeds[lane]->restart_at()); !set) return set;
+    auto opened = Spill::open(map, control());
+    if (!opened) return std::unexpected(opened.error());
     spill.emplace(std::move(*opened));
     return {};
 }

@@ -18,12 +18,24 @@ constexpr std::int64_t stall_told_every_ns = 10'000'000'000;
 
 }  // namespace
 
+// Only where it says something else: whoever asks reads this line with each group.
 void Stash::Impl::publish_open_groups() {
     const std::uint64_t count = std::max<std::uint64_t>(groups.open_groups(), inherited_groups);
-    if (count == shown_groups) return;
-    room_grew |= count < shown_groups;
-    shown_groups = count;
-    ring().control().open_groups.store(count);
+    std::atomic<std::uint64_t>& shown = ring().control().open_groups;
+    const std::uint64_t said = peek(shown);
+    if (said == count) return;
+    room_grew |= count < said;
+    shown.store(count);
+}
+
+// Again and again: producers would wait for ever where somebody has written over a bound.
+void Stash::Impl::show_bounds() {
+    ReaderControl& control = ring().control();
+    const auto keep = [](std::atomic<std::uint64_t>& word, std::uint64_t value) {
+        if (peek(word) != value) publish(word, value);
+    };
+    keep(control.max_open_bytes, options.max_open_bytes);
+    keep(control.max_open_groups, max_open_groups);
 }
 
 // When there may be a place for them, and now and then in any case.
@@ -67,6 +79,10 @@ Stash::Impl::Move Stash::Impl::move_oldest(LaneFeed& feed) {
     const auto is_it = [&](std::uint32_t place) { return held[place].ref == from; };
     const auto place = groups.movable(view.group_key(), is_it);
     if (!place) return Move::stays;
+    // Who it is was checked when it came; what its frame says now, nobody has checked.
+    frame.lane = held[*place].producer_lane;
+    frame.epoch = held[*place].producer_epoch;
+    frame.sequence = held[*place].sequence;
     const auto to = ring().evacuate(from, frame);
     if (!to) return Move::no_room;
     held[*place].view.follow(ring().payload(from), ring().payload(*to));

@@ -109,6 +109,14 @@ void Spill::note_live(const LaneFeed& own) {
     largest_bytes_ = own.largest_bytes();
 }
 
+Result<void> Spill::set_tail(const RingMap& map, std::uint64_t tail) {
+    auto page = map.segment().map(map.geometry().owner_offset(map.geometry().spill_lane()),
+                                  page_bytes, true);
+    if (!page) return std::unexpected(page.error());
+    publish(page->at<LaneOwner>(0).tail, tail);
+    return {};
+}
+
 Result<void> Spill::recover(const RingMap& map, ReaderControl& control) {
     const std::uint64_t tail = peek(control.journal_spill_tail);
     if (tail == 0) return {};
@@ -118,9 +126,7 @@ Result<void> Spill::recover(const RingMap& map, ReaderControl& control) {
     const bool possible = geometry.spill_bytes != 0 && tail % line_bytes == 0 && tail >= head &&
                           tail - head <= 2 * geometry.spill_bytes;
     if (control.journal_count.load() != 0 && possible) {
-        auto page = map.segment().map(geometry.owner_offset(lane), page_bytes, true);
-        if (!page) return std::unexpected(page.error());
-        publish(page->at<LaneOwner>(0).tail, tail);
+        if (auto set = set_tail(map, tail); !set) return set;
     }
     FAULT_POINT("spill.after_tail_again");
     // The journal itself is replayed once the lanes are recovered; it does not need this any more.
@@ -146,7 +152,7 @@ std::optional<RecordRef> Spill::move(const Straggler& straggler, LaneFeed& own,
     if (own.read_position() != writer_.position()) return std::nullopt;
     if (&source != &own && !leaves_room(from.bytes(), own)) return std::nullopt;
     if (writer_.reserve(from.bytes()) != Reserve::ok) {
-        own.pass_skips();  // one may have been published to wait at the start
+        own.pass_written({writer_.position(), 0});  // a skip, to wait at the start
         return std::nullopt;
     }
     [[maybe_unused]] const bool compacts = &source == &own;
@@ -175,7 +181,7 @@ std::optional<RecordRef> Spill::move(const Straggler& straggler, LaneFeed& own,
     publish(control.journal_spill_tail, std::uint64_t{0});
     if (compacts) FAULT_POINT("compact.before_settle");
     FAULT_POINT("evacuate.before_settle");
-    own.pass_evacuated(moved.position);
+    own.pass_written({moved.position, moved.bytes()});
     source.settle(0, from.bytes());
     note_live(own);
     add(control.copied_bytes, from.bytes());

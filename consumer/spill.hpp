@@ -28,6 +28,8 @@ class Spill {
     static void give_back(const RingMap& map);
     // Maps the spill, and reserves its first part.
     static Result<Spill> open(const RingMap& map, ReaderControl& control);
+    // Before that: where the next record goes, which is what its feed has found to be the end.
+    static Result<void> set_tail(const RingMap& map, std::uint64_t tail);
 
     // Finishes a move that a predecessor had in its journal. Before any lane is recovered.
     static Result<void> recover(const RingMap& map, ReaderControl& control);

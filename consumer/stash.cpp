@@ -66,7 +66,9 @@ Result<void> Stash::Impl::start() {
         Spill::give_back(ring().map);
         return spill;
     }
-    for (const KnownGrave& grave : board->graves()) groups.bury(grave.key, grave.buried_ns);
+    for (const KnownGrave& grave : board->graves(monotonic_ns())) {
+        groups.bury(grave.key, grave.buried_ns);
+    }
     const std::uint64_t rows = board->rows();
     // The bound may be passed by a group per producer: room for those.
     const std::uint64_t lanes = ring().map.geometry().lane_count;
@@ -87,13 +89,12 @@ Result<void> Stash::Impl::start() {
                               "acknowledgement: create the ring with a larger --journal-records",
                               options.group_size, consumer.journal_records())});
     }
-    shown_groups = inherited_groups = peek(control.open_groups);
+    inherited_groups = peek(control.open_groups);
     copied_before = peek(control.copied_bytes);
     evacuated_before = peek(control.evacuated_records);
     room.start(options);
     publish_account();
-    publish(control.max_open_bytes, options.max_open_bytes);
-    publish(control.max_open_groups, max_open_groups);
+    show_bounds();
     return {};
 }
 
@@ -172,6 +173,7 @@ void Stash::Impl::release_dropped() {
 void Stash::Impl::tick(std::int64_t now_ns) {
     if (now_ns - ticked_ns < tick_every_ns) return;
     ticked_ns = now_ns;
+    show_bounds();
     hear_events(now_ns);
     keep_deadlines(now_ns);
     show_touched(now_ns);

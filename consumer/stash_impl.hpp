@@ -46,8 +46,7 @@ struct Stash::Impl {
     std::uint64_t copied_before = 0;
     std::uint64_t evacuated_before = 0;
     bool polled = false;
-    bool spill_read = false;  // what a predecessor left there, which is read first
-    std::uint64_t shown_groups = 0;
+    bool spill_read = false;             // what a predecessor left there, which is read first
     std::uint64_t inherited_groups = 0;  // open at a predecessor, and not all read again yet
 
     Impl(Consumer reader, const StashOptions& given);
@@ -75,6 +74,7 @@ struct Stash::Impl {
     void show_touched(std::int64_t now_ns, bool buried = false);
     void publish_account();
     void publish_open_groups();
+    void show_bounds();
     void wake_openers();
     [[nodiscard]] Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
 

@@ -69,7 +69,8 @@ Result<void> Consumer::Impl::start() {
 Result<void> Consumer::Impl::recover() {
     if (auto moved = Spill::recover(map, control()); !moved) return moved;
     const std::uint32_t spill_lane = map.geometry().spill_lane();
-    if (observe(map.owner(spill_lane).tail) != observe(map.entry(spill_lane).head)) {
+    if (map.geometry().spill_bytes != 0 &&
+        observe(map.owner(spill_lane).tail) != observe(map.entry(spill_lane).head)) {
         if (auto opened = open_lane(spill_lane, false); !opened) return opened;
     }
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
@@ -99,6 +100,12 @@ Result<void> Consumer::Impl::open_lane(std::uint32_t lane, bool all_ours) {
     active.push_back(lane);
     ring_bell(map.lane_bell(lane));  // recovery may have moved its head
     if (feeds[lane]->active()) greet(lane);
+    if (feeds[lane]->quarantined()) {
+        quarantines++;
+        tell(feeds[lane]->event(Event::Kind::quarantined));
+    } else if (!feeds[lane]->problem().empty()) {
+        tell(feeds[lane]->event(Event::Kind::torn));
+    }
     return {};
 }
 
@@ -141,7 +148,10 @@ void Consumer::Impl::look_around() {
     std::erase_if(active, [&](std::uint32_t lane) { return retire_if_ended(lane); });
     if (turn >= active.size()) turn = 0;
     for (std::uint32_t lane = 0; look_everywhere && lane < map.geometry().lane_count; lane++) {
-        if (map.lane_is_idle(lane)) continue;
+        if (feeds[lane] && feeds[lane]->show_again()) {
+            tell(feeds[lane]->event(Event::Kind::torn));
+        }
+        if (map.lane_is_idle(lane) && (feeds[lane] || map.lane_is_sound(lane))) continue;
         if (!feeds[lane]) {
             // Tried again with the next look; told once.
             if (auto opened = open_lane(lane, true); !opened && !refused[lane]) {
@@ -166,7 +176,7 @@ void Consumer::Impl::look_around() {
 // Asked once the name is gone: who takes a lane now sees that, and leaves it.
 bool Consumer::Impl::is_forsaken() const {
     if (!active.empty()) return false;
-    for (std::uint32_t lane = 0; lane < feeds.size(); lane++) {
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         if (!map.lane_is_idle(lane) || map.producer_alive(lane)) return false;
     }
     return true;

@@ -58,6 +58,10 @@ Result<std::optional<Taken>> take_lane(const RingMap& map, bool empty, std::uint
             undrained += map.producer_alive(lane) ? 0 : 1;
             continue;
         }
+        if (!map.lane_is_sound(lane)) {
+            undrained++;
+            continue;
+        }
         const ReaderEntry& entry = map.entry(lane);
         if (empty && observe(entry.cursor) != observe(entry.restart_at)) continue;
         auto lock = LifeLock::take(map.segment().fd(), LifeByte::lane(lane));

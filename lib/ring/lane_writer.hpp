@@ -61,7 +61,7 @@ class LaneWriter {
           frames_(frames),
           capacity_(capacity_bytes),
           soft_(soft_bytes),
-          tail_(tail.load(Order::read_tail)),
+          tail_(tail.load(Order::read_tail) / line_bytes * line_bytes),  // whatever is said there
           published_(tail_),
           head_(head.load(Order::read_head)),
           lap_start_(tail_ - tail_ % capacity_),

@@ -74,7 +74,7 @@ std::int64_t oldest_age_ns(const RingMap& map, std::uint32_t lane, std::uint64_t
     if (!map.segment().read(offset, &frame, sizeof frame)) return -1;
     const bool whole = frame.magic == frame_magic && frame.position == head;
     if (!whole || frame.kind != static_cast<std::uint16_t>(FrameKind::record)) return -1;
-    return std::max<std::int64_t>(0, monotonic_ns() - frame.committed_ns);
+    return age_ns(monotonic_ns(), frame.committed_ns);
 }
 
 std::string_view state_of(const RingMap& map, std::uint32_t lane, bool alive, bool retired) {

@@ -65,4 +65,18 @@ inline void check_pairs(const Batch& batch, std::multiset<std::string>& seen) {
     }
 }
 
+// Sends `count` pairs one after the other and trains on each at once, while others stay open.
+inline void pass_pairs(Producer& producer, Stash& stash, const std::string& prefix, int count,
+                       std::multiset<std::string>& seen) {
+    for (int pair = 0; pair < count; pair++) {
+        const std::string prompt = prefix + std::to_string(pair);
+        send(producer, prompt, 0, 2);
+        send(producer, prompt, 1, 2);
+        Batch batch;
+        REQUIRE(stash.next_batch(batch, patience()) == NextBatch::batch);
+        check_pairs(batch, seen);
+        REQUIRE(batch.ack(stash.consumer().last_acked_step() + 1).has_value());
+    }
+}
+
 }  // namespace rollring::test

@@ -13,24 +13,6 @@
 using namespace rollring;
 using namespace rollring::test;
 
-namespace {
-
-// Sends `count` pairs one after the other and trains on each at once, while others stay open.
-void pass_pairs(Producer& producer, Stash& stash, const std::string& prefix, int count,
-                std::multiset<std::string>& seen) {
-    for (int pair = 0; pair < count; pair++) {
-        const std::string prompt = prefix + std::to_string(pair);
-        send(producer, prompt, 0, 2);
-        send(producer, prompt, 1, 2);
-        Batch batch;
-        REQUIRE(stash.next_batch(batch, patience()) == NextBatch::batch);
-        check_pairs(batch, seen);
-        REQUIRE(batch.ack(pair).has_value());
-    }
-}
-
-}  // namespace
-
 TEST_CASE("straggler: older than 100 lane-fulls, and no producer stalls, memory is bounded") {
     const TestRing ring(small_lanes);
     auto producer = ring.producer();
