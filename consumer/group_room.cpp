@@ -6,12 +6,24 @@ namespace rollring {
 namespace {
 
 constexpr std::uint32_t records_remembered = 1024;
+constexpr std::uint64_t wish_most = std::uint64_t{1} << 48;  // more than any memory; sums fit
+
+// Of one lane.
+std::uint32_t lines_most(const RingMap& map) {
+    return static_cast<std::uint32_t>(map.geometry().lane_bytes / line_bytes);
+}
+// Of the ring.
+std::uint64_t bytes_most(const Geometry& geometry) {
+    return geometry.spill_bytes + geometry.lane_count * geometry.lane_bytes;
+}
 
 }  // namespace
 
 Wish wish_of(const RingMap& map, std::uint32_t lane) {
+    if (lane >= map.geometry().lane_count) return {};  // the spill's page has no producer
     const LaneOwner& owner = map.owner(lane);
-    return {peek(owner.wants_room_bytes), observe(owner.wants_place_bytes)};
+    return {std::min(peek(owner.wants_room_bytes), wish_most),
+            std::min(observe(owner.wants_place_bytes), wish_most)};
 }
 
 // As LaneWriter finds it, but for the jump over what lies in the middle.
@@ -31,10 +43,10 @@ bool fits(const RingMap& map, const LaneFeed& feed, std::uint64_t bytes) {
 GroupRoom::GroupRoom(const RingMap& map, ReaderControl& control) : map_(&map), control_(&control) {}
 
 void GroupRoom::start(const StashOptions& options) {
-    longest_lines_ = peek(control_->record_lines);
-    inherited_bytes_ = control_->owed_bytes.load();
-    poke(control_->group_size, options.group_size);
-    poke(control_->group_extra, options.extra);
+    longest_lines_ = std::min(peek(control_->record_lines), lines_most(*map_));
+    inherited_bytes_ = std::min(control_->owed_bytes.load(), bytes_most(map_->geometry()));
+    group_size_ = options.group_size;
+    group_extra_ = options.extra;
 }
 
 void GroupRoom::saw(std::uint32_t lines) {
@@ -51,8 +63,7 @@ std::uint32_t GroupRoom::longest_lines() const {
 
 std::uint32_t GroupRoom::declared_lines(std::uint32_t lane) const {
     if (lane >= map_->geometry().lane_count) return 0;
-    const auto most = static_cast<std::uint32_t>(map_->geometry().lane_bytes / line_bytes);
-    return std::min(peek(map_->owner(lane).record_lines), most);
+    return std::min(peek(map_->owner(lane).record_lines), lines_most(*map_));
 }
 
 void GroupRoom::saw_member(std::uint32_t slot, std::uint32_t lines, std::uint32_t lane) {
@@ -79,7 +90,13 @@ std::uint64_t GroupRoom::lane_share() const {
 
 bool GroupRoom::publish(std::span<const std::uint32_t> lanes,
                         std::span<const std::optional<LaneFeed>> feeds, const Spill* spill) {
-    if (spill == nullptr) return false;  // nothing is promised: only groups are counted
+    keep(control_->group_size, group_size_);
+    keep(control_->group_extra, group_extra_);
+    if (spill == nullptr) {  // nothing is promised: only groups are counted
+        keep(control_->room_bytes, std::uint64_t{0});
+        return false;
+    }
+    keep(control_->record_lines, longest_lines());
     const std::uint64_t share = lane_share();
     std::uint64_t owed = owed_total_lines_ * line_bytes;
     std::uint64_t kept = share;
@@ -94,20 +111,18 @@ bool GroupRoom::publish(std::span<const std::uint32_t> lanes,
     owed = std::max(owed, inherited_bytes_) + spill->live_bytes();
     const std::uint64_t room = std::max(spill->usable_bytes() + kept, widened_bytes_);
     const bool more = owed < shown_owed_bytes_ || room > shown_room_bytes_;
-    if (owed != shown_owed_bytes_) control_->owed_bytes.store(owed);
+    if (owed != peek(control_->owed_bytes)) control_->owed_bytes.store(owed);
     shown_owed_bytes_ = owed;
     shown_room_bytes_ = room;
     const Geometry& geometry = map_->geometry();
-    poke(control_->record_lines, longest_lines());
-    poke(control_->room_most,
-         spill->usable_most_bytes() + geometry.lane_count * geometry.lane_bytes);
-    rollring::publish(control_->room_bytes, room);
+    most_bytes_ = spill->usable_most_bytes() + geometry.lane_count * geometry.lane_bytes;
+    keep(control_->room_most, most_bytes_);
+    keep(control_->room_bytes, room);
     return more;
 }
 
 std::uint64_t GroupRoom::ahead_bytes() const {
-    const std::uint64_t members =
-        std::uint64_t{peek(control_->group_size)} + peek(control_->group_extra);
+    const std::uint64_t members = std::uint64_t{group_size_} + group_extra_;
     return 2 * members * longest_lines() * line_bytes;
 }
 
@@ -117,7 +132,9 @@ std::uint64_t GroupRoom::claimed_bytes(std::span<const std::uint32_t> lanes) con
         if (lane >= map_->geometry().lane_count) continue;
         const std::uint32_t lines =
             peek(map_->owner(lane).lines_claimed) - peek(map_->entry(lane).lines_arrived);
-        bytes += std::uint64_t{lines} * line_bytes;
+        // As producers count it (producer/admission.cpp): what no room would allow is not believed.
+        const bool sound = lines * line_bytes <= most_bytes_;
+        if (sound && peek(map_->entry(lane).quarantine) == 0) bytes += lines * line_bytes;
     }
     return bytes;
 }

@@ -83,6 +83,9 @@ class GroupRoom {
     std::uint64_t widened_bytes_ = 0;
     std::uint64_t shown_owed_bytes_ = 0;
     std::uint64_t shown_room_bytes_ = 0;
+    std::uint64_t most_bytes_ = 0;  // that could ever be had
+    std::uint32_t group_size_ = 0;
+    std::uint32_t group_extra_ = 0;
     // The longest of the last one or two thousand records.
     std::uint32_t longest_lines_ = 0;
     std::uint32_t longest_before_lines_ = 0;

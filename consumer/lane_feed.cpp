@@ -106,10 +106,9 @@ void LaneFeed::start_over() {
 // written over it. True if released-bits were lost so, and the lane stood still for it.
 bool LaneFeed::show_again() {
     reader_.show_again();
-    const auto keep = [](auto& word, auto value) {
-        if (peek(word) != value) publish(word, value);
-    };
     if (!is_spill_) {
+        keep(entry_->lines_arrived, lines_told_);
+        keep(entry_->groups_arrived, groups_told_);
         keep(entry_->restart_epoch, restart_epoch_);
         keep(entry_->restart_at, restart_at_);
         if (active_) keep(entry_->begun_epoch, epoch_);
@@ -373,6 +372,7 @@ Event LaneFeed::retire(const RingMap& map) {
     poke(entry_->lines_arrived, lines_read_);
     poke(entry_->groups_arrived, groups_read_);
     groups_told_ = groups_read_;
+    lines_told_ = lines_read_;
     active_ = false;
     problem_.clear();
     restart_epoch_ = epoch_;

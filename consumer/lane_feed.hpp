@@ -50,11 +50,11 @@ class LaneFeed {
     // Groups that this lane announced, and whose first record has been read, count as arrived from
     // now on; called when they have been counted as open.
     void publish_groups() {
+        if (groups_told_ == groups_read_ && lines_told_ == lines_read_) return;
         groups_told_ = groups_read_;
-        if (groups_read_ > peek(entry_->groups_arrived)) {
-            publish(entry_->lines_arrived, lines_read_);
-            publish(entry_->groups_arrived, groups_read_);
-        }
+        lines_told_ = lines_read_;
+        publish(entry_->lines_arrived, lines_told_);
+        publish(entry_->groups_arrived, groups_told_);
     }
 
     // The record at the cursor: delivered, and the oldest that is not released. False if there is
@@ -136,12 +136,13 @@ class LaneFeed {
         unreleased_bytes_ -= bytes;
         note_cursor();
     }
-    // Never back: what is delivered again was counted before.
+    // What is delivered again was counted before. Of what is new the producer knows best: where it
+    // began is what our entry said, which may have been written over by then.
     void note_groups(const Frame& frame) {
         const auto more = static_cast<std::int32_t>(frame.groups_opened -
                                                     static_cast<std::uint32_t>(groups_read_));
-        if (more <= 0) return;
-        groups_read_ += static_cast<std::uint32_t>(more);
+        if (more <= 0 && frame.position < delivered_at_attach_) return;
+        groups_read_ += static_cast<std::uint64_t>(std::int64_t{more});
         lines_read_ = frame.lines_claimed;
     }
     void note_largest(std::uint64_t bytes) {

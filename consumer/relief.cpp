@@ -31,9 +31,6 @@ void Stash::Impl::publish_open_groups() {
 // Again and again: producers would wait for ever where somebody has written over a bound.
 void Stash::Impl::show_bounds() {
     ReaderControl& control = ring().control();
-    const auto keep = [](std::atomic<std::uint64_t>& word, std::uint64_t value) {
-        if (peek(word) != value) publish(word, value);
-    };
     keep(control.max_open_bytes, options.max_open_bytes);
     keep(control.max_open_groups, max_open_groups);
 }

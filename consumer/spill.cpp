@@ -34,9 +34,9 @@ namespace {
 
 // A lane's worth is wanted at once; what a predecessor reserved may be in use.
 std::uint64_t first_bytes(const Geometry& geometry, const ReaderControl& control) {
-    const std::uint64_t bytes =
-        std::max(geometry.lane_bytes, round_up(peek(control.spill_reserved_bytes), page_bytes));
-    return std::min(bytes, geometry.spill_bytes);
+    const std::uint64_t before = std::min(peek(control.spill_reserved_bytes), geometry.spill_bytes);
+    return std::min(std::max(geometry.lane_bytes, round_up(before, page_bytes)),
+                    geometry.spill_bytes);
 }
 
 }  // namespace
@@ -61,10 +61,9 @@ Result<Spill> Spill::open(const RingMap& map, ReaderControl& control) {
     auto data = map.segment().map(geometry.data_offset(lane), geometry.spill_bytes, true);
     if (!data) return std::unexpected(data.error());
     Spill spill(std::move(*page), std::move(*data), geometry, map.entry(lane), control);
-    if (auto reserved = reserve_first(map, control); !reserved) {
-        return std::unexpected(reserved.error());
-    }
-    spill.use(first_bytes(geometry, control));
+    const std::uint64_t bytes = first_bytes(geometry, control);  // read once: others can write it
+    if (auto reserved = reserve(bytes, map); !reserved) return std::unexpected(reserved.error());
+    spill.use(bytes);
     return spill;
 }
 
@@ -78,9 +77,12 @@ bool Spill::grow(std::uint64_t usable_bytes, const RingMap& map, std::int64_t no
     constexpr std::int64_t try_again_ns = 1'000'000'000;
     constexpr std::uint64_t step_bytes = std::uint64_t{16} << 20;
     const std::uint64_t most = capacity_bytes_;
-    while (this->usable_bytes() < usable_bytes && reserved_bytes_ < most) {
+    const std::uint64_t wanted = std::min(usable_bytes, most);  // whatever was asked for
+    while (reserved_bytes_ < most) {
+        const std::uint64_t usable = this->usable_bytes();
+        if (usable >= wanted) break;
         if (refused_ns_ != 0 && now_ns - refused_ns_ < try_again_ns) return false;
-        const std::uint64_t missing = usable_bytes - this->usable_bytes();
+        const std::uint64_t missing = wanted - usable;
         const std::uint64_t step =
             round_up(std::max(missing + missing / 3, step_bytes), page_bytes);
         const std::uint64_t next = std::min(most, reserved_bytes_ + step);

@@ -66,9 +66,7 @@ Result<void> Stash::Impl::start() {
         Spill::give_back(ring().map);
         return spill;
     }
-    for (const KnownGrave& grave : board->graves(monotonic_ns())) {
-        groups.bury(grave.key, grave.buried_ns);
-    }
+    for (const KnownGrave& grave : board->graves()) groups.bury(grave.key, grave.buried_ns);
     const std::uint64_t rows = board->rows();
     // The bound may be passed by a group per producer: room for those.
     const std::uint64_t lanes = ring().map.geometry().lane_count;

@@ -145,6 +145,8 @@ void Consumer::Impl::look_around() {
     if (look_everywhere) looked_everywhere_ns = looked_ns;
     const bool unlinked = look_everywhere && !map.segment().linked();
     arrivals_seen = arrivals;
+    // Somebody has written over what we said: producers would ask, and nobody answers.
+    if (!counts_groups && peek(control().max_open_groups) != 0) asks_nobody = false;
     std::erase_if(active, [&](std::uint32_t lane) { return retire_if_ended(lane); });
     if (turn >= active.size()) turn = 0;
     for (std::uint32_t lane = 0; look_everywhere && lane < map.geometry().lane_count; lane++) {

@@ -16,6 +16,13 @@ constexpr std::uint64_t places_at_once = 16;
 constexpr std::uint64_t lines_most = std::uint64_t{1} << 30;  // of one claim: a difference tells
 constexpr int claim_tries = 4;
 
+// No sum of bytes or of words that somebody has written over gets beyond its type.
+std::uint64_t times(std::uint64_t count, std::uint64_t bytes) {
+    constexpr std::uint64_t most = std::uint64_t{1} << 60;
+    std::uint64_t product = 0;
+    return __builtin_mul_overflow(count, bytes, &product) ? most : std::min(product, most);
+}
+
 }  // namespace
 
 void Admission::remember(const GroupKey& key) {
@@ -42,20 +49,33 @@ std::uint64_t Admission::announced_groups() const {
         const std::uint64_t arrived = observe(map_->entry(lane).groups_arrived);
         // A damaged lane announces nothing; nor does one that claims what no bound would allow.
         if (opened <= arrived || opened - arrived > most) continue;
-        if (peek(map_->entry(lane).quarantine) != 0) continue;
+        if (!counts(lane)) continue;
         groups += opened - arrived;
     }
     return groups;
 }
 
+// Asked once something was found there: who has a lane said so before it claimed anything. A lane
+// that nobody has owes nothing, whatever its pages say.
+bool Admission::counts(std::uint32_t lane) const {
+    return peek(map_->entry(lane).quarantine) == 0 && !map_->lane_is_idle(lane);
+}
+
+// What could be had for one group, within what such a ring can have.
+std::uint64_t Admission::room_most() const {
+    const Geometry& geometry = map_->geometry();
+    const std::uint64_t lanes = geometry.lane_count * geometry.lane_bytes;
+    return std::clamp(peek(control_->room_most), lanes + geometry.spill_bytes / 2,
+                      lanes + geometry.spill_bytes);
+}
+
 std::uint64_t Admission::claimed_bytes() const {
     std::uint64_t bytes = 0;
-    const std::uint64_t most = peek(control_->room_most);
+    const std::uint64_t most = room_most();
     for (std::uint32_t lane = 0; lane < map_->geometry().lane_count; lane++) {
         const std::uint32_t arrived = observe(map_->entry(lane).lines_arrived);
         const std::uint32_t lines = map_->owner(lane).lines_claimed.load() - arrived;
-        if (lines == 0 || lines * line_bytes > most) continue;  // likewise
-        if (peek(map_->entry(lane).quarantine) != 0) continue;
+        if (lines == 0 || lines * line_bytes > most || !counts(lane)) continue;  // likewise
         bytes += lines * line_bytes;
     }
     return bytes;
@@ -70,8 +90,8 @@ std::uint64_t Admission::members_of(const GroupNeed& need) const {
 // alone makes no group impossible.
 std::uint64_t Admission::claim_bytes(const GroupNeed& need) const {
     const std::uint64_t members = members_of(need);
-    const std::uint64_t known = members * need.record_bytes;
-    const std::uint64_t learned = members * peek(control_->record_lines) * line_bytes;
+    const std::uint64_t known = times(members, need.record_bytes);
+    const std::uint64_t learned = times(members, peek(control_->record_lines) * line_bytes);
     return std::max(known, std::min(learned, peek(control_->room_bytes)));
 }
 
@@ -79,14 +99,16 @@ std::uint64_t Admission::claim_bytes(const GroupNeed& need) const {
 // together, or this is the only one.
 bool Admission::claim(std::uint64_t lines, std::uint64_t wanted_lines, LaneOwner& owner) {
     const auto adds = static_cast<std::uint32_t>(wanted_lines);
-    const std::uint32_t before = peek(owner.lines_claimed);
-    owner.lines_claimed.store(before + adds);
+    const std::uint32_t before = claimed_lines_;
+    claimed_lines_ += adds;
+    owner.lines_claimed.store(claimed_lines_);
     const std::uint64_t total = claimed_bytes() + control_->owed_bytes.load();
     const std::uint64_t spare = (spare_lines_ + wanted_lines - lines) * line_bytes;
     if (total <= peek(control_->room_bytes) || total <= spare + lines * line_bytes) {
         spare_lines_ += wanted_lines - lines;
         return true;
     }
+    claimed_lines_ = before;
     owner.lines_claimed.store(before);
     return false;
 }
@@ -111,7 +133,9 @@ Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
         return Answer::go;
     }
     const std::uint64_t room = peek(control_->room_bytes);
-    if (room / 64 / lanes < at_once * lines * line_bytes) at_once = 0;
+    if (room / 64 / lanes < at_once * lines * line_bytes || at_once * lines > lines_most) {
+        at_once = 0;
+    }
     const std::uint64_t ahead = at_once * lines;
     if (ahead != 0 && claim(lines, lines + ahead, owner)) {
         places_ = at_once;
@@ -137,15 +161,15 @@ Admission::Answer Admission::ask(const GroupKey& key, const GroupNeed& need, Lan
     if (bytes_max != 0 && control_->held_bytes.load() >= bytes_max) return Answer::too_many_bytes;
     std::uint64_t lines = 0;
     if (peek(control_->room_bytes) != 0) {
-        const std::uint64_t known = members_of(need) * need.record_bytes;
-        if (known > peek(control_->room_most)) return Answer::never_fits;
+        const std::uint64_t known = times(members_of(need), need.record_bytes);
+        if (known > room_most()) return Answer::never_fits;
         lines = std::min(lines_most, claim_bytes(need) / line_bytes);
     }
     const Answer answer = take_place(static_cast<std::uint32_t>(lines), owner);
     if (answer != Answer::go) return answer;
     remember(key);
     announced_.push_back({key, static_cast<std::uint32_t>(lines)});
-    add(owner.groups_opened, std::uint64_t{1});
+    poke(owner.groups_opened, ++opened_groups_);
     return Answer::go;
 }
 
@@ -188,9 +212,8 @@ std::string Admission::why(Answer answer, const GroupNeed& need) const {
                 "create "
                 "it with --spill-bytes {}MiB or more",
                 members_of(need), human_bytes(need.record_bytes),
-                human_bytes(members_of(need) * need.record_bytes),
-                human_bytes(peek(control_->room_most)),
-                (2 * members_of(need) * need.record_bytes + 0xfffff) >> 20);
+                human_bytes(times(members_of(need), need.record_bytes)), human_bytes(room_most()),
+                (2 * times(members_of(need), need.record_bytes) + 0xfffff) >> 20);
         case Answer::too_many_groups:
             break;
     }

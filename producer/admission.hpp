@@ -57,10 +57,10 @@ class Admission {
     Sent note_sent(const GroupKey& key);
     // Starts where the lane's earlier producers ended, by the consumer's word: theirs are settled.
     void start(LaneOwner& owner, const ReaderEntry& reader) {
-        sent_groups_ = peek(reader.groups_arrived);
-        sent_lines_ = peek(reader.lines_arrived);
-        poke(owner.groups_opened, sent_groups_);
-        poke(owner.lines_claimed, sent_lines_);
+        sent_groups_ = opened_groups_ = peek(reader.groups_arrived);
+        sent_lines_ = claimed_lines_ = peek(reader.lines_arrived);
+        poke(owner.groups_opened, opened_groups_);
+        poke(owner.lines_claimed, claimed_lines_);
     }
 
     // Bytes that a group of this need is taken to hold in the end.
@@ -80,6 +80,8 @@ class Admission {
     }
     void remember(const GroupKey& key);
     [[nodiscard]] bool is_open(const GroupKey& key);
+    [[nodiscard]] bool counts(std::uint32_t lane) const;
+    [[nodiscard]] std::uint64_t room_most() const;
     [[nodiscard]] std::uint64_t announced_groups() const;
     [[nodiscard]] std::uint64_t claimed_bytes() const;
     [[nodiscard]] std::uint64_t members_of(const GroupNeed& need) const;
@@ -93,6 +95,9 @@ class Admission {
     std::vector<Announced> announced_;  // and not sent yet
     std::uint64_t sent_groups_ = 0;
     std::uint32_t sent_lines_ = 0;
+    // What the owner's page says, and says again with each claim: others can write over it.
+    std::uint64_t opened_groups_ = 0;
+    std::uint32_t claimed_lines_ = 0;
     // Places and bytes that we may take without counting again.
     std::uint64_t places_ = 0;
     std::uint64_t spare_lines_ = 0;

@@ -32,7 +32,8 @@ std::string_view name(Push push) {
 
 namespace {
 
-constexpr std::int64_t look_ns = 1'000'000'000;          // between looks at the ring's name
+constexpr std::int64_t look_ns = 1'000'000'000;               // between looks at the ring's name
+constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // what is declared may be anything
 constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU foresees by itself
 
 Error no_lane(const RingMap& map, std::uint32_t undrained) {
@@ -346,7 +347,7 @@ Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Dea
     if (!impl.admission->active()) return Push::ok;
     std::uint64_t bytes = 0;
     if (plan.record_bytes != 0) {
-        bytes = line_bytes + round_up(plan.record_bytes, line_bytes);
+        bytes = line_bytes + round_up(std::min(plan.record_bytes, bytes_most), line_bytes);
         LaneOwner& own = impl.owner();
         poke(own.record_lines,
              std::max(peek(own.record_lines),
@@ -362,7 +363,8 @@ Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Dea
 bool Producer::may_send(std::string_view instance_id, std::uint64_t visit, const GroupPlan& plan) {
     Impl& impl = *impl_;
     if (!impl.usable() || !impl.admission->active()) return impl.usable();
-    const std::uint64_t bytes = plan.record_bytes != 0 ? line_bytes + plan.record_bytes : 0;
+    const std::uint64_t bytes =
+        plan.record_bytes != 0 ? line_bytes + std::min(plan.record_bytes, bytes_most) : 0;
     return impl.admission->ask(GroupKey::of(instance_id, visit), {plan.group_size, bytes},
                                impl.owner()) == Admission::Answer::go;
 }

@@ -76,6 +76,12 @@ inline NativeBell bell_of(Bell& bell) {
     return {bell.sequence, bell.waiting};
 }
 
+// Others only read this word: says it again, should somebody have written over it.
+template <class T>
+void keep(std::atomic<T>& word, T value) {
+    if (peek(word) != value) publish(word, value);
+}
+
 // How long ago another process's clock says that something was; 0 if it says what cannot be.
 inline std::int64_t age_ns(std::int64_t now_ns, std::int64_t then_ns) {
     return then_ns > 0 && then_ns < now_ns ? now_ns - then_ns : 0;

@@ -10,6 +10,7 @@
 
 #include "../stash/pairs.hpp"
 #include "key_table.hpp"
+#include "pages.hpp"
 #include "ring_map.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/stash.hpp"
@@ -22,42 +23,6 @@ using namespace rollring::test;
 namespace {
 
 constexpr std::uint64_t lane_size = 64 * kib;
-
-// The whole ring, writable.
-struct Pages {
-    explicit Pages(const TestRing& ring)
-        : map(std::move(*RingMap::attach(ring.name(), Deadline::now()))),
-          geometry(map.geometry()),
-          all(*map.segment().map(0, geometry.segment_bytes(), true)) {}
-
-    [[nodiscard]] ReaderControl& control() const {
-        return all.at<ReaderControl>(geometry.reader_offset());
-    }
-    [[nodiscard]] ReaderEntry& entry(std::uint32_t lane) const {
-        return all.at<ReaderEntry>(geometry.entries_offset() + lane * sizeof(ReaderEntry));
-    }
-    [[nodiscard]] LaneOwner& owner(std::uint32_t lane) const {
-        return all.at<LaneOwner>(geometry.owner_offset(lane));
-    }
-    [[nodiscard]] std::byte* data(std::uint32_t lane) const {
-        return all.data() + geometry.data_offset(lane);
-    }
-    [[nodiscard]] std::atomic<std::uint64_t>& bits(std::uint32_t lane) const {
-        return all.at<std::atomic<std::uint64_t>>(geometry.bits_offset(lane));
-    }
-
-    RingMap map;
-    Geometry geometry;
-    Mapping all;
-};
-
-Push push(Producer& producer, std::uint32_t tokens, std::uint32_t repetition, Deadline deadline) {
-    const std::vector<std::int32_t> ids(tokens, 7);
-    Draft draft("prompt");
-    draft.meta.repetition_id = repetition;
-    draft.set(Std::token_ids, ids);
-    return producer.push(draft, deadline);
-}
 
 // Records of all lengths get through a new producer of lane 0, whatever was wrong before.
 void lane_works(const TestRing& ring, Consumer& consumer) {
@@ -207,6 +172,7 @@ TEST_CASE("words: a record in the spill that names a lane which is none is given
     const auto stash = open_stash(ring, freshest_pair);
     Batch batch;
     CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);  // all is read
     CHECK(stash->explain(4).empty());
     // And the spill takes stragglers again.
     send(producer, "older", 0);
