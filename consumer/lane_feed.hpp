@@ -72,6 +72,11 @@ class LaneFeed {
     // The frame of a record that a predecessor delivered and nobody has released, before it is
     // delivered again. False if there is none at that position.
     bool undelivered(std::uint64_t position, RecordRef& ref, Frame& frame) const;
+    // Whether a span lies where delivered records can be that are not released.
+    [[nodiscard]] bool delivered(const Span& span) const {
+        return span.position >= reader_.cursor() && span.position < reader_.read_position() &&
+               span.bytes <= reader_.read_position() - span.position;
+    }
     // A frame between the cursor and what was committed when we came, checked. False behind it.
     bool frame_at(std::uint64_t position, Frame& frame) const;
     // Whether all has been read that was committed when the tail was noted. Of a quarantined lane

@@ -47,8 +47,9 @@ Stash::Impl::Impl(Consumer reader, const StashOptions& given)
       groups(given, consumer.journal_records()),
       room(ring().map, ring().control()) {}
 
-// The bounds stay for producers until the next trainer comes, or a plain consumer, who lifts them.
-Stash::Impl::~Impl() = default;
+Stash::Impl::~Impl() {
+    close();
+}
 
 Result<void> Stash::Impl::start() {
     ring().counts_groups = true;
@@ -96,15 +97,17 @@ Result<void> Stash::Impl::start() {
     return {};
 }
 
-Stash::Stash(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Stash::~Stash() = default;
+Stash::Stash(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Stash::~Stash() {
+    impl_->close();
+}
 
 Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOptions& options,
                                            const ConsumerOptions& consumer_options) {
     if (auto valid = validate(options); !valid) return std::unexpected(valid.error());
     auto consumer = Consumer::open(ring, consumer_options);
     if (!consumer) return std::unexpected(consumer.error());
-    auto impl = std::make_unique<Impl>(std::move(*consumer), options);
+    auto impl = std::make_shared<Impl>(std::move(*consumer), options);
     if (auto started = impl->start(); !started) return std::unexpected(started.error());
     return std::unique_ptr<Stash>(new Stash(std::move(impl)));
 }
@@ -147,7 +150,7 @@ void Stash::Impl::release_dropped() {
     if (dropped.empty()) return;
     FAULT_POINT("drop.before");
     if (dropped.size() == 1) {
-        consumer.release(held[dropped.front().tag].ref);
+        ring().release(held[dropped.front().tag].ref);
     } else {
         std::vector<RecordRef> refs;
         refs.reserve(dropped.size());
@@ -155,8 +158,8 @@ void Stash::Impl::release_dropped() {
         const std::span<const RecordRef> all(refs);
         const std::uint64_t most = consumer.journal_records();
         for (std::size_t at = 0; at < all.size(); at += most) {
-            static_cast<void>(consumer.release_all(
-                all.subspan(at, std::min<std::uint64_t>(most, all.size() - at)), -1));
+            static_cast<void>(ring().release_all(
+                all.subspan(at, std::min<std::uint64_t>(most, all.size() - at)), -1, true));
         }
     }
     FAULT_POINT("drop.after");
@@ -308,6 +311,7 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
 NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
     batch.nack();
     Impl& impl = *impl_;
+    if (!impl.ring().usable()) return NextBatch::closed;
     bool blocked = false;
     int turns_late = 0;
     for (;;) {
@@ -368,6 +372,7 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
 
 NextBatch Stash::rest(Batch& batch) {
     batch.nack();
+    if (!impl_->ring().usable()) return NextBatch::closed;
     const std::int64_t now = monotonic_ns();
     impl_->hear_events(now);
     const bool cut = impl_->spill_read &&
@@ -398,50 +403,16 @@ std::size_t Stash::open_groups() const {
 bool Stash::no_progress() const {
     return impl_->groups.no_progress(monotonic_ns());
 }
-std::vector<RepeatedKeys> Stash::repeated_keys() const {
-    std::vector<RepeatedKeys> found;
-    const auto& feeds = impl_->ring().feeds;
-    for (const auto& [producer, counts] : impl_->repeats.counts()) {
-        const auto& [lane, epoch] = producer;
-        std::uint64_t records = counts.records;
-        std::string who = counts.name;
-        if (records == 0) {  // it has not ended
-            if (lane >= feeds.size() || !feeds[lane] || feeds[lane]->epoch() != epoch) continue;
-            const Event now = feeds[lane]->event(Event::Kind::producer_joined);
-            records = now.records;
-            who = now.producer;
-        }
-        if (!counts.suspect(records)) continue;
-        found.push_back({std::move(who), lane, epoch, records, counts.duplicate, counts.late});
-    }
-    return found;
-}
-
 const Consumer& Stash::consumer() const {
     return impl_->consumer;
 }
 
-std::vector<GroupReport> Stash::explain(std::size_t count) const {
-    std::vector<GroupReport> reports;
-    for (WaitingGroup& group : impl_->groups.explain(monotonic_ns(), count)) {
-        GroupReport& report = reports.emplace_back();
-        report.key = group.key;
-        report.age_ns = group.age_ns;
-        report.size = group.size;
-        report.live = group.live;
-        report.failed = group.failed;
-        report.missing = std::move(group.missing);
-        if (group.tag) report.instance_id = impl_->held[*group.tag].view.instance_id();
-        for (const std::uint32_t lane : group.lanes) {
-            report.producers.push_back(
-                fmt::format("{} (lane {})", load_name(impl_->ring().map.owner(lane)), lane));
-        }
-    }
-    return reports;
+std::string Stash::problem() const {
+    return impl_->consumer.problem();
 }
 
 bool Stash::next_event(Event& event) {
-    if (impl_->events.empty()) return false;
+    if (!impl_->ring().usable() || impl_->events.empty()) return false;
     event = std::move(impl_->events.front());
     impl_->events.pop_front();
     return true;

@@ -47,6 +47,7 @@ struct Stash::Impl {
     std::uint64_t evacuated_before = 0;
     bool polled = false;
     bool spill_read = false;             // what a predecessor left there, which is read first
+    std::vector<std::shared_ptr<Lease::State>> leases;  // of the batches that are out
     std::uint64_t inherited_groups = 0;  // open at a predecessor, and not all read again yet
 
     Impl(Consumer reader, const StashOptions& given);
@@ -61,6 +62,10 @@ struct Stash::Impl {
 
     [[nodiscard]] Consumer::Impl& ring() const { return *consumer.impl_; }
     Result<void> start();
+    // Ends all leases and gives the seat back. The memory stays as long as a lease has it.
+    void close();
+    static Impl& of(const Lease::State& lease) { return *static_cast<Impl*>(lease.stash.get()); }
+    void end_lease(const std::shared_ptr<Lease::State>& lease);
     std::span<Waiting> read_some(Poll& got);
     Poll turn(std::int64_t now_ns);
     void admit(const Waiting& waiting, std::int64_t now_ns);

@@ -62,7 +62,9 @@ Result<void> Consumer::Impl::start() {
     barriers = can_make_barriers();
     poke(own.barriers, barriers ? 1U : 0U);
     publish(own.epoch, peek(own.epoch) + 1);
-    return recover();
+    if (auto recovered = recover(); !recovered) return recovered;
+    last_step = peek(own.last_acked_step);  // with what the journal said
+    return {};
 }
 
 // Takes over every lane that holds something or has a producer, then replays the journal.

@@ -46,6 +46,10 @@ inline std::unique_ptr<Stash> open_stash(const TestRing& ring, StashOptions opti
     return std::move(*opened);
 }
 
+inline std::int64_t next_step(const Stash& stash) {
+    return stash.consumer().last_acked_step() + 1;
+}
+
 // Whole groups of pairs, one prompt each, with the tokens that were sent.
 inline void check_pairs(const Batch& batch, std::multiset<std::string>& seen) {
     for (std::size_t group = 0; group < batch.groups().size(); group++) {

@@ -32,7 +32,7 @@ TEST_CASE("straggler: older than 100 lane-fulls, and no producer stalls, memory 
         Batch batch;
         REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
         check_pairs(batch, seen);
-        REQUIRE(batch.ack(pairs + i).has_value());
+        REQUIRE(batch.ack(next_step(*stash)).has_value());
     }
     CHECK(seen.size() == static_cast<std::size_t>(pairs) + 5);
     CHECK(stash->account().conserved());
@@ -55,7 +55,7 @@ TEST_CASE("straggler: many at once, so that the spill is compacted") {
             Batch batch;
             REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
             check_pairs(batch, seen);
-            REQUIRE(batch.ack(round).has_value());
+            REQUIRE(batch.ack(next_step(*stash)).has_value());
         }
     }
     CHECK(producer.stats().waits == 0);
@@ -96,7 +96,7 @@ TEST_CASE("straggler: a spill that was full takes more once it has room") {
             Batch batch;
             REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
             check_pairs(batch, seen);
-            REQUIRE(batch.ack(round).has_value());
+            REQUIRE(batch.ack(next_step(*stash)).has_value());
         };
         finish(--open);  // so that the pairs have a place
         finish(--open);
@@ -129,7 +129,7 @@ TEST_CASE("straggler: its evacuated record survives the trainer, once") {
     Batch batch;
     REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
     check_pairs(batch, seen);
-    REQUIRE(batch.ack(0).has_value());
+    REQUIRE(batch.ack(next_step(*stash)).has_value());
     CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(seen.count("straggler") == 1);
 }
@@ -158,7 +158,7 @@ TEST_CASE("straggler: a successor reads a long spill again before it puts more t
         Batch batch;
         REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
         check_pairs(batch, seen);
-        REQUIRE(batch.ack(1).has_value());
+        REQUIRE(batch.ack(next_step(*stash)).has_value());
     }
     CHECK(seen.size() == 100 + 4 + 60 + 100);
     CHECK(stash->open_groups() == 0);
@@ -263,7 +263,7 @@ TEST_CASE("full: a batch that lanes and spill cannot hold ships what is ready") 
         const bool came = stash->next_batch(batch, Deadline::after_ms(200)) == NextBatch::batch;
         if (!came && stash->rest(batch) != NextBatch::batch) continue;
         check_pairs(batch, seen);
-        REQUIRE(batch.ack(1).has_value());
+        REQUIRE(batch.ack(next_step(*stash)).has_value());
     }
     rollouts.join();
     CHECK(stash->copies().batches_short > 0);
