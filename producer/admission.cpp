@@ -186,6 +186,19 @@ Admission::Sent Admission::note_sent(const GroupKey& key) {
     return {static_cast<std::uint32_t>(sent_groups_), sent_lines_};
 }
 
+bool Admission::cancel(const GroupKey& key, LaneOwner& owner) {
+    const auto found = std::ranges::find(announced_, key, &Announced::key);
+    if (found == announced_.end()) return false;
+    const std::uint32_t lines = found->lines;
+    *found = announced_.back();
+    announced_.pop_back();
+    if (remembers(key)) recent_[key.low % recent_.size()] = GroupKey{};
+    // As a claim that did not stand: nothing of it is in note_sent()'s numbers.
+    owner.lines_claimed.store(peek(owner.lines_claimed) - lines);
+    poke(owner.groups_opened, peek(owner.groups_opened) - 1);
+    return true;
+}
+
 std::string Admission::why(Answer answer, const GroupNeed& need) const {
     const std::string trainer =
         map_->consumer_alive() ? "the trainer is alive" : "no trainer is attached";

@@ -55,6 +55,9 @@ class Admission {
         std::uint32_t lines;
     };
     Sent note_sent(const GroupKey& key);
+    // Gives back the place and the claim of a group that was announced and of which no record was
+    // committed. False if there is none.
+    bool cancel(const GroupKey& key, LaneOwner& owner);
     // Starts where the lane's earlier producers ended, by the consumer's word: theirs are settled.
     void start(LaneOwner& owner, const ReaderEntry& reader) {
         sent_groups_ = opened_groups_ = peek(reader.groups_arrived);

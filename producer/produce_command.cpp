@@ -134,11 +134,11 @@ Outcome Sink::send_to_ring(const Draft& draft) {
     }
     waiting_.over();
     sent.digest += reservation.view().digest(producer_->schema());
-    if (++pending_ >= options_->batch) {
-        pending_ = 0;
-        reservation.commit();
-    } else {
-        reservation.commit_later();
+    const bool now = ++pending_ >= options_->batch;
+    if (now) pending_ = 0;
+    if ((now ? reservation.commit() : reservation.commit_later()) != Push::ok) {
+        problem_ = producer_->problem();
+        return Outcome::failed;
     }
     const ProducerStats stats = producer_->stats();
     sent.amount.bytes = stats.bytes;

@@ -26,6 +26,8 @@ std::string_view name(Push push) {
             return "bad_record";
         case Push::closed:
             return "closed";
+        case Push::not_reserved:
+            return "not_reserved";
     }
     return "unknown";
 }
@@ -155,6 +157,10 @@ Push Producer::Impl::refuse(Push push, std::string why) {
     return push;
 }
 
+Push Producer::Impl::refuse_closed() {
+    return refuse(Push::closed, "this producer was closed, or its process forked");
+}
+
 // The consumer gives up what comes after the damage: do not go on filling the lane.
 Push Producer::Impl::check_quarantine() {
     if (observe(map.entry(lane).quarantine) == 0) return Push::ok;
@@ -219,24 +225,26 @@ Push Producer::Impl::admit(const GroupKey& key, const GroupNeed& need, Deadline 
 }
 
 Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload) {
-    if (!usable()) return refuse(Push::closed, "this producer was closed, or its process forked");
+    if (!usable()) return refuse_closed();
     if (check_name() != Push::ok) return Push::closed;
     const Encoder encoder(draft, map.schema(), options.checksum);
     if (!encoder.problem().empty()) {
         return refuse(Push::bad_record, std::string(encoder.problem()));
     }
-    serial++;
     wish(0, 0);
-    const std::uint64_t frame_bytes = line_bytes + encoder.bytes();
+    // Before a place is taken for its group, which would then wait for it.
+    const std::uint64_t bytes = line_bytes + encoder.bytes();
+    if (bytes > map.geometry().lane_bytes) return too_large(bytes);
+    serial++;
     if (admission->active() || admission->owes()) {
         reserved_key = encoder.group_key();
-        const GroupNeed need{draft.meta.group_size, frame_bytes};
+        const GroupNeed need{draft.meta.group_size, bytes};
         if (const Push admitted = admit(reserved_key, need, deadline); admitted != Push::ok) {
             return admitted;
         }
         wish(0, 0);
     }
-    const Push got = room(frame_bytes, deadline);
+    const Push got = room(bytes, deadline);
     if (got == Push::ok) wish(0, 0);
     if (got != Push::ok) return got;
     payload = {data.data() + writer->offset() + line_bytes, encoder.bytes()};
@@ -308,7 +316,11 @@ void Producer::Impl::publish() {
     published = stats;
 }
 
-Producer::Producer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+void Producer::LetGo::operator()(Impl* impl) const noexcept {
+    if (--impl->users == 0) delete impl;
+}
+
+Producer::Producer(std::unique_ptr<Impl> impl) : impl_(impl.release()) {}
 Producer::Producer(Producer&&) noexcept = default;
 Producer& Producer::operator=(Producer&& other) noexcept {
     if (this != &other) {
@@ -339,9 +351,7 @@ Push Producer::push(const Draft& draft, Deadline deadline) {
 Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline,
                           const GroupPlan& plan) {
     Impl& impl = *impl_;
-    if (!impl.usable()) {
-        return impl.refuse(Push::closed, "this producer was closed, or its process forked");
-    }
+    if (!impl.usable()) return impl.refuse_closed();
     if (impl.check_name() != Push::ok) return Push::closed;
     impl.wish(0, 0);
     if (!impl.admission->active()) return Push::ok;
@@ -369,6 +379,18 @@ bool Producer::may_send(std::string_view instance_id, std::uint64_t visit, const
                                impl.owner()) == Admission::Answer::go;
 }
 
+bool Producer::cancel_group(std::string_view instance_id, std::uint64_t visit) {
+    Impl& impl = *impl_;
+    if (!impl.usable()) return false;
+    impl.wish(0, 0);
+    if (!impl.admission->cancel(GroupKey::of(instance_id, visit), impl.owner())) return false;
+    if (impl.map.consumer_bell().openers.load() == 0) return true;
+    for (std::uint32_t lane = 0; lane < impl.map.geometry().lane_count; lane++) {
+        ring_bell(impl.map.lane_bell(lane));
+    }
+    return true;
+}
+
 void Producer::flush() {
     if (impl_->usable()) impl_->publish();
 }
@@ -378,7 +400,8 @@ Push Producer::reserve(const Draft& draft, Deadline deadline, Reservation& reser
     const Push got = impl_->reserve(draft, deadline, payload);
     if (got != Push::ok) return got;
     reservation = Reservation();
-    reservation.producer_ = this;
+    impl_->users++;
+    reservation.impl_.reset(impl_.get());
     reservation.serial_ = impl_->serial;
     reservation.payload_ = payload;
     return Push::ok;
@@ -391,9 +414,8 @@ void Producer::close() {
     FAULT_POINT("close.before_state");
     rollring::publish(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
     FAULT_POINT("close.after_state");
-    {
-        const LifeLock gone = std::move(impl_->life);
-    }
+    // What a reservation has lent must not become another producer's lane before it is gone.
+    if (impl_->users == 1) const LifeLock gone = std::move(impl_->life);
     impl_->map.consumer_bell().arrivals.fetch_add(1);
     ring_bell(impl_->map.consumer_bell());
 }

@@ -40,6 +40,7 @@ struct Producer::Impl {
     std::optional<Admission> admission;
     GroupKey reserved_key;  // of the record being written
     bool wishes = false;    // the owner page says what we wait for
+    int users = 1;          // the producer, until it is gone, and its reservations
 
     Impl(RingMap ring, ProducerOptions given, std::uint32_t index, LifeLock lock, Mapping page,
          Mapping bytes)
@@ -64,6 +65,8 @@ struct Producer::Impl {
     Reserve spin_for_room(std::uint64_t bytes);
     void pace(Deadline deadline);
     Push refuse(Push push, std::string why);
+    Push refuse_closed();
+    Push too_large(std::uint64_t bytes);
     Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload);
     void commit(std::span<std::byte> payload, std::uint64_t record_bytes);
     void stamp_batch();
