@@ -32,10 +32,13 @@ Result<void> Spill::reserve(std::uint64_t bytes, const RingMap& map) {
 
 namespace {
 
-// A lane's worth is wanted at once; what a predecessor reserved may be in use.
+// A lane's worth is wanted at once, and never less than the least; what a predecessor reserved may
+// be in use.
+constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
+
 std::uint64_t first_bytes(const Geometry& geometry, const ReaderControl& control) {
     const std::uint64_t before = std::min(peek(control.spill_reserved_bytes), geometry.spill_bytes);
-    return std::min(std::max(geometry.lane_bytes, round_up(before, page_bytes)),
+    return std::min(std::max({geometry.lane_bytes, least_bytes, round_up(before, page_bytes)}),
                     geometry.spill_bytes);
 }
 
@@ -43,7 +46,9 @@ std::uint64_t first_bytes(const Geometry& geometry, const ReaderControl& control
 
 Result<void> Spill::reserve_first(const RingMap& map, const ReaderControl& control) {
     if (map.geometry().spill_bytes == 0) return {};
-    return reserve(first_bytes(map.geometry(), control), map);
+    auto reserved = reserve(first_bytes(map.geometry(), control), map);
+    if (!reserved) give_back(map);  // it may have had a part
+    return reserved;
 }
 
 void Spill::give_back(const RingMap& map) {
