@@ -196,13 +196,14 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
 
 std::string Batch::receipt() const {
     if (!leased()) return {};
-    const Consumer::Impl& ring = Stash::Impl::of(*lease_.state_).ring();
+    const Stash::Impl& stash = Stash::Impl::of(*lease_.state_);
+    const Consumer::Impl& ring = stash.ring();
     const ReceiptHead head{receipt_magic, ring.map.ring_id(), refs_.size(), 0};
     std::string bytes(sizeof head + refs_.size() * sizeof(ReceiptEntry), '\0');
     std::memcpy(bytes.data(), &head, sizeof head);
     for (std::size_t i = 0; i < refs_.size(); i++) {
         // As it was checked when the record came.
-        const Record& record = stash_->impl_->held[held_[i]];
+        const Record& record = stash.held[held_[i]];
         const ReceiptEntry entry{refs_[i].position,    record.sequence,       refs_[i].lane,
                                  record.producer_lane, record.producer_epoch, 0};
         std::memcpy(bytes.data() + sizeof head + i * sizeof entry, &entry, sizeof entry);

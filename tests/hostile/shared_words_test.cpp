@@ -285,7 +285,7 @@ TEST_CASE("words: a reservation whose header and directory are written over stay
         for (float& value : room.values<float>(Std::logprobs)) value = 1;
         if (next() % 2 == 0) room.shrink(static_cast<std::uint32_t>(next() % 100));
         static_cast<void>(room.view());
-        room.commit();
+        static_cast<void>(room.commit());
         for (Event event; consumer.next_event(event);) {
         }
         while (consumer.poll(record) == Poll::record) consumer.release(record.ref);
