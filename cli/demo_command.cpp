@@ -348,7 +348,7 @@ Command add_demo(CLI::App& app) {
     add_bytes(sub, "--soft-bytes", options->soft_bytes, "As of `rollring create`")
         ->default_str("0");
     add_bytes(sub, "--spill-bytes", options->spill_bytes, "As of `rollring create`")
-        ->default_str("as --lane-bytes, at most 256MiB");
+        ->default_str("as all lanes, 256MiB to 64GiB");
     sub->add_option("--group-rows", options->group_rows, "As of `rollring create`")
         ->type_name("N")
         ->capture_default_str();

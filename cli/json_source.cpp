@@ -30,14 +30,23 @@ class JsonSource final : public RecordSource {
                 return Next::bad;
             }
         }
-        ParsedRecord& record = waiting_.front();
-        waiting_ = waiting_.subspan(1);
-        record.meta.visit += visit_ + line_.pass;
-        if (!source_name_.empty() && !record.has(Std::source)) {
-            record.set_text(Std::source, source_name_);
+        return hand_out(draft);
+    }
+
+    // A line of our format is one record. One of Atropos' has all of its group: nothing is gained
+    // by setting that aside.
+    [[nodiscard]] std::optional<Bookmark> bookmark() const override {
+        return format_ == Format::rollring ? lines_.bookmark() : std::nullopt;
+    }
+    Next again(const Bookmark& bookmark, Draft& draft) override {
+        if (!lines_.again(bookmark, line_)) return Next::failed;
+        try {
+            read_line();
+        } catch (const BadRecord& error) {  // the file has changed since
+            problem_ = error.what();
+            return Next::bad;
         }
-        record.fill(draft);
-        return Next::record;
+        return hand_out(draft);
     }
 
     [[nodiscard]] std::string where() const override {
@@ -53,6 +62,17 @@ class JsonSource final : public RecordSource {
     }
 
   private:
+    Next hand_out(Draft& draft) {
+        ParsedRecord& record = waiting_.front();
+        waiting_ = waiting_.subspan(1);
+        record.meta.visit += visit_ + line_.pass;
+        if (!source_name_.empty() && !record.has(Std::source)) {
+            record.set_text(Std::source, source_name_);
+        }
+        record.fill(draft);
+        return Next::record;
+    }
+
     void read_line() {
         if (line_.too_long) {
             throw BadRecord("longer than " + bytes_text(line_bytes_max_) +

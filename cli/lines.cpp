@@ -166,10 +166,15 @@ bool Lines::next_indexed(Line& line) {
         start_pass();
         if (selection_.shard.index >= entries_.size()) return false;
     }
-    const Entry& entry = entries_[order_.empty() ? at_ : order_[at_]];
+    last_ = {order_.empty() ? at_ : order_[at_], pass_};
     at_ += selection_.shard.count;
+    return again(last_, line);
+}
+
+bool Lines::again(const Bookmark& bookmark, Line& line) {
+    const Entry& entry = entries_[bookmark.at];
     line.number = entry.number;
-    line.pass = pass_;
+    line.pass = bookmark.pass;
     line.too_long = entry.bytes == entry_bytes_max || entry.bytes > selection_.line_bytes_max;
     line.text = {};
     return line.too_long || read_entry(entry, line.text);

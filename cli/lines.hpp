@@ -30,6 +30,12 @@ class Lines {
 
     // False at the end, and when reading failed: then problem() is not empty.
     bool next(Line& line);
+    // Of the line that next() gave last, and that line again; nothing while a pipe is streamed.
+    [[nodiscard]] std::optional<Bookmark> bookmark() const {
+        if (streamed_) return std::nullopt;
+        return last_;
+    }
+    bool again(const Bookmark& bookmark, Line& line);
     [[nodiscard]] const std::string& problem() const { return problem_; }
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] std::optional<double> progress() const;
@@ -68,6 +74,7 @@ class Lines {
     std::uint64_t records_seen_ = 0;  // streamed: lines that are not blank
     std::uint64_t at_ = 0;            // place in the order, moves by shard.count
     std::uint64_t pass_ = 0;
+    Bookmark last_{};
     std::string scratch_;  // the line
 };
 

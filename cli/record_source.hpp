@@ -19,6 +19,12 @@ enum class Next {
     failed,  // the input cannot be read: problem() says why
 };
 
+// A record that was handed out, to be read again.
+struct Bookmark {
+    std::uint64_t at;
+    std::uint64_t pass;
+};
+
 class RecordSource {
   public:
     RecordSource() = default;
@@ -30,6 +36,11 @@ class RecordSource {
     virtual void use_schema(const Schema& /*schema*/) {}
     // The draft's spans are valid until the next call.
     virtual Next next(Draft& draft) = 0;
+    // Of the record that next() gave last; nothing if it cannot be read again: it came from a pipe,
+    // or with others in a line.
+    [[nodiscard]] virtual std::optional<Bookmark> bookmark() const { return std::nullopt; }
+    // Reads that record again, without an effect on next().
+    virtual Next again(const Bookmark& /*bookmark*/, Draft& /*draft*/) { return Next::failed; }
     // Of the last record or bad line: "FILE:LINE".
     [[nodiscard]] virtual std::string where() const = 0;
     [[nodiscard]] virtual std::string problem() const = 0;

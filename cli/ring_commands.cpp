@@ -97,9 +97,9 @@ Command add_create(CLI::App& app) {
         ->type_name("N")
         ->capture_default_str();
     add_bytes(sub, "--spill-bytes", options->spill_bytes,
-              "Memory for records of groups that stay incomplete, taken when a\n"
-              "stash opens; 0: none")
-        ->default_str("as --lane-bytes, at most 256MiB");
+              "Most memory for records of groups that stay incomplete: with\n"
+              "that much room groups are let in; reserved as it is needed; 0: none")
+        ->default_str("as all lanes, 256MiB to 64GiB");
     sub->add_option("--group-rows", options->made.group_rows,
                     "Groups that a stash can have open at once")
         ->type_name("N")

@@ -36,8 +36,14 @@ class SyntheticSource final : public RecordSource {
             start_pass();
             if (at_ >= count_) return Next::end;
         }
-        make(order_.empty() ? at_ : order_[at_], draft);
+        last_ = {order_.empty() ? at_ : order_[at_], pass_};
+        make(last_.at, last_.pass, draft);
         at_ += selection_.shard.count;
+        return Next::record;
+    }
+    [[nodiscard]] std::optional<Bookmark> bookmark() const override { return last_; }
+    Next again(const Bookmark& bookmark, Draft& draft) override {
+        make(bookmark.at, bookmark.pass, draft);
         return Next::record;
     }
 
@@ -87,14 +93,14 @@ class SyntheticSource final : public RecordSource {
 
     // Record i of the pass: groups come in windows, and within one all first members come before
     // all second ones, the way rollouts finish.
-    void make(std::uint64_t i, Draft& draft) {
+    void make(std::uint64_t i, std::uint64_t pass, Draft& draft) {
         const std::uint64_t window = i / (window_groups * spec_.group_size);
         const std::uint64_t first = window * window_groups;
         const std::uint64_t groups = std::min(window_groups, spec_.groups - first);
         const std::uint64_t within = i - first * spec_.group_size;
         const std::uint64_t group = first + within % groups;
 
-        Random random(spec_.seed ^ (i + 1) * 0xd1342543de82ef95U ^ pass_ << 40);
+        Random random(spec_.seed ^ (i + 1) * 0xd1342543de82ef95U ^ pass << 40);
         const auto n =
             spec_.tokens_min +
             static_cast<std::uint32_t>(random.below(spec_.tokens_max - spec_.tokens_min + 1));
@@ -104,7 +110,7 @@ class SyntheticSource final : public RecordSource {
         id_.clear();
         fmt::format_to(std::back_inserter(id_), "synthetic/{}/{}", spec_.seed, group);
         draft.clear();
-        draft.meta.visit = selection_.visit + pass_;
+        draft.meta.visit = selection_.visit + pass;
         draft.meta.repetition_id = static_cast<std::uint32_t>(within / groups);
         draft.meta.group_size = spec_.group_size;
         draft.meta.n_prompt = prompt;
@@ -138,6 +144,7 @@ class SyntheticSource final : public RecordSource {
     std::vector<std::uint64_t> order_;
     std::uint64_t at_ = 0;
     std::uint64_t pass_ = 0;
+    Bookmark last_{};
     std::string id_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -68,8 +69,11 @@ Result<std::vector<ReceiptEntry>> read_receipt(std::string_view receipt, std::ui
 
 // Fills the batch from the plan: views over the records where they lie.
 void Stash::Impl::lease(Batch& batch, Stash& stash) {
+    static std::atomic<std::uint64_t> leases_ever{0};
     batch.clear();
-    batch.stash_ = &stash;
+    batch.lease_.state_ =
+        std::make_shared<Lease::State>(++leases_ever, fork_generation(), stash.impl_, &batch);
+    leases.push_back(batch.lease_.state_);
     batch.id_ = plan.id;
     const std::size_t count = plan.segments.size();
     batch.sequences_.reserve(count);
@@ -108,7 +112,7 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
                 batch.rewards_.push_back(rewards[m]);
                 batch.advantages_.push_back(advantages[m]);
                 batch.repetition_ids_.push_back(member.repetition_id);
-                batch.versions_.push_back(member.version_min);
+                batch.versions_.push_back(held[segment.tag].view.meta().policy_version_min);
                 batch.refs_.push_back(held[segment.tag].ref);
                 batch.held_.push_back(segment.tag);
                 batch.cu_seqlens_.push_back(batch.cu_seqlens_.back() + segment.n_tokens);
@@ -120,7 +124,25 @@ void Stash::Impl::lease(Batch& batch, Stash& stash) {
     }
 }
 
+void Stash::Impl::end_lease(const std::shared_ptr<Lease::State>& lease) {
+    lease->held = false;
+    std::erase(leases, lease);
+}
+
+// The bounds stay for producers until the next trainer comes, or a plain consumer, who lifts them.
+void Stash::Impl::close() {
+    // In a forked child the batches may be gone.
+    const bool usable = ring().usable();
+    for (const auto& lease : leases) {
+        lease->held = false;
+        if (usable) lease->batch->clear();
+    }
+    leases.clear();
+    if (usable) ring().close();
+}
+
 Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t step) {
+    if (auto usable = ring().check_usable(); !usable) return std::unexpected(usable.error());
     if (polled) {
         return std::unexpected(Error{Errc::invalid_argument, 0,
                                      "settle a receipt before the first next_batch(): its records "
@@ -134,9 +156,9 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
     Frame frame;
     for (const ReceiptEntry& entry : *entries) {
         const auto& feeds = ring().feeds;
+        // Positions never come again: what lies there unreleased is it, whatever its frame says.
         const bool here = entry.lane < feeds.size() && feeds[entry.lane] &&
-                          feeds[entry.lane]->undelivered(entry.position, ref, frame) &&
-                          identity_of(frame) == identity_of(entry);
+                          feeds[entry.lane]->undelivered(entry.position, ref, frame);
         if (here) {
             found.push_back(ref);
         } else {
@@ -152,6 +174,9 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
         if (elsewhere.erase(identity_of(frame)) != 0) found.push_back(ref);
     }
     if (found.empty()) return std::uint64_t{0};
+    // One that was leased later may have been acknowledged before.
+    if (step >= 0) step = std::max(step, consumer.last_acked_step());
+    if (auto checked = ring().check_step(step); !checked) return std::unexpected(checked.error());
     // Their groups are over, as after ack().
     const std::int64_t now = monotonic_ns();
     std::vector<GroupKey> keys;
@@ -161,24 +186,26 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
         const GroupKey key = view.group_key();
         if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
     }
-    if (ring().usable()) board->dig(keys, now);
+    board->dig(keys, now);
     auto released = ring().release_all(found, step, false);
     if (!released) return std::unexpected(released.error());
     for (const GroupKey& key : keys) groups.bury(key, now);
-    publish_account();
+    publish_account(true);
     return found.size();
 }
 
 std::string Batch::receipt() const {
-    ROLLRING_ASSERT(leased(), "a receipt is of a leased batch");
-    const Consumer::Impl& ring = stash_->impl_->ring();
+    if (!leased()) return {};
+    const Stash::Impl& stash = Stash::Impl::of(*lease_.state_);
+    const Consumer::Impl& ring = stash.ring();
     const ReceiptHead head{receipt_magic, ring.map.ring_id(), refs_.size(), 0};
     std::string bytes(sizeof head + refs_.size() * sizeof(ReceiptEntry), '\0');
     std::memcpy(bytes.data(), &head, sizeof head);
     for (std::size_t i = 0; i < refs_.size(); i++) {
-        const Frame frame = ring.feeds[refs_[i].lane]->frame_of(refs_[i]);
-        const ReceiptEntry entry{refs_[i].position, frame.sequence, refs_[i].lane,
-                                 frame.lane,        frame.epoch,    0};
+        // As it was checked when the record came.
+        const Record& record = stash.held[held_[i]];
+        const ReceiptEntry entry{refs_[i].position,    record.sequence,       refs_[i].lane,
+                                 record.producer_lane, record.producer_epoch, 0};
         std::memcpy(bytes.data() + sizeof head + i * sizeof entry, &entry, sizeof entry);
     }
     return bytes;
@@ -192,7 +219,8 @@ Batch::Batch(Batch&& other) noexcept {
 Batch& Batch::operator=(Batch&& other) noexcept {
     if (this == &other) return *this;
     nack();
-    stash_ = std::exchange(other.stash_, nullptr);
+    lease_ = std::exchange(other.lease_, {});
+    if (lease_.state_ != nullptr) lease_.state_->batch = this;
     id_ = other.id_;
     groups_ = std::move(other.groups_);
     sequences_ = std::move(other.sequences_);
@@ -224,36 +252,60 @@ Batch::~Batch() {
     nack();
 }
 
+Result<void> Batch::check_leased() const {
+    if (leased()) return {};
+    if (lease_.state_ == nullptr) {
+        return std::unexpected(
+            Error{Errc::not_leased, 0,
+                  "the batch is not leased: it was acknowledged or given back before"});
+    }
+    if (lease_.state_->forks != fork_generation()) {
+        return std::unexpected(Error{Errc::forked, 0,
+                                     "the batch is leased to the process that forked this one, and "
+                                     "only that may acknowledge it"});
+    }
+    return std::unexpected(
+        Error{Errc::not_leased, 0,
+              "the batch is not leased any more, for its stash is gone: its groups come again to "
+              "the ring's next stash"});
+}
+
 Result<void> Batch::ack(std::int64_t step) {
-    ROLLRING_ASSERT(leased(), "a batch is acknowledged once");
-    Stash::Impl& impl = *stash_->impl_;
+    if (auto held = check_leased(); !held) return held;
+    Stash::Impl& impl = Stash::Impl::of(*lease_.state_);
+    if (auto checked = impl.ring().check_step(step); !checked) return checked;
     const std::int64_t now = monotonic_ns();
     std::vector<GroupKey> keys;
     keys.reserve(groups_.size());
     for (const BatchGroupInfo& group : groups_) keys.push_back(group.key);
-    if (impl.ring().usable()) impl.board->dig(keys, now);
+    impl.board->dig(keys, now);
     FAULT_POINT("ack.after_dig");
-    auto released = impl.consumer.release_all(refs_, step);
+    auto released = impl.ring().release_all(refs_, step, true);
     if (!released) return released;  // still leased: nothing was given back
-    stash_ = nullptr;
+    const Lease ended = std::exchange(lease_, {});
+    impl.end_lease(ended.state_);
     for (const std::uint32_t place : held_) impl.held.give_back(place);
     clear();
     impl.groups.ack(id_, now);
     impl.show_touched(now, true);
-    impl.publish_account();
+    impl.publish_account(true);
     FAULT_POINT("ack.after_account");
     return {};
 }
 
+// A batch whose stash is gone, or another process's, is just let go.
 void Batch::nack() {
-    if (!leased()) return;
-    Stash::Impl& impl = *std::exchange(stash_, nullptr)->impl_;
+    const bool held = leased();
+    const Lease ended = std::exchange(lease_, {});
     clear();
+    if (!held) return;
+    Stash::Impl& impl = Stash::Impl::of(*ended.state_);
+    impl.end_lease(ended.state_);
     FAULT_POINT("nack.before");
     impl.groups.nack(id_);
     impl.show_touched(monotonic_ns());
     FAULT_POINT("nack.before_account");
-    impl.publish_account();
+    impl.publish_account(true);
     FAULT_POINT("nack.after");
 }
 

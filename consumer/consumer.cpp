@@ -77,6 +77,39 @@ Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& op
     return Consumer(std::move(impl));
 }
 
+Result<void> Consumer::Impl::check_usable() const {
+    if (usable()) return {};
+    return std::unexpected(Error{Errc::forked, 0, problem()});
+}
+
+Result<void> Consumer::Impl::check_step(std::int64_t step) const {
+    if (step >= 0 && step >= last_step) return {};
+    return std::unexpected(
+        Error{Errc::invalid_argument, 0,
+              fmt::format("step {}: steps are 0 or more and do not go back, and the last one "
+                          "acknowledged in ring {} is {}; a trainer that starts again goes on "
+                          "behind last_acked_step()",
+                          step, map.segment().name(), last_step)});
+}
+
+std::string Consumer::Impl::problem() const {
+    if (generation != fork_generation()) {
+        return fmt::format(
+            "the seat at ring {} is that of the process which forked this one: its "
+            "child can neither read nor acknowledge",
+            map.segment().name());
+    }
+    if (!forsaken) return {};
+    return fmt::format(
+        "ring {} was removed, its producers are gone, and all that they left is read",
+        map.segment().name());
+}
+
+void Consumer::Impl::close() {
+    const LifeLock gone = std::move(life);
+    open = false;
+}
+
 void Consumer::Impl::publish_groups() {
     for (const std::uint32_t lane : active) feeds[lane]->publish_groups();
 }
@@ -84,11 +117,12 @@ void Consumer::Impl::publish_groups() {
 Result<void> Consumer::Impl::open_spill() {
     const std::uint32_t lane = map.geometry().spill_lane();
     if (map.geometry().spill_bytes == 0) return {};
-    auto opened = Spill::open(map);
-    if (!opened) return std::unexpected(opened.error());
     if (!feeds[lane]) {
         if (auto feed = open_lane(lane, false); !feed) return feed;
     }
+    if (auto set = Spill::set_tail(map, feeds[lane]->restart_at()); !set) return set;
+    auto opened = Spill::open(map, control());
+    if (!opened) return std::unexpected(opened.error());
     spill.emplace(std::move(*opened));
     return {};
 }
@@ -116,6 +150,7 @@ Poll Consumer::Impl::poll(Record& record) {
         // A stash that was killed here has left its bound behind, and nobody counts any more.
         publish(control().max_open_groups, std::uint64_t{0});
         asks_nobody = true;
+        for (const std::uint32_t lane : active) ring_bell(map.lane_bell(lane));
     }
     const bool arrived = map.consumer_bell().arrivals.load() != arrivals_seen;
     const bool due = ++polls % polls_per_clock == 0 && monotonic_ns() - looked_ns > look_busy_ns;
@@ -170,6 +205,33 @@ void Consumer::Impl::count(const Record& record) {
     stats.tokens += record.view.n_tokens();
     stats.bytes += record.ref.bytes();
     stats.redelivered += record.redelivered ? 1 : 0;
+    if (counts_groups) return;
+    if (newest.full()) remember_in_hand(newest.take());
+    newest.add(record.ref);
+}
+
+void Consumer::Impl::remember_in_hand(const RecordRef& record) {
+    auto& lane = handed[record.lane];
+    if (!lane) lane.emplace(map.geometry().capacity(record.lane));
+    lane->add({record.position, record.bytes()});
+}
+
+void Consumer::Impl::remember_newest() {
+    while (!newest.empty()) remember_in_hand(newest.take());
+}
+
+bool Consumer::Impl::in_hand(const RecordRef& record) {
+    remember_newest();
+    if (record.lane >= handed.size() || !handed[record.lane]) return false;
+    const Span span{record.position, record.bytes()};
+    return feeds[record.lane]->delivered(span) && handed[record.lane]->holds(span);
+}
+
+bool Consumer::Impl::take_older(const RecordRef& record) {
+    remember_newest();
+    if (record.lane >= handed.size() || !handed[record.lane]) return false;
+    const Span span{record.position, record.bytes()};
+    return feeds[record.lane]->delivered(span) && handed[record.lane]->take(span);
 }
 
 Consumer::Consumer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -209,9 +271,10 @@ Poll Consumer::wait(Record& record, Deadline deadline) {
 }
 
 bool Consumer::view(const RecordRef& record, TrajectoryView& view) const {
+    view = TrajectoryView();
+    // A stash knows what it asks for, and may ask for what only a predecessor has seen.
+    if (!impl_->counts_groups && !impl_->in_hand(record)) return false;
     const Geometry& geometry = impl_->map.geometry();
-    ROLLRING_ASSERT(record.lane < impl_->feeds.size() && impl_->feeds[record.lane],
-                    fmt::format("lane {}", record.lane));
     const LaneSize size(geometry.capacity(record.lane));
     const std::uint64_t offset = size.offset(record.position);
     ROLLRING_ASSERT(record.lines != 0 && record.bytes() <= size.bytes() - offset,
@@ -228,23 +291,50 @@ bool Consumer::view(const RecordRef& record, TrajectoryView& view) const {
     return whole;
 }
 
-void Consumer::release(const RecordRef& record) {
-    if (!impl_->usable()) return;
-    ROLLRING_ASSERT(record.lane < impl_->feeds.size() && impl_->feeds[record.lane],
-                    fmt::format("lane {}", record.lane));
+bool Consumer::release(const RecordRef& record) {
+    if (!impl_->usable()) return false;
+    if (!impl_->take_from_hand(record)) {
+        impl_->stats.strays++;
+        return false;
+    }
+    impl_->release(record);
+    return true;
+}
+
+void Consumer::Impl::release(const RecordRef& record) {
     FAULT_POINT("release.before");
-    impl_->feeds[record.lane]->release({record.position, record.bytes()});
+    feeds[record.lane]->release({record.position, record.bytes()});
     FAULT_POINT("release.after");
-    ring_bell(impl_->map.lane_bell(record.lane));
+    ring_bell(map.lane_bell(record.lane));
 }
 
 Result<void> Consumer::release_all(std::span<const RecordRef> records, std::int64_t step) {
-    return impl_->release_all(records, step, true);
+    if (auto usable = impl_->check_usable(); !usable) return usable;
+    if (step != -1) {
+        if (auto checked = impl_->check_step(step); !checked) return checked;
+    }
+    std::size_t taken = 0;
+    while (taken < records.size() && impl_->take_from_hand(records[taken])) taken++;
+    const auto put_back = [&] {
+        for (const RecordRef& one : records.first(taken)) impl_->remember_in_hand(one);
+    };
+    if (taken < records.size()) {
+        const RecordRef& stray = records[taken];
+        put_back();
+        return std::unexpected(
+            Error{Errc::not_leased, 0,
+                  fmt::format("record {} of {} (lane {}, position {}, {} lines) is not held: it "
+                              "was released before, is there twice, or was never delivered",
+                              taken, records.size(), stray.lane, stray.position, stray.lines)});
+    }
+    auto released = impl_->release_all(records, step, true);
+    if (!released) put_back();
+    return released;
 }
 
 Result<void> Consumer::Impl::release_all(std::span<const RecordRef> records, std::int64_t step,
                                          bool delivered) {
-    if (!usable()) return {};
+    if (auto usable = check_usable(); !usable) return usable;
     auto book = journal();
     if (records.size() > book.entries_max()) {
         publish(control().journal_graves, std::uint64_t{0});
@@ -270,6 +360,7 @@ Result<void> Consumer::Impl::release_all(std::span<const RecordRef> records, std
         commit_graves();
         feeds[entry.lane]->mark({entry.position, std::uint64_t{entry.lines} * line_bytes});
     });
+    if (step >= 0) last_step = step;
     publish(control().journal_graves, std::uint64_t{0});
     FAULT_POINT("ack.before_settle");
     for (std::uint32_t lane = 0; lane < released.size(); lane++) {
@@ -286,7 +377,7 @@ std::uint64_t Consumer::journal_records() const {
     return impl_->map.geometry().journal_records;
 }
 std::int64_t Consumer::last_acked_step() const {
-    return peek(impl_->control().last_acked_step);
+    return impl_->last_step;
 }
 std::int64_t Consumer::policy_version() const {
     return peek(impl_->map.policy().version);
@@ -295,8 +386,12 @@ const Schema& Consumer::schema() const {
     return impl_->map.schema();
 }
 
+std::string Consumer::problem() const {
+    return impl_->problem();
+}
+
 bool Consumer::next_event(Event& event) {
-    if (impl_->events.empty()) return false;
+    if (!impl_->usable() || impl_->events.empty()) return false;
     event = std::move(impl_->events.front());
     impl_->events.pop_front();
     return true;

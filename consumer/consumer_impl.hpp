@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "handed.hpp"
 #include "journal.hpp"
 #include "lane_feed.hpp"
 #include "liveness.hpp"
@@ -25,11 +26,16 @@ struct Consumer::Impl {
     Mapping all;           // the whole ring, read-only
     Mapping reader_pages;  // ours to write
     std::uint64_t generation = fork_generation();
+    bool open = true;                            // until the seat is given back
     std::vector<std::optional<LaneFeed>> feeds;  // by lane, the spill last; stays for what is held
     std::optional<Spill> spill;                  // opened by a stash
     bool asks_nobody = false;    // no stash: producers need not ask before they open a group
     bool counts_groups = false;  // a stash: publishes groups once it has counted them as open
-    std::vector<bool> refused;   // lanes whose failure to open has been told
+    // What is in the hands of whoever polls: the newest, and what came before them, by lane. With a
+    // stash it is that which knows.
+    NewestHanded newest;
+    std::vector<std::optional<Handed>> handed;
+    std::vector<bool> refused;          // lanes whose failure to open has been told
     std::vector<std::uint32_t> active;  // lanes to poll
     // Of `all`: lanes' near parts that are not in the page table yet. Mapped while nothing arrives,
     // a little at a time, for what arrives meanwhile waits.
@@ -48,6 +54,7 @@ struct Consumer::Impl {
     ConsumerStats stats{};
     ConsumerStats before{};  // counters in the segment when we came
     std::uint64_t quarantines = 0;
+    std::int64_t last_step = -1;  // that was acknowledged: ours to know, whatever the page says
 
     Impl(RingMap ring, const ConsumerOptions& given, LifeLock lock, Mapping everything, Mapping own)
         : map(std::move(ring)),
@@ -56,10 +63,18 @@ struct Consumer::Impl {
           all(std::move(everything)),
           reader_pages(std::move(own)),
           feeds(map.geometry().lane_count + 1),
+          handed(map.geometry().lane_count + 1),
           refused(map.geometry().lane_count + 1) {}
 
     [[nodiscard]] ReaderControl& control() const { return reader_pages.at<ReaderControl>(0); }
-    [[nodiscard]] bool usable() const { return generation == fork_generation(); }
+    [[nodiscard]] bool usable() const { return open && generation == fork_generation(); }
+    // Errc::forked in a forked child.
+    [[nodiscard]] Result<void> check_usable() const;
+    // A step that is to be stored: not lower than the last.
+    [[nodiscard]] Result<void> check_step(std::int64_t step) const;
+    [[nodiscard]] std::string problem() const;
+    // Gives the seat back.
+    void close();
     [[nodiscard]] Journal<NativePlatform> journal() const;
 
     Result<void> start();
@@ -70,6 +85,8 @@ struct Consumer::Impl {
         const std::uint64_t graves = peek(control().journal_graves);
         if (graves != 0) publish(control().graves, graves);
     }
+    // Of a record that is held.
+    void release(const RecordRef& record);
     // `delivered`: to us; a settled receipt names records that only a predecessor has seen.
     Result<void> release_all(std::span<const RecordRef> records, std::int64_t step, bool delivered);
     // Behind the frame of a record.
@@ -103,6 +120,13 @@ struct Consumer::Impl {
     void tell(Event event);
     Poll poll(Record& record);
     void count(const Record& record);
+    [[nodiscard]] bool in_hand(const RecordRef& record);
+    [[nodiscard]] bool take_from_hand(const RecordRef& record) {
+        return newest.take(record) || take_older(record);
+    }
+    [[nodiscard]] bool take_older(const RecordRef& record);
+    void remember_in_hand(const RecordRef& record);
+    void remember_newest();
     [[nodiscard]] ConsumerStats totals() const;
 };
 

@@ -145,13 +145,15 @@ void GroupBoard::dig(std::span<const GroupKey> keys, std::int64_t now_ns) {
     publish(control_->journal_graves, number);
 }
 
-std::vector<KnownGrave> GroupBoard::graves() const {
+std::vector<KnownGrave> GroupBoard::graves(std::int64_t now_ns) const {
     const std::uint64_t end = peek(control_->graves);
     std::vector<KnownGrave> found;
     for (std::uint64_t i = end - std::min(end, grave_count_); i < end; i++) {
         const Grave& grave = graves_[i % grave_count_];
         if (peek(grave.number) != i + 1) continue;  // dug for a group that was not over yet
-        found.push_back({{peek(grave.key_low), peek(grave.key_high)}, peek(grave.buried_ns)});
+        // Not in the future, nor so long ago that no clock says it.
+        const std::int64_t buried_ns = std::clamp<std::int64_t>(peek(grave.buried_ns), 0, now_ns);
+        found.push_back({{peek(grave.key_low), peek(grave.key_high)}, buried_ns});
     }
     return found;
 }

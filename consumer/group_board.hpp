@@ -34,7 +34,7 @@ class GroupBoard {
     // Graves for groups that the next journal entry ends: they count from its commit on.
     void dig(std::span<const GroupKey> keys, std::int64_t now_ns);
     // Oldest first.
-    [[nodiscard]] std::vector<KnownGrave> graves() const;
+    [[nodiscard]] std::vector<KnownGrave> graves(std::int64_t now_ns = monotonic_ns()) const;
 
   private:
     GroupBoard(Mapping memory, const Geometry& geometry, ReaderControl& control);

@@ -41,13 +41,17 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     feed.is_spill_ = lane == geometry.spill_lane();
     feed.ring_id_ = map.ring_id();
     // Asked before the tail is read: who takes it from now on is met by begin_epoch().
-    const bool taken = !map.lane_is_idle(lane);
-    feed.recover();
+    const bool taken = !feed.is_spill_ && !map.lane_is_idle(lane);
+    feed.recover(taken || feed.is_spill_ || map.lane_is_sound(lane));
     FAULT_POINT("join.after_recover");
     if (taken) {
         feed.begin_epoch();
-    } else if (!feed.is_spill_) {
-        feed.reader_.stop(peek(entry.restart_at));
+    } else if (feed.quarantined_) {
+        if (auto mended = feed.mend(map); !mended) return std::unexpected(mended.error());
+    } else {
+        // Behind what was there, the spill gets what we write ourselves: no tail tells of that.
+        if (feed.is_spill_) feed.restart_at_ = feed.reader_.recovered_to();
+        feed.reader_.stop(feed.restart_at_);
     }
     // A predecessor may have read and released some of what the producer has sent so far.
     const bool untouched = feed.delivered_at_attach_ == 0 && feed.reader_.cursor() == 0;
@@ -55,15 +59,67 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     return feed;
 }
 
-void LaneFeed::recover() {
+// What we say ourselves is read once, here, and held to from now on: others can write over it.
+void LaneFeed::recover(bool sound) {
     delivered_at_attach_ = peek(entry_->delivered);
-    found_damaged_ = static_cast<Quarantine>(observe(entry_->quarantine));
-    const bool recovered = reader_.recover(delivered_at_attach_, peek(entry_->restart_at));
+    groups_read_ = groups_told_ = peek(entry_->groups_arrived);
+    lines_read_ = lines_told_ = peek(entry_->lines_arrived);
+    if (!is_spill_) {
+        found_damaged_ = static_cast<Quarantine>(observe(entry_->quarantine));
+        restart_at_ = peek(entry_->restart_at);
+        restart_epoch_ = peek(entry_->restart_epoch);
+    }
+    const bool recovered = reader_.recover(delivered_at_attach_, restart_at_) && sound;
     note_cursor();
     if (is_spill_) delivered_at_attach_ = ~std::uint64_t{0};  // from their lanes
     if (!recovered) {
         static_cast<void>(quarantine(Quarantine::bad_tail, "positions contradict each other"));
     }
+}
+
+// Nobody has the lane, and what its pages say contradicts itself: what it held is given up, and its
+// next producer starts clean.
+Result<void> LaneFeed::mend(const RingMap& map) {
+    const Geometry& geometry = map.geometry();
+    auto there = map.segment().reserve(geometry.bits_offset(lane_), geometry.bits_bytes(lane_));
+    if (!there) return there;
+    note_torn(reader_.read_position(), std::move(problem_));
+    torn_of_earlier_ = true;
+    start_over();
+    restart_at_ = reader_.read_position();
+    if (!is_spill_) publish(entry_->restart_at, restart_at_);
+    reader_.stop(restart_at_);
+    return {};
+}
+
+// Only once nothing is held.
+void LaneFeed::start_over() {
+    add(entry_->dropped_bytes, reader_.start_over());
+    FAULT_POINT("retire.after_start_over");
+    publish(entry_->quarantine, static_cast<std::uint32_t>(Quarantine::none));
+    quarantined_ = false;
+    found_damaged_ = Quarantine::none;
+    last_epoch_ = 0;  // it may have claimed one that never was; no old frame is left to compare
+}
+
+// Others only read these words: what they say now and then is said again, should somebody have
+// written over it. True if released-bits were lost so, and the lane stood still for it.
+bool LaneFeed::show_again() {
+    reader_.show_again();
+    if (!is_spill_) {
+        keep(entry_->lines_arrived, lines_told_);
+        keep(entry_->groups_arrived, groups_told_);
+        keep(entry_->restart_epoch, restart_epoch_);
+        keep(entry_->restart_at, restart_at_);
+        if (active_) keep(entry_->begun_epoch, epoch_);
+    }
+    if (!quarantined_ && found_damaged_ == Quarantine::none) {
+        keep(entry_->quarantine, static_cast<std::uint32_t>(Quarantine::none));
+    }
+    if (quarantined_ || unreleased_bytes_ != 0 || !reader_.pass_released()) return false;
+    note_cursor();
+    note_torn(reader_.read_position(), "its released-bits were written over");
+    return true;
 }
 
 void LaneFeed::begin_epoch() {
@@ -78,7 +134,7 @@ void LaneFeed::begin_epoch() {
 // all that is left there is given up, and no more.
 LaneFeed::Feed LaneFeed::damaged(std::uint64_t position, Quarantine reason, std::string why) {
     reader_.put_back(position);
-    if (is_spill_ || position >= peek(entry_->restart_at)) {
+    if (position >= restart_at_) {
         return quarantine(reason, std::move(why));
     }
     blocked_ = true;
@@ -90,17 +146,16 @@ LaneFeed::Feed LaneFeed::damaged(std::uint64_t position, Quarantine reason, std:
 LaneFeed::Feed LaneFeed::pass_damage() {
     if (reader_.held_bytes() != 0) return Feed::empty;
     const std::uint64_t at = reader_.read_position();
-    const std::uint64_t restart_at = peek(entry_->restart_at);
     note_torn(at, std::move(problem_));
-    add(entry_->dropped_bytes, restart_at - at);
-    reader_.pass_over(restart_at);
+    add(entry_->dropped_bytes, restart_at_ - at);
+    reader_.pass_over(restart_at_);
     note_cursor();
     blocked_ = false;
     return Feed::torn;
 }
 
 void LaneFeed::note_torn(std::uint64_t position, std::string why) {
-    torn_of_earlier_ = is_spill_ || position < peek(entry_->restart_at);
+    torn_of_earlier_ = is_spill_ || position < restart_at_;
     problem_ = std::move(why);
     add(entry_->torn, std::uint64_t{1});
 }
@@ -133,9 +188,7 @@ std::optional<std::uint64_t> LaneFeed::expected(std::uint32_t epoch) const {
 
 // Whether a frame of that epoch can lie there.
 bool LaneFeed::of_its_time(const Frame& frame) const {
-    if (frame.position < peek(entry_->restart_at)) {
-        return frame.epoch <= peek(entry_->restart_epoch);
-    }
+    if (frame.position < restart_at_) return frame.epoch <= restart_epoch_;
     return frame.epoch == epoch_;
 }
 
@@ -143,7 +196,7 @@ bool LaneFeed::of_its_time(const Frame& frame) const {
 bool LaneFeed::in_sequence(const Frame& frame) {
     if (is_spill_) {
         next_sequence_ = frame.sequence;
-        return true;
+        return frame.lane < lane_;  // the lanes come before the spill
     }
     if (frame.lane != lane_ || !of_its_time(frame)) return false;
     learn_of_passed();
@@ -213,7 +266,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         record.redelivered = frame.position < delivered_at_attach_;
         FAULT_POINT("poll.before_account");
         if (!record.redelivered) poke(entry_->delivered, reader_.read_position());
-        is_spill_ ? note_largest(frame) : note_groups(frame);
+        is_spill_ ? note_largest(frame.bytes) : note_groups(frame);
         note_delivered(frame.bytes);
         add(entry_->records, std::uint64_t{record.redelivered ? 0U : 1U});
         add(entry_->redelivered, std::uint64_t{record.redelivered ? 1U : 0U});
@@ -265,19 +318,12 @@ bool LaneFeed::undelivered(std::uint64_t position, RecordRef& ref, Frame& frame)
            !reader_.is_released(position);
 }
 
-void LaneFeed::pass_skips() {
-    Frame frame;
-    const LanePoll got = reader_.poll(frame);
-    ROLLRING_ASSERT(got == LanePoll::empty, "no record was left in the spill");
-}
-
-void LaneFeed::pass_evacuated(std::uint64_t position) {
-    Frame frame;
-    const LanePoll got = reader_.poll(frame);
-    ROLLRING_ASSERT(got == LanePoll::record && frame.position == position,
-                    fmt::format("the spill at {} gave {}", position, reader_.read_position()));
-    note_largest(frame);
-    note_delivered(frame.bytes);
+void LaneFeed::pass_written(const Span& span) {
+    const bool followed = reader_.follow(span);
+    ROLLRING_ASSERT(followed, fmt::format("more skips than can be before {}", span.position));
+    if (span.bytes == 0) return;
+    note_largest(span.bytes);
+    note_delivered(span.bytes);
 }
 
 bool LaneFeed::closed() const {
@@ -307,14 +353,8 @@ Event LaneFeed::retire(const RingMap& map) {
     const bool normal = closed();
     Event happened = event(normal ? Event::Kind::producer_closed : Event::Kind::producer_lost);
     const bool given_up = quarantined_;
-    if (quarantined_) {
-        add(entry_->dropped_bytes, reader_.start_over());
-        FAULT_POINT("retire.after_start_over");
-        publish(entry_->quarantine, static_cast<std::uint32_t>(Quarantine::none));
-        quarantined_ = false;
-        found_damaged_ = Quarantine::none;
-        last_epoch_ = 0;  // it may have claimed one that never was; no old frame is left to compare
-    }
+    if (quarantined_) start_over();
+    publish(entry_->quarantine, static_cast<std::uint32_t>(Quarantine::none));  // by nobody else
     // Counted by the producer after the tail that covers them: never more than it has sent.
     learn_of_passed();
     if (const auto next = expected(epoch_); next && !given_up && peek(owner_->records) > *next) {
@@ -327,14 +367,20 @@ Event LaneFeed::retire(const RingMap& map) {
         FAULT_POINT("retire.after_give_back");
     }
     // What it announced and never sent is not awaited.
-    poke(entry_->groups_arrived, peek(owner_->groups_opened));
-    groups_told_ = 0;
+    groups_read_ = peek(owner_->groups_opened);
+    lines_read_ = peek(owner_->lines_claimed);
+    poke(entry_->lines_arrived, lines_read_);
+    poke(entry_->groups_arrived, groups_read_);
+    groups_told_ = groups_read_;
+    lines_told_ = lines_read_;
     active_ = false;
     problem_.clear();
-    publish(entry_->restart_epoch, epoch_);
+    restart_epoch_ = epoch_;
+    publish(entry_->restart_epoch, restart_epoch_);
     FAULT_POINT("retire.after_restart");
-    reader_.stop(reader_.read_position());
-    publish(entry_->restart_at, reader_.read_position());
+    restart_at_ = reader_.read_position();
+    reader_.stop(restart_at_);
+    publish(entry_->restart_at, restart_at_);
     FAULT_POINT("retire.before_epoch");
     publish(entry_->retired_epoch, epoch_);
     return happened;

@@ -50,10 +50,11 @@ class LaneFeed {
     // Groups that this lane announced, and whose first record has been read, count as arrived from
     // now on; called when they have been counted as open.
     void publish_groups() {
+        if (groups_told_ == groups_read_ && lines_told_ == lines_read_) return;
         groups_told_ = groups_read_;
-        if (groups_read_ > peek(entry_->groups_arrived)) {
-            publish(entry_->groups_arrived, groups_read_);
-        }
+        lines_told_ = lines_read_;
+        publish(entry_->lines_arrived, lines_told_);
+        publish(entry_->groups_arrived, groups_told_);
     }
 
     // The record at the cursor: delivered, and the oldest that is not released. False if there is
@@ -65,30 +66,36 @@ class LaneFeed {
     }
     [[nodiscard]] std::uint64_t unreleased_bytes() const { return unreleased_bytes_; }
     [[nodiscard]] std::uint64_t oldest_position() const { return reader_.cursor(); }
+    // Of the spill, when it is opened: the end of what a predecessor left there.
+    [[nodiscard]] std::uint64_t restart_at() const { return restart_at_; }
     [[nodiscard]] std::uint64_t pinned_bytes() const { return reader_.held_bytes(); }
     // The frame of a record that a predecessor delivered and nobody has released, before it is
     // delivered again. False if there is none at that position.
     bool undelivered(std::uint64_t position, RecordRef& ref, Frame& frame) const;
+    // Whether a span lies where delivered records can be that are not released. Where released-bits
+    // were written over, the cursor may stand within a record that is still to be given back.
+    [[nodiscard]] bool delivered(const Span& span) const {
+        return span.position < reader_.read_position() &&
+               span.bytes <= reader_.read_position() - span.position &&
+               span.position + span.bytes > reader_.cursor();
+    }
     // A frame between the cursor and what was committed when we came, checked. False behind it.
     bool frame_at(std::uint64_t position, Frame& frame) const;
-    // Of a delivered record.
-    [[nodiscard]] Frame frame_of(const RecordRef& ref) const {
-        return load_once<Frame>(data_ + size_.offset(ref.position));
-    }
-    // The spill: passes over the record that has just been put there.
-    void pass_evacuated(std::uint64_t position);
-    // The spill: where no record is left to deliver.
-    void pass_skips();
     // Whether all has been read that was committed when the tail was noted. Of a quarantined lane
     // nothing will be; nor, for who is not `patient`, of one that is blocked.
     void note_tail() { noted_tail_ = observe(owner_->tail); }
     [[nodiscard]] bool noted_was_read(bool patient) const {
         return (blocked_ && !patient) || quarantined_ || reader_.read_position() >= noted_tail_;
     }
+    // The spill: passes over what we have just written there ourselves: a record, no bytes: skips.
+    void pass_written(const Span& span);
     [[nodiscard]] bool is_spill() const { return is_spill_; }
     [[nodiscard]] std::uint64_t capacity_bytes() const { return size_.bytes(); }
     // Of the spill: of any record since it was empty last.
     [[nodiscard]] std::uint64_t largest_bytes() const { return largest_bytes_; }
+
+    // Now and then: see there.
+    [[nodiscard]] bool show_again();
 
     // A producer has taken the lane anew.
     void begin_epoch();
@@ -118,7 +125,9 @@ class LaneFeed {
   private:
     LaneFeed(std::uint32_t lane, NativeReader reader, Mapping bits, const std::byte* data,
              const LaneOwner& owner, ReaderEntry& entry);
-    void recover();
+    void recover(bool sound);
+    Result<void> mend(const RingMap& map);
+    void start_over();
     // Never delivered.
     void give_up(const Span& span, std::uint64_t records) {
         reader_.release(span);
@@ -134,12 +143,17 @@ class LaneFeed {
         unreleased_bytes_ -= bytes;
         note_cursor();
     }
-    // Never back: what is delivered again was counted before.
+    // What is delivered again was counted before. Of what is new the producer knows best: where it
+    // began is what our entry said, which may have been written over by then.
     void note_groups(const Frame& frame) {
-        groups_read_ = std::max(groups_read_, frame.groups_opened);
+        const auto more = static_cast<std::int32_t>(frame.groups_opened -
+                                                    static_cast<std::uint32_t>(groups_read_));
+        if (more <= 0 && frame.position < delivered_at_attach_) return;
+        groups_read_ += static_cast<std::uint64_t>(std::int64_t{more});
+        lines_read_ = frame.lines_claimed;
     }
-    void note_largest(const Frame& frame) {
-        largest_bytes_ = std::max(unreleased_bytes_ == 0 ? 0 : largest_bytes_, frame.bytes);
+    void note_largest(std::uint64_t bytes) {
+        largest_bytes_ = std::max(unreleased_bytes_ == 0 ? 0 : largest_bytes_, bytes);
     }
     void note_cursor() {
         if (reader_.cursor() == oldest_position_) return;
@@ -173,6 +187,11 @@ class LaneFeed {
     std::uint64_t groups_read_ = 0;
     std::uint64_t noted_tail_ = 0;
     std::uint64_t groups_told_ = 0;
+    std::uint32_t lines_read_ = 0;
+    std::uint32_t lines_told_ = 0;
+    // The entry's, as they were when we came and as we have set them since.
+    std::uint64_t restart_at_ = 0;
+    std::uint32_t restart_epoch_ = 0;
     std::uint32_t epoch_ = 0;
     bool active_ = false;
     bool quarantined_ = false;

@@ -6,9 +6,12 @@
 // A move is one event: the copy lies behind the spill's tail, unseen, until a journal entry says
 // "tail := t, release the original". A consumer killed before that entry has not moved the record;
 // after it, its successor finishes the move. There are never two of it.
+//
+// Its memory is reserved from its start on, as it is needed: `reserved_bytes` of `capacity`.
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "journal.hpp"
 #include "lane_feed.hpp"
@@ -18,12 +21,15 @@ namespace rollring {
 
 class Spill {
   public:
-    // Errc::not_enough_shared_memory if it does not fit.
-    static Result<void> reserve(const RingMap& map);
-    // What reserve() took, if nothing was ever written there: for an open that fails.
+    // Reserves the first part of it, or what a predecessor had; Errc::not_enough_shared_memory if
+    // that does not fit.
+    static Result<void> reserve_first(const RingMap& map, const ReaderControl& control);
+    // What reserve_first() took, if nothing was ever written there: for an open that fails.
     static void give_back(const RingMap& map);
-    // Reserves and maps the spill.
-    static Result<Spill> open(const RingMap& map);
+    // Maps the spill, and reserves its first part.
+    static Result<Spill> open(const RingMap& map, ReaderControl& control);
+    // Before that: where the next record goes, which is what its feed has found to be the end.
+    static Result<void> set_tail(const RingMap& map, std::uint64_t tail);
 
     // Finishes a move that a predecessor had in its journal. Before any lane is recovered.
     static Result<void> recover(const RingMap& map, ReaderControl& control);
@@ -40,13 +46,43 @@ class Spill {
     std::optional<RecordRef> move(const Straggler& straggler, LaneFeed& own, ReaderControl& control,
                                   Journal<NativePlatform> journal);
 
+    // Reserves memory until so much of it is usable, or all that there is. False if not: grow_error
+    // says why, and it is tried again a second later.
+    bool grow(std::uint64_t usable_bytes, const RingMap& map, std::int64_t now_ns);
+    [[nodiscard]] const std::string& grow_error() const { return grow_error_; }
+
+    // Of records that lie there, as of the last move() or note_live().
+    [[nodiscard]] std::uint64_t live_bytes() const { return live_bytes_; }
+    void note_live(const LaneFeed& own);
+    // From the oldest record to the end, what is dead between them included.
+    [[nodiscard]] std::uint64_t occupied_bytes(const LaneFeed& own) const {
+        return writer_.written_since(own.head());
+    }
+    [[nodiscard]] std::uint64_t reserved_bytes() const { return reserved_bytes_; }
+    // What may lie there so that compaction always finds room: of what is reserved, and of all that
+    // could be.
+    [[nodiscard]] std::uint64_t usable_bytes() const { return usable_of(reserved_bytes_); }
+    [[nodiscard]] std::uint64_t usable_most_bytes() const { return usable_of(capacity_bytes_); }
+
   private:
+    Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const ReaderEntry& entry,
+          ReaderControl& control);
     [[nodiscard]] bool leaves_room(std::uint64_t bytes, const LaneFeed& own) const;
-    Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const ReaderEntry& entry);
+    [[nodiscard]] std::uint64_t usable_of(std::uint64_t bytes) const;
+    static Result<void> reserve(std::uint64_t bytes, const RingMap& map);
+    void use(std::uint64_t bytes);
+
     Mapping owner_page_;
     Mapping data_;
     std::uint32_t lane_;
+    std::uint64_t capacity_bytes_;
+    ReaderControl* control_;
     NativeWriter writer_;
+    std::uint64_t reserved_bytes_ = 0;
+    std::uint64_t live_bytes_ = 0;
+    std::uint64_t largest_bytes_ = 0;  // of any record since it was empty last
+    std::int64_t refused_ns_ = 0;      // when the system had no more memory
+    std::string grow_error_;
 };
 
 }  // namespace rollring

@@ -42,11 +42,13 @@ Arrival arrival_of(const Record& record, std::uint32_t place) {
 }  // namespace
 
 Stash::Impl::Impl(Consumer reader, const StashOptions& given)
-    : consumer(std::move(reader)), options(given), groups(given, consumer.journal_records()) {}
+    : consumer(std::move(reader)),
+      options(given),
+      groups(given, consumer.journal_records()),
+      room(ring().map, ring().control()) {}
 
-// Nobody assembles groups any more: producers need not ask before they open one.
 Stash::Impl::~Impl() {
-    if (ring().usable()) publish(ring().control().max_open_groups, std::uint64_t{0});
+    close();
 }
 
 Result<void> Stash::Impl::start() {
@@ -54,7 +56,7 @@ Result<void> Stash::Impl::start() {
     ReaderControl& control = ring().control();
     // The spill last, as it is written from then on; its memory first, so that a stash that cannot
     // open keeps none of it.
-    if (auto reserved = Spill::reserve(ring().map); !reserved) return reserved;
+    if (auto reserved = Spill::reserve_first(ring().map, control); !reserved) return reserved;
     auto opened = GroupBoard::open(ring().map, control);
     if (!opened) {
         Spill::give_back(ring().map);
@@ -86,24 +88,26 @@ Result<void> Stash::Impl::start() {
                               "acknowledgement: create the ring with a larger --journal-records",
                               options.group_size, consumer.journal_records())});
     }
-    shown_groups = inherited_groups = peek(control.open_groups);
+    inherited_groups = peek(control.open_groups);
     copied_before = peek(control.copied_bytes);
     evacuated_before = peek(control.evacuated_records);
-    publish_account();
-    publish(control.max_open_bytes, options.max_open_bytes);
-    publish(control.max_open_groups, max_open_groups);
+    room.start(options);
+    publish_account(true);
+    show_bounds();
     return {};
 }
 
-Stash::Stash(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Stash::~Stash() = default;
+Stash::Stash(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Stash::~Stash() {
+    impl_->close();
+}
 
 Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOptions& options,
                                            const ConsumerOptions& consumer_options) {
     if (auto valid = validate(options); !valid) return std::unexpected(valid.error());
     auto consumer = Consumer::open(ring, consumer_options);
     if (!consumer) return std::unexpected(consumer.error());
-    auto impl = std::make_unique<Impl>(std::move(*consumer), options);
+    auto impl = std::make_shared<Impl>(std::move(*consumer), options);
     if (auto started = impl->start(); !started) return std::unexpected(started.error());
     return std::unique_ptr<Stash>(new Stash(std::move(impl)));
 }
@@ -111,11 +115,13 @@ Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOpt
 void Stash::Impl::admit(const Waiting& waiting, std::int64_t now_ns) {
     const Record& record = held[waiting.place];
     const Arrival arrival = arrival_of(record, waiting.place);
+    room.saw(record.ref.lines);
     spill_read |= record.ref.lane != ring().map.geometry().spill_lane();
     // Its producer may have gone in a predecessor's time, and will not be announced again.
     if (record.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
     const auto slot = groups.admit(arrival, now_ns, consumer.policy_version(), waiting.slot);
     if (slot == GroupStash::no_slot) return;
+    room.saw_member(slot, record.ref.lines, arrival.producer_lane);
     const Group& group = groups.group(slot);
     if (group.state == GroupState::free) {
         // Another group may take the slot, and its end must have been shown by then.
@@ -128,11 +134,12 @@ void Stash::Impl::admit(const Waiting& waiting, std::int64_t now_ns) {
     }
 }
 
-// After all that has been read was admitted: groups count as open before they cease to be
-// announced.
+// After all that has been read was admitted: groups count as open, and their bytes as owed, before
+// they cease to be announced.
 void Stash::Impl::show_admitted(std::int64_t now_ns) {
     show_touched(now_ns);
     publish_open_groups();
+    publish_room();
     ring().publish_groups();
     release_dropped();
 }
@@ -144,7 +151,7 @@ void Stash::Impl::release_dropped() {
     if (dropped.empty()) return;
     FAULT_POINT("drop.before");
     if (dropped.size() == 1) {
-        consumer.release(held[dropped.front().tag].ref);
+        ring().release(held[dropped.front().tag].ref);
     } else {
         std::vector<RecordRef> refs;
         refs.reserve(dropped.size());
@@ -152,8 +159,8 @@ void Stash::Impl::release_dropped() {
         const std::span<const RecordRef> all(refs);
         const std::uint64_t most = consumer.journal_records();
         for (std::size_t at = 0; at < all.size(); at += most) {
-            static_cast<void>(consumer.release_all(
-                all.subspan(at, std::min<std::uint64_t>(most, all.size() - at)), -1));
+            static_cast<void>(ring().release_all(
+                all.subspan(at, std::min<std::uint64_t>(most, all.size() - at)), -1, true));
         }
     }
     FAULT_POINT("drop.after");
@@ -165,13 +172,15 @@ void Stash::Impl::release_dropped() {
     dropped.clear();
 }
 
-void Stash::Impl::tick(std::int64_t now_ns) {
-    if (now_ns - ticked_ns < tick_every_ns) return;
+bool Stash::Impl::tick(std::int64_t now_ns) {
+    if (now_ns - ticked_ns < tick_every_ns) return false;
     ticked_ns = now_ns;
+    show_bounds();
     hear_events(now_ns);
     keep_deadlines(now_ns);
     show_touched(now_ns);
     release_dropped();
+    return true;
 }
 
 // A group that is due is settled once all has been read that had been sent by then: what completes
@@ -221,6 +230,8 @@ void Stash::Impl::show_touched(std::int64_t now_ns, bool buried) {
     touched.erase(twice.begin(), twice.end());
     for (const std::uint32_t slot : touched) {
         board->show(slot, groups.group(slot), now_ns, buried);
+        room.owes(slot, groups.members_awaited(groups.group(slot)),
+                  groups.group(slot).state == GroupState::free);
         if (!board->wants_name(slot)) continue;
         const auto tag = groups.group(slot).any_tag();
         if (tag) board->name(slot, held[*tag].view.instance_id());
@@ -228,11 +239,19 @@ void Stash::Impl::show_touched(std::int64_t now_ns, bool buried) {
     touched.clear();
 }
 
+void Stash::Impl::publish_room() {
+    Spill* const spill = ring().spill ? &*ring().spill : nullptr;
+    if (spill != nullptr) spill->note_live(*ring().feeds[ring().map.geometry().spill_lane()]);
+    room_grew |= room.publish(ring().active, ring().feeds, spill);
+    if (room.runs_short(ring().active)) grow_room(monotonic_ns());
+}
+
 // For everybody outside: producers who wait to open a group, and people.
-void Stash::Impl::publish_account() {
+void Stash::Impl::publish_account(bool room_changed) {
     ReaderControl& control = ring().control();
     publish_open_groups();
     control.held_bytes.store(ring().held_bytes());
+    if (room_changed) publish_room();
     auto& page = ring().reader_pages.at<StashPage>(sizeof(ReaderControl));
     const StashAccount& account = groups.account();
     // Odd if a predecessor was killed in here.
@@ -242,20 +261,6 @@ void Stash::Impl::publish_account() {
     account.for_each_word([&](std::uint64_t word) { poke(page.words[at++], word); });
     publish(page.sequence, sequence + 2);
     wake_openers();
-}
-
-void Stash::Impl::publish_open_groups() {
-    const std::uint64_t count = std::max<std::uint64_t>(groups.open_groups(), inherited_groups);
-    if (count == shown_groups) return;
-    shown_groups = count;
-    ring().control().open_groups.store(count);
-}
-
-void Stash::Impl::wake_openers() {
-    Bell& bell = ring().map.consumer_bell();
-    if (bell.openers.load() == 0) return;
-    bell.openers.store(0);
-    for (const std::uint32_t lane : ring().active) ring_bell(ring().map.lane_bell(lane));
 }
 
 // As many as are worked on at once. `got`: what poll() said last.
@@ -292,38 +297,54 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
         publish_open_groups();  // a lane that has ended announces nothing any more
         left -= records_at_once;
     } while (left > 0 && got == Poll::record && !groups.may_cut());
+    if (came_any) {
+        came_ns = now_ns;
+        room.widen(0);
+        standing.all = false;
+    }
     show_admitted(now_ns);
     if (got == Poll::empty) {
         spill_read = true;
         inherited_groups = 0;
+        room.forget_inherited();
         settle_orphans(now_ns);
         show_touched(now_ns);
         release_dropped();
     }
-    if (came_any) came_ns = now_ns;
     return got == Poll::empty && came_any ? Poll::record : got;
 }
 
 NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
     batch.nack();
     Impl& impl = *impl_;
+    if (!impl.ring().usable()) return NextBatch::closed;
     bool blocked = false;
+    bool changed = true;  // since the room was published
     int turns_late = 0;
     for (;;) {
         const std::int64_t now = monotonic_ns();
-        impl.tick(now);
-        const bool relieved = impl.relieve(blocked);
+        changed |= impl.tick(now);
         // The rest of the spill may hold a later attempt of what would be shipped.
         bool cut =
             impl.spill_read && impl.groups.cut(now, impl.consumer.policy_version(), impl.plan);
-        if (!cut && !relieved && blocked && impl.stuck(now)) {
-            cut = impl.groups.cut_rest(now, impl.consumer.policy_version(), impl.plan);
-            impl.batches_short += cut ? 1 : 0;
+        // Also before the trainer goes to work: nothing is moved while it does.
+        const bool relieved = impl.relieve(blocked || cut, now);
+        if (relieved) impl.moved_ns = now;
+        if (!cut && !relieved && blocked) {
+            const auto waits = impl.who_waits();
+            if (impl.stuck(waits, now)) {
+                cut = impl.groups.cut_rest(now, impl.consumer.policy_version(), impl.plan);
+                impl.batches_short += cut ? 1 : 0;
+            } else {
+                impl.let_go(waits, now);
+            }
         }
         impl.show_touched(now);
         impl.release_dropped();
-        impl.publish_account();
+        impl.publish_account(changed || relieved || cut);
+        changed = false;
         if (cut) {
+            impl.standing.impatient = false;
             FAULT_POINT("cut.before_lease");
             impl.lease(batch, *this);
             FAULT_POINT("cut.after_lease");
@@ -332,15 +353,19 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         const Poll got = impl.turn(now);
         if (got == Poll::closed) return NextBatch::closed;
         blocked = got == Poll::empty;
+        changed |= blocked;
         const bool late = monotonic_ns() >= deadline.at_ns;
         if (!blocked && late && ++turns_late == turns_late_max) return NextBatch::timed_out;
         if (!blocked) continue;
-        if (impl.relieve(true)) {  // at once: producers that wait for room cannot ring
+        if (impl.relieve(true, now)) {  // at once: producers that wait for room cannot ring
+            impl.moved_ns = now;
+            changed = true;
             blocked = false;
             continue;
         }
         if (late) return NextBatch::timed_out;
-        const std::int64_t until = std::min(deadline.at_ns, now + tick_every_ns * 5);
+        const std::int64_t until =
+            std::min(deadline.at_ns, now + (impl.standing.all ? 1'000'000 : tick_every_ns * 5));
         const std::uint32_t place = impl.held.take();
         const Poll woken = impl.consumer.wait(impl.held[place], Deadline{until});
         if (woken == Poll::record) {
@@ -357,13 +382,14 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
 
 NextBatch Stash::rest(Batch& batch) {
     batch.nack();
+    if (!impl_->ring().usable()) return NextBatch::closed;
     const std::int64_t now = monotonic_ns();
     impl_->hear_events(now);
     const bool cut = impl_->spill_read &&
                      impl_->groups.cut_rest(now, impl_->consumer.policy_version(), impl_->plan);
     impl_->show_touched(now);
     impl_->release_dropped();
-    impl_->publish_account();
+    impl_->publish_account(true);
     if (!cut) return NextBatch::timed_out;
     impl_->lease(batch, *this);
     return NextBatch::batch;
@@ -387,50 +413,16 @@ std::size_t Stash::open_groups() const {
 bool Stash::no_progress() const {
     return impl_->groups.no_progress(monotonic_ns());
 }
-std::vector<RepeatedKeys> Stash::repeated_keys() const {
-    std::vector<RepeatedKeys> found;
-    const auto& feeds = impl_->ring().feeds;
-    for (const auto& [producer, counts] : impl_->repeats.counts()) {
-        const auto& [lane, epoch] = producer;
-        std::uint64_t records = counts.records;
-        std::string who = counts.name;
-        if (records == 0) {  // it has not ended
-            if (lane >= feeds.size() || !feeds[lane] || feeds[lane]->epoch() != epoch) continue;
-            const Event now = feeds[lane]->event(Event::Kind::producer_joined);
-            records = now.records;
-            who = now.producer;
-        }
-        if (!counts.suspect(records)) continue;
-        found.push_back({std::move(who), lane, epoch, records, counts.duplicate, counts.late});
-    }
-    return found;
-}
-
 const Consumer& Stash::consumer() const {
     return impl_->consumer;
 }
 
-std::vector<GroupReport> Stash::explain(std::size_t count) const {
-    std::vector<GroupReport> reports;
-    for (WaitingGroup& group : impl_->groups.explain(monotonic_ns(), count)) {
-        GroupReport& report = reports.emplace_back();
-        report.key = group.key;
-        report.age_ns = group.age_ns;
-        report.size = group.size;
-        report.live = group.live;
-        report.failed = group.failed;
-        report.missing = std::move(group.missing);
-        if (group.tag) report.instance_id = impl_->held[*group.tag].view.instance_id();
-        for (const std::uint32_t lane : group.lanes) {
-            report.producers.push_back(
-                fmt::format("{} (lane {})", load_name(impl_->ring().map.owner(lane)), lane));
-        }
-    }
-    return reports;
+std::string Stash::problem() const {
+    return impl_->consumer.problem();
 }
 
 bool Stash::next_event(Event& event) {
-    if (impl_->events.empty()) return false;
+    if (!impl_->ring().usable() || impl_->events.empty()) return false;
     event = std::move(impl_->events.front());
     impl_->events.pop_front();
     return true;

@@ -10,6 +10,7 @@
 
 #include "consumer_impl.hpp"
 #include "group_board.hpp"
+#include "group_room.hpp"
 #include "group_stash.hpp"
 #include "repeat_watch.hpp"
 #include "rollring/stash.hpp"
@@ -22,6 +23,7 @@ struct Stash::Impl {
     StashOptions options;
     GroupStash groups;
     std::optional<GroupBoard> board;
+    GroupRoom room;
     std::uint64_t max_open_groups = 0;
     // Each record that is held, with its view as it was checked when it came: a batch shows that,
     // not what has become of the header since. The machine knows them by their places.
@@ -37,12 +39,15 @@ struct Stash::Impl {
     std::int64_t ticked_ns = 0;
     std::int64_t came_ns = 0;   // when a record came last
     std::int64_t noted_ns = 0;  // when the lanes' tails were noted
+    std::int64_t moved_ns = 0;  // when a record was moved, or a batch given back
+    std::int64_t woke_ns = 0;   // when producers that wait to open a group were told to look
+    bool room_grew = false;     // since then
     std::uint64_t batches_short = 0;
     std::uint64_t copied_before = 0;
     std::uint64_t evacuated_before = 0;
     bool polled = false;
     bool spill_read = false;  // what a predecessor left there, which is read first
-    std::uint64_t shown_groups = 0;
+    std::vector<std::shared_ptr<Lease::State>> leases;  // of the batches that are out
     std::uint64_t inherited_groups = 0;  // open at a predecessor, and not all read again yet
 
     Impl(Consumer reader, const StashOptions& given);
@@ -57,28 +62,64 @@ struct Stash::Impl {
 
     [[nodiscard]] Consumer::Impl& ring() const { return *consumer.impl_; }
     Result<void> start();
+    // Ends all leases and gives the seat back. The memory stays as long as a lease has it.
+    void close();
+    static Impl& of(const Lease::State& lease) { return *static_cast<Impl*>(lease.stash.get()); }
+    void end_lease(const std::shared_ptr<Lease::State>& lease);
     std::span<Waiting> read_some(Poll& got);
     Poll turn(std::int64_t now_ns);
     void admit(const Waiting& waiting, std::int64_t now_ns);
     void settle_orphans(std::int64_t now_ns);
     void show_admitted(std::int64_t now_ns);
     void release_dropped();
-    void tick(std::int64_t now_ns);
+    // True if something was done.
+    bool tick(std::int64_t now_ns);
     void keep_deadlines(std::int64_t now_ns);
     void hear_events(std::int64_t now_ns);
     void lease(Batch& batch, Stash& stash);
     void show_touched(std::int64_t now_ns, bool buried = false);
-    void publish_account();
+    void publish_account(bool room_changed);
+    void publish_room();
     void publish_open_groups();
+    void show_bounds();
     void wake_openers();
     [[nodiscard]] Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
 
     // relief.cpp
-    bool relieve(bool blocked);
-    bool evacuate_from(LaneFeed& feed);
-    bool compact(LaneFeed& spill);
-    [[nodiscard]] bool move_oldest(LaneFeed& feed);
-    [[nodiscard]] bool stuck(std::int64_t now_ns) const;
+    enum class Move { moved, stays, no_room };  // stays: leased, or damaged
+    struct Waits {
+        std::uint32_t producers = 0;
+        std::uint32_t for_room = 0;
+        std::uint32_t for_place = 0;
+        std::uint32_t room_lane = 0;
+        std::uint64_t room_bytes = 0;                   // of one that waits for room
+        std::uint64_t place_bytes = ~std::uint64_t{0};  // the least that a group needs
+        std::uint64_t tails = 0;  // of all lanes with their wishes: changes when one moves
+        [[nodiscard]] bool all() const {
+            return producers != 0 && for_room + for_place == producers;
+        }
+    };
+    struct Standing {
+        std::uint64_t tails = 0;
+        std::int64_t since_ns = 0;
+        std::int64_t told_ns = 0;
+        bool all = false;        // every producer waited when it was looked at last
+        bool impatient = false;  // nothing came for long; until a batch is complete again
+    };
+    Standing standing;
+
+    bool relieve(bool asked, std::int64_t now_ns);
+    bool evacuate_oldest(LaneFeed& feed, std::int64_t now_ns);
+    bool compact(LaneFeed& own, std::uint64_t dead_bytes_kept);
+    Move move_oldest(LaneFeed& feed);
+    [[nodiscard]] bool straggles(const LaneFeed& feed) const;
+    [[nodiscard]] bool holds_dead_bytes(const LaneFeed& feed) const;
+    [[nodiscard]] Waits who_waits() const;
+    [[nodiscard]] bool stuck(const Waits& waits, std::int64_t now_ns) const;
+    [[nodiscard]] bool stands_still(const Waits& waits, std::int64_t now_ns) const;
+    void let_go(const Waits& waits, std::int64_t now_ns);
+    void tell_stall(const Waits& waits, std::int64_t now_ns);
+    void grow_room(std::int64_t now_ns);
 };
 
 }  // namespace rollring

@@ -46,6 +46,8 @@ std::string_view name(Event::Kind kind) {
             return "torn";
         case Event::Kind::lane_failed:
             return "lane_failed";
+        case Event::Kind::stalled:
+            return "stalled";
     }
     return "unknown";
 }
@@ -60,14 +62,17 @@ Result<void> Consumer::Impl::start() {
     barriers = can_make_barriers();
     poke(own.barriers, barriers ? 1U : 0U);
     publish(own.epoch, peek(own.epoch) + 1);
-    return recover();
+    if (auto recovered = recover(); !recovered) return recovered;
+    last_step = peek(own.last_acked_step);  // with what the journal said
+    return {};
 }
 
 // Takes over every lane that holds something or has a producer, then replays the journal.
 Result<void> Consumer::Impl::recover() {
     if (auto moved = Spill::recover(map, control()); !moved) return moved;
     const std::uint32_t spill_lane = map.geometry().spill_lane();
-    if (observe(map.owner(spill_lane).tail) != observe(map.entry(spill_lane).head)) {
+    if (map.geometry().spill_bytes != 0 &&
+        observe(map.owner(spill_lane).tail) != observe(map.entry(spill_lane).head)) {
         if (auto opened = open_lane(spill_lane, false); !opened) return opened;
     }
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
@@ -97,6 +102,12 @@ Result<void> Consumer::Impl::open_lane(std::uint32_t lane, bool all_ours) {
     active.push_back(lane);
     ring_bell(map.lane_bell(lane));  // recovery may have moved its head
     if (feeds[lane]->active()) greet(lane);
+    if (feeds[lane]->quarantined()) {
+        quarantines++;
+        tell(feeds[lane]->event(Event::Kind::quarantined));
+    } else if (!feeds[lane]->problem().empty()) {
+        tell(feeds[lane]->event(Event::Kind::torn));
+    }
     return {};
 }
 
@@ -136,10 +147,15 @@ void Consumer::Impl::look_around() {
     if (look_everywhere) looked_everywhere_ns = looked_ns;
     const bool unlinked = look_everywhere && !map.segment().linked();
     arrivals_seen = arrivals;
+    // Somebody has written over what we said: producers would ask, and nobody answers.
+    if (!counts_groups && peek(control().max_open_groups) != 0) asks_nobody = false;
     std::erase_if(active, [&](std::uint32_t lane) { return retire_if_ended(lane); });
     if (turn >= active.size()) turn = 0;
     for (std::uint32_t lane = 0; look_everywhere && lane < map.geometry().lane_count; lane++) {
-        if (map.lane_is_idle(lane)) continue;
+        if (feeds[lane] && feeds[lane]->show_again()) {
+            tell(feeds[lane]->event(Event::Kind::torn));
+        }
+        if (map.lane_is_idle(lane) && (feeds[lane] || map.lane_is_sound(lane))) continue;
         if (!feeds[lane]) {
             // Tried again with the next look; told once.
             if (auto opened = open_lane(lane, true); !opened && !refused[lane]) {
@@ -164,7 +180,7 @@ void Consumer::Impl::look_around() {
 // Asked once the name is gone: who takes a lane now sees that, and leaves it.
 bool Consumer::Impl::is_forsaken() const {
     if (!active.empty()) return false;
-    for (std::uint32_t lane = 0; lane < feeds.size(); lane++) {
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         if (!map.lane_is_idle(lane) || map.producer_alive(lane)) return false;
     }
     return true;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
+#include "group_places.hpp"
 #include "human.hpp"
 
 namespace rollring {
@@ -11,7 +13,15 @@ namespace {
 
 // Groups that this producer has sent to of late; a forgotten one is asked for again.
 constexpr std::size_t recent_groups = 4096;
-constexpr std::uint64_t places_at_once = 16;
+constexpr std::uint64_t lines_most = std::uint64_t{1} << 30;  // of one claim: a difference tells
+constexpr int claim_tries = 4;
+
+// No sum of bytes or of words that somebody has written over gets beyond its type.
+std::uint64_t times(std::uint64_t count, std::uint64_t bytes) {
+    constexpr std::uint64_t most = std::uint64_t{1} << 60;
+    std::uint64_t product = 0;
+    return __builtin_mul_overflow(count, bytes, &product) ? most : std::min(product, most);
+}
 
 }  // namespace
 
@@ -39,31 +49,108 @@ std::uint64_t Admission::announced_groups() const {
         const std::uint64_t arrived = observe(map_->entry(lane).groups_arrived);
         // A damaged lane announces nothing; nor does one that claims what no bound would allow.
         if (opened <= arrived || opened - arrived > most) continue;
-        if (peek(map_->entry(lane).quarantine) != 0) continue;
+        if (!counts(lane)) continue;
         groups += opened - arrived;
     }
     return groups;
 }
 
-// Counting costs a miss per lane, so where the bound is far larger than the number of lanes, each
-// of them takes some places at once; what all of them may have taken so stays below the bound.
-bool Admission::has_place() {
-    if (places_ > 0) {
-        places_--;
+// Asked once something was found there: who has a lane said so before it claimed anything. A lane
+// that nobody has owes nothing, whatever its pages say.
+bool Admission::counts(std::uint32_t lane) const {
+    return peek(map_->entry(lane).quarantine) == 0 && !map_->lane_is_idle(lane);
+}
+
+// What could be had for one group, within what such a ring can have.
+std::uint64_t Admission::room_most() const {
+    const Geometry& geometry = map_->geometry();
+    const std::uint64_t lanes = geometry.lane_count * geometry.lane_bytes;
+    return std::clamp(peek(control_->room_most), lanes + geometry.spill_bytes / 2,
+                      lanes + geometry.spill_bytes);
+}
+
+std::uint64_t Admission::claimed_bytes() const {
+    std::uint64_t bytes = 0;
+    const std::uint64_t most = room_most();
+    for (std::uint32_t lane = 0; lane < map_->geometry().lane_count; lane++) {
+        const std::uint32_t arrived = observe(map_->entry(lane).lines_arrived);
+        const std::uint32_t lines = map_->owner(lane).lines_claimed.load() - arrived;
+        if (lines == 0 || lines * line_bytes > most || !counts(lane)) continue;  // likewise
+        bytes += lines * line_bytes;
+    }
+    return bytes;
+}
+
+std::uint64_t Admission::members_of(const GroupNeed& need) const {
+    const std::uint32_t size = need.members != 0 ? need.members : peek(control_->group_size);
+    return std::uint64_t{std::max(1U, size)} + peek(control_->group_extra);
+}
+
+// As long as the longest record of late, unless that is more than there is room for: an estimate
+// alone makes no group impossible.
+std::uint64_t Admission::claim_bytes(const GroupNeed& need) const {
+    const std::uint64_t members = members_of(need);
+    const std::uint64_t known = times(members, need.record_bytes);
+    const std::uint64_t learned = times(members, peek(control_->record_lines) * line_bytes);
+    return std::max(known, std::min(learned, peek(control_->room_bytes)));
+}
+
+// Says first and counts then, both in one order for all. True if it stands: all claims fit
+// together, or this is the only one.
+bool Admission::claim(std::uint64_t lines, std::uint64_t wanted_lines, LaneOwner& owner) {
+    const auto adds = static_cast<std::uint32_t>(wanted_lines);
+    const std::uint32_t before = claimed_lines_;
+    claimed_lines_ += adds;
+    owner.lines_claimed.store(claimed_lines_);
+    const std::uint64_t total = claimed_bytes() + control_->owed_bytes.load();
+    const std::uint64_t spare = (spare_lines_ + wanted_lines - lines) * line_bytes;
+    if (total <= peek(control_->room_bytes) || total <= spare + lines * line_bytes) {
+        spare_lines_ += wanted_lines - lines;
         return true;
+    }
+    claimed_lines_ = before;
+    owner.lines_claimed.store(before);
+    return false;
+}
+
+// Places are taken some at once where the bounds are far larger than the number of lanes.
+Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
+    if (places_ > 0 && spare_lines_ >= lines) {
+        places_--;
+        spare_lines_ -= lines;
+        return Answer::go;
     }
     const std::uint64_t lanes = map_->geometry().lane_count;
     const std::uint64_t most = peek(control_->max_open_groups);
-    const std::uint64_t at_once = std::min(places_at_once, most / 64 / lanes);
     // In this order: the consumer counts a group as open before it counts it as arrived.
     const std::uint64_t announced = announced_groups();
     const std::uint64_t taken = announced + control_->open_groups.load();
-    if (most != 0 && taken + at_once * lanes >= most) return false;
-    places_ = at_once;
-    return true;
+    if (places_are_taken(taken, most, lanes)) return Answer::too_many_groups;
+    std::uint64_t at_once = places_at_once(most, lanes);
+    if (lines == 0) {
+        places_ = at_once;
+        return Answer::go;
+    }
+    const std::uint64_t room = peek(control_->room_bytes);
+    if (room / 64 / lanes < at_once * lines * line_bytes || at_once * lines > lines_most) {
+        at_once = 0;
+    }
+    const std::uint64_t ahead = at_once * lines;
+    if (ahead != 0 && claim(lines, lines + ahead, owner)) {
+        places_ = at_once;
+        return Answer::go;
+    }
+    const std::uint64_t missing = lines - std::min<std::uint64_t>(lines, spare_lines_);
+    for (int tried = 0; tried < claim_tries; tried++) {
+        if (claim(lines, missing, owner)) return Answer::go;
+        // Two that claim at once may both give way; so each tries again after a time of its own.
+        const std::uint32_t pauses = 16U << tried;
+        for (std::uint32_t i = 0; i < pauses * (1 + owner.pid.load() % 7); i++) spin_pause();
+    }
+    return Answer::no_room;
 }
 
-Admission::Answer Admission::ask(const GroupKey& key, LaneOwner& owner) {
+Admission::Answer Admission::ask(const GroupKey& key, const GroupNeed& need, LaneOwner& owner) {
     if (!active() || remembers(key)) return Answer::go;
     if (is_open(key)) {
         remember(key);
@@ -71,34 +158,76 @@ Admission::Answer Admission::ask(const GroupKey& key, LaneOwner& owner) {
     }
     const std::uint64_t bytes_max = peek(control_->max_open_bytes);
     if (bytes_max != 0 && control_->held_bytes.load() >= bytes_max) return Answer::too_many_bytes;
-    if (!has_place()) return Answer::too_many_groups;
+    std::uint64_t lines = 0;
+    if (peek(control_->room_bytes) != 0) {
+        const std::uint64_t known = times(members_of(need), need.record_bytes);
+        if (known > room_most()) return Answer::never_fits;
+        lines = std::min(lines_most, claim_bytes(need) / line_bytes);
+    }
+    const Answer answer = take_place(static_cast<std::uint32_t>(lines), owner);
+    if (answer != Answer::go) return answer;
     remember(key);
-    announced_.push_back(key);
-    add(owner.groups_opened, std::uint64_t{1});
+    announced_.push_back({key, static_cast<std::uint32_t>(lines)});
+    poke(owner.groups_opened, ++opened_groups_);
     return Answer::go;
 }
 
-std::uint64_t Admission::note_sent(const GroupKey& key) {
+Admission::Sent Admission::note_sent(const GroupKey& key) {
     if (!announced_.empty()) {
-        const auto found = std::ranges::find(announced_, key);
+        const auto found = std::ranges::find(announced_, key, &Announced::key);
         if (found != announced_.end()) {
+            sent_lines_ += found->lines;
             *found = announced_.back();
             announced_.pop_back();
-            sent_++;
+            sent_groups_++;
         }
     }
-    return sent_;
+    return {static_cast<std::uint32_t>(sent_groups_), sent_lines_};
 }
 
-std::string Admission::why(Answer answer) const {
+bool Admission::cancel(const GroupKey& key, LaneOwner& owner) {
+    const auto found = std::ranges::find(announced_, key, &Announced::key);
+    if (found == announced_.end()) return false;
+    const std::uint32_t lines = found->lines;
+    *found = announced_.back();
+    announced_.pop_back();
+    if (remembers(key)) recent_[key.low % recent_.size()] = GroupKey{};
+    // As a claim that did not stand: nothing of it is in note_sent()'s numbers.
+    owner.lines_claimed.store(claimed_lines_ -= lines);
+    poke(owner.groups_opened, --opened_groups_);
+    return true;
+}
+
+std::string Admission::why(Answer answer, const GroupNeed& need) const {
     const std::string trainer =
         map_->consumer_alive() ? "the trainer is alive" : "no trainer is attached";
-    if (answer == Answer::too_many_bytes) {
-        return fmt::format(
-            "no new group may be opened: {} of records are held, the bound is "
-            "{}; {}; 'rollring groups' shows what waits",
-            human_bytes(control_->held_bytes.load()), human_bytes(peek(control_->max_open_bytes)),
-            trainer);
+    switch (answer) {
+        case Answer::go:
+            return {};
+        case Answer::too_many_bytes:
+            return fmt::format(
+                "no new group may be opened: {} of records are held, the bound is {}; {}; "
+                "'rollring groups' shows what waits",
+                human_bytes(control_->held_bytes.load()),
+                human_bytes(peek(control_->max_open_bytes)), trainer);
+        case Answer::no_room:
+            return fmt::format(
+                "no new group may be opened: it may need {}, and {} of {} of the room for "
+                "groups are claimed; {}; 'rollring groups' shows what waits, a ring with more "
+                "--spill-bytes has more room",
+                human_bytes(claim_bytes(need)),
+                human_bytes(claimed_bytes() + control_->owed_bytes.load()),
+                human_bytes(peek(control_->room_bytes)), trainer);
+        case Answer::never_fits:
+            return fmt::format(
+                "a group of {} records of {} needs {}, and all of this ring has {} for one group: "
+                "create "
+                "it with --spill-bytes {}MiB or more",
+                members_of(need), human_bytes(need.record_bytes),
+                human_bytes(times(members_of(need), need.record_bytes)), human_bytes(room_most()),
+                (2 * times(members_of(need), need.record_bytes) + 0xfffff) >> 20);
+        case Answer::too_many_groups:
+            break;
     }
     return fmt::format(
         "no new group may be opened: {} are open and {} announced, the bound is {}; "

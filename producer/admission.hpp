@@ -1,13 +1,20 @@
 #pragma once
-// Whether a producer may open a new group now. A stash bounds the groups that are open; whoever
-// sends the first member of one more waits, whoever sends to a group that is open never does.
+// Whether a producer may open a new group now. A stash bounds the groups that are open, and the
+// bytes that they may come to hold; whoever sends the first member of one more waits, whoever sends
+// to a group that is open never does.
 //
-//   open at the stash (its count) + announced by producers and not yet read (each lane: groups that
-//   its producer announced less those that the consumer has seen)  <  max_open_groups
+//   groups  open at the stash (its count) + announced by producers and not yet read (each lane:
+//           groups that its producer announced less those that the consumer has seen)
+//                                                                              <  max_open_groups
+//   bytes   owed by the stash to open groups + claimed by producers and not yet read, this group's
+//           claim included                                                     <= room_bytes
 //
-// Each number has one writer, so nothing needs repair when one of them dies: a lane's announced
-// groups are settled when it is retired. Two producers may both see the last place: the bound may
-// be passed by one group per producer.
+// Each number has one writer, so nothing needs repair when one of them dies: what a lane announced
+// is settled when it is retired. Two producers may both see the last place: the number of groups
+// may be passed by one group per producer. Bytes may not: a claim is made first and counted then,
+// so that of two that do not fit together at least one sees the other, and takes its claim back.
+//
+// Why a run cannot stand still, and what a claim is: docs/progress.md.
 
 #include <cstdint>
 #include <optional>
@@ -18,44 +25,85 @@
 
 namespace rollring {
 
+// What is known of a group before its first record is sent.
+struct GroupNeed {
+    std::uint32_t members = 0;       // 0: as many as the stash expects
+    std::uint64_t record_bytes = 0;  // of the record at hand, or declared; the frame included
+};
+
 class Admission {
   public:
-    enum class [[nodiscard]] Answer { go, too_many_groups, too_many_bytes };
+    enum class [[nodiscard]] Answer { go, too_many_groups, too_many_bytes, no_room, never_fits };
 
     explicit Admission(const RingMap& map) : map_(&map), control_(&map.control()) {}
 
-    // A stash is there, and wants to be asked.
+    // A stash is there, or was, and wants to be asked.
     [[nodiscard]] bool active() const { return peek(control_->max_open_groups) != 0; }
 
     // Groups were announced of which no record was committed yet.
     [[nodiscard]] bool owes() const { return !announced_.empty(); }
 
     // `go` for a group that is open already; otherwise, if there is a place, announces it.
-    Answer ask(const GroupKey& key, LaneOwner& owner);
-    // A record of this group is being committed. Returns how many announced groups have been sent.
-    std::uint64_t note_sent(const GroupKey& key);
-    // Starts from what the lane's earlier producers have announced; those are settled.
-    void start(const LaneOwner& owner) { sent_ = peek(owner.groups_opened); }
+    Answer ask(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
+    // Whether the group is open, or was announced by us.
+    [[nodiscard]] bool knows(const GroupKey& key) { return remembers(key) || is_open(key); }
+
+    // A record of this group is being committed: what is announced of those sent so far, this one
+    // included.
+    struct Sent {
+        std::uint32_t groups;
+        std::uint32_t lines;
+    };
+    Sent note_sent(const GroupKey& key);
+    // Gives back the place and the claim of a group that was announced and of which no record was
+    // committed. False if there is none.
+    bool cancel(const GroupKey& key, LaneOwner& owner);
+    // Starts where the lane's earlier producers ended, by the consumer's word: theirs are settled.
+    void start(LaneOwner& owner, const ReaderEntry& reader) {
+        sent_groups_ = opened_groups_ = peek(reader.groups_arrived);
+        sent_lines_ = claimed_lines_ = peek(reader.lines_arrived);
+        poke(owner.groups_opened, opened_groups_);
+        poke(owner.lines_claimed, claimed_lines_);
+    }
+
+    // Bytes that a group of this need is taken to hold in the end.
+    [[nodiscard]] std::uint64_t claim_bytes(const GroupNeed& need) const;
 
     // For people: who holds the places.
-    [[nodiscard]] std::string why(Answer answer) const;
+    [[nodiscard]] std::string why(Answer answer, const GroupNeed& need) const;
 
   private:
+    struct Announced {
+        GroupKey key;
+        std::uint32_t lines;
+    };
+
     [[nodiscard]] bool remembers(const GroupKey& key) const {
         return !recent_.empty() && recent_[key.low % recent_.size()] == key;
     }
     void remember(const GroupKey& key);
     [[nodiscard]] bool is_open(const GroupKey& key);
+    [[nodiscard]] bool counts(std::uint32_t lane) const;
+    [[nodiscard]] std::uint64_t room_most() const;
     [[nodiscard]] std::uint64_t announced_groups() const;
-    [[nodiscard]] bool has_place();
+    [[nodiscard]] std::uint64_t claimed_bytes() const;
+    [[nodiscard]] std::uint64_t members_of(const GroupNeed& need) const;
+    Answer take_place(std::uint32_t lines, LaneOwner& owner);
+    bool claim(std::uint64_t lines, std::uint64_t wanted_lines, LaneOwner& owner);
 
     const RingMap* map_;
     const ReaderControl* control_;
     std::optional<Mapping> keys_;  // mapped with the first question
     std::vector<GroupKey> recent_;
-    std::vector<GroupKey> announced_;  // and not sent yet
-    std::uint64_t sent_ = 0;
-    std::uint64_t places_ = 0;  // that we may take without counting again
+    std::vector<Announced> announced_;  // and not sent yet
+    std::uint64_t sent_groups_ = 0;
+    std::uint32_t sent_lines_ = 0;
+    // What the owner's page says, and says again with each claim: others can write over it.
+    std::uint64_t opened_groups_ = 0;
+    std::uint32_t claimed_lines_ = 0;
+    // Places and bytes that we may take without counting again.
+    std::uint64_t places_ = 0;
+    std::uint64_t spare_lines_ = 0;
 };
 
 }  // namespace rollring

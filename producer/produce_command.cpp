@@ -8,6 +8,7 @@
 
 #include "cli/json_tree.hpp"
 #include "cli/progress.hpp"
+#include "producer/willing_source.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -48,6 +49,9 @@ class Sink {
 
     Result<void> open();
     Outcome send(const Draft& draft);
+    // For WillingSource.
+    [[nodiscard]] GroupWanted group_of(const Draft& draft) const;
+    [[nodiscard]] bool may_send(const GroupWanted& group);
     void flush();
     void close();
 
@@ -130,11 +134,11 @@ Outcome Sink::send_to_ring(const Draft& draft) {
     }
     waiting_.over();
     sent.digest += reservation.view().digest(producer_->schema());
-    if (++pending_ >= options_->batch) {
-        pending_ = 0;
-        reservation.commit();
-    } else {
-        reservation.commit_later();
+    const bool now = ++pending_ >= options_->batch;
+    if (now) pending_ = 0;
+    if ((now ? reservation.commit() : reservation.commit_later()) != Push::ok) {
+        problem_ = producer_->problem();
+        return Outcome::failed;
     }
     const ProducerStats stats = producer_->stats();
     sent.amount.bytes = stats.bytes;
@@ -177,6 +181,18 @@ Outcome Sink::digest_only(const Draft& draft) {
     sent.digest += view.digest(schema);
     sent.amount.bytes += encoder.bytes();
     return Outcome::sent;
+}
+
+GroupWanted Sink::group_of(const Draft& draft) const {
+    GroupWanted wanted{std::string(draft.instance_id()), draft.meta.visit, {}};
+    if (!producer_) return wanted;
+    const Encoder encoder(draft, producer_->schema(), Checksum::none);
+    wanted.plan = {draft.meta.group_size, encoder.problem().empty() ? encoder.bytes() : 0};
+    return wanted;
+}
+
+bool Sink::may_send(const GroupWanted& group) {
+    return !producer_ || producer_->may_send(group.instance_id, group.visit, group.plan);
 }
 
 void Sink::flush() {
@@ -291,7 +307,10 @@ int produce(const ProduceOptions& options) {
     if (sink.producer() != nullptr) (*source)->use_schema(sink.producer()->schema());
     Progress progress(options.digest_only ? "reading" : "producing", options.json);
     const std::int64_t started_ns = monotonic_ns();
-    const int code = send_all(options, **source, sink, progress);
+    WillingSource willing(
+        **source, [&](const Draft& draft) { return sink.group_of(draft); },
+        [&](const GroupWanted& group) { return sink.may_send(group); });
+    const int code = send_all(options, willing, sink, progress);
     sink.flush();
     const double seconds = std::max(1e-9, static_cast<double>(monotonic_ns() - started_ns) * 1e-9);
     progress.clear();

@@ -26,13 +26,16 @@ std::string_view name(Push push) {
             return "bad_record";
         case Push::closed:
             return "closed";
+        case Push::not_reserved:
+            return "not_reserved";
     }
     return "unknown";
 }
 
 namespace {
 
-constexpr std::int64_t look_ns = 1'000'000'000;          // between looks at the ring's name
+constexpr std::int64_t look_ns = 1'000'000'000;               // between looks at the ring's name
+constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // what is declared may be anything
 constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU foresees by itself
 
 Error no_lane(const RingMap& map, std::uint32_t undrained) {
@@ -56,6 +59,10 @@ Result<std::optional<Taken>> take_lane(const RingMap& map, bool empty, std::uint
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         if (!map.lane_is_idle(lane)) {
             undrained += map.producer_alive(lane) ? 0 : 1;
+            continue;
+        }
+        if (!map.lane_is_sound(lane)) {
+            undrained++;
             continue;
         }
         const ReaderEntry& entry = map.entry(lane);
@@ -130,9 +137,12 @@ void Producer::Impl::start() {
     poke(own.pid, static_cast<std::uint32_t>(getpid()));
     poke(own.attached_ns, monotonic_ns());
     poke(own.records, std::uint64_t{0});
+    poke(own.wants_room_bytes, std::uint64_t{0});
+    poke(own.wants_place_bytes, std::uint64_t{0});
+    poke(own.record_lines, 0U);
     poke(own.state, static_cast<std::uint32_t>(OwnerState::active));
     admission.emplace(map);
-    admission->start(own);
+    admission->start(own, reader);
     laps_before = {peek(own.laps_soft), peek(own.laps_full), peek(own.jumps)};
     epoch = observe(reader.retired_epoch) + 1;
     FAULT_POINT("open.before_epoch");
@@ -145,6 +155,10 @@ void Producer::Impl::start() {
 Push Producer::Impl::refuse(Push push, std::string why) {
     problem = std::move(why);
     return push;
+}
+
+Push Producer::Impl::refuse_closed() {
+    return refuse(Push::closed, "this producer was closed, or its process forked");
 }
 
 // The consumer gives up what comes after the damage: do not go on filling the lane.
@@ -172,10 +186,23 @@ Push Producer::Impl::check_name() {
     return check_ring();
 }
 
+// What we wait for, told to the stash: it makes room for as much, and sees when all wait. After a
+// deadline has passed the wish stands until the next call: who may not wait comes again.
+void Producer::Impl::wish(std::uint64_t room_bytes, std::uint64_t place_bytes) {
+    if (room_bytes + place_bytes == 0 && !wishes) return;
+    wishes = room_bytes + place_bytes != 0;
+    poke(owner().wants_room_bytes, room_bytes);
+    rollring::publish(owner().wants_place_bytes, place_bytes);
+}
+
 // Waits until the group may be opened, if it is not open already.
-Push Producer::Impl::admit(const GroupKey& key, Deadline deadline) {
-    Admission::Answer answer = admission->ask(key, owner());
+Push Producer::Impl::admit(const GroupKey& key, const GroupNeed& need, Deadline deadline) {
+    Admission::Answer answer = admission->ask(key, need, owner());
     if (answer == Admission::Answer::go) return Push::ok;
+    if (answer == Admission::Answer::never_fits) {
+        return refuse(Push::too_large, admission->why(answer, need));
+    }
+    wish(0, admission->claim_bytes(need));
     publish();  // groups may be waiting for what is pending
     stats.waits++;
     add(owner().waits, std::uint64_t{1});
@@ -185,32 +212,40 @@ Push Producer::Impl::admit(const GroupKey& key, Deadline deadline) {
         if (check_ring() != Push::ok) return Push::closed;
         map.consumer_bell().openers.store(1);
         const std::uint32_t seen = core.prepare();
-        answer = admission->ask(key, owner());
+        answer = admission->ask(key, need, owner());
         FAULT_POINT("admit.before_sleep");
         if (answer != Admission::Answer::go) futex_sleep(bell.sequence, seen, deadline);
         core.cancel();
         if (answer == Admission::Answer::go) return Push::ok;
     }
-    answer = admission->ask(key, owner());  // a process that was stopped meanwhile finds it passed
+    // A process that was stopped meanwhile finds it passed.
+    answer = admission->ask(key, need, owner());
     if (answer == Admission::Answer::go) return Push::ok;
-    return refuse(Push::timed_out, admission->why(answer));
+    return refuse(Push::timed_out, admission->why(answer, need));
 }
 
 Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload) {
-    if (!usable()) return refuse(Push::closed, "this producer was closed, or its process forked");
+    if (!usable()) return refuse_closed();
     if (check_name() != Push::ok) return Push::closed;
     const Encoder encoder(draft, map.schema(), options.checksum);
     if (!encoder.problem().empty()) {
         return refuse(Push::bad_record, std::string(encoder.problem()));
     }
+    wish(0, 0);
+    // Before a place is taken for its group, which would then wait for it.
+    const std::uint64_t bytes = line_bytes + encoder.bytes();
+    if (bytes > map.geometry().lane_bytes) return too_large(bytes);
     serial++;
     if (admission->active() || admission->owes()) {
         reserved_key = encoder.group_key();
-        if (const Push admitted = admit(reserved_key, deadline); admitted != Push::ok) {
+        const GroupNeed need{draft.meta.group_size, bytes};
+        if (const Push admitted = admit(reserved_key, need, deadline); admitted != Push::ok) {
             return admitted;
         }
+        wish(0, 0);
     }
-    const Push got = room(line_bytes + encoder.bytes(), deadline);
+    const Push got = room(bytes, deadline);
+    if (got == Push::ok) wish(0, 0);
     if (got != Push::ok) return got;
     payload = {data.data() + writer->offset() + line_bytes, encoder.bytes()};
     FAULT_POINT("write.before");
@@ -242,7 +277,9 @@ void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_b
     frame.lane = lane;
     if (writer->published() == writer->position()) stamp_batch();
     frame.committed_ns = batch_ns;
-    frame.groups_opened = admission->note_sent(reserved_key);
+    const Admission::Sent sent = admission->note_sent(reserved_key);
+    frame.groups_opened = sent.groups;
+    frame.lines_claimed = sent.lines;
     writer->commit(frame);
     prefetch_next(frame.bytes);
     stats.records++;
@@ -279,7 +316,11 @@ void Producer::Impl::publish() {
     published = stats;
 }
 
-Producer::Producer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+void Producer::LetGo::operator()(Impl* impl) const noexcept {
+    if (--impl->users == 0) delete impl;
+}
+
+Producer::Producer(std::unique_ptr<Impl> impl) : impl_(impl.release()) {}
 Producer::Producer(Producer&&) noexcept = default;
 Producer& Producer::operator=(Producer&& other) noexcept {
     if (this != &other) {
@@ -307,14 +348,47 @@ Push Producer::push(const Draft& draft, Deadline deadline) {
     return got;
 }
 
-Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline) {
+Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline,
+                          const GroupPlan& plan) {
     Impl& impl = *impl_;
-    if (!impl.usable()) {
-        return impl.refuse(Push::closed, "this producer was closed, or its process forked");
-    }
+    if (!impl.usable()) return impl.refuse_closed();
     if (impl.check_name() != Push::ok) return Push::closed;
+    impl.wish(0, 0);
     if (!impl.admission->active()) return Push::ok;
-    return impl.admit(GroupKey::of(instance_id, visit), deadline);
+    std::uint64_t bytes = 0;
+    if (plan.record_bytes != 0) {
+        bytes = line_bytes + round_up(std::min(plan.record_bytes, bytes_most), line_bytes);
+        LaneOwner& own = impl.owner();
+        poke(own.record_lines,
+             std::max(peek(own.record_lines),
+                      static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, lane_bytes_max) /
+                                                 line_bytes)));
+    }
+    const Push got =
+        impl.admit(GroupKey::of(instance_id, visit), {plan.group_size, bytes}, deadline);
+    if (got == Push::ok) impl.wish(0, 0);
+    return got;
+}
+
+bool Producer::may_send(std::string_view instance_id, std::uint64_t visit, const GroupPlan& plan) {
+    Impl& impl = *impl_;
+    if (!impl.usable() || !impl.admission->active()) return impl.usable();
+    const std::uint64_t bytes =
+        plan.record_bytes != 0 ? line_bytes + std::min(plan.record_bytes, bytes_most) : 0;
+    return impl.admission->ask(GroupKey::of(instance_id, visit), {plan.group_size, bytes},
+                               impl.owner()) == Admission::Answer::go;
+}
+
+bool Producer::cancel_group(std::string_view instance_id, std::uint64_t visit) {
+    Impl& impl = *impl_;
+    if (!impl.usable()) return false;
+    impl.wish(0, 0);
+    if (!impl.admission->cancel(GroupKey::of(instance_id, visit), impl.owner())) return false;
+    if (impl.map.consumer_bell().openers.load() == 0) return true;
+    for (std::uint32_t lane = 0; lane < impl.map.geometry().lane_count; lane++) {
+        ring_bell(impl.map.lane_bell(lane));
+    }
+    return true;
 }
 
 void Producer::flush() {
@@ -326,7 +400,8 @@ Push Producer::reserve(const Draft& draft, Deadline deadline, Reservation& reser
     const Push got = impl_->reserve(draft, deadline, payload);
     if (got != Push::ok) return got;
     reservation = Reservation();
-    reservation.producer_ = this;
+    impl_->users++;
+    reservation.impl_.reset(impl_.get());
     reservation.serial_ = impl_->serial;
     reservation.payload_ = payload;
     return Push::ok;
@@ -339,9 +414,8 @@ void Producer::close() {
     FAULT_POINT("close.before_state");
     rollring::publish(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
     FAULT_POINT("close.after_state");
-    {
-        const LifeLock gone = std::move(impl_->life);
-    }
+    // What a reservation has lent must not become another producer's lane before it is gone.
+    if (impl_->users == 1) const LifeLock gone = std::move(impl_->life);
     impl_->map.consumer_bell().arrivals.fetch_add(1);
     ring_bell(impl_->map.consumer_bell());
 }

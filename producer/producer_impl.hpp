@@ -39,6 +39,8 @@ struct Producer::Impl {
     std::uint64_t pace_step = 0;
     std::optional<Admission> admission;
     GroupKey reserved_key;  // of the record being written
+    bool wishes = false;    // the owner page says what we wait for
+    int users = 1;          // the producer, until it is gone, and its reservations
 
     Impl(RingMap ring, ProducerOptions given, std::uint32_t index, LifeLock lock, Mapping page,
          Mapping bytes)
@@ -55,13 +57,16 @@ struct Producer::Impl {
     void start();
     Push check_quarantine();
     Push room(std::uint64_t bytes, Deadline deadline);
-    Push admit(const GroupKey& key, Deadline deadline);
+    Push admit(const GroupKey& key, const GroupNeed& need, Deadline deadline);
+    void wish(std::uint64_t room_bytes, std::uint64_t place_bytes);
     Push check_ring();
     Push check_name();
     Push wait_for_room(std::uint64_t bytes, Deadline deadline);
     Reserve spin_for_room(std::uint64_t bytes);
     void pace(Deadline deadline);
     Push refuse(Push push, std::string why);
+    Push refuse_closed();
+    Push too_large(std::uint64_t bytes);
     Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload);
     void commit(std::span<std::byte> payload, std::uint64_t record_bytes);
     void stamp_batch();

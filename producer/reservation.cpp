@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "producer_impl.hpp"
@@ -8,53 +6,66 @@
 namespace rollring {
 
 Reservation::Reservation(Reservation&& other) noexcept
-    : producer_(std::exchange(other.producer_, nullptr)),
+    : impl_(std::move(other.impl_)),
       serial_(other.serial_),
       payload_(std::exchange(other.payload_, {})) {}
 
 Reservation& Reservation::operator=(Reservation&& other) noexcept {
-    std::swap(producer_, other.producer_);
+    std::swap(impl_, other.impl_);
     std::swap(serial_, other.serial_);
     std::swap(payload_, other.payload_);
     return *this;
 }
 
 Reservation::~Reservation() {
-    if (producer_ == nullptr || !producer_->impl_->usable()) return;
+    if (impl_ == nullptr || !impl_->usable()) return;
     // One that was overtaken has nothing to give up: the room is a later call's.
-    if (producer_->impl_->serial == serial_) producer_->impl_->writer->abandon();
-    add(producer_->impl_->owner().abandoned, std::uint64_t{1});
+    if (impl_->serial == serial_) impl_->writer->abandon();
+    add(impl_->owner().abandoned, std::uint64_t{1});
+}
+
+bool Reservation::good() const {
+    return impl_ != nullptr && impl_->usable() && impl_->serial == serial_;
 }
 
 std::span<std::byte> Reservation::bytes(std::uint16_t column, DType dtype) const {
+    if (!good()) return {};
     return column_bytes(payload_, column, dtype);
 }
 
 void Reservation::shrink(std::uint32_t n_tokens) {
-    payload_ = payload_.first(shrink_record(payload_, n_tokens, producer_->schema()));
+    if (!good()) return;
+    payload_ = payload_.first(shrink_record(payload_, n_tokens, impl_->map.schema()));
 }
 
 TrajectoryView Reservation::view() const {
     TrajectoryView view;
+    if (!good()) return view;
     seal_record(payload_);
-    static_cast<void>(view.parse(payload_, producer_->schema()));
+    static_cast<void>(view.parse(payload_, impl_->map.schema()));
     return view;
 }
 
-void Reservation::commit() {
-    Producer* const producer = producer_;
-    commit_later();
-    producer->flush();
+Push Reservation::commit() {
+    return commit(true);
 }
 
-void Reservation::commit_later() {
-    ROLLRING_ASSERT(producer_ != nullptr, "a reservation is committed once");
-    Producer::Impl& impl = *std::exchange(producer_, nullptr)->impl_;
-    if (!impl.usable()) return;
-    ROLLRING_ASSERT(impl.serial == serial_,
-                    "a reservation is committed before the next call on its producer");
-    impl.stats.tokens += column_bytes(payload_, 0, dtype_i32).size() / sizeof(std::int32_t);
-    impl.commit(payload_, payload_.size());
+Push Reservation::commit_later() {
+    return commit(false);
+}
+
+Push Reservation::commit(bool now) {
+    const Producer::Shared impl = std::move(impl_);
+    if (impl == nullptr) return Push::not_reserved;
+    if (!impl->usable()) return impl->refuse_closed();
+    if (impl->serial != serial_) {
+        return impl->refuse(Push::not_reserved,
+                            "a later call on this producer has taken the room of this reservation");
+    }
+    impl->stats.tokens += column_bytes(payload_, 0, dtype_i32).size() / sizeof(std::int32_t);
+    impl->commit(payload_, payload_.size());
+    if (now) impl->publish();
+    return Push::ok;
 }
 
 }  // namespace rollring

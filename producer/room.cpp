@@ -25,6 +25,14 @@ void spin_about_a_microsecond() {
 
 }  // namespace
 
+Push Producer::Impl::too_large(std::uint64_t bytes) {
+    return refuse(
+        Push::too_large,
+        fmt::format("a record of {} can never fit into a lane of {}: create the ring with "
+                    "a larger --lane-bytes",
+                    human_bytes(bytes), human_bytes(map.geometry().lane_bytes)));
+}
+
 Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
     if (writer->position() >= pace_at) pace(deadline);
     // The word lies in the consumer's line, which costs a miss: not with every record.
@@ -35,10 +43,7 @@ Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
         case Reserve::ok:
             return Push::ok;
         case Reserve::too_large:
-            return refuse(Push::too_large,
-                          fmt::format("a record of {} can never fit into a lane of {}: create "
-                                      "the ring with a larger --lane-bytes",
-                                      human_bytes(bytes), human_bytes(map.geometry().lane_bytes)));
+            return too_large(bytes);
         case Reserve::corrupt:
             return refuse(Push::closed, "the consumer's position in this lane is impossible");
         case Reserve::full:
@@ -48,6 +53,7 @@ Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
 }
 
 Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
+    wish(bytes, 0);
     publish();
     ring_bell(map.consumer_bell());  // reserve() has published what was pending, skips too
     stats.waits++;

@@ -134,6 +134,12 @@ class GroupStash {
         return std::nullopt;
     }
 
+    // Whether members are still awaited.
+    [[nodiscard]] bool is_open(const GroupKey& key) const {
+        const Slot slot = find(key);
+        return slot != no_slot && groups_[slot].state == GroupState::open;
+    }
+
     // From a predecessor: this group was over so long ago.
     void bury(const GroupKey& key, std::int64_t buried_ns) { tombstones_.bury(key, buried_ns); }
 
@@ -141,6 +147,14 @@ class GroupStash {
     [[nodiscard]] std::vector<Slot>& touched() { return touched_; }
     // Its state is `free` once it is over; the key is still that of the group it was.
     [[nodiscard]] const Group& group(Slot slot) const { return groups_[slot]; }
+    // Members that may still come to it; 0 once it is complete.
+    [[nodiscard]] std::uint64_t members_awaited(const Group& group) const {
+        if (group.state != GroupState::open) return 0;
+        const std::uint64_t wanted = std::uint64_t{group.size} + options_.extra;
+        const std::uint64_t settled =
+            group.live + (options_.on_failed == OnFailed::hold ? 0 : group.failed);
+        return wanted > settled ? wanted - settled : 0;
+    }
 
     // Records to release, with reasons; the caller takes them away after each call.
     [[nodiscard]] std::vector<Dropped>& dropped() { return dropped_; }

@@ -242,9 +242,9 @@ def dropped_bytes_show_in_the_table(folder, rollouts):
     with Ring("--lanes", 1) as ring:
         run("produce", ring, "--synthetic", "groups=1,tokens=10")
         # The reader's page comes behind header, schema, policy and bells; its entry of lane 0
-        # behind 192 bytes of control and 512 of the stash's account.
+        # behind 256 bytes of control and 512 of the stash's account.
         with open(f"/dev/shm/rollring.{os.getuid()}.{ring}", "r+b") as memory:
-            memory.seek(4 * 4096 + 192 + 512 + 216)
+            memory.seek(4 * 4096 + 256 + 512 + 216)
             memory.write((3 << 10).to_bytes(8, "little"))
         assert report("stat", ring)["lanes"][0]["dropped_bytes"] == 3 << 10
         assert "0 + 3 KiB" in run("stat", ring)[0]

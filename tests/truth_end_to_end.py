@@ -280,7 +280,7 @@ def create_shows_what_it_rounded(folder, rollouts):
     assert (stat["lane_bytes"], stat["spill_bytes"]) == (8192, 12288), stat
     run("rm", name)
     made = report("create", name, "--lane-bytes", 5000)
-    assert (made["lane_bytes"], made["spill_bytes"]) == (8192, 8192), made
+    assert (made["lane_bytes"], made["spill_bytes"]) == (8192, 256 << 20), made
     run("rm", name)
     assert "pages" not in run("create", name)[0]
     run("rm", name)
@@ -374,11 +374,12 @@ def with_shm_of(size, script):
 @test
 def what_does_not_fit_names_its_option_and_keeps_nothing(folder, rollouts):
     for options, words in (
-            ("--spill-bytes 64MiB", ("the spill of ", "needs 64", "less --spill-bytes")),
-            ("--spill-bytes 8MiB --group-rows 500000",
+            ("--lane-bytes 6MiB --spill-bytes 64MiB", ("the spill of ", "less --spill-bytes")),
+            ("--lane-bytes 64KiB --group-rows 500000",
              ("the board of groups of ", "fewer --group-rows"))):
         done = with_shm_of("16M", f"""
-            {PROGRAM} create r --lanes 1 --lane-bytes 64KiB {options} >&2 || exit 98
+            {PROGRAM} create r --lanes 1 {options} >&2 || exit 98
+            head -c 12M /dev/zero >/dev/shm/others
             {PROGRAM} stat r --json
             {PROGRAM} consume r --group-size 4 --attach-timeout 0
             [ $? = 1 ] || exit 97
@@ -390,7 +391,7 @@ def what_does_not_fit_names_its_option_and_keeps_nothing(folder, rollouts):
         line = done.stderr.splitlines()[-1]
         assert line.startswith("rollring: not_enough_shared_memory: "), done.stderr
         assert all(word in line for word in words), line
-        assert "--lane-bytes" not in line, line
+        assert "lower --lane-bytes" not in line, line
 
 
 @test

@@ -2,7 +2,8 @@
 // The trainer side: reads all lanes of a ring, in place, and gives records back in any order.
 //
 // One consumer per ring, one thread at a time. If it dies, its successor gets every record that was
-// not released, and none that was.
+// not released, and none that was. In a forked child it is inert: it writes nothing, and what
+// returns an error returns Errc::forked.
 
 #include <cstdint>
 #include <memory>
@@ -26,7 +27,8 @@ enum class [[nodiscard]] Poll {
     record,
     empty,      // poll(): nothing now
     timed_out,  // wait(): nothing by the deadline
-    closed,     // this consumer was forked away; wait(): its ring was removed, its producers gone
+    closed,     // this consumer was forked away; wait(): its ring was removed, its producers gone:
+                // see problem()
 };
 
 struct Record {
@@ -49,6 +51,8 @@ struct Event {
                       // epoch 0: it, or all that was unreleased from it on, was left in this lane
                       // by an earlier producer
         lane_failed,  // a producer's lane could not be mapped here; tried again
+        stalled,      // of a stash: every producer waits, and nothing can be done; `detail` says
+                      // why, and which option helps. Told after a second, then every ten
     };
     Kind kind;
     std::uint32_t lane;
@@ -74,6 +78,7 @@ struct ConsumerStats {
     std::uint64_t quarantines;
     std::uint64_t dropped_bytes;
     std::uint64_t events_missed;  // nobody called next_event() in time
+    std::uint64_t strays;         // calls of release() for what was not held: ignored
 };
 
 class Consumer {
@@ -91,15 +96,19 @@ class Consumer {
     // The same, sleeping until the deadline if need be.
     Poll wait(Record& record, Deadline deadline);
 
-    // Looks at a delivered, not yet released record once more. False if its bytes have been damaged
-    // since; the view is then empty.
+    // Looks at a delivered, not yet released record once more. False if it is not held (any more),
+    // or its bytes have been damaged since; the view is then empty.
     bool view(const RecordRef& record, TrajectoryView& view) const;
 
-    // Gives a record's memory back, in any order. Each record once.
-    void release(const RecordRef& record);
+    // Gives a record's memory back, in any order. False, and nothing happens, if the record is not
+    // held: it was released before, or never delivered.
+    bool release(const RecordRef& record);
 
-    // Gives all back or, if this process is killed meanwhile, none; stores `step` with them.
-    // Errc::journal_full if there are more than journal_records().
+    // Gives all back or, if this process is killed meanwhile, none; stores `step` with them. -1: no
+    // step; otherwise steps do not go back, but may repeat.
+    // Errors, after which nothing has changed: journal_full (more than journal_records()),
+    // not_leased (names the record that is not held, or is there twice), forked, invalid_argument
+    // (`step` is lower than the last one).
     Result<void> release_all(std::span<const RecordRef> records, std::int64_t step);
     [[nodiscard]] std::uint64_t journal_records() const;
     // Of release_all, also by predecessors; -1: none yet.
@@ -107,6 +116,8 @@ class Consumer {
 
     // What happened to producers, oldest first. False if there is nothing to tell.
     bool next_event(Event& event);
+    // Why poll() or wait() says `closed`, for people; empty if it does not.
+    [[nodiscard]] std::string problem() const;
 
     // Producers that hold a lane which is not drained yet.
     [[nodiscard]] std::uint32_t producers_active() const;

@@ -42,6 +42,8 @@ enum class Errc {
     host_memory,               // the system has no pinned host memory to give
     already_released,          // the memory of this tag is released
     not_released,              // the memory of this tag is not released
+    forked,                    // the object is its parent process's: a forked child has none
+    not_leased,                // acknowledged, given back or released before, or its stash is gone
     system,                    // any other failed system call
 };
 
@@ -57,8 +59,12 @@ struct Error {
     [[nodiscard]] std::string to_string() const;
 };
 
+// A std::expected that may not be dropped unread: libstdc++ does not mark its own.
 template <class T>
-using Result = std::expected<T, Error>;
+class [[nodiscard]] Result : public std::expected<T, Error> {
+  public:
+    using std::expected<T, Error>::expected;
+};
 
 [[noreturn]] void assertion_failed(const char* file, int line, const char* what,
                                    std::string_view values);

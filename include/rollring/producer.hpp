@@ -26,11 +26,19 @@ struct ProducerOptions {
 enum class [[nodiscard]] Push {
     ok,
     timed_out,   // no room, or no place for a new group, by the deadline: the record was not taken
-    too_large,   // can never fit into a lane of this ring
+    too_large,   // can never fit into a lane of this ring, or its group into all of it
     bad_record,  // breaks the schema: see problem()
     closed,      // this producer was closed or forked away, its lane quarantined, its ring removed
+    not_reserved,  // Reservation::commit(): it was committed, or a later call has taken its room
 };
 std::string_view name(Push push);
+
+// What is known of a group before it is generated; what is left 0 is taken from what the ring has
+// seen of late.
+struct GroupPlan {
+    std::uint32_t group_size = 0;    // members; 0: as many as the stash expects
+    std::uint64_t record_bytes = 0;  // of its longest record
+};
 
 struct ProducerStats {
     std::uint64_t records;  // committed by this producer
@@ -43,39 +51,7 @@ struct ProducerStats {
     std::uint64_t jumps;
 };
 
-// Room for one record, to be written in place. Abandoned unless committed. Use before the next call
-// on its Producer, which must outlive it.
-class Reservation {
-  public:
-    Reservation() = default;
-    Reservation(Reservation&& other) noexcept;
-    Reservation& operator=(Reservation&& other) noexcept;
-    ~Reservation();
-
-    // The elements of a column that the draft declared; empty if it did not, or has another dtype.
-    template <class T>
-    [[nodiscard]] std::span<T> values(Std column) const {
-        const auto found = bytes(static_cast<std::uint16_t>(column), dtype_of<T>());
-        return {reinterpret_cast<T*>(found.data()), found.size() / sizeof(T)};
-    }
-    [[nodiscard]] std::span<std::byte> bytes(std::uint16_t column, DType dtype) const;
-
-    // Fewer tokens than reserved for: per-token columns are cut to `n_tokens` rows and moved up.
-    void shrink(std::uint32_t n_tokens);
-
-    // The record as the consumer will see it.
-    [[nodiscard]] TrajectoryView view() const;
-
-    // Makes it visible (now, or with the next flush()).
-    void commit();
-    void commit_later();
-
-  private:
-    friend class Producer;
-    class Producer* producer_ = nullptr;
-    std::uint64_t serial_ = 0;  // of the call that made it: the next one takes its room
-    std::span<std::byte> payload_;
-};
+class Reservation;
 
 class Producer {
   public:
@@ -101,9 +77,20 @@ class Producer {
     // cannot take yet are not begun. push() does the same with the first member of a group: where a
     // stash bounds its open groups, a new one waits for a place, and a member of an open group
     // never does. Push::ok at once if the group is open already, or if no stash is attached.
-    // Push::timed_out if no place was free by the deadline. A place is given back when this
-    // producer closes.
-    Push open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline);
+    // Push::timed_out if no place was free by the deadline. A place is taken until the group is
+    // over at the stash, or given back by cancel_group() or when this producer closes. With a plan
+    // the room for the group is known from the start: where the whole ring has less, it is
+    // Push::too_large at once.
+    Push open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline,
+                    const GroupPlan& plan = {});
+    // The same, but never waits and is no refusal: false if another group should go first. For one
+    // who has records of several groups at hand.
+    [[nodiscard]] bool may_send(std::string_view instance_id, std::uint64_t visit,
+                                const GroupPlan& plan = {});
+
+    // Gives back the place of a group that will not be begun. False if there is none: it was not
+    // opened here, or a record of it is committed and it is the stash's by now.
+    bool cancel_group(std::string_view instance_id, std::uint64_t visit);
 
     // Reserves room for a draft whose columns may have null data, to be filled in place.
     Push reserve(const Draft& draft, Deadline deadline, Reservation& reservation);
@@ -122,8 +109,52 @@ class Producer {
   private:
     friend class Reservation;
     struct Impl;
+    struct LetGo {
+        void operator()(Impl* impl) const noexcept;
+    };
+    using Shared = std::unique_ptr<Impl, LetGo>;  // the producer's and each reservation's
     explicit Producer(std::unique_ptr<Impl> impl);
-    std::unique_ptr<Impl> impl_;
+    Shared impl_;
+};
+
+// Room for one record, to be written in place. Abandoned unless committed. Good until the next call
+// of its Producer that looks for room, and until that closes; the Producer may be moved meanwhile.
+// Afterwards commit() says so, and nothing else has any effect. The memory that values() and
+// bytes() have lent is not another's before this object is gone, even if the Producer is.
+class Reservation {
+  public:
+    Reservation() = default;
+    Reservation(Reservation&& other) noexcept;
+    Reservation& operator=(Reservation&& other) noexcept;
+    ~Reservation();
+
+    // The elements of a column that the draft declared; empty if it did not, or has another dtype.
+    template <class T>
+    [[nodiscard]] std::span<T> values(Std column) const {
+        const auto found = bytes(static_cast<std::uint16_t>(column), dtype_of<T>());
+        return {reinterpret_cast<T*>(found.data()), found.size() / sizeof(T)};
+    }
+    [[nodiscard]] std::span<std::byte> bytes(std::uint16_t column, DType dtype) const;
+
+    // Fewer tokens than reserved for: per-token columns are cut to `n_tokens` rows and moved up.
+    void shrink(std::uint32_t n_tokens);
+
+    // The record as the consumer will see it.
+    [[nodiscard]] TrajectoryView view() const;
+
+    // Makes it visible (now, or with the next flush()). Push::ok: the record survives this process,
+    // after commit_later() once it was flushed. Push::closed: the producer was closed, destroyed or
+    // forked away. Push::not_reserved: there is nothing (any more) to commit.
+    Push commit();
+    Push commit_later();
+
+  private:
+    friend class Producer;
+    [[nodiscard]] bool good() const;
+    Push commit(bool now);
+    Producer::Shared impl_;
+    std::uint64_t serial_ = 0;  // of the call that made it: the next one takes its room
+    std::span<std::byte> payload_;
 };
 
 // Several rings, one consumer each: routes by group key, so that a group lands whole on one ring.

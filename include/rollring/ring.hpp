@@ -24,9 +24,11 @@ struct RingOptions {
     // lane_bytes or more: never.
     std::uint64_t soft_bytes = 0;
     std::uint32_t journal_records = 65536;  // the most records that one acknowledgement can hold
-    // Where a stash puts the records of groups that stay incomplete while their lane fills up;
-    // reserved when a stash opens. A longer record is never moved. 0: none. Default: lane_bytes,
-    // 256 MiB at most.
+    // Where a stash puts the records of groups that stay incomplete while their lane fills up.
+    // Three quarters of it are the room for groups: producers wait before they open one that may
+    // not fit. Reserved as it is needed, lane_bytes of it when a stash opens. A longer record is
+    // never moved. 0: none, and nothing is promised. Default: as much as all lanes, 256 MiB to 64
+    // GiB.
     std::optional<std::uint64_t> spill_bytes = {};
     // Groups that a stash can have open at once: 160 bytes each, reserved when it opens.
     std::uint32_t group_rows = 32768;

@@ -9,7 +9,8 @@
 //   }
 //
 // One thread at a time. A Stash is the ring's consumer. If it dies, its successor gets every record
-// that was not acknowledged and none that was, and forms the groups anew.
+// that was not acknowledged and none that was, and forms the groups anew. In a forked child a Stash
+// and its batches are inert: they write nothing, and what returns an error returns Errc::forked.
 
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "rollring/consumer.hpp"
+#include "rollring/lease.hpp"
 #include "rollring/stash_options.hpp"
 
 namespace rollring {
@@ -26,7 +28,7 @@ namespace rollring {
 enum class [[nodiscard]] NextBatch {
     batch,
     timed_out,  // not enough was complete by the deadline
-    closed,     // this process is a forked child, or the ring was removed
+    closed,     // this process is a forked child, or the ring was removed: see problem()
 };
 
 // One record of a batch: a sequence to train on.
@@ -48,8 +50,9 @@ struct BatchGroupInfo {
     std::uint32_t unrewarded;
 };
 
-// A lease over whole groups. Given back (nack) when destroyed without ack(). Must not outlive its
-// Stash; its views must not outlive it.
+// A lease over whole groups. Given back (nack) when destroyed without ack(). Its views must not
+// outlive it. If its Stash goes first, it is not leased any more: its groups come again to the
+// next.
 class Batch {
   public:
     Batch();
@@ -57,9 +60,12 @@ class Batch {
     Batch& operator=(Batch&& other) noexcept;
     ~Batch();
 
-    // All below is empty unless it is leased. A Batch may be handed to next_batch() again and
-    // again, and then needs no new memory.
-    [[nodiscard]] bool leased() const { return stash_ != nullptr; }
+    // All below is empty once it is not leased any more; only a forked child still sees what was
+    // leased at the fork, which is good for as long as its parent's lease. A Batch may be handed to
+    // next_batch() again and again, and then its arrays need no new memory.
+    [[nodiscard]] bool leased() const { return lease_.holds(); }
+    // To be kept with what is made of its views.
+    [[nodiscard]] const Lease& lease() const { return lease_; }
     [[nodiscard]] std::span<const BatchGroupInfo> groups() const { return groups_; }
     // Group by group, member by member (in order of repetition), segment by segment.
     [[nodiscard]] std::span<const Sequence> sequences() const { return sequences_; }
@@ -69,25 +75,32 @@ class Batch {
     [[nodiscard]] std::span<const std::int64_t> cu_seqlens() const { return cu_seqlens_; }
 
     // One value a sequence. A member's segments share its reward and its advantage.
-    [[nodiscard]] std::span<const double> rewards() const { return rewards_; }  // absent: NaN
+    [[nodiscard]] std::span<const double> rewards() const {  // absent: NaN
+        return rewards_;
+    }
     [[nodiscard]] std::span<const double> advantages() const { return advantages_; }
     [[nodiscard]] std::span<const std::uint32_t> repetition_ids() const { return repetition_ids_; }
-    // Oldest policy version among its generated tokens; -1: unknown.
+    // Oldest policy version among the generated tokens of this sequence, not of its whole member;
+    // -1: unknown.
     [[nodiscard]] std::span<const std::int64_t> policy_versions() const { return versions_; }
 
-    // Releases all its records and stores `step` (0 or more) with them, as one event.
+    // Releases all its records and stores `step` with them, as one event. Steps do not go back;
+    // several batches may have the same one.
+    // Errors, after which nothing has changed: not_leased (acknowledged or given back before, or
+    // its Stash is gone), forked, invalid_argument (`step` is negative or lower than the last one).
     Result<void> ack(std::int64_t step);
     // Names its records, 32 bytes each, to be kept in the trainer's own checkpoint: if the trainer
     // dies between writing that and ack(), Stash::settle() acknowledges them afterwards.
     [[nodiscard]] std::string receipt() const;
-    // Puts the groups back: they come again with a later batch.
+    // Puts the groups back: they come again with a later batch. Nothing if it is not leased.
     void nack();
 
   private:
     friend class Stash;
     void clear();
-    class Stash* stash_ = nullptr;
-    std::uint64_t id_ = 0;
+    [[nodiscard]] Result<void> check_leased() const;
+    Lease lease_;
+    std::uint64_t id_ = 0;  // of the stash's count of batches
     std::vector<BatchGroupInfo> groups_;
     std::vector<Sequence> sequences_;
     std::vector<std::uint32_t> group_offsets_;
@@ -133,17 +146,17 @@ struct RepeatedKeys {
 
 class Stash {
   public:
-    // Behind a pointer: its batches point to it.
     static Result<std::unique_ptr<Stash>> open(std::string_view ring, const StashOptions& options,
                                                const ConsumerOptions& consumer_options = {});
     // Acknowledges the records of a receipt that are still there, before the first next_batch() of
-    // a restarted trainer. Returns how many were; 0 if ack() had been done. `step` as in ack().
-    // Errc::invalid_argument if it is no receipt of this ring, or comes too late.
+    // a restarted trainer. Returns how many were; 0 if ack() had been done. `step` as in ack(),
+    // only that a lower one than the last leaves that one as it is.
+    // Errc::invalid_argument if it is no receipt of this ring, or comes too late; Errc::forked.
     Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
 
     Stash(const Stash&) = delete;
     Stash& operator=(const Stash&) = delete;
-    ~Stash();
+    ~Stash();  // gives the seat back; what is leased comes again to the next
 
     // Reads records and leases a batch as soon as enough groups are complete. After the deadline it
     // still takes what lies there, up to 4,096 records.
@@ -162,13 +175,15 @@ class Stash {
     bool next_event(Event& event);
     // Producers that lost a third or more as duplicate or late, since this stash was opened.
     [[nodiscard]] std::vector<RepeatedKeys> repeated_keys() const;
+    // Why next_batch() says `closed`, for people; empty if it does not.
+    [[nodiscard]] std::string problem() const;
     [[nodiscard]] const Consumer& consumer() const;
 
   private:
     friend class Batch;
     struct Impl;
-    explicit Stash(std::unique_ptr<Impl> impl);
-    std::unique_ptr<Impl> impl_;
+    explicit Stash(std::shared_ptr<Impl> impl);
+    std::shared_ptr<Impl> impl_;  // its leases keep the memory, too
 };
 
 }  // namespace rollring

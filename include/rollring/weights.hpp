@@ -218,8 +218,9 @@ class [[nodiscard]] Update {
     Update& operator=(Update&&) noexcept;
     ~Update();
 
-    [[nodiscard]] std::int64_t version() const;
-    [[nodiscard]] std::uint32_t parts() const;
+    // Also once it is over.
+    [[nodiscard]] std::int64_t version() const { return version_; }
+    [[nodiscard]] std::uint32_t parts() const;  // 0 once it is over
 
     // Waits for the part and lends views of it, until done_reading. Parts come in order, each once.
     // Kernels that read them must be queued on a stream that is then given to done_reading. A view
@@ -245,6 +246,7 @@ class [[nodiscard]] Update {
     [[nodiscard]] bool mine() const;
     weights::SubscriberImpl* impl_ = nullptr;
     std::uint64_t publication_ = 0;
+    std::int64_t version_ = -1;
 };
 
 class Subscriber {

@@ -1,9 +1,9 @@
 #include "record_bytes.hpp"
 
 #define XXH_INLINE_ALL
-#include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "fits.hpp"
@@ -12,28 +12,43 @@
 namespace rollring {
 namespace {
 
+// A reserved record lies in the lane, where others can write over it: what its header and directory
+// say is copied, checked, and only the copy is used.
 RecordHeader& header_of(std::span<std::byte> record) {
     return *reinterpret_cast<RecordHeader*>(record.data());
 }
 
-std::span<ColumnEntry> entries_of(std::span<std::byte> record) {
-    return {reinterpret_cast<ColumnEntry*>(record.data() + sizeof(RecordHeader)),
-            header_of(record).column_count};
+std::size_t column_count(std::span<const std::byte> record) {
+    if (record.size() < sizeof(RecordHeader)) return 0;
+    const std::size_t claimed = load_once<RecordHeader>(record.data()).column_count;
+    const std::size_t room = (record.size() - sizeof(RecordHeader)) / sizeof(ColumnEntry);
+    return std::min({claimed, room, std::size_t{columns_max}});
+}
+
+std::byte* entry_at(std::span<std::byte> record, std::size_t index) {
+    return record.data() + sizeof(RecordHeader) + index * sizeof(ColumnEntry);
+}
+
+bool lies_within(const ColumnEntry& entry, std::size_t record_bytes) {
+    return entry.offset() <= record_bytes && entry.bytes <= record_bytes - entry.offset();
 }
 
 }  // namespace
 
 void seal_record(std::span<std::byte> record) {
+    if (record.size() < sizeof(RecordHeader)) return;
     RecordHeader& header = header_of(record);
     if (header.checksum_kind == static_cast<std::uint8_t>(Checksum::none)) return;
-    header.checksum =
-        XXH3_64bits(record.data() + sizeof header, header.record_bytes - sizeof header);
+    header.checksum = XXH3_64bits(record.data() + sizeof header, record.size() - sizeof header);
 }
 
 std::span<std::byte> column_bytes(std::span<std::byte> record, std::uint16_t column, DType dtype) {
-    for (const ColumnEntry& entry : entries_of(record)) {
+    const std::size_t count = column_count(record);
+    for (std::size_t i = 0; i < count; i++) {
+        const auto entry = load_once<ColumnEntry>(entry_at(record, i));
         if (entry.column != column) continue;
         if (DType{entry.dtype_code(), entry.dtype_bits} != dtype) return {};
+        if (!lies_within(entry, record.size())) return {};
         return record.subspan(entry.offset(), entry.bytes);
     }
     return {};
@@ -41,27 +56,39 @@ std::span<std::byte> column_bytes(std::span<std::byte> record, std::uint16_t col
 
 std::uint64_t shrink_record(std::span<std::byte> record, std::uint32_t n_tokens,
                             const Schema& schema) {
+    const std::uint64_t whole = record.size();
+    const std::size_t count = column_count(record);
+    if (count == 0) return whole;
     RecordHeader& header = header_of(record);
-    ROLLRING_ASSERT(n_tokens <= header.n_tokens,
-                    fmt::format("shrink to {} of {} tokens", n_tokens, header.n_tokens));
+    const auto claimed = load_once<RecordHeader>(record.data());
+    if (n_tokens > claimed.n_tokens) return whole;
     header.n_tokens = n_tokens;
-    header.n_prompt = std::min(header.n_prompt, n_tokens);
+    header.n_prompt = std::min(claimed.n_prompt, n_tokens);
     std::uint64_t end = 0;
-    for (ColumnEntry& entry : entries_of(record)) {
-        if (end == 0) end = entry.offset();
+    for (std::size_t i = 0; i < count; i++) {
+        auto entry = load_once<ColumnEntry>(entry_at(record, i));
+        const bool sound = entry.column < schema.columns().size() && lies_within(entry, whole);
+        if (!sound) return whole;
+        if (i == 0) end = entry.offset();
+        const std::uint64_t from = entry.offset();
         if (schema.columns()[entry.column].per == Per::token) {
             const std::uint64_t row_bytes = entry.shape[0] != 0 ? entry.bytes / entry.shape[0] : 0;
             entry.shape[0] = n_tokens;
             entry.bytes = row_bytes * n_tokens;
         }
-        std::memmove(record.data() + end, record.data() + entry.offset(), entry.bytes);
-        entry.offset_lines = static_cast<std::uint32_t>(end / line_bytes);
         const std::uint64_t padded = round_up(entry.bytes, line_bytes);
+        // It moves to the front, behind the directory, and does not grow.
+        const bool fits = end >= sizeof(RecordHeader) + count * sizeof(ColumnEntry) &&
+                          end <= from && lies_within(entry, whole) && padded <= whole - end;
+        if (!fits) return whole;
+        std::memmove(record.data() + end, record.data() + from, entry.bytes);
+        entry.offset_lines = static_cast<std::uint32_t>(end / line_bytes);
         std::memset(record.data() + end + entry.bytes, 0, padded - entry.bytes);
+        std::memcpy(entry_at(record, i), &entry, sizeof entry);
         end += padded;
     }
-    if (end != 0) header.record_bytes = end;
-    return header.record_bytes;
+    header.record_bytes = end;
+    return end;
 }
 
 }  // namespace rollring

@@ -16,7 +16,7 @@ void seal_record(std::span<std::byte> record);
 std::span<std::byte> column_bytes(std::span<std::byte> record, std::uint16_t column, DType dtype);
 
 // Cuts the per-token columns to n_tokens rows and moves all columns up. Returns the new length of
-// the record. Aborts if n_tokens is more than the record has.
+// the record; as it was, if n_tokens is more than the record has or its directory was damaged.
 std::uint64_t shrink_record(std::span<std::byte> record, std::uint32_t n_tokens,
                             const Schema& schema);
 

@@ -2,7 +2,8 @@
 // A hash table of group keys in shared memory: one writer, any number of readers in other
 // processes. It holds one 64-bit word per key, so a reader can be wrong in two harmless ways: two
 // keys can share a word (2^-64), and a key can be missed for the moment in which another is being
-// erased. Linear probing, erasure by moving back (Knuth 6.4, algorithm R): no tombstones.
+// erased. Linear probing, erasure by moving back (Knuth 6.4, algorithm R): no tombstones. Every
+// loop goes around once at the most, whatever somebody has written over the table.
 
 #include <atomic>
 #include <cstdint>
@@ -20,22 +21,28 @@ class KeyTable {
 
     void insert(const GroupKey& key) {
         const std::uint64_t word = word_of(key);
-        std::uint64_t at = word & mask_;
-        while (peek(words_[at]) != 0) at = (at + 1) & mask_;
-        publish(words_[at], word);
+        for (std::uint64_t i = 0; i <= mask_; i++) {
+            std::atomic<std::uint64_t>& at = words_[(word + i) & mask_];
+            if (peek(at) != 0) continue;
+            publish(at, word);
+            return;
+        }
     }
 
     void erase(const GroupKey& key) {
         const std::uint64_t word = word_of(key);
         std::uint64_t hole = word & mask_;
-        while (peek(words_[hole]) != word) {
-            if (peek(words_[hole]) == 0) return;
+        for (std::uint64_t i = 0; peek(words_[hole]) != word; i++) {
+            if (i > mask_ || peek(words_[hole]) == 0) return;
             hole = (hole + 1) & mask_;
         }
-        for (std::uint64_t at = (hole + 1) & mask_; peek(words_[at]) != 0; at = (at + 1) & mask_) {
-            const std::uint64_t home = peek(words_[at]) & mask_;
-            if (((at - home) & mask_) < ((at - hole) & mask_)) continue;
-            publish(words_[hole], peek(words_[at]));
+        const std::uint64_t start = hole;
+        for (std::uint64_t i = 1; i <= mask_; i++) {
+            const std::uint64_t at = (start + i) & mask_;
+            const std::uint64_t found = peek(words_[at]);
+            if (found == 0) break;
+            if (((at - found) & mask_) < ((at - hole) & mask_)) continue;
+            publish(words_[hole], found);
             hole = at;
         }
         publish(words_[hole], std::uint64_t{0});

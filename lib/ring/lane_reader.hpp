@@ -107,6 +107,7 @@ class LaneReader {
     void release(Span span) {
         if (span.position != cursor_) {
             mark(span);
+            if (span.position < cursor_) move_cursor(cursor_);  // its bits were damaged: see mark()
             return;
         }
         shared_cursor_->store(cursor_ + span.bytes, Order::store_cursor);
@@ -117,9 +118,13 @@ class LaneReader {
     }
 
     // Sets the released-bits and no more: for the journal, which moves the cursor afterwards with
-    // settle(). Idempotent. Positions below the cursor were settled before a crash: ignored.
+    // settle(). Idempotent. Positions below the cursor were settled before a crash: ignored. Where
+    // the cursor stands within the record, somebody has written over the bits: the rest is marked.
     void mark(Span span) {
-        if (span.position < cursor_) return;
+        if (span.position < cursor_) {
+            if (span.bytes <= cursor_ - span.position) return;
+            span = {cursor_, span.bytes - (cursor_ - span.position)};
+        }
         const std::uint64_t first = size_.offset(span.position) / line_bytes;
         std::uint64_t end = first + span.bytes / line_bytes;
         while (end > first) {
@@ -136,6 +141,42 @@ class LaneReader {
 
     // The frame that poll() returned last is not taken: it comes again.
     void put_back(std::uint64_t position) { read_ = position; }
+
+    // For whoever writes this lane, too: passes a record of his, and the skips before it, without a
+    // look at what others could have written over. False if there are more skips than can be.
+    [[nodiscard]] bool follow(Span written) {
+        const std::uint64_t at = read_;
+        if (written.position > at) {
+            if (!remember_skip({at, written.position - at})) return false;
+            read_ = written.position;
+            if (cursor_ == at) move_cursor(at);
+        }
+        read_ = tail_ = written.position + written.bytes;
+        return true;
+    }
+
+    // All that poll() has returned is released, and yet the cursor is not there: released-bits were
+    // written over. True if that was so.
+    bool pass_released() {
+        if (cursor_ == read_) return false;
+        const Span span{cursor_, read_ - cursor_};
+        skip_count_ = 0;
+        shared_cursor_->store(read_, Order::store_cursor);
+        cursor_ = read_;
+        clear_laps(span);
+        publish_head();
+        return true;
+    }
+
+    // Says again where we are, should somebody have written over it.
+    void show_again() {
+        if (shared_cursor_->load(Order::recover) != cursor_) {
+            shared_cursor_->store(cursor_, Order::store_cursor);
+        }
+        if (shared_head_->load(Order::recover) != head_) {
+            shared_head_->store(head_, Order::publish_head);
+        }
+    }
 
     // Gives up all that has not been read below `to`, which a record begins at or will. Only while
     // nothing is held: until then a successor may see more of it than we do, and must find it as it
@@ -194,13 +235,15 @@ class LaneReader {
     // The last record that poll() has passed over as released by a predecessor; no bytes: none.
     [[nodiscard]] const Frame& passed() const { return passed_; }
     [[nodiscard]] std::uint64_t held_bytes() const { return read_ - cursor_; }
+    // The tail that we came to, if it could be believed.
+    [[nodiscard]] std::uint64_t recovered_to() const { return recovered_to_; }
 
   private:
     bool restore(std::uint64_t delivered, std::uint64_t restart_at) {
         head_ = shared_head_->load(Order::recover);
         cursor_ = shared_cursor_->load(Order::recover);
         tail_ = shared_tail_->load(Order::read_tail);
-        if (cursor_ < head_ || (head_ | cursor_) % line_bytes != 0) return false;
+        if (cursor_ < head_ || (head_ | cursor_ | restart_at) % line_bytes != 0) return false;
         const auto possible = [&](std::uint64_t tail) {
             return tail >= cursor_ && tail - head_ <= 2 * size_.bytes() && tail % line_bytes == 0;
         };
@@ -313,6 +356,11 @@ class LaneReader {
         const std::uint64_t end = span.position + span.bytes;
         span.position = std::min(end, std::max(span.position, lap_before));
         span.bytes = end - span.position;
+        clear_laps(span);
+    }
+
+    // Of a span that may cross the lane's end.
+    void clear_laps(Span span) {
         while (span.bytes > 0) {
             const std::uint64_t bytes =
                 std::min(span.bytes, size_.bytes() - size_.offset(span.position));

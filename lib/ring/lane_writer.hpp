@@ -61,12 +61,17 @@ class LaneWriter {
           frames_(frames),
           capacity_(capacity_bytes),
           soft_(soft_bytes),
-          tail_(tail.load(Order::read_tail)),
+          tail_(tail.load(Order::read_tail) / line_bytes * line_bytes),  // whatever is said there
           published_(tail_),
           head_(head.load(Order::read_head)),
           lap_start_(tail_ - tail_ % capacity_),
           dead_from_(capacity_),
+          end_(capacity_),
           look_at_(soft_bytes) {}
+
+    // Where not all of the lane's memory is there yet: no record ends beyond `bytes`, and the line
+    // behind it is there, too, for a skip. Never less than before.
+    void set_end(std::uint64_t bytes) { end_ = bytes < capacity_ ? bytes : capacity_; }
 
     // Finds room for `bytes` (a multiple of 64, the frame included) in one piece.
     Reserve reserve(std::uint64_t bytes) {
@@ -141,7 +146,7 @@ class LaneWriter {
             wrap(laps_.soft);
             return Reserve::ok;
         }
-        if (capacity_ - t >= bytes) return Reserve::ok;
+        if (fits_above(t, bytes)) return Reserve::ok;
         wrap(laps_.full);
         return place_behind(bytes);
     }
@@ -152,15 +157,19 @@ class LaneWriter {
         const std::uint64_t t = offset();
         const std::uint64_t head_offset = head_ - (lap_start_ - capacity_);
         if (t > head_offset) {  // has jumped
-            return capacity_ - t >= bytes ? Reserve::ok : Reserve::full;
+            return fits_above(t, bytes) ? Reserve::ok : Reserve::full;
         }
         if (head_offset - t >= bytes + line_bytes) return Reserve::ok;
-        if (t < head_offset && capacity_ - dead_from_ >= std::max(bytes, dead_from_ - t)) {
+        if (t < head_offset && fits_above(dead_from_, std::max(bytes, dead_from_ - t))) {
             skip(dead_from_ - t);
             laps_.jumps++;
             return Reserve::ok;
         }
         return Reserve::full;
+    }
+
+    [[nodiscard]] bool fits_above(std::uint64_t offset, std::uint64_t bytes) const {
+        return offset <= end_ && end_ - offset >= bytes;
     }
 
     void wrap(std::uint64_t& counter) {
@@ -199,6 +208,7 @@ class LaneWriter {
     std::uint64_t head_;       // last head seen
     std::uint64_t lap_start_;  // position of offset 0 in this lap
     std::uint64_t dead_from_;  // offset above which the lap before left nothing
+    std::uint64_t end_;        // offset at or below which records end
     std::uint64_t look_at_;    // offset from which a soft wrap is worth a look at the head
     std::uint64_t reserved_ = 0;
     LapCounters laps_;

@@ -63,6 +63,7 @@ struct NativePlatform {
             to.payload_bytes = frame.payload_bytes;
             to.committed_ns = frame.committed_ns;
             to.groups_opened = frame.groups_opened;
+            to.lines_claimed = frame.lines_claimed;
         }
         [[nodiscard]] Frame read(std::uint64_t offset) const {
             return load_once<Frame>(data + offset);

@@ -15,7 +15,10 @@ namespace rollring {
 namespace {
 
 constexpr std::int64_t create_timeout_ms = 5'000;
-constexpr std::uint64_t default_spill_bytes = std::uint64_t{256} << 20;
+// Of the spill, unless it is given: as much as all lanes, so that whatever lies in them can be
+// moved; reserved as it is needed.
+constexpr std::uint64_t spill_bytes_least = std::uint64_t{256} << 20;
+constexpr std::uint64_t spill_bytes_most = std::uint64_t{64} << 30;
 
 std::uint64_t default_soft_bytes() {
     constexpr std::uint64_t most = std::uint64_t{4} << 20;
@@ -55,7 +58,8 @@ Result<Geometry> geometry_of(const RingOptions& options) {
     geometry.lane_bytes = round_up(options.lane_bytes, page_bytes);
     geometry.soft_bytes = options.soft_bytes == 0 ? default_soft_bytes() : options.soft_bytes;
     geometry.spill_bytes =
-        round_up(options.spill_bytes.value_or(std::min(geometry.lane_bytes, default_spill_bytes)),
+        round_up(options.spill_bytes.value_or(std::clamp(geometry.lane_count * geometry.lane_bytes,
+                                                         spill_bytes_least, spill_bytes_most)),
                  page_bytes);
     geometry.group_rows = options.group_rows;
     geometry.soft_bytes = std::min(round_up(geometry.soft_bytes, line_bytes), geometry.lane_bytes);
@@ -70,7 +74,7 @@ std::int64_t oldest_age_ns(const RingMap& map, std::uint32_t lane, std::uint64_t
     if (!map.segment().read(offset, &frame, sizeof frame)) return -1;
     const bool whole = frame.magic == frame_magic && frame.position == head;
     if (!whole || frame.kind != static_cast<std::uint16_t>(FrameKind::record)) return -1;
-    return std::max<std::int64_t>(0, monotonic_ns() - frame.committed_ns);
+    return age_ns(monotonic_ns(), frame.committed_ns);
 }
 
 std::string_view state_of(const RingMap& map, std::uint32_t lane, bool alive, bool retired) {

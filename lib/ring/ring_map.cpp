@@ -51,6 +51,13 @@ bool RingMap::lane_is_idle(std::uint32_t lane) const {
     return observe(owner(lane).epoch) != next && observe(entry(lane).begun_epoch) != next;
 }
 
+bool RingMap::lane_is_sound(std::uint32_t lane) const {
+    const std::uint64_t cursor = observe(entry(lane).cursor);
+    const std::uint64_t restart_at = observe(entry(lane).restart_at);
+    return (cursor | restart_at) % line_bytes == 0 && restart_at >= cursor &&
+           restart_at - cursor <= 2 * geometry().lane_bytes;
+}
+
 void store_name(LaneOwner& owner, std::string_view name) {
     std::array<char, sizeof owner.name> text{};
     std::memcpy(text.data(), name.data(), std::min(name.size(), text.size() - 1));

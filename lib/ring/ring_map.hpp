@@ -56,6 +56,9 @@ class RingMap {
     // Whether the consumer is done with the lane's last producer, or there was none. What that
     // producer says of itself decides nothing: it may have written over its own epoch.
     [[nodiscard]] bool lane_is_idle(std::uint32_t lane) const;
+    // Of an idle lane: whether a producer can begin where the consumer says. If not, the consumer's
+    // page was damaged, and the lane is left alone until a consumer has put that right.
+    [[nodiscard]] bool lane_is_sound(std::uint32_t lane) const;
 
   private:
     RingMap(Segment segment, std::unique_ptr<const Schema> schema, Mapping fixed, Mapping bells);
@@ -71,6 +74,17 @@ using NativeReader = LaneReader<NativePlatform>;
 
 inline NativeBell bell_of(Bell& bell) {
     return {bell.sequence, bell.waiting};
+}
+
+// Others only read this word: says it again, should somebody have written over it.
+template <class T>
+void keep(std::atomic<T>& word, T value) {
+    if (peek(word) != value) publish(word, value);
+}
+
+// How long ago another process's clock says that something was; 0 if it says what cannot be.
+inline std::int64_t age_ns(std::int64_t now_ns, std::int64_t then_ns) {
+    return then_ns > 0 && then_ns < now_ns ? now_ns - then_ns : 0;
 }
 
 // The second half of publishing: wakes the waiter if there is one.

@@ -70,8 +70,8 @@ GroupStat group_of(const RingMap& map, const GroupRow& row, std::int64_t now_ns)
     group.key = {peek(row.key_low), peek(row.key_high)};
     group.instance_id = instance_of(row);
     group.state = name(static_cast<RowState>(peek(row.state)));
-    group.age_ns = std::max<std::int64_t>(0, now_ns - peek(row.opened_ns));
-    group.unchanged_ns = std::max<std::int64_t>(0, now_ns - peek(row.changed_ns));
+    group.age_ns = age_ns(now_ns, peek(row.opened_ns));
+    group.unchanged_ns = age_ns(now_ns, peek(row.changed_ns));
     group.size = peek(row.size);
     group.live = peek(row.live);
     group.failed = peek(row.failed);

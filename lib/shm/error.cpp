@@ -75,6 +75,10 @@ std::string_view name(Errc code) {
             return "already_released";
         case Errc::not_released:
             return "not_released";
+        case Errc::forked:
+            return "forked";
+        case Errc::not_leased:
+            return "not_leased";
         case Errc::system:
             return "system";
     }

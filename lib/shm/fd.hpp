@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <utility>
 
 namespace rollring {
@@ -27,5 +28,10 @@ class Fd {
   private:
     int fd_ = -1;
 };
+
+namespace detail {
+// Reserves pages, whatever signals come; returns an errno, 0 for success.
+int allocate(int fd, std::uint64_t offset, std::uint64_t bytes);
+}  // namespace detail
 
 }  // namespace rollring

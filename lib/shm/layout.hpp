@@ -198,8 +198,18 @@ struct ReaderControl {
     std::atomic<std::uint64_t> copied_bytes;
     std::atomic<std::uint64_t> evacuated_records;
     std::uint8_t reserved2[8];
+    // Admission by bytes (docs/progress.md). A group may be opened while what it will need, what
+    // producers have claimed and the stash has not seen, and `owed_bytes` fit into `room_bytes`.
+    std::atomic<std::uint64_t> room_bytes;    // 0: bytes are not asked for
+    std::atomic<std::uint64_t> owed_bytes;    // to groups that are open, and to what must be moved
+    std::atomic<std::uint64_t> room_most;     // what could ever be had for one group alone
+    std::atomic<std::uint32_t> record_lines;  // the longest record of late, in lines
+    std::atomic<std::uint32_t> group_size;    // of a record that names none
+    std::atomic<std::uint32_t> group_extra;   // StashOptions::extra
+    std::uint8_t reserved3[20];
+    std::atomic<std::uint64_t> spill_reserved_bytes;  // from the spill's start on
 };
-static_assert(sizeof(ReaderControl) == 192);
+static_assert(sizeof(ReaderControl) == 256);
 static_assert(std::has_unique_object_representations_v<ReaderControl>);
 
 // The stash's account (StashAccount, word by word), behind the control. `sequence` is odd while it
@@ -252,7 +262,8 @@ struct ReaderEntry {
     std::atomic<std::uint64_t> quarantines;
     std::atomic<std::uint64_t> dropped_bytes;   // given up behind a damaged frame
     std::atomic<std::uint64_t> groups_arrived;  // LaneOwner::groups_opened, as far as was read
-    std::uint8_t reserved2[24];
+    std::atomic<std::uint32_t> lines_arrived;   // LaneOwner::lines_claimed, likewise
+    std::uint8_t reserved2[20];
 };
 static_assert(sizeof(ReaderEntry) == 256);
 static_assert(std::has_unique_object_representations_v<ReaderEntry>);
@@ -281,7 +292,14 @@ struct LaneOwner {
     std::atomic<std::uint64_t> laps_full;
     std::atomic<std::uint64_t> jumps;
     std::atomic<std::uint64_t> groups_opened;  // groups that this lane was the first to announce
-    std::uint8_t reserved2[48];
+    // What it waits for, or was refused by a passed deadline; 0 again with its next call.
+    std::atomic<std::uint64_t> wants_room_bytes;   // for one record, its frame included
+    std::atomic<std::uint64_t> wants_place_bytes;  // for a group that it may not open yet
+    // Claimed for groups that it opened, modulo 2^32; never more than is left of that, so a
+    // difference tells.
+    std::atomic<std::uint32_t> lines_claimed;
+    std::atomic<std::uint32_t> record_lines;  // no record of it is longer, if it has said so
+    std::uint8_t reserved2[24];
 };
 static_assert(sizeof(LaneOwner) == 256);
 static_assert(std::has_unique_object_representations_v<LaneOwner>);
@@ -301,7 +319,10 @@ struct Frame {
     std::uint32_t lane;
     std::uint64_t payload_bytes;  // what was committed, <= bytes - 64
     std::int64_t committed_ns;    // CLOCK_MONOTONIC
-    std::uint64_t groups_opened;  // LaneOwner's, this record included; of those sent
+    // LaneOwner's groups_opened and lines_claimed, modulo 2^32, as far as they were for groups of
+    // which a record was sent, this one included.
+    std::uint32_t groups_opened;
+    std::uint32_t lines_claimed;
 };
 static_assert(sizeof(Frame) == line_bytes);
 static_assert(std::has_unique_object_representations_v<Frame>);

@@ -11,6 +11,9 @@
 #include <vector>
 
 namespace rollring {
+
+std::uint64_t detail::forks = 0;
+
 namespace {
 
 // All locks of this process, so that the fork handler finds them. Never destroyed: handlers run
@@ -18,7 +21,6 @@ namespace {
 struct Held {
     std::mutex mutex;
     std::vector<int> fds;  // -1: free
-    std::uint64_t generation = 0;
 };
 
 Held& held();
@@ -34,7 +36,7 @@ void after_fork_in_child() {
         if (fd >= 0) close(fd);
         fd = -1;
     }
-    held().generation++;
+    detail::forks++;
     held().mutex.unlock();
 }
 
@@ -46,8 +48,8 @@ Held& held() {
     return *all;
 }
 
+// With the mutex held.
 int keep(int fd) {
-    const std::scoped_lock lock(held().mutex);
     for (std::size_t slot = 0; slot < held().fds.size(); slot++) {
         if (held().fds[slot] < 0) {
             held().fds[slot] = fd;
@@ -71,6 +73,9 @@ struct flock one_byte(LifeByte byte) {
 
 Result<std::optional<LifeLock>> LifeLock::take(int fd, LifeByte byte) {
     const std::string path = fmt::format("/proc/self/fd/{}", fd);
+    // From here to keep(): a child that another thread forks meanwhile would not know of the
+    // descriptor, and hold the byte for as long as it lives.
+    const std::scoped_lock lock(rollring::held().mutex);
     const int own = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (own < 0) {
         return std::unexpected(Error{Errc::system, errno,
@@ -86,8 +91,11 @@ Result<std::optional<LifeLock>> LifeLock::take(int fd, LifeByte byte) {
     return std::unexpected(Error{Errc::system, error, "cannot take a byte lock on the segment"});
 }
 
-ProcessFd::ProcessFd(Fd fd)
-    : slot_(fd ? keep(fd.get()) : -1), fd_(fd.release()), generation_(fork_generation()) {}
+ProcessFd::ProcessFd(Fd fd) : generation_(fork_generation()) {
+    const std::scoped_lock lock(held().mutex);
+    if (fd) slot_ = keep(fd.get());
+    fd_ = fd.release();
+}
 
 ProcessFd::ProcessFd(ProcessFd&& other) noexcept
     : slot_(std::exchange(other.slot_, -1)),
@@ -116,10 +124,6 @@ bool alive(int fd, LifeByte byte) {
     struct flock request = one_byte(byte);
     // A failed query proves nothing: say alive, for a false death is worse than a late one.
     return fcntl(fd, F_OFD_GETLK, &request) != 0 || request.l_type != F_UNLCK;
-}
-
-std::uint64_t fork_generation() {
-    return held().generation;
 }
 
 bool LifeLock::held() const {

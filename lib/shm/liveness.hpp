@@ -13,6 +13,7 @@
 
 #include "fd.hpp"
 #include "rollring/error.hpp"
+#include "rollring/lease.hpp"
 
 namespace rollring {
 
@@ -27,6 +28,7 @@ struct LifeByte {
     static LifeByte publisher() { return {base}; }
     static LifeByte subscriber(std::uint32_t seat) { return {base + 16 + seat}; }
     static LifeByte rank(std::uint32_t rank) { return {base + 4096 + rank}; }
+    static LifeByte joining(std::uint32_t rank) { return {base + 8192 + rank}; }
 
   private:
     static constexpr std::int64_t base = std::int64_t{1} << 62;
@@ -76,6 +78,8 @@ class ProcessFd {
 bool alive(int fd, LifeByte byte);
 
 // Grows in each forked child: objects made before the fork compare it and refuse to work.
-std::uint64_t fork_generation();
+inline std::uint64_t fork_generation() {
+    return detail::forks;
+}
 
 }  // namespace rollring

@@ -31,11 +31,7 @@ Result<Sealed> Sealed::make(std::string_view what, std::uint64_t bytes) {
     made.fd_ = Fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
     made.bytes_ = bytes;
     if (!made.fd_) return failed(Errc::system, errno, "cannot make a memfd for " + name);
-    int error = 0;
-    do {  // a signal undoes it as a whole
-        error = posix_fallocate(made.fd(), 0, static_cast<off_t>(bytes));
-    } while (error == EINTR);
-    if (error != 0) {
+    if (const int error = detail::allocate(made.fd(), 0, bytes); error != 0) {
         return failed(
             Errc::not_enough_shared_memory, error,
             fmt::format("cannot reserve {} MiB of memory for {}: give the container more, "

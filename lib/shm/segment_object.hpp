@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "fd.hpp"
 #include "human.hpp"
 #include "segment.hpp"
 
@@ -35,8 +36,6 @@ Error system_error(Errc code, int error, std::string message);
 // `remedy`: which option asks for less.
 Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what,
                std::string_view remedy = "lower --lane-bytes or --lanes");
-// Reserves pages; returns an errno, 0 for success.
-int allocate(int fd, std::uint64_t offset, std::uint64_t bytes);
 // False where the object ends before, with errno 0, or where the system refuses.
 bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes);
 Error unreadable(const std::string& object);  // by errno, after read_at

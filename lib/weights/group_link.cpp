@@ -14,6 +14,25 @@ Result<GroupLink> gone(std::string message) {
     return std::unexpected(Error{Errc::peer_gone, 0, std::move(message)});
 }
 
+// Takes a rank's place. A vote of whoever was this rank before us is not ours: it must be gone by
+// the time that we count as alive, and must stay if that one lives. Only who holds the second byte
+// takes the first, so nobody can between the look and the lock.
+Result<LifeLock> become(const PeerControl& control, std::uint32_t rank) {
+    const int fd = control.memory().fd();
+    const auto in_the_group = [&] {
+        return std::unexpected(
+            Error{Errc::busy, 0, fmt::format("rank {} is in the group already", rank)});
+    };
+    const auto joining = LifeLock::take(fd, LifeByte::joining(rank));
+    if (!joining) return std::unexpected(joining.error());
+    if (!*joining || alive(fd, LifeByte::rank(rank))) return in_the_group();
+    publish(control.group().ranks[rank].staged, std::int64_t{-1});
+    auto life = LifeLock::take(fd, LifeByte::rank(rank));
+    if (!life) return std::unexpected(life.error());
+    if (!*life) return in_the_group();
+    return std::move(**life);
+}
+
 }  // namespace
 
 GroupLink::GroupLink(const OwnControl& own)
@@ -55,18 +74,12 @@ Result<GroupLink> GroupLink::join(std::string_view ring, const Self& self, Deadl
                                                  ranks, control->header().ranks)});
     }
     if (auto taken = control->take_rank(); !taken) return std::unexpected(taken.error());
-    // A vote of whoever was this rank before us is not ours.
-    publish(control->group().ranks[rank].staged, std::int64_t{-1});
-    auto life = LifeLock::take(control->memory().fd(), LifeByte::rank(rank));
+    auto life = become(*control, rank);
     if (!life) return std::unexpected(life.error());
-    if (!*life) {
-        return std::unexpected(
-            Error{Errc::busy, 0, fmt::format("rank {} is in the group already", rank)});
-    }
     GroupLink made;
     made.peer_ = std::move(*control);
     made.socket_ = ProcessFd(std::move(*socket));
-    made.life_ = std::move(**life);
+    made.life_ = std::move(*life);
     made.page_ = &made.peer_->group();
     made.places_ = made.peer_->places();
     made.bells_ = &made.peer_->bell(0);

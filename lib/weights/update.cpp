@@ -364,12 +364,16 @@ void SubscriberImpl::reject(std::string_view why, std::string_view tensor) {
 
 }  // namespace weights
 
-Update::Update(weights::SubscriberImpl* impl) : impl_(impl), publication_(impl->publication()) {}
+Update::Update(weights::SubscriberImpl* impl)
+    : impl_(impl), publication_(impl->publication()), version_(impl->version()) {}
 Update::Update(Update&& other) noexcept
-    : impl_(std::exchange(other.impl_, nullptr)), publication_(other.publication_) {}
+    : impl_(std::exchange(other.impl_, nullptr)),
+      publication_(other.publication_),
+      version_(other.version_) {}
 Update& Update::operator=(Update&& other) noexcept {
     std::swap(impl_, other.impl_);
     std::swap(publication_, other.publication_);
+    std::swap(version_, other.version_);
     return *this;
 }
 Update::~Update() {
@@ -386,9 +390,6 @@ std::unexpected<Error> over() {
 }
 }  // namespace
 
-std::int64_t Update::version() const {
-    return mine() ? impl_->version() : -1;
-}
 std::uint32_t Update::parts() const {
     return mine() ? static_cast<std::uint32_t>(impl_->manifest().packing.parts.size()) : 0;
 }

@@ -141,7 +141,7 @@ RingOptions group_ring() {
             .lane_bytes = 64 << 10,
             .soft_bytes = 16 << 10,
             .journal_records = 64,
-            .spill_bytes = 256 << 10,
+            .spill_bytes = 1 << 20,  // while a trainer is stopped, others find room for groups
             .group_rows = 1024};
 }
 

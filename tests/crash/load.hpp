@@ -57,8 +57,7 @@ class Load {
         if (got != Push::ok) return got;
         fill(room.values<std::int32_t>(Std::token_ids).first(count), stream, number);
         room.shrink(count);
-        room.commit();
-        return got;
+        return room.commit();
     }
 
     static void fill(std::span<std::int32_t> to, std::uint64_t stream, std::uint64_t number) {

@@ -196,7 +196,7 @@ int stopping_producer_role(const std::vector<std::string>& arguments) {
         Load::fill(ids.first(count / 2), stream, number);
         static_cast<void>(raise(SIGSTOP));
         Load::fill(ids, stream, number);
-        room.commit();
+        require(room.commit() == Push::ok, "{}", producer->problem());
     }
 }
 

@@ -157,8 +157,7 @@ bool push_in_place(Producer& producer, Id id) {
     if (producer.reserve(shape, Deadline::now(), room) != Push::ok) return false;
     Load::fill(room.values<std::int32_t>(Std::token_ids).first(count), id.first, id.second);
     room.shrink(count);
-    room.commit();
-    return true;
+    return room.commit() == Push::ok;
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ BELL = [
 
 SURVIVING = [
     Mutant("mark() sets bits below the cursor", "reader",
-           "        if (span.position < cursor_) return;\n", "",
+           "if (span.position < cursor_) {", "if (false) {",
            "from the journal's commit point until it is cleared the cursor does not move; the "
            "check is for a caller who releases twice"),
     Mutant("the sequence is read relaxed", "bell",

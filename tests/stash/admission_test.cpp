@@ -248,3 +248,87 @@ TEST_CASE("admission: a member behind a group that may not be opened does not st
     CHECK(stash->copies().batches_short == 1);
     CHECK(stash->account().groups_partial == 0);
 }
+
+TEST_CASE("admission: a record that fits into no lane takes no place") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
+    auto producer = ring.producer();
+    const auto stash = open_stash(ring, ten);
+    const std::vector<std::int32_t> ids(30'000, 1);
+    for (int i = 0; i < 20; i++) {
+        const std::string name = prompt(100 + i);
+        Draft draft(name);
+        draft.set(Std::token_ids, ids);
+        REQUIRE(producer.push(draft, Deadline::now()) == Push::too_large);
+        CHECK(producer.problem().find("--lane-bytes") != std::string::npos);
+    }
+    for (int i = 0; i < 10; i++) {
+        REQUIRE(send(producer, prompt(i), 0, Deadline::now()) == Push::ok);
+    }
+    CHECK(send(producer, prompt(10), 0, Deadline::now()) == Push::timed_out);
+}
+
+TEST_CASE("admission: a place that is not needed is given back") {
+    const TestRing ring;
+    Producer producers[2] = {ring.producer(), ring.producer()};
+    const auto stash = open_stash(ring, ten);
+    for (int i = 0; i < 10; i++) {
+        REQUIRE(producers[0].open_group(prompt(i), 0, Deadline::now()) == Push::ok);
+    }
+    CHECK(send(producers[1], "new", 0, Deadline::now()) == Push::timed_out);
+    CHECK_FALSE(producers[1].cancel_group(prompt(0), 0));  // another's
+    CHECK_FALSE(producers[0].cancel_group(prompt(0), 1));
+    // Who waits is woken by it.
+    std::thread waits([&] { CHECK(send(producers[1], "new", 0, patience()) == Push::ok); });
+    CHECK(producers[0].cancel_group(prompt(0), 0));
+    waits.join();
+    CHECK_FALSE(producers[0].cancel_group(prompt(0), 0));
+    CHECK(producers[0].open_group(prompt(0), 0, Deadline::now()) == Push::timed_out);
+    // Once a record of it was sent, it is the stash's.
+    REQUIRE(send(producers[0], prompt(1), 0, Deadline::now()) == Push::ok);
+    CHECK_FALSE(producers[0].cancel_group(prompt(1), 0));
+    for (int i = 2; i < 10; i++) CHECK(producers[0].cancel_group(prompt(i), 0));
+    // Two are open, so eight places are free, and none of them twice.
+    Batch batch;
+    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->open_groups() == 2);
+    for (int i = 0; i < 8; i++) {
+        CHECK(send(producers[1], "more " + prompt(i), 0, Deadline::now()) == Push::ok);
+    }
+    CHECK(send(producers[1], "more", 0, Deadline::now()) == Push::timed_out);
+    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->open_groups() == 10);
+    CHECK(send(producers[1], "more", 0, Deadline::now()) == Push::timed_out);
+}
+
+TEST_CASE("admission: with its place a group gives back the room that was claimed for it") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10, .spill_bytes = 256 << 10});
+    Producer producers[2] = {ring.producer(), ring.producer()};
+    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    const GroupPlan plan{.group_size = 2, .record_bytes = 16 << 10};
+    const auto open = [&](int producer, const std::string& name) {
+        return producers[producer].open_group(name, 0, Deadline::now(), plan);
+    };
+    int opened = 0;
+    while (opened < 100 && open(0, prompt(opened)) == Push::ok) opened++;
+    REQUIRE(opened >= 1);
+    REQUIRE(opened < 100);  // bytes are what stops it, and not the number of groups
+    CHECK(producers[0].problem().find("of the room") != std::string::npos);
+    REQUIRE(open(1, "new") == Push::timed_out);
+    for (int i = 0; i < 200; i++) {
+        REQUIRE(producers[0].cancel_group(prompt(0), 0));
+        REQUIRE(open(1, "new") == Push::ok);
+        REQUIRE(open(0, prompt(0)) == Push::timed_out);
+        REQUIRE(producers[1].cancel_group("new", 0));
+        REQUIRE(open(0, prompt(0)) == Push::ok);
+        REQUIRE(open(1, "new") == Push::timed_out);
+    }
+    // What is sent afterwards is settled with what was claimed for it.
+    for (std::uint32_t member = 0; member < 2; member++) {
+        REQUIRE(send(producers[0], prompt(0), member, Deadline::now()) == Push::ok);
+    }
+    Batch batch;
+    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(batch.ack(0).has_value());
+    CHECK(open(1, "new") == Push::ok);
+    CHECK(open(1, "newer") == Push::timed_out);
+}

@@ -43,7 +43,8 @@ class Bench {
     }
     std::vector<std::uint64_t> graves() const {
         std::vector<std::uint64_t> numbers;
-        for (const KnownGrave& grave : board_->graves()) numbers.push_back(grave.key.high);
+        for (const KnownGrave& grave : board_->graves(monotonic_ns()))
+            numbers.push_back(grave.key.high);
         return numbers;
     }
 

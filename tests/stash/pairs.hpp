@@ -46,6 +46,10 @@ inline std::unique_ptr<Stash> open_stash(const TestRing& ring, StashOptions opti
     return std::move(*opened);
 }
 
+inline std::int64_t next_step(const Stash& stash) {
+    return stash.consumer().last_acked_step() + 1;
+}
+
 // Whole groups of pairs, one prompt each, with the tokens that were sent.
 inline void check_pairs(const Batch& batch, std::multiset<std::string>& seen) {
     for (std::size_t group = 0; group < batch.groups().size(); group++) {
@@ -62,6 +66,20 @@ inline void check_pairs(const Batch& batch, std::multiset<std::string>& seen) {
             }
         }
         seen.insert(prompt);
+    }
+}
+
+// Sends `count` pairs one after the other and trains on each at once, while others stay open.
+inline void pass_pairs(Producer& producer, Stash& stash, const std::string& prefix, int count,
+                       std::multiset<std::string>& seen) {
+    for (int pair = 0; pair < count; pair++) {
+        const std::string prompt = prefix + std::to_string(pair);
+        send(producer, prompt, 0, 2);
+        send(producer, prompt, 1, 2);
+        Batch batch;
+        REQUIRE(stash.next_batch(batch, patience()) == NextBatch::batch);
+        check_pairs(batch, seen);
+        REQUIRE(batch.ack(stash.consumer().last_acked_step() + 1).has_value());
     }
 }
 

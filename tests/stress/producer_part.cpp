@@ -211,8 +211,7 @@ class Rollouts {
         std::ranges::copy(tokens_, room.values<std::int32_t>(Std::token_ids).begin());
         std::ranges::copy(logprobs_, room.values<float>(Std::logprobs).begin());
         room.shrink(count);
-        room.commit();
-        return got;
+        return room.commit();
     }
 
     const Part& part_;

@@ -55,7 +55,7 @@ class Steady {
         if (number % 4 == 1) {
             Reservation room;
             push = producer_.reserve(draft_, Deadline::now(), room);
-            if (push == Push::ok) room.commit();
+            if (push == Push::ok) push = room.commit();
         } else if (number % 4 == 2) {
             push = producer_.push_later(draft_, Deadline::now());
         } else {

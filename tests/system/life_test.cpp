@@ -1,6 +1,9 @@
 // Who is alive: forks, zombies, descriptors that were passed on.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "../test_ring.hpp"
@@ -196,31 +199,84 @@ TEST_CASE("life: a dead producer is dead, whoever has its pid now") {
     CHECK(event.records == 1);
 }
 
-TEST_CASE("life: committing a reservation after another call on its producer is an assertion") {
+TEST_CASE("life: a forked child's reservation and consumer write nothing") {
     const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
+    auto producer = ring.producer();
     auto consumer = ring.consumer();
-    const auto commits = [&](const auto& meanwhile) {
-        return in_child([&] {
-            std::signal(SIGABRT, SIG_DFL);  // doctest would call it a failure
-            auto producer = ring.producer();
-            Reservation first;
-            Reservation second;
-            if (producer.reserve(draft(), patience(), first) != Push::ok) return 1;
-            meanwhile(producer, second);
-            first.commit();
-            return 0;
-        });
-    };
-    CHECK(commits([](Producer&, Reservation&) {}) == 0);
-    CHECK(commits([](Producer& producer, Reservation&) { producer.flush(); }) == 0);
-    for (int i = 0; i < 2; i++) {
-        CHECK(next_end(consumer).kind == Event::Kind::producer_closed);
+    for (int i = 0; i < 4; i++) REQUIRE(producer.push(draft(), patience()) == Push::ok);
+    std::vector<RecordRef> refs(3);
+    Record record;
+    for (RecordRef& ref : refs) {
+        REQUIRE(consumer.wait(record, patience()) == Poll::record);
+        ref = record.ref;
     }
-    CHECK(consumer.stats().records == 2);
-    CHECK(commits([](Producer& producer, Reservation&) {
-              static_cast<void>(producer.push(draft(), patience()));
-          }) == 128 + SIGABRT);
-    CHECK(commits([](Producer& producer, Reservation& second) {
-              static_cast<void>(producer.reserve(draft(), patience(), second));
-          }) == 128 + SIGABRT);
+    std::optional<Reservation> room(std::in_place);
+    REQUIRE(producer.reserve(draft(), patience(), *room) == Push::ok);
+    const auto segment = Segment::attach(ring.name(), patience());
+    REQUIRE(segment.has_value());
+    const auto all = segment->map(0, segment->geometry().segment_bytes(), false);
+    REQUIRE(all.has_value());
+    const auto bytes = [&] { return std::vector(all->data(), all->data() + all->bytes()); };
+    const auto before = bytes();
+    const int status = in_child([&] {
+        if (consumer.release(refs[0])) return 1;
+        const auto released = consumer.release_all(refs, 0);
+        if (released || released.error().code != Errc::forked) return 2;
+        if (consumer.problem().empty()) return 3;
+        if (consumer.wait(record, patience()) != Poll::closed) return 4;
+        if (!room->values<std::int32_t>(Std::token_ids).empty()) return 5;
+        room->shrink(1);
+        if (room->commit() != Push::closed) return 6;
+        if (producer.cancel_group("prompt", 0)) return 7;
+        if (producer.open_group("prompt", 0, Deadline::now()) != Push::closed) return 8;
+        room.reset();
+        {
+            const Consumer gone = std::move(consumer);
+        }
+        {
+            const Producer gone = std::move(producer);
+        }
+        return 0;
+    });
+    CHECK(status == 0);
+    CHECK(bytes() == before);
+    CHECK(consumer.release(refs[1]));
+    CHECK(consumer.release_all(std::vector{refs[0], refs[2]}, 0).has_value());
+    CHECK(room->commit() == Push::ok);
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(consumer.wait(record, patience()) == Poll::record);
+        CHECK(consumer.release(record.ref));
+    }
+}
+
+// Between the open file and its place in the table of what a forked child closes.
+TEST_CASE("life: a byte that is taken while another thread forks is not the child's, too") {
+    const TestRing ring;
+    const auto segment = Segment::attach(ring.name(), patience());
+    REQUIRE(segment.has_value());
+    constexpr int forks = 40;
+    std::vector<pid_t> children;
+    const Pipe until;
+    const Pipe ready;
+    std::atomic<bool> enough{false};
+    std::thread taker([&] {
+        while (!enough.load()) {
+            const auto lock = LifeLock::take(segment->fd(), LifeByte::lane(3));
+            REQUIRE(lock.has_value());  // without a value while a new child has not closed it yet
+        }
+    });
+    for (int i = 0; i < forks; i++) {
+        children.push_back(start_child([&] {
+            close(until.ends[1]);
+            ready.say();
+            until.hear();
+            return 0;
+        }));
+    }
+    for (int i = 0; i < forks; i++) ready.hear();
+    enough = true;
+    taker.join();
+    CHECK_FALSE(alive(segment->fd(), LifeByte::lane(3)));
+    for (int i = 0; i < forks; i++) until.say();
+    for (const pid_t child : children) CHECK(end_of(child) == 0);
 }

@@ -16,6 +16,7 @@
 #include "layout.hpp"
 #include "rollring/stash.hpp"
 #include "rollring/weights.hpp"
+#include "sealed.hpp"
 
 using namespace rollring;
 using rollring::test::in_child;
@@ -98,6 +99,14 @@ TEST_CASE("limits: a large lane is reserved although signals cut every long requ
     signals = Signals{.often = true};
     const auto opened = Producer::open(ring.name(), {.attach_timeout_ms = 5});
     CHECK(opened.has_value());
+    CHECK(signals.struck > 0);
+    signals = Signals{};
+}
+
+TEST_CASE("limits: so is the memory of weights") {
+    signals = Signals{.often = true};
+    const auto made = Sealed::make("limits", std::uint64_t{32} << 20);
+    CHECK(made.has_value());
     CHECK(signals.struck > 0);
     signals = Signals{};
 }

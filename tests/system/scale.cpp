@@ -76,7 +76,7 @@ int large_record() {
         for (std::uint64_t i = 0; i < words.size(); i++) {
             words[i] = static_cast<std::byte>(i * 7 + round + (i >> 16));
         }
-        room.commit();
+        require(room.commit() == Push::ok, "its commit");
         Record record;
         require(consumer->poll(record) == Poll::record, "it does not arrive");
         require(record.ref.bytes() > gib / 2, "it has {} bytes", record.ref.bytes());
@@ -107,7 +107,7 @@ std::uint64_t send_large(Producer& producer) {
         require(push == Push::ok, "large record {}: {}", i, producer.problem());
         room.values<std::int32_t>(Std::token_ids).back() = i;
         bytes += room.bytes(experts, dtype_u8).size();
-        room.commit();
+        require(room.commit() == Push::ok, "its commit");
     }
     return bytes;
 }

@@ -209,7 +209,7 @@ TEST_CASE("ring: write in place, shrink, abandon") {
         logprobs[i] = -0.5F * static_cast<float>(i);
     }
     reservation.shrink(300);
-    reservation.commit();
+    REQUIRE(reservation.commit() == Push::ok);
     Record record;
     REQUIRE(consumer.wait(record, patience()) == Poll::record);
     CHECK(record.view.n_tokens() == 300);

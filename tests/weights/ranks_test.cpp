@@ -3,6 +3,8 @@
 #include <thread>
 
 #include "channel.hpp"
+#include "group_link.hpp"
+#include "ring_link.hpp"
 #include "rollring/stash.hpp"
 
 namespace rollring::test {
@@ -76,6 +78,23 @@ TEST_CASE("a rank that voted is bound by what the others decide") {
     REQUIRE_OK(send(first, trainers[0], 1).commit(patience()));
     voted.abort();  // too late: it is committed
     CHECK(second.committed_version() == 1);
+}
+
+TEST_CASE("who may not become a rank leaves its vote alone") {
+    const TestRing ring;
+    Tensors trainers[2] = {small_model(), small_model()};
+    Publisher first = rank_on(ring, trainers[0], 0);
+    Publisher second = rank_on(ring, trainers[1], 1);
+    Transaction voted = send(second, trainers[1], 1);
+    CHECK(voted.commit(Deadline::after_ms(60)).error().code == Errc::timed_out);
+    const auto link = weights::RingLink::attach(ring.name(), patience(), false);
+    REQUIRE_OK(link);
+    const auto joined =
+        weights::GroupLink::join(ring.name(), {1, 2, link->ring_id(), link->token()}, patience());
+    REQUIRE(!joined);
+    CHECK(joined.error().code == Errc::busy);
+    REQUIRE_OK(send(first, trainers[0], 1).commit(patience()));
+    REQUIRE_OK(voted.commit(patience()));
 }
 
 TEST_CASE("a vote for another version is none, nor is that of a rank that went") {

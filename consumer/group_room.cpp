@@ -1,0 +1,160 @@
+#include "group_room.hpp"
+
+#include <algorithm>
+
+#include "group_places.hpp"
+
+namespace rollring {
+namespace {
+
+constexpr std::uint32_t records_remembered = 1024;
+constexpr std::uint64_t wish_most = std::uint64_t{1} << 48;  // more than any memory; sums fit
+
+// Of one lane.
+std::uint32_t lines_most(const RingMap& map) {
+    return static_cast<std::uint32_t>(map.geometry().lane_bytes / line_bytes);
+}
+// Of the ring.
+std::uint64_t bytes_most(const Geometry& geometry) {
+    return geometry.spill_bytes + geometry.lane_count * geometry.lane_bytes;
+}
+
+}  // namespace
+
+Wish wish_of(const RingMap& map, std::uint32_t lane) {
+    if (lane >= map.geometry().lane_count) return {};  // the spill's page has no producer
+    const LaneOwner& owner = map.owner(lane);
+    return {std::min(peek(owner.wants_room_bytes), wish_most),
+            std::min(observe(owner.wants_place_bytes), wish_most)};
+}
+
+// As LaneWriter finds it, but for the jump over what lies in the middle.
+bool fits(const RingMap& map, const LaneFeed& feed, std::uint64_t bytes) {
+    const std::uint64_t capacity = feed.capacity_bytes();
+    const std::uint64_t tail = observe(map.owner(feed.lane()).tail);
+    const std::uint64_t head = feed.head();
+    if (bytes > capacity || head >= tail) return true;  // refused, or nothing is held
+    const std::uint64_t at = tail % capacity;
+    const std::uint64_t lap = tail - at;
+    if (head >= lap) return capacity - at >= bytes || head - lap >= bytes + line_bytes;
+    if (lap - head > capacity) return false;
+    const std::uint64_t end = head - (lap - capacity);
+    return at > end ? capacity - at >= bytes : end - at >= bytes + line_bytes;
+}
+
+GroupRoom::GroupRoom(const RingMap& map, ReaderControl& control) : map_(&map), control_(&control) {}
+
+void GroupRoom::start(const StashOptions& options) {
+    longest_lines_ = std::min(peek(control_->record_lines), lines_most(*map_));
+    inherited_bytes_ = std::min(control_->owed_bytes.load(), bytes_most(map_->geometry()));
+    group_size_ = options.group_size;
+    group_extra_ = options.extra;
+}
+
+void GroupRoom::saw(std::uint32_t lines) {
+    longest_lines_ = std::max(longest_lines_, lines);
+    if (++seen_ < records_remembered) return;
+    seen_ = 0;
+    longest_before_lines_ = longest_lines_;
+    longest_lines_ = 0;
+}
+
+std::uint32_t GroupRoom::longest_lines() const {
+    return std::max(longest_lines_, longest_before_lines_);
+}
+
+std::uint32_t GroupRoom::declared_lines(std::uint32_t lane) const {
+    if (lane >= map_->geometry().lane_count) return 0;
+    return std::min(peek(map_->owner(lane).record_lines), lines_most(*map_));
+}
+
+void GroupRoom::saw_member(std::uint32_t slot, std::uint32_t lines, std::uint32_t lane) {
+    if (slot >= owed_.size()) owed_.resize(slot + std::size_t{1});
+    std::uint32_t& longest = owed_[slot].member_lines;
+    if (longest == 0) longest = std::max(longest_lines(), declared_lines(lane));
+    longest = std::max(longest, lines);
+}
+
+void GroupRoom::owes(std::uint32_t slot, std::uint64_t members, bool over) {
+    if (slot >= owed_.size()) return;  // no record of it came to us
+    Owed& owed = owed_[slot];
+    const std::uint64_t lines = members * owed.member_lines;
+    owed_total_lines_ += lines - owed.lines;
+    owed.lines = lines;
+    if (over) owed.member_lines = 0;
+}
+
+std::uint64_t GroupRoom::lane_share() const {
+    const std::uint64_t record = std::uint64_t{longest_lines()} * line_bytes;
+    const std::uint64_t third = map_->geometry().lane_bytes / 3;
+    return third - std::min(third, 3 * record);
+}
+
+bool GroupRoom::publish(std::span<const std::uint32_t> lanes,
+                        std::span<const std::optional<LaneFeed>> feeds, const Spill* spill) {
+    keep(control_->group_size, group_size_);
+    keep(control_->group_extra, group_extra_);
+    if (spill == nullptr) {  // nothing is promised: only groups are counted
+        keep(control_->room_bytes, std::uint64_t{0});
+        return false;
+    }
+    keep(control_->record_lines, longest_lines());
+    const std::uint64_t share = lane_share();
+    std::uint64_t owed = owed_total_lines_ * line_bytes;
+    std::uint64_t kept = share;
+    for (const std::uint32_t lane : lanes) {
+        const LaneFeed& feed = *feeds[lane];
+        if (feed.is_spill()) continue;
+        const std::uint64_t pinned = feed.pinned_bytes();
+        // What keeps the lane beyond its share is moved to free the rest, dead or not.
+        owed += std::min(pinned - std::min(pinned, share), feed.unreleased_bytes());
+        kept = std::min(kept, share - std::min(pinned, share));
+    }
+    owed = std::max(owed, inherited_bytes_) + spill->live_bytes();
+    const std::uint64_t room = std::max(spill->usable_bytes() + kept, widened_bytes_);
+    const bool more = owed < shown_owed_bytes_ || room > shown_room_bytes_;
+    if (owed != peek(control_->owed_bytes)) control_->owed_bytes.store(owed);
+    shown_owed_bytes_ = owed;
+    shown_room_bytes_ = room;
+    const Geometry& geometry = map_->geometry();
+    most_bytes_ = spill->usable_most_bytes() + geometry.lane_count * geometry.lane_bytes;
+    keep(control_->room_most, most_bytes_);
+    keep(control_->room_bytes, room);
+    return more;
+}
+
+// As producers ask (producer/admission.cpp).
+bool GroupRoom::lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lanes) const {
+    const std::uint64_t bytes_bound = peek(control_->max_open_bytes);
+    if (bytes_bound != 0 && peek(control_->held_bytes) >= bytes_bound) return false;
+    const std::uint64_t bound = peek(control_->max_open_groups);
+    std::uint64_t groups = peek(control_->open_groups);
+    for (const std::uint32_t lane : lanes) {
+        if (lane >= map_->geometry().lane_count) continue;
+        const std::uint64_t opened = peek(map_->owner(lane).groups_opened);
+        const std::uint64_t arrived = peek(map_->entry(lane).groups_arrived);
+        if (opened > arrived && opened - arrived <= bound) groups += opened - arrived;
+    }
+    if (places_are_taken(groups, bound, map_->geometry().lane_count)) return false;
+    return shown_owed_bytes_ + claimed_bytes(lanes) + bytes <= shown_room_bytes_;
+}
+
+std::uint64_t GroupRoom::ahead_bytes() const {
+    const std::uint64_t members = std::uint64_t{group_size_} + group_extra_;
+    return 2 * members * longest_lines() * line_bytes;
+}
+
+std::uint64_t GroupRoom::claimed_bytes(std::span<const std::uint32_t> lanes) const {
+    std::uint64_t bytes = 0;
+    for (const std::uint32_t lane : lanes) {
+        if (lane >= map_->geometry().lane_count) continue;
+        const std::uint32_t lines =
+            peek(map_->owner(lane).lines_claimed) - peek(map_->entry(lane).lines_arrived);
+        // As producers count it (producer/admission.cpp): what no room would allow is not believed.
+        const bool sound = lines * line_bytes <= most_bytes_;
+        if (sound && peek(map_->entry(lane).quarantine) == 0) bytes += lines * line_bytes;
+    }
+    return bytes;
+}
+
+}  // namespace rollring

@@ -1,0 +1,98 @@
+#pragma once
+// How much memory the groups that are open may still need, and how much there is: what producers
+// ask before they open one more (producer/admission.hpp). The argument is in docs/progress.md.
+//
+//   owed   what open groups have not received yet + what lies in the spill
+//          + what would have to move there for every lane to go on
+//   room   what the spill may hold + what the fullest lane can still keep without blocking
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lane_feed.hpp"
+#include "ring_map.hpp"
+#include "rollring/stash_options.hpp"
+#include "spill.hpp"
+
+namespace rollring {
+
+// Bytes for which the producer of a lane waits: for a record, or to open a group; 0: it does not.
+struct Wish {
+    std::uint64_t room_bytes = 0;
+    std::uint64_t place_bytes = 0;
+};
+Wish wish_of(const RingMap& map, std::uint32_t lane);
+
+// Whether a record of so many bytes, its frame included, finds room in the lane as it is now.
+bool fits(const RingMap& map, const LaneFeed& feed, std::uint64_t bytes);
+
+class GroupRoom {
+  public:
+    // `control` is the ring's, writable; both outlive this.
+    GroupRoom(const RingMap& map, ReaderControl& control);
+    void start(const StashOptions& options);
+
+    // A record came.
+    void saw(std::uint32_t lines);
+    // It came to the group in this slot of the stash, from this lane.
+    void saw_member(std::uint32_t slot, std::uint32_t lines, std::uint32_t lane);
+    // So many members of that group are awaited; it is over.
+    void owes(std::uint32_t slot, std::uint64_t members, bool over);
+    // All that was open at a predecessor has been read again.
+    void forget_inherited() { inherited_bytes_ = 0; }
+
+    // For producers. True if a group could be opened now that could not before.
+    bool publish(std::span<const std::uint32_t> lanes,
+                 std::span<const std::optional<LaneFeed>> feeds, const Spill* spill);
+    // As much as this is to be had, though it was promised: every producer waits.
+    void widen(std::uint64_t bytes) { widened_bytes_ = bytes; }
+
+    [[nodiscard]] std::uint64_t owed_bytes() const { return shown_owed_bytes_; }
+    [[nodiscard]] std::uint64_t room_bytes() const { return shown_room_bytes_; }
+    // Of all producers together, not read yet.
+    [[nodiscard]] std::uint64_t claimed_bytes(std::span<const std::uint32_t> lanes) const;
+
+    // Whether a producer that waits to open a group of so many bytes will find that it may.
+    [[nodiscard]] bool lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lanes) const;
+
+    // What two groups more would need; and whether there is no room for them.
+    [[nodiscard]] std::uint64_t ahead_bytes() const;
+    [[nodiscard]] bool runs_short(std::span<const std::uint32_t> lanes) const {
+        return shown_room_bytes_ != 0 &&
+               shown_owed_bytes_ + claimed_bytes(lanes) + ahead_bytes() > shown_room_bytes_;
+    }
+
+    // What a lane can hold for long without blocking its producer (lib/ring/lane_writer.hpp), less
+    // a record: evacuation may stop that far above it.
+    [[nodiscard]] std::uint64_t lane_share() const;
+
+  private:
+    [[nodiscard]] std::uint32_t longest_lines() const;
+    // What its producer said of its records.
+    [[nodiscard]] std::uint32_t declared_lines(std::uint32_t lane) const;
+
+    const RingMap* map_;
+    ReaderControl* control_;
+    struct Owed {
+        std::uint64_t lines = 0;
+        std::uint32_t member_lines = 0;  // of the longest that came or is to be expected
+    };
+    std::vector<Owed> owed_;  // by slot
+    std::uint64_t owed_total_lines_ = 0;
+    std::uint64_t inherited_bytes_ = 0;
+    std::uint64_t widened_bytes_ = 0;
+    std::uint64_t shown_owed_bytes_ = 0;
+    std::uint64_t shown_room_bytes_ = 0;
+    std::uint64_t most_bytes_ = 0;  // that could ever be had
+    std::uint32_t group_size_ = 0;
+    std::uint32_t group_extra_ = 0;
+    // The longest of the last one or two thousand records.
+    std::uint32_t longest_lines_ = 0;
+    std::uint32_t longest_before_lines_ = 0;
+    std::uint32_t seen_ = 0;
+};
+
+}  // namespace rollring

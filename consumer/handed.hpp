@@ -1,0 +1,104 @@
+#pragma once
+// Which records are in the hands of whoever polls, in private memory. A release is checked against
+// this and not against the record's frame, which its producer may have damaged since.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lane_reader.hpp"
+#include "rollring/consumer.hpp"
+
+namespace rollring {
+
+// The newest of all lanes, in the order in which they came. Who gives them back in that order needs
+// no other.
+class NewestHanded {
+  public:
+    [[nodiscard]] bool empty() const { return from_ == to_; }
+    [[nodiscard]] bool full() const { return to_ - from_ == records_.size(); }
+    void add(const RecordRef& record) { records_[to_++ % records_.size()] = record; }
+    // Takes the oldest away.
+    RecordRef take() { return records_[from_++ % records_.size()]; }
+    // The same, if it is this one.
+    [[nodiscard]] bool take(const RecordRef& record) {
+        if (empty() || records_[from_ % records_.size()] != record) return false;
+        from_++;
+        return true;
+    }
+
+  private:
+    std::array<RecordRef, 256> records_{};
+    std::uint32_t from_ = 0;
+    std::uint32_t to_ = 0;
+};
+
+// Those of one lane: a bit at the first line of each and one at the last.
+class Handed {
+  public:
+    explicit Handed(std::uint64_t capacity_bytes)
+        : size_(capacity_bytes), words_(capacity_bytes / line_bytes / 64 + 1) {}
+
+    void add(const Span& span) {
+        const Lines lines = lines_of(span);
+        words_[lines.first / 64].first |= bit(lines.first);
+        words_[lines.last / 64].last |= bit(lines.last);
+    }
+
+    // Whether just this was added, and not taken since.
+    [[nodiscard]] bool holds(const Span& span) const { return held_lines(span).has_value(); }
+
+    // Takes it away, if it is there.
+    [[nodiscard]] bool take(const Span& span) {
+        const auto lines = held_lines(span);
+        if (!lines) return false;
+        words_[lines->first / 64].first &= ~bit(lines->first);
+        words_[lines->last / 64].last &= ~bit(lines->last);
+        return true;
+    }
+
+  private:
+    struct Lines {
+        std::uint64_t first;
+        std::uint64_t last;
+    };
+    [[nodiscard]] Lines lines_of(const Span& span) const {
+        const std::uint64_t first = size_.offset(span.position) / line_bytes;
+        return {first, first + span.bytes / line_bytes - 1};
+    }
+    [[nodiscard]] std::optional<Lines> held_lines(const Span& span) const {
+        if ((span.position | span.bytes) % line_bytes != 0 || span.bytes < 2 * line_bytes)
+            return {};
+        const Lines lines = lines_of(span);
+        const bool held = lines.last / 64 < words_.size() &&
+                          (words_[lines.first / 64].first & bit(lines.first)) != 0 &&
+                          (words_[lines.last / 64].last & bit(lines.last)) != 0 &&
+                          !begins_within(lines.first + 1, lines.last);
+        return held ? std::optional(lines) : std::nullopt;
+    }
+    static std::uint64_t bit(std::uint64_t line) { return std::uint64_t{1} << line % 64; }
+
+    // A record that begins from line `from` to line `to`.
+    [[nodiscard]] bool begins_within(std::uint64_t from, std::uint64_t to) const {
+        const std::uint64_t behind = ~std::uint64_t{0} << from % 64;
+        const std::uint64_t before = ~std::uint64_t{0} >> (63 - to % 64);
+        std::uint64_t word = from / 64;
+        const std::uint64_t end = to / 64;
+        if (word == end) return (words_[word].first & behind & before) != 0;
+        if ((words_[word].first & behind) != 0) return true;
+        for (word++; word < end; word++) {
+            if (words_[word].first != 0) return true;
+        }
+        return (words_[end].first & before) != 0;
+    }
+
+    struct Word {
+        std::uint64_t first = 0;
+        std::uint64_t last = 0;
+    };
+    LaneSize size_;
+    std::vector<Word> words_;
+};
+
+}  // namespace rollring

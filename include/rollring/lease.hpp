@@ -1,0 +1,45 @@
+#pragma once
+// Whether what a batch has lent still holds: for bindings, whose arrays may be kept for longer than
+// the batch that they show.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace rollring {
+
+class Batch;
+
+namespace detail {
+extern std::uint64_t forks;  // of this process and its ancestors: grows in each forked child
+}
+
+// One lease of one batch. Cheap to copy; may outlive its Batch and its Stash. As long as one lives,
+// the memory under the batch's views stays mapped, but once it does not hold, the bytes there may
+// be another record's.
+class Lease {
+  public:
+    Lease() = default;
+
+    // False after the batch's ack() or nack(), when its stash is gone, and in a forked child. May
+    // be asked from any thread.
+    [[nodiscard]] bool holds() const {
+        return state_ != nullptr && state_->held.load() && state_->forks == detail::forks;
+    }
+    // Another one for each lease of this process; 0: none.
+    [[nodiscard]] std::uint64_t id() const { return state_ == nullptr ? 0 : state_->id; }
+
+  private:
+    friend class Stash;
+    friend class Batch;
+    struct State {
+        std::uint64_t id;
+        std::uint64_t forks;
+        std::shared_ptr<void> stash;
+        Batch* batch;  // where it is now
+        std::atomic<bool> held{true};
+    };
+    std::shared_ptr<State> state_;
+};
+
+}  // namespace rollring

@@ -1,0 +1,218 @@
+// Goal: a run does not stand still while each of its groups could fit (docs/progress.md), and what
+// cannot fit is refused at once, by name.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../test_ring.hpp"
+#include "pairs.hpp"
+#include "rollring/stash.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+constexpr std::uint64_t mib = 1 << 20;
+
+Push send_bytes(Producer& producer, const std::string& prompt, std::uint32_t repetition,
+                std::uint64_t bytes, Deadline deadline, std::uint32_t group_size = 2) {
+    const std::vector<std::int32_t> ids(bytes / 4, static_cast<std::int32_t>(repetition));
+    Draft draft(prompt);
+    draft.meta.repetition_id = repetition;
+    draft.meta.group_size = group_size;
+    draft.set(Std::token_ids, ids);
+    return producer.push(draft, deadline);
+}
+
+std::size_t train_once(Stash& stash, std::int64_t step) {
+    Batch batch;
+    const NextBatch got = stash.next_batch(batch, patience());
+    std::string told;
+    for (Event event; got != NextBatch::batch && stash.next_event(event);) {
+        told += event.detail + '\n';
+    }
+    CAPTURE(told);
+    REQUIRE(got == NextBatch::batch);
+    const std::size_t groups = batch.groups().size();
+    REQUIRE(batch.ack(step).has_value());
+    return groups;
+}
+
+void look(Stash& stash) {
+    Batch batch;
+    REQUIRE(stash.next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+}
+
+}  // namespace
+
+TEST_CASE("progress: a lane that is pinned to less than half gives room to a record of more") {
+    const TestRing ring({.lanes = 2, .lane_bytes = mib, .spill_bytes = 32 * mib});
+    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    std::thread rollouts([&] {
+        auto producer = ring.producer();
+        CHECK(send_bytes(producer, "x", 0, 540'000, patience()) == Push::ok);
+        for (int i = 0; i < 5; i++) {
+            CHECK(send_bytes(producer, "small" + std::to_string(i), 0, 10'000, patience()) ==
+                  Push::ok);
+        }
+        CHECK(send_bytes(producer, "x", 1, 560'000, patience()) == Push::ok);
+        for (int i = 0; i < 5; i++) {
+            CHECK(send_bytes(producer, "small" + std::to_string(i), 1, 10'000, patience()) ==
+                  Push::ok);
+        }
+    });
+    std::size_t groups = 0;
+    for (std::int64_t step = 0; groups < 6; step++) groups += train_once(*stash, step);
+    rollouts.join();
+    CHECK(stash->account().conserved());
+}
+
+TEST_CASE("progress: a complete group is not copied, however long its records are") {
+    for (const std::uint64_t bytes : {250'000, 262'500, 500'000}) {
+        CAPTURE(bytes);
+        const TestRing ring({.lanes = 1, .lane_bytes = mib});
+        auto stash = open_stash(ring, {.group_size = 1, .batch_groups = 1});
+        auto producer = ring.producer();
+        for (std::int64_t step = 0; step < 6; step++) {
+            REQUIRE(send_bytes(producer, "g" + std::to_string(step), 0, bytes, patience(), 1) ==
+                    Push::ok);
+            REQUIRE(train_once(*stash, step) == 1);
+        }
+        CHECK(stash->copies().copied_bytes == 0);
+    }
+}
+
+TEST_CASE("progress: more groups than memory holds, each producer in the same order") {
+    // 24 groups of 4 x 100 KiB under way in lanes of 256 KiB: 9.6 MiB, and there are 3.
+    const TestRing ring({.lanes = 4, .lane_bytes = 256 * kib, .spill_bytes = 2 * mib});
+    auto stash = open_stash(ring, {.group_size = 4, .batch_groups = 1});
+    constexpr int groups = 48;
+    std::vector<std::thread> rollouts;
+    for (std::uint32_t member = 0; member < 4; member++) {
+        rollouts.emplace_back([&ring, member] {
+            auto producer = ring.producer();
+            for (int group = 0; group < groups; group++) {
+                CHECK(send_bytes(producer, "g" + std::to_string(group), member, 100 * kib,
+                                 patience(), 4) == Push::ok);
+            }
+        });
+    }
+    std::size_t shipped = 0;
+    for (std::int64_t step = 0; shipped < groups; step++) shipped += train_once(*stash, step);
+    for (auto& thread : rollouts) thread.join();
+    CHECK(stash->account().groups_partial == 0);
+    CHECK(stash->account().conserved());
+}
+
+TEST_CASE("progress: who may choose sends what may be sent, and never stands still") {
+    // One producer has all members of 16 groups at hand, of which the ring holds five at most.
+    const TestRing ring({.lanes = 1, .lane_bytes = 256 * kib, .spill_bytes = mib});
+    auto stash = open_stash(ring, {.group_size = 4, .batch_groups = 1});
+    std::thread rollouts([&] {
+        auto producer = ring.producer();
+        std::map<int, std::uint32_t> left;
+        for (int group = 0; group < 16; group++) left[group] = 4;
+        while (!left.empty()) {
+            bool sent = false;
+            for (auto group = left.begin(); group != left.end();) {
+                const std::string prompt = "g" + std::to_string(group->first);
+                if (!producer.may_send(prompt, 0, {4, 60 * kib})) {
+                    ++group;
+                    continue;
+                }
+                REQUIRE(send_bytes(producer, prompt, 4 - group->second, 60 * kib, patience(), 4) ==
+                        Push::ok);
+                sent = true;
+                group = --group->second == 0 ? left.erase(group) : std::next(group);
+            }
+            if (!sent) {
+                const std::string prompt = "g" + std::to_string(left.begin()->first);
+                REQUIRE(producer.open_group(prompt, 0, patience(), {4, 60 * kib}) == Push::ok);
+            }
+        }
+    });
+    std::size_t shipped = 0;
+    for (std::int64_t step = 0; shipped < 16; step++) shipped += train_once(*stash, step);
+    rollouts.join();
+    CHECK(stash->account().groups_partial == 0);
+    Event event;
+    while (stash->next_event(event)) CHECK(event.kind != Event::Kind::stalled);
+}
+
+TEST_CASE("progress: producers that block each other are let through while there is memory") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = 4 * mib});
+    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1, .max_open_groups = 0});
+    constexpr int groups = 12;
+    std::vector<std::thread> rollouts;
+    for (std::uint32_t member = 0; member < 2; member++) {
+        rollouts.emplace_back([&ring, member] {
+            auto producer = ring.producer();
+            for (int i = 0; i < groups; i++) {  // the second begins where the first ends
+                const int group = member == 0 ? i : groups - 1 - i;
+                CHECK(send_bytes(producer, "g" + std::to_string(group), member, 120 * kib,
+                                 patience()) == Push::ok);
+            }
+        });
+    }
+    std::size_t shipped = 0;
+    for (std::int64_t step = 0; shipped < groups; step++) shipped += train_once(*stash, step);
+    for (auto& thread : rollouts) thread.join();
+    CHECK(stash->account().groups_partial == 0);
+}
+
+TEST_CASE("progress: where nothing can move it is told after a second, with the option") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 * kib, .spill_bytes = 64 * kib});
+    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    std::thread rollouts([&] {
+        auto producer = ring.producer();
+        // Never the second member: what one lane and the spill hold is soon full.
+        for (int i = 0; i < 100; i++) {
+            const Push pushed =
+                send_bytes(producer, "g" + std::to_string(i), 0, 10'000, patience());
+            if (pushed == Push::closed) return;
+            CHECK(pushed == Push::ok);
+        }
+    });
+    Event event{};
+    while (event.kind != Event::Kind::stalled) {
+        Batch batch;
+        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+        while (event.kind != Event::Kind::stalled && stash->next_event(event)) {
+        }
+    }
+    CHECK(event.detail.find("nothing moves") != std::string::npos);
+    CHECK(event.detail.find("--spill-bytes") != std::string::npos);
+    REQUIRE(remove_ring(ring.name(), true).has_value());
+    rollouts.join();
+}
+
+TEST_CASE("progress: a group that can never fit is refused at once, with sizes") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 256 * kib, .spill_bytes = 512 * kib});
+    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    look(*stash);
+    auto producer = ring.producer();
+    CHECK(send_bytes(producer, "large", 0, 100 * kib, Deadline::now(), 16) == Push::too_large);
+    CHECK(producer.problem().find("--spill-bytes") != std::string::npos);
+    CHECK(producer.open_group("declared", 0, Deadline::now(), {4, 250 * kib}) == Push::too_large);
+    CHECK(send_bytes(producer, "fits", 0, 100 * kib, Deadline::now(), 2) == Push::ok);
+}
+
+TEST_CASE("progress: what is declared is claimed, and two that do not fit together wait") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = mib});
+    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    look(*stash);
+    Producer producers[2] = {ring.producer(), ring.producer()};
+    CHECK(producers[0].open_group("a", 0, Deadline::now(), {2, 200 * kib}) == Push::ok);
+    CHECK(producers[1].open_group("b", 0, Deadline::now(), {4, 200 * kib}) == Push::timed_out);
+    CHECK(producers[1].problem().find("of the room for groups are claimed") != std::string::npos);
+    CHECK(send_bytes(producers[0], "a", 0, 10 * kib, Deadline::now()) == Push::ok);
+    look(*stash);  // then everybody knows that it is open
+    CHECK(send_bytes(producers[1], "a", 1, 10 * kib, Deadline::now()) == Push::ok);
+    CHECK(train_once(*stash, 0) == 1);
+    look(*stash);
+    CHECK(producers[1].open_group("b", 0, Deadline::now(), {4, 200 * kib}) == Push::ok);
+}
