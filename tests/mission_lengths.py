@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Rollouts as long as those of the field, under default settings: no run stands still (P9).
+
+usage: mission_lengths.py PATH_OF_ROLLRING
+"""
+import json
+import os
+import sys
+
+from program import Ring, finish, main, run, start, test
+
+LONGEST = "groups=32,group-size=16,tokens=131072"
+MIB = 1 << 20
+
+
+def shipped_whole(groups, *arguments):
+    out, err = run("demo", *arguments, "--json")
+    told = json.loads(out)
+    assert told["ok"] and told["conserved"] and told["digest_equal"], told
+    assert told["groups"] == groups and told["groups_partial"] == 0, told
+    assert "nothing moves" not in err, err
+    return told
+
+
+def memory_for(bytes_wanted):
+    free = os.statvfs("/dev/shm")
+    return free.f_bavail * free.f_frsize > bytes_wanted
+
+
+@test
+def a_demo_of_long_rollouts_with_every_default(folder, rollouts):
+    shipped_whole(200, "--synthetic", "groups=200,tokens=65536:131072")
+    shipped_whole(200, "--synthetic", "groups=200,tokens=16384:131072", "--lane-bytes", "256MiB")
+
+
+@test
+def two_producers_and_lanes_of_4_mib(folder, rollouts):
+    with Ring("--lanes", 2, "--lane-bytes", "4MiB") as ring:
+        trainer = start("consume", ring, "--group-size", "auto", "--until-closed", "--json")
+        run("produce", ring, "--synthetic", "groups=200,tokens=2048:4096")
+        told = json.loads(finish(trainer)[0])
+    assert told["groups"] == 200 and told["groups_partial"] == 0 and told["conserved"], told
+
+
+@test
+def groups_of_16_of_131072_tokens_from_64_producers(folder, rollouts):
+    for lane_mib in (16, 64, 256):
+        # Lanes that are taken are reserved; the spill grows to a part of them.
+        if not memory_for(64 * lane_mib * MIB * 5 // 4):
+            print(f"lanes of {lane_mib} MiB: left out, /dev/shm is too small")
+            continue
+        for seed in (1, 2):
+            told = shipped_whole(32, "--producers", 64, "--synthetic", LONGEST, "--shuffle", seed,
+                                 "--lane-bytes", f"{lane_mib}MiB")
+            assert told["records_shipped"] == 512, told
+
+
+if __name__ == "__main__":
+    sys.exit(main())
