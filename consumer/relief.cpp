@@ -239,6 +239,20 @@ void Stash::Impl::let_go(const Waits& waits, std::int64_t now_ns) {
     tell_stall(waits, now_ns);
 }
 
+// The oldest groups that are not complete, by name, with a member that each misses.
+std::string Stash::Impl::oldest_groups(std::int64_t now_ns) const {
+    constexpr std::size_t named = 3;
+    std::string text;
+    for (const WaitingGroup& group : groups.explain(now_ns, named)) {
+        text += fmt::format(
+            "{}{} (has {} of {}, the first that it misses is {})",
+            text.empty() ? "; the oldest: " : ", ",
+            group.tag ? held[*group.tag].view.instance_id() : std::string_view("one of no name"),
+            group.live, group.size, group.missing.empty() ? group.size : group.missing.front());
+    }
+    return text;
+}
+
 // Told after a second, and again every ten.
 void Stash::Impl::tell_stall(const Waits& waits, std::int64_t now_ns) {
     const std::int64_t began_ns = std::max(came_ns, moved_ns);
@@ -253,10 +267,10 @@ void Stash::Impl::tell_stall(const Waits& waits, std::int64_t now_ns) {
     const std::uint64_t live = ring().spill ? ring().spill->live_bytes() : 0;
     const std::uint64_t most = ring().spill ? ring().spill->usable_most_bytes() : 0;
     why += fmt::format(
-        "; {} groups are open and none is complete, the spill holds {} and can hold {}; "
+        "; {} groups are open and none is complete, the spill holds {} and can hold {}{}; "
         "'rollring groups' shows what they miss. Send the groups in the same order from all "
         "producers, or create the ring with more --spill-bytes",
-        groups.open_groups(), human_bytes(live), human_bytes(most));
+        groups.open_groups(), human_bytes(live), human_bytes(most), oldest_groups(now_ns));
     if (ring().spill && !ring().spill->grow_error().empty()) {
         why += "; " + ring().spill->grow_error();
     }

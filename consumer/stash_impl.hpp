@@ -119,6 +119,7 @@ struct Stash::Impl {
     [[nodiscard]] bool stands_still(const Waits& waits, std::int64_t now_ns) const;
     void let_go(const Waits& waits, std::int64_t now_ns);
     void tell_stall(const Waits& waits, std::int64_t now_ns);
+    [[nodiscard]] std::string oldest_groups(std::int64_t now_ns) const;
     void grow_room(std::int64_t now_ns);
 };
 

@@ -186,6 +186,8 @@ TEST_CASE("progress: where nothing can move it is told after a second, with the 
     }
     CHECK(event.detail.find("nothing moves") != std::string::npos);
     CHECK(event.detail.find("--spill-bytes") != std::string::npos);
+    CHECK(event.detail.find("the oldest: g0 (has 1 of 2, the first that it misses is 1), g1") !=
+          std::string::npos);
     REQUIRE(remove_ring(ring.name(), true).has_value());
     rollouts.join();
 }
