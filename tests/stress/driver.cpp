@@ -27,10 +27,10 @@ std::atomic<bool> interrupted{false};
 RingOptions stress_ring(const Options& options) {
     // A lane in quarantine is free again when the last group that has records there is over.
     return {.lanes = options.producers + (options.hostile ? 16 : 0) + 1,
-            .lane_bytes = 128 << 10,
+            .lane_bytes = stress_lane_bytes,
             .soft_bytes = 32 << 10,
             .journal_records = 256,
-            .spill_bytes = 3 << 20,
+            .spill_bytes = stress_spill_bytes,
             .group_rows = 4096};
 }
 
@@ -129,6 +129,7 @@ void Driver::note(const std::byte* entry) {
     oracle_.take(entry);
     Process& process = processes_.at(by_life_.at(head.life));
     if (process.life != head.life) return;
+    if (process.runs()) note_progress(process, entry);
     const auto role = static_cast<std::size_t>(process.role);
     if (process.words++ > 0) {
         counts_.silence_ns[role] = std::max(counts_.silence_ns[role], head.at_ns - process.said_ns);
@@ -152,8 +153,10 @@ void Driver::pump(int timeout_ms) {
     static_cast<void>(poll(&wait, 1, timeout_ms));
     heed_interrupt();
     counts_.wall_ns = monotonic_ns() - started_ns_;
+    const std::int64_t until = monotonic_ns();
     drain();
     for (Process& process : processes_) look_at(process);
+    look_at_progress(until);
     show();
 }
 
@@ -180,7 +183,7 @@ void Driver::act() {
     for (Process& process : processes_) {
         if (process.role == role && process.runs()) candidates.push_back(&process);
     }
-    if (candidates.empty()) return;
+    if (candidates.empty() || spared(role)) return;
     Process& victim = *candidates[dice_.below(candidates.size())];
     if (dice_.below(6) != 0) return strike(victim);
     if (victim.resume_ns == 0) stop(victim, some_while_ns());
@@ -194,7 +197,8 @@ bool Driver::over() const {
 
 void Driver::run() {
     started_ns_ = monotonic_ns();
-    for (Process& process : processes_) start(process);
+    take_turns();
+    for (Process& process : processes_) look_at(process);
     std::int64_t next_ns = started_ns_;
     std::int64_t next_look_ns = started_ns_;
     std::int64_t next_fill_ns = started_ns_ + 1000 * ms;
@@ -209,7 +213,8 @@ void Driver::run() {
             look_at_shm();
             next_look_ns = now + 50 * ms;
         }
-        if (options_.fills && now >= next_fill_ns) {
+        take_turns();
+        if (options_.fills && !spares_producers() && now >= next_fill_ns) {
             dice_.below(2) == 0 || !private_shm_ ? fill_ring() : fill_shm();
             next_fill_ns = monotonic_ns() + 1500 * ms;
         }

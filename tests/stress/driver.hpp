@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "faults.hpp"
+#include "progress.hpp"
 
 namespace rollring::test {
 
@@ -49,8 +50,9 @@ struct DriverCounts {
     std::uint64_t ended = 0;                       // producers that ended by themselves
     std::uint64_t ring_fills = 0;
     std::uint64_t shm_fills = 0;
-    std::uint64_t shm_refusals = 0;    // of processes that started while /dev/shm was full
-    std::uint64_t looks = 0;           // at the stash's account, from outside
+    std::uint64_t shm_refusals = 0;  // of processes that started while /dev/shm was full
+    std::uint64_t looks = 0;         // at the stash's account, from outside
+    std::uint64_t heavy_turns = 0;
     std::uint64_t shm_peak_bytes = 0;  // of a /dev/shm of our own, while it is not being filled
     std::int64_t wall_ns = 0;
     std::size_t leftovers = 0;
@@ -70,6 +72,7 @@ class Driver {
 
     [[nodiscard]] const Oracle& oracle() const { return oracle_; }
     [[nodiscard]] const DriverCounts& counts() const { return counts_; }
+    [[nodiscard]] const Progress& progress() const { return progress_; }
 
   private:
     struct Process {
@@ -108,6 +111,16 @@ class Driver {
     void fill_shm();
     void look_at_account();
     void look_at_shm();
+    // heavy.cpp
+    void take_turns();
+    void heavy(bool on);
+    [[nodiscard]] bool is_heavy() const;
+    [[nodiscard]] bool spares_producers() const;
+    [[nodiscard]] bool spared(Role role);
+    void note_progress(const Process& process, const std::byte* entry);
+    void note_end(const Process& process);
+    void note_stop(const Process& process);
+    void look_at_progress(std::int64_t until_ns);
     void finish();
     void end_all(Role role);
     void check_ring();
@@ -122,12 +135,16 @@ class Driver {
     std::optional<ScratchRing> ring_;
     Shared<Board> board_;
     Oracle oracle_;
+    Progress progress_;
     DriverCounts counts_;
     std::vector<Process> processes_;
     std::vector<std::size_t> by_life_;
     std::uint64_t lives_ = 0;
     std::int64_t started_ns_ = 0;
     std::int64_t shown_ns_ = 0;
+    std::int64_t turn_ends_ns_ = 0;
+    std::int64_t calm_from_ns_ = 0;
+    std::uint64_t light_from_ = 0;  // records pushed
     bool arming_ = true;
     bool ending_ = false;
     std::vector<std::byte> buffer_;

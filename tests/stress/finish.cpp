@@ -21,6 +21,8 @@ void Driver::end_all(Role role) {
 
 void Driver::finish() {
     arming_ = false;
+    heavy(false);
+    light_from_ = 0;
     for (Process& process : processes_) {
         if (process.resume_ns != 0) resume(process);
     }

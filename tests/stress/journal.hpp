@@ -18,7 +18,8 @@ enum class Kind : std::uint32_t {
     opened,      // a producer: a = its lane
     begun,       // Begun: about to push this record
     pushed,      // the record begun last was taken
-    waiting,     // a call returned without success by its deadline: still alive
+    waiting,     // a call returned without success by its deadline: still alive; a producer: a =
+                 // Waits, b = bytes
     refused,     // a call that may be refused was: a = Errc
     closing,     // a producer: closed its lane, ends by itself
     resumed,     // a trainer: a = last acknowledged step that it found
@@ -33,6 +34,9 @@ enum class Kind : std::uint32_t {
     live,     // a subscriber: a = version (-1: poisoned), b = 1 if every byte of it was right
     failure,  // Head, then why this process gives up
 };
+
+// What a producer waits for: room for a record of a group that is open, or to open one.
+enum class Waits : std::uint32_t { none, for_room, for_place };
 
 struct Head {
     std::uint32_t bytes;
@@ -71,7 +75,7 @@ struct Piece {
     std::uint32_t repetition;
     std::uint32_t attempt;
     std::uint32_t segment;
-    std::uint32_t status;
+    std::uint32_t tokens;
 };
 struct Acking {
     Head head;
@@ -102,11 +106,18 @@ constexpr std::int64_t group_deadline_ns = 2'000'000'000;
 // After that, while trainers are at work. Most of them live too short to read all that there is.
 constexpr std::int64_t deadline_margin_ns = 2'000'000'000;
 
+// Of the run's ring.
+constexpr std::uint64_t stress_lane_bytes = 128 << 10;
+constexpr std::uint64_t stress_spill_bytes = 3 << 20;
+constexpr std::uint64_t token_bytes = 8;  // of a record's, with its logprob
+
 // What processes are told to do, in memory that all share.
 struct Board {
     std::atomic<std::uint32_t> producers_end;  // finish what is open and close
     std::atomic<std::uint32_t> trainer_ends;   // all producers have gone: take the rest
     std::atomic<std::uint32_t> weights_end;
+    // Records up to a lane's capacity, groups up to the room that there is for them.
+    std::atomic<std::uint32_t> heavy;
 };
 
 // What a process of the run is given besides its journal.

@@ -23,6 +23,7 @@ void Driver::start(Process& process) {
     by_life_.resize(lives_ + 1);
     by_life_[lives_] = static_cast<std::size_t>(&process - processes_.data());
     oracle_.started(lives_, process.role, process.slot);
+    note_stop(process);
     process.fault = arming_ ? draw_fault(process.role, dice_) : std::nullopt;
     process.pid =
         start_self({"--part", std::string(name(process.role)), ring_->name(), board_.fd(),
@@ -42,6 +43,7 @@ void Driver::start(Process& process) {
 void Driver::strike(Process& process) {
     if (test::look_at(process.pid) == 'e') return;  // it was faster
     oracle_.killed(process.life);
+    note_end(process);
     kill(process.pid, SIGKILL);
     process.killed = true;
     process.resume_ns = 0;
@@ -58,6 +60,7 @@ void Driver::bury(Process& process) {
     // while /dev/shm is full.
     const bool own_fault = process.role == Role::hostile && status == bus_status;
     if (own_fault) oracle_.killed(process.life);
+    if (own_fault || at_point) note_end(process);
     if (at_point) {
         oracle_.killed(process.life);
         counts_.at_points[action][process.fault->point]++;
@@ -96,6 +99,7 @@ void Driver::stop(Process& process, std::int64_t for_ns) {
     kill(process.pid, SIGSTOP);
     process.resume_ns = monotonic_ns() + for_ns;
     counts_.stops[static_cast<std::size_t>(process.role)]++;
+    note_stop(process);
 }
 
 std::int64_t Driver::some_while_ns() {
@@ -104,6 +108,7 @@ std::int64_t Driver::some_while_ns() {
 }
 
 void Driver::resume(Process& process) {
+    note_stop(process);
     kill(process.pid, SIGCONT);
     process.resume_ns = 0;
     process.said_ns = monotonic_ns();
@@ -113,7 +118,8 @@ void Driver::resume(Process& process) {
 void Driver::look_at(Process& process) {
     const std::int64_t now = monotonic_ns();
     if (process.pid == 0) {
-        if (!process.done && now >= process.start_ns) start(process);
+        const bool away = process.role == Role::hostile && spares_producers();
+        if (!process.done && now >= process.start_ns && !away) start(process);
         return;
     }
     if (process.resume_ns != 0) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "report.hpp"
+#include "wedge.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -21,9 +22,9 @@ constexpr const char* examples =
     "\n\nExit status: 0 all promises kept, 1 one is broken or a count is below its "
     "floor, 130 interrupted.";
 
-const std::vector<std::string> lies = {"phantom", "flip",    "mixed",  "version",
-                                       "silent",  "foreign", "twice",  "burial",
-                                       "unsaid",  "stale",   "overdue"};
+const std::vector<std::string> lies = {"phantom", "flip",    "mixed",   "version",
+                                       "silent",  "foreign", "twice",   "burial",
+                                       "unsaid",  "stale",   "overdue", "wedge"};
 
 // --part ROLE RING BOARD PIPE LIFE SEED SLOT PLANT
 int run_part(const std::vector<std::string>& words) {
@@ -148,6 +149,10 @@ int main(int argc, char** argv) {
     app.add_flag("--json", options.json, "counts as JSON");
     CLI11_PARSE(app, argc, argv);
     options.fills = !no_fills;
+    if (options.plant == "wedge" && wedge_is_linked == nullptr) {
+        fmt::print(stderr, "only rollring-stress-wedge tells this lie\n");
+        return 2;
+    }
     try {
         return run_all(options);
     } catch (const std::exception& failure) {

@@ -307,6 +307,12 @@ void Oracle::check_group(const Shipped& shipped, std::span<const Piece> pieces) 
     if (!hostile_ever_.empty()) remember_acked(id_of(life, visit), pieces);
     counts_.groups_checked++;
     counts_.records_checked += pieces.size();
+    std::uint64_t bytes = 0;
+    for (const Piece& piece : pieces) {
+        bytes += piece.tokens * token_bytes;
+        counts_.long_records += piece.tokens * token_bytes > stress_lane_bytes / 3 ? 1 : 0;
+    }
+    counts_.large_groups += bytes > stress_spill_bytes / 3 ? 1 : 0;
 }
 
 void Oracle::check_piece(const Group& group, const Shipped& shipped, const Piece& piece) const {

@@ -13,6 +13,7 @@
 //      is restarted in between
 //   P7 nobody but the hostile producer is put in quarantine
 //   P8 a record carries a version that was committed, and not an older one than when it was pushed
+//   P9 something moves while it could (progress.hpp)
 
 #include <array>
 #include <cstdint>
@@ -40,6 +41,8 @@ struct OracleCounts {
     std::uint64_t groups_begun = 0;
     std::uint64_t groups_checked = 0;
     std::uint64_t records_checked = 0;
+    std::uint64_t long_records = 0;       // a third of a lane and more
+    std::uint64_t large_groups = 0;       // a third of the spill and more
     std::uint64_t groups_voided = 0;      // a member failed: never acknowledged
     std::uint64_t groups_unfinished = 0;  // their producer was killed
     std::uint64_t groups_overdue = 0;     // pushed whole, too late to be sure of

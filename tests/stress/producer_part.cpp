@@ -1,5 +1,6 @@
 // A rollout process: a few groups at a time, their members interleaved, some of them sent twice,
-// tried again, or failed; now and then a group that stays open for long.
+// tried again, or failed; now and then a group that stays open for long. Where the load is heavy,
+// some records are nearly as long as a lane, and some groups nearly as large as all the room.
 
 #include <algorithm>
 #include <optional>
@@ -13,6 +14,8 @@ namespace {
 
 constexpr std::size_t open_at_once = 5;
 constexpr std::int64_t step_ms = 50;  // of a wait, after which we say that we are alive
+constexpr std::uint64_t frame_bytes = 64;
+constexpr std::uint64_t header_bytes = (1 << 10) - frame_bytes;  // and what else it has, at most
 
 struct Item {
     std::uint32_t repetition;
@@ -26,14 +29,40 @@ struct Group {
     std::uint16_t size;
     std::uint16_t segments;
     bool slow;
+    bool heavy;               // some of its records are long
+    std::uint64_t tokens;     // of each record; 0: by the dice
     std::vector<Item> items;  // the next one is the last
 };
 
-Group make_group(Dice& dice, std::uint64_t visit) {
+// Of a record that takes so many bytes of its lane.
+std::uint64_t tokens_of(std::uint64_t bytes) {
+    return (bytes - frame_bytes - header_bytes) / token_bytes;
+}
+
+// Its records take between two fifths and all of a lane, and together most of what the spill may
+// hold: a quarter of it stays free, or room for four of the longest.
+Group make_large_group(Dice& dice, std::uint64_t visit) {
+    constexpr std::uint64_t room_bytes = stress_spill_bytes / 4 * 3;
+    const std::uint64_t record_bytes = stress_lane_bytes * (40 + dice.below(61)) / 100;
+    const std::uint64_t group_bytes = room_bytes * (40 + dice.below(56)) / 100;
+    Group group{.visit = visit,
+                .size = static_cast<std::uint16_t>(group_bytes / record_bytes),
+                .segments = 1,
+                .slow = false,
+                .heavy = false,
+                .tokens = tokens_of(record_bytes),
+                .items = {}};
+    for (std::uint32_t i = 0; i < group.size; i++) group.items.push_back({i, 0, 0, false});
+    return group;
+}
+
+Group make_group(Dice& dice, std::uint64_t visit, bool heavy) {
     Group group{.visit = visit,
                 .size = static_cast<std::uint16_t>(2 + dice.below(3)),
                 .segments = static_cast<std::uint16_t>(dice.below(4) == 0 ? 2 : 1),
                 .slow = dice.below(20) == 0,
+                .heavy = heavy,
+                .tokens = 0,
                 .items = {}};
     std::vector<std::uint32_t> order(group.size);
     for (std::uint32_t i = 0; i < group.size; i++) order[i] = i;
@@ -80,7 +109,7 @@ class Rollouts {
             const bool begins = part_.board->producers_end == 0 && next_ < last;
             while (begins && groups_.size() < open_at_once) begin_group();
             if (groups_.empty()) break;
-            Group& group = groups_[dice_.below(groups_.size())];
+            Group& group = choose();
             if (group.slow && begins && dice_.below(60) != 0) continue;
             send(group);
             if (group.items.empty()) {
@@ -117,29 +146,57 @@ class Rollouts {
     }
 
     void begin_group() {
-        groups_.push_back(make_group(dice_, next_++));
+        const bool heavy = part_.board->heavy != 0;
+        groups_.push_back(heavy && dice_.below(60) == 0 ? make_large_group(dice_, next_++)
+                                                        : make_group(dice_, next_++, heavy));
         if (dice_.below(4) != 0) return;
-        until_taken([&] {
-            return producer_->open_group(prompt_, groups_.back().visit,
-                                         Deadline::after_ms(step_ms));
-        });
+        static_cast<void>(open_group(groups_.back(), Deadline::now()));
+    }
+
+    static GroupPlan plan_of(const Group& group) {
+        if (group.tokens == 0) return {};
+        return {group.size, group.tokens * token_bytes + header_bytes};
+    }
+
+    Push open_group(const Group& group, Deadline deadline) {
+        return producer_->open_group(prompt_, group.visit, deadline, plan_of(group));
+    }
+
+    // Any that may be sent. It waits only where it has no other: what it holds back others may wait
+    // for.
+    Group& choose() {
+        const std::size_t first = dice_.below(groups_.size());
+        for (std::size_t i = 0; i < groups_.size(); i++) {
+            Group& group = groups_[(first + i) % groups_.size()];
+            if (producer_->may_send(prompt_, group.visit, plan_of(group))) return group;
+        }
+        Group& group = groups_[first];
+        until_taken(Waits::for_place, group.tokens * token_bytes * group.size,
+                    [&] { return open_group(group, Deadline::after_ms(step_ms)); });
+        return group;
     }
 
     template <class Call>
-    void until_taken(const Call& call) {
+    void until_taken(Waits what, std::uint64_t bytes, const Call& call) {
         for (const Deadline deadline = patience();;) {
             const Push got = call();
             if (got == Push::ok) return;
             require(got == Push::timed_out, "push: {}: {}", name(got), producer_->problem());
             require(!deadline.passed(), "no room for a minute: {}", producer_->problem());
-            journal_.say(Kind::waiting);
+            journal_.say(Kind::waiting, static_cast<std::int64_t>(what),
+                         static_cast<std::int64_t>(bytes));
         }
     }
 
     void fill(const Group& group, const Item& item) {
         const std::uint64_t length = dice_.below(40) == 0 ? 1500 : 150;
         const std::uint64_t first = dice_.next();
-        tokens_.resize(item.failed ? 0 : 8 + dice_.below(length));
+        std::uint64_t tokens = group.tokens != 0 ? group.tokens : 8 + dice_.below(length);
+        if (group.heavy && dice_.below(20) == 0) {
+            const std::uint64_t bytes = stress_lane_bytes * (30 + dice_.below(71)) / 100;
+            tokens = tokens_of(bytes);
+        }
+        tokens_.resize(item.failed ? 0 : tokens);
         logprobs_.resize(tokens_.size());
         for (std::size_t i = 0; i < tokens_.size(); i++) {
             tokens_[i] = static_cast<std::int32_t>((first + i * 7919) & 0x3fffffff);
@@ -177,7 +234,8 @@ class Rollouts {
                         .failed = static_cast<std::uint16_t>(item.failed ? 1 : 0)});
         lie(roll);
         if (part_.plant != "phantom" || roll % 500 != 0) {
-            until_taken([&] { return push(roll % 3, Deadline::after_ms(step_ms)); });
+            until_taken(Waits::for_room, tokens_.size() * token_bytes,
+                        [&] { return push(roll % 3, Deadline::after_ms(step_ms)); });
         }
         journal_.say(Kind::pushed);
     }

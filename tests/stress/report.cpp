@@ -16,6 +16,11 @@ constexpr std::uint64_t records_per_kill = 20;
 constexpr std::uint64_t groups_per_kill = 5;
 constexpr double kills_per_second = 5;
 constexpr double long_run_seconds = 600;
+// From so many seconds on there was a whole turn of heavy load.
+constexpr double heavy_run_seconds = 5;
+constexpr std::uint64_t heavy_long_records = 50;
+constexpr std::uint64_t heavy_large_groups = 3;
+constexpr std::uint64_t heavy_watched_ms = 1000;
 constexpr std::uint64_t long_run_kills = 20'000;
 
 template <class T>
@@ -152,6 +157,11 @@ Json report(const Driver& driver) {
             {"shm_fills", did.shm_fills},
             {"shm_refusals", did.shm_refusals},
             {"account_looks", did.looks},
+            {"heavy_turns", did.heavy_turns},
+            {"long_records_checked", saw.long_records},
+            {"large_groups_checked", saw.large_groups},
+            {"longest_wait_for_room_ms", driver.progress().longest_ns() / (1000 * us)},
+            {"progress_watched_ms", driver.progress().watched_ns() / (1000 * us)},
             {"longest_silence_us", by_role(did.silence_ns, us)},
             {"longest_pause_us", by_role(did.pause_ns, us)},
             {"driver_peak_kib", peak_kib()},
@@ -185,6 +195,13 @@ std::vector<std::string> below_floors(const Options& options, const Driver& driv
         const std::string what =
             fmt::format("kills of a {} after it had worked", name(static_cast<Role>(i)));
         at_least(what, did.worked[i], did.kills[i] / 4);
+    }
+    if (options.kills == 0 && options.seconds >= heavy_run_seconds) {
+        at_least("long records checked", saw.long_records, heavy_long_records);
+        at_least("large groups checked", saw.large_groups, heavy_large_groups);
+        at_least("ms under heavy load",
+                 static_cast<std::uint64_t>(driver.progress().watched_ns()) / 1'000'000,
+                 has_fault_points() ? 0 : heavy_watched_ms);
     }
     at_least("fault points struck", did.points_struck(), options.floor_points);
     return all;

@@ -125,7 +125,7 @@ class Trainer {
                      .repetition = meta.repetition_id,
                      .attempt = meta.attempt,
                      .segment = meta.segment_index,
-                     .status = static_cast<std::uint32_t>(meta.status)});
+                     .tokens = view.n_tokens()});
             }
         }
     }
