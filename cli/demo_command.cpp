@@ -12,6 +12,7 @@
 #include "cli/input_options.hpp"
 #include "cli/json_tree.hpp"
 #include "cli/progress.hpp"
+#include "cli/spill_options.hpp"
 #include "consumer/train_command.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/ring.hpp"
@@ -34,7 +35,7 @@ struct DemoOptions {
     std::uint32_t producers = 4;
     std::uint64_t lane_bytes = std::uint64_t{64} << 20;
     std::uint64_t soft_bytes = 0;
-    std::uint64_t spill_bytes = bytes_not_given;
+    SpillOptions spill;
     std::uint32_t group_rows = RingOptions{}.group_rows;
     std::uint32_t journal_records = RingOptions{}.journal_records;
     std::uint64_t records_max = 0;
@@ -89,7 +90,7 @@ Result<void> Demo::start() {
                      .soft_bytes = options_->soft_bytes,
                      .journal_records = options_->journal_records};
     made.group_rows = options_->group_rows;
-    if (options_->spill_bytes != bytes_not_given) made.spill_bytes = options_->spill_bytes;
+    apply(options_->spill, made);
     if (auto created = create_ring(ring_.name, made); !created) return created;
     const std::string parent = fmt::format("--parent={}", ::getpid());
     const auto add = [&](std::string title, std::vector<std::string> arguments) -> Result<void> {
@@ -347,8 +348,7 @@ Command add_demo(CLI::App& app) {
         ->default_str("64MiB");
     add_bytes(sub, "--soft-bytes", options->soft_bytes, "As of `rollring create`")
         ->default_str("0");
-    add_bytes(sub, "--spill-bytes", options->spill_bytes, "As of `rollring create`")
-        ->default_str("as all lanes, 256MiB to 64GiB");
+    add_spill_options(sub, options->spill, false);
     sub->add_option("--group-rows", options->group_rows, "As of `rollring create`")
         ->type_name("N")
         ->capture_default_str();

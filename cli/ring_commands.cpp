@@ -7,6 +7,7 @@
 #include "cli/command.hpp"
 #include "cli/json_tree.hpp"
 #include "cli/schema_file.hpp"
+#include "cli/spill_options.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/weights.hpp"
 
@@ -17,6 +18,7 @@ constexpr const char* create_footer = R"(Examples:
   rollring create r
   rollring create r --lanes 64 --lane-bytes 16MiB
   rollring create r --lane-bytes 8GiB --soft-bytes 8GiB    # no soft wrap
+  rollring create r --overflow /var/tmp    # what memory cannot hold goes on there
   rollring create r --schema more.json    # the standard columns and those of the file
 A schema file is a list of columns to add:
   [{"name":"entropy","dtype":"f32","per":"token","dims":[],"required":false}]
@@ -34,7 +36,7 @@ struct CreateOptions {
     std::string ring;
     std::string schema = "standard";
     RingOptions made;
-    std::uint64_t spill_bytes = bytes_not_given;
+    SpillOptions spill;
     bool json = false;
 };
 
@@ -44,7 +46,7 @@ int create(CreateOptions& options) {
         if (!schema) return fail(schema.error());
         options.made.schema = std::move(*schema);
     }
-    if (options.spill_bytes != bytes_not_given) options.made.spill_bytes = options.spill_bytes;
+    apply(options.spill, options.made);
     if (auto made = create_ring(options.ring, options.made); !made) return fail(made.error());
     // As it was made: bytes are rounded up to pages.
     const auto stat = stat_ring(options.ring);
@@ -55,6 +57,8 @@ int create(CreateOptions& options) {
                     {"lane_bytes", stat->lane_bytes},
                     {"soft_bytes", stat->soft_bytes},
                     {"spill_bytes", stat->spill_bytes},
+                    {"overflow_bytes", stat->overflow_bytes},
+                    {"overflow_file", stat->overflow_path},
                     {"group_rows", options.made.group_rows},
                     {"columns", options.made.schema.columns().size()}});
         return exit_ok;
@@ -67,6 +71,12 @@ int create(CreateOptions& options) {
         bytes_text(stat->lane_bytes), given(options.made.lane_bytes, stat->lane_bytes),
         bytes_text(stat->spill_bytes),
         given(options.made.spill_bytes.value_or(stat->spill_bytes), stat->spill_bytes)));
+    if (stat->overflow_bytes != 0) {
+        print(fmt::format(
+            "the spill may go on for {}{} in {}\n", bytes_text(stat->overflow_bytes),
+            given(options.made.overflow_bytes.value_or(stat->overflow_bytes), stat->overflow_bytes),
+            stat->overflow_path));
+    }
     return exit_ok;
 }
 
@@ -96,10 +106,7 @@ Command add_create(CLI::App& app) {
                     "The most records that one acknowledgement can hold")
         ->type_name("N")
         ->capture_default_str();
-    add_bytes(sub, "--spill-bytes", options->spill_bytes,
-              "Most memory for records of groups that stay incomplete: with\n"
-              "that much room groups are let in; reserved as it is needed; 0: none")
-        ->default_str("as all lanes, 256MiB to 64GiB");
+    add_spill_options(sub, options->spill, true);
     sub->add_option("--group-rows", options->made.group_rows,
                     "Groups that a stash can have open at once")
         ->type_name("N")

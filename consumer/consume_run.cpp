@@ -65,7 +65,9 @@ void tell_event(const Event& event, Progress& progress, bool quiet) {
         return;
     }
     progress.clear();
-    if (event.kind == Event::Kind::stalled) return note(event.detail);
+    if (event.kind == Event::Kind::stalled || event.kind == Event::Kind::overflow_failed) {
+        return note(event.detail);
+    }
     std::string text = fmt::format("{}: lane {} epoch {} '{}'", name(event.kind), event.lane,
                                    event.epoch, event.producer);
     if (event.kind != Event::Kind::producer_joined) {

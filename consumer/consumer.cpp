@@ -68,11 +68,19 @@ Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& op
     const Geometry& geometry = map->geometry();
     auto all = segment.map(0, geometry.segment_bytes(), false);
     if (!all) return std::unexpected(all.error());
+    auto overflow = Overflow::open(*map);
+    if (!overflow) return std::unexpected(overflow.error());
+    if (*overflow) {
+        std::byte* const spill = all->data() + geometry.data_offset(geometry.spill_lane());
+        if (auto laid = (*overflow)->lay_under(spill, false); !laid) {
+            return std::unexpected(laid.error());
+        }
+    }
     auto own = segment.map(geometry.reader_offset(),
                            geometry.owners_offset() - geometry.reader_offset(), true);
     if (!own) return std::unexpected(own.error());
     auto impl = std::make_unique<Impl>(std::move(*map), options, std::move(*seat), std::move(*all),
-                                       std::move(*own));
+                                       std::move(*overflow), std::move(*own));
     if (auto started = impl->start(); !started) return std::unexpected(started.error());
     return Consumer(std::move(impl));
 }
@@ -121,7 +129,7 @@ Result<void> Consumer::Impl::open_spill() {
         if (auto feed = open_lane(lane, false); !feed) return feed;
     }
     if (auto set = Spill::set_tail(map, feeds[lane]->restart_at()); !set) return set;
-    auto opened = Spill::open(map, control());
+    auto opened = Spill::open(map, control(), overflow_file());
     if (!opened) return std::unexpected(opened.error());
     spill.emplace(std::move(*opened));
     return {};

@@ -11,6 +11,7 @@
 #include "journal.hpp"
 #include "lane_feed.hpp"
 #include "liveness.hpp"
+#include "overflow.hpp"
 #include "ring_map.hpp"
 #include "rollring/consumer.hpp"
 #include "spill.hpp"
@@ -23,8 +24,9 @@ struct Consumer::Impl {
     RingMap map;
     ConsumerOptions options;
     LifeLock life;
-    Mapping all;           // the whole ring, read-only
-    Mapping reader_pages;  // ours to write
+    Mapping all;                       // the whole ring, read-only, the overflow file in its place
+    std::optional<Overflow> overflow;  // what the spill has beyond its memory, if the ring has it
+    Mapping reader_pages;              // ours to write
     std::uint64_t generation = fork_generation();
     bool open = true;                            // until the seat is given back
     std::vector<std::optional<LaneFeed>> feeds;  // by lane, the spill last; stays for what is held
@@ -56,11 +58,13 @@ struct Consumer::Impl {
     std::uint64_t quarantines = 0;
     std::int64_t last_step = -1;  // that was acknowledged: ours to know, whatever the page says
 
-    Impl(RingMap ring, const ConsumerOptions& given, LifeLock lock, Mapping everything, Mapping own)
+    Impl(RingMap ring, const ConsumerOptions& given, LifeLock lock, Mapping everything,
+         std::optional<Overflow> beyond, Mapping own)
         : map(std::move(ring)),
           options(given),
           life(std::move(lock)),
           all(std::move(everything)),
+          overflow(std::move(beyond)),
           reader_pages(std::move(own)),
           feeds(map.geometry().lane_count + 1),
           handed(map.geometry().lane_count + 1),
@@ -97,6 +101,7 @@ struct Consumer::Impl {
     }
     // Groups that the lanes announced and whose records we have read are not announced any more.
     void publish_groups();
+    [[nodiscard]] Overflow* overflow_file() { return overflow ? &*overflow : nullptr; }
     Result<void> open_spill();
     // Moves the oldest unreleased record of a lane, which must be `from`, to the spill.
     std::optional<RecordRef> evacuate(const RecordRef& from, const Frame& frame);

@@ -16,7 +16,7 @@ std::uint32_t lines_most(const RingMap& map) {
 }
 // Of the ring.
 std::uint64_t bytes_most(const Geometry& geometry) {
-    return geometry.spill_bytes + geometry.lane_count * geometry.lane_bytes;
+    return geometry.capacity(geometry.spill_lane()) + geometry.lane_count * geometry.lane_bytes;
 }
 
 }  // namespace

@@ -126,6 +126,10 @@ std::string stat_text(const RingStat& now, const RingStat* before, double second
         "{}: {} lanes of {}, {} reserved; consumer {}\n", now.name, now.lane_count,
         bytes_text(now.lane_bytes), bytes_text(now.resident_bytes),
         now.consumer_alive ? fmt::format("alive (pid {})", now.consumer_pid) : "not there");
+    if (now.overflow_bytes != 0) {
+        text += fmt::format("overflow: {} of {} in {}\n", bytes_text(now.overflow_resident_bytes),
+                            bytes_text(now.overflow_bytes), printable(now.overflow_path));
+    }
     if (now.last_acked_step >= 0) text += fmt::format("last step: {}\n", now.last_acked_step);
     if (now.policy_version >= 0) text += fmt::format("policy version: {}\n", now.policy_version);
     if (now.lanes.empty()) text += "no producer has come yet\n";
@@ -215,6 +219,9 @@ Json to_json(const RingStat& now, const RingStat* before, double seconds) {
             {"lane_bytes", now.lane_bytes},
             {"soft_bytes", now.soft_bytes},
             {"spill_bytes", now.spill_bytes},
+            {"overflow_bytes", now.overflow_bytes},
+            {"overflow_resident_bytes", now.overflow_resident_bytes},
+            {"overflow_file", now.overflow_path},
             {"object_bytes", now.object_bytes},
             {"resident_bytes", now.resident_bytes},
             {"created_ns", now.created_ns},

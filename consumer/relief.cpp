@@ -50,7 +50,8 @@ void Stash::Impl::wake_openers() {
 }
 
 // More memory for the spill: for what those wait for who may not open a group, and for two groups
-// more, so that nobody need wait for it.
+// more, so that nobody need wait for it. Not the overflow file: as long as anything moves, they
+// wait for memory.
 void Stash::Impl::grow_room(std::int64_t now_ns) {
     if (!ring().spill) return;
     Spill& spill = *ring().spill;
@@ -62,7 +63,7 @@ void Stash::Impl::grow_room(std::int64_t now_ns) {
     const std::uint64_t kept =
         room.room_bytes() - std::min(room.room_bytes(), spill.usable_bytes());
     if (wanted <= room.room_bytes()) return;
-    static_cast<void>(spill.grow(wanted - kept, ring().map, now_ns));
+    static_cast<void>(spill.grow_in_memory(wanted - kept, ring().map, now_ns));
     room_grew |= room.publish(ring().active, ring().feeds, &spill);
 }
 
@@ -231,10 +232,13 @@ void Stash::Impl::let_go(const Waits& waits, std::int64_t now_ns) {
     if (waits.for_place != 0 && ring().spill) {
         const std::uint64_t needed =
             room.owed_bytes() + room.claimed_bytes(ring().active) + waits.place_bytes;
-        static_cast<void>(ring().spill->grow(needed, ring().map, now_ns));
+        Spill& spill = *ring().spill;
+        const std::uint64_t before = spill.reserved_bytes();
+        static_cast<void>(spill.grow(needed, ring().map, now_ns));
         room.widen(needed);  // until the next record comes
         publish_account(true);
         standing.since_ns = now_ns;
+        if (spill.reserved_bytes() > before) return;  // then it is no stall
     }
     tell_stall(waits, now_ns);
 }
@@ -266,11 +270,15 @@ void Stash::Impl::tell_stall(const Waits& waits, std::int64_t now_ns) {
     }
     const std::uint64_t live = ring().spill ? ring().spill->live_bytes() : 0;
     const std::uint64_t most = ring().spill ? ring().spill->usable_most_bytes() : 0;
+    const Overflow* const overflow = ring().overflow_file();
     why += fmt::format(
         "; {} groups are open and none is complete, the spill holds {} and can hold {}{}; "
         "'rollring groups' shows what they miss. Send the groups in the same order from all "
-        "producers, or create the ring with more --spill-bytes",
-        groups.open_groups(), human_bytes(live), human_bytes(most), oldest_groups(now_ns));
+        "producers, or create the ring with more --spill-bytes or {}",
+        groups.open_groups(), human_bytes(live), human_bytes(most), oldest_groups(now_ns),
+        overflow == nullptr ? "with a directory to go on in as --overflow"
+                            : "--overflow-bytes (its file is " + overflow->path() + ")");
+    if (overflow != nullptr && !overflow->usable()) why += "; " + overflow->problem();
     if (ring().spill && !ring().spill->grow_error().empty()) {
         why += "; " + ring().spill->grow_error();
     }

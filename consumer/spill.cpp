@@ -9,44 +9,67 @@
 namespace rollring {
 
 Spill::Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const ReaderEntry& entry,
-             ReaderControl& control)
+             ReaderControl& control, Overflow* overflow)
     : owner_page_(std::move(owner_page)),
       data_(std::move(data)),
       lane_(geometry.spill_lane()),
-      capacity_bytes_(geometry.spill_bytes),
+      capacity_bytes_(geometry.capacity(lane_)),
+      memory_bytes_(geometry.spill_bytes),
       control_(&control),
+      overflow_(overflow),
       writer_(owner_page_.at<LaneOwner>(0).tail, entry.head, NativePlatform::Frames{data_.data()},
-              geometry.spill_bytes, std::min(geometry.lane_bytes, geometry.spill_bytes)) {}
+              capacity_bytes_, std::min(geometry.lane_bytes, geometry.spill_bytes)) {}
 
-// The released-bits of that part with it.
-Result<void> Spill::reserve(std::uint64_t bytes, const RingMap& map) {
+// The released-bits of that part with it; with an overflow file all of them, so that going on there
+// takes nothing of a full /dev/shm.
+Result<void> Spill::reserve(std::uint64_t bytes, const RingMap& map, const Overflow* overflow) {
     constexpr const char* what = "the spill";
     constexpr const char* remedy = "create the ring with less --spill-bytes";
     const Geometry& geometry = map.geometry();
     const std::uint32_t lane = geometry.spill_lane();
-    const std::uint64_t bits = round_up(bytes / line_bytes / 8, page_bytes);
-    auto done = map.segment().reserve(geometry.bits_offset(lane), bits, what, remedy);
-    if (done) done = map.segment().reserve(geometry.data_offset(lane), bytes, what, remedy);
-    return done;
+    const bool overflows = overflow != nullptr && overflow->usable();
+    const std::uint64_t memory = overflows ? std::min(bytes, overflow->begin()) : bytes;
+    if (!overflows) {
+        const std::uint64_t bits = round_up(bytes / line_bytes / 8, page_bytes);
+        auto done = map.segment().reserve(geometry.bits_offset(lane), bits, what, remedy);
+        if (!done) return done;
+    }
+    auto done = map.segment().reserve(geometry.data_offset(lane), memory, what, remedy);
+    return done && overflows ? overflow->reserve(bytes) : done;
 }
 
 namespace {
 
-// A lane's worth is wanted at once, and never less than the least; what a predecessor reserved may
-// be in use.
+// A lane's worth is wanted at once, and never less than the least, but no overflow file for that;
+// what a predecessor reserved may be in use.
 constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
 
-std::uint64_t first_bytes(const Geometry& geometry, const ReaderControl& control) {
-    const std::uint64_t before = std::min(peek(control.spill_reserved_bytes), geometry.spill_bytes);
-    return std::min(std::max({geometry.lane_bytes, least_bytes, round_up(before, page_bytes)}),
-                    geometry.spill_bytes);
+std::uint64_t first_bytes(const Geometry& geometry, const ReaderControl& control,
+                          const Overflow* overflow) {
+    const bool overflows = overflow != nullptr && overflow->usable();
+    const std::uint64_t memory = overflow != nullptr ? overflow->begin() : geometry.spill_bytes;
+    const std::uint64_t most = overflows ? geometry.capacity(geometry.spill_lane()) : memory;
+    const std::uint64_t before = std::min(peek(control.spill_reserved_bytes), most);
+    return std::max(std::min(std::max(geometry.lane_bytes, least_bytes), memory),
+                    round_up(before, page_bytes));
 }
 
 }  // namespace
 
-Result<void> Spill::reserve_first(const RingMap& map, const ReaderControl& control) {
-    if (map.geometry().spill_bytes == 0) return {};
-    auto reserved = reserve(first_bytes(map.geometry(), control), map);
+Result<void> Spill::reserve_first(const RingMap& map, const ReaderControl& control,
+                                  Overflow* overflow) {
+    const Geometry& geometry = map.geometry();
+    const std::uint32_t lane = geometry.spill_lane();
+    if (geometry.spill_bytes == 0) return {};
+    if (overflow != nullptr && overflow->usable()) {
+        auto bits = map.segment().reserve(geometry.bits_offset(lane), geometry.bits_bytes(lane),
+                                          "the bookkeeping of the spill and its overflow file",
+                                          "create the ring with less --overflow-bytes");
+        // Those of what is in use are there.
+        if (!bits && peek(control.spill_reserved_bytes) > overflow->begin()) return bits;
+        if (!bits) overflow->forgo(bits.error().to_string());
+    }
+    auto reserved = reserve(first_bytes(geometry, control, overflow), map, overflow);
     if (!reserved) give_back(map);  // it may have had a part
     return reserved;
 }
@@ -58,16 +81,24 @@ void Spill::give_back(const RingMap& map) {
     map.segment().give_back_unused(geometry.bits_offset(lane), geometry.stride(lane));
 }
 
-Result<Spill> Spill::open(const RingMap& map, ReaderControl& control) {
+Result<Spill> Spill::open(const RingMap& map, ReaderControl& control, Overflow* overflow) {
     const Geometry& geometry = map.geometry();
     const std::uint32_t lane = geometry.spill_lane();
     auto page = map.segment().map(geometry.owner_offset(lane), page_bytes, true);
     if (!page) return std::unexpected(page.error());
-    auto data = map.segment().map(geometry.data_offset(lane), geometry.spill_bytes, true);
+    auto data = map.segment().map(geometry.data_offset(lane), geometry.capacity(lane), true);
     if (!data) return std::unexpected(data.error());
-    Spill spill(std::move(*page), std::move(*data), geometry, map.entry(lane), control);
-    const std::uint64_t bytes = first_bytes(geometry, control);  // read once: others can write it
-    if (auto reserved = reserve(bytes, map); !reserved) return std::unexpected(reserved.error());
+    if (overflow != nullptr) {
+        if (auto laid = overflow->lay_under(data->data(), true); !laid) {
+            return std::unexpected(laid.error());
+        }
+    }
+    Spill spill(std::move(*page), std::move(*data), geometry, map.entry(lane), control, overflow);
+    // Read once: others can write it.
+    const std::uint64_t bytes = first_bytes(geometry, control, overflow);
+    if (auto reserved = reserve(bytes, map, overflow); !reserved) {
+        return std::unexpected(reserved.error());
+    }
     spill.use(bytes);
     return spill;
 }
@@ -78,29 +109,47 @@ void Spill::use(std::uint64_t bytes) {
     writer_.set_end(bytes < capacity_bytes_ ? bytes - line_bytes : bytes);
 }
 
-bool Spill::grow(std::uint64_t usable_bytes, const RingMap& map, std::int64_t now_ns) {
+bool Spill::grow_to(std::uint64_t usable_bytes, std::uint64_t most, const RingMap& map,
+                    std::int64_t now_ns) {
     constexpr std::int64_t try_again_ns = 1'000'000'000;
     constexpr std::uint64_t step_bytes = std::uint64_t{16} << 20;
-    const std::uint64_t most = capacity_bytes_;
     const std::uint64_t wanted = std::min(usable_bytes, most);  // whatever was asked for
     while (reserved_bytes_ < most) {
         const std::uint64_t usable = this->usable_bytes();
         if (usable >= wanted) break;
-        if (refused_ns_ != 0 && now_ns - refused_ns_ < try_again_ns) return false;
+        // Where memory was refused, the file may have some.
+        const bool elsewhere = most > memory_bytes() && reserved_bytes_ < memory_bytes();
+        if (refused_ns_ != 0 && now_ns - refused_ns_ < try_again_ns && !elsewhere) return false;
         const std::uint64_t missing = wanted - usable;
-        const std::uint64_t step =
-            round_up(std::max(missing + missing / 3, step_bytes), page_bytes);
-        const std::uint64_t next = std::min(most, reserved_bytes_ + step);
-        if (auto done = reserve(next, map); !done) {
+        const std::uint64_t least = round_up(missing + missing / 3, page_bytes);
+        if (auto done = add_part(least, std::max(least, step_bytes), most, map); !done) {
             refused_ns_ = now_ns;
-            grow_error_ = done.error().message;
+            grow_error_ = done.error().to_string();
             return false;
         }
-        use(next);
         refused_ns_ = 0;
         grow_error_.clear();
     }
     return this->usable_bytes() >= usable_bytes;
+}
+
+// Memory as far as it goes, and then the file if `most` reaches there. A part of what is wanted at
+// the least may be all that is added.
+Result<void> Spill::add_part(std::uint64_t least, std::uint64_t wanted, std::uint64_t most,
+                             const RingMap& map) {
+    const std::uint64_t memory = memory_bytes();
+    const bool in_memory = reserved_bytes_ < memory;
+    Result<void> done;
+    for (const std::uint64_t bytes : {wanted, least}) {
+        const std::uint64_t next = std::min(reserved_bytes_ + bytes, in_memory ? memory : most);
+        done = reserve(next, map, overflow_);
+        if (!done) continue;
+        use(next);
+        return done;
+    }
+    if (!in_memory || most <= memory) return done;
+    done = overflow_->begin_at(reserved_bytes_, *control_);
+    return done ? add_part(least, wanted, most, map) : done;
 }
 
 // A quarter stays free, so that compaction copies each byte a few times at the most; or four of the
@@ -131,7 +180,7 @@ Result<void> Spill::recover(const RingMap& map, ReaderControl& control) {
     const std::uint32_t lane = geometry.spill_lane();
     const std::uint64_t head = observe(map.entry(lane).head);
     const bool possible = geometry.spill_bytes != 0 && tail % line_bytes == 0 && tail >= head &&
-                          tail - head <= 2 * geometry.spill_bytes;
+                          tail - head <= 2 * geometry.capacity(lane);
     if (control.journal_count.load() != 0 && possible) {
         if (auto set = set_tail(map, tail); !set) return set;
     }

@@ -56,7 +56,18 @@ Result<void> Stash::Impl::start() {
     ReaderControl& control = ring().control();
     // The spill last, as it is written from then on; its memory first, so that a stash that cannot
     // open keeps none of it.
-    if (auto reserved = Spill::reserve_first(ring().map, control); !reserved) return reserved;
+    Overflow* const overflow = ring().overflow_file();
+    if (auto reserved = Spill::reserve_first(ring().map, control, overflow); !reserved) {
+        return reserved;
+    }
+    if (overflow != nullptr && !overflow->usable()) {
+        events.push_back({Event::Kind::overflow_failed,
+                          ring().map.geometry().spill_lane(),
+                          0,
+                          {},
+                          0,
+                          overflow->problem()});
+    }
     auto opened = GroupBoard::open(ring().map, control);
     if (!opened) {
         Spill::give_back(ring().map);
@@ -297,11 +308,7 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
         publish_open_groups();  // a lane that has ended announces nothing any more
         left -= records_at_once;
     } while (left > 0 && got == Poll::record && !groups.may_cut());
-    if (came_any) {
-        came_ns = now_ns;
-        room.widen(0);
-        standing.all = false;
-    }
+    if (came_any) note_came(now_ns);
     show_admitted(now_ns);
     if (got == Poll::empty) {
         spill_read = true;
@@ -372,6 +379,7 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
             blocked = false;
             const std::int64_t then = monotonic_ns();
             impl.admit({place, GroupStash::no_slot}, then);
+            impl.note_came(then);
             impl.show_admitted(then);
         } else {
             impl.held.give_back(place);

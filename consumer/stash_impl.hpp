@@ -70,6 +70,12 @@ struct Stash::Impl {
     Poll turn(std::int64_t now_ns);
     void admit(const Waiting& waiting, std::int64_t now_ns);
     void settle_orphans(std::int64_t now_ns);
+    // Something moves: what was let in on top is settled.
+    void note_came(std::int64_t now_ns) {
+        came_ns = now_ns;
+        room.widen(0);
+        standing.all = false;
+    }
     void show_admitted(std::int64_t now_ns);
     void release_dropped();
     // True if something was done.

@@ -48,6 +48,8 @@ std::string_view name(Event::Kind kind) {
             return "lane_failed";
         case Event::Kind::stalled:
             return "stalled";
+        case Event::Kind::overflow_failed:
+            return "overflow_failed";
     }
     return "unknown";
 }

@@ -66,7 +66,7 @@ std::uint64_t Admission::room_most() const {
     const Geometry& geometry = map_->geometry();
     const std::uint64_t lanes = geometry.lane_count * geometry.lane_bytes;
     return std::clamp(peek(control_->room_most), lanes + geometry.spill_bytes / 2,
-                      lanes + geometry.spill_bytes);
+                      lanes + geometry.capacity(geometry.spill_lane()));
 }
 
 std::uint64_t Admission::claimed_bytes() const {
@@ -214,7 +214,7 @@ std::string Admission::why(Answer answer, const GroupNeed& need) const {
             return fmt::format(
                 "no new group may be opened: it may need {}, and {} of {} of the room for "
                 "groups are claimed; {}; 'rollring groups' shows what waits, a ring with more "
-                "--spill-bytes has more room",
+                "--spill-bytes (or --overflow) has more room",
                 human_bytes(claim_bytes(need)),
                 human_bytes(claimed_bytes() + control_->owed_bytes.load()),
                 human_bytes(peek(control_->room_bytes)), trainer);
@@ -222,7 +222,7 @@ std::string Admission::why(Answer answer, const GroupNeed& need) const {
             return fmt::format(
                 "a group of {} records of {} needs {}, and all of this ring has {} for one group: "
                 "create "
-                "it with --spill-bytes {}MiB or more",
+                "it with --spill-bytes {}MiB or more, or with --overflow",
                 members_of(need), human_bytes(need.record_bytes),
                 human_bytes(times(members_of(need), need.record_bytes)), human_bytes(room_most()),
                 (2 * times(members_of(need), need.record_bytes) + 0xfffff) >> 20);

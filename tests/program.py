@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -75,6 +76,35 @@ def wait_until(condition, what):
     while not condition():
         assert time.monotonic() < end, f"waited in vain for {what}"
         signal.sigtimedwait([], 0.01)
+
+
+class Lines:
+    """What a process says on a stream, line by line, as it comes."""
+
+    def __init__(self, stream):
+        self.lines = []
+        self.thread = threading.Thread(target=self.lines.extend, args=(stream,), daemon=True)
+        self.thread.start()
+
+    def wait_for(self, pattern):
+        wait_until(lambda: any(re.search(pattern, line) for line in list(self.lines)),
+                   f"{pattern!r} in {self.lines}")
+
+
+def ended(process, code=0):
+    assert process.wait(LIMIT_S) == code, (process.args, process.returncode)
+
+
+def with_shm_of(size, script):
+    """Runs a script on a /dev/shm of its own; None where that is not allowed."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        print("skipped: a /dev/shm of one's own needs root")
+        return None
+    text = f"mount -t tmpfs -o size={size} tmpfs /dev/shm || exit 99\n" + script
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", text], text=True, timeout=LIMIT_S,
+                          capture_output=True, check=False)
+    assert done.returncode == 0, done
+    return done
 
 
 def examples(command):

@@ -13,30 +13,12 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 
-from program import (LIMIT_S, PREFIX, PROGRAM, Ring, finish, main, multiset, report, run, start,
-                     test, wait_until)
+from program import (LIMIT_S, PREFIX, PROGRAM, Lines, Ring, ended, finish, main, multiset, report,
+                     run, start, test, wait_until, with_shm_of)
 
 COMMANDS = ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups", "weights",
             "demo")
-
-
-class Lines:
-    """What a process says on a stream, line by line, as it comes."""
-
-    def __init__(self, stream):
-        self.lines = []
-        self.thread = threading.Thread(target=self.lines.extend, args=(stream,), daemon=True)
-        self.thread.start()
-
-    def wait_for(self, pattern):
-        wait_until(lambda: any(re.search(pattern, line) for line in list(self.lines)),
-                   f"{pattern!r} in {self.lines}")
-
-
-def ended(process, code=0):
-    assert process.wait(LIMIT_S) == code, (process.args, process.returncode)
 
 
 @test
@@ -357,18 +339,6 @@ def weights_are_waited_for(folder, rollouts):
         watch.send_signal(signal.SIGINT)
         finish(watch, 130)
         run("weights", ring, code=1)
-
-
-def with_shm_of(size, script):
-    """Runs a script on a /dev/shm of its own; None where that is not allowed."""
-    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
-        print("skipped: a /dev/shm of one's own needs root")
-        return None
-    text = f"mount -t tmpfs -o size={size} tmpfs /dev/shm || exit 99\n" + script
-    done = subprocess.run(["unshare", "--mount", "sh", "-c", text], text=True, timeout=LIMIT_S,
-                          capture_output=True, check=False)
-    assert done.returncode == 0, done
-    return done
 
 
 @test

@@ -53,6 +53,7 @@ struct Event {
         lane_failed,  // a producer's lane could not be mapped here; tried again
         stalled,      // of a stash: every producer waits, and nothing can be done; `detail` says
                       // why, and which option helps. Told after a second, then every ten
+        overflow_failed,  // of a stash: the ring's overflow file cannot be used; `detail` says why
     };
     Kind kind;
     std::uint32_t lane;

@@ -30,6 +30,15 @@ struct RingOptions {
     // never moved. 0: none, and nothing is promised. Default: as much as all lanes, 256 MiB to 64
     // GiB.
     std::optional<std::uint64_t> spill_bytes = {};
+    // A directory, not in memory, in which the spill goes on when its memory is used up (or
+    // /dev/shm has no more) and the run would stand still: in a file of this ring, mode 0600,
+    // removed with it. It takes disk as it is needed. Nothing lies there while memory is enough;
+    // what does is read back at the disk's pace, and lost with it: an I/O error there kills the
+    // trainer (SIGBUS). Empty: none.
+    std::string overflow_dir = {};
+    // The most of the spill that may lie there; a five-hundredth of it is reserved in /dev/shm when
+    // a stash opens. Default: four times spill_bytes, at most 64 GiB.
+    std::optional<std::uint64_t> overflow_bytes = {};
     // Groups that a stash can have open at once: 160 bytes each, reserved when it opens.
     std::uint32_t group_rows = 32768;
     Schema schema = Schema::standard();
@@ -38,10 +47,11 @@ struct RingOptions {
 // Makes a ring. Any number of processes may try: one wins, the others get Errc::already_exists.
 Result<void> create_ring(std::string_view name, const RingOptions& options = {});
 
-// Removes the name; memory goes when the last process lets go. Errc::busy while someone alive is
-// attached, unless forced. Unreleased records are lost: that is what removing means. A producer
-// that lives is told Push::closed with its next record, or within a second or so if the name was
-// taken away by other means; a consumer that lives still reads what had been sent.
+// Removes the name, and the overflow file; memory goes when the last process lets go. Errc::busy
+// while someone alive is attached, unless forced. Unreleased records are lost: that is what
+// removing means. A producer that lives is told Push::closed with its next record, or within a
+// second or so if the name was taken away by other means; a consumer that lives still reads what
+// had been sent.
 Result<void> remove_ring(std::string_view name, bool force = false);
 
 // All objects of this user that carry our prefix, damaged and half-made ones included.
@@ -84,6 +94,9 @@ struct RingStat {
     std::uint64_t lane_bytes;
     std::uint64_t soft_bytes;
     std::uint64_t spill_bytes;
+    std::uint64_t overflow_bytes;           // of the spill in its overflow file; 0: it has none
+    std::uint64_t overflow_resident_bytes;  // that the file has on the disk now
+    std::string overflow_path;
     std::uint64_t object_bytes;    // virtual: most of it is holes
     std::uint64_t resident_bytes;  // reserved so far
     bool consumer_alive;

@@ -8,6 +8,7 @@
 #include "channel_names.hpp"
 #include "human.hpp"
 #include "liveness.hpp"
+#include "overflow_file.hpp"
 #include "ring_map.hpp"
 #include "schema_page.hpp"
 
@@ -19,6 +20,9 @@ constexpr std::int64_t create_timeout_ms = 5'000;
 // moved; reserved as it is needed.
 constexpr std::uint64_t spill_bytes_least = std::uint64_t{256} << 20;
 constexpr std::uint64_t spill_bytes_most = std::uint64_t{64} << 30;
+// Of the overflow file, likewise.
+constexpr std::uint64_t overflow_spills = 4;
+constexpr std::uint64_t overflow_bytes_most = std::uint64_t{64} << 30;
 
 std::uint64_t default_soft_bytes() {
     constexpr std::uint64_t most = std::uint64_t{4} << 20;
@@ -26,6 +30,31 @@ std::uint64_t default_soft_bytes() {
     if (cache_bytes <= 0) return most;
     const std::uint64_t quarter = static_cast<std::uint64_t>(cache_bytes) / 4;
     return std::min(most, std::max(round_up(quarter, page_bytes), page_bytes));
+}
+
+// What is said of the overflow file, once the spill is known; empty if nothing is wrong with it.
+std::string add_overflow(const RingOptions& options, Geometry& geometry) {
+    const bool wanted = !options.overflow_dir.empty();
+    if (!wanted && options.overflow_bytes) {
+        return "overflow_bytes is given, but no overflow_dir (--overflow) to have them in";
+    }
+    if (!wanted) return {};
+    if (geometry.spill_bytes == 0) {
+        return "overflow_dir is given, but the spill that would go on there has none: spill_bytes "
+               "is 0";
+    }
+    const std::uint64_t most = lane_bytes_max - geometry.spill_bytes;
+    const std::uint64_t bytes = options.overflow_bytes.value_or(
+        std::min({overflow_spills * geometry.spill_bytes, overflow_bytes_most, most}));
+    if (bytes == 0 || bytes > most) {
+        return fmt::format(
+            "overflow_bytes is {}, must be at least 1 and at most {}: with the "
+            "spill's {} no more than {}",
+            human_bytes(bytes), human_bytes(most), human_bytes(geometry.spill_bytes),
+            human_bytes(lane_bytes_max));
+    }
+    geometry.overflow_bytes = round_up(bytes, page_bytes);
+    return {};
 }
 
 Result<Geometry> geometry_of(const RingOptions& options) {
@@ -63,6 +92,9 @@ Result<Geometry> geometry_of(const RingOptions& options) {
                  page_bytes);
     geometry.group_rows = options.group_rows;
     geometry.soft_bytes = std::min(round_up(geometry.soft_bytes, line_bytes), geometry.lane_bytes);
+    if (auto wrong = add_overflow(options, geometry); !wrong.empty()) {
+        return refuse(std::move(wrong));
+    }
     return geometry;
 }
 
@@ -130,7 +162,7 @@ Result<void> create_ring(std::string_view name, const RingOptions& options) {
     auto geometry = geometry_of(options);
     if (!geometry) return std::unexpected(geometry.error());
     auto segment = Segment::create(name, *geometry, to_page(options.schema),
-                                   Deadline::after_ms(create_timeout_ms));
+                                   Deadline::after_ms(create_timeout_ms), options.overflow_dir);
     if (!segment) return std::unexpected(segment.error());
     return {};
 }
@@ -157,6 +189,10 @@ Result<RingStat> stat_ring(std::string_view name) {
     stat.lane_bytes = header.lane_bytes;
     stat.soft_bytes = header.soft_bytes;
     stat.spill_bytes = header.spill_bytes;
+    stat.overflow_bytes = header.overflow_bytes;
+    stat.overflow_path = map->segment().overflow_path();
+    stat.overflow_resident_bytes =
+        header.overflow_bytes == 0 ? 0 : OverflowFile::resident_bytes(stat.overflow_path);
     stat.object_bytes = header.segment_bytes;
     stat.resident_bytes = map->segment().resident_bytes();
     stat.consumer_alive = map->consumer_alive();

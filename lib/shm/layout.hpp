@@ -1,7 +1,7 @@
 #pragma once
-// Every structure that lives in a ring's shared memory, its offsets and its checks, and nothing
-// else. Little endian. Each page has one kind of writer, so that a process maps writable what it
-// writes:
+// Every structure that lives in a ring's shared memory, and nothing else; where they lie says
+// geometry.hpp. Little endian. Each page has one kind of writer, so that a process maps writable
+// what it writes:
 //
 //   header page    creator, before phase becomes ready; then read-only
 //   schema page    creator, likewise
@@ -12,7 +12,8 @@
 //   owner pages    one page a lane: the producer of that lane
 //   lanes          per lane the released-bit map (consumer), then the data (producer)
 //   spill          one lane more, of its own capacity, written by the consumer too: records that
-//                  were evacuated from the others
+//                  were evacuated from the others. What lies behind its memory is a hole: there
+//                  who has the seat maps the overflow file (OverflowPlace), if the ring has one
 //   board          the consumer: the stash's open groups, one GroupRow each; their keys, hashed,
 //   for
 //                  producers; the graves of groups that are over
@@ -117,15 +118,26 @@ struct SegmentHeader {
     std::int64_t created_ns;  // CLOCK_REALTIME
     std::uint64_t schema_id;
     std::uint32_t creator_pid;
-    std::uint32_t group_rows;   // of the board
-    std::uint64_t spill_bytes;  // capacity of the spill; 0: none
-    std::uint64_t check;        // xxh3 of all the above
-    std::uint8_t reserved1[32];
+    std::uint32_t group_rows;      // of the board
+    std::uint64_t spill_bytes;     // of the spill in memory; 0: none
+    std::uint64_t overflow_bytes;  // of the spill in the overflow file behind that; 0: none
+    std::uint64_t check;           // xxh3 of all the above
+    std::uint8_t reserved1[24];
     std::atomic<std::uint32_t> phase;
     std::uint8_t reserved2[60];
 };
 static_assert(sizeof(SegmentHeader) == 192 && offsetof(SegmentHeader, phase) == 128);
 static_assert(std::has_unique_object_representations_v<SegmentHeader>);
+
+// In the header page behind the header, written before it: which file the overflow file is.
+struct OverflowPlace {
+    char path[1016];      // absolute, NUL-padded
+    std::uint64_t check;  // xxh3 of the path, with the ring's id as its seed
+};
+static_assert(sizeof(OverflowPlace) == 1024);
+inline constexpr std::uint64_t overflow_place_offset = 1024;
+static_assert(overflow_place_offset >= sizeof(SegmentHeader) &&
+              overflow_place_offset + sizeof(OverflowPlace) <= page_bytes);
 
 // One column of the ring's schema, in the schema page.
 struct SchemaColumn {
@@ -206,7 +218,10 @@ struct ReaderControl {
     std::atomic<std::uint32_t> record_lines;  // the longest record of late, in lines
     std::atomic<std::uint32_t> group_size;    // of a record that names none
     std::atomic<std::uint32_t> group_extra;   // StashOptions::extra
-    std::uint8_t reserved3[20];
+    std::uint8_t reserved3[12];
+    // From here on the spill lies in the overflow file: before its memory ends if /dev/shm had no
+    // more. Set before anything lies there, and for good. 0: where its memory ends.
+    std::atomic<std::uint64_t> overflow_begin;
     std::atomic<std::uint64_t> spill_reserved_bytes;  // from the spill's start on
 };
 static_assert(sizeof(ReaderControl) == 256);
@@ -364,80 +379,5 @@ static_assert(sizeof(Grave) == 32);
 constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) {
     return (bytes + to - 1) / to * to;
 }
-
-// Where everything lies; a function of the counts alone, so creator and attacher cannot differ.
-// "Lane" lane_count is the spill.
-struct Geometry {
-    std::uint32_t lane_count;
-    std::uint32_t journal_records;
-    std::uint64_t lane_bytes;
-    std::uint64_t soft_bytes;
-    std::uint64_t spill_bytes;
-    std::uint32_t group_rows;
-
-    [[nodiscard]] constexpr std::uint32_t spill_lane() const { return lane_count; }
-    [[nodiscard]] constexpr std::uint64_t capacity(std::uint32_t lane) const {
-        return lane == lane_count ? spill_bytes : lane_bytes;
-    }
-    [[nodiscard]] constexpr std::uint64_t schema_offset() const { return page_bytes; }
-    [[nodiscard]] constexpr std::uint64_t policy_offset() const { return 2 * page_bytes; }
-    [[nodiscard]] constexpr std::uint64_t bells_offset() const { return 3 * page_bytes; }
-    // bell 0 is the consumer's, bell 1 + k that of lane k's producer
-    [[nodiscard]] constexpr std::uint64_t bells_bytes() const {
-        return round_up((2 + std::uint64_t{lane_count}) * sizeof(Bell), page_bytes);
-    }
-    [[nodiscard]] constexpr std::uint64_t reader_offset() const {
-        return bells_offset() + bells_bytes();
-    }
-    [[nodiscard]] constexpr std::uint64_t stash_offset() const {
-        return reader_offset() + sizeof(ReaderControl);
-    }
-    [[nodiscard]] constexpr std::uint64_t entries_offset() const {
-        return stash_offset() + sizeof(StashPage);
-    }
-    [[nodiscard]] constexpr std::uint64_t journal_offset() const {
-        return entries_offset() + (lane_count + 1) * sizeof(ReaderEntry);
-    }
-    [[nodiscard]] constexpr std::uint64_t owners_offset() const {
-        return round_up(journal_offset() + journal_records * sizeof(JournalEntry), page_bytes);
-    }
-    [[nodiscard]] constexpr std::uint64_t owner_offset(std::uint32_t lane) const {
-        return owners_offset() + lane * page_bytes;
-    }
-    [[nodiscard]] constexpr std::uint64_t lanes_offset() const {
-        return owners_offset() + (std::uint64_t{lane_count} + 1) * page_bytes;
-    }
-    // everything below is reserved at creation; a lane when a producer takes it
-    [[nodiscard]] constexpr std::uint64_t fixed_bytes() const { return lanes_offset(); }
-    [[nodiscard]] constexpr std::uint64_t bits_bytes(std::uint32_t lane) const {
-        return round_up(capacity(lane) / line_bytes / 8, page_bytes);
-    }
-    // of a lane's bits and data together
-    [[nodiscard]] constexpr std::uint64_t stride(std::uint32_t lane) const {
-        return bits_bytes(lane) + capacity(lane);
-    }
-    [[nodiscard]] constexpr std::uint64_t bits_offset(std::uint32_t lane) const {
-        return lanes_offset() + lane * stride(0);
-    }
-    [[nodiscard]] constexpr std::uint64_t data_offset(std::uint32_t lane) const {
-        return bits_offset(lane) + bits_bytes(lane);
-    }
-    [[nodiscard]] constexpr std::uint64_t board_offset() const {
-        return bits_offset(lane_count) + stride(lane_count);
-    }
-    [[nodiscard]] constexpr std::uint64_t keys_offset() const {
-        return board_offset() + round_up(group_rows * sizeof(GroupRow), page_bytes);
-    }
-    [[nodiscard]] constexpr std::uint64_t key_count() const {
-        return std::bit_ceil(std::uint64_t{group_rows} * 2);
-    }
-    [[nodiscard]] constexpr std::uint64_t graves_offset() const {
-        return keys_offset() + round_up(key_count() * sizeof(std::uint64_t), page_bytes);
-    }
-    [[nodiscard]] constexpr std::uint64_t grave_count() const { return key_count(); }
-    [[nodiscard]] constexpr std::uint64_t segment_bytes() const {
-        return graves_offset() + round_up(grave_count() * sizeof(Grave), page_bytes);
-    }
-};
 
 }  // namespace rollring

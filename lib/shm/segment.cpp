@@ -67,8 +67,8 @@ Error unreadable(const std::string& object) {
 }
 
 Geometry geometry_of(const SegmentHeader& header) {
-    return {header.lane_count, header.journal_records, header.lane_bytes,
-            header.soft_bytes, header.spill_bytes,     header.group_rows};
+    return {header.lane_count,  header.journal_records, header.lane_bytes,    header.soft_bytes,
+            header.spill_bytes, header.group_rows,      header.overflow_bytes};
 }
 
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
@@ -99,6 +99,11 @@ Result<void> check_header(const SegmentHeader& header, const std::string& object
     }
     if (header.spill_bytes > lane_bytes_max || header.spill_bytes % page_bytes != 0) {
         return damaged("spill bytes");
+    }
+    if (header.overflow_bytes % page_bytes != 0 ||
+        header.overflow_bytes > lane_bytes_max - header.spill_bytes ||
+        (header.overflow_bytes != 0 && header.spill_bytes == 0)) {
+        return damaged("overflow bytes");
     }
     if (header.group_rows == 0 || header.group_rows > group_rows_max) return damaged("group rows");
     if (header.segment_bytes != geometry_of(header).segment_bytes() ||
@@ -166,6 +171,9 @@ const SegmentHeader& Segment::header() const {
 int Segment::fd() const {
     return object_->fd();
 }
+const std::string& Segment::overflow_path() const {
+    return object_->overflow_path;
+}
 
 Result<std::string> Segment::object_name(std::string_view name) {
     const bool plain = std::ranges::all_of(name, [](char c) {
@@ -222,6 +230,18 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
                 if (!checked) return std::unexpected(checked.error());
                 made->name = *object;
                 made->geometry = detail::geometry_of(header);
+                if (header.overflow_bytes != 0) {
+                    auto path = detail::overflow_path(fd, header.ring_id);
+                    if (!path && errno != 0) return std::unexpected(detail::unreadable(*object));
+                    if (!path) {
+                        return std::unexpected(
+                            Error{Errc::not_a_ring, 0,
+                                  fmt::format("{} is not a usable ring: the name of its overflow "
+                                              "file is damaged; remove it with 'rollring rm'",
+                                              *object)});
+                    }
+                    made->overflow_path = std::move(*path);
+                }
                 SchemaPage schema;
                 const bool read =
                     detail::read_at(fd, made->geometry.schema_offset(), &schema, sizeof schema);

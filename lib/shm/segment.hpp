@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "layout.hpp"
+#include "geometry.hpp"
 #include "rollring/error.hpp"
 #include "rollring/time.hpp"
 
@@ -56,15 +56,18 @@ class Segment {
     // Makes the object `/rollring.<uid>.<name>` with its fixed pages reserved. A leftover of a
     // creator that died is replaced; a finished ring is Errc::already_exists.
     // Any number of processes may race: one wins.
+    // `overflow_dir` is where its overflow file is made, if the geometry has one.
     static Result<Segment> create(std::string_view name, const Geometry& geometry,
-                                  const SchemaPage& schema, Deadline deadline);
+                                  const SchemaPage& schema, Deadline deadline,
+                                  const std::string& overflow_dir = {});
 
     // Waits until the ring exists and is ready, then checks owner, mode, magic, ABI, geometry and
     // bytes against fstat before anything is mapped.
     static Result<Segment> attach(std::string_view name, Deadline deadline,
                                   Access access = Access::read_write);
 
-    // Removes the name. Refuses while someone alive is attached, unless forced.
+    // Removes the name, and the overflow file. Refuses while someone alive is attached, unless
+    // forced.
     static Result<void> remove(std::string_view name, bool force);
 
     // Whether a creator, a consumer or a producer of it lives.
@@ -85,8 +88,9 @@ class Segment {
 
     [[nodiscard]] const std::string& name() const;
     [[nodiscard]] const Geometry& geometry() const;
-    [[nodiscard]] const SegmentHeader& header() const;  // our own checked copy
-    [[nodiscard]] int fd() const;                       // holds no locks
+    [[nodiscard]] const SegmentHeader& header() const;       // our own checked copy
+    [[nodiscard]] int fd() const;                            // holds no locks
+    [[nodiscard]] const std::string& overflow_path() const;  // empty: the ring has none
     // False once somebody has removed the name under us. A look that fails proves nothing: true.
     [[nodiscard]] bool linked() const;
     // To be asked with a life byte in hand: whether the name still means this object, so that only

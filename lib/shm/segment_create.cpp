@@ -16,6 +16,7 @@
 
 #include "fault_point.hpp"
 #include "liveness.hpp"
+#include "overflow_file.hpp"
 #include "segment_object.hpp"
 
 namespace bip = boost::interprocess;
@@ -61,6 +62,7 @@ Result<bool> clear_leftover(const std::string& object) {
     if (!second_look) return second_look;
     if (*second_look) return false;
     FAULT_POINT("create.before_clear");
+    unlink_overflow(fd);
     if (auto gone = unlink_object(fd, object); !gone) return std::unexpected(gone.error());
     return true;
 }
@@ -106,6 +108,7 @@ HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema) {
     header.soft_bytes = geometry.soft_bytes;
     header.spill_bytes = geometry.spill_bytes;
     header.group_rows = geometry.group_rows;
+    header.overflow_bytes = geometry.overflow_bytes;
     if (getrandom(&header.ring_id, sizeof header.ring_id, 0) < 0) {
         header.ring_id = static_cast<std::uint64_t>(realtime_ns());
     }
@@ -116,9 +119,11 @@ HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema) {
     return image;
 }
 
-// Fills a fresh object; `phase` is stored last.
+// Fills a fresh object; `phase` is stored last. `overflow`: empty, or the path of a file that is
+// made once the object names it.
 Result<void> build(const bip::shared_memory_object& shm, const HeaderImage& image,
-                   const Geometry& geometry, const SchemaPage& schema) {
+                   const Geometry& geometry, const SchemaPage& schema,
+                   const std::string& overflow) {
     const int fd = shm.get_mapping_handle().handle;
     if (ftruncate(fd, static_cast<off_t>(geometry.segment_bytes())) != 0) {
         return std::unexpected(system_error(Errc::system, errno, "cannot set the object's length"));
@@ -137,7 +142,13 @@ Result<void> build(const bip::shared_memory_object& shm, const HeaderImage& imag
         reinterpret_cast<PolicyPage*>(base + geometry.policy_offset())->version = -1;
         auto* control = reinterpret_cast<ReaderControl*>(base + geometry.reader_offset());
         poke(control->last_acked_step, std::int64_t{-1});
+        const OverflowPlace place = OverflowFile::place(overflow, image.get().ring_id);
+        std::memcpy(base + overflow_place_offset, &place, sizeof place);
         std::memcpy(base, image.bytes, offsetof(SegmentHeader, phase));
+        if (!overflow.empty()) {
+            auto made = OverflowFile::make(overflow, geometry.capacity(geometry.spill_lane()));
+            if (!made) return made;
+        }
         FAULT_POINT("create.before_ready");
         publish(reinterpret_cast<SegmentHeader*>(base)->phase,
                 static_cast<std::uint32_t>(Phase::ready));
@@ -151,10 +162,17 @@ Result<void> build(const bip::shared_memory_object& shm, const HeaderImage& imag
 }  // namespace
 
 Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
-                                const SchemaPage& schema, Deadline deadline) {
+                                const SchemaPage& schema, Deadline deadline,
+                                const std::string& overflow_dir) {
     auto object = object_name(name);
     if (!object) return std::unexpected(object.error());
     const HeaderImage image = make_header(geometry, schema);
+    std::string overflow;
+    if (geometry.overflow_bytes != 0) {
+        auto path = OverflowFile::path_in(overflow_dir, *object, image.get().ring_id);
+        if (!path) return std::unexpected(path.error());
+        overflow = std::move(*path);
+    }
     for (;; pause_before_retry()) {
         auto shm = make_object(*object);
         if (!shm) return std::unexpected(shm.error());
@@ -176,7 +194,8 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
             return std::unexpected(Error{Errc::busy, 0, "lost every race to create " + *object});
         }
         FAULT_POINT("create.after_claim");
-        if (auto built = build(**shm, image, geometry, schema); !built) {
+        if (auto built = build(**shm, image, geometry, schema, overflow); !built) {
+            unlink_overflow((*shm)->get_mapping_handle().handle);
             static_cast<void>(unlink_object((*shm)->get_mapping_handle().handle, *object));
             return std::unexpected(built.error());
         }
@@ -185,6 +204,7 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
         made->shm = std::move(**shm);
         made->header = image;
         made->geometry = geometry;
+        made->overflow_path = std::move(overflow);
         return Segment(std::move(made));
     }
 }
@@ -247,6 +267,7 @@ Result<void> Segment::remove(std::string_view name, bool force) {
             fmt::format("ring {} is in use by a live process; stop it, or use --force", *object)});
     }
     FAULT_POINT("remove.before_unlink");
+    unlink_overflow(fd);
     auto gone = unlink_object(fd, *object);
     if (gone) mark_removed(fd, *object);
     return gone;

@@ -6,6 +6,7 @@
 #include <boost/interprocess/shared_memory_object.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "fd.hpp"
@@ -43,6 +44,10 @@ Error unreadable(const std::string& object);  // by errno, after read_at
 Result<void> unlink_object(int fd, const std::string& object);
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
                           std::uint64_t object_bytes);
+// Which file the object says is its overflow file. Nothing, with errno 0, if it names none.
+std::optional<std::string> overflow_path(int fd, std::uint64_t ring_id);
+// Takes the overflow file away that this object names, if it does.
+void unlink_overflow(int fd);
 // Errc::not_found where there is none; whose it is if it is another user's is for explain() to say.
 Result<boost::interprocess::shared_memory_object> open_object(const std::string& object,
                                                               Access access = Access::read_write);
@@ -58,6 +63,7 @@ struct Segment::Object {
     boost::interprocess::shared_memory_object shm;
     detail::HeaderImage header;
     Geometry geometry;
+    std::string overflow_path;
 
     [[nodiscard]] int fd() const { return shm.get_mapping_handle().handle; }
 };

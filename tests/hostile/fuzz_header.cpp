@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t cou
         const Geometry geometry = detail::geometry_of(header);
         const bool inside =
             geometry.segment_bytes() == object_bytes && geometry.lane_count > 0 &&
-            geometry.data_offset(geometry.lane_count) + geometry.spill_bytes ==
+            geometry.data_offset(geometry.lane_count) + geometry.capacity(geometry.lane_count) ==
                 geometry.board_offset() &&
             geometry.graves_offset() < object_bytes &&
             geometry.owner_offset(0) > geometry.journal_offset() + geometry.journal_records &&

@@ -14,6 +14,7 @@
 namespace rollring::test {
 
 inline constexpr std::uint64_t kib = 1024;
+inline constexpr std::uint64_t mib = 1024 * kib;
 inline const RingOptions small_lanes{
     .lanes = 2, .lane_bytes = 64 * kib, .soft_bytes = 16 * kib, .spill_bytes = 64 * kib};
 
@@ -33,6 +34,16 @@ inline bool try_send(Producer& producer, const std::string& prompt, std::uint32_
     const Push pushed = producer.push(draft, deadline);
     REQUIRE((pushed == Push::ok || pushed == Push::timed_out));
     return pushed == Push::ok;
+}
+
+inline Push send_bytes(Producer& producer, const std::string& prompt, std::uint32_t repetition,
+                       std::uint64_t bytes, Deadline deadline, std::uint32_t group_size = 2) {
+    const std::vector<std::int32_t> ids(bytes / 4, static_cast<std::int32_t>(repetition));
+    Draft draft(prompt);
+    draft.meta.repetition_id = repetition;
+    draft.meta.group_size = group_size;
+    draft.set(Std::token_ids, ids);
+    return producer.push(draft, deadline);
 }
 
 inline void send(Producer& producer, const std::string& prompt, std::uint32_t repetition,

@@ -16,18 +16,6 @@ using namespace rollring::test;
 
 namespace {
 
-constexpr std::uint64_t mib = 1 << 20;
-
-Push send_bytes(Producer& producer, const std::string& prompt, std::uint32_t repetition,
-                std::uint64_t bytes, Deadline deadline, std::uint32_t group_size = 2) {
-    const std::vector<std::int32_t> ids(bytes / 4, static_cast<std::int32_t>(repetition));
-    Draft draft(prompt);
-    draft.meta.repetition_id = repetition;
-    draft.meta.group_size = group_size;
-    draft.set(Std::token_ids, ids);
-    return producer.push(draft, deadline);
-}
-
 std::size_t train_once(Stash& stash, std::int64_t step) {
     Batch batch;
     const NextBatch got = stash.next_batch(batch, patience());

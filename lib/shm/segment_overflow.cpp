@@ -1,0 +1,192 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "overflow_file.hpp"
+#include "refuse.hpp"
+#include "segment_object.hpp"
+
+namespace rollring {
+namespace {
+
+constexpr const char* other_directory = "name another directory with --overflow";
+constexpr const char* ending = ".overflow";
+
+Errc code_of(int error) {
+    switch (error) {
+        case ENOENT:
+        case ENOTDIR:
+        case ENAMETOOLONG:
+        case ELOOP:
+            return Errc::invalid_argument;
+        case EACCES:
+        case EPERM:
+        case EROFS:
+            return Errc::permission_denied;
+        default:
+            return Errc::system;
+    }
+}
+
+std::string owner_text(const std::string& directory) {
+    struct stat status{};
+    if (stat(directory.c_str(), &status) != 0) return {};
+    return fmt::format(" ({} belongs to {} with mode {:03o}, this process is {})", directory,
+                       user_text(status.st_uid), status.st_mode & 0777, user_text(geteuid()));
+}
+
+std::string folder_of(const std::string& path) {
+    return path.substr(0, path.rfind('/'));
+}
+
+}  // namespace
+
+Result<std::string> OverflowFile::path_in(const std::string& directory, const std::string& object,
+                                          std::uint64_t ring_id) {
+    const std::unique_ptr<char, decltype(&std::free)> real(realpath(directory.c_str(), nullptr),
+                                                           &std::free);
+    struct stat status{};
+    if (real == nullptr || stat(real.get(), &status) != 0) {
+        const int error = errno;
+        return failed(code_of(error), error,
+                      fmt::format("the overflow directory {} cannot be used: make it, or {}",
+                                  directory, other_directory));
+    }
+    if (!S_ISDIR(status.st_mode)) {
+        return failed(
+            Errc::invalid_argument, ENOTDIR,
+            fmt::format("the overflow directory {} is none: {}", directory, other_directory));
+    }
+    struct stat memory{};
+    if (stat("/dev/shm", &memory) == 0 && memory.st_dev == status.st_dev) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("the overflow directory {} lies in /dev/shm, which is what the "
+                                   "overflow file is there to spare: {}, or use more --spill-bytes",
+                                   directory, other_directory));
+    }
+    std::string path =
+        fmt::format("{}{}{}.{:016x}{}", real.get(), std::strcmp(real.get(), "/") == 0 ? "" : "/",
+                    object.substr(1), ring_id, ending);
+    if (path.size() >= sizeof OverflowPlace::path) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("the path of the overflow file {} has {} bytes, at most {} fit: "
+                                   "name a directory nearer to the root with --overflow",
+                                   path, path.size(), sizeof OverflowPlace::path - 1));
+    }
+    return path;
+}
+
+OverflowPlace OverflowFile::place(const std::string& path, std::uint64_t ring_id) {
+    OverflowPlace place{};
+    if (path.empty()) return place;
+    std::memcpy(place.path, path.data(), path.size());
+    place.check = XXH3_64bits_withSeed(place.path, sizeof place.path, ring_id);
+    return place;
+}
+
+std::optional<std::string> detail::overflow_path(int fd, std::uint64_t ring_id) {
+    OverflowPlace place{};
+    if (!read_at(fd, overflow_place_offset, &place, sizeof place)) return std::nullopt;
+    const std::size_t bytes = strnlen(place.path, sizeof place.path);
+    const bool sound = place.path[0] == '/' && bytes < sizeof place.path &&
+                       place.check == XXH3_64bits_withSeed(place.path, sizeof place.path, ring_id);
+    if (!sound) return std::nullopt;
+    return std::string(place.path, bytes);
+}
+
+// Of a ring that is not finished, too: the file is made after it was named.
+void detail::unlink_overflow(int fd) {
+    HeaderImage image;
+    if (!read_at(fd, 0, image.bytes, sizeof image.bytes)) return;
+    if (image.get().magic != segment_magic || image.get().abi != abi_version) return;
+    const auto path = overflow_path(fd, image.get().ring_id);
+    if (path && path->ends_with(ending)) unlink(path->c_str());
+}
+
+Result<void> OverflowFile::make(const std::string& path, std::uint64_t bytes) {
+    struct rlimit limit{};
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+        return failed(Errc::invalid_argument, EFBIG,
+                      fmt::format("an overflow file of {} is longer than this process may make any "
+                                  "(ulimit -f: {}): raise that, or lower --overflow-bytes",
+                                  human_bytes(bytes), human_bytes(limit.rlim_cur)));
+    }
+    const Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    const bool made =
+        fd && fchmod(fd.get(), 0600) == 0 && ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0;
+    if (made) return {};
+    const int error = errno;
+    if (fd) unlink(path.c_str());
+    return failed(
+        code_of(error), error,
+        fmt::format(
+            "cannot make the overflow file {} of {}{}: {}{}", path, human_bytes(bytes),
+            code_of(error) == Errc::permission_denied ? owner_text(folder_of(path)) : std::string(),
+            other_directory, error == EFBIG ? ", or lower --overflow-bytes" : ""));
+}
+
+Result<OverflowFile> OverflowFile::open(const std::string& path, std::uint64_t bytes) {
+    Fd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd) {
+        const int error = errno;
+        return failed(error == EACCES || error == ELOOP ? Errc::permission_denied : Errc::system,
+                      error,
+                      fmt::format("cannot open the ring's overflow file {}{}", path,
+                                  error == EACCES ? owner_text(path) : std::string()));
+    }
+    struct stat status{};
+    if (fstat(fd.get(), &status) != 0) {
+        return failed(Errc::system, errno, "cannot fstat the ring's overflow file " + path);
+    }
+    if (status.st_uid != geteuid() || (status.st_mode & 0777) != 0600 || !S_ISREG(status.st_mode)) {
+        return refused(Errc::permission_denied,
+                       fmt::format("the ring's overflow file {} is not what was made: it belongs "
+                                   "to {} with mode {:03o}, and must belong to {} with mode 600",
+                                   path, user_text(status.st_uid), status.st_mode & 0777,
+                                   user_text(geteuid())));
+    }
+    if (static_cast<std::uint64_t>(status.st_size) != bytes) {
+        return refused(Errc::system,
+                       fmt::format("the ring's overflow file {} is not what was made: it has {}, "
+                                   "and was made with {}",
+                                   path, human_bytes(static_cast<std::uint64_t>(status.st_size)),
+                                   human_bytes(bytes)));
+    }
+    return OverflowFile(std::move(fd), path);
+}
+
+std::uint64_t OverflowFile::resident_bytes(const std::string& path) {
+    struct stat status{};
+    if (lstat(path.c_str(), &status) != 0) return 0;
+    return static_cast<std::uint64_t>(status.st_blocks) * 512;
+}
+
+Result<void> OverflowFile::reserve(std::uint64_t offset, std::uint64_t bytes) const {
+    const int error = detail::allocate(fd_.get(), offset, bytes);
+    if (error == 0) return {};
+    return failed(Errc::system, error,
+                  fmt::format("the overflow file {} cannot have {} more: make room there, or "
+                              "create the ring with another directory as --overflow",
+                              path_, human_bytes(bytes)));
+}
+
+Result<void> OverflowFile::lay_over(std::byte* at, std::uint64_t offset, std::uint64_t bytes,
+                                    bool writable) const {
+    void* const mapped = mmap(at, bytes, PROT_READ | (writable ? PROT_WRITE : 0),
+                              MAP_SHARED | MAP_FIXED, fd_.get(), static_cast<off_t>(offset));
+    if (mapped != MAP_FAILED) return {};
+    return failed(Errc::system, errno,
+                  fmt::format("cannot map {} of the overflow file {}", human_bytes(bytes), path_));
+}
+
+}  // namespace rollring
