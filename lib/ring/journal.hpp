@@ -39,7 +39,9 @@ class Journal {
         for (std::uint64_t i = 0; i < records.size(); i++) entries_.write(i, records[i]);
         step_->store(step, Order::store_journal);
         count_->store(records.size(), Order::store_journal);
-        finish(records.size(), step, mark);
+        // From what was checked, and not from what has become of it where others can write.
+        for (const JournalEntry& record : records) mark(record);
+        finish(step);
     }
 
     // Called by a consumer that has taken the seat, after its lanes are recovered and before it
@@ -48,14 +50,13 @@ class Journal {
     std::uint64_t recover(Mark mark) {
         const std::uint64_t count = count_->load(Order::recover);
         if (count == 0 || count > entries_max_) return 0;
-        finish(count, step_->load(Order::recover), mark);
+        for (std::uint64_t i = 0; i < count; i++) mark(entries_.read(i));
+        finish(step_->load(Order::recover));
         return count;
     }
 
   private:
-    template <class Mark>
-    void finish(std::uint64_t count, std::int64_t step, Mark mark) {
-        for (std::uint64_t i = 0; i < count; i++) mark(entries_.read(i));
+    void finish(std::int64_t step) {
         if (step >= 0) last_acked_step_->store(step, Order::store_journal);
         count_->store(0, Order::store_journal);
     }

@@ -29,6 +29,7 @@ namespace {
 constexpr std::uint64_t lane_bytes = 64 << 10;
 constexpr std::uint64_t rounds_each = 200;  // of one ring
 constexpr unsigned round_seconds_max = 60;  // a round takes a millisecond
+constexpr std::uint64_t tries_max = 2'000;  // each waits for a millisecond at least
 
 // What the process was doing when a signal ended it.
 std::array<char, 128> place{};
@@ -170,12 +171,15 @@ class Run {
         require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
         const std::vector<std::int32_t> tokens(300, 5);
         Record record;
+        std::string why;
         for (std::uint64_t tries = 0;; tries++) {
+            require(tries < tries_max, "{}; the consumer says: {}", why, consumer->problem());
             auto producer = Producer::open(ring_.name(), {.attach_timeout_ms = 0});
             Draft draft("back");
             draft.meta.visit = tries;
             draft.set(Std::token_ids, tokens);
             const bool sent = producer && producer->push(draft, Deadline::now()) == Push::ok;
+            why = !producer ? producer.error().to_string() : sent ? "sent" : producer->problem();
             const Deadline soon = Deadline::after_ms(sent ? 50 : 1);
             while (consumer->wait(record, soon) == Poll::record) {
                 const bool it = record.view.instance_id() == "back";

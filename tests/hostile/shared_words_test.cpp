@@ -3,12 +3,14 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "../stash/pairs.hpp"
+#include "journal.hpp"
 #include "key_table.hpp"
 #include "pages.hpp"
 #include "ring_map.hpp"
@@ -70,6 +72,26 @@ TEST_CASE("words: wherever a lane's tail says that it is, its producer writes wi
             REQUIRE(memory[i] == std::byte{0});
         }
     }
+}
+
+TEST_CASE("words: what is written over the journal meanwhile is not what is released") {
+    std::array<JournalEntry, 4> shared{};
+    std::atomic<std::uint64_t> count{0};
+    std::atomic<std::int64_t> step{0};
+    std::atomic<std::int64_t> last_step{-1};
+    Journal<NativePlatform> journal(count, step, last_step, {shared.data()}, shared.size());
+    const std::array<JournalEntry, 3> records{{{64, 0, 1}, {128, 1, 2}, {256, 2, 3}}};
+    std::size_t marked = 0;
+    journal.release_all(records, 7, [&](const JournalEntry& entry) {
+        shared.fill({~std::uint64_t{0}, ~0U, ~0U});
+        REQUIRE(marked < records.size());
+        CHECK(entry.position == records[marked].position);
+        CHECK(entry.lane == records[marked].lane);
+        CHECK(entry.lines == records[marked].lines);
+        marked++;
+    });
+    CHECK(marked == records.size());
+    CHECK(last_step == 7);
 }
 
 TEST_CASE("words: a lane whose start is impossible is not taken, and a consumer mends it") {
