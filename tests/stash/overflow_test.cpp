@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "pairs.hpp"
+#include "segment.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -98,15 +99,15 @@ void open_groups(Producer& producer, Stash& stash, int from, int to) {
     rollouts.join();
 }
 
-void close_groups(const TestRing& ring, Stash& stash, int groups,
+void close_groups(const TestRing& ring, Stash& stash, int from, int to,
                   std::multiset<std::string>& seen) {
     std::thread rollouts([&] {
         auto producer = ring.producer();
-        for (int group = 0; group < groups; group++) {
+        for (int group = from; group < to; group++) {
             CHECK(send_bytes(producer, group_name(group), 1, record_bytes, patience()) == Push::ok);
         }
     });
-    ship(stash, static_cast<std::size_t>(groups), seen);
+    ship(stash, static_cast<std::size_t>(to), seen);
     rollouts.join();
 }
 
@@ -191,7 +192,27 @@ TEST_CASE("overflow: what lies in the file survives the trainer, once") {
     auto stash = open_stash(ring, pairs_of_any_order);
     open_groups(producer, *stash, 3 * groups / 4, groups);
     std::multiset<std::string> seen;
-    close_groups(ring, *stash, groups, seen);
+    close_groups(ring, *stash, 0, groups, seen);
+}
+
+TEST_CASE("overflow: the spill goes round through memory and file, again and again") {
+    constexpr int groups = 30;
+    constexpr int rounds = 4;
+    const Folder folder;
+    RingOptions options = options_in(folder.path());
+    options.lanes = 4;                 // those of the round before are not free yet
+    options.overflow_bytes = 6 * mib;  // half as much again as lies there at once
+    const TestRing ring(options);
+    std::multiset<std::string> seen;
+    std::uint64_t evacuated = 0;
+    for (int round = 0; round < rounds; round++) {
+        auto stash = open_stash(ring, pairs_of_any_order);
+        auto producer = ring.producer();
+        open_groups(producer, *stash, round * groups, (round + 1) * groups);
+        evacuated += stash->copies().copied_bytes;
+        close_groups(ring, *stash, round * groups, (round + 1) * groups, seen);
+    }
+    CHECK(evacuated > 2 * 6 * mib);
 }
 
 TEST_CASE("overflow: a file that is not there is told, and needed only if records lie in it") {
@@ -246,7 +267,7 @@ TEST_CASE("overflow: a file that is not there is told, and needed only if record
     fs::rename(away, path);
     auto stash = open_stash(ring, pairs_of_any_order);
     std::multiset<std::string> seen;
-    close_groups(ring, *stash, groups, seen);
+    close_groups(ring, *stash, 0, groups, seen);
 }
 
 TEST_CASE("overflow: wrong directories are refused by name, and leave nothing") {
@@ -282,4 +303,35 @@ TEST_CASE("overflow: wrong directories are refused by name, and leave nothing") 
         REQUIRE(chmod(folder.path().c_str(), 0700) == 0);
     }
     CHECK(folder.files() == 1);
+}
+
+TEST_CASE("overflow: what is left of a ring takes its file with it") {
+    const Folder folder;
+    const TestRing ring(options_in(folder.path()));
+    const std::string path = stat_of(ring).overflow_path;
+    const auto object = Segment::object_name(ring.name());
+    REQUIRE(object.has_value());
+    std::fstream memory("/dev/shm" + *object, std::ios::in | std::ios::out | std::ios::binary);
+    const auto write = [&](std::uint64_t offset, std::uint64_t word) {
+        memory.seekp(static_cast<std::streamoff>(offset));
+        memory.write(reinterpret_cast<const char*>(&word), sizeof word).flush();
+        REQUIRE(memory.good());
+    };
+    SUBCASE("its creator died before it was ready") {
+        write(offsetof(SegmentHeader, phase), 0);
+        REQUIRE(create_ring(ring.name()).has_value());
+    }
+    SUBCASE("its header is damaged") {
+        write(offsetof(SegmentHeader, check), 0);
+        CHECK(stat_ring(ring.name()).error().code == Errc::not_a_ring);
+        REQUIRE(remove_ring(ring.name()).has_value());
+    }
+    SUBCASE("the name of its file is damaged: that stays") {
+        write(overflow_place_offset + 8, 0);
+        CHECK(stat_ring(ring.name()).error().message.find("overflow file is damaged") !=
+              std::string::npos);
+        REQUIRE(remove_ring(ring.name()).has_value());
+        CHECK(fs::remove(path));
+    }
+    CHECK(folder.files() == 0);
 }
