@@ -62,7 +62,7 @@ Result<bool> clear_leftover(const std::string& object) {
     if (!second_look) return second_look;
     if (*second_look) return false;
     FAULT_POINT("create.before_clear");
-    unlink_overflow(fd);
+    if (auto gone = unlink_overflow(fd, object); !gone) return std::unexpected(gone.error());
     if (auto gone = unlink_object(fd, object); !gone) return std::unexpected(gone.error());
     return true;
 }
@@ -195,7 +195,7 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
         }
         FAULT_POINT("create.after_claim");
         if (auto built = build(**shm, image, geometry, schema, overflow); !built) {
-            unlink_overflow((*shm)->get_mapping_handle().handle);
+            static_cast<void>(unlink_overflow((*shm)->get_mapping_handle().handle, *object));
             static_cast<void>(unlink_object((*shm)->get_mapping_handle().handle, *object));
             return std::unexpected(built.error());
         }
@@ -267,7 +267,7 @@ Result<void> Segment::remove(std::string_view name, bool force) {
             fmt::format("ring {} is in use by a live process; stop it, or use --force", *object)});
     }
     FAULT_POINT("remove.before_unlink");
-    unlink_overflow(fd);
+    if (auto file = unlink_overflow(fd, *object); !file && !force) return file;
     auto gone = unlink_object(fd, *object);
     if (gone) mark_removed(fd, *object);
     return gone;

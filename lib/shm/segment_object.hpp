@@ -47,7 +47,7 @@ Result<void> check_header(const SegmentHeader& header, const std::string& object
 // Which file the object says is its overflow file. Nothing, with errno 0, if it names none.
 std::optional<std::string> overflow_path(int fd, std::uint64_t ring_id);
 // Takes the overflow file away that this object names, if it does.
-void unlink_overflow(int fd);
+Result<void> unlink_overflow(int fd, const std::string& object);
 // Errc::not_found where there is none; whose it is if it is another user's is for explain() to say.
 Result<boost::interprocess::shared_memory_object> open_object(const std::string& object,
                                                               Access access = Access::read_write);

@@ -105,12 +105,21 @@ std::optional<std::string> detail::overflow_path(int fd, std::uint64_t ring_id) 
 }
 
 // Of a ring that is not finished, too: the file is made after it was named.
-void detail::unlink_overflow(int fd) {
+Result<void> detail::unlink_overflow(int fd, const std::string& object) {
     HeaderImage image;
-    if (!read_at(fd, 0, image.bytes, sizeof image.bytes)) return;
-    if (image.get().magic != segment_magic || image.get().abi != abi_version) return;
+    if (!read_at(fd, 0, image.bytes, sizeof image.bytes)) {
+        if (errno != 0) return std::unexpected(unreadable(object));
+        return {};
+    }
+    if (image.get().magic != segment_magic || image.get().abi != abi_version) return {};
     const auto path = overflow_path(fd, image.get().ring_id);
-    if (path && path->ends_with(ending)) unlink(path->c_str());
+    if (!path && errno != 0) return std::unexpected(unreadable(object));
+    if (!path || !path->ends_with(ending)) return {};
+    if (unlinkat(AT_FDCWD, path->c_str(), 0) == 0 || errno == ENOENT || errno == ENOTDIR) return {};
+    return failed(Errc::system, errno,
+                  fmt::format("cannot remove the overflow file {} of {} (forced, its ring is "
+                              "removed without it)",
+                              *path, object));
 }
 
 Result<void> OverflowFile::make(const std::string& path, std::uint64_t bytes) {
@@ -126,7 +135,7 @@ Result<void> OverflowFile::make(const std::string& path, std::uint64_t bytes) {
         fd && fchmod(fd.get(), 0600) == 0 && ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0;
     if (made) return {};
     const int error = errno;
-    if (fd) unlink(path.c_str());
+    if (fd) unlinkat(AT_FDCWD, path.c_str(), 0);
     return failed(
         code_of(error), error,
         fmt::format(

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <utility>
@@ -54,7 +55,7 @@ class Named : public Case {
 
 class Create : public Named {
   public:
-    Result<void> act() override { return create_ring(name_, refused_ring()); }
+    Result<void> act() override { return create_ring(name_, options_); }
     void check(const Result<void>& acted, Call refused) override {
         require(!acted || listed(name_), "it is not there");
         if (acted || !listed(name_)) return;
@@ -66,8 +67,41 @@ class Create : public Named {
                 "what could not be made stays");
     }
     void again() override {
-        if (!stat_ring(name_)) require_done(create_ring(name_, refused_ring()), "create again");
+        if (!stat_ring(name_)) require_done(create_ring(name_, options_), "create again");
         require_usable(name_);
+    }
+
+  protected:
+    RingOptions options_ = refused_ring();
+};
+
+// Its overflow file is there as long as the ring is.
+class CreateAndRemoveOverflow : public Create {
+  public:
+    CreateAndRemoveOverflow() {
+        std::string pattern =
+            (std::filesystem::temp_directory_path() / "rollring-refused-XXXXXX").string();
+        require(mkdtemp(pattern.data()) != nullptr, "no directory");
+        options_.overflow_dir = pattern;
+    }
+    ~CreateAndRemoveOverflow() override {
+        std::error_code error;
+        std::filesystem::remove_all(options_.overflow_dir, error);
+    }
+    Result<void> act() override {
+        if (auto made = Create::act(); !made) return made;
+        require(has_file(), "no overflow file");
+        return remove_ring(name_);
+    }
+    void check(const Result<void>& acted, Call refused) override {
+        const bool kept = refused == Call::unlinkat;
+        require(listed(name_) || !has_file() || kept, "the overflow file stays");
+        require(!acted || !listed(name_), "what was removed stays");
+    }
+
+  private:
+    [[nodiscard]] bool has_file() const {
+        return !std::filesystem::is_empty(options_.overflow_dir);
     }
 };
 
@@ -339,6 +373,7 @@ RingOptions refused_ring() {
 
 std::vector<NamedCase> ring_cases() {
     return {named<Create>("create"),
+            named<CreateAndRemoveOverflow>("create-and-remove-overflow"),
             named<CreateOverLeftover>("create-over-leftover"),
             named<CreateOverRing>("create-over-ring"),
             named<Remove>("remove"),
