@@ -111,8 +111,11 @@ bool GroupRoom::publish(std::span<const std::uint32_t> lanes,
         kept = std::min(kept, share - std::min(pinned, share));
     }
     owed = std::max(owed, inherited_bytes_) + spill->live_bytes();
+    if (owed < widened_owed_bytes_) widen(0);
     const std::uint64_t room = std::max(spill->usable_bytes() + kept, widened_bytes_);
     const bool more = owed < shown_owed_bytes_ || room > shown_room_bytes_;
+    // Whoever sees that less is owed sees the smaller room.
+    if (room < shown_room_bytes_) keep(control_->room_bytes, room);
     if (owed != peek(control_->owed_bytes)) control_->owed_bytes.store(owed);
     shown_owed_bytes_ = owed;
     shown_room_bytes_ = room;
@@ -151,7 +154,7 @@ std::uint64_t GroupRoom::claimed_bytes(std::span<const std::uint32_t> lanes) con
         const std::uint32_t lines =
             peek(map_->owner(lane).lines_claimed) - peek(map_->entry(lane).lines_arrived);
         // As producers count it (producer/admission.cpp): what no room would allow is not believed.
-        const bool sound = lines * line_bytes <= most_bytes_;
+        const bool sound = claim_is_sound(lines * line_bytes, most_bytes_);
         if (sound && peek(map_->entry(lane).quarantine) == 0) bytes += lines * line_bytes;
     }
     return bytes;

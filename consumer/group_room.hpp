@@ -47,8 +47,12 @@ class GroupRoom {
     // For producers. True if a group could be opened now that could not before.
     bool publish(std::span<const std::uint32_t> lanes,
                  std::span<const std::optional<LaneFeed>> feeds, const Spill* spill);
-    // As much as this is to be had, though it was promised: every producer waits.
-    void widen(std::uint64_t bytes) { widened_bytes_ = bytes; }
+    // As much as this is to be had, though it was promised: every producer waits. Until less is
+    // owed than now: then there is room as it was promised, and not for others on top.
+    void widen(std::uint64_t bytes) {
+        widened_bytes_ = bytes;
+        widened_owed_bytes_ = shown_owed_bytes_;
+    }
 
     [[nodiscard]] std::uint64_t owed_bytes() const { return shown_owed_bytes_; }
     [[nodiscard]] std::uint64_t room_bytes() const { return shown_room_bytes_; }
@@ -84,6 +88,7 @@ class GroupRoom {
     std::uint64_t owed_total_lines_ = 0;
     std::uint64_t inherited_bytes_ = 0;
     std::uint64_t widened_bytes_ = 0;
+    std::uint64_t widened_owed_bytes_ = 0;  // what was owed then
     std::uint64_t shown_owed_bytes_ = 0;
     std::uint64_t shown_room_bytes_ = 0;
     std::uint64_t most_bytes_ = 0;  // that could ever be had

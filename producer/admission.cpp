@@ -75,7 +75,7 @@ std::uint64_t Admission::claimed_bytes() const {
     for (std::uint32_t lane = 0; lane < map_->geometry().lane_count; lane++) {
         const std::uint32_t arrived = observe(map_->entry(lane).lines_arrived);
         const std::uint32_t lines = map_->owner(lane).lines_claimed.load() - arrived;
-        if (lines == 0 || lines * line_bytes > most || !counts(lane)) continue;  // likewise
+        if (lines == 0 || !claim_is_sound(lines * line_bytes, most) || !counts(lane)) continue;
         bytes += lines * line_bytes;
     }
     return bytes;

@@ -18,4 +18,11 @@ constexpr bool places_are_taken(std::uint64_t taken, std::uint64_t bound, std::u
     return bound != 0 && taken + places_at_once(bound, lanes) * lanes >= bound;
 }
 
+// Whether a lane may have claimed so much: what no room would allow, somebody has written over it.
+// Far more than there could ever be for one group: what is only tried counts, too, on top of what
+// stands, and what is not believed leaves room to others.
+constexpr bool claim_is_sound(std::uint64_t claimed_bytes, std::uint64_t most_bytes) {
+    return claimed_bytes / 4 <= most_bytes;
+}
+
 }  // namespace rollring

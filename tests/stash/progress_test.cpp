@@ -172,12 +172,50 @@ TEST_CASE("progress: where nothing can move it is told after a second, with the 
         while (event.kind != Event::Kind::stalled && stash->next_event(event)) {
         }
     }
+    CAPTURE(event.detail);
     CHECK(event.detail.find("nothing moves") != std::string::npos);
     CHECK(event.detail.find("--spill-bytes") != std::string::npos);
     CHECK(event.detail.find("the oldest: g0 (has 1 of 2, the first that it misses is 1), g1") !=
           std::string::npos);
     REQUIRE(remove_ring(ring.name(), true).has_value());
     rollouts.join();
+}
+
+TEST_CASE(
+    "progress: what was let in beyond the room counts with what was owed then, not afterwards") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = mib});
+    auto stash = open_stash(
+        ring, {.deadline_ns = 100'000'000, .at_deadline = AtDeadline::drop, .batch_groups = 1});
+    look(*stash);
+    Producer producers[2] = {ring.producer(), ring.producer()};
+    CHECK(send_bytes(producers[0], "half", 0, 180 * kib, Deadline::now(), 4) == Push::ok);
+    look(*stash);
+    const auto open = [&](std::size_t which) {
+        return producers[which].open_group("next" + std::to_string(which), 0, Deadline::now(),
+                                           {3, 100 * kib});
+    };
+    // All wait, so that one more is to be let in; and before it comes, memory is free again.
+    CHECK(open(0) == Push::timed_out);
+    CHECK(open(1) == Push::timed_out);
+    while (stash->account().groups_dropped == 0) {
+        Batch batch;
+        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+    }
+    look(*stash);
+    CHECK(open(0) == Push::ok);
+    CHECK(open(1) == Push::timed_out);
+}
+
+TEST_CASE(
+    "progress: what one producer claims counts, also if it is more than there could ever be") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = mib});
+    auto stash = open_stash(ring, {.batch_groups = 1});
+    look(*stash);
+    auto producer = ring.producer();
+    auto other = ring.producer();
+    CHECK(producer.open_group("a", 0, Deadline::now(), {5, 150 * kib}) == Push::ok);
+    CHECK(producer.open_group("b", 0, Deadline::now(), {5, 150 * kib}) == Push::timed_out);
+    CHECK(other.open_group("c", 0, Deadline::now(), {5, 150 * kib}) == Push::timed_out);
 }
 
 TEST_CASE("progress: a group that can never fit is refused at once, with sizes") {
