@@ -116,7 +116,9 @@ class Driver {
     void heavy(bool on);
     [[nodiscard]] bool is_heavy() const;
     [[nodiscard]] bool spares_producers() const;
+    [[nodiscard]] bool lives_on(Role role) const;
     [[nodiscard]] bool spared(Role role);
+    [[nodiscard]] bool stays_away(Role role) const;
     void note_progress(const Process& process, const std::byte* entry);
     void note_end(const Process& process);
     void note_stop(const Process& process);
@@ -147,6 +149,7 @@ class Driver {
     std::uint64_t light_from_ = 0;  // records pushed
     bool arming_ = true;
     bool ending_ = false;
+    bool stash_was_there_ = false;
     std::vector<std::byte> buffer_;
 };
 

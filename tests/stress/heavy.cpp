@@ -11,10 +11,10 @@ namespace rollring::test {
 namespace {
 
 constexpr std::int64_t ms = 1'000'000;
-constexpr std::int64_t first_turn_ns = 3000 * ms;  // nobody has died yet
+constexpr std::int64_t first_turn_ns = 4000 * ms;  // nobody has died yet
 constexpr std::int64_t turn_ns = 5500 * ms;
 constexpr std::int64_t between_ns = 12'000 * ms;
-constexpr std::int64_t restarts_ns = 1200 * ms;  // of trainers, from the beginning of a turn
+constexpr std::int64_t restarts_ns = 600 * ms;  // of trainers, from the beginning of a turn
 // Afterwards, until a stash has forgotten how long records were: what dies then would be taken to
 // hold as much, until it is due.
 constexpr std::uint64_t light_records = 4000;
@@ -49,15 +49,27 @@ bool Driver::spares_producers() const {
 }
 
 // Both ends of the weight channel are no part of it.
+bool Driver::lives_on(Role role) const {
+    return spares_producers() && role != Role::publisher && role != Role::subscriber;
+}
+
 bool Driver::spared(Role role) {
-    if (!spares_producers() || role == Role::publisher || role == Role::subscriber) return false;
+    if (!lives_on(role)) return false;
     if (role != Role::trainer || monotonic_ns() >= calm_from_ns_) return true;
     return dice_.below(8) != 0;
+}
+
+// Before there is a stash nobody is asked whether a group may be opened, so that nothing is
+// promised of those.
+bool Driver::stays_away(Role role) const {
+    return (role == Role::hostile && spares_producers()) ||
+           (role == Role::producer && !stash_was_there_);
 }
 
 void Driver::note_progress(const Process& process, const std::byte* entry) {
     Word word{};
     std::memcpy(&word.head, entry, sizeof word.head);
+    stash_was_there_ |= word.head.kind == Kind::resumed;
     if (process.role == Role::trainer) return progress_.trainer_said(word.head);
     if (process.role != Role::producer || word.head.kind == Kind::failure) return;
     std::memcpy(&word, entry, sizeof word);

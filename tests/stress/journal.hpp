@@ -108,7 +108,7 @@ constexpr std::int64_t deadline_margin_ns = 2'000'000'000;
 
 // Of the run's ring.
 constexpr std::uint64_t stress_lane_bytes = 128 << 10;
-constexpr std::uint64_t stress_spill_bytes = 3 << 20;
+constexpr std::uint64_t stress_spill_bytes = 8 << 20;
 constexpr std::uint64_t token_bytes = 8;  // of a record's, with its logprob
 
 // What processes are told to do, in memory that all share.

@@ -24,7 +24,8 @@ void Driver::start(Process& process) {
     by_life_[lives_] = static_cast<std::size_t>(&process - processes_.data());
     oracle_.started(lives_, process.role, process.slot);
     note_stop(process);
-    process.fault = arming_ ? draw_fault(process.role, dice_) : std::nullopt;
+    process.fault =
+        arming_ && !lives_on(process.role) ? draw_fault(process.role, dice_) : std::nullopt;
     process.pid =
         start_self({"--part", std::string(name(process.role)), ring_->name(), board_.fd(),
                     std::to_string(pipe_[1]), std::to_string(lives_), std::to_string(dice_.next()),
@@ -118,8 +119,7 @@ void Driver::resume(Process& process) {
 void Driver::look_at(Process& process) {
     const std::int64_t now = monotonic_ns();
     if (process.pid == 0) {
-        const bool away = process.role == Role::hostile && spares_producers();
-        if (!process.done && now >= process.start_ns && !away) start(process);
+        if (!process.done && now >= process.start_ns && !stays_away(process.role)) start(process);
         return;
     }
     if (process.resume_ns != 0) {

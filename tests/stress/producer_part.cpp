@@ -39,11 +39,11 @@ std::uint64_t tokens_of(std::uint64_t bytes) {
     return (bytes - frame_bytes - header_bytes) / token_bytes;
 }
 
-// Its records take between two fifths and all of a lane, and together most of what the spill may
+// Its records take between four fifths and all of a lane, and together most of what the spill may
 // hold: a quarter of it stays free, or room for four of the longest.
 Group make_large_group(Dice& dice, std::uint64_t visit) {
     constexpr std::uint64_t room_bytes = stress_spill_bytes / 4 * 3;
-    const std::uint64_t record_bytes = stress_lane_bytes * (40 + dice.below(61)) / 100;
+    const std::uint64_t record_bytes = stress_lane_bytes * (80 + dice.below(21)) / 100;
     const std::uint64_t group_bytes = room_bytes * (40 + dice.below(56)) / 100;
     Group group{.visit = visit,
                 .size = static_cast<std::uint16_t>(group_bytes / record_bytes),

@@ -17,7 +17,7 @@ constexpr std::uint64_t groups_per_kill = 5;
 constexpr double kills_per_second = 5;
 constexpr double long_run_seconds = 600;
 // From so many seconds on there was a whole turn of heavy load.
-constexpr double heavy_run_seconds = 5;
+constexpr double heavy_run_seconds = 6;
 constexpr std::uint64_t heavy_long_records = 50;
 constexpr std::uint64_t heavy_large_groups = 3;
 constexpr std::uint64_t heavy_watched_ms = 1000;
