@@ -106,6 +106,10 @@ class GroupReader {
         item_ = is_item(*tokens);
         size_ = item_ ? 1 : count("tokens", *tokens);
         if (size_ == 0) bad("tokens", "has no members");
+        if (size_ > group_size_max) {
+            bad("tokens",
+                fmt::format("has {} members, a group has {} at the most", size_, group_size_max));
+        }
         take_fields();
     }
 
@@ -303,6 +307,11 @@ void AtroposLine::parse(JsonValue line, const Schema& schema, std::uint64_t line
         try {
             const GroupReader reader(group, schema);
             const std::size_t size = reader.size();
+            if (done + size > group_size_max) {
+                bad("batch", fmt::format("has more than {} members in all: give its groups lines "
+                                         "of their own",
+                                         group_size_max));
+            }
             if (records_.size() < done + size) records_.resize(done + size);
             reader.read(std::span(records_).subspan(done, size),
                         fmt::format("{}/{}{}", run_id_, line_number, at));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <set>
 #include <utility>
@@ -383,8 +384,9 @@ std::string groups_table(const Json& groups) {
         std::size_t known = 0;
         std::string advantages;
         for (std::size_t i = 0; i < group["rewards"].size(); i++) {
-            if (group["rewards"][i].is_number()) {
-                sum += group["rewards"][i].get<double>();
+            const Json& reward = group["rewards"][i];  // NaN where a member has none
+            if (reward.is_number() && std::isfinite(reward.get<double>())) {
+                sum += reward.get<double>();
                 known++;
             }
             if (i < groups_shown) {

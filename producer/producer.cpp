@@ -38,89 +38,7 @@ constexpr std::int64_t look_ns = 1'000'000'000;               // between looks a
 constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // what is declared may be anything
 constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU foresees by itself
 
-Error no_lane(const RingMap& map, std::uint32_t undrained) {
-    return {Errc::no_free_lane, 0,
-            fmt::format("no lane of {} became free in time: of {} lanes {} hold records of "
-                        "producers that are gone and wait for {}; start a consumer, or create the "
-                        "ring with more --lanes",
-                        map.segment().name(), map.geometry().lane_count, undrained,
-                        map.consumer_alive() ? "the consumer" : "a consumer (none is attached)")};
-}
-
-struct Taken {
-    std::uint32_t lane;
-    LifeLock life;
-};
-
-// Takes the first lane that nobody holds and whose last producer has been drained.
-// `empty`: only one that holds no records of predecessors either, for there is more room in it.
-Result<std::optional<Taken>> take_lane(const RingMap& map, bool empty, std::uint32_t& undrained) {
-    undrained = 0;
-    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
-        if (!map.lane_is_idle(lane)) {
-            undrained += map.producer_alive(lane) ? 0 : 1;
-            continue;
-        }
-        if (!map.lane_is_sound(lane)) {
-            undrained++;
-            continue;
-        }
-        const ReaderEntry& entry = map.entry(lane);
-        if (empty && observe(entry.cursor) != observe(entry.restart_at)) continue;
-        auto lock = LifeLock::take(map.segment().fd(), LifeByte::lane(lane));
-        if (!lock) return std::unexpected(lock.error());
-        // Look again under the lock: another producer may have come and gone.
-        if (lock->has_value() && map.lane_is_idle(lane)) return Taken{lane, std::move(**lock)};
-    }
-    return std::optional<Taken>{};
-}
-
 }  // namespace
-
-Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& options) {
-    const Deadline deadline = Deadline::after_ms(options.attach_timeout_ms);
-    auto map = RingMap::attach(ring, deadline);
-    if (!map) return std::unexpected(map.error());
-    for (;;) {
-        if (!map->segment().linked()) {  // removed while we waited: there may be a new one
-            map = RingMap::attach(ring, deadline);
-            if (!map) return std::unexpected(map.error());
-        }
-        std::uint32_t undrained = 0;
-        auto taken = take_lane(*map, true, undrained);
-        if (taken && !taken->has_value()) taken = take_lane(*map, false, undrained);
-        if (!taken) return std::unexpected(taken.error());
-        if (!taken->has_value()) {
-            if (deadline.passed()) {
-                return std::unexpected(no_lane(*map, undrained));
-            }
-            // A dead producer's lane is ours as soon as the consumer has looked.
-            map->consumer_bell().arrivals.fetch_add(1);
-            ring_bell(map->consumer_bell());
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-            continue;
-        }
-        FAULT_POINT("open.after_lock");
-        auto stays = map->segment().stays(deadline);
-        if (!stays) return std::unexpected(stays.error());
-        if (!*stays) continue;
-        const std::uint32_t lane = (*taken)->lane;
-        const Geometry& geometry = map->geometry();
-        auto reserved = map->segment().reserve(geometry.bits_offset(lane), geometry.stride(lane));
-        if (!reserved) return std::unexpected(reserved.error());
-        auto page = map->segment().map(geometry.owner_offset(lane), page_bytes, true);
-        if (!page) return std::unexpected(page.error());
-        auto data = map->segment().map(geometry.data_offset(lane), geometry.lane_bytes, true);
-        if (!data) return std::unexpected(data.error());
-        data->populate(0, map->near_bytes(), true);
-        auto impl =
-            std::make_unique<Impl>(std::move(*map), options, lane, std::move((*taken)->life),
-                                   std::move(*page), std::move(*data));
-        FAULT_POINT("open.after_reserve");
-        impl->start();
-        return Producer(std::move(impl));
-    }
-}
 
 void Producer::Impl::start() {
     LaneOwner& own = owner();
@@ -224,12 +142,17 @@ Push Producer::Impl::admit(const GroupKey& key, const GroupNeed& need, Deadline 
     return refuse(Push::timed_out, admission->why(answer, need));
 }
 
-Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload) {
+Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload,
+                             bool filled_later) {
     if (!usable()) return refuse_closed();
     if (check_name() != Push::ok) return Push::closed;
     const Encoder encoder(draft, map.schema(), options.checksum);
     if (!encoder.problem().empty()) {
         return refuse(Push::bad_record, std::string(encoder.problem()));
+    }
+    // Else a reader would get what an older record has left there.
+    if (encoder.has_holes() && !filled_later) {
+        return refuse(Push::bad_record, "a column has no data: only reserve() takes room for one");
     }
     wish(0, 0);
     // Before a place is taken for its group, which would then wait for it.
@@ -335,7 +258,7 @@ Producer::~Producer() {
 
 Push Producer::push_later(const Draft& draft, Deadline deadline) {
     std::span<std::byte> payload;
-    const Push got = impl_->reserve(draft, deadline, payload);
+    const Push got = impl_->reserve(draft, deadline, payload, false);
     if (got != Push::ok) return got;
     impl_->stats.tokens += draft.n_tokens();
     impl_->commit(payload, payload.size());
@@ -397,7 +320,7 @@ void Producer::flush() {
 
 Push Producer::reserve(const Draft& draft, Deadline deadline, Reservation& reservation) {
     std::span<std::byte> payload;
-    const Push got = impl_->reserve(draft, deadline, payload);
+    const Push got = impl_->reserve(draft, deadline, payload, true);
     if (got != Push::ok) return got;
     reservation = Reservation();
     impl_->users++;

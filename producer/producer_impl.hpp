@@ -67,7 +67,9 @@ struct Producer::Impl {
     Push refuse(Push push, std::string why);
     Push refuse_closed();
     Push too_large(std::uint64_t bytes);
-    Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload);
+    // `filled_later`: columns without data are room for the caller to write to.
+    Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload,
+                 bool filled_later);
     void commit(std::span<std::byte> payload, std::uint64_t record_bytes);
     void stamp_batch();
     void prefetch_next(std::uint64_t bytes) const;

@@ -253,6 +253,19 @@ def atropos_groups(env, count, **more):
 
 
 @test
+def a_mean_is_of_the_rewards_that_are_there(folder, rollouts):
+    path = folder / "rewards.jsonl"
+    path.write_text("".join(json.dumps({
+        "instance_id": "g", "repetition_id": member, "group_size": 2, "tokens": [1],
+        **({"reward": 2.0} if member else {})}) + "\n" for member in range(2)), encoding="utf-8")
+    with Ring() as ring:
+        trainer = start("consume", ring, "--group-size", "auto", "--until-closed")
+        run("produce", ring, "--input", path)
+        out, _ = finish(trainer)
+    assert "2.000" in out and "nan" not in out, out
+
+
+@test
 def stock_atropos_groups_never_collide(folder, rollouts):
     """Without instance_id: two producers of the same lines, and a second run of the same file."""
     path = folder / "atropos.jsonl"

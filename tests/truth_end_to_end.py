@@ -45,7 +45,8 @@ def a_lane_and_a_seat_are_waited_for_aloud(folder, rollouts):
         wait_until(lambda: report("stat", ring)["lanes"], "a producer")
         second = start("produce", ring, "--synthetic", "groups=1,tokens=5")
         told = Lines(second.stderr)
-        told.wait_for("waiting .*: no lane of .* became free")
+        told.wait_for("waiting .*: no lane of .* is free: of 1 lanes 1 belong to living producers "
+                      f".the first is .*, pid {first.pid}.; ")
         first.stdin.close()
         ended(first)
         trainer = start("consume", ring, "--idle-timeout", 0, "--quiet")

@@ -284,6 +284,8 @@ class Encoder {
 
     // Why the draft cannot be a record of this schema; empty if it can.
     [[nodiscard]] std::string_view problem() const { return problem_; }
+    // A column has a shape and no data: write() leaves there what lay there before.
+    [[nodiscard]] bool has_holes() const { return holes_; }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     [[nodiscard]] GroupKey group_key() const { return key_; }
 
@@ -302,6 +304,7 @@ class Encoder {
     std::uint32_t n_tokens_ = 0;
     GroupKey key_;
     std::array<std::uint64_t, 32> column_bytes_;  // as many as the draft has columns
+    bool holes_ = false;
 };
 
 }  // namespace rollring

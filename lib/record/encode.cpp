@@ -61,6 +61,7 @@ std::string_view Encoder::lay_out(const Schema& schema) {
         }
         if (bytes > lane_bytes_max) return "a column has more bytes than a lane can hold";
         column_bytes_[columns++] = bytes;
+        holes_ |= column.data == nullptr && bytes != 0;
         bytes_ += round_up(bytes, line_bytes);
         seen |= std::uint32_t{1} << column.column;
     }

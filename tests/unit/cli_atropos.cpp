@@ -191,3 +191,21 @@ TEST_CASE("atropos: what we make up differs by run, by line and by place, and no
     CHECK(draw_run_id() != draw_run_id());
     CHECK(draw_run_id().size() == 16);
 }
+
+TEST_CASE("atropos: a line of more members than a group can have is refused before it is read") {
+    const auto group_of = [](std::size_t members) {
+        std::string line = "{\"tokens\":[[1]";
+        for (std::size_t i = 1; i < members; i++) line += ",[1]";
+        line += "],\"scores\":[0.0";
+        for (std::size_t i = 1; i < members; i++) line += ",0.0";
+        return line + "]}";
+    };
+    AtroposLine groups("run");
+    const std::string large = group_of(group_size_max + 1);
+    CHECK_THROWS_WITH(groups.parse(parse_json(large), Schema::standard(), 1),
+                      "'tokens' has 65537 members, a group has 65536 at the most");
+    const std::string half = group_of(group_size_max / 2 + 1);
+    const std::string list = "[" + half + "," + half + "]";
+    CHECK_THROWS_AS(groups.parse(parse_json(list), Schema::standard(), 1), BadRecord);
+    CHECK(groups.members().empty());
+}

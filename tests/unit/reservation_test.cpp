@@ -111,3 +111,13 @@ TEST_CASE("reservation: a closed producer says so when it is committed") {
     CHECK(room.commit_later() == Push::closed);
     CHECK(producer.problem().find("closed") != std::string::npos);
 }
+
+TEST_CASE("reservation: a push of a column without data is refused, and shows no other record's") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 * 1024});
+    auto producer = ring.producer();
+    CHECK(producer.push(shape_of(0), patience()) == Push::bad_record);
+    CHECK(producer.problem().find("no data") != std::string::npos);
+    Draft nothing("prompt");  // of no tokens there is no data
+    nothing.add({static_cast<std::uint16_t>(Std::token_ids), dtype_i32, {0, 0, 0, 0}, 1, nullptr});
+    CHECK(producer.push(nothing, patience()) == Push::ok);
+}

@@ -1,0 +1,104 @@
+// Which lane a new producer gets, and why there is none for it.
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "fault_point.hpp"
+#include "producer_impl.hpp"
+
+namespace rollring {
+namespace {
+
+Error no_lane(const RingMap& map) {
+    std::uint32_t living = 0;
+    std::uint32_t gone = 0;
+    std::string who;
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        if (!map.producer_alive(lane)) {
+            gone++;
+        } else if (living++ == 0) {
+            const LaneOwner& owner = map.owner(lane);
+            who = fmt::format(" (the first is {}, pid {})", load_name(owner), peek(owner.pid));
+        }
+    }
+    std::string why =
+        fmt::format("no lane of {} is free: of {} lanes {} belong to living producers{}",
+                    map.segment().name(), map.geometry().lane_count, living, who);
+    if (gone != 0) {
+        why += fmt::format(
+            ", {} to producers that are gone and which {} has to settle", gone,
+            map.consumer_alive() ? "the consumer" : "a consumer (none is attached: start one)");
+    }
+    return {Errc::no_free_lane, 0, why + "; a ring created with more --lanes has room for more"};
+}
+
+struct Taken {
+    std::uint32_t lane;
+    LifeLock life;
+};
+
+// Takes the first lane that nobody holds and whose last producer has been drained.
+// `empty`: only one that holds no records of predecessors either, for there is more room in it.
+Result<std::optional<Taken>> take_lane(const RingMap& map, bool empty) {
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        if (!map.lane_is_idle(lane) || !map.lane_is_sound(lane)) continue;
+        const ReaderEntry& entry = map.entry(lane);
+        if (empty && observe(entry.cursor) != observe(entry.restart_at)) continue;
+        auto lock = LifeLock::take(map.segment().fd(), LifeByte::lane(lane));
+        if (!lock) return std::unexpected(lock.error());
+        // Look again under the lock: another producer may have come and gone.
+        if (lock->has_value() && map.lane_is_idle(lane)) return Taken{lane, std::move(**lock)};
+    }
+    return std::optional<Taken>{};
+}
+
+}  // namespace
+
+Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& options) {
+    const Deadline deadline = Deadline::after_ms(options.attach_timeout_ms);
+    auto map = RingMap::attach(ring, deadline);
+    if (!map) return std::unexpected(map.error());
+    for (;;) {
+        if (!map->segment().linked()) {  // removed while we waited: there may be a new one
+            map = RingMap::attach(ring, deadline);
+            if (!map) return std::unexpected(map.error());
+        }
+        auto taken = take_lane(*map, true);
+        if (taken && !taken->has_value()) taken = take_lane(*map, false);
+        if (!taken) return std::unexpected(taken.error());
+        if (!taken->has_value()) {
+            if (deadline.passed()) {
+                return std::unexpected(no_lane(*map));
+            }
+            // A dead producer's lane is ours as soon as the consumer has looked.
+            map->consumer_bell().arrivals.fetch_add(1);
+            ring_bell(map->consumer_bell());
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            continue;
+        }
+        FAULT_POINT("open.after_lock");
+        auto stays = map->segment().stays(deadline);
+        if (!stays) return std::unexpected(stays.error());
+        if (!*stays) continue;
+        const std::uint32_t lane = (*taken)->lane;
+        const Geometry& geometry = map->geometry();
+        auto reserved = map->segment().reserve(geometry.bits_offset(lane), geometry.stride(lane));
+        if (!reserved) return std::unexpected(reserved.error());
+        auto page = map->segment().map(geometry.owner_offset(lane), page_bytes, true);
+        if (!page) return std::unexpected(page.error());
+        auto data = map->segment().map(geometry.data_offset(lane), geometry.lane_bytes, true);
+        if (!data) return std::unexpected(data.error());
+        data->populate(0, map->near_bytes(), true);
+        auto impl =
+            std::make_unique<Impl>(std::move(*map), options, lane, std::move((*taken)->life),
+                                   std::move(*page), std::move(*data));
+        FAULT_POINT("open.after_reserve");
+        impl->start();
+        return Producer(std::move(impl));
+    }
+}
+
+}  // namespace rollring
