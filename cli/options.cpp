@@ -1,8 +1,16 @@
 #include "cli/options.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <deque>
+#include <limits>
 #include <sstream>
+
+#include "cli/quantity.hpp"
 
 namespace rollring::command_line {
 
@@ -23,6 +31,69 @@ struct App::Parts {
     Option* keep(::CLI::Option* option) { return &options.emplace_back(Option::Parts{option}); }
 };
 
+namespace {
+
+// What an option keeps: of an optional what is in it.
+template <class T>
+struct Kept {
+    using Type = T;
+};
+template <class T>
+struct Kept<std::optional<T>> {
+    using Type = T;
+};
+
+std::string grouped(std::int64_t number) {
+    const bool negative = number < 0;
+    const auto size = negative ? 0 - static_cast<std::uint64_t>(number) : std::uint64_t(number);
+    return (negative ? "-" : "") + cli::count_text(size);
+}
+std::string grouped(std::uint64_t number) {
+    return cli::count_text(number);
+}
+
+// CLI11 asks strtoull: there -1 and what is too large are the largest number, and 010 is eight.
+// Here a number is decimal, and it is what is written; it goes on without zeros before it.
+template <class T>
+::CLI::Validator whole_number() {
+    const auto read = [](std::string& text) -> std::string {
+        T value{};
+        const char* last = text.data() + text.size();
+        const auto [end, error] = std::from_chars(text.data(), last, value);
+        if (error == std::errc{} && end == last) {
+            text = std::to_string(value);
+            return {};
+        }
+        using Widest = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+        return fmt::format("'{}' is not a whole number from {} to {}", text,
+                           grouped(Widest{std::numeric_limits<T>::min()}),
+                           grouped(Widest{std::numeric_limits<T>::max()}));
+    };
+    return {read, ""};
+}
+
+template <class T>
+void check_number([[maybe_unused]] ::CLI::Option* option) {
+    if constexpr (std::is_integral_v<typename Kept<T>::Type>) {
+        option->transform(whole_number<typename Kept<T>::Type>());
+    }
+}
+
+// CLI11's own name the largest double there is, digit by digit.
+template <class Good>
+::CLI::Validator real_number(const char* description, const char* wanted, const Good& good) {
+    const auto read = [=](const std::string& text) -> std::string {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool whole = !text.empty() && end == text.c_str() + text.size();
+        if (whole && std::isfinite(value) && good(value)) return {};
+        return fmt::format("'{}' is not {}", text, wanted);
+    };
+    return {read, description};
+}
+
+}  // namespace
+
 Check::Check(Parts parts) : parts_(std::make_shared<const Parts>(std::move(parts))) {}
 
 template <class T>
@@ -37,8 +108,10 @@ Check IsMember(const std::vector<std::string>& words) {
     return Check({::CLI::IsMember(words)});
 }
 
-const Check PositiveNumber({::CLI::PositiveNumber});
-const Check NonNegativeNumber({::CLI::NonNegativeNumber});
+const Check PositiveNumber({real_number("POSITIVE", "a number greater than 0",
+                                        [](double value) { return value > 0; })});
+const Check NonNegativeNumber({real_number("NONNEGATIVE", "a number that is 0 or more",
+                                           [](double value) { return value >= 0; })});
 
 Option::Option(Parts parts) : parts_(std::make_unique<Parts>(parts)) {}
 Option::~Option() = default;
@@ -121,7 +194,9 @@ void App::set_version_flag(const std::string& names, const std::string& version)
 
 template <class T>
 Option* App::add_option(const std::string& names, T& value, const std::string& help) {
-    return parts_->keep(parts_->app->add_option(names, value, help));
+    ::CLI::Option* option = parts_->app->add_option(names, value, help);
+    check_number<T>(option);
+    return parts_->keep(option);
 }
 template Option* App::add_option(const std::string&, std::string&, const std::string&);
 template Option* App::add_option(const std::string&, double&, const std::string&);

@@ -254,6 +254,35 @@ def one_prefix_one_hint_and_the_same_code(folder, rollouts):
 
 
 @test
+def a_number_is_what_is_written(folder, rollouts):
+    """-1 is not the largest number, nor is what is larger than that; what is wrong is named."""
+    name = PREFIX + "number"
+    spec = ("--synthetic", "groups=1,group-size=2,tokens=5")
+    places = [("demo", "--records"), ("demo", "--hold"), ("demo", "--shuffle"),
+              ("demo", "--visit"), ("demo", "--repeat"), ("groups", name, "--limit")]
+    places += [("produce", "--digest", *spec, option)
+               for option in ("--records", "--visit", "--shuffle", "--repeat", "--batch")]
+    places += [("consume", name, "--attach-timeout", 0, option)
+               for option in ("--records", "--hold", "--hold-seed", "--producers")]
+    places += [("consume", name, "--attach-timeout", 0, "--group-size", 4, option)
+               for option in ("--batches", "--batch-tokens", "--batch-groups",
+                              "--batch-sequences", "--min-size")]
+    for place in places:
+        for number in ("-1", "-0", "99999999999999999999", "abc", "1.5", "0x10", "+7", " 7"):
+            _, err = run(*place[:-1], f"{place[-1]}={number}", code=2)
+            assert f"{place[-1]}: '{number}' is not a whole number from 0 to" in err, (place, err)
+    for option, number in (("--repeat", 0), ("--batch", 0), ("--rate", -1), ("--rate", "abc"),
+                           ("--rate", "nan"), ("--rate", "inf")):
+        _, err = run("produce", "--digest", *spec, option, number, code=2)
+        assert f"{option}: '{number}' is not a number" in err and len(err) < 150, err
+    assert report("produce", "--digest", *spec, "--records", "001")["records"] == 1
+    assert report("produce", "--digest", *spec, "--records", 2**64 - 1)["records"] == 2
+    made = report("create", name, "--lanes", "010")
+    run("rm", name)
+    assert made["lanes"] == 10, made
+
+
+@test
 def create_shows_what_it_rounded(folder, rollouts):
     name = f"{PREFIX}rounded"
     out, _ = run("create", name, "--lane-bytes", 5000, "--spill-bytes", 9000)
