@@ -92,6 +92,43 @@ template <class Good>
     return {read, description};
 }
 
+// The words that nobody asked for, in their order: of a subcommand if the line names one.
+std::string not_expected(const ::CLI::App& app) {
+    auto words = app.remaining(true);
+    if (words.empty()) return {};
+    if (!app.get_subcommands().empty()) {
+        std::string text;
+        for (const auto& word : words) text += (text.empty() ? "'" : ", '") + word + "'";
+        return text + (words.size() == 1 ? " is" : " are") + " not expected";
+    }
+    if (words.front().starts_with('-')) return "'" + words.front() + "' is no option here";
+    std::string commands;
+    for (const auto* command : app.get_subcommands(nullptr)) {
+        commands += (commands.empty() ? "" : ", ") + command->get_name();
+    }
+    return "'" + words.front() + "' is no command; there are " + commands;
+}
+
+// "--flag: 'x' is not understood", as options of other kinds say it.
+std::string not_converted(const std::string& text) {
+    constexpr std::string_view start = "Could not convert: ";
+    const auto equals = text.find(" = ");
+    if (!text.starts_with(start) || equals == std::string::npos) return text;
+    return fmt::format("{}: '{}' is not understood",
+                       text.substr(start.size(), equals - start.size()), text.substr(equals + 3));
+}
+
+// What CLI11 says of a wrong line, or better.
+std::string told(const ::CLI::App& app, const ::CLI::ParseError& error) {
+    const int code = error.get_exit_code();
+    std::string text;
+    if (code == static_cast<int>(::CLI::ExitCodes::RequiredError) ||
+        code == static_cast<int>(::CLI::ExitCodes::ExtrasError)) {
+        text = not_expected(app);  // which may well be why something is missing
+    }
+    return text.empty() ? not_converted(error.what()) : text;
+}
+
 }  // namespace
 
 Check::Check(Parts parts) : parts_(std::make_shared<const Parts>(std::move(parts))) {}
@@ -234,7 +271,7 @@ void App::parse(int argc, const char* const* argv) {
     } catch (const ::CLI::ParseError& error) {
         std::ostringstream text;
         parts_->app->exit(error, text, text);
-        throw ParseError(error.get_exit_code(), error.what(), text.str());
+        throw ParseError(error.get_exit_code(), told(*parts_->app, error), text.str());
     }
 }
 

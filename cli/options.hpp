@@ -1,7 +1,7 @@
 #pragma once
 // Command lines: what commands ask of CLI11, without its header, which takes longer to compile than
 // any of them. Only options.cpp sees it. Names and behaviour are CLI11's, but that numbers are
-// decimal and fit what they are for.
+// decimal and fit what they are for, and that the wrong word of a line is named.
 
 #include <cstdint>
 #include <functional>

@@ -283,6 +283,20 @@ def a_number_is_what_is_written(folder, rollouts):
 
 
 @test
+def the_wrong_word_is_named(folder, rollouts):
+    for arguments, words in ((("crate",), "'crate' is no command; there are create, rm, ls"),
+                             (("crate", "x"), "'crate' is no command"),
+                             (("--nope",), "'--nope' is no option here"),
+                             (("--lanes", 5), "'--lanes' is no option here"),
+                             (("create", "--nope"), "'--nope' is not expected"),
+                             (("create", "x", "y", "z"), "'y', 'z' are not expected"),
+                             ((), "subcommand is required"), (("create",), "NAME is required"),
+                             (("ls", "--json=maybe"), "--json: 'maybe' is not understood")):
+        _, err = run(*arguments, code=2)
+        assert words in err, (arguments, err)
+
+
+@test
 def create_shows_what_it_rounded(folder, rollouts):
     name = f"{PREFIX}rounded"
     out, _ = run("create", name, "--lane-bytes", 5000, "--spill-bytes", 9000)
