@@ -361,11 +361,12 @@ Command add_demo(CLI::App& app) {
     sub->add_option("--hold", options->hold, "As of `rollring consume`")
         ->type_name("K")
         ->capture_default_str();
-    sub->add_option("--group-size", options->group_size,
-                    "As of `rollring consume`; with --hold no groups are formed")
-        ->type_name("N|auto")
+    add_group_size(sub, "As of `rollring consume`; with --hold no groups are formed",
+                   [options](const std::string& text, std::optional<std::uint32_t>) {
+                       options->group_size = text;
+                   })
         ->excludes("--hold")
-        ->capture_default_str();
+        ->default_str(options->group_size);
     sub->add_option("--checksum", options->checksum, "As of `rollring produce`")
         ->check(CLI::IsMember({"none", "xxh3"}))
         ->type_name("KIND")

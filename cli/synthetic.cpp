@@ -192,6 +192,11 @@ std::optional<SyntheticSpec> parse_synthetic(std::string_view text, std::string&
             return std::nullopt;
         }
     }
+    if (spec.group_size > group_size_max) {
+        problem = fmt::format("group-size is {}, must be 1 to {}", count_text(spec.group_size),
+                              count_text(group_size_max));
+        return std::nullopt;
+    }
     if (spec.tokens_min > spec.tokens_max || spec.groups > (std::uint64_t{1} << 40)) {
         problem = "tokens=LOW:HIGH needs LOW <= HIGH, and groups is at most 2^40";
         return std::nullopt;

@@ -24,6 +24,9 @@ struct TrainOptions {
 
 // Returns --group-size, which the others need.
 CLI::Option* add_train_options(CLI::App* app, TrainOptions& options);
+// --group-size alone, also of `demo`. `take` gets its text, and the number unless that is auto.
+using TakeGroupSize = std::function<void(const std::string&, std::optional<std::uint32_t>)>;
+CLI::Option* add_group_size(CLI::App* app, const std::string& help, TakeGroupSize take);
 int train(const ConsumeOptions& options);
 
 // Shared with `rollring groups`.

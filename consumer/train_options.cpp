@@ -26,22 +26,13 @@ struct Adder {
 };
 
 CLI::Option* add_size(CLI::App* sub, TrainOptions& options) {
-    return sub
-        ->add_option_function<std::string>(
-            "--group-size",
-            [&options](const std::string& text) {
-                options.on = true;
-                if (text == "auto") return;
-                const auto given = parse_count(text);
-                if (!given || *given > 65'536) {
-                    throw CLI::ValidationError("--group-size",
-                                               "'" + text + "' is not auto, or a number to 65536");
-                }
-                options.stash.group_size = static_cast<std::uint32_t>(*given);
-            },
-            "Train on whole groups, of so many members where a record does\n"
-            "not say it; auto: 8 there")
-        ->type_name("N|auto")
+    return add_group_size(sub,
+                          "Train on whole groups, of so many members where a record does\n"
+                          "not say it; auto: 8 there",
+                          [&options](const std::string&, std::optional<std::uint32_t> size) {
+                              options.on = true;
+                              options.stash.group_size = size.value_or(options.stash.group_size);
+                          })
         ->group(help_group);
 }
 
@@ -129,6 +120,24 @@ void add_admission(const Adder& add, StashOptions& stash) {
 }
 
 }  // namespace
+
+CLI::Option* add_group_size(CLI::App* sub, const std::string& help, TakeGroupSize take) {
+    return sub
+        ->add_option_function<std::string>(
+            "--group-size",
+            [take = std::move(take)](const std::string& text) {
+                if (text == "auto") return take(text, std::nullopt);
+                const auto size = parse_count(text);
+                if (!size || *size < 1 || *size > group_size_max) {
+                    throw CLI::ValidationError(
+                        "--group-size", "'" + text + "' is not auto, or a whole number from 1 to " +
+                                            count_text(group_size_max));
+                }
+                take(text, static_cast<std::uint32_t>(*size));
+            },
+            help)
+        ->type_name("N|auto");
+}
 
 CLI::Option* add_train_options(CLI::App* sub, TrainOptions& options) {
     const Adder add{sub, add_size(sub, options)};

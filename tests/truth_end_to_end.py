@@ -297,6 +297,20 @@ def the_wrong_word_is_named(folder, rollouts):
 
 
 @test
+def a_group_size_that_none_can_have_is_wrong_use(folder, rollouts):
+    for size in (0, "x", 65537, 70000, -1, 2**32 + 4):
+        for place in (("demo",), ("consume", "x", "--attach-timeout", 0)):
+            _, err = run(*place, f"--group-size={size}", code=2)
+            assert f"--group-size: '{size}' is not auto, or a whole number" in err, (place, err)
+            assert "1 to 65,536" in err, err
+        for place in (("demo",), ("produce", "--digest")):
+            _, err = run(*place, "--synthetic", f"group-size={size}", code=2)
+            assert "--synthetic: " in err and "group-size" in err, (place, err)
+    done = report("demo", "--synthetic", "groups=8,group-size=4,tokens=5", "--group-size", 4)
+    assert done["ok"] and done["groups"] == 8, done
+
+
+@test
 def create_shows_what_it_rounded(folder, rollouts):
     name = f"{PREFIX}rounded"
     out, _ = run("create", name, "--lane-bytes", 5000, "--spill-bytes", 9000)
