@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include "cli/json_tree.hpp"
+#include "cli/option_names.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -41,7 +42,9 @@ CLI::Option* add_text(CLI::App* app, const std::string& names, T& value, const P
 
 int fail(const Error& error) {
     const bool usage = error.code == Errc::invalid_argument;
-    note(error.to_string() + (usage ? "; see '" + running_command + " --help'" : ""));
+    Error told = error;
+    if (usage) told.message = with_option_names(told.message);
+    note(told.to_string() + (usage ? "; see '" + running_command + " --help'" : ""));
     if (error.code == Errc::system && error.system_errno == EPIPE) return exit_closed_pipe;
     return usage ? exit_usage : exit_failed;
 }

@@ -223,7 +223,7 @@ def one_prefix_one_hint_and_the_same_code(folder, rollouts):
                 (2, ((name,) for name in named)),
                 (2, (("create", "x", "--lane-bytes", "64MB"), ("demo", "--lane-bytes", "64MB"),
                      ("create", "x", "--lanes", 0), ("demo", "--producers", 0),
-                     ("create", "x", "--lane-bytes", 5), ("demo", "--lane-bytes", 5),
+                     ("create", "x", "--lane-bytes", 0), ("demo", "--lane-bytes", 0),
                      ("create", "x", "--group-rows", 0), ("demo", "--group-rows", 0),
                      ("consume", "x", "--group-size", 4, "--max-lag", -3),
                      ("stat", "x", "--watch", "0"), ("groups", "x", "--stuck", "soon"),
@@ -324,8 +324,35 @@ def create_shows_what_it_rounded(folder, rollouts):
     run("rm", name)
     assert "pages" not in run("create", name)[0]
     run("rm", name)
-    _, err = run("create", name, "--lane-bytes", 100, code=2)
-    assert "4 KiB to 128 GiB" in err, err
+    for least in (1, 1000):
+        assert report("create", name, "--lane-bytes", least)["lane_bytes"] == 4096
+        run("rm", name)
+
+
+@test
+def a_range_is_that_of_an_option(folder, rollouts):
+    """Not of the library's field."""
+    with Ring() as ring:
+        places = {("create", PREFIX + "range"): (
+                      ("--lanes", 0, "--lanes is 0, must be 1 to 4096"),
+                      ("--lane-bytes", 0, "--lane-bytes is 0 B, must be 1 B to 128 GiB"),
+                      ("--lane-bytes", "129GiB", "--lane-bytes is 129 GiB"),
+                      ("--journal-records", 0, "--journal-records is 0, must be 1 to"),
+                      ("--group-rows", 0, "--group-rows is 0"),
+                      ("--spill-bytes", "129GiB", "--spill-bytes is 129 GiB"),
+                      ("--overflow-bytes", 5, "--overflow-bytes is given, but no --overflow to")),
+                  ("consume", ring, "--group-size", 4): (
+                      ("--deadline", 0, "argument: --deadline must be positive"),
+                      ("--min-size", 0, "argument: --min-size must be 1 or more"),
+                      ("--max-lag", -2, "argument: --max-lag must be -1"),
+                      ("--no-progress", 0, "argument: --no-progress must be positive"),
+                      ("--extra", 65537, "argument: --extra is 65537, at most 65536"),
+                      ("--batch-groups", 0, "one of --batch-groups, --batch-seq"))}
+        for place, cases in places.items():
+            for option, value, words in cases:
+                _, err = run(*place, f"{option}={value}", code=2)
+                assert words in err, (place, err)
+                assert not re.search("[a-z]_[a-z]", err.replace("invalid_argument", "")), err
 
 
 @test

@@ -36,7 +36,7 @@ std::uint64_t default_soft_bytes() {
 std::string add_overflow(const RingOptions& options, Geometry& geometry) {
     const bool wanted = !options.overflow_dir.empty();
     if (!wanted && options.overflow_bytes) {
-        return "overflow_bytes is given, but no overflow_dir (--overflow) to have them in";
+        return "overflow_bytes is given, but no overflow_dir to have them in";
     }
     if (!wanted) return {};
     if (geometry.spill_bytes == 0) {
@@ -64,9 +64,9 @@ Result<Geometry> geometry_of(const RingOptions& options) {
     if (options.lanes < 1 || options.lanes > lanes_max) {
         return refuse(fmt::format("lanes is {}, must be 1 to {}", options.lanes, lanes_max));
     }
-    if (options.lane_bytes < page_bytes || options.lane_bytes > lane_bytes_max) {
+    if (options.lane_bytes < 1 || options.lane_bytes > lane_bytes_max) {
         return refuse(fmt::format("lane_bytes is {}, must be {} to {}",
-                                  human_bytes(options.lane_bytes), human_bytes(page_bytes),
+                                  human_bytes(options.lane_bytes), human_bytes(1),
                                   human_bytes(lane_bytes_max)));
     }
     if (options.journal_records < 1 || options.journal_records > (1U << 24)) {
