@@ -326,6 +326,7 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
     Impl& impl = *impl_;
     if (!impl.ring().usable()) return NextBatch::closed;
     bool blocked = false;
+    bool looked = false;  // who waits, since all was read; also by a call that may not wait
     bool changed = true;  // since the room was published
     int turns_late = 0;
     for (;;) {
@@ -337,7 +338,8 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         // Also before the trainer goes to work: nothing is moved while it does.
         const bool relieved = impl.relieve(blocked || cut, now);
         if (relieved) impl.moved_ns = now;
-        if (!cut && !relieved && blocked) {
+        looked = !cut && !relieved && blocked;
+        if (looked) {
             const auto waits = impl.who_waits();
             if (impl.stuck(waits, now)) {
                 cut = impl.groups.cut_rest(now, impl.consumer.policy_version(), impl.plan);
@@ -370,7 +372,8 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
             blocked = false;
             continue;
         }
-        if (late) return NextBatch::timed_out;
+        if (late && looked) return NextBatch::timed_out;
+        if (late) continue;
         const std::int64_t until =
             std::min(deadline.at_ns, now + (impl.standing.all ? 1'000'000 : tick_every_ns * 5));
         const std::uint32_t place = impl.held.take();

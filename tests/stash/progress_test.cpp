@@ -152,6 +152,24 @@ TEST_CASE("progress: producers that block each other are let through while there
     CHECK(stash->account().groups_partial == 0);
 }
 
+TEST_CASE("progress: a trainer that only polls gets what is complete, too") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 * kib, .spill_bytes = 256 * kib});
+    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 8, .max_open_groups = 0});
+    look(*stash);
+    auto producer = ring.producer();
+    std::size_t sent = 0;
+    Batch batch;
+    for (int turn = 0; turn < 100 && !batch.leased(); turn++) {
+        const std::string prompt = "g" + std::to_string(sent / 2);
+        const auto repetition = static_cast<std::uint32_t>(sent % 2);
+        const Push pushed = send_bytes(producer, prompt, repetition, 50'000, Deadline::now());
+        sent += pushed == Push::ok ? 1 : 0;
+        CHECK(stash->next_batch(batch, Deadline::now()) != NextBatch::closed);
+    }
+    REQUIRE(batch.leased());  // there is no room for eight groups
+    CHECK(batch.groups().size() == sent / 2);
+}
+
 TEST_CASE("progress: where nothing can move it is told after a second, with the option") {
     const TestRing ring({.lanes = 1, .lane_bytes = 64 * kib, .spill_bytes = 64 * kib});
     auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
