@@ -262,3 +262,16 @@ TEST_CASE("progress: what is declared is claimed, and two that do not fit togeth
     look(*stash);
     CHECK(producers[1].open_group("b", 0, Deadline::now(), {4, 200 * kib}) == Push::ok);
 }
+
+TEST_CASE("progress: claims count, also those that together exceed all that there is") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 128 * kib, .spill_bytes = 512 * kib});
+    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    look(*stash);
+    Producer producers[2] = {ring.producer(), ring.producer()};
+    CHECK(producers[0].open_group("a", 0, Deadline::now(), {4, 75 * kib}) == Push::ok);
+    for (int i = 0; i < 3; i++) {  // 600 KiB of 384
+        const std::string name = "b" + std::to_string(i);
+        CHECK(producers[0].open_group(name, 0, Deadline::now(), {5, 75 * kib}) == Push::timed_out);
+        CHECK(producers[1].open_group(name, 0, Deadline::now(), {4, 75 * kib}) == Push::timed_out);
+    }
+}
