@@ -143,6 +143,9 @@ Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
     const std::uint64_t missing = lines - std::min<std::uint64_t>(lines, spare_lines_);
     for (int tried = 0; tried < claim_tries; tried++) {
         if (claim(lines, missing, owner)) return Answer::go;
+        // What open groups are owed is no rival's claim, and does not go away in a moment.
+        const std::uint64_t owed = control_->owed_bytes.load();
+        if (owed != 0 && owed + lines * line_bytes > peek(control_->room_bytes)) break;
         // Two that claim at once may both give way; so each tries again after a time of its own.
         const std::uint32_t pauses = 16U << tried;
         for (std::uint32_t i = 0; i < pauses * (1 + owner.pid.load() % 7); i++) spin_pause();
