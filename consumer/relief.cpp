@@ -213,7 +213,7 @@ bool Stash::Impl::stuck(const Waits& waits, std::int64_t now_ns) const {
 // and of those that do not nothing has come for long: they may have nothing more to send.
 bool Stash::Impl::stands_still(const Waits& waits, std::int64_t now_ns) const {
     if (waits.tails != standing.tails || now_ns - standing.since_ns < standstill_ns) return false;
-    return waits.all() || (waits.for_place != 0 && standing.impatient);
+    return waits.all() || (waits.any() && standing.impatient);
 }
 
 // Groups that fit together were let in, so at least one of them can be completed; if all wait all
@@ -221,8 +221,7 @@ bool Stash::Impl::stands_still(const Waits& waits, std::int64_t now_ns) const {
 // was to be foreseen. The smallest of those groups is let in on top, while there is memory for it.
 void Stash::Impl::let_go(const Waits& waits, std::int64_t now_ns) {
     standing.all = waits.all();
-    standing.impatient |=
-        waits.for_place != 0 && now_ns - std::max(came_ns, moved_ns) > patience_ns;
+    standing.impatient |= waits.any() && now_ns - std::max(came_ns, moved_ns) > patience_ns;
     if (waits.tails != standing.tails) {
         standing.tails = waits.tails;
         standing.since_ns = now_ns;

@@ -101,6 +101,7 @@ struct Stash::Impl {
         std::uint64_t room_bytes = 0;                   // of one that waits for room
         std::uint64_t place_bytes = ~std::uint64_t{0};  // the least that a group needs
         std::uint64_t tails = 0;  // of all lanes with their wishes: changes when one moves
+        [[nodiscard]] bool any() const { return for_room + for_place != 0; }
         [[nodiscard]] bool all() const {
             return producers != 0 && for_room + for_place == producers;
         }

@@ -236,6 +236,36 @@ TEST_CASE(
     CHECK(other.open_group("c", 0, Deadline::now(), {5, 150 * kib}) == Push::timed_out);
 }
 
+TEST_CASE("progress: it is told, too, where one waits for room and others have nothing to send") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 * kib, .spill_bytes = 64 * kib});
+    auto stash = open_stash(ring, {.group_size = 3, .batch_groups = 1});
+    look(*stash);
+    const Producer idle = ring.producer();
+    std::thread rollouts([&] {
+        auto producer = ring.producer();
+        // Short ones first, so that what the groups claim is far too little.
+        for (const std::uint32_t member : {0U, 1U}) {
+            for (int i = 0; i < 20; i++) {
+                const Push pushed = send_bytes(producer, "g" + std::to_string(i), member,
+                                               member == 0 ? 40 : 10'000, patience(), 3);
+                if (pushed == Push::closed) return;
+                CHECK(pushed == Push::ok);
+            }
+        }
+    });
+    Event event{};
+    while (event.kind != Event::Kind::stalled) {
+        Batch batch;
+        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+        while (event.kind != Event::Kind::stalled && stash->next_event(event)) {
+        }
+    }
+    CHECK(event.detail.find("of 2 producers 0 wait to open a group and 1 for room") !=
+          std::string::npos);
+    REQUIRE(remove_ring(ring.name(), true).has_value());
+    rollouts.join();
+}
+
 TEST_CASE("progress: a group that can never fit is refused at once, with sizes") {
     const TestRing ring({.lanes = 1, .lane_bytes = 256 * kib, .spill_bytes = 512 * kib});
     auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
