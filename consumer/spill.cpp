@@ -100,7 +100,26 @@ Result<Spill> Spill::open(const RingMap& map, ReaderControl& control, Overflow* 
         return std::unexpected(reserved.error());
     }
     spill.use(bytes);
+    spill.find_lap_end();
     return spill;
+}
+
+// Where a predecessor turned back to the start, what lies behind that is free, and not occupied.
+void Spill::find_lap_end() {
+    const std::uint64_t tail = writer_.position();
+    const std::uint64_t head = writer_.head();
+    if (head > tail || tail - head > 2 * capacity_bytes_) return;
+    for (std::uint64_t at = head; at < tail;) {
+        const std::uint64_t offset = at % capacity_bytes_;
+        const auto frame = load_once<Frame>(data_.data() + offset);
+        if (frame.magic != frame_magic || frame.position != at || frame.bytes < line_bytes ||
+            frame.bytes % line_bytes != 0 || frame.bytes > capacity_bytes_ - offset) {
+            return;
+        }
+        const bool skips = frame.kind == static_cast<std::uint16_t>(FrameKind::skip);
+        if (skips && offset + frame.bytes == capacity_bytes_) writer_.lap_before_ended(at);
+        at += frame.bytes;
+    }
 }
 
 void Spill::use(std::uint64_t bytes) {

@@ -93,6 +93,7 @@ class Spill {
     Result<void> add_part(std::uint64_t least, std::uint64_t wanted, std::uint64_t most,
                           const RingMap& map);
     void use(std::uint64_t bytes);
+    void find_lap_end();
 
     Mapping owner_page_;
     Mapping data_;

@@ -73,6 +73,13 @@ class LaneWriter {
     // behind it is there, too, for a skip. Never less than before.
     void set_end(std::uint64_t bytes) { end_ = bytes < capacity_ ? bytes : capacity_; }
 
+    // For a writer that goes on where another was: the lap before ended with the skip at this
+    // position, and left nothing behind it.
+    void lap_before_ended(std::uint64_t position) {
+        if (position >= lap_start_ || lap_start_ - position > capacity_) return;
+        dead_from_ = capacity_ - (lap_start_ - position) + line_bytes;
+    }
+
     // Finds room for `bytes` (a multiple of 64, the frame included) in one piece.
     Reserve reserve(std::uint64_t bytes) {
         if (bytes > capacity_) return Reserve::too_large;
@@ -93,6 +100,7 @@ class LaneWriter {
     [[nodiscard]] std::uint64_t position() const { return tail_; }
     [[nodiscard]] std::uint64_t offset() const { return tail_ - lap_start_; }
     [[nodiscard]] std::uint64_t published() const { return published_; }
+    [[nodiscard]] std::uint64_t head() const { return head_; }  // as it was seen last
     [[nodiscard]] const LapCounters& laps() const { return laps_; }
     // Bytes from a position to here, without the dead part of a lap.
     [[nodiscard]] std::uint64_t written_since(std::uint64_t position) const {

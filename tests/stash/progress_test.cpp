@@ -305,3 +305,31 @@ TEST_CASE("progress: claims count, also those that together exceed all that ther
         CHECK(producers[1].open_group(name, 0, Deadline::now(), {4, 75 * kib}) == Push::timed_out);
     }
 }
+
+TEST_CASE("progress: a successor goes on in a spill whose lap was ended early") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 32 * kib, .spill_bytes = 512 * kib});
+    const StashOptions options{.group_size = 2, .order = Order::freshest, .batch_groups = 1};
+    auto stash = open_stash(ring, options);
+    look(*stash);
+    auto producer = ring.producer();
+    const auto send_on = [&](int group, std::uint32_t member) {
+        for (int turn = 0; turn < 20; turn++) {
+            const std::string prompt = "g" + std::to_string(group);
+            if (send_bytes(producer, prompt, member, 10'000, Deadline::now()) == Push::ok) {
+                return true;
+            }
+            look(*stash);
+        }
+        return false;
+    };
+    // Six records in the spill, of which the first three leave: it turns back to its start.
+    for (int group = 0; group < 6; group++) REQUIRE(send_on(group, 0));
+    for (int group = 0; group < 3; group++) {
+        REQUIRE(send_on(group, 1));
+        REQUIRE(train_once(*stash, group) == 1);
+    }
+    for (int group = 6; group < 10; group++) REQUIRE(send_on(group, 0));
+    stash.reset();
+    stash = open_stash(ring, options);
+    for (int group = 10; group < 16; group++) REQUIRE(send_on(group, 0));
+}
