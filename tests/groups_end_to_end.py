@@ -217,21 +217,21 @@ def a_trainer_killed_with_a_full_spill_is_followed(folder, rollouts):
 
 
 @test
-def wrong_options_name_their_field(folder, rollouts):
-    for arguments, field in (
-            (("--batch-groups", 4), "--batch-groups"), (("--group-size", 0), "group_size"),
+def wrong_options_are_named(folder, rollouts):
+    for arguments, words in (
+            (("--batch-groups", 4), "--batch-groups"), (("--group-size", 0), "--group-size"),
             (("--group-size", "x"), "--group-size"),
-            (("--group-size", 4, "--batch-groups", 4, "--batch-tokens", 9), "batch_tokens"),
+            (("--group-size", 4, "--batch-groups", 4, "--batch-tokens", 9), "--batch-tokens must"),
             (("--group-size", 4, "--hold", 3), "--hold"),
             (("--group-size", 4, "--order", "lifo"), "--order"),
-            (("--group-size", 4, "--deadline", 0), "deadline_ns"),
-            (("--group-size", 4, "--max-lag", -3), "max_lag"),
-            (("--group-size", 4, "--min-size", 0), "min_size")):
+            (("--group-size", 4, "--deadline", 0), "--deadline must"),
+            (("--group-size", 4, "--max-lag", -3), "--max-lag must"),
+            (("--group-size", 4, "--min-size", 0), "--min-size must")):
         out, err = run("consume", "nowhere", *arguments, code=2)
-        assert field in out + err, (arguments, out, err)
+        assert words in out + err, (arguments, out, err)
     with Ring("--group-rows", 8, "--spill-bytes", "1MiB") as ring:
         _, err = run("consume", ring, "--group-size", 4, "--batch-groups", 9, code=2)
-        assert "batch_groups is 9" in err, err
+        assert "--batch-groups is 9" in err, err
     run("create", "never", "--group-rows", 0, code=2)
 
 
