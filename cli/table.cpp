@@ -25,9 +25,27 @@ std::size_t sum_of(const std::vector<std::size_t>& widths) {
     return sum == 0 ? 0 : sum - gap;
 }
 
+// Where the letter begins of which there are so many before it.
+std::size_t offset_of(std::string_view text, std::size_t letter) {
+    std::size_t at = 0;
+    while (at < text.size() && letters(text.substr(0, at + 1)) <= letter) at++;
+    return at;
+}
+
+// The beginning and the end: names of one kind often differ in the end alone.
+std::string cut(const std::string& cell, std::size_t width) {
+    const std::size_t count = letters(cell);
+    if (count <= width || width == 0) return cell;
+    const std::size_t before = (width - 1) / 2;
+    const std::size_t after = width - 1 - before;
+    return cell.substr(0, offset_of(cell, before)) + "\u2026" +
+           cell.substr(offset_of(cell, count - after));
+}
+
 std::string padded(const std::string& cell, std::size_t width, Table::Align align) {
-    return align == Table::Align::left ? fmt::format("{:<{}.{}}", cell, width, width)
-                                       : fmt::format("{:>{}.{}}", cell, width, width);
+    const std::string shown = cut(cell, width);
+    const std::string blanks(width - std::min(width, letters(shown)), ' ');
+    return align == Table::Align::left ? shown + blanks : blanks + shown;
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ class Table {
     struct Column {
         std::string title;
         Align align = Align::right;
-        // Where the terminal is too narrow, text columns are cut to so many letters; 0: never.
+        // Where the terminal is too narrow, text columns are cut to so many letters, in the middle;
+        // 0: never.
         std::size_t least = 0;
         // And where that is not enough, columns are left out: those with the highest rank first.
         int rank = 0;

@@ -389,7 +389,7 @@ def on_terminal(columns, *arguments):
 @test
 def tables_fit_the_terminal(folder, rollouts):
     with Ring() as ring:
-        long_name = "a/very/long/environment/name/of/a/prompt/that/goes/on/and/on"
+        long_name = "a/very/long/name/of/a/prompt/that/goes"
         lines = "".join(json.dumps({"instance_id": f"{long_name}/{i}", "repetition_id": 0,
                                     "group_size": 40, "tokens": [1, 2]}) + "\n" for i in range(5))
         run("produce", ring, "--input", "-", "--name", "a producer of some name and renown",
@@ -405,8 +405,11 @@ def tables_fit_the_terminal(folder, rollouts):
                 assert ring[:12] in shown, shown
             assert max(map(len, piped.splitlines())) > 80, piped
             assert "\x1b" not in piped
-        assert long_name[:30] in run("groups", ring)[0]
+        assert all(f"{long_name}/{i}" in run("groups", ring)[0] for i in range(5))
         assert "missing" in on_terminal(80, "groups", ring)
+        for columns in (60, 40):
+            shown = on_terminal(columns, "groups", ring)
+            assert all(re.search(f"a/.*\u2026.*/{i} ", shown) for i in range(5)), shown
         trainer.terminate()
         finish(trainer, 143)
 

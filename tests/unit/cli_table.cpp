@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "cli/table.hpp"
@@ -13,7 +14,11 @@ namespace {
 std::size_t widest(const std::string& text) {
     std::istringstream lines(text);
     std::size_t most = 0;
-    for (std::string line; std::getline(lines, line);) most = std::max(most, line.size());
+    for (std::string line; std::getline(lines, line);) {
+        const auto letters = std::ranges::count_if(
+            line, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+        most = std::max(most, static_cast<std::size_t>(letters));
+    }
     return most;
 }
 
@@ -44,7 +49,8 @@ TEST_CASE("texts are cut first, then columns go by rank, and numbers are never c
         if (text.find("count") != std::string::npos) {
             CHECK(text.find("1,234,567") != std::string::npos);
         }
-        CHECK(text.find("a name") != std::string::npos);
+        CHECK(text.find("\na ") != std::string::npos);
+        CHECK(text.find("th") != std::string::npos);  // the end of that name
     }
     CHECK(three().text(30).find("count") != std::string::npos);
     CHECK(three().text(20).find("count") == std::string::npos);
@@ -57,7 +63,22 @@ TEST_CASE("letters are cut, not bytes") {
     Table table({{.title = "x", .align = left, .least = 2}, {.title = "n"}});
     table.add({"\u00fc\u00fc\u00fc\u00fc", "1"});
     CHECK(table.text(any_width) == "x     n\n\u00fc\u00fc\u00fc\u00fc  1\n");
-    CHECK(table.text(6) == "x    n\n\u00fc\u00fc\u00fc  1\n");
+    CHECK(table.text(6) == "x    n\n\u00fc\u2026\u00fc  1\n");
+}
+
+TEST_CASE("what is cut can still be told apart by its end") {
+    using enum Table::Align;
+    Table table({{.title = "group", .align = left, .least = 9, .most = 16}, {.title = "n"}});
+    table.add({"synthetic/2/1234", "1"});
+    table.add({"synthetic/2/12345", "2"});
+    CHECK(table.text(12) ==
+          "group      n\n"
+          "synt\u20261234  1\n"
+          "synt\u20262345  2\n");
+    CHECK(table.text(80) ==
+          "group             n\n"
+          "synthetic/2/1234  1\n"
+          "synthet\u2026/2/12345  2\n");
 }
 
 TEST_CASE("sentences are broken between words") {
