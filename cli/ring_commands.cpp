@@ -40,6 +40,35 @@ struct CreateOptions {
     bool json = false;
 };
 
+void report_created(const CreateOptions& options, const RingStat& stat) {
+    if (options.json) {
+        print_json({{"ring", options.ring},
+                    {"lanes", stat.lane_count},
+                    {"lane_bytes", stat.lane_bytes},
+                    {"soft_bytes", stat.soft_bytes},
+                    {"spill_bytes", stat.spill_bytes},
+                    {"overflow_bytes", stat.overflow_bytes},
+                    {"overflow_file", stat.overflow_path},
+                    {"group_rows", options.made.group_rows},
+                    {"columns", options.made.schema.columns().size()}});
+        return;
+    }
+    const auto given = [](std::uint64_t wanted, std::uint64_t made) {
+        return wanted == made ? "" : fmt::format(" ({} rounded up to pages)", count_text(wanted));
+    };
+    print(
+        fmt::format("created {}: {} lanes of {}{}, a spill of {}{}\n", options.ring,
+                    stat.lane_count, bytes_text(stat.lane_bytes),
+                    given(options.made.lane_bytes, stat.lane_bytes), bytes_text(stat.spill_bytes),
+                    given(options.made.spill_bytes.value_or(stat.spill_bytes), stat.spill_bytes)));
+    if (stat.overflow_bytes != 0) {
+        print(fmt::format(
+            "the spill may go on for {}{} in {}\n", bytes_text(stat.overflow_bytes),
+            given(options.made.overflow_bytes.value_or(stat.overflow_bytes), stat.overflow_bytes),
+            stat.overflow_path));
+    }
+}
+
 int create(CreateOptions& options) {
     if (options.schema != "standard") {
         auto schema = read_schema_file(options.schema);
@@ -51,32 +80,9 @@ int create(CreateOptions& options) {
     // As it was made: bytes are rounded up to pages.
     const auto stat = stat_ring(options.ring);
     if (!stat) return fail(stat.error());
-    if (options.json) {
-        print_json({{"ring", options.ring},
-                    {"lanes", stat->lane_count},
-                    {"lane_bytes", stat->lane_bytes},
-                    {"soft_bytes", stat->soft_bytes},
-                    {"spill_bytes", stat->spill_bytes},
-                    {"overflow_bytes", stat->overflow_bytes},
-                    {"overflow_file", stat->overflow_path},
-                    {"group_rows", options.made.group_rows},
-                    {"columns", options.made.schema.columns().size()}});
-        return exit_ok;
-    }
-    const auto given = [](std::uint64_t wanted, std::uint64_t made) {
-        return wanted == made ? "" : fmt::format(" ({} rounded up to pages)", count_text(wanted));
-    };
-    print(fmt::format(
-        "created {}: {} lanes of {}{}, a spill of {}{}\n", options.ring, stat->lane_count,
-        bytes_text(stat->lane_bytes), given(options.made.lane_bytes, stat->lane_bytes),
-        bytes_text(stat->spill_bytes),
-        given(options.made.spill_bytes.value_or(stat->spill_bytes), stat->spill_bytes)));
-    if (stat->overflow_bytes != 0) {
-        print(fmt::format(
-            "the spill may go on for {}{} in {}\n", bytes_text(stat->overflow_bytes),
-            given(options.made.overflow_bytes.value_or(stat->overflow_bytes), stat->overflow_bytes),
-            stat->overflow_path));
-    }
+    report_created(options, *stat);
+    // Who reads the exit code takes it for not made, and makes it again.
+    if (write_has_failed()) static_cast<void>(remove_ring(options.ring, false));
     return exit_ok;
 }
 

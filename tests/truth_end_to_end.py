@@ -111,8 +111,10 @@ def what_could_not_be_written_is_a_failure(folder, rollouts):
         assert code == 1 and "cannot write" in err, (code, err)
         code, err = code_with_stdout("/dev/full", "create", f"{PREFIX}full")
         assert code == 1 and "cannot write" in err, (code, err)
-        assert f"{PREFIX}full" in run("ls")[0]  # it was made: that was not what failed
-        run("rm", f"{PREFIX}full")
+        assert f"{PREFIX}full" not in run("ls")[0]  # who reads the code makes it again
+        code, err = code_with_stdout("/dev/full", "create", ring)
+        assert code == 1 and "already_exists" in err, (code, err)
+        assert ring in run("ls")[0]  # that is another's
         for closed in ("ls >&-", "--help >&-", f"stat {ring} --json >&-"):
             done = subprocess.run(["sh", "-c", f"{PROGRAM} {closed}"], text=True, timeout=LIMIT_S,
                                   stderr=subprocess.PIPE, check=False)
