@@ -113,6 +113,18 @@ void Producer::Impl::wish(std::uint64_t room_bytes, std::uint64_t place_bytes) {
     rollring::publish(owner().wants_place_bytes, place_bytes);
 }
 
+// Bytes of the longest record with its frame; 0: not known. The stash reads in the lane what it has
+// to expect of the group's other members, which may be far longer than the first.
+std::uint64_t Producer::Impl::declare(const GroupPlan& plan) {
+    if (plan.record_bytes == 0) return 0;
+    const std::uint64_t bytes =
+        line_bytes + round_up(std::min(plan.record_bytes, bytes_most), line_bytes);
+    const auto lines =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, lane_bytes_max) / line_bytes);
+    keep(owner().record_lines, std::max(peek(owner().record_lines), lines));
+    return bytes;
+}
+
 // Waits until the group may be opened, if it is not open already.
 Push Producer::Impl::admit(const GroupKey& key, const GroupNeed& need, Deadline deadline) {
     Admission::Answer answer = admission->ask(key, need, owner());
@@ -278,15 +290,7 @@ Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Dea
     if (impl.check_name() != Push::ok) return Push::closed;
     impl.wish(0, 0);
     if (!impl.admission->active()) return Push::ok;
-    std::uint64_t bytes = 0;
-    if (plan.record_bytes != 0) {
-        bytes = line_bytes + round_up(std::min(plan.record_bytes, bytes_most), line_bytes);
-        LaneOwner& own = impl.owner();
-        poke(own.record_lines,
-             std::max(peek(own.record_lines),
-                      static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, lane_bytes_max) /
-                                                 line_bytes)));
-    }
+    const std::uint64_t bytes = impl.declare(plan);
     const Push got =
         impl.admit(GroupKey::of(instance_id, visit), {plan.group_size, bytes}, deadline);
     if (got == Push::ok) impl.wish(0, 0);
@@ -296,8 +300,7 @@ Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Dea
 bool Producer::may_send(std::string_view instance_id, std::uint64_t visit, const GroupPlan& plan) {
     Impl& impl = *impl_;
     if (!impl.usable() || !impl.admission->active()) return impl.usable();
-    const std::uint64_t bytes =
-        plan.record_bytes != 0 ? line_bytes + std::min(plan.record_bytes, bytes_most) : 0;
+    const std::uint64_t bytes = impl.declare(plan);
     return impl.admission->ask(GroupKey::of(instance_id, visit), {plan.group_size, bytes},
                                impl.owner()) == Admission::Answer::go;
 }

@@ -58,6 +58,7 @@ struct Producer::Impl {
     Push check_quarantine();
     Push room(std::uint64_t bytes, Deadline deadline);
     Push admit(const GroupKey& key, const GroupNeed& need, Deadline deadline);
+    std::uint64_t declare(const GroupPlan& plan);
     void wish(std::uint64_t room_bytes, std::uint64_t place_bytes);
     Push check_ring();
     Push check_name();

@@ -293,6 +293,19 @@ TEST_CASE("progress: what is declared is claimed, and two that do not fit togeth
     CHECK(producers[1].open_group("b", 0, Deadline::now(), {4, 200 * kib}) == Push::ok);
 }
 
+TEST_CASE("progress: what may_send() declares is owed, also after a first record that is short") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = mib});
+    auto stash = open_stash(ring, {.group_size = 4, .batch_groups = 1});
+    look(*stash);
+    Producer producers[2] = {ring.producer(), ring.producer()};
+    const GroupPlan plan{4, 150 * kib};
+    REQUIRE(producers[0].may_send("a", 0, plan));
+    REQUIRE(send_bytes(producers[0], "a", 0, 40, Deadline::now(), 4) == Push::ok);
+    look(*stash);
+    CHECK_FALSE(producers[0].may_send("b", 0, plan));
+    CHECK_FALSE(producers[1].may_send("b", 0, plan));
+}
+
 TEST_CASE("progress: claims count, also those that together exceed all that there is") {
     const TestRing ring({.lanes = 2, .lane_bytes = 128 * kib, .spill_bytes = 512 * kib});
     auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
