@@ -18,11 +18,16 @@ namespace rollring::cli {
 std::string excerpt(JsonValue value);
 
 template <class T>
-T integer(std::string_view key, JsonValue value) {
+T integer_to(T most, std::string_view key, JsonValue value) {
     if (!value.is_integer()) bad(key, fmt::format("must be an integer, not {}", excerpt(value)));
-    if (const auto number = value.number<T>()) return *number;
+    if (const auto number = value.number<T>(); number && *number <= most) return *number;
     bad(key, fmt::format("is {}, outside of {} to {}", excerpt(value),
-                         std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+                         std::numeric_limits<T>::min(), most));
+}
+
+template <class T>
+T integer(std::string_view key, JsonValue value) {
+    return integer_to(std::numeric_limits<T>::max(), key, value);
 }
 
 // `T` is float or double.

@@ -28,6 +28,11 @@ bool read_header(std::string_view key, JsonValue value, ParsedRecord& record) {
     return record.meta.*Member != Meta{}.*Member;
 }
 
+bool read_group_size(std::string_view key, JsonValue value, ParsedRecord& record) {
+    record.meta.group_size = integer_to(group_size_max, key, value);
+    return record.meta.group_size != 0;
+}
+
 template <Std Column>
 bool read_floats(std::string_view key, JsonValue value, ParsedRecord& record) {
     read_f32(key, value, record, Column);
@@ -119,7 +124,7 @@ bool read_topk(std::string_view key, JsonValue value, ParsedRecord& record) {
 constexpr std::array fields{
     Field{"instance_id", read_id},
     Field{"repetition_id", read_repetition},
-    Field{"group_size", read_header<&Meta::group_size>},
+    Field{"group_size", read_group_size},
     Field{"source", read_string<Std::source>},
     Field{"n_prompt", read_header<&Meta::n_prompt>},
     Field{"reward", read_reward},
