@@ -23,6 +23,25 @@ std::uint64_t times(std::uint64_t count, std::uint64_t bytes) {
     return __builtin_mul_overflow(count, bytes, &product) ? most : std::min(product, most);
 }
 
+// Rounded up, and as an option takes it.
+std::string option_bytes(std::uint64_t bytes) {
+    constexpr std::uint64_t mib = 1 << 20;
+    constexpr std::uint64_t gib = 1 << 30;
+    return bytes < 8 * gib ? fmt::format("{}MiB", (bytes + mib - 1) / mib)
+                           : fmt::format("{}GiB", (bytes + gib - 1) / gib);
+}
+
+// With which ring a group would fit that needs more than this one has. A half of the spill is what
+// counts; lanes of that size come with it.
+std::string what_would_do(std::uint64_t needed, std::uint64_t lanes) {
+    if (needed > lanes + lane_bytes_max / 2) {
+        return fmt::format("the largest --spill-bytes, {}, would not do: send smaller groups",
+                           option_bytes(lane_bytes_max));
+    }
+    return fmt::format("create it with --spill-bytes {} or more, or with --overflow",
+                       option_bytes(std::min(2 * needed, lane_bytes_max)));
+}
+
 }  // namespace
 
 void Admission::remember(const GroupKey& key) {
@@ -224,11 +243,11 @@ std::string Admission::why(Answer answer, const GroupNeed& need) const {
         case Answer::never_fits:
             return fmt::format(
                 "a group of {} records of {} needs {}, and all of this ring has {} for one group: "
-                "create "
-                "it with --spill-bytes {}MiB or more, or with --overflow",
+                "{}",
                 members_of(need), human_bytes(need.record_bytes),
                 human_bytes(times(members_of(need), need.record_bytes)), human_bytes(room_most()),
-                (2 * times(members_of(need), need.record_bytes) + 0xfffff) >> 20);
+                what_would_do(times(members_of(need), need.record_bytes),
+                              map_->geometry().lane_count * map_->geometry().lane_bytes));
         case Answer::too_many_groups:
             break;
     }

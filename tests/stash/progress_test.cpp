@@ -272,9 +272,30 @@ TEST_CASE("progress: a group that can never fit is refused at once, with sizes")
     look(*stash);
     auto producer = ring.producer();
     CHECK(send_bytes(producer, "large", 0, 100 * kib, Deadline::now(), 16) == Push::too_large);
-    CHECK(producer.problem().find("--spill-bytes") != std::string::npos);
+    CHECK(producer.problem().find("create it with --spill-bytes 4MiB or more") !=
+          std::string::npos);
     CHECK(producer.open_group("declared", 0, Deadline::now(), {4, 250 * kib}) == Push::too_large);
     CHECK(send_bytes(producer, "fits", 0, 100 * kib, Deadline::now(), 2) == Push::ok);
+}
+
+TEST_CASE("progress: what is advised for a group that never fits is what a ring can have") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 4 * mib, .spill_bytes = 4 * mib});
+    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    look(*stash);
+    auto producer = ring.producer();
+    const auto advice = [&](std::uint32_t members, std::uint64_t record_bytes) {
+        const std::string key = std::to_string(members) + "/" + std::to_string(record_bytes);
+        const GroupPlan plan{members, record_bytes};
+        CHECK(producer.open_group(key, 0, Deadline::now(), plan) == Push::too_large);
+        const std::string problem(producer.problem());
+        return problem.substr(problem.find("for one group: "));
+    };
+    const std::string start = "for one group: create it with --spill-bytes ";
+    CHECK(advice(100, mib) == start + "201MiB or more, or with --overflow");
+    CHECK(advice(40 * 1024, mib) == start + "81GiB or more, or with --overflow");
+    CHECK(advice(64 * 1024, mib) == start + "128GiB or more, or with --overflow");
+    CHECK(advice(64 * 1024, mib + mib / 2) ==
+          "for one group: the largest --spill-bytes, 128GiB, would not do: send smaller groups");
 }
 
 TEST_CASE("progress: what is declared is claimed, and two that do not fit together wait") {
