@@ -9,6 +9,7 @@ namespace rollring::cli {
 namespace {
 
 constexpr std::size_t aside_max = 1 << 20;  // 16 bytes each
+constexpr int looks_max = 64;               // at groups that were set aside; each is a question
 
 }  // namespace
 
@@ -33,16 +34,27 @@ Next WillingSource::next_of_open(Draft& draft) {
     return source_->again(bookmark, draft);
 }
 
-Next WillingSource::open_oldest(Draft& draft) {
-    open_ = std::move(aside_.front().records);
-    by_name_.erase(aside_.front().name);
-    aside_.pop_front();
+Next WillingSource::take(std::list<Group>::iterator group, Draft& draft) {
+    open_ = std::move(group->records);
+    by_name_.erase(group->name);
+    aside_.erase(group);
     return next_of_open(draft);
+}
+
+// The oldest of those that were set aside and may be sent now, by us or because others opened them.
+std::list<WillingSource::Group>::iterator WillingSource::find_willing() {
+    auto group = aside_.begin();
+    // While more can be read, that is a better place to look.
+    const int most = ended_ || count_ >= aside_max ? looks_max : 1;
+    for (int looks = 0; group != aside_.end() && looks < most; ++group, looks++) {
+        if (may_send_(group->wanted)) return group;
+    }
+    return aside_.end();
 }
 
 Next WillingSource::next(Draft& draft) {
     if (!open_.empty()) return next_of_open(draft);
-    if (!aside_.empty() && may_send_(aside_.front().wanted)) return open_oldest(draft);
+    if (const auto willing = find_willing(); willing != aside_.end()) return take(willing, draft);
     while (!ended_ && count_ < aside_max) {
         const Next got = source_->next(draft);
         if (got == Next::end) {
@@ -55,7 +67,8 @@ Next WillingSource::next(Draft& draft) {
         if (!by_name_.contains(name) && may_send_(wanted)) return Next::record;
         if (!set_aside(std::move(wanted), std::move(name))) return Next::record;
     }
-    return aside_.empty() ? Next::end : open_oldest(draft);
+    if (const auto willing = find_willing(); willing != aside_.end()) return take(willing, draft);
+    return aside_.empty() ? Next::end : take(aside_.begin(), draft);
 }
 
 }  // namespace rollring::cli

@@ -45,7 +45,8 @@ class WillingSource final : public RecordSource {
     };
     bool set_aside(GroupWanted wanted, std::string name);
     Next next_of_open(Draft& draft);
-    Next open_oldest(Draft& draft);
+    Next take(std::list<Group>::iterator group, Draft& draft);
+    std::list<Group>::iterator find_willing();
 
     RecordSource* source_;
     Describe describe_;
