@@ -41,6 +41,9 @@ class RecordSource {
     [[nodiscard]] virtual std::optional<Bookmark> bookmark() const { return std::nullopt; }
     // Reads that record again, without an effect on next().
     virtual Next again(const Bookmark& /*bookmark*/, Draft& /*draft*/) { return Next::failed; }
+    // Takes back what next() gave last, for later: its group may not be opened yet. False
+    // if it cannot: then its sender waits.
+    [[nodiscard]] virtual bool put_back() { return false; }
     // Of the last record or bad line: "FILE:LINE".
     [[nodiscard]] virtual std::string where() const = 0;
     [[nodiscard]] virtual std::string problem() const = 0;

@@ -12,8 +12,9 @@ namespace rollring {
 namespace {
 
 constexpr std::int64_t patience_ns = 1'000'000'000;
-// Every producer waits, and has waited for so long: it is no passing moment.
-constexpr std::int64_t standstill_ns = 2'000'000;
+// Every producer waits, and has waited for so long: it is no passing moment. One that may choose
+// asks again sooner than that.
+constexpr std::int64_t standstill_ns = 20'000'000;
 constexpr std::int64_t stall_told_every_ns = 10'000'000'000;
 
 }  // namespace
@@ -53,7 +54,8 @@ void Stash::Impl::wake_openers() {
 // more, so that nobody need wait for it. Not the overflow file: as long as anything moves, they
 // wait for memory.
 void Stash::Impl::grow_room(std::int64_t now_ns) {
-    if (!ring().spill) return;
+    // Claims that were made while nobody read count each producer of a group.
+    if (!ring().spill || !caught_up) return;
     Spill& spill = *ring().spill;
     std::uint64_t wanted = room.ahead_bytes();
     for (const std::uint32_t lane : ring().active) {

@@ -80,11 +80,9 @@ Result<void> Stash::Impl::start() {
     }
     for (const KnownGrave& grave : board->graves()) groups.bury(grave.key, grave.buried_ns);
     const std::uint64_t rows = board->rows();
-    // The bound may be passed by a group per producer: room for those.
-    const std::uint64_t lanes = ring().map.geometry().lane_count;
     max_open_groups = options.max_open_groups != 0
                           ? std::min<std::uint64_t>(options.max_open_groups, rows)
-                          : (rows > 2 * lanes ? rows - lanes : rows);
+                          : ring().map.geometry().open_groups_most();
     if (options.batch_groups > max_open_groups) {
         return std::unexpected(
             Error{Errc::invalid_argument, 0,
@@ -312,6 +310,7 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
     show_admitted(now_ns);
     if (got == Poll::empty) {
         spill_read = true;
+        caught_up = true;
         inherited_groups = 0;
         room.forget_inherited();
         settle_orphans(now_ns);

@@ -47,6 +47,7 @@ struct Stash::Impl {
     std::uint64_t evacuated_before = 0;
     bool polled = false;
     bool spill_read = false;  // what a predecessor left there, which is read first
+    bool caught_up = false;   // all that was there when it came has been read
     std::vector<std::shared_ptr<Lease::State>> leases;  // of the batches that are out
     std::uint64_t inherited_groups = 0;  // open at a predecessor, and not all read again yet
 

@@ -50,6 +50,8 @@ void Admission::remember(const GroupKey& key) {
 }
 
 bool Admission::is_open(const GroupKey& key) {
+    // No stash has been there yet: nothing is open, and the table of keys has no memory.
+    if (peek(control_->group_size) == 0) return false;
     const Geometry& geometry = map_->geometry();
     if (!keys_) {
         auto mapped = map_->segment().map(geometry.keys_offset(),

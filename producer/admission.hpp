@@ -37,7 +37,7 @@ class Admission {
 
     explicit Admission(const RingMap& map) : map_(&map), control_(&map.control()) {}
 
-    // A stash is there, or was, and wants to be asked.
+    // A stash is there, or was, or may come: it wants to be asked. A consumer without one does not.
     [[nodiscard]] bool active() const { return peek(control_->max_open_groups) != 0; }
 
     // Groups were announced of which no record was committed yet.

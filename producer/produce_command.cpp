@@ -39,7 +39,8 @@ struct Sent {
     std::uint64_t waits = 0;
 };
 
-enum class Outcome { sent, bad, stopped, failed };
+// waits: for the place of its group; it is asked for again, or another record is sent first.
+enum class Outcome { sent, bad, stopped, failed, waits };
 
 // Where records go: into a ring, or, for --digest, nowhere.
 class Sink {
@@ -71,6 +72,8 @@ class Sink {
     std::uint64_t memory_bytes_ = 0;
     std::uint64_t pending_ = 0;  // of the batch
     std::uint64_t slices_ = 0;   // waits that we cut to look for an interrupt
+    std::int64_t waits_since_ns_ = 0;
+    std::int64_t moment_ms_ = 1;
     Waiting waiting_;
     std::string problem_;
 };
@@ -120,18 +123,27 @@ Outcome Sink::send(const Draft& draft) {
 
 Outcome Sink::send_to_ring(const Draft& draft) {
     constexpr std::int64_t slice_ms = 200;
-    const std::int64_t started_ns = monotonic_ns();
+    constexpr std::int64_t moment_max_ms = 8;
     Reservation reservation;
-    for (;;) {
-        const Push push = producer_->reserve(draft, Deadline::after_ms(slice_ms), reservation);
+    bool for_place = false;
+    for (Deadline deadline = Deadline::now();;) {
+        const Push push = producer_->reserve(draft, deadline, reservation);
         if (push == Push::ok) break;
         problem_ = producer_->problem();
         if (push == Push::bad_record || push == Push::too_large) return Outcome::bad;
         if (push != Push::timed_out) return Outcome::failed;
         slices_++;
-        const Outcome over = wait_is_over(monotonic_ns() - started_ns);
+        if (waits_since_ns_ == 0) waits_since_ns_ = monotonic_ns();
+        const Outcome over = wait_is_over(monotonic_ns() - waits_since_ns_);
         if (over != Outcome::sent) return over;
+        if (for_place) return Outcome::waits;
+        // While a group waits for its place, another may become open that we have members of.
+        for_place = !may_send(group_of(draft));
+        moment_ms_ = for_place ? std::min(2 * moment_ms_, moment_max_ms) : 1;
+        deadline = Deadline::after_ms(for_place ? moment_ms_ : slice_ms);
     }
+    waits_since_ns_ = 0;
+    moment_ms_ = 1;
     waiting_.over();
     sent.digest += reservation.view().digest(producer_->schema());
     const bool now = ++pending_ >= options_->batch;
@@ -234,7 +246,9 @@ int send_all(const ProduceOptions& options, RecordSource& source, Sink& sink, Pr
         if (next == Next::failed) return fail(Errc::system, source.problem());
         std::string bad = next == Next::bad ? source.problem() : std::string();
         if (next == Next::record) {
-            const Outcome outcome = sink.send(draft);
+            Outcome outcome = sink.send(draft);
+            if (outcome == Outcome::waits && source.put_back()) continue;
+            while (outcome == Outcome::waits) outcome = sink.send(draft);
             if (outcome == Outcome::stopped) break;
             if (outcome == Outcome::failed) {
                 progress.clear();

@@ -9,7 +9,7 @@ namespace rollring::cli {
 namespace {
 
 constexpr std::size_t aside_max = 1 << 20;  // 16 bytes each
-constexpr int looks_max = 64;               // at groups that were set aside; each is a question
+constexpr int looks_max = 32;               // at groups that were set aside; each is a question
 
 }  // namespace
 
@@ -28,32 +28,47 @@ bool WillingSource::set_aside(GroupWanted wanted, std::string name) {
 }
 
 Next WillingSource::next_of_open(Draft& draft) {
-    const Bookmark bookmark = open_.front();
-    open_.pop_front();
+    given_ = open_.records.front();
+    open_.records.pop_front();
     count_--;
-    return source_->again(bookmark, draft);
+    return source_->again(*given_, draft);
+}
+
+bool WillingSource::put_back() {
+    if (!given_) return false;
+    open_.records.push_front(*given_);
+    count_++;
+    given_.reset();
+    aside_.push_front(std::move(open_));
+    open_.records.clear();
+    by_name_.emplace(aside_.front().name, aside_.begin());
+    return true;
 }
 
 Next WillingSource::take(std::list<Group>::iterator group, Draft& draft) {
-    open_ = std::move(group->records);
+    if (look_ == group) ++look_;
     by_name_.erase(group->name);
+    open_ = std::move(*group);
     aside_.erase(group);
     return next_of_open(draft);
 }
 
-// The oldest of those that were set aside and may be sent now, by us or because others opened them.
+// One that was set aside and may be sent now, by us or because others have opened it: the oldest,
+// or one of some that are asked about in turn.
 std::list<WillingSource::Group>::iterator WillingSource::find_willing() {
-    auto group = aside_.begin();
-    // While more can be read, that is a better place to look.
-    const int most = ended_ || count_ >= aside_max ? looks_max : 1;
-    for (int looks = 0; group != aside_.end() && looks < most; ++group, looks++) {
+    if (aside_.empty() || may_send_(aside_.front().wanted)) return aside_.begin();
+    if (!ended_ && count_ < aside_max) return aside_.end();  // more can be read: a better place
+    for (int looks = 0; looks < looks_max; looks++) {
+        if (look_ == aside_.end()) look_ = aside_.begin();
+        const auto group = look_++;
         if (may_send_(group->wanted)) return group;
     }
     return aside_.end();
 }
 
 Next WillingSource::next(Draft& draft) {
-    if (!open_.empty()) return next_of_open(draft);
+    if (!open_.records.empty()) return next_of_open(draft);
+    given_.reset();
     if (const auto willing = find_willing(); willing != aside_.end()) return take(willing, draft);
     while (!ended_ && count_ < aside_max) {
         const Next got = source_->next(draft);

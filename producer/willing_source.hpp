@@ -29,8 +29,10 @@ class WillingSource final : public RecordSource {
     WillingSource(RecordSource& source, Describe describe, MaySend may_send)
         : source_(&source), describe_(std::move(describe)), may_send_(std::move(may_send)) {}
 
-    // With nothing else left: a record that must wait.
+    // With nothing else left: a record that must wait. Who sends it waits for a moment and puts it
+    // back, for by then others may have opened a group of which more is here.
     Next next(Draft& draft) override;
+    [[nodiscard]] bool put_back() override;
     [[nodiscard]] std::string where() const override { return source_->where(); }
     [[nodiscard]] std::string problem() const override { return source_->problem(); }
     [[nodiscard]] std::optional<double> progress() const override { return source_->progress(); }
@@ -53,7 +55,9 @@ class WillingSource final : public RecordSource {
     MaySend may_send_;
     std::list<Group> aside_;  // oldest first
     std::unordered_map<std::string, std::list<Group>::iterator> by_name_;
-    std::deque<Bookmark> open_;  // of a group that was set aside and is sent now
+    std::list<Group>::iterator look_ = aside_.end();  // the next one to ask about
+    Group open_;                                      // was set aside, and is sent now
+    std::optional<Bookmark> given_;                   // of it
     std::size_t count_ = 0;
     bool ended_ = false;
 };

@@ -29,7 +29,12 @@ def opposed_members(folder, tokens=30000):
 
 
 def send(ring, paths):
-    return [start("produce", ring, "--input", path, "--json") for path in paths]
+    """From pipes: what cannot be read again is sent in its order."""
+    senders = []
+    for path in paths:
+        with open(path, encoding="utf-8") as records:
+            senders.append(start("produce", ring, "--input", "-", "--json", stdin=records))
+    return senders
 
 
 def train(ring, batch_groups=1, producers=2):
@@ -117,7 +122,7 @@ def a_full_disk_is_told_and_nothing_is_lost(folder, rollouts):
         cd {folder}
         {PROGRAM} create r {" ".join(map(str, TIGHT))} --overflow {disk} --overflow-bytes 64MiB >&2
         for i in 0 1; do
-            {PROGRAM} produce r --input members$i.jsonl --json >sent$i 2>/dev/null &
+            {PROGRAM} produce r --input - --json <members$i.jsonl >sent$i 2>/dev/null &
         done
         {PROGRAM} consume r --group-size auto --batch-groups 1 --until-closed --producers 2 \
             --json >got 2>told &
@@ -150,7 +155,7 @@ def where_shared_memory_has_no_more_the_file_has(folder, rollouts):
             --journal-records 1024 --overflow {disk} >&2 || exit 98
         $train >/dev/null &
         trainer=$!
-        for i in 0 1; do {PROGRAM} produce r --input members$i.jsonl --json >sent$i & done
+        for i in 0 1; do {PROGRAM} produce r --input - --json <members$i.jsonl >sent$i & done
         until {PROGRAM} stat r --json | grep -q '"overflow_resident_bytes":[1-9]' &&
               {PROGRAM} groups r --json | grep -qE '"evacuated_records":([4-9][0-9]|[0-9]{{3}})'; do
             kill -0 $trainer || exit 97

@@ -78,6 +78,10 @@ struct Geometry {
     [[nodiscard]] constexpr std::uint64_t graves_offset() const {
         return keys_offset() + round_up(key_count() * sizeof(std::uint64_t), page_bytes);
     }
+    // By default. The bound may be passed by a group per producer: room for those.
+    [[nodiscard]] constexpr std::uint64_t open_groups_most() const {
+        return group_rows > 2 * lane_count ? group_rows - lane_count : group_rows;
+    }
     [[nodiscard]] constexpr std::uint64_t grave_count() const { return key_count(); }
     [[nodiscard]] constexpr std::uint64_t segment_bytes() const {
         return graves_offset() + round_up(grave_count() * sizeof(Grave), page_bytes);

@@ -201,7 +201,8 @@ struct ReaderControl {
     // Not 0: this entry ends groups, and `graves` becomes so much.
     std::atomic<std::uint64_t> journal_graves;
     std::uint8_t reserved1[32];
-    // Admission of new groups, asked by producers. max_open_groups 0: no stash, nothing to ask.
+    // Admission of new groups, asked by producers. max_open_groups 0: nothing to ask, for a
+    // consumer is there that forms no groups.
     std::atomic<std::uint64_t> max_open_groups;
     std::atomic<std::uint64_t> max_open_bytes;
     std::atomic<std::uint64_t> open_groups;

@@ -142,6 +142,11 @@ Result<void> build(const bip::shared_memory_object& shm, const HeaderImage& imag
         reinterpret_cast<PolicyPage*>(base + geometry.policy_offset())->version = -1;
         auto* control = reinterpret_cast<ReaderControl*>(base + geometry.reader_offset());
         poke(control->last_acked_step, std::int64_t{-1});
+        // Before a consumer comes, too: what is let in then would have to be completed. A plain
+        // consumer, who forms no groups, lifts the bounds.
+        poke(control->max_open_groups, geometry.open_groups_most());
+        poke(control->room_bytes, geometry.spill_bytes / 4 * 3);
+        poke(control->room_most, geometry.lane_count * geometry.lane_bytes + geometry.spill_bytes);
         const OverflowPlace place = OverflowFile::place(overflow, image.get().ring_id);
         std::memcpy(base + overflow_place_offset, &place, sizeof place);
         std::memcpy(base, image.bytes, offsetof(SegmentHeader, phase));

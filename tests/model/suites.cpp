@@ -190,7 +190,7 @@ std::vector<Suite> suites(Tier tier) {
     all.push_back(reader_crash(full));
     all.push_back(reader_crash_jump());
     all.push_back(lonely<TwoLanes>(
-        "two-lanes", full ? 2 : 1, full ? 400'000 : 3'000,
+        "two-lanes", full ? 2 : 1, full ? 350'000 : 3'000,
         {Mark::replayed, Mark::set_gone, Mark::set_back, Mark::cursor_ahead, Mark::whole_lane}));
     all.push_back(
         lonely<StartOver>("start-over", 2, 2'000, {Mark::reader_restart, Mark::started_over}));

@@ -367,3 +367,16 @@ TEST_CASE("progress: a successor goes on in a spill whose lap was ended early") 
     stash = open_stash(ring, options);
     for (int group = 10; group < 16; group++) REQUIRE(send_on(group, 0));
 }
+
+TEST_CASE("progress: before a trainer comes no more groups are let in than could be completed") {
+    const TestRing ring({.lanes = 1, .lane_bytes = mib, .spill_bytes = 512 * kib});
+    auto producer = ring.producer();
+    CHECK(send_bytes(producer, "a", 0, 60 * kib, Deadline::now(), 4) == Push::ok);
+    CHECK(send_bytes(producer, "b", 0, 60 * kib, Deadline::now(), 4) == Push::timed_out);
+    CHECK(producer.problem().find("no trainer is attached") != std::string::npos);
+    CHECK(send_bytes(producer, "a", 1, 60 * kib, Deadline::now(), 4) == Push::ok);
+    auto consumer = ring.consumer();  // forms no groups, so nothing has to be completed
+    Record record;
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    CHECK(send_bytes(producer, "b", 0, 60 * kib, patience(), 4) == Push::ok);
+}

@@ -57,3 +57,36 @@ TEST_CASE("willing: of what was set aside, any group that may be sent by now goe
     Draft draft;
     CHECK(willing.next(draft) == Next::end);
 }
+
+TEST_CASE(
+    "willing: a record that had to wait is put back, and comes again after what may go first") {
+    SyntheticSpec spec;
+    spec.groups = 3;
+    spec.group_size = 2;
+    spec.tokens_min = spec.tokens_max = 3;
+    const auto source = make_synthetic(spec, {}, "synthetic");
+    std::set<std::string> open;
+    WillingSource willing(*source, group_of, [&](const GroupWanted& group) {
+        return open.contains(group.instance_id);
+    });
+    Draft draft;
+    REQUIRE(willing.next(draft) == Next::record);
+    const std::string oldest(draft.instance_id());
+    const std::uint32_t member = draft.meta.repetition_id;
+    REQUIRE(willing.put_back());
+    CHECK_FALSE(willing.put_back());
+    REQUIRE(willing.next(draft) == Next::record);
+    CHECK(draft.instance_id() == oldest);
+    CHECK(draft.meta.repetition_id == member);
+    REQUIRE(willing.put_back());
+    open.insert("synthetic/1/2");  // by another producer
+    std::vector<std::string> sent;
+    for (int i = 0; i < 6; i++) {
+        REQUIRE(willing.next(draft) == Next::record);
+        sent.emplace_back(draft.instance_id());
+    }
+    CHECK(sent[0] == "synthetic/1/2");
+    CHECK(sent[1] == "synthetic/1/2");
+    CHECK(sent[2] == oldest);
+    CHECK(willing.next(draft) == Next::end);
+}
