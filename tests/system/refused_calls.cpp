@@ -75,7 +75,9 @@ std::string text_of(const Refusal& refusal) {
 
 void check_error(const Error& error, const Refusal& refusal) {
     require(name(error.code) != "unknown" && !error.message.empty(), "an error without a name");
-    const bool peers = error.message.find("(the publisher: ") != std::string::npos;
+    // What the other end was refused comes over the socket, without its errno.
+    const bool peers = error.message.find("(the publisher: ") != std::string::npos ||
+                       (refusal.call == Call::getsockopt && error.system_errno == 0);
     require(error.code != Errc::system || peers || error.system_errno == refusal.error,
             "the error has errno {}: {}", error.system_errno, error.to_string());
 }
