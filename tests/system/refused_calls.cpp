@@ -10,11 +10,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "in_child.hpp"
 #include "refusal_cases.hpp"
@@ -68,6 +70,17 @@ Belongings belongings() {
     return now;
 }
 
+// A thread that was joined is in /proc until the kernel is through with it; a leaked one stays.
+Belongings settled(std::size_t threads) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    Belongings now = belongings();
+    while (now.threads > threads && std::chrono::steady_clock::now() < until) {
+        std::this_thread::yield();
+        now = belongings();
+    }
+    return now;
+}
+
 std::string text_of(const Refusal& refusal) {
     return fmt::format("{} {} {} {}", name(refusal.call), strerrorname_np(refusal.error),
                        refusal.at, refusal.for_good ? 1 : 0);
@@ -102,7 +115,7 @@ bool run_once(const NamedCase& which, const Refusal& refusal, Tally& tally) {
         if (refused > 0) (acted ? tally.done : tally.errors)++;
     }
     if (refused > 0) tally.refused[static_cast<std::size_t>(refusal.call)]++;
-    const Belongings after = belongings();
+    const Belongings after = settled(before.threads);
     require(after == before,
             "left behind: {} descriptors, {} mappings, {} threads, {} objects, {} sockets",
             after.fds - before.fds, after.mappings - before.mappings,

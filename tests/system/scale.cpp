@@ -91,7 +91,8 @@ int large_record() {
                 "the last token");
         consumer->release(record.ref);
     }
-    const auto too_large = producer->push(large_draft(2 * n_tokens), Deadline::now());
+    Reservation none;
+    const auto too_large = producer->reserve(large_draft(2 * n_tokens), Deadline::now(), none);
     require(too_large == Push::too_large, "1 GiB in a lane of 1 GiB: {}", name(too_large));
     fmt::print("record_bytes={} rounds=3\n", std::uint64_t{n_tokens} * (64 * 8 + 4));
     return 0;
