@@ -20,7 +20,7 @@
 namespace rollring::cli {
 namespace {
 
-constexpr const char* footer = R"(Examples:
+constexpr const char* demo_footer = R"(Examples:
   rollring demo
   rollring demo --input rollouts.jsonl --producers 8 --shuffle 1
   rollring demo --synthetic groups=200,tokens=16384:131072 --lane-bytes 256MiB
@@ -337,7 +337,7 @@ int demo(DemoOptions& options) {
 Command add_demo(CLI::App& app) {
     auto options = std::make_shared<DemoOptions>();
     CLI::App* sub = app.add_subcommand("demo", "Ring, producers and trainer in one go, with proof");
-    sub->footer(footer);
+    sub->footer(demo_footer);
     add_input_options(sub, options->input);
     sub->get_option("--synthetic")->default_str("groups=2000,group-size=8,tokens=256:4096");
     sub->add_option("--producers", options->producers, "How many processes share the input")

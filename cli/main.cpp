@@ -14,7 +14,7 @@ constexpr const char* description =
 that generate them to the process that trains on them, through shared memory,
 without copies and without loss.)";
 
-constexpr const char* footer = R"(Try it:
+constexpr const char* main_footer = R"(Try it:
   rollring demo                             # all of it at once, on a synthetic load
 Step by step, with rollouts.jsonl of your own:
   rollring create r --lanes 8 --lane-bytes 64MiB    # a ring for up to 8 producers
@@ -38,7 +38,7 @@ void note_command(const std::vector<Command>& commands) {
 
 int run(int argc, char** argv) {
     CLI::App app{description, "rollring"};
-    app.footer(footer);
+    app.footer(main_footer);
     app.require_subcommand(1);
     app.set_version_flag("--version", ROLLRING_VERSION);
     const std::vector<Command> commands{

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t output_batch_bytes = std::uint64_t{1} << 20;
 
-constexpr const char* footer = R"(Examples:
+constexpr const char* consume_footer = R"(Examples:
   rollring consume r --until-closed --json    # until all producers that came are gone
   rollring consume r --until-closed --producers 4    # ... and at least four came
   rollring consume r --records 5276 --output out.jsonl
@@ -195,7 +195,7 @@ int consume(const ConsumeOptions& options) {
 Command add_consume(CLI::App& app) {
     auto options = std::make_shared<ConsumeOptions>();
     CLI::App* sub = app.add_subcommand("consume", "Receive, verify and count records");
-    sub->footer(footer);
+    sub->footer(consume_footer);
     add_ring_name(sub, options->ring);
     sub->add_option("--records", options->records_max, "End after so many records; 0: no limit")
         ->type_name("N")

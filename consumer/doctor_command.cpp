@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t free_bytes_least = std::uint64_t{1} << 30;
 
-constexpr const char* footer = R"(Examples:
+constexpr const char* doctor_footer = R"(Examples:
   rollring doctor          # say what is there, change nothing
   rollring doctor --fix    # remove what is proven dead
 Proven dead are rings that no living process uses and that are empty, unfinished or
@@ -131,7 +131,7 @@ Command add_doctor(CLI::App& app) {
     };
     auto options = std::make_shared<Options>();
     CLI::App* sub = app.add_subcommand("doctor", "Find leftovers of the dead, and other trouble");
-    sub->footer(footer);
+    sub->footer(doctor_footer);
     sub->add_flag("--fix", options->fix, "Remove the leftovers");
     sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
     return {sub, [options] { return doctor(options->fix, options->json); }};

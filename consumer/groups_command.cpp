@@ -15,7 +15,7 @@
 namespace rollring::cli {
 namespace {
 
-constexpr const char* footer = R"(Examples:
+constexpr const char* groups_footer = R"(Examples:
   rollring groups r
   rollring groups r --watch             # again and again, once a second
   rollring groups r --stuck 60s --json  # exit code 1 if one has not changed for a minute
@@ -51,7 +51,7 @@ Json group_json(const GroupStat& group) {
             {"producers", group.producers}};
 }
 
-Json to_json(const StashStat& stat, const std::vector<GroupStat>& shown, std::uint64_t chosen) {
+Json groups_json(const StashStat& stat, const std::vector<GroupStat>& shown, std::uint64_t chosen) {
     Json groups = Json::array();
     for (const GroupStat& group : shown) groups.push_back(group_json(group));
     Json json{{"ring", stat.ring},
@@ -136,7 +136,7 @@ int look(const GroupsOptions& options) {
     const std::uint64_t count = chosen.size();
     chosen.resize(std::min(count, options.limit));
     if (options.json) {
-        print_json(to_json(*stat, chosen, count));
+        print_json(groups_json(*stat, chosen, count));
     } else if (!stat->used) {
         print(
             fmt::format("{}: no stash was ever opened on this ring. Groups are formed by "
@@ -154,7 +154,7 @@ int look(const GroupsOptions& options) {
 Command add_groups(CLI::App& app) {
     auto options = std::make_shared<GroupsOptions>();
     CLI::App* sub = app.add_subcommand("groups", "Show the groups that a trainer waits for");
-    sub->footer(footer);
+    sub->footer(groups_footer);
     add_ring_name(sub, options->ring);
     add_duration(sub, "--stuck", options->stuck_ms,
                  "Only groups that have not changed for so long; exit code 1 if\n"

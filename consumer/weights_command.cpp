@@ -15,7 +15,7 @@
 namespace rollring::cli {
 namespace {
 
-constexpr const char* footer = R"(Examples:
+constexpr const char* weights_footer = R"(Examples:
   rollring weights r
   rollring weights r --watch             # again and again, once a second; Ctrl-C ends it
   rollring weights r --watch 5 --json    # one JSON object a line
@@ -80,7 +80,7 @@ Json publisher_json(const WeightsStat& stat) {
             {"subscribers", std::move(subscribers)}};
 }
 
-Json to_json(const std::string& ring, const std::vector<WeightsStat>& publishers) {
+Json weights_json(const std::string& ring, const std::vector<WeightsStat>& publishers) {
     Json list = Json::array();
     for (const WeightsStat& stat : publishers) list.push_back(publisher_json(stat));
     return {{"ring", ring}, {"publishers", std::move(list)}};
@@ -155,7 +155,7 @@ int look(const WeightsOptions& options, Waiting& waiting) {
         waiting.over();
     }
     if (options.json) {
-        print_json(to_json(options.ring, *publishers));
+        print_json(weights_json(options.ring, *publishers));
         return exit_ok;
     }
     if (publishers->empty()) return exit_ok;
@@ -172,7 +172,7 @@ int look(const WeightsOptions& options, Waiting& waiting) {
 Command add_weights(CLI::App& app) {
     auto options = std::make_shared<WeightsOptions>();
     CLI::App* sub = app.add_subcommand("weights", "Show the weight channel of a ring");
-    sub->footer(footer);
+    sub->footer(weights_footer);
     add_ring_name(sub, options->ring);
     add_watch(sub, options->watch_s,
               "Look again every so many seconds (1 if none are given), and\n"

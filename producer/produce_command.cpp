@@ -13,7 +13,7 @@
 namespace rollring::cli {
 namespace {
 
-constexpr const char* footer = R"(Examples:
+constexpr const char* produce_footer = R"(Examples:
   rollring produce r --input rollouts.jsonl
   rollring produce r --input rollouts.jsonl --shard 0/4    # the first of four on one file
   rollring produce r --input groups.jsonl --format atropos
@@ -336,7 +336,7 @@ int produce(const ProduceOptions& options) {
 Command add_produce(CLI::App& app) {
     auto options = std::make_shared<ProduceOptions>();
     CLI::App* sub = app.add_subcommand("produce", "Send records from a file or a generator");
-    sub->footer(footer);
+    sub->footer(produce_footer);
     sub->add_option("NAME", options->ring, "Name of the ring; waits up to 30 s for it to appear");
     add_input_options(sub, options->input);
     sub->add_option("--shard", options->input.shard,

@@ -407,30 +407,30 @@ std::int64_t Transaction::version() const {
 }
 
 namespace {
-std::unexpected<Error> over() {
+std::unexpected<Error> transaction_over() {
     return std::unexpected(
         Error{Errc::invalid_argument, 0, "this transaction is over: begin another version"});
 }
 }  // namespace
 
 Result<void> Transaction::put_all(Deadline deadline, Stream stream) {
-    if (!mine()) return over();
+    if (!mine()) return transaction_over();
     return impl_->put_all(deadline, stream);
 }
 
 Result<void> Transaction::put(std::string_view tensor, const void* source, Deadline deadline,
                               Stream stream) {
-    if (!mine()) return over();
+    if (!mine()) return transaction_over();
     return impl_->put(tensor, source, deadline, stream);
 }
 
 Result<void> Transaction::publish() {
-    if (!mine()) return over();
+    if (!mine()) return transaction_over();
     return impl_->publish_all();
 }
 
 Result<CommitReport> Transaction::commit(Deadline deadline) {
-    if (!mine()) return over();
+    if (!mine()) return transaction_over();
     auto report = impl_->commit(deadline);
     if (report) impl_ = nullptr;  // over: the publisher may go before this object does
     return report;

@@ -385,7 +385,7 @@ bool Update::mine() const {
 }
 
 namespace {
-std::unexpected<Error> over() {
+std::unexpected<Error> update_over() {
     return std::unexpected(Error{Errc::invalid_argument, 0, "this update is over"});
 }
 }  // namespace
@@ -394,23 +394,23 @@ std::uint32_t Update::parts() const {
     return mine() ? static_cast<std::uint32_t>(impl_->manifest().packing.parts.size()) : 0;
 }
 Result<std::span<const TensorPiece>> Update::part(std::uint32_t part, Deadline deadline) {
-    if (!mine()) return over();
+    if (!mine()) return update_over();
     return impl_->part(part, deadline);
 }
 Result<void> Update::done_reading(std::uint32_t part, Stream stream) {
-    if (!mine()) return over();
+    if (!mine()) return update_over();
     return impl_->done_reading(part, stream);
 }
 Result<void> Update::load(Deadline deadline, Stream stream) {
-    if (!mine()) return over();
+    if (!mine()) return update_over();
     return impl_->load(deadline, stream);
 }
 Result<void> Update::stage(Deadline deadline) {
-    if (!mine()) return over();
+    if (!mine()) return update_over();
     return impl_->stage(deadline);
 }
 Result<void> Update::adopt(Deadline deadline) {
-    if (!mine()) return over();
+    if (!mine()) return update_over();
     auto adopted = impl_->adopt(deadline);
     if (adopted) impl_ = nullptr;  // over: the subscriber may go before this object does
     return adopted;
