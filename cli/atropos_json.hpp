@@ -39,15 +39,18 @@ class AtroposLine {
   public:
     explicit AtroposLine(std::string run_id) : run_id_(std::move(run_id)) {}
 
-    // Throws BadRecord with the key and what is wrong with it; the line then has no members. The
-    // line must live as long as they are used.
+    // Throws BadRecord with the key and what is wrong with it; the line then has no members. A bad
+    // group of a list costs no other: it is among the problems. The line must live as long as the
+    // members are used.
     void parse(JsonValue line, const Schema& schema, std::uint64_t line_number);
     [[nodiscard]] std::span<ParsedRecord> members() { return std::span(records_).first(count_); }
+    [[nodiscard]] std::span<const std::string> problems() const { return problems_; }
 
   private:
     std::string run_id_;
     std::size_t count_ = 0;
     std::vector<ParsedRecord> records_;  // the first count_ of them; kept for their memory
+    std::vector<std::string> problems_;
 };
 
 // Puts the members of groups together again, in whatever order they come.

@@ -252,7 +252,7 @@ void GroupReader::read(std::span<ParsedRecord> records, const std::string& made_
     Meta& meta = records.front().meta;
     meta.repetition_id = integer<std::uint32_t>("repetition_id", *repetition);
     const JsonValue* size = find("group_size");
-    meta.group_size = size != nullptr ? integer<std::uint32_t>("group_size", *size) : 0;
+    meta.group_size = size != nullptr ? integer_to(group_size_max, "group_size", *size) : 0;
 }
 
 // The groups of a line; `listed` if it is a list of them.
@@ -299,29 +299,28 @@ std::string draw_run_id() {
 
 void AtroposLine::parse(JsonValue line, const Schema& schema, std::uint64_t line_number) {
     count_ = 0;
+    problems_.clear();
     bool listed = false;
-    std::size_t done = 0;
     std::size_t place = 0;
     for (const JsonValue group : groups_of(line, listed)) {
         const std::string at = listed ? fmt::format("/{}", place++) : "";
         try {
             const GroupReader reader(group, schema);
             const std::size_t size = reader.size();
-            if (done + size > group_size_max) {
+            if (count_ + size > group_size_max) {
                 bad("batch", fmt::format("has more than {} members in all: give its groups lines "
                                          "of their own",
                                          group_size_max));
             }
-            if (records_.size() < done + size) records_.resize(done + size);
-            reader.read(std::span(records_).subspan(done, size),
+            if (records_.size() < count_ + size) records_.resize(count_ + size);
+            reader.read(std::span(records_).subspan(count_, size),
                         fmt::format("{}/{}{}", run_id_, line_number, at));
-            done += size;
+            count_ += size;
         } catch (const BadRecord& error) {
             if (!listed) throw;
-            throw BadRecord(fmt::format("group {} of the list: {}", place - 1, error.what()));
+            problems_.push_back(fmt::format("group {} of the list: {}", place - 1, error.what()));
         }
     }
-    count_ = done;
 }
 
 }  // namespace rollring::cli

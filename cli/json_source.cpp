@@ -21,7 +21,7 @@ class JsonSource final : public RecordSource {
     void use_schema(const Schema& schema) override { schema_ = schema; }
 
     Next next(Draft& draft) override {
-        while (waiting_.empty()) {  // a batch may hold no group
+        while (waiting_.empty() && problems_.empty()) {  // a batch may hold no group
             if (!lines_.next(line_)) return lines_.problem().empty() ? Next::end : Next::failed;
             try {
                 read_line();
@@ -30,7 +30,10 @@ class JsonSource final : public RecordSource {
                 return Next::bad;
             }
         }
-        return hand_out(draft);
+        if (problems_.empty()) return hand_out(draft);
+        problem_ = problems_.front();
+        problems_ = problems_.subspan(1);
+        return Next::bad;
     }
 
     // A line of our format is one record. One of Atropos' has all of its group: nothing is gained
@@ -82,6 +85,7 @@ class JsonSource final : public RecordSource {
         if (format_ == Format::atropos) {
             group_.parse(line, schema_, line_.number);
             waiting_ = group_.members();
+            problems_ = group_.problems();
         } else {
             parse_rollring(line, schema_, record_);
             waiting_ = {&record_, 1};
@@ -98,6 +102,7 @@ class JsonSource final : public RecordSource {
     AtroposLine group_;
     ParsedRecord record_;
     std::span<ParsedRecord> waiting_;  // the line's records that were not handed out yet
+    std::span<const std::string> problems_;  // of the line's groups, not told yet
     std::string problem_;
 };
 

@@ -123,6 +123,9 @@ TEST_CASE("atropos: bad lines and their reasons") {
              Bad{"{}", "'tokens' is missing"},
              Bad{R"({"tokens":[]})", "no members"},
              Bad{R"({"tokens":[1]})", "'tokens' must be a list"},
+             Bad{R"({"tokens":[1],"masks":[1],"scores":1,"instance_id":"q","repetition_id":0,)"
+                 R"("group_size":-1})",
+                 "0 to 65536"},
              Bad{R"({"tokens":[[1],[2]],"scores":[1]})", "'scores' has 1 entries for 2 members"},
              Bad{R"({"tokens":[[1]],"masks":[[1,2]]})", "'masks' has 2 entries for 1 tokens"},
              Bad{R"({"tokens":[[1]],"inference_logprobs":[[0.5,0.5]]})",
@@ -133,8 +136,9 @@ TEST_CASE("atropos: bad lines and their reasons") {
          }) {
         CAPTURE(bad.line);
         AtroposLine group("run");
-        const std::string reason =
+        std::string reason =
             refusal([&] { group.parse(parse_json(bad.line), Schema::standard(), 1); });
+        for (const std::string& problem : group.problems()) reason += problem;
         CAPTURE(reason);
         CHECK(reason.find(bad.reason) != std::string::npos);
     }
@@ -206,6 +210,19 @@ TEST_CASE("atropos: a line of more members than a group can have is refused befo
                       "'tokens' has 65537 members, a group has 65536 at the most");
     const std::string half = group_of(group_size_max / 2 + 1);
     const std::string list = "[" + half + "," + half + "]";
-    CHECK_THROWS_AS(groups.parse(parse_json(list), Schema::standard(), 1), BadRecord);
-    CHECK(groups.members().empty());
+    groups.parse(parse_json(list), Schema::standard(), 1);
+    CHECK(groups.members().size() == group_size_max / 2 + 1);
+    CHECK(groups.problems().size() == 1);
+}
+
+TEST_CASE("atropos: a bad group of a list costs no other") {
+    AtroposLine groups("run");
+    groups.parse(parse_json(R"([{"tokens":[[1],[2]]},{"tokens":[[3],["x"]]},{"tokens":[[4]]}])"),
+                 Schema::standard(), 1);
+    REQUIRE(groups.members().size() == 3);
+    CHECK(groups.members()[2].values<std::int32_t>(Std::token_ids)[0] == 4);
+    REQUIRE(groups.problems().size() == 1);
+    CHECK(groups.problems()[0].starts_with("group 1 of the list: "));
+    groups.parse(parse_json(R"({"tokens":[[1]]})"), Schema::standard(), 2);
+    CHECK(groups.problems().empty());
 }
