@@ -190,15 +190,16 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
 }
 
 // The exact clock costs as much as the copy of a short record. One reading a kernel tick (1 to 10
-// ms) is enough for ages: records that come seldom get the exact time all the same.
-void Producer::Impl::stamp_batch() {
+// ms) is enough for ages: records that come seldom get the exact time all the same. Asked for each
+// record, also behind a skip or others that are pending: who sends those may have waited since.
+void Producer::Impl::stamp() {
     timespec now{};
     static_cast<void>(clock_gettime(CLOCK_MONOTONIC_COARSE, &now));  // cannot fail
     if (now.tv_sec == tick.tv_sec && now.tv_nsec == tick.tv_nsec) return;
     tick = now;
-    batch_ns = monotonic_ns();
-    if (batch_ns - looked_ns < look_ns) return;
-    looked_ns = batch_ns;
+    stamp_ns = monotonic_ns();
+    if (stamp_ns - looked_ns < look_ns) return;
+    looked_ns = stamp_ns;
     look_due = true;
 }
 
@@ -210,8 +211,8 @@ void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_b
     frame.sequence = sequence++;
     frame.epoch = epoch;
     frame.lane = lane;
-    if (writer->published() == writer->position()) stamp_batch();
-    frame.committed_ns = batch_ns;
+    stamp();
+    frame.committed_ns = stamp_ns;
     const Admission::Sent sent = admission->note_sent(reserved_key);
     frame.groups_opened = sent.groups;
     frame.lines_claimed = sent.lines;

@@ -25,7 +25,7 @@ struct Producer::Impl {
     std::uint32_t epoch = 0;
     std::uint64_t sequence = 0;
     std::uint64_t serial = 0;    // grows with each call that looks for room
-    std::int64_t batch_ns = 0;   // when the pending batch began, to within a kernel tick
+    std::int64_t stamp_ns = 0;   // when the last record was committed, to within a kernel tick
     timespec tick{};             // of that reading
     std::int64_t looked_ns = 0;  // at the ring's name
     bool look_due = false;
@@ -72,7 +72,7 @@ struct Producer::Impl {
     Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload,
                  bool filled_later);
     void commit(std::span<std::byte> payload, std::uint64_t record_bytes);
-    void stamp_batch();
+    void stamp();
     void prefetch_next(std::uint64_t bytes) const;
     void publish();
 };

@@ -1,7 +1,9 @@
 // Records at the edges, through a ring; and what it costs to wait for them.
 #include <doctest/doctest.h>
+#include <sched.h>
 #include <sys/resource.h>
 
+#include <ctime>
 #include <limits>
 #include <string>
 #include <vector>
@@ -48,6 +50,50 @@ TEST_CASE("edges: a 100 KB id, UTF-8 of every length, NaN, no tokens, a failure"
     }
     CHECK(consumer.stats().torn == 0);
     CHECK(consumer.stats().records == 2 * ids.size());
+}
+
+namespace {
+
+// A kernel tick goes by. Returns a time behind it.
+std::int64_t wait_for_tick() {
+    const auto tick = [] {
+        timespec now{};
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+        return now.tv_nsec;
+    };
+    for (const auto before = tick(); tick() == before;) sched_yield();
+    return monotonic_ns();
+}
+
+}  // namespace
+
+// Deadlines of groups are counted from there when a trainer has gone.
+TEST_CASE("edges: a record says when it was committed, wherever it lies") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    auto producer = ring.producer();
+    auto consumer = ring.consumer();
+    const std::vector<std::int32_t> tokens(2000);
+    Draft draft("prompt");
+    draft.set(Std::token_ids, tokens);
+    Record record;
+    SUBCASE("behind a skip") {
+        for (const auto laps = producer.stats().laps_full; producer.stats().laps_full < laps + 3;) {
+            const std::int64_t before_ns = wait_for_tick();
+            REQUIRE(producer.push(draft, Deadline::now()) == Push::ok);
+            REQUIRE(consumer.poll(record) == Poll::record);
+            CHECK(record.committed_ns >= before_ns);
+            consumer.release(record.ref);
+        }
+    }
+    SUBCASE("in a pending batch") {
+        REQUIRE(producer.push_later(draft, Deadline::now()) == Push::ok);
+        const std::int64_t before_ns = wait_for_tick();
+        REQUIRE(producer.push_later(draft, Deadline::now()) == Push::ok);
+        producer.flush();
+        REQUIRE(consumer.poll(record) == Poll::record);
+        REQUIRE(consumer.poll(record) == Poll::record);
+        CHECK(record.committed_ns >= before_ns);
+    }
 }
 
 TEST_CASE("edges: an idle consumer sleeps") {
