@@ -163,7 +163,9 @@ def a_closed_pipe_is_quiet_and_nothing_is_left(folder, rollouts):
 
 @test
 def the_end_of_the_terminal_cleans_up(folder, rollouts):
-    demo = start("demo", "--synthetic", "groups=100000,tokens=2000:4000", "--json")
+    # What ran this test may have been started by nohup, and we are not told either.
+    demo = start("demo", "--synthetic", "groups=100000,tokens=2000:4000", "--json",
+                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     wait_until(lambda: f"demo-{demo.pid}-" in run("ls")[0], "the demo to run")
     demo.send_signal(signal.SIGHUP)
     finish(demo, 129)
