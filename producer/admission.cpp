@@ -116,16 +116,20 @@ std::uint64_t Admission::claim_bytes(const GroupNeed& need) const {
     return std::max(known, std::min(learned, peek(control_->room_bytes)));
 }
 
-// Says first and counts then, both in one order for all. True if it stands: all claims fit
-// together, or this is the only one.
+// Whether claims fit with `wanted_lines` more of ours: all together, or there are no others.
+bool Admission::fits(std::uint64_t wanted_lines, std::uint64_t claimed_bytes) const {
+    const std::uint64_t total = claimed_bytes + control_->owed_bytes.load();
+    return total <= peek(control_->room_bytes) ||
+           total <= (spare_lines_ + wanted_lines) * line_bytes;
+}
+
+// Says first and counts then, both in one order for all. True if it stands.
 bool Admission::claim(std::uint64_t lines, std::uint64_t wanted_lines, LaneOwner& owner) {
     const auto adds = static_cast<std::uint32_t>(wanted_lines);
     const std::uint32_t before = claimed_lines_;
     claimed_lines_ += adds;
     owner.lines_claimed.store(claimed_lines_);
-    const std::uint64_t total = claimed_bytes() + control_->owed_bytes.load();
-    const std::uint64_t spare = (spare_lines_ + wanted_lines - lines) * line_bytes;
-    if (total <= peek(control_->room_bytes) || total <= spare + lines * line_bytes) {
+    if (fits(wanted_lines, claimed_bytes())) {
         spare_lines_ += wanted_lines - lines;
         return true;
     }
@@ -141,6 +145,12 @@ Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
         spare_lines_ -= lines;
         return Answer::go;
     }
+    // One word tells most of those who wait, without a look at all lanes.
+    const std::uint64_t bytes = lines * line_bytes;
+    const std::uint64_t owed = control_->owed_bytes.load();
+    if (lines != 0 && owed != 0 && owed + bytes > peek(control_->room_bytes)) {
+        return Answer::no_room;
+    }
     const std::uint64_t lanes = map_->geometry().lane_count;
     const std::uint64_t most = peek(control_->max_open_groups);
     // In this order: the consumer counts a group as open before it counts it as arrived.
@@ -153,9 +163,7 @@ Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
         return Answer::go;
     }
     const std::uint64_t room = peek(control_->room_bytes);
-    if (room / 64 / lanes < at_once * lines * line_bytes || at_once * lines > lines_most) {
-        at_once = 0;
-    }
+    if (room / 64 / lanes < at_once * bytes || at_once * lines > lines_most) at_once = 0;
     const std::uint64_t ahead = at_once * lines;
     if (ahead != 0 && claim(lines, lines + ahead, owner)) {
         places_ = at_once;
@@ -163,10 +171,9 @@ Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
     }
     const std::uint64_t missing = lines - std::min<std::uint64_t>(lines, spare_lines_);
     for (int tried = 0; tried < claim_tries; tried++) {
+        // A claim that will not stand is in the way of others while it is there.
+        if (!fits(missing, claimed_bytes() + missing * line_bytes)) break;
         if (claim(lines, missing, owner)) return Answer::go;
-        // What open groups are owed is no rival's claim, and does not go away in a moment.
-        const std::uint64_t owed = control_->owed_bytes.load();
-        if (owed != 0 && owed + lines * line_bytes > peek(control_->room_bytes)) break;
         // Two that claim at once may both give way; so each tries again after a time of its own.
         const std::uint32_t pauses = 16U << tried;
         for (std::uint32_t i = 0; i < pauses * (1 + owner.pid.load() % 7); i++) spin_pause();

@@ -89,6 +89,7 @@ class Admission {
     [[nodiscard]] std::uint64_t claimed_bytes() const;
     [[nodiscard]] std::uint64_t members_of(const GroupNeed& need) const;
     Answer take_place(std::uint32_t lines, LaneOwner& owner);
+    [[nodiscard]] bool fits(std::uint64_t wanted_lines, std::uint64_t claimed_bytes) const;
     bool claim(std::uint64_t lines, std::uint64_t wanted_lines, LaneOwner& owner);
 
     const RingMap* map_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../test_ring.hpp"
+#include "ring_map.hpp"
 #include "rollring/stash.hpp"
 
 using namespace rollring;
@@ -331,4 +332,31 @@ TEST_CASE("admission: with its place a group gives back the room that was claime
     REQUIRE(batch.ack(0).has_value());
     CHECK(open(1, "new") == Push::ok);
     CHECK(open(1, "newer") == Push::timed_out);
+}
+
+// It would be in the way of others while it is there, and who waits asks again and again.
+TEST_CASE("admission: a claim that will not stand is not made") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10, .spill_bytes = 256 << 10});
+    Producer producers[2] = {ring.producer(), ring.producer()};
+    const GroupPlan plan{.group_size = 2, .record_bytes = 60 << 10};
+    REQUIRE(producers[0].may_send("a", 0, plan));
+    const auto map = RingMap::attach(ring.name(), Deadline::now());
+    REQUIRE(map.has_value());
+    const LaneOwner& owner = map->owner(producers[1].lane());
+    std::atomic<bool> over = false;
+    std::atomic<bool> watches = false;
+    std::uint64_t claims = 0;
+    std::thread watcher([&] {
+        while (!over) {
+            claims += observe(owner.lines_claimed) != 0 ? 1 : 0;
+            watches = true;
+        }
+    });
+    while (!watches) std::this_thread::yield();
+    int let_in = 0;
+    for (int i = 0; i < 100'000; i++) let_in += producers[1].may_send("b", 0, plan) ? 1 : 0;
+    over = true;
+    watcher.join();
+    CHECK(let_in == 0);
+    CHECK(claims == 0);
 }
