@@ -135,7 +135,15 @@ Check::Check(Parts parts) : parts_(std::make_shared<const Parts>(std::move(parts
 
 template <class T>
 Check Range(T low, T high) {
-    return Check({::CLI::Range(low, high)});
+    const std::string bounds = fmt::format("{} to {}", low, high);
+    return Check({::CLI::Validator(
+        [low, high, bounds](const std::string& text) -> std::string {
+            T value{};
+            const bool good = ::CLI::detail::lexical_cast(text, value);
+            if (good && value >= low && value <= high) return {};
+            return fmt::format("'{}' must be {}", text, bounds);
+        },
+        bounds)});
 }
 template Check Range(int, int);
 template Check Range(std::int64_t, std::int64_t);

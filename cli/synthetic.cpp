@@ -197,8 +197,13 @@ std::optional<SyntheticSpec> parse_synthetic(std::string_view text, std::string&
                               count_text(group_size_max));
         return std::nullopt;
     }
-    if (spec.tokens_min > spec.tokens_max || spec.groups > (std::uint64_t{1} << 40)) {
-        problem = "tokens=LOW:HIGH needs LOW <= HIGH, and groups is at most 2^40";
+    if (spec.tokens_min > spec.tokens_max) {
+        problem = fmt::format("tokens={}:{} needs the lower number first", spec.tokens_min,
+                              spec.tokens_max);
+        return std::nullopt;
+    }
+    if (spec.groups > (std::uint64_t{1} << 40)) {
+        problem = "groups is at most 2^40";
         return std::nullopt;
     }
     return spec;

@@ -24,7 +24,7 @@ std::string missing(const ConsumeOptions& options, const Consumer& consumer) {
             options.records_max - std::min<std::uint64_t>(options.records_max, stats.records),
             options.records_max);
     } else {
-        text += fmt::format(", {} of {} producers have come and {} are still there",
+        text += fmt::format(", {} producers have come of {} or more, and {} are still there",
                             stats.producers_joined, options.producers, consumer.producers_active());
     }
     if (const auto stat = stat_ring(options.ring)) {

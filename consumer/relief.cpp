@@ -270,10 +270,10 @@ void Stash::Impl::tell_stall(const Waits& waits, std::int64_t now_ns) {
         why += fmt::format(" (lane {}: {})", waits.room_lane, human_bytes(waits.room_bytes));
     }
     const std::uint64_t live = ring().spill ? ring().spill->live_bytes() : 0;
-    const std::uint64_t most = ring().spill ? ring().spill->usable_most_bytes() : 0;
+    const std::uint64_t most = ring().spill ? ring().spill->most_bytes() : 0;
     const Overflow* const overflow = ring().overflow_file();
     why += fmt::format(
-        "; {} groups are open and none is complete, the spill holds {} and can hold {}{}; "
+        "; {} groups are open and none is complete, the spill holds {} of {}{}; "
         "'rollring groups' shows what they miss. Send the groups in the same order from all "
         "producers, or create the ring with more --spill-bytes or {}",
         groups.open_groups(), human_bytes(live), human_bytes(most), oldest_groups(now_ns),

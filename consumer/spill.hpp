@@ -71,6 +71,10 @@ class Spill {
     // What may lie there so that compaction always finds room: of what is reserved, and of all that
     // could be.
     [[nodiscard]] std::uint64_t usable_bytes() const { return usable_of(reserved_bytes_); }
+    // What it can ever hold, live and dead.
+    [[nodiscard]] std::uint64_t most_bytes() const {
+        return overflows() ? capacity_bytes_ : memory_bytes();
+    }
     [[nodiscard]] std::uint64_t usable_most_bytes() const { return usable_of(most_bytes()); }
     // What of it lies in the overflow file, or may; null: the ring has none.
     [[nodiscard]] const Overflow* overflow() const { return overflow_; }
@@ -83,9 +87,6 @@ class Spill {
     [[nodiscard]] bool overflows() const { return overflow_ != nullptr && overflow_->usable(); }
     [[nodiscard]] std::uint64_t memory_bytes() const {
         return overflow_ != nullptr ? overflow_->begin() : memory_bytes_;
-    }
-    [[nodiscard]] std::uint64_t most_bytes() const {
-        return overflows() ? capacity_bytes_ : memory_bytes();
     }
     static Result<void> reserve(std::uint64_t bytes, const RingMap& map, const Overflow* overflow);
     bool grow_to(std::uint64_t usable_bytes, std::uint64_t most, const RingMap& map,

@@ -87,7 +87,7 @@ Result<void> Stash::Impl::start() {
         return std::unexpected(
             Error{Errc::invalid_argument, 0,
                   fmt::format("batch_groups is {}, but only {} groups may be open at once: raise "
-                              "max_open_groups or create the ring with more --group-rows",
+                              "--max-open-groups or create the ring with more --group-rows",
                               options.batch_groups, max_open_groups)});
     }
     if (options.group_size > consumer.journal_records()) {

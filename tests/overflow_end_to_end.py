@@ -173,7 +173,7 @@ def where_shared_memory_has_no_more_the_file_has(folder, rollouts):
 
 @test
 def wrong_directories_are_named(folder, rollouts):
-    for directory, code, word in ((folder / "none", 2, "No such file"), ("/dev/null", 2, "is none"),
+    for directory, code, word in ((folder / "none", 1, "No such file"), ("/dev/null", 2, "is none"),
                                   ("/dev/shm", 2, "--spill-bytes")):
         _, err = run("create", "never", "--overflow", directory, code=code)
         assert str(directory) in err and "--overflow" in err and word in err, err

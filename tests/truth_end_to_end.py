@@ -238,7 +238,9 @@ def one_prefix_one_hint_and_the_same_code(folder, rollouts):
                 (1, (("consume", PREFIX + "nowhere", "--attach-timeout", 0),
                      ("produce", PREFIX + "nowhere", *spec, "--timeout", 0))),
                 (1, (("produce", "x", "--input", folder / "no"), ("demo", "--input", folder / "no"),
-                     ("create", "x", "--schema", folder / "no"))),
+                     ("create", "x", "--schema", folder / "no"),
+                     ("create", "x", "--overflow", folder / "no"),
+                     ("demo", "--overflow", folder / "no"))),
                 (1, (("produce", "x", "--input", folder), ("demo", "--input", folder),
                      ("create", "x", "--schema", folder),
                      ("consume", "x", "--output", folder),
@@ -349,6 +351,7 @@ def a_range_is_that_of_an_option(folder, rollouts):
                       ("--deadline", 0, "argument: --deadline must be positive"),
                       ("--min-size", 0, "argument: --min-size must be 1 or more"),
                       ("--max-lag", -2, "argument: --max-lag must be -1"),
+                      ("--train-ms", -1, "argument: --train-ms: '-1' must be 0 to 86400000"),
                       ("--no-progress", 0, "argument: --no-progress must be positive"),
                       ("--extra", 65537, "argument: --extra is 65537, at most 65536"),
                       ("--batch-groups", 0, "one of --batch-groups, --batch-seq"))}

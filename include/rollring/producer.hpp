@@ -76,11 +76,11 @@ class Producer {
     // Takes a place for a group before any of it is generated, so that rollouts which the trainer
     // cannot take yet are not begun. push() does the same with the first member of a group: where a
     // stash bounds its open groups, a new one waits for a place, and a member of an open group
-    // never does. Push::ok at once if the group is open already, or if no stash is attached.
-    // Push::timed_out if no place was free by the deadline. A place is taken until the group is
-    // over at the stash, or given back by cancel_group() or when this producer closes. With a plan
-    // the room for the group is known from the start: where the whole ring has less, it is
-    // Push::too_large at once.
+    // never does. Push::ok at once if the group is open already, or if the consumer forms none.
+    // Before a trainer comes the bounds hold that the ring was made with. Push::timed_out if no
+    // place was free by the deadline. A place is taken until the group is over at the stash, or
+    // given back by cancel_group() or when this producer closes. With a plan the room for the group
+    // is known from the start: where the whole ring has less, it is Push::too_large at once.
     Push open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline,
                     const GroupPlan& plan = {});
     // The same, but never waits and is no refusal: false if another group should go first. For one

@@ -25,6 +25,7 @@ constexpr const char* ending = ".overflow";
 Errc code_of(int error) {
     switch (error) {
         case ENOENT:
+            return Errc::not_found;
         case ENOTDIR:
         case ENAMETOOLONG:
         case ELOOP:

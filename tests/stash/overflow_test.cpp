@@ -283,7 +283,8 @@ TEST_CASE("overflow: wrong directories are refused by name, and leave nothing") 
     std::ofstream(file).put('x');
     for (const std::string& directory : {folder.path() + "/none", file, std::string("/dev/shm")}) {
         const Error error = refusal(options_in(directory));
-        CHECK(error.code == Errc::invalid_argument);
+        const bool there = directory.find("/none") == std::string::npos;
+        CHECK(error.code == (there ? Errc::invalid_argument : Errc::not_found));
         CHECK(error.message.find(directory) != std::string::npos);
         CHECK(error.message.find("--overflow") != std::string::npos);
     }
