@@ -169,6 +169,7 @@ Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
         places_ = at_once;
         return Answer::go;
     }
+    keep(owner.lines_claimed, claimed_lines_);  // what somebody wrote there would count
     const std::uint64_t missing = lines - std::min<std::uint64_t>(lines, spare_lines_);
     for (int tried = 0; tried < claim_tries; tried++) {
         // A claim that will not stand is in the way of others while it is there.
