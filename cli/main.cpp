@@ -3,7 +3,7 @@
 #include <exception>
 #include <vector>
 
-#include "cli/command.hpp"
+#include "cli/commands/command.hpp"
 
 namespace {
 

@@ -48,8 +48,31 @@ NEVER_IN = [
      "tests do not sleep: wait for a condition under a deadline"),
 ]
 
+# What the files of a folder may include beside their own folder's and the public headers. Arrows
+# point down; tests and benchmarks may look anywhere.
+PUBLIC = "include/rollring"
+ARROWS = {
+    PUBLIC: (),
+    "lib/cpu": (),
+    "lib/shm": ("lib/cpu",),
+    "lib/record": ("lib/shm", "lib/cpu"),
+    "lib/ring": ("lib/record", "lib/shm", "lib/cpu"),
+    "lib/weights": ("lib/shm", "lib/cpu"),
+    "lib/cuda": ("lib/weights", "lib/shm"),
+    "producer": ("lib/ring", "lib/record", "lib/shm", "lib/cpu"),
+    "consumer": ("lib/ring", "lib/record", "lib/shm", "lib/cpu"),
+    "stash/groups": ("lib/cpu",),
+    "stash": ("stash/groups", "consumer", "lib/ring", "lib/record", "lib/shm", "lib/cpu"),
+    "cli/terminal": (),
+    "cli/formats": ("cli/terminal",),
+    "cli/commands": ("cli/formats", "cli/terminal"),
+    "cli": ("cli/commands", "cli/formats", "cli/terminal"),
+    "examples": (),
+}
+
 ATOMIC_NAME = re.compile(r"\b(?:Atomic|atomic|atomic_ref)<[^;(){}]*>\s*&?\s*(\w+)\s*[;{=(,)\[]")
 INCLUDE = re.compile(r"\s*#\s*include\b")
+OWN_INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')
 NOT_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/                   # comments
     |R"(?P<tag>[^\s()\\]*)\(.*?\)(?P=tag)"   # raw strings
@@ -95,6 +118,16 @@ def cpp_breaches(path: str, text: str, atomic_wait: re.Pattern | None):
             yield number, "no wait or notify on atomics: it wakes no other process; use a doorbell"
 
 
+def arrow_breaches(path: str, text: str, homes: dict[str, str]):
+    """Yields (line number, rule). `homes`: the folder of each header, by its name."""
+    folder = str(Path(path).parent)
+    for number, line in enumerate(text.split("\n"), 1):
+        found = OWN_INCLUDE.match(line)
+        home = found and homes.get(Path(found[1]).name)
+        if home and home not in (folder, PUBLIC) and home not in ARROWS[folder]:
+            yield number, f"{folder} may not include {home}: see ARROWS in tests/tidy.py"
+
+
 def main() -> int:
     texts = {path: (ROOT / path).read_text(encoding="utf-8", errors="replace")
              for path in listed_files() if matches(path, SOURCES)}
@@ -104,6 +137,8 @@ def main() -> int:
     atomic_wait = names and re.compile(
         rf"\b({'|'.join(sorted(names))})(\(\)|\[\w*\])?\.(wait|notify_one|notify_all)\s*\("
         r"|\batomic_(wait|notify)") or None
+    homes = {Path(path).name: str(Path(path).parent)
+             for path in cpp if path.endswith(".hpp") and str(Path(path).parent) in ARROWS}
     breaches = 0
     for path, text in texts.items():
         lines = text.split("\n")
@@ -111,6 +146,8 @@ def main() -> int:
                  for number, line in enumerate(lines, 1) if len(line) > COLUMNS_MAX]
         if path in cpp:
             found += cpp_breaches(path, text, atomic_wait)
+            if str(Path(path).parent) in ARROWS:
+                found += arrow_breaches(path, text, homes)
         for number, rule in sorted(found):
             if not re.search(r"tidy-ok: *\S", lines[number - 1]):
                 print(f"{path}:{number}: {rule}")

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "cli/atropos_json.hpp"
-#include "cli/rollring_json.hpp"
+#include "cli/formats/atropos_json.hpp"
+#include "cli/formats/rollring_json.hpp"
 
 using namespace rollring;
 using namespace rollring::cli;

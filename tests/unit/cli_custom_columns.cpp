@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "cli/schema_file.hpp"
+#include "cli/formats/schema_file.hpp"
 #include "cli_round_trip.hpp"
 
 using namespace rollring;

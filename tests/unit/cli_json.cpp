@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cli/json_tree.hpp"
+#include "cli/formats/json_tree.hpp"
 #include "cli_round_trip.hpp"
 
 using namespace rollring;

@@ -2,8 +2,8 @@
 
 #include <limits>
 
-#include "cli/json_text.hpp"
-#include "cli/json_tree.hpp"
+#include "cli/formats/json_text.hpp"
+#include "cli/formats/json_tree.hpp"
 
 using namespace rollring::cli;
 

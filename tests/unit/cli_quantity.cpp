@@ -2,8 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include "cli/quantity.hpp"
-#include "cli/schema_file.hpp"
+#include "cli/formats/schema_file.hpp"
+#include "cli/terminal/quantity.hpp"
 
 using namespace rollring;
 using namespace rollring::cli;

@@ -10,9 +10,9 @@
 #include <string>
 #include <string_view>
 
-#include "cli/atropos_json.hpp"
-#include "cli/json_text.hpp"
-#include "cli/rollring_json.hpp"
+#include "cli/formats/atropos_json.hpp"
+#include "cli/formats/json_text.hpp"
+#include "cli/formats/rollring_json.hpp"
 
 namespace rollring::cli {
 

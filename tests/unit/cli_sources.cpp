@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "cli/record_source.hpp"
+#include "cli/formats/record_source.hpp"
 
 using namespace rollring;
 using namespace rollring::cli;

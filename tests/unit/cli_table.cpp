@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "cli/table.hpp"
+#include "cli/terminal/table.hpp"
 
 using namespace rollring::cli;
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "producer/willing_source.hpp"
+#include "cli/commands/willing_source.hpp"
 
 using namespace rollring;
 using namespace rollring::cli;

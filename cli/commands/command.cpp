@@ -1,0 +1,176 @@
+#include "cli/commands/command.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+#include "cli/formats/json_tree.hpp"
+#include "cli/terminal/option_names.hpp"
+
+namespace rollring::cli {
+namespace {
+
+std::atomic<int> caught_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void on_signal(int number) {
+    caught_signal.store(number);
+}
+
+std::string running_command = "rollring";  // and its subcommand
+
+template <class T, class Parse>
+CLI::Option* add_text(CLI::App* app, const std::string& names, T& value, const Parse& parse,
+                      const std::string& help) {
+    return app->add_option_function<std::string>(
+        names,
+        [&value, parse, names](const std::string& text) {
+            const auto parsed = parse(text);
+            if (!parsed) throw CLI::ValidationError(names, "'" + text + "' is not understood");
+            value = *parsed;
+        },
+        help);
+}
+
+}  // namespace
+
+int fail(const Error& error) {
+    const bool usage = error.code == Errc::invalid_argument;
+    Error told = error;
+    if (usage) told.message = with_option_names(told.message);
+    note(told.to_string() + (usage ? "; see '" + running_command + " --help'" : ""));
+    if (error.code == Errc::system && error.system_errno == EPIPE) return exit_closed_pipe;
+    return usage ? exit_usage : exit_failed;
+}
+
+int fail(Errc code, const std::string& message) {
+    return fail(Error{code, 0, message});
+}
+
+int code_after_writes(int code) {
+    const int failed = failed_write();
+    if (failed == 0) return code;
+    if (failed == EPIPE) return code == exit_ok ? exit_closed_pipe : code;
+    const int told = fail(Error{Errc::system, failed, "cannot write to standard output"});
+    return code == exit_ok ? told : code;
+}
+
+void set_command(const std::string& name) {
+    running_command = name;
+}
+
+void print_json(const Json& value) {
+    print(dump_json(value) + "\n");
+}
+
+CLI::Option* add_bytes(CLI::App* app, const std::string& names, std::uint64_t& value,
+                       const std::string& help) {
+    return add_text(app, names, value, parse_bytes, help)->type_name("BYTES");
+}
+
+CLI::Option* add_duration(CLI::App* app, const std::string& names, std::int64_t& value_ms,
+                          const std::string& help) {
+    return add_text(app, names, value_ms, parse_duration_ms, help)->type_name("TIME");
+}
+
+CLI::Option* add_ring_name(CLI::App* app, std::string& name) {
+    return app->add_option("NAME", name, "Name of the ring")->required();
+}
+
+void add_watch(CLI::App* app, double& watch_s, const std::string& help) {
+    app->add_option_function<std::string>(
+           "--watch",
+           [&watch_s](const std::string& text) {
+               const auto ms = parse_duration_ms(text.empty() ? "1s" : text);
+               if (!ms || *ms < 10) {
+                   throw CLI::ValidationError("--watch",
+                                              "'" + text + "' is no time, as in 1 or 500ms");
+               }
+               watch_s = static_cast<double>(*ms) * 1e-3;
+           },
+           help)
+        ->expected(0, 1)
+        ->type_name("[SECONDS]");
+}
+
+int repeat(double watch_s, const std::function<int()>& look) {
+    for (;;) {
+        const int code = look();
+        if (code != exit_ok || watch_s <= 0 || failed_write() != 0) return code;
+        pause_ms(static_cast<std::int64_t>(watch_s * 1e3));
+        if (interrupted()) return interrupt_exit();
+    }
+}
+
+CLI::Option* add_parent(CLI::App* app, std::uint32_t& parent) {
+    return app->add_option("--parent", parent, "End when this process does")->group("");
+}
+
+void follow_parent(std::uint32_t parent) {
+    if (parent == 0) return;
+    static_cast<void>(::prctl(PR_SET_PDEATHSIG, SIGTERM));
+    if (static_cast<std::uint32_t>(::getppid()) != parent) static_cast<void>(std::raise(SIGTERM));
+}
+
+void catch_interrupts() {
+    struct sigaction action{};
+    action.sa_handler = on_signal;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second one kills
+    static_cast<void>(::sigemptyset(&action.sa_mask));
+    static_cast<void>(::sigaction(SIGINT, &action, nullptr));
+    static_cast<void>(::sigaction(SIGTERM, &action, nullptr));
+    // The terminal is gone; under nohup that shall not matter.
+    struct sigaction before{};
+    const bool known = ::sigaction(SIGHUP, nullptr, &before) == 0;
+    if (known && before.sa_handler != SIG_IGN) {
+        static_cast<void>(::sigaction(SIGHUP, &action, nullptr));
+    }
+}
+
+bool interrupted() {
+    return caught_signal.load() != 0;
+}
+
+int interrupt_exit() {
+    return 128 + caught_signal.load();
+}
+
+void Waiting::tell(const std::string& what) {
+    constexpr std::int64_t least_ns = 1'000'000'000;   // between two lines, however it changes
+    constexpr std::int64_t again_ns = 30'000'000'000;  // or does not
+    const std::int64_t now_ns = monotonic_ns();
+    if (began_ns_ == 0) began_ns_ = now_ns;
+    std::string sense = what;  // bytes and counts that move are no news
+    std::erase_if(sense, [](char c) { return (c >= '0' && c <= '9') || c == '.' || c == ','; });
+    const std::int64_t since_ns = told_ns_ == 0 ? again_ns : now_ns - told_ns_;
+    if (since_ns < (sense == told_ ? again_ns : least_ns)) return;
+    told_ = std::move(sense);
+    told_ns_ = now_ns;
+    const std::string most =
+        most_ms_ > 0
+            ? fmt::format(" ({} at most)", duration_text(static_cast<double>(most_ms_) * 1e-3))
+            : "";
+    note("waiting" + most + ": " + what);
+}
+
+void Waiting::over() {
+    if (began_ns_ == 0) return;
+    if (told_ns_ != 0) {
+        note("goes on after " +
+             duration_text(static_cast<double>(monotonic_ns() - began_ns_) * 1e-9));
+    }
+    began_ns_ = told_ns_ = 0;
+    told_.clear();
+}
+
+void pause_ms(std::int64_t ms) {
+    if (!interrupted()) static_cast<void>(::poll(nullptr, 0, static_cast<int>(ms)));
+}
+
+}  // namespace rollring::cli

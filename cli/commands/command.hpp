@@ -1,0 +1,166 @@
+#pragma once
+// What every subcommand is made of: options, exit codes, and how it fails.
+//
+// Exit codes: 0 done, 1 failed, 2 wrong use, 129, 130 or 143 stopped by SIGHUP, SIGINT or SIGTERM,
+// 141 if the reader of stdout went away.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "cli/terminal/options.hpp"
+#include "cli/terminal/output.hpp"
+#include "cli/terminal/quantity.hpp"
+#include "rollring/error.hpp"
+
+namespace rollring::cli {
+
+class Json;
+namespace CLI = command_line;
+
+inline constexpr int exit_ok = 0;
+inline constexpr int exit_failed = 1;
+inline constexpr int exit_usage = 2;
+inline constexpr int exit_closed_pipe = 141;  // what a shell says of one that SIGPIPE ended
+
+struct Command {
+    CLI::App* app;
+    std::function<int()> run;  // returns the exit code
+};
+
+Command add_create(CLI::App& app);
+Command add_rm(CLI::App& app);
+Command add_ls(CLI::App& app);
+Command add_stat(CLI::App& app);
+Command add_doctor(CLI::App& app);
+Command add_produce(CLI::App& app);
+Command add_consume(CLI::App& app);
+Command add_groups(CLI::App& app);
+Command add_weights(CLI::App& app);
+Command add_demo(CLI::App& app);
+
+// "rollring: <Errc name>: message" on stderr, and of wrong use where to read more. Returns the exit
+// code that goes with it.
+int fail(const Error& error);
+int fail(Errc code, const std::string& message);
+// What a command that ends with `code` ends with, given what became of its writes to stdout. Says
+// so if it was not the pipe's reader that went away (`rollring stat r --watch | head`).
+[[nodiscard]] int code_after_writes(int code);
+// For main(): the command that runs, as fail() names it.
+void set_command(const std::string& name);
+
+void print_json(const Json& value);  // one line on stdout
+
+// Options whose text is not just a number. The value keeps what it holds if the option is absent.
+CLI::Option* add_bytes(CLI::App* app, const std::string& names, std::uint64_t& value,
+                       const std::string& help);
+CLI::Option* add_duration(CLI::App* app, const std::string& names, std::int64_t& value_ms,
+                          const std::string& help);
+inline constexpr std::uint64_t bytes_not_given = ~std::uint64_t{0};  // where 0 means something
+// One of some words.
+template <class T>
+using Choices = std::vector<std::pair<std::string, T>>;
+template <class T>
+CLI::Option* add_choice(CLI::App* app, const std::string& names, T& value,
+                        const std::type_identity_t<Choices<T>>& choices, const std::string& help);
+CLI::Option* add_ring_name(CLI::App* app, std::string& name);
+// --watch [SECONDS], and what it does: `look` again and again until it fails, or an interrupt; once
+// if `watch_s` is 0.
+void add_watch(CLI::App* app, double& watch_s, const std::string& help);
+int repeat(double watch_s, const std::function<int()>& look);
+
+// Ends this process with its parent, if the parent started it with --parent PID (hidden).
+CLI::Option* add_parent(CLI::App* app, std::uint32_t& parent);
+void follow_parent(std::uint32_t parent);
+
+// From the first SIGINT, SIGTERM or SIGHUP on interrupted() is true; a second one kills.
+void catch_interrupts();
+bool interrupted();
+int interrupt_exit();  // 130, 143 or 129
+// Sleeps, but not beyond an interrupt.
+void pause_ms(std::int64_t ms);
+
+// Says what a command waits for: at once, again when it is something else, and when it is over.
+class Waiting {
+  public:
+    explicit Waiting(std::int64_t most_ms) : most_ms_(most_ms) {}  // 0: without end
+    void tell(const std::string& what);                            // as often as one likes
+    void over();
+
+  private:
+    std::int64_t most_ms_;
+    std::int64_t began_ns_ = 0;  // 0: not waiting
+    std::int64_t told_ns_ = 0;
+    std::string told_;
+};
+
+// Tries `open` until it works, fails for good, or the time is over; gives up early on an interrupt,
+// and says what it waits for. `open` gets the time for one try, in ms.
+template <class T>
+Result<T> open_patiently(std::int64_t timeout_ms,
+                         const std::function<Result<T>(std::int64_t)>& open);
+
+}  // namespace rollring::cli
+
+#include "rollring/time.hpp"
+
+namespace rollring::cli {
+
+template <class T>
+CLI::Option* add_choice(CLI::App* app, const std::string& names, T& value,
+                        const std::type_identity_t<Choices<T>>& choices, const std::string& help) {
+    std::vector<std::string> words;
+    std::string now;
+    for (const auto& [word, meaning] : choices) {
+        words.push_back(word);
+        if (meaning == value) now = word;
+    }
+    return app
+        ->add_option_function<std::string>(
+            names,
+            [&value, choices](const std::string& text) {
+                for (const auto& [word, meaning] : choices) {
+                    if (word == text) value = meaning;
+                }
+            },
+            help)
+        ->check(CLI::IsMember(words))
+        ->type_name("WORD")
+        ->default_str(now);
+}
+
+template <class T>
+Result<T> open_patiently(std::int64_t timeout_ms,
+                         const std::function<Result<T>(std::int64_t)>& open) {
+    constexpr std::int64_t slice_ms = 200;
+    const std::int64_t end_ns = monotonic_ns() + timeout_ms * 1'000'000;
+    Waiting waiting(timeout_ms);
+    constexpr std::int64_t first_ms = 50;  // what is in the way for longer is told
+    for (std::int64_t try_ms = std::min(timeout_ms, first_ms);;) {
+        Result<T> opened = open(try_ms);
+        if (opened) waiting.over();
+        if (opened || interrupted()) return opened;
+        const Errc code = opened.error().code;
+        const bool may_change = code == Errc::not_found || code == Errc::not_ready ||
+                                code == Errc::busy || code == Errc::no_free_lane;
+        const std::int64_t left_ms = (end_ns - monotonic_ns()) / 1'000'000;
+        if (may_change && left_ms > 0) {
+            waiting.tell(opened.error().message);
+            try_ms = std::min(left_ms, slice_ms);
+            continue;
+        }
+        // The error knows of its own try alone.
+        if (may_change && timeout_ms > 0) {
+            Error& error = opened.error();
+            error.message += "; waited " + duration_text(static_cast<double>(timeout_ms) * 1e-3);
+        }
+        return opened;
+    }
+}
+
+}  // namespace rollring::cli

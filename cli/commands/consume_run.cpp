@@ -1,0 +1,173 @@
+#include "cli/commands/consume_run.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/formats/json_tree.hpp"
+#include "rollring/ring.hpp"
+
+namespace rollring::cli {
+namespace {
+
+constexpr const char* reason_names[] = {"records",     "batches", "closed", "idle",
+                                        "interrupted", "removed", "failed"};
+
+// What the idle time-out found missing, and who could still bring it.
+std::string missing(const ConsumeOptions& options, const Consumer& consumer) {
+    const ConsumerStats stats = consumer.stats();
+    std::string text = fmt::format("nothing arrived for {}",
+                                   duration_text(static_cast<double>(options.idle_ms) * 1e-3));
+    if (options.records_max != 0) {
+        text += fmt::format(
+            ", and {} of {} records are missing",
+            options.records_max - std::min<std::uint64_t>(options.records_max, stats.records),
+            options.records_max);
+    } else {
+        text += fmt::format(", {} producers have come of {} or more, and {} are still there",
+                            stats.producers_joined, options.producers, consumer.producers_active());
+    }
+    if (const auto stat = stat_ring(options.ring)) {
+        std::string alive;
+        for (const auto& lane : stat->lanes) {
+            if (lane.alive)
+                alive += fmt::format(" '{}' (lane {}, pid {})", lane.producer, lane.lane, lane.pid);
+        }
+        text += alive.empty() ? "; no producer is alive" : "; alive:" + alive;
+    }
+    return text;
+}
+
+}  // namespace
+
+double RunClock::seconds() const {
+    if (first_ns_ == 0) return 0;
+    return static_cast<double>(std::max<std::int64_t>(1, last_ns_ - first_ns_)) * 1e-9;
+}
+
+bool RunClock::quiet_for(std::int64_t idle_ms) const {
+    return idle_ms > 0 && monotonic_ns() - std::max(started_ns_, last_ns_) > idle_ms * 1'000'000;
+}
+
+void Quiet::look(const Consumer& consumer, const RunClock& clock) {
+    constexpr std::int64_t patience_ms = 1000;  // who starts both sides at once is told nothing
+    if (consumer.producers_active() != 0 || !clock.quiet_for(patience_ms)) return waiting_.over();
+    if (options_->quiet) return;
+    const std::uint64_t came = consumer.stats().producers_joined;
+    waiting_.tell(came == 0 ? fmt::format("no producer of ring {} is there yet", options_->ring)
+                            : fmt::format("all {} producers that came to ring {} are gone", came,
+                                          options_->ring));
+}
+
+void tell_event(const Event& event, Progress& progress, bool quiet) {
+    if (quiet && (event.kind == Event::Kind::producer_joined ||
+                  event.kind == Event::Kind::producer_closed)) {
+        return;
+    }
+    progress.clear();
+    if (event.kind == Event::Kind::stalled || event.kind == Event::Kind::overflow_failed) {
+        return note(event.detail);
+    }
+    std::string text = fmt::format("{}: lane {} epoch {} '{}'", name(event.kind), event.lane,
+                                   event.epoch, event.producer);
+    if (event.kind != Event::Kind::producer_joined) {
+        text += fmt::format(", {} records", event.records);
+    }
+    if (!event.detail.empty()) text += ": " + event.detail;
+    note(text);
+}
+
+bool all_gone(const Consumer& consumer, const ConsumeOptions& options) {
+    if (consumer.producers_active() != 0) return false;
+    // Those whose lane a consumer before us already closed do not join again.
+    const ConsumerStats stats = consumer.stats();
+    return stats.producers_joined >= options.producers ||
+           (stats.producers_joined == 0 && stats.redelivered > 0);
+}
+
+Amount amount_of(const ConsumerStats& stats) {
+    return {stats.records, stats.tokens, stats.bytes};
+}
+
+void draw(Progress& progress, const Amount& amount, const ConsumeOptions& options) {
+    const auto most = static_cast<double>(options.records_max);
+    progress.draw(amount, most > 0 ? std::optional(static_cast<double>(amount.records) / most)
+                                   : std::nullopt);
+}
+
+Json run_json(const ConsumeOptions& options, Reason reason, const ConsumerStats& stats,
+              double seconds, std::uint64_t digest) {
+    const double rate = seconds > 0 ? 1 / seconds : 0;
+    Json json{{"ring", options.ring},
+              {"reason", reason_names[static_cast<std::size_t>(reason)]},
+              {"records", stats.records},
+              {"tokens", stats.tokens},
+              {"bytes", stats.bytes},
+              {"lost", stats.lost},
+              {"duplicates", stats.duplicates},
+              {"torn", stats.torn},
+              {"redelivered", stats.redelivered},
+              {"producers_joined", stats.producers_joined},
+              {"producers_closed", stats.producers_closed},
+              {"producers_lost", stats.producers_lost},
+              {"quarantines", stats.quarantines},
+              {"dropped_bytes", stats.dropped_bytes},
+              {"released", stats.released},
+              {"seconds", seconds},
+              {"tokens_per_s", static_cast<double>(stats.tokens) * rate},
+              {"gb_per_s", static_cast<double>(stats.bytes) * 1e-9 * rate},
+              {"digest", nullptr}};
+    if (!options.no_verify) json["digest"] = digest_text(digest);
+    return json;
+}
+
+std::string run_text(const ConsumeOptions& options, const Json& json) {
+    const auto number = [&](const char* key) { return json[key].get<std::uint64_t>(); };
+    std::string text =
+        fmt::format("received {} records, {} tokens, {} in {}: {} tokens/s, {:.2f} GB/s\n",
+                    count_text(number("records")), count_text(number("tokens")),
+                    bytes_text(number("bytes")), duration_text(json["seconds"].get<double>()),
+                    short_text(json["tokens_per_s"].get<double>()), json["gb_per_s"].get<double>());
+    for (const char* key : {"lost", "duplicates", "torn", "redelivered", "producers_lost"}) {
+        text += fmt::format("{} {}  ", key, number(key));
+    }
+    return text + (options.no_verify
+                       ? "(not verified)\n"
+                       : fmt::format("\ndigest {}\n", json["digest"].get<std::string>()));
+}
+
+void print_report(const ConsumeOptions& options, const std::string& text) {
+    if (options.output == "-") {
+        print_report_on_stderr(text);
+    } else {
+        print(text);
+    }
+}
+
+int conclude(const ConsumeOptions& options, Reason reason, const Consumer& consumer,
+             const std::string& more) {
+    if (reason == Reason::interrupted) return interrupt_exit();
+    if (reason == Reason::removed) {
+        return fail(Errc::not_found,
+                    fmt::format("ring {} was removed under this consumer: create it again, and "
+                                "start both sides anew",
+                                options.ring));
+    }
+    const bool wanted =
+        options.records_max != 0 || options.until_closed || options.train.batches_max != 0;
+    if (reason == Reason::idle && wanted) {
+        return fail(Errc::not_ready, missing(options, consumer) + more +
+                                         ". Start what is missing, or raise --idle-timeout");
+    }
+    const ConsumerStats stats = consumer.stats();
+    if (stats.lost + stats.torn + stats.quarantines != 0) {
+        return fail(Errc::bad_record,
+                    fmt::format("{} records lost, {} torn, {} lanes quarantined ({} given up): "
+                                "some producer is damaged; see the lines above",
+                                stats.lost, stats.torn, stats.quarantines,
+                                bytes_text(stats.dropped_bytes)));
+    }
+    return exit_ok;
+}
+
+}  // namespace rollring::cli

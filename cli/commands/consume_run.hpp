@@ -1,0 +1,78 @@
+#pragma once
+// What both forms of `rollring consume` share, by records and by batches: why a run ends, its
+// clock, what it tells of producers, and its report.
+
+#include <cstdint>
+#include <string>
+
+#include "cli/commands/consume.hpp"
+#include "cli/terminal/progress.hpp"
+#include "rollring/consumer.hpp"
+
+namespace rollring::cli {
+
+enum class Reason { records, batches, closed, idle, interrupted, removed, failed };
+
+class RunClock {
+  public:
+    // Something came; not before `at_ns` if it is the first.
+    void came(std::int64_t at_ns) {
+        if (first_ns_ == 0) first_ns_ = at_ns;
+        busy_ = true;
+    }
+    [[nodiscard]] bool started() const { return first_ns_ != 0; }
+    // Notes when the last record was dealt with, without looking at the clock for each.
+    void stop() {
+        if (busy_) last_ns_ = monotonic_ns();
+        busy_ = false;
+    }
+    [[nodiscard]] double seconds() const;  // from the first to the last
+    // Nothing came for so long; never if it is 0.
+    [[nodiscard]] bool quiet_for(std::int64_t idle_ms) const;
+
+  private:
+    std::int64_t started_ns_ = monotonic_ns();
+    std::int64_t first_ns_ = 0;
+    std::int64_t last_ns_ = 0;
+    bool busy_ = false;
+};
+
+// Says once that producers are waited for, when nothing comes and none is there.
+class Quiet {
+  public:
+    explicit Quiet(const ConsumeOptions& options) : options_(&options), waiting_(options.idle_ms) {}
+    void look(const Consumer& consumer, const RunClock& clock);
+
+  private:
+    const ConsumeOptions* options_;
+    Waiting waiting_;
+};
+
+// `source` is a Consumer or a Stash.
+template <class Source>
+void tell_events(Source& source, Progress& progress, bool quiet);
+void tell_event(const Event& event, Progress& progress, bool quiet);
+
+// Whether those who came are gone again, and enough came.
+bool all_gone(const Consumer& consumer, const ConsumeOptions& options);
+
+Amount amount_of(const ConsumerStats& stats);
+void draw(Progress& progress, const Amount& amount, const ConsumeOptions& options);
+
+Json run_json(const ConsumeOptions& options, Reason reason, const ConsumerStats& stats,
+              double seconds, std::uint64_t digest);
+std::string run_text(const ConsumeOptions& options, const Json& json);
+// On stdout, or on stderr if the records go to stdout.
+void print_report(const ConsumeOptions& options, const std::string& text);
+
+// The exit code. `more` is what else the idle time-out found to be the matter.
+int conclude(const ConsumeOptions& options, Reason reason, const Consumer& consumer,
+             const std::string& more);
+
+template <class Source>
+void tell_events(Source& source, Progress& progress, bool quiet) {
+    Event event;
+    while (source.next_event(event)) tell_event(event, progress, quiet);
+}
+
+}  // namespace rollring::cli

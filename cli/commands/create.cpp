@@ -1,0 +1,141 @@
+// `rollring create` and `rollring rm`.
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/commands/command.hpp"
+#include "cli/commands/spill_options.hpp"
+#include "cli/formats/json_tree.hpp"
+#include "cli/formats/schema_file.hpp"
+#include "rollring/ring.hpp"
+#include "rollring/weights.hpp"
+
+namespace rollring::cli {
+namespace {
+
+constexpr const char* create_footer = R"(Examples:
+  rollring create r
+  rollring create r --lanes 64 --lane-bytes 16MiB
+  rollring create r --lane-bytes 8GiB --soft-bytes 8GiB    # no soft wrap
+  rollring create r --overflow /var/tmp    # what memory cannot hold goes on there
+  rollring create r --schema more.json    # the standard columns and those of the file
+A schema file is a list of columns to add:
+  [{"name":"entropy","dtype":"f32","per":"token","dims":[],"required":false}]
+`dims` are the lengths behind the first one, 0 for any; dtypes are i8 to i64, u8 to
+u64, f16, bf16, f32, f64, bool.
+Bytes are rounded up to pages of 4 KiB. A lane takes memory in /dev/shm when a
+producer takes the lane; the largest record must fit.)";
+
+constexpr const char* rm_footer = R"(Examples:
+  rollring rm r
+  rollring rm r --force    # even while processes are attached
+Those keep their mapping, and nobody else finds the ring.)";
+
+struct CreateOptions {
+    std::string ring;
+    std::string schema = "standard";
+    RingOptions made;
+    SpillOptions spill;
+    bool json = false;
+};
+
+void report_created(const CreateOptions& options, const RingStat& stat) {
+    if (options.json) {
+        print_json({{"ring", options.ring},
+                    {"lanes", stat.lane_count},
+                    {"lane_bytes", stat.lane_bytes},
+                    {"soft_bytes", stat.soft_bytes},
+                    {"spill_bytes", stat.spill_bytes},
+                    {"overflow_bytes", stat.overflow_bytes},
+                    {"overflow_file", stat.overflow_path},
+                    {"group_rows", options.made.group_rows},
+                    {"columns", options.made.schema.columns().size()}});
+        return;
+    }
+    const auto given = [](std::uint64_t wanted, std::uint64_t made) {
+        return wanted == made ? "" : fmt::format(" ({} rounded up to pages)", count_text(wanted));
+    };
+    print(
+        fmt::format("created {}: {} lanes of {}{}, a spill of {}{}\n", options.ring,
+                    stat.lane_count, bytes_text(stat.lane_bytes),
+                    given(options.made.lane_bytes, stat.lane_bytes), bytes_text(stat.spill_bytes),
+                    given(options.made.spill_bytes.value_or(stat.spill_bytes), stat.spill_bytes)));
+    if (stat.overflow_bytes != 0) {
+        print(fmt::format(
+            "the spill may go on for {}{} in {}\n", bytes_text(stat.overflow_bytes),
+            given(options.made.overflow_bytes.value_or(stat.overflow_bytes), stat.overflow_bytes),
+            stat.overflow_path));
+    }
+}
+
+int create(CreateOptions& options) {
+    if (options.schema != "standard") {
+        auto schema = read_schema_file(options.schema);
+        if (!schema) return fail(schema.error());
+        options.made.schema = std::move(*schema);
+    }
+    apply(options.spill, options.made);
+    if (auto made = create_ring(options.ring, options.made); !made) return fail(made.error());
+    // As it was made: bytes are rounded up to pages.
+    const auto stat = stat_ring(options.ring);
+    if (!stat) return fail(stat.error());
+    report_created(options, *stat);
+    // Who reads the exit code takes it for not made, and makes it again.
+    if (failed_write() != 0) static_cast<void>(remove_ring(options.ring, false));
+    return exit_ok;
+}
+
+struct RmOptions {
+    std::string ring;
+    bool force = false;
+};
+
+}  // namespace
+
+Command add_create(CLI::App& app) {
+    auto options = std::make_shared<CreateOptions>();
+    CLI::App* sub = app.add_subcommand("create", "Make a ring");
+    sub->footer(create_footer);
+    add_ring_name(sub, options->ring);
+    sub->add_option("--lanes", options->made.lanes, "Producers at once, 1 to 4096")
+        ->type_name("N")
+        ->capture_default_str();
+    add_bytes(sub, "--lane-bytes", options->made.lane_bytes,
+              "Memory of each lane, as 64MiB or 8GiB")
+        ->default_str("64MiB");
+    add_bytes(sub, "--soft-bytes", options->made.soft_bytes,
+              "Turn back after so many while the consumer keeps up; 0: by\n"
+              "the size of the cache; --lane-bytes or more: never")
+        ->default_str("0");
+    sub->add_option("--journal-records", options->made.journal_records,
+                    "The most records that one acknowledgement can hold")
+        ->type_name("N")
+        ->capture_default_str();
+    add_spill_options(sub, options->spill, true);
+    sub->add_option("--group-rows", options->made.group_rows,
+                    "Groups that a stash can have open at once")
+        ->type_name("N")
+        ->capture_default_str();
+    sub->add_option("--schema", options->schema, "standard, or a file with more columns")
+        ->type_name("standard|FILE.json")
+        ->capture_default_str();
+    sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+    return {sub, [options] { return create(*options); }};
+}
+
+Command add_rm(CLI::App& app) {
+    auto options = std::make_shared<RmOptions>();
+    CLI::App* sub = app.add_subcommand("rm", "Remove a ring, and the records that are still in it");
+    sub->footer(rm_footer);
+    add_ring_name(sub, options->ring);
+    sub->add_flag("-f,--force", options->force, "Even while someone alive is attached");
+    return {sub, [options] {
+                const auto removed = remove_ring(options->ring, options->force);
+                if (!removed) return fail(removed.error());
+                remove_dead_channels(options->ring);
+                return exit_ok;
+            }};
+}
+
+}  // namespace rollring::cli

@@ -1,0 +1,381 @@
+// `rollring demo`: a ring, producers and a trainer as processes, and the proof that all arrived.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+
+#include "cli/commands/child.hpp"
+#include "cli/commands/command.hpp"
+#include "cli/commands/input_options.hpp"
+#include "cli/commands/spill_options.hpp"
+#include "cli/commands/train.hpp"
+#include "cli/formats/json_tree.hpp"
+#include "cli/terminal/progress.hpp"
+#include "rollring/consumer.hpp"
+#include "rollring/ring.hpp"
+
+namespace rollring::cli {
+namespace {
+
+constexpr const char* demo_footer = R"(Examples:
+  rollring demo
+  rollring demo --input rollouts.jsonl --producers 8 --shuffle 1
+  rollring demo --synthetic groups=200,tokens=16384:131072 --lane-bytes 256MiB
+Creates a ring of its own, runs `rollring consume --group-size auto` and several
+`rollring produce --shard I/N` on it, and removes it whatever happens: the records of a
+group come from all producers, the groups leave whole. Exit code 1 unless everything
+arrived once and whole; what the policy drops (failed members, duplicates) is counted,
+but its bytes are not compared.)";
+
+struct DemoOptions {
+    InputOptions input;
+    std::uint32_t producers = 4;
+    std::uint64_t lane_bytes = std::uint64_t{64} << 20;
+    std::uint64_t soft_bytes = 0;
+    SpillOptions spill;
+    std::uint32_t group_rows = RingOptions{}.group_rows;
+    std::uint32_t journal_records = RingOptions{}.journal_records;
+    std::uint64_t records_max = 0;
+    std::uint64_t hold = 0;
+    std::string group_size = "auto";
+    std::string checksum = "none";
+    std::string output;
+    bool json = false;
+};
+
+// The ring of a demo: gone with this object.
+struct OwnRing {
+    std::string name = fmt::format("demo-{}-{:x}", ::getpid(), realtime_ns() & 0xffffff);
+    OwnRing() = default;
+    OwnRing(const OwnRing&) = delete;
+    OwnRing& operator=(const OwnRing&) = delete;
+    ~OwnRing() { static_cast<void>(remove_ring(name, true)); }
+};
+
+class Demo {
+  public:
+    explicit Demo(const DemoOptions& options) : options_(&options) {}
+    int go();
+
+  private:
+    Result<void> start();
+    void watch(std::optional<std::uint64_t> total);
+    void stop_all();
+    void drain();
+    int conclude();
+    [[nodiscard]] Json summary() const;
+    void print_table(const Json& json) const;
+    [[nodiscard]] bool any_running() const {
+        return std::ranges::any_of(children_, &Child::running);
+    }
+    [[nodiscard]] bool any_failed() const {
+        return std::ranges::any_of(children_, [](const Child& child) {
+            return !child.running() && child.exit_code() != 0;
+        });
+    }
+
+    const DemoOptions* options_;
+    OwnRing ring_;
+    std::vector<Child> children_;     // the consumer first
+    std::uint64_t left_records_ = 0;  // of groups that were not complete
+    std::uint64_t left_digest_ = 0;
+};
+
+Result<void> Demo::start() {
+    RingOptions made{.lanes = std::max(1U, options_->producers),
+                     .lane_bytes = options_->lane_bytes,
+                     .soft_bytes = options_->soft_bytes,
+                     .journal_records = options_->journal_records};
+    made.group_rows = options_->group_rows;
+    apply(options_->spill, made);
+    if (auto created = create_ring(ring_.name, made); !created) return created;
+    const std::string parent = fmt::format("--parent={}", ::getpid());
+    const auto add = [&](std::string title, std::vector<std::string> arguments) -> Result<void> {
+        arguments.insert(arguments.end(), {"--json", parent});
+        auto child = Child::start(std::move(title), arguments);
+        if (!child) return std::unexpected(child.error());
+        children_.push_back(std::move(*child));
+        return {};
+    };
+    std::vector<std::string> consumer{"consume", ring_.name, "--until-closed", "--quiet",
+                                      fmt::format("--producers={}", options_->producers)};
+    consumer.push_back(options_->hold != 0 ? fmt::format("--hold={}", options_->hold)
+                                           : "--group-size=" + options_->group_size);
+    if (!options_->output.empty()) consumer.push_back("--output=" + options_->output);
+    if (auto added = add("consumer", consumer); !added) return added;
+    for (std::uint32_t i = 0; i < options_->producers; i++) {
+        InputOptions input = options_->input;
+        input.shard = fmt::format("{}/{}", i, options_->producers);
+        std::vector<std::string> producer{"produce", ring_.name,
+                                          fmt::format("--name=producer {}", i),
+                                          "--checksum=" + options_->checksum};
+        if (options_->records_max != 0) {
+            const std::uint64_t share = options_->records_max / options_->producers +
+                                        (i < options_->records_max % options_->producers ? 1 : 0);
+            producer.push_back(fmt::format("--records={}", share));
+        }
+        std::ranges::move(to_arguments(input), std::back_inserter(producer));
+        if (auto added = add(fmt::format("producer {}", i), producer); !added) return added;
+    }
+    return {};
+}
+
+void Demo::stop_all() {
+    for (const auto& child : children_) child.signal(SIGTERM);
+    const std::int64_t until_ns = monotonic_ns() + 5'000'000'000;
+    while (any_running() && monotonic_ns() < until_ns) {
+        wait_for_any(children_, 50);
+        for (auto& child : children_) child.look();
+    }
+    for (auto& child : children_) child.signal(SIGKILL);
+}
+
+void Demo::watch(std::optional<std::uint64_t> total) {
+    Progress progress("demo", options_->json);
+    while (any_running()) {
+        wait_for_any(children_, 50);
+        for (auto& child : children_) child.look();
+        // One that failed would be waited for by the others.
+        if (interrupted() || any_failed()) return stop_all();
+        if (!progress.due()) continue;
+        const auto stat = stat_ring(ring_.name);
+        if (!stat) continue;
+        Amount amount;
+        for (const auto& lane : stat->lanes) {
+            amount.records += lane.delivered_records;
+            amount.tokens += lane.committed_tokens;
+            amount.bytes += lane.committed_bytes;
+        }
+        std::optional<double> share;
+        if (total && *total != 0) {
+            share =
+                std::min(1.0, static_cast<double>(amount.records) / static_cast<double>(*total));
+        }
+        progress.draw(amount, share);
+    }
+}
+
+// What a child reported, or null if it did not get so far.
+Json report_of(const Child& child) {
+    return parse_report(child.output());
+}
+
+// What the trainer left in the ring counts, too: the members that came of incomplete groups.
+void Demo::drain() {
+    auto consumer = Consumer::open(ring_.name, {.attach_timeout_ms = 1'000});
+    if (!consumer) return;
+    Record record;
+    while (consumer->poll(record) == Poll::record) {
+        left_records_++;
+        left_digest_ += record.view.digest(consumer->schema());
+        consumer->release(record.ref);
+    }
+}
+
+Json Demo::summary() const {
+    const Json received = report_of(children_.front());
+    const auto got = [&](const char* key) -> Json { return received.value(key, Json(0)); };
+    std::uint64_t sent = 0;
+    std::uint64_t digest = 0;
+    std::uint64_t waits = 0;
+    bool all_reported = received.is_object();
+    for (std::size_t i = 1; i < children_.size(); i++) {
+        const Json report = report_of(children_[i]);
+        all_reported &= report.is_object();
+        if (!report.is_object()) continue;
+        sent += report["records"].get<std::uint64_t>();
+        waits += report["waits"].get<std::uint64_t>();
+        digest += parse_digest(report["digest"].get<std::string>()).value_or(0);
+    }
+    Json json{{"ok", false}, {"producers", options_->producers}, {"sent", sent}};
+    for (const char* key : {"records", "tokens", "bytes", "seconds", "tokens_per_s", "gb_per_s",
+                            "lost", "duplicates", "torn", "redelivered", "producers_lost"}) {
+        json[key] = received.is_object() ? got(key) : Json(0);
+    }
+    json["waits"] = waits;
+    const bool grouped = received.contains("groups");
+    bool conserved = true;
+    if (grouped) {
+        for (const char* key : {"groups", "groups_partial", "groups_dropped", "open_groups",
+                                "batches", "dropped", "records_dropped", "records_shipped",
+                                "conserved", "copied_bytes", "evacuated_records", "last_groups"}) {
+            json[key] = received[key];
+        }
+        json["records_left"] = left_records_;
+        conserved = json["conserved"] == true &&
+                    json["records"] == json["records_shipped"].get<std::uint64_t>() +
+                                           json["records_dropped"].get<std::uint64_t>() +
+                                           left_records_;
+    }
+    json["digest_sent"] = digest_text(digest);
+    json["digest_received"] = nullptr;
+    json["digest_equal"] = false;
+    if (received.is_object()) {
+        const auto got_digest = parse_digest(got("digest").get<std::string>()).value_or(0);
+        json["digest_received"] = digest_text(got_digest + left_digest_);
+        json["digest_equal"] = json["digest_sent"] == json["digest_received"];
+    }
+    // What the policy dropped is counted, but nobody read it.
+    const bool dropped = grouped && json["records_dropped"] != 0;
+    if (dropped) json["digest_equal"] = nullptr;
+    json["interrupted"] = interrupted();
+    json["ok"] = all_reported && !any_failed() && !interrupted() && conserved &&
+                 (dropped || json["digest_equal"] == true) && json["records"] == sent &&
+                 json["lost"] == 0 && json["duplicates"] == 0 && json["torn"] == 0 &&
+                 json["producers_lost"] == 0;
+    return json;
+}
+
+void Demo::print_table(const Json& json) const {
+    const auto count = [&](const char* key) { return count_text(json[key].get<std::uint64_t>()); };
+    const auto number = [&](const char* key) { return json[key].get<double>(); };
+    const std::string rate = fmt::format("{} tokens/s, {:.2f} GB/s",
+                                         short_text(number("tokens_per_s")), number("gb_per_s"));
+    const std::string digest =
+        json["digest_equal"].is_null() ? "not compared: some records were dropped"
+        : json["digest_equal"] == true
+            ? fmt::format("equal: yes ({})", json["digest_sent"].get<std::string>())
+            : "equal: NO (sent " + json["digest_sent"].dump() + ", received " +
+                  json["digest_received"].dump() + ")";
+    std::string text = fmt::format("{} producers, one trainer, lanes of {}\n", options_->producers,
+                                   bytes_text(options_->lane_bytes));
+    const auto row = [&](const char* title, const std::string& value) {
+        text += fmt::format("  {:<12} {}\n", title, value);
+    };
+    row("sent", count("sent"));
+    row("received", count("records"));
+    row("tokens", count("tokens"));
+    row("bytes", bytes_text(json["bytes"].get<std::uint64_t>()));
+    row("time", duration_text(number("seconds")));
+    row("rate", rate);
+    row("lost", count("lost"));
+    row("duplicates", count("duplicates"));
+    row("torn", count("torn"));
+    row("digest", digest);
+    if (json.contains("groups")) {
+        row("groups", fmt::format("{} in {} batches; {} partial, {} dropped, {} not complete",
+                                  count("groups"), count("batches"), count("groups_partial"),
+                                  count("groups_dropped"), count("open_groups")));
+        row("copied", bytes_text(json["copied_bytes"].get<std::uint64_t>()));
+        row("account",
+            fmt::format("{}: {} records shipped, {} dropped, {} left",
+                        json["conserved"] == true ? "adds up" : "does NOT add up",
+                        count("records_shipped"), count("records_dropped"), count("records_left")));
+        if (!json["last_groups"].empty()) {
+            text += "  the last batch:\n" + groups_table(json["last_groups"]);
+        }
+    }
+    if (json.contains("groups") && json["groups"] == 0 && json["open_groups"] != 0) {
+        text +=
+            "No group was complete: do the records say their group_size? If not, give "
+            "--group-size.\n";
+    }
+    const bool compared = !json["digest_equal"].is_null();
+    text += json["ok"] == true && !compared
+                ? "Every record arrived; what the ones hold that were dropped was not compared.\n"
+            : json["ok"] == true          ? "Every record arrived, once and whole.\n"
+            : json["interrupted"] == true ? "Stopped before the end.\n"
+                                          : "NOT all is well.\n";
+    print(text);
+}
+
+int Demo::conclude() {
+    for (const auto& child : children_) {
+        if (interrupted() || child.exit_code() == 0) continue;
+        // The others were stopped because of it, and end with 128 + SIGTERM.
+        if (child.exit_code() != 128 + SIGTERM) {
+            note(fmt::format("{} ended with code {}", child.title(), child.exit_code()));
+        }
+    }
+    const Json json = summary();
+    if (options_->json) {
+        print_json(json);
+    } else {
+        print_table(json);
+    }
+    if (interrupted()) return interrupt_exit();
+    return json["ok"] == true ? exit_ok : exit_failed;
+}
+
+int Demo::go() {
+    // Opened here as well: what is wrong with the input is said once, before anything starts.
+    auto source = open_source(options_->input);
+    if (!source) return fail(source.error());
+    std::optional<std::uint64_t> total = (*source)->total();
+    if (options_->records_max != 0) {
+        total = std::min(options_->records_max, total.value_or(options_->records_max));
+    }
+    source->reset();
+    if (auto started = start(); !started) return fail(started.error());
+    watch(total);
+    for (auto& child : children_) child.look();
+    if (options_->hold == 0 && !interrupted()) drain();
+    return conclude();
+}
+
+int demo(DemoOptions& options) {
+    if (options.input.input.empty() && options.input.synthetic.empty()) {
+        options.input.synthetic = "groups=2000,group-size=8,tokens=256:4096";
+    }
+    if (options.input.input == "-") {
+        return fail(Errc::invalid_argument,
+                    "demo cannot share standard input among producers: "
+                    "--input must be a file");
+    }
+    if (options.output == "-") {
+        return fail(Errc::invalid_argument,
+                    "demo reports on standard output: --output must be a file");
+    }
+    return Demo(options).go();
+}
+
+}  // namespace
+
+Command add_demo(CLI::App& app) {
+    auto options = std::make_shared<DemoOptions>();
+    CLI::App* sub = app.add_subcommand("demo", "Ring, producers and trainer in one go, with proof");
+    sub->footer(demo_footer);
+    add_input_options(sub, options->input);
+    sub->get_option("--synthetic")->default_str("groups=2000,group-size=8,tokens=256:4096");
+    sub->add_option("--producers", options->producers, "How many processes share the input")
+        ->check(CLI::Range(1, 4096))
+        ->type_name("N")
+        ->capture_default_str();
+    add_bytes(sub, "--lane-bytes", options->lane_bytes, "Memory of each lane")
+        ->default_str("64MiB");
+    add_bytes(sub, "--soft-bytes", options->soft_bytes, "As of `rollring create`")
+        ->default_str("0");
+    add_spill_options(sub, options->spill, false);
+    sub->add_option("--group-rows", options->group_rows, "As of `rollring create`")
+        ->type_name("N")
+        ->capture_default_str();
+    sub->add_option("--journal-records", options->journal_records, "As of `rollring create`")
+        ->type_name("N")
+        ->capture_default_str();
+    sub->add_option("--records", options->records_max, "Stop after so many records; 0: all")
+        ->type_name("N")
+        ->capture_default_str();
+    sub->add_option("--hold", options->hold, "As of `rollring consume`")
+        ->type_name("K")
+        ->capture_default_str();
+    add_group_size(sub, "As of `rollring consume`; with --hold no groups are formed",
+                   [options](const std::string& text, std::optional<std::uint32_t>) {
+                       options->group_size = text;
+                   })
+        ->excludes("--hold")
+        ->default_str(options->group_size);
+    sub->add_option("--checksum", options->checksum, "As of `rollring produce`")
+        ->check(CLI::IsMember({"none", "xxh3"}))
+        ->type_name("KIND")
+        ->capture_default_str();
+    sub->add_option("-o,--output", options->output,
+                    "Write the batches as JSON lines; with --hold the records")
+        ->type_name("FILE");
+    sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+    return {sub, [options] { return demo(*options); }};
+}
+
+}  // namespace rollring::cli

@@ -1,0 +1,170 @@
+// `rollring groups`: what the stash of a ring holds, from outside.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "cli/commands/command.hpp"
+#include "cli/commands/train.hpp"
+#include "cli/formats/json_tree.hpp"
+#include "cli/terminal/table.hpp"
+#include "rollring/stash_stat.hpp"
+
+namespace rollring::cli {
+namespace {
+
+constexpr const char* groups_footer = R"(Examples:
+  rollring groups r
+  rollring groups r --watch             # again and again, once a second
+  rollring groups r --stuck 60s --json  # exit code 1 if one has not changed for a minute
+A group is open until its members are there, ready until a batch takes it, leased
+while it is trained on; what is leased is not stuck. Works beside a live trainer and
+changes nothing; when the trainer is gone it shows what was last. On a terminal the
+table is cut to its width, in a pipe or with --json it is whole.)";
+
+struct GroupsOptions {
+    std::string ring;
+    std::int64_t stuck_ms = 0;  // 0: show all
+    std::uint64_t limit = 20;
+    double watch_s = 0;
+    bool json = false;
+};
+
+double seconds(std::int64_t ns) {
+    return static_cast<double>(ns) * 1e-9;
+}
+
+Json group_json(const GroupStat& group) {
+    return {{"key", key_text(group.key)},
+            {"instance_id", group.instance_id},
+            {"state", group.state},
+            {"age_s", seconds(group.age_ns)},
+            {"unchanged_s", seconds(group.unchanged_ns)},
+            {"size", group.size},
+            {"live", group.live},
+            {"failed", group.failed},
+            {"records", group.records},
+            {"tokens", group.tokens},
+            {"missing", group.missing},
+            {"producers", group.producers}};
+}
+
+Json groups_json(const StashStat& stat, const std::vector<GroupStat>& shown, std::uint64_t chosen) {
+    Json groups = Json::array();
+    for (const GroupStat& group : shown) groups.push_back(group_json(group));
+    Json json{{"ring", stat.ring},
+              {"used", stat.used},
+              {"open", stat.open},
+              {"open_groups", stat.open_groups},
+              {"max_open_groups", stat.max_open_groups},
+              {"max_open_bytes", stat.max_open_bytes},
+              {"held_bytes", stat.held_bytes},
+              {"copied_bytes", stat.copied_bytes},
+              {"evacuated_records", stat.evacuated_records},
+              {"rows_unread", stat.rows_unread},
+              {"account_whole", stat.account_whole}};
+    add_account(json["account"], stat.account);
+    json["matching"] = chosen;
+    json["groups"] = std::move(groups);
+    return json;
+}
+
+std::string text_of(const StashStat& stat, const std::vector<GroupStat>& shown,
+                    std::uint64_t chosen, const GroupsOptions& options) {
+    const StashAccount& account = stat.account;
+    std::string text =
+        fmt::format("{}: stash {}; {} groups of at most {}, {} held\n", stat.ring,
+                    stat.open ? "open" : "not open now", count_text(stat.open_groups),
+                    stat.max_open_groups == 0 ? "-" : count_text(stat.max_open_groups),
+                    bytes_text(stat.held_bytes));
+    text += fmt::format("accepted {} records: {} shipped, {} dropped, {} held, {} leased; {}\n",
+                        count_text(account.accepted.records), count_text(account.shipped.records),
+                        count_text(account.dropped_total().records),
+                        count_text(account.held.records), count_text(account.leased.records),
+                        !stat.account_whole   ? "being written"
+                        : account.conserved() ? "adds up"
+                                              : "does NOT add up");
+    text += fmt::format("groups shipped {} ({} partial), dropped {}; batches {}; copied {}\n",
+                        count_text(account.groups_shipped), count_text(account.groups_partial),
+                        count_text(account.groups_dropped), count_text(account.batches),
+                        bytes_text(stat.copied_bytes));
+    if (options.stuck_ms > 0) {
+        text += fmt::format("{} groups have not changed for {}\n", count_text(chosen),
+                            duration_text(static_cast<double>(options.stuck_ms) * 1e-3));
+    }
+    const std::size_t width = width_of(STDOUT_FILENO);
+    text = wrapped(text, width);
+    if (shown.empty()) return text;
+    using enum Table::Align;
+    Table table({{.title = "group", .align = left, .least = 12, .most = 40},
+                 {.title = "state", .align = left, .rank = 1},
+                 {.title = "there"},
+                 {.title = "failed", .rank = 5},
+                 {.title = "age", .rank = 4},
+                 {.title = "unchanged", .rank = 2},
+                 {.title = "missing", .align = left, .least = 8},
+                 {.title = "from", .align = left, .least = 8, .rank = 3}});
+    for (const GroupStat& group : shown) {
+        std::string from;
+        for (const std::string& producer : group.producers) {
+            from += (from.empty() ? "" : ", ") + producer;
+        }
+        table.add({group.instance_id, group.state, fmt::format("{}/{}", group.live, group.size),
+                   std::to_string(group.failed), duration_text(seconds(group.age_ns)),
+                   duration_text(seconds(group.unchanged_ns)), ranges_text(group.missing),
+                   std::move(from)});
+    }
+    text += table.text(width);
+    if (chosen > shown.size()) {
+        text += fmt::format("... and {} more: see --limit\n", count_text(chosen - shown.size()));
+    }
+    return text;
+}
+
+int look(const GroupsOptions& options) {
+    auto stat = stat_stash(options.ring);
+    if (!stat) return fail(stat.error());
+    std::vector<GroupStat> chosen = std::move(stat->groups);
+    if (options.stuck_ms > 0) {
+        const std::int64_t stuck_ns = nanoseconds(options.stuck_ms);
+        std::erase_if(chosen, [&](const GroupStat& group) {
+            return group.state == "leased" || group.unchanged_ns < stuck_ns;
+        });
+    }
+    const std::uint64_t count = chosen.size();
+    chosen.resize(std::min(count, options.limit));
+    if (options.json) {
+        print_json(groups_json(*stat, chosen, count));
+    } else if (!stat->used) {
+        print(
+            fmt::format("{}: no stash was ever opened on this ring. Groups are formed by "
+                        "`rollring consume {} --group-size auto`, or rollring::Stash in the "
+                        "trainer\n",
+                        options.ring, options.ring));
+    } else {
+        show(text_of(*stat, chosen, count, options), options.watch_s > 0);
+    }
+    return options.stuck_ms > 0 && count != 0 ? exit_failed : exit_ok;
+}
+
+}  // namespace
+
+Command add_groups(CLI::App& app) {
+    auto options = std::make_shared<GroupsOptions>();
+    CLI::App* sub = app.add_subcommand("groups", "Show the groups that a trainer waits for");
+    sub->footer(groups_footer);
+    add_ring_name(sub, options->ring);
+    add_duration(sub, "--stuck", options->stuck_ms,
+                 "Only groups that have not changed for so long; exit code 1 if\n"
+                 "there are any");
+    sub->add_option("--limit", options->limit, "Show so many, the oldest first")
+        ->type_name("N")
+        ->capture_default_str();
+    add_watch(sub, options->watch_s, "Look again every so many seconds (1 if none are given)");
+    sub->add_flag("--json", options->json, "A JSON object on stdout; with --watch one a line");
+    return {sub, [options] { return repeat(options->watch_s, [&] { return look(*options); }); }};
+}
+
+}  // namespace rollring::cli

@@ -1,0 +1,101 @@
+#include "cli/commands/input_options.hpp"
+
+#include <fmt/format.h>
+
+#include "cli/commands/command.hpp"
+
+namespace rollring::cli {
+
+namespace CLI = command_line;
+
+void add_input_options(CLI::App* app, InputOptions& options) {
+    app->add_option("-i,--input", options.input, "JSON lines to send; - is standard input")
+        ->type_name("FILE");
+    app->add_option("--synthetic", options.synthetic,
+                    "Load without a file; all parts have defaults:\n"
+                    "groups=1000,group-size=8,tokens=2048:32768\n"
+                    "[,routed-experts=48x8][,experts=128][,seed=1]")
+        ->type_name("SPEC")
+        ->excludes("--input");
+    app->add_option("--format", options.format,
+                    "rollring: one record a line; atropos: one ScoredDataGroup or\n"
+                    "ScoredDataItem a line, a list of them, or what /batch returns")
+        ->check(CLI::IsMember({"rollring", "atropos"}))
+        ->type_name("FORMAT")
+        ->capture_default_str();
+    app->add_option("--shuffle", options.shuffle, "Send in an order drawn from this seed")
+        ->type_name("SEED");
+    app->add_option("--repeat", options.repeat, "Passes over the input; `visit` grows with each")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app->add_option("--visit", options.visit,
+                    "Visit of the first pass: a trainer takes each group of a visit once,\n"
+                    "so that a second run over the same instances needs a new one")
+        ->type_name("N")
+        ->capture_default_str();
+    app->add_option("--source", options.source_name,
+                    "Name of the environment, for records that name none")
+        ->type_name("NAME");
+    app->add_option("--run", options.run_id,
+                    "Part of the keys that are made up for Atropos' groups without\n"
+                    "instance_id; drawn anew by each producer unless given. With an\n"
+                    "earlier run's ID what came then is a duplicate")
+        ->type_name("ID");
+    add_bytes(app, "--max-line", options.line_bytes_max, "A longer line is a bad one")
+        ->default_str("512MiB");
+}
+
+Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options) {
+    const auto refuse = [](std::string why) {
+        return std::unexpected(Error{Errc::invalid_argument, 0, std::move(why)});
+    };
+    Selection selection{.shuffle = options.shuffle,
+                        .repeat = options.repeat,
+                        .visit = options.visit,
+                        .line_bytes_max = options.line_bytes_max};
+    constexpr std::uint64_t line_bytes_limit = std::uint64_t{1} << 32;
+    if (options.line_bytes_max == 0 || options.line_bytes_max >= line_bytes_limit) {
+        return refuse("--max-line is from 1 byte to less than 4GiB");
+    }
+    if (!options.shard.empty()) {
+        const auto shard = parse_shard(options.shard);
+        if (!shard) {
+            return refuse(fmt::format("--shard {} is not I/N with I from 0 to N-1, as in 0/4",
+                                      options.shard));
+        }
+        selection.shard = *shard;
+    }
+    if (!options.input.empty()) {
+        const Format format = options.format == "atropos" ? Format::atropos : Format::rollring;
+        return open_json_source(options.input, format, selection, options.source_name,
+                                options.run_id);
+    }
+    if (options.synthetic.empty()) {
+        return refuse("nothing to send: give --input FILE.jsonl, --input - or --synthetic SPEC");
+    }
+    std::string problem;
+    const auto spec = parse_synthetic(options.synthetic, problem);
+    if (!spec) return refuse("--synthetic: " + problem);
+    return make_synthetic(*spec, selection, options.source_name);
+}
+
+std::vector<std::string> to_arguments(const InputOptions& options) {
+    std::vector<std::string> arguments;
+    const auto add = [&](const char* name, const std::string& value) {
+        if (!value.empty()) arguments.push_back(std::string(name) + "=" + value);
+    };
+    add("--input", options.input);
+    add("--synthetic", options.synthetic);
+    add("--format", options.format);
+    add("--source", options.source_name);
+    add("--run", options.run_id);
+    add("--max-line", fmt::format("{}", options.line_bytes_max));
+    add("--repeat", fmt::format("{}", options.repeat));
+    add("--visit", fmt::format("{}", options.visit));
+    if (options.shuffle) add("--shuffle", fmt::format("{}", *options.shuffle));
+    add("--shard", options.shard);
+    return arguments;
+}
+
+}  // namespace rollring::cli

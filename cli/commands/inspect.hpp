@@ -1,0 +1,26 @@
+#pragma once
+// `rollring ls`, `stat` and `doctor`: looking at rings from outside, read-only.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/commands/command.hpp"
+#include "rollring/ring.hpp"
+
+namespace rollring::cli {
+
+// A ring as `stat --json` prints it. `before` is an earlier look, for the rates; its lanes may
+// differ.
+Json to_json(const RingStat& now, const RingStat* before, double seconds);
+
+// What doctor thinks of one object.
+enum class Verdict {
+    healthy,   // in use
+    kept,      // nobody uses it, but it holds records: never removed by doctor
+    leftover,  // proven dead, and empty, unfinished or damaged: --fix removes it
+    problem,   // for a person to decide
+};
+Verdict judge(const RingDiagnosis& diagnosis);
+
+}  // namespace rollring::cli

@@ -1,0 +1,376 @@
+#include "cli/commands/produce.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "cli/commands/willing_source.hpp"
+#include "cli/formats/json_tree.hpp"
+#include "cli/terminal/progress.hpp"
+
+namespace rollring::cli {
+namespace {
+
+constexpr const char* produce_footer = R"(Examples:
+  rollring produce r --input rollouts.jsonl
+  rollring produce r --input rollouts.jsonl --shard 0/4    # the first of four on one file
+  rollring produce r --input groups.jsonl --format atropos
+  rollring produce r --synthetic groups=10,tokens=512:4096 --rate 100000
+  rollring produce --input rollouts.jsonl --digest --json    # send nothing, only count
+A line of --format rollring:
+  {"instance_id":"gsm8k/0","repetition_id":0,"group_size":4,"source":"math",
+   "n_prompt":63,"reward":0,"tokens":[...]}
+and, if it has them: logprobs, loss_mask, advantages, ref_logprobs, token_rewards,
+labels, topk_ids, topk_logprobs, routed_experts, visit, attempt, status,
+policy_version (a number, or runs [[start,version],...]), messages, segment_index,
+last_segment, source_id, created_ns, finished_ns.
+Other keys travel along and come out again.)";
+
+struct FreeAligned {
+    void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{64}); }
+};
+
+struct Sent {
+    Amount amount;
+    std::uint64_t digest = 0;
+    std::uint64_t skipped_bad = 0;
+    std::uint64_t waits = 0;
+};
+
+// waits: for the place of its group; it is asked for again, or another record is sent first.
+enum class Outcome { sent, bad, stopped, failed, waits };
+
+// Where records go: into a ring, or, for --digest, nowhere.
+class Sink {
+  public:
+    explicit Sink(const ProduceOptions& options)
+        : options_(&options), waiting_(options.timeout_ms) {}
+
+    Result<void> open();
+    Outcome send(const Draft& draft);
+    // For WillingSource.
+    [[nodiscard]] GroupWanted group_of(const Draft& draft) const;
+    [[nodiscard]] bool may_send(const GroupWanted& group);
+    void flush();
+    void close();
+
+    [[nodiscard]] const std::string& problem() const { return problem_; }
+    [[nodiscard]] const Producer* producer() const { return producer_ ? &*producer_ : nullptr; }
+
+    Sent sent;
+
+  private:
+    Outcome send_to_ring(const Draft& draft);
+    Outcome digest_only(const Draft& draft);
+    Outcome wait_is_over(std::int64_t waited_ns);
+
+    const ProduceOptions* options_;
+    std::optional<Producer> producer_;
+    std::unique_ptr<std::byte[], FreeAligned> memory_;
+    std::uint64_t memory_bytes_ = 0;
+    std::uint64_t pending_ = 0;  // of the batch
+    std::uint64_t slices_ = 0;   // waits that we cut to look for an interrupt
+    std::int64_t waits_since_ns_ = 0;
+    std::int64_t moment_ms_ = 1;
+    Waiting waiting_;
+    std::string problem_;
+};
+
+// The columns that our parsers fill are those of the standard schema, by their place in it.
+bool has_standard_columns(const Schema& schema) {
+    const auto standard = Schema::standard().columns();
+    const auto given = schema.columns();
+    return given.size() >= standard.size() &&
+           std::ranges::equal(standard, given.first(standard.size()),
+                              [](const Column& a, const Column& b) {
+                                  return a.name == b.name && a.dtype == b.dtype;
+                              });
+}
+
+Result<void> Sink::open() {
+    if (options_->digest_only) return {};
+    ProducerOptions options{.name = options_->producer_name};
+    if (options.name.empty() && !options_->input.shard.empty()) {
+        options.name = "produce " + options_->input.shard;
+    }
+    if (options_->checksum == "xxh3") options.checksum = Checksum::xxh3;
+    auto opened = open_patiently<Producer>(std::min<std::int64_t>(options_->timeout_ms, 30'000),
+                                           [&](std::int64_t try_ms) {
+                                               options.attach_timeout_ms = try_ms;
+                                               return Producer::open(options_->ring, options);
+                                           });
+    if (!opened) return std::unexpected(opened.error());
+    if (!has_standard_columns(opened->schema())) {
+        return std::unexpected(Error{Errc::bad_record, 0,
+                                     "ring '" + options_->ring +
+                                         "' does not begin with the standard columns, which is "
+                                         "what this program fills: use the library"});
+    }
+    producer_.emplace(std::move(*opened));
+    return {};
+}
+
+Outcome Sink::send(const Draft& draft) {
+    const Outcome outcome = producer_ ? send_to_ring(draft) : digest_only(draft);
+    if (outcome == Outcome::sent) {
+        sent.amount.records++;
+        sent.amount.tokens += draft.n_tokens();
+    }
+    return outcome;
+}
+
+Outcome Sink::send_to_ring(const Draft& draft) {
+    constexpr std::int64_t slice_ms = 200;
+    constexpr std::int64_t moment_max_ms = 8;
+    Reservation reservation;
+    bool for_place = false;
+    for (Deadline deadline = Deadline::now();;) {
+        const Push push = producer_->reserve(draft, deadline, reservation);
+        if (push == Push::ok) break;
+        problem_ = producer_->problem();
+        if (push == Push::bad_record || push == Push::too_large) return Outcome::bad;
+        if (push != Push::timed_out) return Outcome::failed;
+        slices_++;
+        if (waits_since_ns_ == 0) waits_since_ns_ = monotonic_ns();
+        const Outcome over = wait_is_over(monotonic_ns() - waits_since_ns_);
+        if (over != Outcome::sent) return over;
+        if (for_place) return Outcome::waits;
+        // While a group waits for its place, another may become open that we have members of.
+        for_place = !may_send(group_of(draft));
+        moment_ms_ = for_place ? std::min(2 * moment_ms_, moment_max_ms) : 1;
+        deadline = Deadline::after_ms(for_place ? moment_ms_ : slice_ms);
+    }
+    waits_since_ns_ = 0;
+    moment_ms_ = 1;
+    waiting_.over();
+    sent.digest += reservation.view().digest(producer_->schema());
+    const bool now = ++pending_ >= options_->batch;
+    if (now) pending_ = 0;
+    if ((now ? reservation.commit() : reservation.commit_later()) != Push::ok) {
+        problem_ = producer_->problem();
+        return Outcome::failed;
+    }
+    const ProducerStats stats = producer_->stats();
+    sent.amount.bytes = stats.bytes;
+    sent.waits = stats.waits - std::min(stats.waits, slices_);
+    return Outcome::sent;
+}
+
+// Outcome::sent here means: go on waiting.
+Outcome Sink::wait_is_over(std::int64_t waited_ns) {
+    if (interrupted()) return Outcome::stopped;
+    if (waited_ns >= options_->timeout_ms * 1'000'000) {
+        problem_ += fmt::format(
+            "; waited {}. Start a consumer that releases what it reads, make "
+            "the lanes larger, or wait longer with --timeout",
+            duration_text(static_cast<double>(waited_ns) * 1e-9));
+        return Outcome::failed;
+    }
+    // A trainer that is there may just be training.
+    constexpr std::int64_t patience_ns = 1'000'000'000;
+    if (!producer_->consumer_alive() || waited_ns > patience_ns) waiting_.tell(problem_);
+    return Outcome::sent;
+}
+
+Outcome Sink::digest_only(const Draft& draft) {
+    const Schema& schema = Schema::standard();
+    const Encoder encoder(draft, schema, Checksum::none);
+    problem_ = encoder.problem();
+    if (!problem_.empty()) return Outcome::bad;
+    if (encoder.bytes() > memory_bytes_) {
+        memory_bytes_ = encoder.bytes() + encoder.bytes() / 2;
+        memory_.reset();
+        memory_.reset(
+            static_cast<std::byte*>(::operator new[](memory_bytes_, std::align_val_t{64})));
+    }
+    const std::span to(memory_.get(), encoder.bytes());
+    encoder.write(to, 0, -1);
+    TrajectoryView view;
+    problem_ = view.parse(to, schema);
+    if (!problem_.empty()) return Outcome::bad;
+    sent.digest += view.digest(schema);
+    sent.amount.bytes += encoder.bytes();
+    return Outcome::sent;
+}
+
+GroupWanted Sink::group_of(const Draft& draft) const {
+    GroupWanted wanted{std::string(draft.instance_id()), draft.meta.visit, {}};
+    if (!producer_) return wanted;
+    const Encoder encoder(draft, producer_->schema(), Checksum::none);
+    wanted.plan = {draft.meta.group_size, encoder.problem().empty() ? encoder.bytes() : 0};
+    return wanted;
+}
+
+bool Sink::may_send(const GroupWanted& group) {
+    return !producer_ || producer_->may_send(group.instance_id, group.visit, group.plan);
+}
+
+void Sink::flush() {
+    pending_ = 0;
+    if (producer_) producer_->flush();
+}
+
+void Sink::close() {
+    if (producer_) producer_->close();
+}
+
+// Sleeps as long as we are ahead of the wanted rate.
+void keep_rate(Sink& sink, double tokens_per_s, std::int64_t started_ns) {
+    for (bool flushed = false; tokens_per_s > 0 && !interrupted();) {
+        const double due_s = static_cast<double>(sink.sent.amount.tokens) / tokens_per_s;
+        const double ahead_s = due_s - static_cast<double>(monotonic_ns() - started_ns) * 1e-9;
+        if (ahead_s < 0.001) return;
+        if (!flushed) sink.flush();
+        flushed = true;
+        pause_ms(std::clamp<std::int64_t>(static_cast<std::int64_t>(ahead_s * 1e3), 1, 100));
+    }
+}
+
+int fail_at(Progress& progress, const Sink& sink, const std::string& message) {
+    progress.clear();
+    return fail(Errc::bad_record,
+                fmt::format("{} ({} records were {} before it)", message, sink.sent.amount.records,
+                            sink.producer() != nullptr ? "sent" : "read"));
+}
+
+// Sends until the end; returns the exit code.
+int send_all(const ProduceOptions& options, RecordSource& source, Sink& sink, Progress& progress) {
+    const std::int64_t started_ns = monotonic_ns();
+    Draft draft;
+    while (!interrupted()) {
+        if (sink.sent.amount.records >= options.records_max.value_or(UINT64_MAX)) break;
+        const Next next = source.next(draft);
+        if (next == Next::end) break;
+        if (next == Next::failed) return fail(Errc::system, source.problem());
+        std::string bad = next == Next::bad ? source.problem() : std::string();
+        if (next == Next::record) {
+            Outcome outcome = sink.send(draft);
+            if (outcome == Outcome::waits && source.put_back()) continue;
+            while (outcome == Outcome::waits) outcome = sink.send(draft);
+            if (outcome == Outcome::stopped) break;
+            if (outcome == Outcome::failed) {
+                progress.clear();
+                return fail(Errc::busy, sink.problem());
+            }
+            if (outcome == Outcome::bad) {
+                bad = fmt::format("{}: {}", source.where(), sink.problem());
+            }
+        }
+        if (!bad.empty()) {
+            if (!options.skip_bad) return fail_at(progress, sink, bad);
+            progress.clear();
+            note("skipped " + bad);
+            sink.sent.skipped_bad++;
+            continue;
+        }
+        if (progress.due()) progress.draw(sink.sent.amount, source.progress());
+        keep_rate(sink, options.tokens_per_s, started_ns);
+    }
+    return interrupted() ? interrupt_exit() : exit_ok;
+}
+
+void report(const ProduceOptions& options, const Sink& sink, double seconds, bool failed) {
+    const Sent& sent = sink.sent;
+    const double tokens_per_s = static_cast<double>(sent.amount.tokens) / seconds;
+    const double gb_per_s = static_cast<double>(sent.amount.bytes) * 1e-9 / seconds;
+    if (options.json) {
+        Json json{{"ring", options.ring.empty() ? Json() : Json(options.ring)},
+                  {"records", sent.amount.records},
+                  {"tokens", sent.amount.tokens},
+                  {"bytes", sent.amount.bytes},
+                  {"seconds", seconds},
+                  {"tokens_per_s", tokens_per_s},
+                  {"gb_per_s", gb_per_s},
+                  {"waits", sent.waits},
+                  {"digest", digest_text(sent.digest)},
+                  {"skipped_bad", sent.skipped_bad},
+                  {"lane", nullptr},
+                  {"failed", failed},
+                  {"interrupted", interrupted()}};
+        if (sink.producer() != nullptr) json["lane"] = sink.producer()->lane();
+        print_json(json);
+        return;
+    }
+    const char* said = options.digest_only ? "would send" : "sent";
+    if (failed) said = options.digest_only ? "failed after reading" : "failed after sending";
+    std::string text = fmt::format("{} {} records, {} tokens, {} in {}: {} tokens/s, {:.2f} GB/s\n",
+                                   said, count_text(sent.amount.records),
+                                   count_text(sent.amount.tokens), bytes_text(sent.amount.bytes),
+                                   duration_text(seconds), short_text(tokens_per_s), gb_per_s);
+    if (sent.waits != 0) text += fmt::format("waited {} times for room\n", count_text(sent.waits));
+    if (sent.skipped_bad != 0) {
+        text += fmt::format("skipped {} bad records\n", count_text(sent.skipped_bad));
+    }
+    print(text + fmt::format("digest {}\n", digest_text(sent.digest)));
+}
+
+}  // namespace
+
+int produce(const ProduceOptions& options) {
+    if (options.ring.empty() && !options.digest_only) {
+        return fail(Errc::invalid_argument, "produce needs the NAME of a ring (or --digest)");
+    }
+    auto source = open_source(options.input);
+    if (!source) return fail(source.error());
+    Sink sink(options);
+    if (auto opened = sink.open(); !opened) {
+        return interrupted() ? interrupt_exit() : fail(opened.error());
+    }
+    if (sink.producer() != nullptr) (*source)->use_schema(sink.producer()->schema());
+    Progress progress(options.digest_only ? "reading" : "producing", options.json);
+    const std::int64_t started_ns = monotonic_ns();
+    WillingSource willing(
+        **source, [&](const Draft& draft) { return sink.group_of(draft); },
+        [&](const GroupWanted& group) { return sink.may_send(group); });
+    const int code = send_all(options, willing, sink, progress);
+    sink.flush();
+    const double seconds = std::max(1e-9, static_cast<double>(monotonic_ns() - started_ns) * 1e-9);
+    progress.clear();
+    report(options, sink, seconds, code == exit_failed);
+    sink.close();
+    return code;
+}
+
+Command add_produce(CLI::App& app) {
+    auto options = std::make_shared<ProduceOptions>();
+    CLI::App* sub = app.add_subcommand("produce", "Send records from a file or a generator");
+    sub->footer(produce_footer);
+    sub->add_option("NAME", options->ring, "Name of the ring; waits up to 30 s for it to appear");
+    add_input_options(sub, options->input);
+    sub->add_option("--shard", options->input.shard,
+                    "Send only every N-th record (atropos: group), from the I-th on, I from 0;\n"
+                    "after the shuffle, so that N producers share one input")
+        ->type_name("I/N");
+    sub->add_option("--records", options->records_max, "Stop after so many records")
+        ->type_name("N");
+    sub->add_option("--rate", options->tokens_per_s, "Tokens per second at most; 0: no limit")
+        ->check(CLI::NonNegativeNumber)
+        ->type_name("TOKENS_PER_S")
+        ->capture_default_str();
+    sub->add_option("--name", options->producer_name, "What `rollring stat` calls this producer")
+        ->type_name("PRODUCER");
+    sub->add_option("--batch", options->batch, "Make records visible N at a time")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
+    sub->add_option("--checksum", options->checksum, "none or xxh3, of each record's payload")
+        ->check(CLI::IsMember({"none", "xxh3"}))
+        ->type_name("KIND")
+        ->capture_default_str();
+    add_duration(sub, "--timeout", options->timeout_ms, "How long to wait for room in a full lane")
+        ->default_str("10m");
+    sub->add_flag("--skip-bad", options->skip_bad,
+                  "Name what cannot be a record, count it and go on");
+    sub->add_flag("--digest", options->digest_only,
+                  "Send nothing, print the digest of what would be sent");
+    sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+    add_parent(sub, options->parent);
+    return {sub, [options] {
+                follow_parent(options->parent);
+                return produce(*options);
+            }};
+}
+
+}  // namespace rollring::cli

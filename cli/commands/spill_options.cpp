@@ -1,0 +1,29 @@
+#include "cli/commands/spill_options.hpp"
+
+namespace rollring::cli {
+
+void add_spill_options(CLI::App* app, SpillOptions& options, bool described) {
+    const auto text = [&](const char* description) {
+        return std::string(described ? description : "As of `rollring create`");
+    };
+    add_bytes(app, "--spill-bytes", options.spill_bytes,
+              text("Most memory for records of groups that stay incomplete: with\n"
+                   "that much room groups are let in; reserved as it is needed; 0: none"))
+        ->default_str("as all lanes, 256MiB to 64GiB");
+    app->add_option("--overflow", options.overflow_dir,
+                    text("A directory on a disk: where the run would stand still for\n"
+                         "want of memory, such records go on into a file there"))
+        ->type_name("DIR");
+    add_bytes(app, "--overflow-bytes", options.overflow_bytes,
+              text("The most of them in that file; a five-hundredth of it is\n"
+                   "reserved in /dev/shm"))
+        ->default_str("4 x --spill-bytes, at most 64GiB");
+}
+
+void apply(const SpillOptions& options, RingOptions& made) {
+    if (options.spill_bytes != bytes_not_given) made.spill_bytes = options.spill_bytes;
+    if (options.overflow_bytes != bytes_not_given) made.overflow_bytes = options.overflow_bytes;
+    made.overflow_dir = options.overflow_dir;
+}
+
+}  // namespace rollring::cli

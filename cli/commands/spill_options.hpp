@@ -1,0 +1,22 @@
+#pragma once
+// How much room a ring that is made has for groups: of `rollring create` and `rollring demo`.
+
+#include <cstdint>
+#include <string>
+
+#include "cli/commands/command.hpp"
+#include "rollring/ring.hpp"
+
+namespace rollring::cli {
+
+struct SpillOptions {
+    std::uint64_t spill_bytes = bytes_not_given;
+    std::string overflow_dir;
+    std::uint64_t overflow_bytes = bytes_not_given;
+};
+
+// --spill-bytes, --overflow, --overflow-bytes; described, or as of `rollring create`.
+void add_spill_options(CLI::App* app, SpillOptions& options, bool described);
+void apply(const SpillOptions& options, RingOptions& made);
+
+}  // namespace rollring::cli

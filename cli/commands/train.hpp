@@ -1,0 +1,39 @@
+#pragma once
+// `rollring consume --group-size`: the trainer's loop over whole groups, as a program.
+
+#include <optional>
+
+#include "cli/commands/command.hpp"
+#include "rollring/stash.hpp"
+
+namespace rollring::cli {
+
+struct ConsumeOptions;
+
+struct TrainOptions {
+    bool on = false;  // --group-size was given
+    StashOptions stash;
+    std::optional<std::uint32_t> batch_groups;  // the default holds if no other target is given
+    std::uint64_t batches_max = 0;              // 0: no such limit
+    bool whole_records = false;                 // in --output: all columns, not what a group is
+    std::int64_t deadline_ms = 600'000;
+    std::int64_t no_progress_ms = 60'000;
+    std::int64_t train_ms = 0;
+    bool strict = false;  // producers whose keys seem to collide are a failure
+};
+
+// Returns --group-size, which the others need.
+CLI::Option* add_train_options(CLI::App* app, TrainOptions& options);
+// --group-size alone, also of `demo`. `take` gets its text, and the number unless that is auto.
+using TakeGroupSize = std::function<void(const std::string&, std::optional<std::uint32_t>)>;
+CLI::Option* add_group_size(CLI::App* app, const std::string& help, TakeGroupSize take);
+int train(const ConsumeOptions& options);
+
+// Shared with `rollring groups`.
+std::string key_text(const GroupKey& key);
+void add_account(Json& json, const StashAccount& account);
+
+// Of the report's "last_groups": for people.
+std::string groups_table(const Json& groups);
+
+}  // namespace rollring::cli

@@ -1,0 +1,81 @@
+#pragma once
+// The lines of a text file that one shard has to send, in their order, pass after pass.
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/formats/record_source.hpp"
+#include "rollring/error.hpp"
+
+namespace rollring::cli {
+
+struct Line {
+    std::string_view text;     // until the next call
+    std::uint64_t number = 0;  // in the file, from 1
+    std::uint64_t pass = 0;    // from 0
+    bool too_long = false;     // longer than Selection::line_bytes_max: without its text
+};
+
+// Blank lines are counted for their number and left out. A regular file is indexed first (16 bytes
+// a line) and read line by line; a pipe is streamed, and kept in memory if it is to be shuffled or
+// repeated. Of a line that is too long no more is kept in memory than it may have.
+class Lines {
+  public:
+    static Result<Lines> open(const std::string& path, const Selection& selection);
+
+    // False at the end, and when reading failed: then problem() is not empty.
+    bool next(Line& line);
+    // Of the line that next() gave last, and that line again; nothing while a pipe is streamed.
+    [[nodiscard]] std::optional<Bookmark> bookmark() const {
+        if (streamed_) return std::nullopt;
+        return last_;
+    }
+    bool again(const Bookmark& bookmark, Line& line);
+    [[nodiscard]] const std::string& problem() const { return problem_; }
+    [[nodiscard]] const std::string& path() const { return path_; }
+    [[nodiscard]] std::optional<double> progress() const;
+    // Lines of all shards and passes; unknown while a pipe is streamed.
+    [[nodiscard]] std::optional<std::uint64_t> total() const;
+
+  private:
+    struct Entry {
+        std::uint64_t offset;
+        std::uint32_t bytes;
+        std::uint32_t number;
+    };
+    struct CloseFile {
+        void operator()(std::FILE* file) const;
+    };
+
+    Lines() = default;
+    bool index_file();
+    bool slurp();
+    void add_line(std::uint64_t offset, std::uint64_t bytes, bool blank);
+    bool read_entry(const Entry& entry, std::string_view& text);
+    void start_pass();
+    bool next_streamed(Line& line);
+    bool next_indexed(Line& line);
+
+    std::string path_;
+    std::string problem_;
+    Selection selection_;
+    std::unique_ptr<std::FILE, CloseFile> file_;
+    bool streamed_ = false;
+    bool in_memory_ = false;
+    std::string memory_;                // all of a pipe, if in_memory_
+    std::vector<Entry> entries_;        // the lines that are not blank
+    std::vector<std::uint64_t> order_;  // a permutation of entries_, if shuffled
+    std::uint64_t lines_seen_ = 0;
+    std::uint64_t records_seen_ = 0;  // streamed: lines that are not blank
+    std::uint64_t at_ = 0;            // place in the order, moves by shard.count
+    std::uint64_t pass_ = 0;
+    Bookmark last_{};
+    std::string scratch_;  // the line
+};
+
+}  // namespace rollring::cli

@@ -1,0 +1,45 @@
+#include "cli/formats/parsed_record.hpp"
+
+#include <algorithm>
+
+namespace rollring::cli {
+
+void ParsedRecord::clear() {
+    meta = {};
+    for (auto& slot : slots_) slot.present = false;
+}
+
+std::span<std::byte> ParsedRecord::make(std::uint16_t column, DType dtype,
+                                        std::array<std::uint32_t, 4> shape, std::uint8_t dims) {
+    Slot& slot = slots_[column];
+    std::size_t bytes = dtype.bytes();
+    for (std::uint8_t i = 0; i < dims; i++) bytes *= shape[i];
+    slot.data.resize(bytes);
+    slot.shape = shape;
+    slot.dims = dims;
+    slot.dtype = dtype;
+    slot.present = true;
+    return slot.data;
+}
+
+void ParsedRecord::set_text(Std column, std::string_view text) {
+    std::ranges::copy(text, make<std::uint8_t>(column, text.size()).begin());
+}
+
+std::string_view ParsedRecord::text(Std column) const {
+    const auto bytes = values<std::uint8_t>(column);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void ParsedRecord::fill(Draft& draft) const {
+    draft.clear();
+    draft.meta = meta;
+    for (std::size_t i = 0; i < slots_.size(); i++) {
+        const Slot& slot = slots_[i];
+        if (!slot.present) continue;
+        draft.add(
+            {static_cast<std::uint16_t>(i), slot.dtype, slot.shape, slot.dims, slot.data.data()});
+    }
+}
+
+}  // namespace rollring::cli

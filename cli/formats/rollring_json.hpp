@@ -1,0 +1,29 @@
+#pragma once
+// `--format rollring`: one record a line, in the shape of the GSM8K rollouts.
+//
+//   {"instance_id":"gsm8k/test/0","repetition_id":0,"group_size":4,"source":"math","n_prompt":63,
+//    "reward":0,"tokens":[...]}
+//
+// What reads back as a default (null, "visit": 0, an unknown key) is kept in the column `extra`, so
+// that writing a record gives what was read. A key that is the name of a column of the ring's
+// schema is that column (custom_columns.hpp).
+
+#include <string>
+
+#include "cli/formats/json_value.hpp"
+#include "cli/formats/parsed_record.hpp"
+
+namespace rollring::cli {
+
+// Throws BadRecord with the key and what is wrong with it.
+void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record);
+
+// Whether a line means a field of ours by this key, so that no column can have it as its name.
+bool is_rollring_key(std::string_view key);
+
+// Appends one line, with its end. Returns what could not be written as the JSON that it should be,
+// and is a string there instead; empty if all could.
+std::string append_rollring_line(std::string& out, const TrajectoryView& record,
+                                 const Schema& schema);
+
+}  // namespace rollring::cli

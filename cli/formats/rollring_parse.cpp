@@ -1,0 +1,239 @@
+#include <algorithm>
+#include <array>
+
+#include "cli/formats/custom_columns.hpp"
+#include "cli/formats/json_columns.hpp"
+#include "cli/formats/json_values.hpp"
+#include "cli/formats/rollring_json.hpp"
+
+namespace rollring::cli {
+namespace {
+
+// Reads one key. False: the value is a default, which the header cannot tell from nothing.
+using Read = bool (*)(std::string_view key, JsonValue value, ParsedRecord& record);
+
+struct Field {
+    std::string_view key;
+    Read read;
+};
+
+template <auto Member>
+bool read_header(std::string_view key, JsonValue value, ParsedRecord& record) {
+    using T = std::remove_reference_t<decltype(record.meta.*Member)>;
+    if constexpr (std::is_same_v<T, bool>) {
+        record.meta.*Member = boolean(key, value);
+    } else {
+        record.meta.*Member = integer<T>(key, value);
+    }
+    return record.meta.*Member != Meta{}.*Member;
+}
+
+bool read_group_size(std::string_view key, JsonValue value, ParsedRecord& record) {
+    record.meta.group_size = integer_to(group_size_max, key, value);
+    return record.meta.group_size != 0;
+}
+
+template <Std Column>
+bool read_floats(std::string_view key, JsonValue value, ParsedRecord& record) {
+    read_f32(key, value, record, Column);
+    return true;
+}
+
+template <Std Column>
+bool read_integers(std::string_view key, JsonValue value, ParsedRecord& record) {
+    read_i32(key, value, record, Column);
+    return true;
+}
+
+template <Std Column>
+bool read_string(std::string_view key, JsonValue value, ParsedRecord& record) {
+    record.set_text(Column, string(key, value));
+    return true;
+}
+
+template <Std Column>
+bool read_json(std::string_view, JsonValue value, ParsedRecord& record) {
+    record.set_text(Column, compact(value));
+    return true;
+}
+
+bool read_id(std::string_view key, JsonValue value, ParsedRecord& record) {
+    if (string(key, value).empty()) bad(key, "is empty");
+    return read_string<Std::instance_id>(key, value, record);
+}
+
+bool read_repetition(std::string_view key, JsonValue value, ParsedRecord& record) {
+    record.meta.repetition_id = integer<std::uint32_t>(key, value);
+    return true;  // written always, 0 too
+}
+
+bool read_reward(std::string_view key, JsonValue value, ParsedRecord& record) {
+    record.meta.reward = real<double>(key, value);
+    return true;
+}
+
+bool read_source_id(std::string_view key, JsonValue value, ParsedRecord& record) {
+    record.meta.source_id = integer<std::int64_t>(key, value);
+    return true;
+}
+
+bool read_status(std::string_view key, JsonValue value, ParsedRecord& record) {
+    const auto status = parse_status(string(key, value));
+    if (!status) bad(key, fmt::format("is {}, which is no status", excerpt(value)));
+    record.meta.status = *status;
+    return *status != Meta{}.status;
+}
+
+// A number, or runs [[start token, version], ...].
+bool read_version(std::string_view key, JsonValue value, ParsedRecord& record) {
+    if (!value.is_array()) {
+        const auto version = integer<std::int64_t>(key, value);
+        record.meta.policy_version_min = version;
+        record.meta.policy_version_max = version;
+        return version != -1;
+    }
+    const std::uint32_t runs = count(key, value);
+    auto out = record.make<std::int64_t>(Std::policy_version, {runs, 2, 0, 0}, 2);
+    std::size_t at = 0;
+    for (const JsonValue run : value.elements()) {
+        if (!run.is_array() || run.count() != 2) bad(key, "must hold runs of [start, version]");
+        for (const JsonValue number : run.elements()) {
+            out[at++] = integer<std::int64_t>(key, number);
+        }
+    }
+    return true;
+}
+
+bool read_experts_field(std::string_view key, JsonValue value, ParsedRecord& record) {
+    read_experts(key, value, record);
+    return true;
+}
+
+bool read_mask_field(std::string_view key, JsonValue value, ParsedRecord& record) {
+    read_mask(key, value, record);
+    return true;
+}
+
+template <bool (*ReadRows)(std::string_view, JsonValue, ParsedRecord&)>
+bool read_topk(std::string_view key, JsonValue value, ParsedRecord& record) {
+    if (!ReadRows(key, value, record))
+        bad(key, "must have the same number of entries for each token");
+    return true;
+}
+
+constexpr std::array fields{
+    Field{"instance_id", read_id},
+    Field{"repetition_id", read_repetition},
+    Field{"group_size", read_group_size},
+    Field{"source", read_string<Std::source>},
+    Field{"n_prompt", read_header<&Meta::n_prompt>},
+    Field{"reward", read_reward},
+    Field{"tokens", read_integers<Std::token_ids>},
+    Field{"visit", read_header<&Meta::visit>},
+    Field{"attempt", read_header<&Meta::attempt>},
+    Field{"segment_index", read_header<&Meta::segment_index>},
+    Field{"last_segment", read_header<&Meta::last_segment>},
+    Field{"source_id", read_source_id},
+    Field{"status", read_status},
+    Field{"policy_version", read_version},
+    Field{"policy_version_min", read_header<&Meta::policy_version_min>},
+    Field{"policy_version_max", read_header<&Meta::policy_version_max>},
+    Field{"created_ns", read_header<&Meta::created_ns>},
+    Field{"finished_ns", read_header<&Meta::finished_ns>},
+    Field{"loss_mask", read_mask_field},
+    Field{"logprobs", read_floats<Std::logprobs>},
+    Field{"advantages", read_floats<Std::advantages>},
+    Field{"ref_logprobs", read_floats<Std::ref_logprobs>},
+    Field{"token_rewards", read_floats<Std::token_rewards>},
+    Field{"routed_experts", read_experts_field},
+    Field{"topk_ids", read_topk<read_topk_ids>},
+    Field{"topk_logprobs", read_topk<read_topk_logprobs>},
+    Field{"labels", read_integers<Std::labels>},
+    Field{"messages", read_json<Std::messages>},
+    Field{"generation_params", read_json<Std::generation_params>},
+    Field{"overrides", read_json<Std::overrides>},
+    Field{"group_overrides", read_json<Std::group_overrides>},
+    Field{"images", read_json<Std::images>},
+    Field{"user", read_json<Std::user>},
+};
+
+// Starts grow from the first token on; the header gets the range over the generated tokens.
+void settle_versions(ParsedRecord& record) {
+    constexpr std::string_view key = "policy_version";
+    const auto runs = record.values<std::int64_t>(Std::policy_version);
+    const auto n_tokens = static_cast<std::int64_t>(record.rows(Std::token_ids));
+    for (std::size_t i = 0; i + 1 < runs.size(); i += 2) {
+        if (runs[i] < 0 || runs[i] > n_tokens) bad(key, "has a run that starts outside the tokens");
+        if (i > 0 && runs[i] <= runs[i - 2]) bad(key, "has runs that are not in order");
+        const std::int64_t end = i + 2 < runs.size() ? runs[i + 2] : n_tokens;
+        if (end <= static_cast<std::int64_t>(record.meta.n_prompt)) continue;
+        Meta& meta = record.meta;
+        const bool first = meta.policy_version_max == -1;
+        meta.policy_version_min =
+            first ? runs[i + 1] : std::min(meta.policy_version_min, runs[i + 1]);
+        meta.policy_version_max = std::max(meta.policy_version_max, runs[i + 1]);
+    }
+}
+
+void check(const ParsedRecord& record, const Schema& schema, bool repetition_seen) {
+    const Meta& meta = record.meta;
+    if (!record.has(Std::instance_id)) bad("instance_id", "is missing");
+    if (!repetition_seen) bad("repetition_id", "is missing");
+    const bool promises = meta.status == Status::completed || meta.status == Status::truncated;
+    if (promises && !record.has(Std::token_ids)) bad("tokens", "is missing");
+    const std::uint32_t n_tokens = record.rows(Std::token_ids);
+    if (meta.n_prompt > n_tokens) {
+        bad("n_prompt", fmt::format("is {}, but there are {} tokens", meta.n_prompt, n_tokens));
+    }
+    check_columns(record, schema);
+}
+
+// What Atropos sends has no record a line.
+void refuse_atropos(JsonValue line) {
+    constexpr std::string_view hint =
+        "this looks like Atropos' ScoredDataGroup, not like a record: give --format atropos";
+    if (line.is_array() && line.count() != 0 && (*line.elements().begin()).is_object()) {
+        throw BadRecord(std::string(hint));
+    }
+    if (!line.is_object()) throw BadRecord("not an object: a record is {\"instance_id\":...}");
+    bool has_id = false;
+    bool groups = false;
+    for (const auto& [key, value] : line.members()) {
+        has_id |= key == "repetition_id" || key == "instance_id";
+        groups |= key == "batch" || (key == "masks" && value.is_array());
+        if (key != "tokens" || !value.is_array()) continue;
+        const auto tokens = value.elements();
+        groups |= tokens.begin() != JsonElements::end() && (*tokens.begin()).is_array();
+    }
+    if (groups && !has_id) throw BadRecord(std::string(hint));
+}
+
+}  // namespace
+
+bool is_rollring_key(std::string_view key) {
+    return std::ranges::find(fields, key, &Field::key) != fields.end();
+}
+
+void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) {
+    record.clear();
+    record.meta.origin = rollring_json;
+    refuse_atropos(line);
+    std::string extra;
+    bool repetition_seen = false;
+    for (const auto& [key, value] : members(line)) {
+        const auto* field = std::ranges::find(fields, std::string_view(key), &Field::key);
+        const bool given = !value.is_null();
+        const auto column = field == fields.end() ? custom_column(schema, key) : std::nullopt;
+        if (column && given) {
+            read_column(value, schema, *column, record);
+        } else if (field == fields.end() || !given || !field->read(key, value, record)) {
+            append_member(extra, key, value);
+        }
+        repetition_seen |= key == "repetition_id" && given;
+    }
+    check(record, schema, repetition_seen);
+    settle_versions(record);
+    if (!extra.empty()) record.set_text(Std::extra, extra + "}");
+}
+
+}  // namespace rollring::cli

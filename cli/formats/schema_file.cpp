@@ -1,0 +1,94 @@
+#include "cli/formats/schema_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include "cli/formats/json_values.hpp"
+#include "cli/formats/rollring_json.hpp"
+
+namespace rollring::cli {
+namespace {
+
+template <std::size_t count>
+std::size_t choice(std::string_view key, JsonValue value,
+                   const std::array<const char*, count>& names) {
+    const auto found = std::ranges::find(names, string(key, value));
+    if (found == names.end()) {
+        std::string known;
+        for (const char* name : names) known += (known.empty() ? "" : ", ") + std::string(name);
+        bad(key, fmt::format("is {}, not one of {}", excerpt(value), known));
+    }
+    return static_cast<std::size_t>(found - names.begin());
+}
+
+Column parse_column(JsonValue object) {
+    if (!object.is_object()) throw BadRecord("a column is an object");
+    Column column;
+    for (const auto& [key, value] : members(object)) {
+        if (key == "name") {
+            column.name = string(key, value);
+            if (is_rollring_key(column.name)) {
+                bad(key,
+                    fmt::format("is '{}', which is a key of every record's line: choose another",
+                                column.name));
+            }
+        } else if (key == "dtype") {
+            const auto dtype = DType::parse(string(key, value));
+            if (!dtype) bad(key, fmt::format("is {}, which is no dtype", excerpt(value)));
+            column.dtype = *dtype;
+        } else if (key == "per") {
+            column.per = static_cast<Per>(choice<2>(key, value, {"token", "record"}));
+        } else if (key == "accepts") {
+            column.accepts =
+                static_cast<Accepts>(choice<3>(key, value, {"exact", "any_integer", "any"}));
+        } else if (key == "required") {
+            column.required = boolean(key, value);
+        } else if (key == "dims") {
+            count(key, value);
+            for (const JsonValue length : value.elements()) {
+                column.dims.push_back(integer<std::uint32_t>(key, length));
+            }
+        } else {
+            bad(key, "is no property of a column: name, dtype, per, accepts, required, dims");
+        }
+    }
+    return column;
+}
+
+}  // namespace
+
+Result<Schema> parse_schema(std::string_view text) {
+    std::vector<Column> columns;
+    try {
+        const JsonValue list = parse_json(text);
+        count("schema", list);
+        for (const JsonValue object : list.elements()) columns.push_back(parse_column(object));
+    } catch (const BadRecord& error) {
+        return std::unexpected(
+            Error{Errc::invalid_argument, 0,
+                  fmt::format("schema, column {}: {}", columns.size(), error.what())});
+    }
+    return Schema::standard_with(std::move(columns));
+}
+
+Result<Schema> read_schema_file(const std::string& path) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    text << file.rdbuf();
+    if (!file || !text) {
+        return std::unexpected(Error{
+            Errc::not_found, 0, path + ": cannot be read; --schema takes `standard` or a file"});
+    }
+    auto schema = parse_schema(text.str());
+    if (!schema) {
+        // As with any file whose contents are wrong, the command line is not.
+        return std::unexpected(Error{Errc::bad_record, 0, path + ": " + schema.error().message});
+    }
+    return schema;
+}
+
+}  // namespace rollring::cli
