@@ -134,8 +134,7 @@ void Stash::Impl::admit(const Waiting& waiting, std::int64_t now_ns) {
     const Group& group = groups.group(slot);
     if (group.state == GroupState::free) {
         // Another group may take the slot, and its end must have been shown by then.
-        show_touched(now_ns);
-        release_dropped();
+        settle_changes(now_ns);
     } else if (group.total.records == 0) {
         // Nothing of it is left to name it later.
         show_touched(now_ns);
@@ -150,6 +149,12 @@ void Stash::Impl::show_admitted(std::int64_t now_ns) {
     publish_open_groups();
     publish_room();
     ring().publish_groups();
+    release_dropped();
+}
+
+// In this order: the graves of dropped groups are dug before their records leave.
+void Stash::Impl::settle_changes(std::int64_t now_ns) {
+    show_touched(now_ns);
     release_dropped();
 }
 
@@ -187,8 +192,7 @@ bool Stash::Impl::tick(std::int64_t now_ns) {
     show_bounds();
     hear_events(now_ns);
     keep_deadlines(now_ns);
-    show_touched(now_ns);
-    release_dropped();
+    settle_changes(now_ns);
     return true;
 }
 
@@ -314,8 +318,7 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
         inherited_groups = 0;
         room.forget_inherited();
         settle_orphans(now_ns);
-        show_touched(now_ns);
-        release_dropped();
+        settle_changes(now_ns);
     }
     return got == Poll::empty && came_any ? Poll::record : got;
 }
@@ -347,8 +350,7 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
                 impl.let_go(waits, now);
             }
         }
-        impl.show_touched(now);
-        impl.release_dropped();
+        impl.settle_changes(now);
         impl.publish_account(changed || relieved || cut);
         changed = false;
         if (cut) {
@@ -397,8 +399,7 @@ NextBatch Stash::rest(Batch& batch) {
     impl_->hear_events(now);
     const bool cut = impl_->spill_read &&
                      impl_->groups.cut_rest(now, impl_->consumer.policy_version(), impl_->plan);
-    impl_->show_touched(now);
-    impl_->release_dropped();
+    impl_->settle_changes(now);
     impl_->publish_account(true);
     if (!cut) return NextBatch::timed_out;
     impl_->lease(batch, *this);

@@ -78,6 +78,8 @@ struct Stash::Impl {
         standing.all = false;
     }
     void show_admitted(std::int64_t now_ns);
+    // What the machine has changed is shown outside, and what it dropped is released.
+    void settle_changes(std::int64_t now_ns);
     void release_dropped();
     // True if something was done.
     bool tick(std::int64_t now_ns);
