@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Installs rollring into an empty prefix, builds the README's programs outside the tree with
-nothing but pkg-config, and runs them against each other. Also: the README shows exactly them, its
-quickstart does what it says when it is pasted, CMake finds the package, man pages and completion
-know every option, and nvcc takes the headers."""
+"""Installs rollring into an empty prefix, builds the programs of examples/ outside the tree with
+nothing but pkg-config, and runs them against each other. Also: README.md and docs/using.md show
+exactly them, the README's quickstart does what it says when it is pasted, CMake finds the package,
+man pages and completion know every option, and nvcc takes the headers."""
 
 import os
 import pathlib
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 os.environ.pop("LD_LIBRARY_PATH", None)  # Meson points it at the build tree
 source, build, rollring = (pathlib.Path(arg).resolve() for arg in sys.argv[1:4])
@@ -21,12 +22,27 @@ def run(*command, **options):
     return subprocess.run(command, check=True, text=True, capture_output=True, **options).stdout
 
 
-def check_readme():
-    readme = (source / "README.md").read_text()
-    for name in PROGRAMS:
-        code = (source / "examples" / f"{name}.cpp").read_text()
-        if f"```cpp\n{code}```" not in readme:
-            sys.exit(f"README.md does not show examples/{name}.cpp as it is")
+def check_shown():
+    """Each program is shown once as a whole, and what else is shown as C++ is lines of one."""
+    programs = {name: (source / "examples" / f"{name}.cpp").read_text() for name in PROGRAMS}
+    whole = []
+    for page in ("README.md", "docs/using.md"):
+        text = (source / page).read_text()
+        for code in re.findall(r"^```cpp\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
+            if code in programs.values():
+                whole += [name for name, program in programs.items() if program == code]
+            elif not any(is_part(code, program) for program in programs.values()):
+                sys.exit(f"{page} shows what no file of examples/ has:\n{code}")
+    if sorted(whole) != sorted(PROGRAMS):
+        sys.exit(f"README.md and docs/using.md together show as they are: {whole}")
+
+
+def is_part(code, program):
+    """Whether `code` is a run of whole lines of `program`, but for their indentation."""
+    wanted = code.splitlines()
+    lines = program.splitlines()
+    return any(textwrap.dedent("\n".join(lines[at:at + len(wanted)])).splitlines() == wanted
+               for at in range(len(lines) - len(wanted) + 1))
 
 
 def check_pages(root):
@@ -63,7 +79,7 @@ def check_installed(root):
     docs = config.parents[3] / "share" / "doc" / "rollring"
     if not docs.is_dir():
         (docs,) = root.rglob("doc/rollring")
-    for name in ("LICENSE", *(f"examples/{name}.cpp" for name in PROGRAMS)):
+    for name in ("LICENSE", "docs/using.md", *(f"examples/{name}.cpp" for name in PROGRAMS)):
         if not (docs / name).is_file():
             sys.exit(f"{name} is not installed")
 
@@ -134,7 +150,7 @@ def check_quickstart(scratch, root, library, environment):
 
 
 def main():
-    check_readme()
+    check_shown()
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = pathlib.Path(scratch_name)
         run("meson", "install", "-C", build, "--no-rebuild", "--destdir", scratch / "root")
