@@ -1,6 +1,6 @@
 #pragma once
-// What a Stash is made of: the machine (stash/) between a consumer and the trainer, what it shows
-// of itself in the ring, and where it puts stragglers.
+// What a Stash is made of: the machine (stash/groups/) between a consumer and the trainer, what it
+// shows of itself in the ring, and where it puts stragglers.
 
 #include <array>
 #include <deque>

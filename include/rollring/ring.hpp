@@ -39,7 +39,8 @@ struct RingOptions {
     // The most of the spill that may lie there; a five-hundredth of it is reserved in /dev/shm when
     // a stash opens. Default: four times spill_bytes, at most 64 GiB.
     std::optional<std::uint64_t> overflow_bytes = {};
-    // Groups that a stash can have open at once: 160 bytes each, reserved when it opens.
+    // Groups that a stash can have open at once: 208 bytes each for a power of two,
+    // at most 288, reserved when it opens.
     std::uint32_t group_rows = 32768;
     Schema schema = Schema::standard();
 };

@@ -1,9 +1,11 @@
 #pragma once
 // The trainer's loop: complete groups in, one lease at a time.
 //
-//   auto stash = rollring::Stash::open("ring", {.batch_groups = 32});
+//   auto opened = rollring::Stash::open("ring", {.batch_groups = 32});
+//   if (!opened) ...                        // opened.error() says why
+//   rollring::Stash& stash = **opened;
 //   rollring::Batch batch;
-//   while (stash->next_batch(batch, Deadline::after_ms(60'000)) == NextBatch::batch) {
+//   while (stash.next_batch(batch, Deadline::after_ms(60'000)) == NextBatch::batch) {
 //       train(batch);                       // spans over shared memory, whole groups
 //       if (!batch.ack(step++)) ...         // all or nothing, whatever instruction we die at
 //   }

@@ -13,7 +13,7 @@
 //
 // A lap ends at w by a skip frame S, either because the record did not fit below the lane's end (a
 // full lap) or early, because the consumer keeps up and the start of the lane is still in cache (a
-// soft lap: rings.md 5.3). After a soft lap everything above S is dead memory. If the consumer then
+// soft lap). After a soft lap everything above S is dead memory. If the consumer then
 // starts to hold records and pins h, the producer jumps over the live bytes into that dead part.
 //
 // A jump gives up what lies between t and d until the consumer has read all of the lap before, even

@@ -44,7 +44,8 @@ struct NativePlatform {
     static constexpr std::uint64_t bits_per_word = 64;
     static void process_barrier() { rollring::process_barrier(); }
 
-    // Frames lie in the lane's data; a read copies the 64 bytes once and no more (DESIGN P7).
+    // Frames lie in the lane's data; a read copies the 64 bytes once and no more (docs/design.md,
+    // P7).
     struct Frames {
         std::byte* data = nullptr;
 

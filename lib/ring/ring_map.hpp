@@ -15,7 +15,7 @@
 
 namespace rollring {
 
-// What every participant maps: header to reader pages read-only, the bells writable.
+// What every participant maps: header to owner pages read-only, the bells writable.
 class RingMap {
   public:
     static Result<RingMap> attach(std::string_view name, Deadline deadline,

@@ -15,8 +15,7 @@
 //                  were evacuated from the others. What lies behind its memory is a hole: there
 //                  who has the seat maps the overflow file (OverflowPlace), if the ring has one
 //   board          the consumer: the stash's open groups, one GroupRow each; their keys, hashed,
-//   for
-//                  producers; the graves of groups that are over
+//                  for producers; the graves of groups that are over
 //
 // Lanes are reserved when taken, the spill and the board when a stash opens.
 //

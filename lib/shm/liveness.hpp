@@ -3,7 +3,7 @@
 // when the last descriptor of that open file goes, on SIGKILL too, in any PID namespace, and no pid
 // is involved that could be used again.
 //
-// Two traps (craft.md 0.8): a descriptor received over a socket shares its sender's locks, so a
+// Two traps: a descriptor received over a socket shares its sender's locks, so a
 // lock is always taken on a descriptor of our own, reopened through /proc/self/fd; and a forked
 // child shares its parent's, so a pthread_atfork handler closes them in the child, where the
 // objects that hold them become inert.

@@ -1,7 +1,7 @@
 #pragma once
 // One shared-memory object: made by one winner, attached only after everything about it is checked,
-// its pages reserved before they are touched. The only user of Boost.Interprocess, shm_open,
-// fallocate and mmap (segment.cpp).
+// its pages reserved before they are touched. The only user of Boost.Interprocess and
+// shm_open; fallocate and mmap are used by sealed memory, too (sealed.cpp).
 
 #include <cstddef>
 #include <cstdint>

@@ -69,7 +69,7 @@ class BatchCutter {
         if (options().batch_sequences != 0) {
             batch = (options().batch_sequences + options().group_size - 1) / options().group_size;
         }
-        // By tokens there is no telling beforehand: as many groups as a batch had so far, or 64.
+        // By tokens there is no telling beforehand.
         if (options().batch_tokens != 0) batch = 64;
         return static_cast<std::uint64_t>(
             std::ceil(static_cast<double>(batch) / options().window_fraction));
