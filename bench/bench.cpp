@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -20,18 +19,18 @@
 #include <cstring>
 #include <fstream>
 
+#include "cli/terminal/quantity.hpp"
+#include "rounding.hpp"
+
 namespace bench {
 namespace {
-
-constexpr std::int64_t pair_timeout_ns = 120'000'000'000;
-
-std::atomic<bool> stop{false};
 
 void pin(int cpu, bool realtime) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
-    sched_setaffinity(0, sizeof set, &set);  // best effort: a figure is printed beside its CPUs
+    // Best effort: a figure is printed beside its CPUs.
+    if (cpu != any_cpu) sched_setaffinity(0, sizeof set, &set);
     const sched_param priority{.sched_priority = 1};
     if (realtime && sched_setscheduler(0, SCHED_RR, &priority) != 0) {
         fail("--realtime: the system refused SCHED_RR (it needs root or CAP_SYS_NICE)");
@@ -43,8 +42,12 @@ pid_t start(int cpu, bool realtime, Board& board, const Side& side) {
     if (pid < 0) fail("fork failed");
     if (pid > 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    pin(cpu, realtime);
-    side(board);
+    try {
+        pin(cpu, realtime);
+        side(board);
+    } catch (const Failure& failure) {  // the frames below are the parent's
+        board.give_up(failure.what());
+    }
     _exit(0);
 }
 
@@ -62,8 +65,7 @@ std::string cpu_model() {
 }  // namespace
 
 void fail(const std::string& message) {
-    fmt::print(stderr, "rollring-bench: {}\n", message);
-    std::exit(1);
+    throw Failure(message);
 }
 
 std::int64_t now_ns() {
@@ -134,34 +136,34 @@ Turn::~Turn() {
     if (file_ >= 0) close(file_);
 }
 
-std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board) {
+std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board,
+                    std::int64_t limit_s) {
     const Turn turn;
     new (&board) Board{};
     static_cast<void>(std::fflush(nullptr));
     std::vector<pid_t> pids;
     pids.reserve(tasks.size());
     for (const Task& task : tasks) pids.push_back(start(task.cpu, realtime, board, task.side));
-    const std::int64_t deadline_ns = now_ns() + pair_timeout_ns;
+    const std::int64_t deadline_ns = now_ns() + limit_s * 1'000'000'000;
     std::string problem;
     for (std::size_t left = pids.size(); left > 0; usleep(500)) {
+        const bool well = problem.empty();
         for (pid_t& pid : pids) {
             int status = 0;
             if (pid == 0 || waitpid(pid, &status, WNOHANG) != pid) continue;
             pid = 0;
             left--;
-            if (status == 0) continue;
-            if (problem.empty()) problem = board.problem.data();
+            if (status == 0 || !problem.empty()) continue;
+            problem = board.problem.data();
             if (problem.empty()) problem = fmt::format("a side ended with status {}", status);
-            for (const pid_t other : pids) {
-                if (other != 0) kill(other, SIGKILL);
-            }
         }
-        const bool late = now_ns() > deadline_ns;
-        if ((late || interrupted()) && problem.empty()) {
-            problem = late ? "no end within 120 s" : "interrupted";
-            for (const pid_t pid : pids) {
-                if (pid != 0) kill(pid, SIGKILL);
-            }
+        if (problem.empty() && interrupted()) problem = "interrupted";
+        if (problem.empty() && now_ns() > deadline_ns) {
+            problem = fmt::format("no end within {} s", limit_s);
+        }
+        if (!well || problem.empty()) continue;
+        for (const pid_t pid : pids) {
+            if (pid != 0) kill(pid, SIGKILL);
         }
     }
     return interrupted() ? "interrupted" : problem;
@@ -181,7 +183,7 @@ double line_ns(const Cpus& cpus) {
     };
     const SharedBytes memory(sizeof(Board) + sizeof(Lines));
     Board& board = *memory.at<Board>();
-    Lines& lines = *memory.at<Lines>((sizeof(Board) + 127) / 128 * 128);
+    Lines& lines = *memory.at<Lines>(round_up(sizeof(Board), 128));
     if (!cpus.distinct()) return 0;
     const auto ping = [&](Board& both) {
         both.meet();
@@ -206,15 +208,6 @@ double line_ns(const Cpus& cpus) {
     return Spread::of({lines.burst_ns.begin(), lines.burst_ns.end()}).median;
 }
 
-Spread Spread::of(std::vector<double> values) {
-    if (values.empty()) return {};
-    std::ranges::sort(values);
-    const std::size_t half = values.size() / 2;
-    const double middle =
-        values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-    return {middle, values.front(), values.back()};
-}
-
 Progress::Progress(std::size_t steps)
     : shown_(isatty(STDERR_FILENO) == 1), steps_(steps), began_ns_(now_ns()) {}
 
@@ -237,16 +230,6 @@ void Progress::step(std::string_view what) {
     done_ = std::min(done_ + 1, steps_);
 }
 
-void Common::add_to(CLI::App& app) {
-    app.add_option("--cpus", cpus, "the producer's and the consumer's CPU")->delimiter(',');
-    app.add_option("--repeat", repeat, "rounds")->capture_default_str()->check(CLI::Range(1, 1000));
-    app.add_option("--seconds", seconds, "length of one run")
-        ->capture_default_str()
-        ->check(CLI::Range(0.01, 60.0));
-    app.add_flag("--realtime", realtime, "measured processes run under SCHED_RR (root)");
-    app.add_flag("--json", json, "one JSON object instead of a table");
-}
-
 Json machine(const Cpus& cpus) {
     utsname system{};
     uname(&system);
@@ -259,38 +242,10 @@ Json machine(const Cpus& cpus) {
             {"pinned", {cpus.producer, cpus.consumer}}};
 }
 
-std::string machine_line(const Cpus& cpus) {
-    return fmt::format("{}, {} CPUs, L2 {} KiB, L3 {} MiB, g++ {}; producer on CPU {}, consumer {}",
-                       cpu_model(), sysconf(_SC_NPROCESSORS_ONLN),
-                       sysconf(_SC_LEVEL2_CACHE_SIZE) >> 10, sysconf(_SC_LEVEL3_CACHE_SIZE) >> 20,
-                       __VERSION__, cpus.producer, cpus.consumer);
-}
-
 std::uint64_t parse_bytes(const std::string& text) {
-    std::size_t used = 0;
-    std::uint64_t value = 0;
-    try {
-        value = std::stoull(text, &used);
-    } catch (const std::exception&) {
-        fail(fmt::format("'{}' is not a number of bytes: write 4096, 64KiB, 4MiB or 1GiB", text));
-    }
-    const std::string unit = text.substr(used);
-    if (unit.empty() || unit == "B") return value;
-    if (unit == "KiB" || unit == "k") return value << 10;
-    if (unit == "MiB" || unit == "m") return value << 20;
-    if (unit == "GiB" || unit == "g") return value << 30;
-    fail(fmt::format("'{}': unknown unit; KiB, MiB and GiB are known", text));
-}
-
-bool interrupted() {
-    return stop.load();
-}
-
-void catch_interrupts() {
-    struct sigaction action{};
-    action.sa_handler = [](int) { stop.store(true); };
-    sigaction(SIGINT, &action, nullptr);
-    sigaction(SIGTERM, &action, nullptr);
+    const auto bytes = rollring::cli::parse_bytes(text);
+    if (bytes) return *bytes;
+    fail(fmt::format("'{}' is not a number of bytes: write 4096, 64KiB, 4MiB or 1GiB", text));
 }
 
 }  // namespace bench

@@ -1,6 +1,6 @@
 #pragma once
-// What every question of rollring-bench shares: two pinned processes, a clock, the time a cache
-// line takes between their CPUs, medians, progress and JSON. One file per question uses it.
+// What every question of rollring-bench shares: two pinned processes, a clock, the time that a
+// cache line takes between their CPUs, progress, and the options that all of them have.
 
 #include <array>
 #include <atomic>
@@ -8,23 +8,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace CLI {
-class App;
-}
+#include "cli/terminal/interrupts.hpp"
+#include "report.hpp"
 
 namespace bench {
 
-using Json = nlohmann::ordered_json;
+using rollring::cli::interrupted;  // rounds stop, what was made is removed
 
-// Stops the program with exit code 1 and a message: something in the environment is missing.
+// Ends the program with exit code 1 and this message, once what was made is removed.
+struct Failure : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
 [[noreturn]] void fail(const std::string& message);
 
 std::int64_t now_ns();
@@ -93,9 +93,12 @@ struct Task {
     Side side;
 };
 
-// Forks a pinned process for each task, in their order, and waits for all. Returns the problem,
-// empty if none.
-std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board);
+// Forks a process for each task, in their order, pinned unless its CPU is `any_cpu`, and waits for
+// all. Returns the problem, empty if none.
+inline constexpr int any_cpu = -1;
+inline constexpr std::int64_t run_limit_s = 120;
+std::string run_all(const std::vector<Task>& tasks, bool realtime, Board& board,
+                    std::int64_t limit_s = run_limit_s);
 
 // The same for two, the consumer first.
 std::string run_pair(const Cpus& cpus, Board& board, const Side& producer, const Side& consumer);
@@ -103,15 +106,6 @@ std::string run_pair(const Cpus& cpus, Board& board, const Side& producer, const
 // One-way time of a cache line between the two CPUs, ns: the median of many short bursts. It moves
 // by a factor of ten on shared machines and explains most swings of the other figures.
 double line_ns(const Cpus& cpus);
-
-struct Spread {
-    double median = 0;
-    double low = 0;
-    double high = 0;
-
-    static Spread of(std::vector<double> values);
-    [[nodiscard]] Json json() const { return {{"median", median}, {"min", low}, {"max", high}}; }
-};
 
 // One line on a terminal, rewritten in place; nothing when piped.
 class Progress {
@@ -136,12 +130,10 @@ struct Common {
     bool realtime = false;
 
     [[nodiscard]] Cpus choose_cpus() const { return Cpus::choose(cpus, realtime); }
-    void add_to(CLI::App& app);
 };
 
-// What ran where, for the head of every table and JSON.
+// What ran where, for the head of every report.
 Json machine(const Cpus& cpus);
-std::string machine_line(const Cpus& cpus);
 
 // All of `text` as a number; nothing if it is anything else.
 template <class T>
@@ -152,21 +144,7 @@ std::optional<T> parse_number(std::string_view text) {
     return value;
 }
 
-// Parses "64MiB", "4m", "4096".
+// "64MiB", "4M", "4096"; of an option.
 std::uint64_t parse_bytes(const std::string& text);
-
-// Set by SIGINT and SIGTERM: rounds stop, what was made is removed.
-bool interrupted();
-void catch_interrupts();
-
-// The questions, one file each.
-void add_throughput(CLI::App& app);
-void add_softwrap(CLI::App& app);
-void add_latency(CLI::App& app);
-void add_stash(CLI::App& app);
-void add_peers(CLI::App& app);
-void add_scaling(CLI::App& app);
-void add_plot(CLI::App& app);
-void add_weights(CLI::App& app);
 
 }  // namespace bench

@@ -45,9 +45,9 @@ if [ "${1-}" = --binaries ]; then
         build/tests/gpu/channel_peer .carry/bin/
     copy_libraries
     # Of a build with -Dfault_points=true, if there is one.
-    if [ -x build-faultgpu/tests/weights/fault_weights ]; then
+    if [ -x build-faultgpu/tests/crash/fault_weights ]; then
         mkdir .carry/fault
-        cp build-faultgpu/tests/weights/fault_weights build-faultgpu/tests/weights/kill_weights \
+        cp build-faultgpu/tests/crash/fault_weights build-faultgpu/tests/crash/kill_weights \
             .carry/fault/
         cp build-faultgpu/librollring.so.*.*[0-9] .carry/fault/librollring.so.0
         cp /usr/lib/*/libfmt.so.9 .carry/fault/
@@ -55,7 +55,7 @@ if [ "${1-}" = --binaries ]; then
 fi
 if [ "${1-}" = --peers ]; then
     mkdir .carry/bin .carry/lib
-    cp build/bench/rollring-bench bench/*.py .carry/bin/
+    cp build/bench/rollring-bench bench/peers/*.py .carry/bin/
     copy_libraries
     if [ -n "${PEER_MODULES-}" ]; then cp -r "$PEER_MODULES" .carry/python; fi
     rm -rf .carry/include .carry/pkgconfig

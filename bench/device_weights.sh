@@ -18,7 +18,7 @@ step() {
 weights() {
     name=$1
     shift
-    step "$name" "$bin/rollring-bench" weights --torch-script bench/torch_sync.py "$@"
+    step "$name" "$bin/rollring-bench" weights --torch-script bench/weights/torch_sync.py "$@"
 }
 for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; do
     case $what in

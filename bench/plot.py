@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Charts of rollring-bench's JSON results, as SVG or PNG; `rollring-bench plot` runs this.
+"""Charts of rollring-bench's JSON results, as SVG or PNG.
 
-    plot.py --input DIR --output DIR [--format svg|png]
+    plot.py --input DIR [--output DIR] [--format svg|png]
 
 Reads every *.json of the folder and knows each by its "question": peers (throughput by record
-length, log scale; times by which rollring is faster), throughput (the limit), scaling, latency.
+length, log scale; times by which rollring is faster), scaling, latency.
 Exit code 77 if matplotlib is missing, 1 if there is nothing to draw.
 """
 import argparse
@@ -95,32 +95,6 @@ def draw_times(plt, results):
     axes.set(xscale="log", xlabel="rollring is so many times faster",
              title=f"Tokens a second at {length:,} tokens a record")
     axes.set_xlim(1, max(s["max"] for s in spreads) * 4)
-    figure.text(0.01, 0.005, where(results[0]), fontsize=7)
-    return figure
-
-
-def draw_throughput(plt, results):
-    figure, axes = plt.subplots(figsize=(7, 4.5))
-    rows = {(row["tokens"], row.get("routed_experts", "")): row
-            for result in results for row in result["rows"]}
-    rows = sorted(rows.values(), key=lambda row: row["record_bytes"])
-    for key, name in (("limit", "bare hand-off (the limit)"), ("rollring", "rollring")):
-        spreads = []
-        for row in rows:  # bytes a token differ: GB/s are compared
-            scale = row[f"{key}_gb_per_s"] / row[f"{key}_tokens_per_s"]["median"]
-            spreads.append({what: value * scale
-                            for what, value in row[f"{key}_tokens_per_s"].items()})
-        spread_line(axes, [row["record_bytes"] for row in rows], spreads, label=name,
-                    **named_style(key))
-    for row in rows:
-        experts = "\nrouted experts" if row.get("routed_experts") else ""
-        axes.annotate(f"{row['tokens']:,}{experts}", (row["record_bytes"], 0.3), fontsize=7,
-                      ha="center")
-    axes.set(xscale="log", xlabel="bytes a record (above: tokens)", ylabel="GB/s",
-             title="One producer, one consumer that reads every byte")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="center right")
     figure.text(0.01, 0.005, where(results[0]), fontsize=7)
     return figure
 
@@ -227,7 +201,7 @@ def draw_latency(plt, results):
 
 # file name: (question, how it is drawn)
 CHARTS = {"throughput_by_length": ("peers", draw_lengths), "peers": ("peers", draw_times),
-          "throughput": ("throughput", draw_throughput), "scaling": ("scaling", draw_scaling),
+          "scaling": ("scaling", draw_scaling),
           "latency": ("latency", draw_latency)}
 
 
@@ -243,9 +217,10 @@ def shrink(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--input", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path, help="default: the input's")
     parser.add_argument("--format", choices=("svg", "png"), default="svg")
     options = parser.parse_args()
+    options.output = options.output or options.input
     try:
         import matplotlib
         matplotlib.use("Agg")

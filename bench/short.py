@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+PLOT = Path(__file__).resolve().parent / "plot.py"
 # name, seconds it takes about, arguments
 QUESTIONS = [
     ("throughput", 15, ["throughput", "--repeat", "3", "--seconds", "0.2"]),
@@ -34,106 +35,60 @@ QUESTIONS = [
 ]
 
 
-def middle(spread, scale=1.0):
-    return f"{spread['median'] * scale:.4g}"
+class Figure:
+    """A figure in a template: {x} is 1.23 [1.2-1.3], {x:m} its median, {x:M} that in millions."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __format__(self, how):
+        if not isinstance(self.value, dict):
+            return format(self.value, how)
+        scale = {"M": 1e-6, "u": 1e-3}.get(how, 1)
+        texts = [self.text(self.value[key] * scale) for key in ("median", "min", "max")]
+        return texts[0] if how else f"{texts[0]} [{texts[1]}-{texts[2]}]"
+
+    @staticmethod
+    def text(value):
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+    def __getitem__(self, key):
+        return Figure(self.value[key])
 
 
-def span(spread):
-    return f"{spread['median']:.3g} [{spread['min']:.3g}-{spread['max']:.3g}]"
+# question: (list of rows, what a row is, its figure)
+LINES = {
+    "throughput": [("rows", "{tokens} tokens {routed_experts}: {rollring_tokens_per_s:M} Mtok/s, "
+                    "{rollring_gb_per_s:.1f} GB/s", "{ratio} of the limit")],
+    "softwrap": [("rows", "{tokens} tokens: {on_tokens_per_s:M} Mtok/s with soft wrap",
+                  "{gain} times without (bare hand-off: {bare_gain})")],
+    "latency": [("rows", "{name} ({records_per_s:m} records/s)",
+                 "{p50_ns:u}, {p99_ns:u}, {p999_ns:u} us (p50, p99, p99.9) from {measured_from}"),
+                ("paced", "{name}, long records far apart",
+                 "{from_push[p50_ns]:u}, {from_push[p99_ns]:u} us (p50, p99) from push")],
+    "stash": [("rows", "{tokens} tokens: {stash_records_per_s:M} M records/s",
+               "{cost} times the cost of polling"),
+              ("waiting_groups", "{groups:,} groups wait", "{records_per_s:M} M records/s")],
+    "scaling": [("producers", "{producers} producers: {tokens_per_s:M} Mtok/s",
+                 "{share_of_one_bare:m} of a bare hand-off of one; crowded: {crowded}"),
+                ("records", "{records:,} records", "{ns_per_record:m} ns a record"),
+                ("lanes", "{lanes:,} lanes", "{ns_per_record:m} ns a record"),
+                ("small", "64 tokens, {batch} a flush: {records_per_s:M} M/s",
+                 "{share_of_bare} of the bare hand-off")],
+    "peers": [("rows", "{name}, {tokens} tokens: {tokens_per_s:M} Mtok/s",
+               "rollring is {rollring_times} times faster"),
+              ("skipped", "{name}", "skipped: {why}")],
+    "weights": [("", "{payload_bytes:,} bytes, {tensors} tensors, {device}",
+                 "{sync_ms} ms a sync, {gb_per_s:.3g} GB/s")],
+}
 
 
-def throughput_lines(result):
-    for row in result["rows"]:
-        experts = ", routed experts" if row.get("routed_experts") else ""
-        yield (f"{row['tokens']} tokens{experts}: "
-               f"{middle(row['rollring_tokens_per_s'], 1e-6)} Mtok/s, "
-               f"{row['rollring_gb_per_s']:.1f} GB/s", f"{span(row['ratio'])} of the limit")
-
-
-def softwrap_lines(result):
-    for row in result["rows"]:
-        yield (f"{row['tokens']} tokens: {middle(row['on_tokens_per_s'], 1e-6)} Mtok/s with soft "
-               "wrap", f"{span(row['gain'])} times without (bare hand-off: "
-               f"{span(row['bare_gain'])})")
-
-
-def latency_lines(result):
-    for row in result["rows"]:
-        times = ", ".join(middle(row[key], 1e-3) for key in ("p50_ns", "p99_ns", "p999_ns"))
-        yield (f"{row['name']} ({row['records_per_s']['median']:,.0f} records/s)",
-               f"{times} us (p50, p99, p99.9) from {row['measured_from']}")
-    paced = result["paced"]
-    for row in paced["rows"]:
-        times = ", ".join(middle(row["from_push"][key], 1e-3) for key in ("p50_ns", "p99_ns"))
-        yield (f"{row['name']}, {paced['tokens']} tokens every {paced['gap_us']} us",
-               f"{times} us (p50, p99) from push")
-
-
-def stash_lines(result):
-    for row in result["rows"]:
-        yield (f"{row['tokens']} tokens: {middle(row['stash_records_per_s'], 1e-6)} M records/s",
-               f"{span(row['cost'])} times the cost of polling")
-    waiting = result.get("waiting_groups", [])
-    if waiting:
-        yield (f"{waiting[0]['groups']:,} to {waiting[-1]['groups']:,} groups wait",
-               " ".join(middle(row["records_per_s"], 1e-6) for row in waiting)
-               + " M records/s of 64 tokens")
-
-
-def scaling_lines(result):
-    for row in result.get("producers", []):
-        crowded = " (more processes than CPUs: no claim)" if row["crowded"] else ""
-        yield (f"{row['producers']} producers: {middle(row['tokens_per_s'], 1e-6)} Mtok/s",
-               f"{middle(row['share_of_one_bare'])} of a bare hand-off of one{crowded}")
-    for key, what in (("records", "records"), ("lanes", "lanes"), ("groups", "open groups")):
-        rows = result.get(key, [])
-        if rows:
-            yield (f"{rows[0][key]:,} to {rows[-1][key]:,} {what}",
-                   " ".join(f"{row['ns_per_record']['median']:.0f}" for row in rows)
-                   + " ns a record")
-    for row in result.get("small", []):
-        yield (f"64 tokens, {row['batch']} a flush: {middle(row['records_per_s'], 1e-6)} M/s",
-               f"{span(row['share_of_bare'])} of the bare hand-off")
-
-
-def times(spread):
-    short = "{:,.0f}" if spread["median"] >= 100 else "{:.3g}"
-    return short.format(spread["median"]) + " [{}-{}]".format(
-        *(short.format(spread[key]) for key in ("min", "max")))
-
-
-def lengths_lines(result):
-    """One line a peer: its rates at all lengths."""
-    lengths = list(dict.fromkeys(row["tokens"] for row in result["rows"]))
-    for name in dict.fromkeys(row["name"] for row in result["rows"]):
-        rows = {row["tokens"]: row for row in result["rows"] if row["name"] == name}
-        found = [rows[n] for n in lengths if n in rows]
-        rates = ", ".join(middle(row["tokens_per_s"], 1e-6) for row in found)
-        factors = ", ".join(f"{row['rollring_times']['median']:.3g}" for row in found)
-        yield (f"{name}: {rates} Mtok/s", f"rollring is {factors} times faster at "
-               + ", ".join(str(row["tokens"]) for row in found) + " tokens")
-
-
-def peers_lines(result):
-    if len({row["tokens"] for row in result["rows"]}) > 1:
-        yield from lengths_lines(result)
-        return
-    for row in result["rows"]:
-        yield (f"{row['name']}: {middle(row['tokens_per_s'], 1e-6)} Mtok/s",
-               f"rollring is {times(row['rollring_times'])} times faster")
-    for row in result["skipped"]:
-        yield row["name"], f"skipped: {row['why']}"
-
-
-def weights_lines(result):
-    yield (f"{result['payload_bytes'] / 1e6:.0f} MB, {result['tensors']} tensors",
-           f"{middle(result['sync_ms'])} ms a sync, {result['gb_per_s']:.3g} GB/s, "
-           f"{result['device']}")
-
-
-LINES = {"throughput": throughput_lines, "softwrap": softwrap_lines, "latency": latency_lines,
-         "stash": stash_lines, "scaling": scaling_lines, "peers": peers_lines,
-         "weights": weights_lines}
+def lines_of(result):
+    for where, what, figure in LINES[result["question"]]:
+        rows = result.get(where, []) if where else [result]
+        for row in rows["rows"] if isinstance(rows, dict) else rows:
+            figures = {key: Figure(value) for key, value in row.items()}
+            yield what.format_map(figures), figure.format_map(figures)
 
 
 def show_progress(at, what, began):
@@ -189,8 +144,7 @@ def print_table(found, load=None):
         if result is None:
             print(f"{name:<14} skipped: {why}")
             continue
-        lines = LINES[result["question"]](result)
-        for number, (what, figure) in enumerate(lines):
+        for number, (what, figure) in enumerate(lines_of(result)):
             print(f"{name if number == 0 else '':<14} {what:<52} {figure}")
 
 
@@ -212,8 +166,8 @@ def main():
     load = os.getloadavg()[0]
     found, seconds = run_all(str(bench), output, options.limit_s)
     print_table(found, load)
-    drawn = subprocess.run([str(bench), "plot", "--input", str(output)], check=False,
-                           capture_output=True, text=True)
+    drawn = subprocess.run([os.environ.get("ROLLRING_PYTHON", sys.executable), PLOT, "--input",
+                            output], check=False, capture_output=True, text=True)
     charts = drawn.stderr.strip() if drawn.returncode else f"{len(drawn.stdout.split())} charts"
     print(f"{seconds:.0f} s; JSON and charts in {output} ({charts})")
     return 0 if all(result is not None for _, result, _ in found) else 1

@@ -7,6 +7,8 @@
 #include <memory>
 #include <random>
 
+#include "rounding.hpp"
+
 namespace bench {
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -68,7 +70,7 @@ Source::Source(std::uint32_t n_tokens, const Experts& experts) {
 }
 
 Flat Flat::of(std::uint32_t n_tokens, const Experts& experts) {
-    const auto lines = [](std::uint64_t bytes) { return (bytes + 63) / 64 * 64; };
+    const auto lines = [](std::uint64_t bytes) { return round_up(bytes, 64); };
     const std::uint64_t words = lines(std::uint64_t{n_tokens} * 4);
     const std::uint64_t expert_bytes = n_tokens * experts.token_bytes();
     const std::uint64_t experts_at = header_bytes + 2 * words + lines(n_tokens);
@@ -129,31 +131,32 @@ BareHandoff::BareHandoff(std::uint32_t n_tokens, std::uint64_t working_bytes,
       memory_(std::make_shared<SharedBytes>(buffers_ * flat_.bytes)) {}
 
 void BareHandoff::reset() const {
-    for (std::uint64_t i = 0; i < buffers_; i++) {
-        reinterpret_cast<Buffer*>(at(i))->flag.store(0, std::memory_order_relaxed);
-    }
+    for (std::uint64_t i = 0; i < buffers_; i++) buffer(i).flag.store(0, std::memory_order_relaxed);
+}
+
+bool BareHandoff::is_free(std::uint64_t sequence) const {
+    return buffer(sequence).flag.load(std::memory_order_acquire) == 0;
+}
+
+bool BareHandoff::is_there(std::uint64_t sequence) const {
+    return buffer(sequence).flag.load(std::memory_order_acquire) == sequence + 1;
 }
 
 void BareHandoff::write(std::uint64_t sequence, const Slice& slice) const {
-    std::byte* to = at(sequence);
-    auto& buffer = *reinterpret_cast<Buffer*>(to);
-    while (buffer.flag.load(std::memory_order_acquire) != 0) relax();
-    flat_.write(to, slice);
-    buffer.header = {sequence, slice.sum, n_tokens_};
+    while (!is_free(sequence)) relax();
+    flat_.write(at(sequence), slice);
+    buffer(sequence).header = {sequence, slice.sum, n_tokens_};
 }
 
 void BareHandoff::commit(std::uint64_t sequence) const {
-    auto& buffer = *reinterpret_cast<Buffer*>(at(sequence));
-    buffer.flag.store(sequence + 1, std::memory_order_release);
+    buffer(sequence).flag.store(sequence + 1, std::memory_order_release);
 }
 
 BareHandoff::Received BareHandoff::receive(std::uint64_t sequence) const {
-    std::byte* from = at(sequence);
-    auto& buffer = *reinterpret_cast<Buffer*>(from);
-    while (buffer.flag.load(std::memory_order_acquire) != sequence + 1) relax();
-    const FlatHeader header = buffer.header;
-    const std::uint64_t sum = flat_.sum(from, static_cast<std::uint32_t>(header.n_tokens));
-    buffer.flag.store(0, std::memory_order_release);
+    while (!is_there(sequence)) relax();
+    const FlatHeader header = buffer(sequence).header;
+    const std::uint64_t sum = flat_.sum(at(sequence), static_cast<std::uint32_t>(header.n_tokens));
+    buffer(sequence).flag.store(0, std::memory_order_release);
     return {header, sum};
 }
 

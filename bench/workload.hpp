@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -137,6 +138,9 @@ class BareHandoff {
     BareHandoff(std::uint32_t n_tokens, std::uint64_t working_bytes, const Experts& experts = {});
     [[nodiscard]] Transport transport() const;
 
+    // Whether write() and receive() of that record would not spin.
+    [[nodiscard]] bool is_free(std::uint64_t sequence) const;
+    [[nodiscard]] bool is_there(std::uint64_t sequence) const;
     // Its halves, for questions of their own; they spin. All flags go down before a run begins,
     // whatever the one before left.
     void reset() const;
@@ -158,25 +162,14 @@ class BareHandoff {
     [[nodiscard]] std::byte* at(std::uint64_t sequence) const {
         return memory_->data() + sequence % buffers_ * flat_.bytes;
     }
+    [[nodiscard]] Buffer& buffer(std::uint64_t sequence) const {
+        return *reinterpret_cast<Buffer*>(at(sequence));
+    }
 
     std::uint32_t n_tokens_;
     Flat flat_;
     std::uint64_t buffers_;
     std::shared_ptr<SharedBytes> memory_;
 };
-
-// rollring through its public API; the ring is made anew for each run, so that nothing is left.
-struct RingTransport {
-    std::string name = "rollring";
-    std::uint32_t lanes = 1;  // one of them is used
-    std::uint64_t lane_bytes = std::uint64_t{64} << 20;
-    std::uint64_t soft_bytes = 0;
-    bool sleeping = false;  // the consumer waits with wait() instead of spinning on poll()
-
-    [[nodiscard]] Transport transport() const;
-};
-// Makes the ring, runs, removes the ring. Figures: 1 laps_soft, 2 laps_full, 3 waits, 4 bytes
-// of a record in the lane.
-Measured measure_ring(const RingTransport& ring, const Plan& plan, const Cpus& cpus);
 
 }  // namespace bench

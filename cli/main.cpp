@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/commands/command.hpp"
+#include "rollring/version.hpp"
 
 namespace {
 
@@ -40,7 +41,7 @@ int run(int argc, char** argv) {
     CLI::App app{description, "rollring"};
     app.footer(main_footer);
     app.require_subcommand(1);
-    app.set_version_flag("--version", ROLLRING_VERSION);
+    app.set_version_flag("--version", std::string(rollring::version()));
     const std::vector<Command> commands{
         add_create(app),  add_rm(app),      add_ls(app),     add_stat(app),    add_doctor(app),
         add_produce(app), add_consume(app), add_groups(app), add_weights(app), add_demo(app)};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lane_reader.hpp"
+#include "producer_roster.hpp"
 #include "rollring/consumer.hpp"
 
 namespace rollring {
@@ -99,6 +100,49 @@ class Handed {
     };
     LaneSize size_;
     std::vector<Word> words_;
+};
+
+// All of them: the newest, and what came before them, by lane.
+class InHand {
+  public:
+    // The roster outlives this.
+    explicit InHand(const ProducerRoster& roster)
+        : roster_(&roster), older_(roster.feeds().size()) {}
+
+    void add(const RecordRef& record) {
+        if (newest_.full()) put_back(newest_.take());
+        newest_.add(record);
+    }
+    [[nodiscard]] bool holds(const RecordRef& record) {
+        const Handed* const lane = lane_of(record);
+        return lane != nullptr && lane->holds({record.position, record.bytes()});
+    }
+    // Takes it away, if it is there.
+    [[nodiscard]] bool take(const RecordRef& record) {
+        if (newest_.take(record)) return true;
+        Handed* const lane = lane_of(record);
+        return lane != nullptr && lane->take({record.position, record.bytes()});
+    }
+    // One that was taken.
+    void put_back(const RecordRef& record) {
+        auto& lane = older_[record.lane];
+        if (!lane) lane.emplace(roster_->feed(record.lane).capacity_bytes());
+        lane->add({record.position, record.bytes()});
+    }
+
+  private:
+    // Where it would be, if its lane has delivered it.
+    [[nodiscard]] Handed* lane_of(const RecordRef& record) {
+        while (!newest_.empty()) put_back(newest_.take());
+        if (record.lane >= older_.size() || !older_[record.lane]) return nullptr;
+        const bool delivered =
+            roster_->feed(record.lane).delivered({record.position, record.bytes()});
+        return delivered ? &*older_[record.lane] : nullptr;
+    }
+
+    const ProducerRoster* roster_;
+    NewestHanded newest_;
+    std::vector<std::optional<Handed>> older_;
 };
 
 }  // namespace rollring

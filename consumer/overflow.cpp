@@ -54,7 +54,7 @@ Result<void> Overflow::lay_under(std::byte* data, bool writable) {
 // Said before anything can lie there: a successor reads where we wrote.
 Result<void> Overflow::begin_at(std::uint64_t bytes, ReaderControl& control) {
     begin_ = bytes;
-    publish(control.overflow_begin, begin_);
+    store_release(control.overflow_begin, begin_);
     for (const Place& place : places_) {
         if (auto laid = lay(place); !laid) {  // then nothing lies there, as before
             forgo(laid.error().to_string());

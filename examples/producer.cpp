@@ -9,7 +9,7 @@ int main(int argc, char** argv) {
         std::cerr << producer.error().to_string() << '\n';
         return 1;
     }
-    // The same prompt again, in a later epoch, is another group: its visit says so.
+    // The same prompt again, in a later pass, is another group: its visit says so.
     const std::uint32_t visit = argc > 1 ? static_cast<std::uint32_t>(std::stoul(argv[1])) : 0;
     const std::vector<std::int32_t> tokens{101, 2009, 2003, 42, 102};
     const std::vector<float> logprobs{0, 0, 0, -0.25F, -0.5F};

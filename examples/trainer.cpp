@@ -3,7 +3,7 @@
 #include <iostream>
 
 int main() {
-    auto stash = rollring::Stash::open("quickstart", {.batch_groups = 1});
+    auto stash = rollring::Stash::open("quickstart", {.batch = rollring::BatchTarget::groups(1)});
     if (!stash) {
         std::cerr << stash.error().to_string() << '\n';
         return 1;

@@ -10,9 +10,10 @@
 //           claim included                                                     <= room_bytes
 //
 // Each number has one writer, so nothing needs repair when one of them dies: what a lane announced
-// is settled when it is retired. Two producers may both see the last place: the number of groups
-// may be passed by one group per producer. Bytes may not: a claim is made first and counted then,
-// so that of two that do not fit together at least one sees the other, and takes its claim back.
+// is written off when it is retired. Two producers may both see the last place: the number of
+// groups may be passed by one group per producer. Bytes may not: a claim is made first and counted
+// then, so that of two that do not fit together at least one sees the other, and takes its claim
+// back.
 //
 // Why a run cannot stand still, and what a claim is: docs/progress.md.
 
@@ -58,7 +59,8 @@ class Admission {
     // Gives back the place and the claim of a group that was announced and of which no record was
     // committed. False if there is none.
     bool cancel(const GroupKey& key, LaneOwner& owner);
-    // Starts where the lane's earlier producers ended, by the consumer's word: theirs are settled.
+    // Starts where the lane's earlier producers ended, by the consumer's word: theirs are written
+    // off.
     void start(LaneOwner& owner, const ReaderEntry& reader) {
         sent_groups_ = opened_groups_ = peek(reader.groups_arrived);
         sent_lines_ = claimed_lines_ = peek(reader.lines_arrived);

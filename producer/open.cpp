@@ -29,7 +29,7 @@ Error no_lane(const RingMap& map) {
                     map.segment().name(), map.geometry().lane_count, living, who);
     if (gone != 0) {
         why += fmt::format(
-            ", {} to producers that are gone and which {} has to settle", gone,
+            ", {} to producers that are gone and which {} has to retire", gone,
             map.consumer_alive() ? "the consumer" : "a consumer (none is attached: start one)");
     }
     return {Errc::no_free_lane, 0, why + "; a ring created with more --lanes has room for more"};
@@ -58,7 +58,7 @@ Result<std::optional<Taken>> take_lane(const RingMap& map, bool empty) {
 }  // namespace
 
 Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& options) {
-    const Deadline deadline = Deadline::after_ms(options.attach_timeout_ms);
+    const Deadline deadline = Deadline::after(options.attach_timeout);
     auto map = RingMap::attach(ring, deadline);
     if (!map) return std::unexpected(map.error());
     for (;;) {
@@ -74,7 +74,7 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
                 return std::unexpected(no_lane(*map));
             }
             // A dead producer's lane is ours as soon as the consumer has looked.
-            map->consumer_bell().arrivals.fetch_add(1);
+            map->consumer_bell().lane_changes.fetch_add(1);
             ring_bell(map->consumer_bell());
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
             continue;

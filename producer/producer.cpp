@@ -45,28 +45,30 @@ void Producer::Impl::start() {
     const ReaderEntry& reader = map.entry(lane);
     // Where the consumer stopped reading, and what it has retired last: this page was another's to
     // write.
-    rollring::publish(own.tail, observe(reader.restart_at));
+    store_release(own.tail, observe(reader.restart_at));
     const Geometry& geometry = map.geometry();
     writer.emplace(own.tail, reader.head, NativePlatform::Frames{data.data()}, geometry.lane_bytes,
                    geometry.soft_bytes);
-    if (std::thread::hardware_concurrency() < 2) options.spin_us = 0;
-    barriers = register_for_barriers();
-    store_name(own, options.name.empty() ? program_invocation_short_name : options.name);
+    if (std::thread::hardware_concurrency() < 2) options.spin = {};
+    pacer = Pacer(geometry, reader, options.spin.count() != 0);
+    own.name.store(options.name.empty() ? program_invocation_short_name : options.name);
     poke(own.pid, static_cast<std::uint32_t>(getpid()));
-    poke(own.attached_ns, monotonic_ns());
     poke(own.records, std::uint64_t{0});
+    poke(own.shown_ns, std::int64_t{0});
     poke(own.wants_room_bytes, std::uint64_t{0});
     poke(own.wants_place_bytes, std::uint64_t{0});
     poke(own.record_lines, 0U);
     poke(own.state, static_cast<std::uint32_t>(OwnerState::active));
     admission.emplace(map);
     admission->start(own, reader);
+    bound.emplace(map, options.max_records);
+    bound->start(own, reader);
     laps_before = {peek(own.laps_soft), peek(own.laps_full), peek(own.jumps)};
     epoch = observe(reader.retired_epoch) + 1;
     FAULT_POINT("open.before_epoch");
-    rollring::publish(own.epoch, epoch);
+    store_release(own.epoch, epoch);
     FAULT_POINT("open.after_epoch");
-    map.consumer_bell().arrivals.fetch_add(1);
+    map.consumer_bell().lane_changes.fetch_add(1);
     ring_bell(map.consumer_bell());
 }
 
@@ -110,7 +112,7 @@ void Producer::Impl::wish(std::uint64_t room_bytes, std::uint64_t place_bytes) {
     if (room_bytes + place_bytes == 0 && !wishes) return;
     wishes = room_bytes + place_bytes != 0;
     poke(owner().wants_room_bytes, room_bytes);
-    rollring::publish(owner().wants_place_bytes, place_bytes);
+    store_release(owner().wants_place_bytes, place_bytes);
 }
 
 // Bytes of the longest record with its frame; 0: not known. The stash reads in the lane what it has
@@ -125,15 +127,10 @@ std::uint64_t Producer::Impl::declare(const GroupPlan& plan) {
     return bytes;
 }
 
-// Waits until the group may be opened, if it is not open already.
-Push Producer::Impl::admit(const GroupKey& key, const GroupNeed& need, Deadline deadline) {
-    Admission::Answer answer = admission->ask(key, need, owner());
-    if (answer == Admission::Answer::go) return Push::ok;
-    if (answer == Admission::Answer::never_fits) {
-        return refuse(Push::too_large, admission->why(answer, need));
-    }
-    wish(0, admission->claim_bytes(need));
-    publish();  // groups may be waiting for what is pending
+// Sleeps until may_go(): whoever takes records out rings the bells of all lanes.
+template <class Ask>
+Push Producer::Impl::wait_for_place(Deadline deadline, Ask may_go) {
+    show();  // groups may be waiting for what is pending
     stats.waits++;
     add(owner().waits, std::uint64_t{1});
     Bell& bell = map.lane_bell(lane);
@@ -142,16 +139,54 @@ Push Producer::Impl::admit(const GroupKey& key, const GroupNeed& need, Deadline 
         if (check_ring() != Push::ok) return Push::closed;
         map.consumer_bell().openers.store(1);
         const std::uint32_t seen = core.prepare();
-        answer = admission->ask(key, need, owner());
+        const bool go = may_go();
         FAULT_POINT("admit.before_sleep");
-        if (answer != Admission::Answer::go) futex_sleep(bell.sequence, seen, deadline);
+        if (!go) futex_sleep(bell.sequence, seen, deadline);
         core.cancel();
-        if (answer == Admission::Answer::go) return Push::ok;
+        if (go) return Push::ok;
     }
     // A process that was stopped meanwhile finds it passed.
-    answer = admission->ask(key, need, owner());
+    return may_go() ? Push::ok : Push::timed_out;
+}
+
+// Waits until the ring may hold one record more.
+Push Producer::Impl::place(Deadline deadline) {
+    const auto take = [&] { return bound->take_place(stats.records, owner()); };
+    if (take()) return Push::ok;
+    const Push got = wait_for_place(deadline, take);
+    if (got != Push::timed_out) return got;
+    return refuse(
+        Push::timed_out,
+        fmt::format("{} holds {} records that are not released, the bound is {}: {}",
+                    map.segment().name(), bound->count(), bound->most(),
+                    map.consumer_alive() ? "the consumer is alive" : "no consumer is attached"));
+}
+
+void Producer::Impl::give_place_back() {
+    if (bound->give_back(stats.records, owner())) ring_all_lanes();
+}
+
+// To those who wait for a place.
+void Producer::Impl::ring_all_lanes() {
+    if (map.consumer_bell().openers.load() == 0) return;
+    for (std::uint32_t each = 0; each < map.geometry().lane_count; each++) {
+        ring_bell(map.lane_bell(each));
+    }
+}
+
+// Waits until the group may be opened, if it is not open already.
+Push Producer::Impl::admit(const GroupKey& key, const GroupNeed& need, Deadline deadline) {
+    Admission::Answer answer = admission->ask(key, need, owner());
     if (answer == Admission::Answer::go) return Push::ok;
-    return refuse(Push::timed_out, admission->why(answer, need));
+    if (answer == Admission::Answer::never_fits) {
+        return refuse(Push::too_large, admission->why(answer, need));
+    }
+    wish(0, admission->claim_bytes(need));
+    const Push got = wait_for_place(deadline, [&] {
+        answer = admission->ask(key, need, owner());
+        return answer == Admission::Answer::go;
+    });
+    return got == Push::timed_out ? refuse(got, admission->why(answer, need)) : got;
 }
 
 Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload,
@@ -160,7 +195,9 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     if (check_name() != Push::ok) return Push::closed;
     const Encoder encoder(draft, map.schema(), options.checksum);
     if (!encoder.problem().empty()) {
-        return refuse(Push::bad_record, std::string(encoder.problem()));
+        const std::string column(encoder.problem_column());
+        return refuse(Push::bad_record, (column.empty() ? "" : "'" + column + "': ") +
+                                            std::string(encoder.problem()));
     }
     // Else a reader would get what an older record has left there.
     if (encoder.has_holes() && !filled_later) {
@@ -182,6 +219,10 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     const Push got = room(bytes, deadline);
     if (got == Push::ok) wish(0, 0);
     if (got != Push::ok) return got;
+    // Behind all that may fail: a place is not kept from others for nothing.
+    if (bound->active()) {
+        if (const Push placed = place(deadline); placed != Push::ok) return placed;
+    }
     payload = {data.data() + writer->offset() + line_bytes, encoder.bytes()};
     FAULT_POINT("write.before");
     encoder.write(payload, map.ring_id(), peek(map.policy().version));
@@ -232,24 +273,25 @@ void Producer::Impl::prefetch_next(std::uint64_t bytes) const {
     for (; at < end; at += line_bytes) prefetch_to_write(at);
 }
 
-void Producer::Impl::publish() {
+void Producer::Impl::show() {
+    LaneOwner& own = owner();
+    // In the tail's line, and before it: it costs no line of its own.
+    if (stats.records != shown.records) poke(own.shown_ns, stamp_ns);
     FAULT_POINT("commit.before");
-    const bool light = barriers && peek(map.control().barriers) != 0;
-    if (writer->publish(light ? Fence::light : Fence::full)) {
+    if (writer->show()) {
         FAULT_POINT("commit.after");
         ring_bell(map.consumer_bell());
         FAULT_POINT("wake.after");
     }
-    LaneOwner& own = owner();
-    add(own.records, stats.records - published.records);
-    add(own.records_total, stats.records - published.records);
-    add(own.tokens, stats.tokens - published.tokens);
-    add(own.bytes, stats.bytes - published.bytes);
+    store_release(own.records, peek(own.records) + stats.records - shown.records);
+    add(own.records_total, stats.records - shown.records);
+    add(own.tokens, stats.tokens - shown.tokens);
+    add(own.bytes, stats.bytes - shown.bytes);
     const LapCounters& laps = writer->laps();
     poke(own.laps_soft, laps_before.soft + laps.soft);
     poke(own.laps_full, laps_before.full + laps.full);
     poke(own.jumps, laps_before.jumps + laps.jumps);
-    published = stats;
+    shown = stats;
 }
 
 void Producer::LetGo::operator()(Impl* impl) const noexcept {
@@ -280,7 +322,7 @@ Push Producer::push_later(const Draft& draft, Deadline deadline) {
 
 Push Producer::push(const Draft& draft, Deadline deadline) {
     const Push got = push_later(draft, deadline);
-    if (got == Push::ok) impl_->publish();
+    if (got == Push::ok) impl_->show();
     return got;
 }
 
@@ -311,15 +353,12 @@ bool Producer::cancel_group(std::string_view instance_id, std::uint64_t visit) {
     if (!impl.usable()) return false;
     impl.wish(0, 0);
     if (!impl.admission->cancel(GroupKey::of(instance_id, visit), impl.owner())) return false;
-    if (impl.map.consumer_bell().openers.load() == 0) return true;
-    for (std::uint32_t lane = 0; lane < impl.map.geometry().lane_count; lane++) {
-        ring_bell(impl.map.lane_bell(lane));
-    }
+    impl.ring_all_lanes();
     return true;
 }
 
 void Producer::flush() {
-    if (impl_->usable()) impl_->publish();
+    if (impl_->usable()) impl_->show();
 }
 
 Push Producer::reserve(const Draft& draft, Deadline deadline, Reservation& reservation) {
@@ -336,14 +375,15 @@ Push Producer::reserve(const Draft& draft, Deadline deadline, Reservation& reser
 
 void Producer::close() {
     if (impl_ == nullptr || !impl_->usable()) return;
-    impl_->publish();
+    impl_->show();
+    impl_->give_place_back();
     impl_->open = false;
     FAULT_POINT("close.before_state");
-    rollring::publish(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
+    store_release(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
     FAULT_POINT("close.after_state");
     // What a reservation has lent must not become another producer's lane before it is gone.
     if (impl_->users == 1) const LifeLock gone = std::move(impl_->life);
-    impl_->map.consumer_bell().arrivals.fetch_add(1);
+    impl_->map.consumer_bell().lane_changes.fetch_add(1);
     ring_bell(impl_->map.consumer_bell());
 }
 

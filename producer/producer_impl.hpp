@@ -8,6 +8,8 @@
 
 #include "admission.hpp"
 #include "liveness.hpp"
+#include "pacer.hpp"
+#include "record_bound.hpp"
 #include "ring_map.hpp"
 #include "rollring/producer.hpp"
 
@@ -30,14 +32,13 @@ struct Producer::Impl {
     std::int64_t looked_ns = 0;  // at the ring's name
     bool look_due = false;
     ProducerStats stats{};
-    ProducerStats published{};
+    ProducerStats shown{};
     std::string problem;
     bool open = true;
-    bool barriers = false;  // the consumer can make a barrier in this process
     LapCounters laps_before{};
-    std::uint64_t pace_at = 0;  // position from which the backlog is looked at
-    std::uint64_t pace_step = 0;
+    Pacer pacer;
     std::optional<Admission> admission;
+    std::optional<RecordBound> bound;
     GroupKey reserved_key;  // of the record being written
     bool wishes = false;    // the owner page says what we wait for
     int users = 1;          // the producer, until it is gone, and its reservations
@@ -57,6 +58,11 @@ struct Producer::Impl {
     void start();
     Push check_quarantine();
     Push room(std::uint64_t bytes, Deadline deadline);
+    template <class Ask>
+    Push wait_for_place(Deadline deadline, Ask may_go);
+    Push place(Deadline deadline);
+    void give_place_back();
+    void ring_all_lanes();
     Push admit(const GroupKey& key, const GroupNeed& need, Deadline deadline);
     std::uint64_t declare(const GroupPlan& plan);
     void wish(std::uint64_t room_bytes, std::uint64_t place_bytes);
@@ -74,7 +80,7 @@ struct Producer::Impl {
     void commit(std::span<std::byte> payload, std::uint64_t record_bytes);
     void stamp();
     void prefetch_next(std::uint64_t bytes) const;
-    void publish();
+    void show();
 };
 
 }  // namespace rollring

@@ -21,7 +21,6 @@ Reservation::~Reservation() {
     if (impl_ == nullptr || !impl_->usable()) return;
     // One that was overtaken has nothing to give up: the room is a later call's.
     if (impl_->serial == serial_) impl_->writer->abandon();
-    add(impl_->owner().abandoned, std::uint64_t{1});
 }
 
 bool Reservation::good() const {
@@ -36,6 +35,10 @@ std::span<std::byte> Reservation::bytes(std::uint16_t column, DType dtype) const
 void Reservation::shrink(std::uint32_t n_tokens) {
     if (!good()) return;
     payload_ = payload_.first(shrink_record(payload_, n_tokens, impl_->map.schema()));
+}
+
+bool Reservation::set(const RolloutOutcome& outcome) {
+    return good() && set_outcome(payload_, outcome);
 }
 
 TrajectoryView Reservation::view() const {
@@ -64,7 +67,7 @@ Push Reservation::commit(bool now) {
     }
     impl->stats.tokens += column_bytes(payload_, 0, dtype_i32).size() / sizeof(std::int32_t);
     impl->commit(payload_, payload_.size());
-    if (now) impl->publish();
+    if (now) impl->show();
     return Push::ok;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // What a stash shows of its groups: a row each for people (`rollring groups`), the hashed keys for
-// producers who ask whether a group is open already, and the graves of groups that are over for the
-// next process that takes the seat. One writer: the consumer.
+// producers who ask whether a group is open already, and the tombstones of groups that are over for
+// the next process that takes the seat. One writer: the consumer.
 
 #include <cstdint>
 #include <span>
@@ -13,44 +13,50 @@
 
 namespace rollring {
 
-struct KnownGrave {
+struct KnownTombstone {
     GroupKey key;
-    std::int64_t buried_ns;
+    std::int64_t over_ns;
 };
 
 class GroupBoard {
   public:
-    // Reserves and maps the board, and clears what a predecessor left but for its graves.
+    // Reserves and maps the board, and clears what a predecessor left but for its tombstones.
     static Result<GroupBoard> open(const RingMap& map, ReaderControl& control);
 
     // Shows the group in its row; the name is told when the group opens.
-    // `buried`: dug for it beforehand.
-    void show(std::uint32_t slot, const Group& group, std::int64_t now_ns, bool buried = false);
-    void name(std::uint32_t slot, std::string_view instance_id);
+    // `has_tombstone`: it was written before.
+    void show(std::uint32_t index, const Group& group, std::int64_t now_ns,
+              bool has_tombstone = false);
+    void name(std::uint32_t index, std::string_view instance_id);
     // It is open, and has no name yet.
-    [[nodiscard]] bool wants_name(std::uint32_t slot) const { return shown_[slot].nameless; }
+    [[nodiscard]] bool wants_name(std::uint32_t index) const { return shown_[index].nameless; }
     [[nodiscard]] std::uint32_t rows() const { return row_count_; }
+    // When the group was shown last; 0 if it has no row.
+    [[nodiscard]] std::int64_t changed_ns(std::uint32_t index) const {
+        return index < row_count_ ? peek(row(index).changed_ns) : 0;
+    }
 
-    // Graves for groups that the next journal entry ends: they count from its commit on.
-    void dig(std::span<const GroupKey> keys, std::int64_t now_ns);
+    // Tombstones for groups that the next journal entry ends: they count from its commit on.
+    void prepare_tombstones(std::span<const GroupKey> keys, std::int64_t now_ns);
     // Oldest first.
-    [[nodiscard]] std::vector<KnownGrave> graves(std::int64_t now_ns = monotonic_ns()) const;
+    [[nodiscard]] std::vector<KnownTombstone> tombstones(
+        std::int64_t now_ns = monotonic_ns()) const;
 
   private:
     GroupBoard(Mapping memory, const Geometry& geometry, ReaderControl& control);
-    void write_grave(std::uint64_t number, const GroupKey& key, std::int64_t now_ns);
-    void dig_grave(const GroupKey& key, std::int64_t now_ns);
-    void open(std::uint32_t slot, const Group& group);
-    void close(std::uint32_t slot, std::int64_t now_ns, bool buried);
-    [[nodiscard]] GroupRow& row(std::uint32_t slot) const {
-        return memory_.at<GroupRow>(slot * sizeof(GroupRow));
+    void write_tombstone(std::uint64_t number, const GroupKey& key, std::int64_t now_ns);
+    void add_tombstone(const GroupKey& key, std::int64_t now_ns);
+    void open(std::uint32_t index, const Group& group);
+    void close(std::uint32_t index, std::int64_t now_ns, bool has_tombstone);
+    [[nodiscard]] GroupRow& row(std::uint32_t index) const {
+        return memory_.at<GroupRow>(index * sizeof(GroupRow));
     }
 
     Mapping memory_;
     std::uint32_t row_count_;
     KeyTable keys_;
-    Grave* graves_;
-    std::uint64_t grave_count_;
+    Tombstone* tombstones_;
+    std::uint64_t tombstone_count_;
     std::uint64_t key_count_;
     std::uint64_t keys_held_ = 0;
     struct Shown {
@@ -59,7 +65,7 @@ class GroupBoard {
         bool in_table = false;
         bool nameless = false;
     };
-    std::vector<Shown> shown_;  // by slot
+    std::vector<Shown> shown_;  // by index
     ReaderControl* control_;
 };
 

@@ -68,16 +68,16 @@ std::uint32_t GroupRoom::declared_lines(std::uint32_t lane) const {
     return std::min(peek(map_->owner(lane).record_lines), lines_most(*map_));
 }
 
-void GroupRoom::saw_member(std::uint32_t slot, std::uint32_t lines, std::uint32_t lane) {
-    if (slot >= owed_.size()) owed_.resize(slot + std::size_t{1});
-    std::uint32_t& longest = owed_[slot].member_lines;
+void GroupRoom::saw_member(std::uint32_t index, std::uint32_t lines, std::uint32_t lane) {
+    if (index >= owed_.size()) owed_.resize(index + std::size_t{1});
+    std::uint32_t& longest = owed_[index].member_lines;
     if (longest == 0) longest = std::max(longest_lines(), declared_lines(lane));
     longest = std::max(longest, lines);
 }
 
-void GroupRoom::owes(std::uint32_t slot, std::uint64_t members, bool over) {
-    if (slot >= owed_.size()) return;  // no record of it came to us
-    Owed& owed = owed_[slot];
+void GroupRoom::owes(std::uint32_t index, std::uint64_t members, bool over) {
+    if (index >= owed_.size()) return;  // no record of it came to us
+    Owed& owed = owed_[index];
     const std::uint64_t lines = members * owed.member_lines;
     owed_total_lines_ += lines - owed.lines;
     owed.lines = lines;
@@ -90,8 +90,8 @@ std::uint64_t GroupRoom::lane_share() const {
     return third - std::min(third, 3 * record);
 }
 
-bool GroupRoom::publish(std::span<const std::uint32_t> lanes,
-                        std::span<const std::optional<LaneFeed>> feeds, const Spill* spill) {
+bool GroupRoom::show(std::span<const std::uint32_t> lanes,
+                     std::span<const std::optional<LaneFeed>> feeds, const Spill* spill) {
     keep(control_->group_size, group_size_);
     keep(control_->group_extra, group_extra_);
     if (spill == nullptr) {  // nothing is promised: only groups are counted

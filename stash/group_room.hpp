@@ -37,16 +37,16 @@ class GroupRoom {
 
     // A record came.
     void saw(std::uint32_t lines);
-    // It came to the group in this slot of the stash, from this lane.
-    void saw_member(std::uint32_t slot, std::uint32_t lines, std::uint32_t lane);
+    // It came to the group of this index in the stash, from this lane.
+    void saw_member(std::uint32_t index, std::uint32_t lines, std::uint32_t lane);
     // So many members of that group are awaited; it is over.
-    void owes(std::uint32_t slot, std::uint64_t members, bool over);
+    void owes(std::uint32_t index, std::uint64_t members, bool over);
     // All that was open at a predecessor has been read again.
     void forget_inherited() { inherited_bytes_ = 0; }
 
     // For producers. True if a group could be opened now that could not before.
-    bool publish(std::span<const std::uint32_t> lanes,
-                 std::span<const std::optional<LaneFeed>> feeds, const Spill* spill);
+    bool show(std::span<const std::uint32_t> lanes, std::span<const std::optional<LaneFeed>> feeds,
+              const Spill* spill);
     // As much as this is to be had, though it was promised: every producer waits. Until less is
     // owed than now: then there is room as it was promised, and not for others on top.
     void widen(std::uint64_t bytes) {
@@ -84,7 +84,7 @@ class GroupRoom {
         std::uint64_t lines = 0;
         std::uint32_t member_lines = 0;  // of the longest that came or is to be expected
     };
-    std::vector<Owed> owed_;  // by slot
+    std::vector<Owed> owed_;  // by index
     std::uint64_t owed_total_lines_ = 0;
     std::uint64_t inherited_bytes_ = 0;
     std::uint64_t widened_bytes_ = 0;

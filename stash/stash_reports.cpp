@@ -1,7 +1,5 @@
 // What a stash tells people who ask why nothing comes, or why so much was dropped.
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "stash_impl.hpp"
@@ -10,7 +8,7 @@ namespace rollring {
 
 std::vector<RepeatedKeys> Stash::repeated_keys() const {
     std::vector<RepeatedKeys> found;
-    const auto& feeds = impl_->ring().feeds;
+    const auto& feeds = impl_->core.roster().feeds();
     for (const auto& [producer, counts] : impl_->repeats.counts()) {
         const auto& [lane, epoch] = producer;
         std::uint64_t records = counts.records;
@@ -27,23 +25,8 @@ std::vector<RepeatedKeys> Stash::repeated_keys() const {
     return found;
 }
 
-std::vector<GroupReport> Stash::explain(std::size_t count) const {
-    std::vector<GroupReport> reports;
-    for (WaitingGroup& group : impl_->groups.explain(monotonic_ns(), count)) {
-        GroupReport& report = reports.emplace_back();
-        report.key = group.key;
-        report.age_ns = group.age_ns;
-        report.size = group.size;
-        report.live = group.live;
-        report.failed = group.failed;
-        report.missing = std::move(group.missing);
-        if (group.tag) report.instance_id = impl_->held[*group.tag].view.instance_id();
-        for (const std::uint32_t lane : group.lanes) {
-            report.producers.push_back(
-                fmt::format("{} (lane {})", load_name(impl_->ring().map.owner(lane)), lane));
-        }
-    }
-    return reports;
+std::vector<GroupStat> Stash::explain(std::size_t count) const {
+    return impl_->shown.oldest_open(count, monotonic_ns());
 }
 
 }  // namespace rollring

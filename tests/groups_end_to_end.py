@@ -13,7 +13,7 @@ from pathlib import Path
 from program import (ROLLOUTS, Ring, canonical, digest, finish, main, multiset, report, run, start,
                      test, wait_until)
 
-NOTHING_WRONG = ("lost", "duplicates", "torn", "redelivered", "producers_lost", "groups_partial",
+NOTHING_WRONG = ("lost", "duplicates", "torn", "redelivered", "producers_died", "groups_partial",
                  "groups_dropped", "open_groups", "copied_bytes", "evacuated_records",
                  "records_dropped", "records_held", "size_conflicts")
 
@@ -120,7 +120,7 @@ def a_producer_killed_in_a_group_does_not_stop_the_run(folder, rollouts):
         got = json.loads(finish(trainer)[0])
     assert (got["groups"], got["groups_partial"], got["groups_dropped"]) == (31, 1, 1), got
     assert got["records_dropped"] == 1 and got["records_shipped"] == 122, got
-    assert got["producers_lost"] == 1 and got["conserved"] and got["open_groups"] == 0, got
+    assert got["producers_died"] == 1 and got["conserved"] and got["open_groups"] == 0, got
     (half,) = [group for group in groups_of(output) if group["instance_id"] == "half"]
     assert half["repetition_ids"] == [0, 1] and half["advantages"] == [-1, 1], half
 
@@ -146,12 +146,12 @@ def groups_that_wait_are_shown(folder, rollouts):
         assert seen["open"] and seen["open_groups"] == 1 and seen["account"]["conserved"], seen
         (group,) = seen["groups"]
         assert group["missing"] == [1, 3] and group["producers"] == ["slow one (lane 0)"], group
-        assert (group["live"], group["size"], group["state"]) == (2, 4, "open"), group
+        assert (group["complete"], group["size"], group["state"]) == (2, 4, "open"), group
         assert group["instance_id"] == "waits?[31m" and group["unchanged_s"] >= 0.3, group
         assert "1, 3" in run("groups", ring, "--stuck", "300ms", code=1)[0]
         trainer.send_signal(signal.SIGINT)
         _, err = finish(trainer, 130)
-        assert "no_progress" in err and "repetitions 1, 3 are missing" in err, err
+        assert "no_progress" in err and "; missing 1, 3;" in err, err
         assert "slow one (lane 0)" in err and "\x1b" not in err, err
         sender.communicate()
         seen = report("groups", ring)

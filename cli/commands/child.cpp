@@ -29,7 +29,7 @@ std::string own_path() {
 Result<Child> Child::start(std::string title, const std::vector<std::string>& arguments) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-        return std::unexpected(Error{Errc::system, errno, "pipe for " + title});
+        return failed(Errc::system, errno, "pipe for " + title);
     }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -41,15 +41,15 @@ Result<Child> Child::start(std::string title, const std::vector<std::string>& ar
     for (auto& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
     pid_t pid = -1;
-    const int failed =
+    const int error =
         ::posix_spawn(&pid, own_path().c_str(), &actions, nullptr, argv.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
     ::close(ends[1]);
-    if (failed != 0) {
+    if (error != 0) {
         ::close(ends[0]);
-        return std::unexpected(Error{
-            Errc::system, failed,
-            fmt::format("cannot start {}: {}", title, std::generic_category().message(failed))});
+        return failed(
+            Errc::system, error,
+            fmt::format("cannot start {}: {}", title, std::generic_category().message(error)));
     }
     static_cast<void>(::fcntl(ends[0], F_SETFL, O_NONBLOCK));
     Child child;

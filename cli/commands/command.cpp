@@ -1,11 +1,9 @@
 #include "cli/commands/command.hpp"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -15,13 +13,6 @@
 
 namespace rollring::cli {
 namespace {
-
-std::atomic<int> caught_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);
-
-void on_signal(int number) {
-    caught_signal.store(number);
-}
 
 std::string running_command = "rollring";  // and its subcommand
 
@@ -118,29 +109,6 @@ void follow_parent(std::uint32_t parent) {
     if (static_cast<std::uint32_t>(::getppid()) != parent) static_cast<void>(std::raise(SIGTERM));
 }
 
-void catch_interrupts() {
-    struct sigaction action{};
-    action.sa_handler = on_signal;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second one kills
-    static_cast<void>(::sigemptyset(&action.sa_mask));
-    static_cast<void>(::sigaction(SIGINT, &action, nullptr));
-    static_cast<void>(::sigaction(SIGTERM, &action, nullptr));
-    // The terminal is gone; under nohup that shall not matter.
-    struct sigaction before{};
-    const bool known = ::sigaction(SIGHUP, nullptr, &before) == 0;
-    if (known && before.sa_handler != SIG_IGN) {
-        static_cast<void>(::sigaction(SIGHUP, &action, nullptr));
-    }
-}
-
-bool interrupted() {
-    return caught_signal.load() != 0;
-}
-
-int interrupt_exit() {
-    return 128 + caught_signal.load();
-}
-
 void Waiting::tell(const std::string& what) {
     constexpr std::int64_t least_ns = 1'000'000'000;   // between two lines, however it changes
     constexpr std::int64_t again_ns = 30'000'000'000;  // or does not
@@ -167,10 +135,6 @@ void Waiting::over() {
     }
     began_ns_ = told_ns_ = 0;
     told_.clear();
-}
-
-void pause_ms(std::int64_t ms) {
-    if (!interrupted()) static_cast<void>(::poll(nullptr, 0, static_cast<int>(ms)));
 }
 
 }  // namespace rollring::cli

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/terminal/interrupts.hpp"
 #include "cli/terminal/options.hpp"
 #include "cli/terminal/output.hpp"
 #include "cli/terminal/quantity.hpp"
@@ -77,13 +78,6 @@ int repeat(double watch_s, const std::function<int()>& look);
 // Ends this process with its parent, if the parent started it with --parent PID (hidden).
 CLI::Option* add_parent(CLI::App* app, std::uint32_t& parent);
 void follow_parent(std::uint32_t parent);
-
-// From the first SIGINT, SIGTERM or SIGHUP on interrupted() is true; a second one kills.
-void catch_interrupts();
-bool interrupted();
-int interrupt_exit();  // 130, 143 or 129
-// Sleeps, but not beyond an interrupt.
-void pause_ms(std::int64_t ms);
 
 // Says what a command waits for: at once, again when it is something else, and when it is over.
 class Waiting {

@@ -185,7 +185,7 @@ int consume(const ConsumeOptions& options) {
     }
     ConsumerOptions consumer_options;
     auto consumer = open_patiently<Consumer>(options.attach_ms, [&](std::int64_t try_ms) {
-        consumer_options.attach_timeout_ms = try_ms;
+        consumer_options.attach_timeout = std::chrono::milliseconds(try_ms);
         return Consumer::open(options.ring, consumer_options);
     });
     if (!consumer) return interrupted() ? interrupt_exit() : fail(consumer.error());

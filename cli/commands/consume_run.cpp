@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cli/formats/json_tree.hpp"
+#include "cli/formats/stat_report.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::cli {
@@ -100,23 +100,11 @@ Json run_json(const ConsumeOptions& options, Reason reason, const ConsumerStats&
     const double rate = seconds > 0 ? 1 / seconds : 0;
     Json json{{"ring", options.ring},
               {"reason", reason_names[static_cast<std::size_t>(reason)]},
-              {"records", stats.records},
-              {"tokens", stats.tokens},
-              {"bytes", stats.bytes},
-              {"lost", stats.lost},
-              {"duplicates", stats.duplicates},
-              {"torn", stats.torn},
-              {"redelivered", stats.redelivered},
-              {"producers_joined", stats.producers_joined},
-              {"producers_closed", stats.producers_closed},
-              {"producers_lost", stats.producers_lost},
-              {"quarantines", stats.quarantines},
-              {"dropped_bytes", stats.dropped_bytes},
-              {"released", stats.released},
               {"seconds", seconds},
               {"tokens_per_s", static_cast<double>(stats.tokens) * rate},
               {"gb_per_s", static_cast<double>(stats.bytes) * 1e-9 * rate},
               {"digest", nullptr}};
+    add_fields(json, stats);
     if (!options.no_verify) json["digest"] = digest_text(digest);
     return json;
 }
@@ -128,7 +116,7 @@ std::string run_text(const ConsumeOptions& options, const Json& json) {
                     count_text(number("records")), count_text(number("tokens")),
                     bytes_text(number("bytes")), duration_text(json["seconds"].get<double>()),
                     short_text(json["tokens_per_s"].get<double>()), json["gb_per_s"].get<double>());
-    for (const char* key : {"lost", "duplicates", "torn", "redelivered", "producers_lost"}) {
+    for (const char* key : {"lost", "duplicates", "torn", "redelivered", "producers_died"}) {
         text += fmt::format("{} {}  ", key, number(key));
     }
     return text + (options.no_verify

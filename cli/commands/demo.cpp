@@ -165,7 +165,8 @@ Json report_of(const Child& child) {
 
 // What the trainer left in the ring counts, too: the members that came of incomplete groups.
 void Demo::drain() {
-    auto consumer = Consumer::open(ring_.name, {.attach_timeout_ms = 1'000});
+    auto consumer =
+        Consumer::open(ring_.name, {.attach_timeout = std::chrono::milliseconds(1'000)});
     if (!consumer) return;
     Record record;
     while (consumer->poll(record) == Poll::record) {
@@ -192,7 +193,7 @@ Json Demo::summary() const {
     }
     Json json{{"ok", false}, {"producers", options_->producers}, {"sent", sent}};
     for (const char* key : {"records", "tokens", "bytes", "seconds", "tokens_per_s", "gb_per_s",
-                            "lost", "duplicates", "torn", "redelivered", "producers_lost"}) {
+                            "lost", "duplicates", "torn", "redelivered", "producers_died"}) {
         json[key] = received.is_object() ? got(key) : Json(0);
     }
     json["waits"] = waits;
@@ -225,7 +226,7 @@ Json Demo::summary() const {
     json["ok"] = all_reported && !any_failed() && !interrupted() && conserved &&
                  (dropped || json["digest_equal"] == true) && json["records"] == sent &&
                  json["lost"] == 0 && json["duplicates"] == 0 && json["torn"] == 0 &&
-                 json["producers_lost"] == 0;
+                 json["producers_died"] == 0;
     return json;
 }
 

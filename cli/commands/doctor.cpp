@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "cli/commands/inspect.hpp"
-#include "cli/formats/json_tree.hpp"
+#include "cli/formats/stat_report.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::cli {
@@ -74,13 +74,11 @@ int doctor(bool fix, bool json) {
             verdict == Verdict::problem || (verdict == Verdict::leftover && !removed);
         left += remains ? 1 : 0;
         const char* verdict_name = verdict_names[static_cast<std::size_t>(verdict)];
-        rings.push_back({{"ring", ring},
-                         {"verdict", verdict_name},
-                         {"health", std::string(name(diagnosis.health))},
-                         {"in_use", diagnosis.in_use},
-                         {"has_records", diagnosis.has_records},
-                         {"detail", diagnosis.detail},
-                         {"removed", removed}});
+        Json entry{{"ring", ring}, {"verdict", verdict_name}};
+        add_fields(entry, diagnosis);
+        entry["detail"] = diagnosis.detail;
+        entry["removed"] = removed;
+        rings.push_back(std::move(entry));
         text += fmt::format("{}: {} ({}): {}", ring, verdict_name, name(diagnosis.health),
                             advice(diagnosis));
         if (!diagnosis.detail.empty() && !removed) text += "; " + diagnosis.detail;

@@ -8,8 +8,8 @@
 
 #include "cli/commands/command.hpp"
 #include "cli/commands/train.hpp"
-#include "cli/formats/json_tree.hpp"
-#include "cli/terminal/table.hpp"
+#include "cli/formats/stat_report.hpp"
+#include "cli/formats/stat_table.hpp"
 #include "rollring/stash_stat.hpp"
 
 namespace rollring::cli {
@@ -32,39 +32,10 @@ struct GroupsOptions {
     bool json = false;
 };
 
-double seconds(std::int64_t ns) {
-    return static_cast<double>(ns) * 1e-9;
-}
-
-Json group_json(const GroupStat& group) {
-    return {{"key", key_text(group.key)},
-            {"instance_id", group.instance_id},
-            {"state", group.state},
-            {"age_s", seconds(group.age_ns)},
-            {"unchanged_s", seconds(group.unchanged_ns)},
-            {"size", group.size},
-            {"live", group.live},
-            {"failed", group.failed},
-            {"records", group.records},
-            {"tokens", group.tokens},
-            {"missing", group.missing},
-            {"producers", group.producers}};
-}
-
 Json groups_json(const StashStat& stat, const std::vector<GroupStat>& shown, std::uint64_t chosen) {
     Json groups = Json::array();
-    for (const GroupStat& group : shown) groups.push_back(group_json(group));
-    Json json{{"ring", stat.ring},
-              {"used", stat.used},
-              {"open", stat.open},
-              {"open_groups", stat.open_groups},
-              {"max_open_groups", stat.max_open_groups},
-              {"max_open_bytes", stat.max_open_bytes},
-              {"held_bytes", stat.held_bytes},
-              {"copied_bytes", stat.copied_bytes},
-              {"evacuated_records", stat.evacuated_records},
-              {"rows_unread", stat.rows_unread},
-              {"account_whole", stat.account_whole}};
+    for (const GroupStat& group : shown) groups.push_back(json_of(group));
+    Json json = json_of(stat);
     add_account(json["account"], stat.account);
     json["matching"] = chosen;
     json["groups"] = std::move(groups);
@@ -79,17 +50,20 @@ std::string text_of(const StashStat& stat, const std::vector<GroupStat>& shown,
                     stat.open ? "open" : "not open now", count_text(stat.open_groups),
                     stat.max_open_groups == 0 ? "-" : count_text(stat.max_open_groups),
                     bytes_text(stat.held_bytes));
-    text += fmt::format("accepted {} records: {} shipped, {} dropped, {} held, {} leased; {}\n",
-                        count_text(account.accepted.records), count_text(account.shipped.records),
-                        count_text(account.dropped_total().records),
-                        count_text(account.held.records), count_text(account.leased.records),
-                        !stat.account_whole   ? "being written"
-                        : account.conserved() ? "adds up"
-                                              : "does NOT add up");
+    text += fmt::format(
+        "accepted {} records: {} shipped, {} dropped, {} held, {} leased; {}\n",
+        cell_of(account, &StashAccount::accepted), cell_of(account, &StashAccount::shipped),
+        cell_of(account, &StashAccount::dropped), cell_of(account, &StashAccount::held),
+        cell_of(account, &StashAccount::leased),
+        !stat.account_whole   ? "being written"
+        : account.conserved() ? "adds up"
+                              : "does NOT add up");
     text += fmt::format("groups shipped {} ({} partial), dropped {}; batches {}; copied {}\n",
-                        count_text(account.groups_shipped), count_text(account.groups_partial),
-                        count_text(account.groups_dropped), count_text(account.batches),
-                        bytes_text(stat.copied_bytes));
+                        cell_of(account, &StashAccount::groups_shipped),
+                        cell_of(account, &StashAccount::groups_partial),
+                        cell_of(account, &StashAccount::groups_dropped),
+                        cell_of(account, &StashAccount::batches),
+                        cell_of(stat, &StashStat::copied_bytes));
     if (options.stuck_ms > 0) {
         text += fmt::format("{} groups have not changed for {}\n", count_text(chosen),
                             duration_text(static_cast<double>(options.stuck_ms) * 1e-3));
@@ -98,25 +72,17 @@ std::string text_of(const StashStat& stat, const std::vector<GroupStat>& shown,
     text = wrapped(text, width);
     if (shown.empty()) return text;
     using enum Table::Align;
-    Table table({{.title = "group", .align = left, .least = 12, .most = 40},
-                 {.title = "state", .align = left, .rank = 1},
-                 {.title = "there"},
-                 {.title = "failed", .rank = 5},
-                 {.title = "age", .rank = 4},
-                 {.title = "unchanged", .rank = 2},
-                 {.title = "missing", .align = left, .least = 8},
-                 {.title = "from", .align = left, .least = 8, .rank = 3}});
-    for (const GroupStat& group : shown) {
-        std::string from;
-        for (const std::string& producer : group.producers) {
-            from += (from.empty() ? "" : ", ") + producer;
-        }
-        table.add({group.instance_id, group.state, fmt::format("{}/{}", group.live, group.size),
-                   std::to_string(group.failed), duration_text(seconds(group.age_ns)),
-                   duration_text(seconds(group.unchanged_ns)), ranges_text(group.missing),
-                   std::move(from)});
-    }
-    text += table.text(width);
+    const std::vector<StatColumn<GroupStat>> columns{
+        {{.title = "group", .align = left, .least = 12, .most = 40}, &GroupStat::instance_id},
+        {{.title = "state", .align = left, .rank = 1}, &GroupStat::state},
+        {{.title = "there"},
+         [](const GroupStat& group) { return fmt::format("{}/{}", group.complete, group.size); }},
+        {{.title = "failed", .rank = 5}, &GroupStat::failed},
+        {{.title = "age", .rank = 4}, &GroupStat::age_ns},
+        {{.title = "unchanged", .rank = 2}, &GroupStat::unchanged_ns},
+        {{.title = "missing", .align = left, .least = 8}, &GroupStat::missing_text},
+        {{.title = "from", .align = left, .least = 8, .rank = 3}, &GroupStat::producers_text}};
+    text += table_of(columns, shown).text(width);
     if (chosen > shown.size()) {
         text += fmt::format("... and {} more: see --limit\n", count_text(chosen - shown.size()));
     }
@@ -130,7 +96,7 @@ int look(const GroupsOptions& options) {
     if (options.stuck_ms > 0) {
         const std::int64_t stuck_ns = nanoseconds(options.stuck_ms);
         std::erase_if(chosen, [&](const GroupStat& group) {
-            return group.state == "leased" || group.unchanged_ns < stuck_ns;
+            return group.state == GroupState::leased || group.unchanged_ns < stuck_ns;
         });
     }
     const std::uint64_t count = chosen.size();

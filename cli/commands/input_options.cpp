@@ -48,7 +48,7 @@ void add_input_options(CLI::App* app, InputOptions& options) {
 
 Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options) {
     const auto refuse = [](std::string why) {
-        return std::unexpected(Error{Errc::invalid_argument, 0, std::move(why)});
+        return refused(Errc::invalid_argument, std::move(why));
     };
     Selection selection{.shuffle = options.shuffle,
                         .repeat = options.repeat,

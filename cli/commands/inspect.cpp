@@ -7,8 +7,8 @@
 #include <memory>
 #include <optional>
 
-#include "cli/formats/json_tree.hpp"
-#include "cli/terminal/table.hpp"
+#include "cli/formats/stat_report.hpp"
+#include "cli/formats/stat_table.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -41,35 +41,7 @@ Rates rates_of(const LaneStat& now, const RingStat* before, double seconds) {
 }
 
 Json lane_json(const LaneStat& lane, const RingStat* before, double seconds) {
-    Json json{{"lane", lane.lane},
-              {"producer", lane.producer},
-              {"pid", lane.pid},
-              {"epoch", lane.epoch},
-              {"alive", lane.alive},
-              {"retired", lane.retired},
-              {"state", lane.state},
-              {"depth_records", lane.depth_records},
-              {"depth_bytes", lane.depth_bytes},
-              {"oldest_age_s", nullptr},
-              {"committed_records", lane.committed_records},
-              {"committed_tokens", lane.committed_tokens},
-              {"committed_bytes", lane.committed_bytes},
-              {"delivered_records", lane.delivered_records},
-              {"released_records", lane.released_records},
-              {"waits", lane.waits},
-              {"laps_soft", lane.laps_soft},
-              {"laps_full", lane.laps_full},
-              {"jumps", lane.jumps},
-              {"lost", lane.lost},
-              {"duplicates", lane.duplicates},
-              {"torn", lane.torn},
-              {"redelivered", lane.redelivered},
-              {"dropped_bytes", lane.dropped_bytes},
-              {"producers_lost", lane.producers_lost},
-              {"producers_closed", lane.producers_closed}};
-    if (lane.oldest_age_ns >= 0) {
-        json["oldest_age_s"] = static_cast<double>(lane.oldest_age_ns) * 1e-9;
-    }
+    Json json = json_of(lane);
     if (before != nullptr) {
         const Rates rates = rates_of(lane, before, seconds);
         json["records_per_s"] = rates.records_per_s;
@@ -79,45 +51,34 @@ Json lane_json(const LaneStat& lane, const RingStat* before, double seconds) {
     return json;
 }
 
+std::string drops_text(const LaneStat& lane) {
+    std::string drops = count_text(lane.lost + lane.duplicates + lane.torn);
+    if (lane.dropped_bytes != 0) drops += " + " + cell_of(lane, &LaneStat::dropped_bytes);
+    return drops;
+}
+
 Table lane_table(const RingStat& now, const RingStat* before, double seconds) {
     using enum Table::Align;
-    std::vector<Table::Column> columns{{.title = "lane"},
-                                       {.title = "producer", .align = left, .least = 8, .most = 20},
-                                       {.title = "pid", .rank = 3},
-                                       {.title = "state", .align = left},
-                                       {.title = "waiting"},
-                                       {.title = "unreleased", .rank = 1},
-                                       {.title = "oldest", .rank = 2},
-                                       {.title = "records", .rank = 4},
-                                       {.title = "drops"}};
+    std::vector<StatColumn<LaneStat>> columns{
+        {{.title = "lane"}, &LaneStat::lane},
+        {{.title = "producer", .align = left, .least = 8, .most = 20}, &LaneStat::producer},
+        {{.title = "pid", .rank = 3}, &LaneStat::pid},
+        {{.title = "state", .align = left}, &LaneStat::state},
+        {{.title = "waiting"}, &LaneStat::depth_records},
+        {{.title = "unreleased", .rank = 1}, &LaneStat::depth_bytes},
+        {{.title = "oldest", .rank = 2}, &LaneStat::oldest_age_ns},
+        {{.title = "records", .rank = 4}, &LaneStat::committed_records},
+        {{.title = "drops"}, drops_text}};
     if (before != nullptr) {
-        columns.push_back({.title = "tokens/s", .rank = 5});
-        columns.push_back({.title = "GB/s", .rank = 6});
+        const auto rates = [=](const LaneStat& lane) { return rates_of(lane, before, seconds); };
+        columns.push_back({{.title = "tokens/s", .rank = 5}, [=](const LaneStat& lane) {
+                               return short_text(rates(lane).tokens_per_s);
+                           }});
+        columns.push_back({{.title = "GB/s", .rank = 6}, [=](const LaneStat& lane) {
+                               return fmt::format("{:.2f}", rates(lane).gb_per_s);
+                           }});
     }
-    Table table(std::move(columns));
-    for (const LaneStat& lane : now.lanes) {
-        std::string drops = count_text(lane.lost + lane.duplicates + lane.torn);
-        if (lane.dropped_bytes != 0) drops += " + " + bytes_text(lane.dropped_bytes);
-        const std::string age = lane.oldest_age_ns < 0
-                                    ? "-"
-                                    : duration_text(static_cast<double>(lane.oldest_age_ns) * 1e-9);
-        std::vector<std::string> cells{std::to_string(lane.lane),
-                                       lane.producer,
-                                       std::to_string(lane.pid),
-                                       lane.state,
-                                       count_text(lane.depth_records),
-                                       bytes_text(lane.depth_bytes),
-                                       age,
-                                       count_text(lane.committed_records),
-                                       std::move(drops)};
-        if (before != nullptr) {
-            const Rates rates = rates_of(lane, before, seconds);
-            cells.push_back(short_text(rates.tokens_per_s));
-            cells.push_back(fmt::format("{:.2f}", rates.gb_per_s));
-        }
-        table.add(std::move(cells));
-    }
-    return table;
+    return table_of(columns, now.lanes);
 }
 
 std::string stat_text(const RingStat& now, const RingStat* before, double seconds) {
@@ -163,49 +124,87 @@ int stat(const StatOptions& options) {
     });
 }
 
-int ls(bool json) {
-    Json list = Json::array();
-    using enum Table::Align;
-    Table table({{.title = "ring", .align = left, .least = 12},
-                 {.title = "health", .align = left},
-                 {.title = "lanes", .rank = 2},
-                 {.title = "lane", .rank = 3},
-                 {.title = "reserved", .rank = 1},
-                 {.title = "consumer", .align = left},
-                 {.title = "producers"}});
-    std::string details;
+// What `ls` says of a ring beside its health, where it could be looked at.
+struct RingUse {
+    std::uint32_t lanes;
+    std::uint64_t lane_bytes;
+    std::uint64_t resident_bytes;
+    bool consumer_alive;
+    std::uint64_t producers_alive;
+};
+
+constexpr std::tuple ring_use_fields{
+    Field{"lanes", FieldUnit::none, FieldKind::fact, &RingUse::lanes},
+    Field{"lane_bytes", FieldUnit::bytes, FieldKind::fact, &RingUse::lane_bytes},
+    Field{"resident_bytes", FieldUnit::bytes, FieldKind::gauge, &RingUse::resident_bytes},
+    Field{"consumer_alive", FieldUnit::none, FieldKind::gauge, &RingUse::consumer_alive},
+    Field{"producers_alive", FieldUnit::count, FieldKind::gauge, &RingUse::producers_alive},
+};
+
+constexpr const auto& fields_of(const RingUse&) {
+    return ring_use_fields;
+}
+
+struct RingRow {
+    RingDiagnosis diagnosis;
+    std::optional<RingUse> use;
+};
+
+std::vector<RingRow> look_at_all() {
+    std::vector<RingRow> rows;
     for (const auto& ring : list_rings()) {
-        const RingDiagnosis diagnosis = diagnose_ring(ring);
-        Json entry{{"ring", ring},
-                   {"health", std::string(name(diagnosis.health))},
-                   {"in_use", diagnosis.in_use},
-                   {"has_records", diagnosis.has_records}};
-        std::vector<std::string> cells{ring, std::string(name(diagnosis.health))};
-        if (const auto stat = stat_ring(ring)) {
-            const auto alive =
-                std::ranges::count_if(stat->lanes, [](const LaneStat& lane) { return lane.alive; });
-            entry["lanes"] = stat->lane_count;
-            entry["lane_bytes"] = stat->lane_bytes;
-            entry["resident_bytes"] = stat->resident_bytes;
-            entry["consumer_alive"] = stat->consumer_alive;
-            entry["producers_alive"] = alive;
-            cells.insert(cells.end(),
-                         {std::to_string(stat->lane_count), bytes_text(stat->lane_bytes),
-                          bytes_text(stat->resident_bytes), stat->consumer_alive ? "alive" : "-",
-                          std::to_string(alive)});
-        } else {
-            cells.insert(cells.end(), 5, "-");
-            details += ring + ": " + diagnosis.detail + "\n";
-        }
-        table.add(std::move(cells));
-        list.push_back(std::move(entry));
+        RingRow& row = rows.emplace_back(diagnose_ring(ring), std::nullopt);
+        const auto stat = stat_ring(ring);
+        if (!stat) continue;
+        const auto alive = std::ranges::count(stat->lanes, true, &LaneStat::alive);
+        row.use = {stat->lane_count, stat->lane_bytes, stat->resident_bytes, stat->consumer_alive,
+                   static_cast<std::uint64_t>(alive)};
     }
+    return rows;
+}
+
+Json row_json(const RingRow& row) {
+    Json json = json_of(row.diagnosis);
+    if (row.use) add_fields(json, *row.use);
+    return json;
+}
+
+Table ring_table(const std::vector<RingRow>& rows) {
+    using enum Table::Align;
+    const auto diagnosis = [](auto field) {
+        return [=](const RingRow& row) { return cell_of(row.diagnosis, field); };
+    };
+    const auto use = [](auto field) {
+        return [=](const RingRow& row) { return row.use ? cell_of(*row.use, field) : "-"; };
+    };
+    const auto consumer = [](const RingRow& row) {
+        return row.use && row.use->consumer_alive ? "alive" : "-";
+    };
+    return table_of<RingRow>(
+        {{{.title = "ring", .align = left, .least = 12}, diagnosis(&RingDiagnosis::name)},
+         {{.title = "health", .align = left}, diagnosis(&RingDiagnosis::health)},
+         {{.title = "lanes", .rank = 2}, use(&RingUse::lanes)},
+         {{.title = "lane", .rank = 3}, use(&RingUse::lane_bytes)},
+         {{.title = "reserved", .rank = 1}, use(&RingUse::resident_bytes)},
+         {{.title = "consumer", .align = left}, consumer},
+         {{.title = "producers"}, use(&RingUse::producers_alive)}},
+        rows);
+}
+
+int ls(bool json) {
+    const std::vector<RingRow> rows = look_at_all();
     if (json) {
+        Json list = Json::array();
+        for (const RingRow& row : rows) list.push_back(row_json(row));
         print_json(list);
-    } else {
-        const std::size_t width = width_of(STDOUT_FILENO);
-        print(list.empty() ? "no rings\n" : table.text(width) + wrapped(details, width));
+        return exit_ok;
     }
+    std::string details;
+    for (const RingRow& row : rows) {
+        if (!row.use) details += row.diagnosis.name + ": " + row.diagnosis.detail + "\n";
+    }
+    const std::size_t width = width_of(STDOUT_FILENO);
+    print(rows.empty() ? "no rings\n" : ring_table(rows).text(width) + wrapped(details, width));
     return exit_ok;
 }
 
@@ -214,23 +213,9 @@ int ls(bool json) {
 Json to_json(const RingStat& now, const RingStat* before, double seconds) {
     Json lanes = Json::array();
     for (const auto& lane : now.lanes) lanes.push_back(lane_json(lane, before, seconds));
-    return {{"ring", now.name},
-            {"lane_count", now.lane_count},
-            {"lane_bytes", now.lane_bytes},
-            {"soft_bytes", now.soft_bytes},
-            {"spill_bytes", now.spill_bytes},
-            {"overflow_bytes", now.overflow_bytes},
-            {"overflow_resident_bytes", now.overflow_resident_bytes},
-            {"overflow_file", now.overflow_path},
-            {"object_bytes", now.object_bytes},
-            {"resident_bytes", now.resident_bytes},
-            {"created_ns", now.created_ns},
-            {"consumer_alive", now.consumer_alive},
-            {"consumer_pid", now.consumer_pid},
-            {"consumer_epoch", now.consumer_epoch},
-            {"last_acked_step", now.last_acked_step},
-            {"policy_version", now.policy_version},
-            {"lanes", lanes}};
+    Json json = json_of(now);
+    json["lanes"] = std::move(lanes);
+    return json;
 }
 
 Command add_ls(CLI::App& app) {

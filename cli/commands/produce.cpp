@@ -24,8 +24,8 @@ A line of --format rollring:
    "n_prompt":63,"reward":0,"tokens":[...]}
 and, if it has them: logprobs, loss_mask, advantages, ref_logprobs, token_rewards,
 labels, topk_ids, topk_logprobs, routed_experts, visit, attempt, status,
-policy_version (a number, or runs [[start,version],...]), messages, segment_index,
-last_segment, source_id, created_ns, finished_ns.
+policy_version (a number, or runs [[start,version],...]), messages, subsequence_index,
+last_subsequence, source_id, created_ns, finished_ns.
 Other keys travel along and come out again.)";
 
 struct FreeAligned {
@@ -96,17 +96,16 @@ Result<void> Sink::open() {
         options.name = "produce " + options_->input.shard;
     }
     if (options_->checksum == "xxh3") options.checksum = Checksum::xxh3;
-    auto opened = open_patiently<Producer>(std::min<std::int64_t>(options_->timeout_ms, 30'000),
-                                           [&](std::int64_t try_ms) {
-                                               options.attach_timeout_ms = try_ms;
-                                               return Producer::open(options_->ring, options);
-                                           });
+    auto opened = open_patiently<Producer>(
+        std::min<std::int64_t>(options_->timeout_ms, 30'000), [&](std::int64_t try_ms) {
+            options.attach_timeout = std::chrono::milliseconds(try_ms);
+            return Producer::open(options_->ring, options);
+        });
     if (!opened) return std::unexpected(opened.error());
     if (!has_standard_columns(opened->schema())) {
-        return std::unexpected(Error{Errc::bad_record, 0,
-                                     "ring '" + options_->ring +
-                                         "' does not begin with the standard columns, which is "
-                                         "what this program fills: use the library"});
+        return refused(Errc::bad_record, "ring '" + options_->ring +
+                                             "' does not begin with the standard columns, which is "
+                                             "what this program fills: use the library");
     }
     producer_.emplace(std::move(*opened));
     return {};

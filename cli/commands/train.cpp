@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "cli/commands/consume_run.hpp"
-#include "cli/formats/json_tree.hpp"
 #include "cli/formats/record_output.hpp"
+#include "cli/formats/stat_report.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::cli {
@@ -34,7 +34,7 @@ Json group_json(const Batch& batch, std::size_t group) {
             json["instance_id"] = sequence.view.instance_id();
             json["visit"] = sequence.view.meta().visit;
         } else if (sequence.member == batch.sequences()[i - 1].member) {
-            continue;  // another segment of the same member
+            continue;  // another subsequence of the same member
         }
         repetitions.push_back(batch.repetition_ids()[i]);
         rewards.push_back(batch.rewards()[i]);
@@ -86,7 +86,7 @@ class TrainRun {
     bool finish_batch();
     bool write_batch();
     void ship_rest();
-    [[nodiscard]] bool more_settles() const;
+    [[nodiscard]] bool deadline_comes() const;
     [[nodiscard]] std::optional<Reason> enough() const;
     void tell_no_progress();
     void tell_repeats(bool at_end);
@@ -197,14 +197,14 @@ std::optional<Reason> TrainRun::enough() const {
     return std::nullopt;
 }
 
-// Nobody sends any more, but the deadline will settle a group before the idle time-out ends us.
-bool TrainRun::more_settles() const {
+// Nobody sends any more, but the deadline will decide a group before the idle time-out ends us.
+bool TrainRun::deadline_comes() const {
     constexpr std::int64_t lateness_ns = 1'000'000'000;
     const StashOptions& stash = options_->train.stash;
     if (stash.at_deadline == AtDeadline::hold || clock_.quiet_for(options_->idle_ms)) return false;
     const auto waiting = stash_->explain(1);
     if (waiting.empty()) return false;
-    const std::int64_t left_ns = stash.deadline_ns - waiting.front().age_ns;
+    const std::int64_t left_ns = stash.deadline.count() - waiting.front().age_ns;
     return left_ns > -lateness_ns &&
            (options_->idle_ms == 0 || left_ns <= options_->idle_ms * 1'000'000);
 }
@@ -216,7 +216,7 @@ Reason TrainRun::loop() {
         if (const auto reason = enough()) return *reason;
         // Asked before everything is read: what they sent at last is then read, too.
         const bool gone = options_->until_closed && all_gone(stash_->consumer(), *options_);
-        const bool wait = !gone || more_settles();
+        const bool wait = !gone || deadline_comes();
         if (next(wait ? wait_ns : 0)) {
             if (!train()) return given_back_ ? Reason::interrupted : Reason::failed;
             continue;
@@ -238,17 +238,8 @@ void TrainRun::ship_rest() {
 
 std::string TrainRun::waiting_text() const {
     std::string text;
-    for (const GroupReport& group : stash_->explain(groups_shown)) {
-        std::string from;
-        for (const std::string& producer : group.producers) {
-            from += (from.empty() ? "" : ", ") + producer;
-        }
-        text += fmt::format(
-            "\n  {}: {} of {} there, {} failed, open for {}; repetitions {} are "
-            "missing; from {}",
-            printable(group.instance_id), group.live, group.size, group.failed,
-            duration_text(static_cast<double>(group.age_ns) * 1e-9), ranges_text(group.missing),
-            from);
+    for (const GroupStat& group : stash_->explain(groups_shown)) {
+        text += "\n  " + group.to_string();
     }
     return text;
 }
@@ -256,7 +247,7 @@ std::string TrainRun::waiting_text() const {
 void TrainRun::tell_no_progress() {
     if (!stash_->no_progress()) return;
     const std::int64_t now_ns = monotonic_ns();
-    const std::int64_t period_ns = options_->train.stash.no_progress_ns;
+    const std::int64_t period_ns = options_->train.stash.no_progress.count();
     if (told_ns_ != 0 && now_ns - told_ns_ < period_ns) return;
     told_ns_ = now_ns;
     progress_.clear();
@@ -290,13 +281,10 @@ void TrainRun::tell_repeats(bool at_end) {
 
 void TrainRun::report(Reason reason) const {
     const StashAccount account = stash_->account();
-    const StashCopies copies = stash_->copies();
     Json json = run_json(*options_, reason, stash_->consumer().stats(), clock_.seconds(), digest_);
     add_account(json, account);
-    json["batches_short"] = copies.batches_short;
+    add_fields(json, stash_->copies());
     json["open_groups"] = stash_->open_groups();
-    json["copied_bytes"] = copies.copied_bytes;
-    json["evacuated_records"] = copies.evacuated_records;
     if (options_->train.whole_records) json["incomplete_groups"] = incomplete_groups_;
     json["last_step"] = stash_->consumer().last_acked_step();
     json["producers_repeating"] = repeaters_.size();
@@ -351,28 +339,8 @@ int TrainRun::go() {
 
 }  // namespace
 
-std::string key_text(const GroupKey& key) {
-    return fmt::format("{:016x}{:016x}", key.high, key.low);
-}
-
 void add_account(Json& json, const StashAccount& account) {
-    Json dropped = Json::object();
-    for (std::size_t i = 0; i < account.dropped.size(); i++) {
-        dropped[std::string(name(static_cast<DropReason>(i)))] = account.dropped[i].records;
-    }
-    json["batches"] = account.batches;
-    json["groups"] = account.groups_shipped;
-    json["groups_partial"] = account.groups_partial;
-    json["groups_dropped"] = account.groups_dropped;
-    json["size_conflicts"] = account.size_conflicts;
-    json["bad_rewards"] = account.bad_rewards;
-    json["records_accepted"] = account.accepted.records;
-    json["records_shipped"] = account.shipped.records;
-    json["tokens_shipped"] = account.shipped.tokens;
-    json["records_dropped"] = account.dropped_total().records;
-    json["records_held"] = account.held.records;
-    json["records_leased"] = account.leased.records;
-    json["dropped"] = std::move(dropped);
+    add_fields(json, account);
     json["conserved"] = account.conserved();
 }
 
@@ -406,14 +374,28 @@ std::string groups_table(const Json& groups) {
     return text;
 }
 
+// Of the three options; none: the stash's own default.
+Result<std::optional<BatchTarget>> batch_target(const TrainOptions& options) {
+    std::vector<BatchTarget> asked;
+    if (options.batch_groups) asked.push_back(BatchTarget::groups(*options.batch_groups));
+    if (options.batch_sequences) asked.push_back(BatchTarget::sequences(*options.batch_sequences));
+    if (options.batch_tokens) asked.push_back(BatchTarget::tokens(*options.batch_tokens));
+    if (asked.empty()) return std::nullopt;
+    std::erase_if(asked, [](const BatchTarget& target) { return target.amount() == 0; });
+    if (asked.size() == 1) return asked.front();
+    return refused(Errc::invalid_argument,
+                   "exactly one of --batch-groups, --batch-sequences, --batch-tokens must be set");
+}
+
 int train(const ConsumeOptions& given) {
     ConsumeOptions options = given;
     TrainOptions& train = options.train;
     StashOptions& stash = train.stash;
-    const bool other_target = stash.batch_sequences != 0 || stash.batch_tokens != 0;
-    stash.batch_groups = train.batch_groups.value_or(other_target ? 0 : stash.batch_groups);
-    stash.deadline_ns = nanoseconds(train.deadline_ms);
-    stash.no_progress_ns = nanoseconds(train.no_progress_ms);
+    const auto target = batch_target(train);
+    if (!target) return fail(target.error());
+    stash.batch = target->value_or(stash.batch);
+    stash.deadline = std::chrono::nanoseconds(nanoseconds(train.deadline_ms));
+    stash.no_progress = std::chrono::nanoseconds(nanoseconds(train.no_progress_ms));
     if (auto valid = validate(stash); !valid) return fail(valid.error());
     if (train.whole_records && options.output.empty()) {
         return fail(Errc::invalid_argument, "--output-format records needs an --output");
@@ -426,7 +408,8 @@ int train(const ConsumeOptions& given) {
     }
     auto opened =
         open_patiently<std::unique_ptr<Stash>>(options.attach_ms, [&](std::int64_t try_ms) {
-            return Stash::open(options.ring, stash, {.attach_timeout_ms = try_ms});
+            return Stash::open(options.ring, stash,
+                               {.attach_timeout = std::chrono::milliseconds(try_ms)});
         });
     if (!opened) return interrupted() ? interrupt_exit() : fail(opened.error());
     return TrainRun(options, std::move(*opened), std::move(output)).go();

@@ -13,9 +13,12 @@ struct ConsumeOptions;
 struct TrainOptions {
     bool on = false;  // --group-size was given
     StashOptions stash;
-    std::optional<std::uint32_t> batch_groups;  // the default holds if no other target is given
-    std::uint64_t batches_max = 0;              // 0: no such limit
-    bool whole_records = false;                 // in --output: all columns, not what a group is
+    // One of them at most; the stash's default holds if none is given.
+    std::optional<std::uint32_t> batch_groups;
+    std::optional<std::uint32_t> batch_sequences;
+    std::optional<std::uint64_t> batch_tokens;
+    std::uint64_t batches_max = 0;  // 0: no such limit
+    bool whole_records = false;     // in --output: all columns, not what a group is
     std::int64_t deadline_ms = 600'000;
     std::int64_t no_progress_ms = 60'000;
     std::int64_t train_ms = 0;
@@ -30,7 +33,6 @@ CLI::Option* add_group_size(CLI::App* app, const std::string& help, TakeGroupSiz
 int train(const ConsumeOptions& options);
 
 // Shared with `rollring groups`.
-std::string key_text(const GroupKey& key);
 void add_account(Json& json, const StashAccount& account);
 
 // Of the report's "last_groups": for people.

@@ -38,10 +38,9 @@ CLI::Option* add_size(CLI::App* sub, TrainOptions& options) {
 
 // How much a batch is, how long it is kept, how many there are.
 void add_batches(const Adder& add, TrainOptions& options) {
-    StashOptions& stash = options.stash;
     add.count("--batch-groups", options.batch_groups, "Groups in a batch")->default_str("16");
-    add.count("--batch-sequences", stash.batch_sequences, "... or by sequences: records");
-    add.count("--batch-tokens", stash.batch_tokens, "... or by tokens");
+    add.count("--batch-sequences", options.batch_sequences, "... or by sequences: records");
+    add.count("--batch-tokens", options.batch_tokens, "... or by tokens");
     add.needs(add.sub->add_option("--train-ms", options.train_ms,
                                   "How long a batch is kept, as if it were trained on"))
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{86'400'000}))
@@ -55,10 +54,10 @@ void add_batches(const Adder& add, TrainOptions& options) {
 }
 
 // When a group is over that is not complete, and what is made of it.
-void add_settling(const Adder& add, TrainOptions& options) {
+void add_deadlines(const Adder& add, TrainOptions& options) {
     StashOptions& stash = options.stash;
     add.needs(add_duration(add.sub, "--deadline", options.deadline_ms,
-                           "Age at which a group is settled"))
+                           "Age at which a group is decided"))
         ->default_str("10m");
     add.choice("--at-deadline", stash.at_deadline,
                {{"ship", AtDeadline::ship}, {"drop", AtDeadline::drop}, {"hold", AtDeadline::hold}},
@@ -143,7 +142,7 @@ CLI::Option* add_train_options(CLI::App* sub, TrainOptions& options) {
     const Adder add{sub, add_size(sub, options)};
     add_batches(add, options);
     add_selection(add, options.stash);
-    add_settling(add, options);
+    add_deadlines(add, options);
     add_admission(add, options.stash);
     add_strict(add, options);
     return add.size;

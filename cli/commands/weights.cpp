@@ -7,7 +7,8 @@
 #include <memory>
 
 #include "cli/commands/command.hpp"
-#include "cli/formats/json_tree.hpp"
+#include "cli/formats/stat_report.hpp"
+#include "cli/formats/stat_table.hpp"
 #include "cli/terminal/table.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/weights.hpp"
@@ -36,48 +37,13 @@ double milliseconds(std::int64_t ns) {
     return static_cast<double>(ns) * 1e-6;
 }
 
-Json subscriber_json(const SubscriberStat& subscriber) {
-    return {{"name", subscriber.name},
-            {"pid", subscriber.pid},
-            {"alive", subscriber.alive},
-            {"gpu", subscriber.gpu},
-            {"state", subscriber.state},
-            {"read_done_parts", subscriber.read_done_parts},
-            {"staged_version", subscriber.staged_version},
-            {"live_version", subscriber.live_version},
-            {"problem", subscriber.problem}};
-}
-
 Json publisher_json(const WeightsStat& stat) {
     Json subscribers = Json::array();
-    for (const SubscriberStat& one : stat.subscribers) subscribers.push_back(subscriber_json(one));
-    const SyncTimes& times = stat.last_times;
-    return {{"publisher", stat.publisher},
-            {"rank", stat.rank},
-            {"ranks", stat.ranks},
-            {"pid", stat.pid},
-            {"gpu", stat.gpu},
-            {"memory", stat.memory},
-            {"tensors", stat.tensors},
-            {"payload_bytes", stat.payload_bytes},
-            {"parts", stat.parts},
-            {"slots", stat.slots},
-            {"slot_bytes", stat.slot_bytes},
-            {"checksums", stat.checksums},
-            {"layout_hash", stat.layout_hash},
-            {"state", stat.state},
-            {"version", stat.version},
-            {"committed_version", stat.committed_version},
-            {"syncs", stat.syncs},
-            {"aborts", stat.aborts},
-            {"handles_passed", stat.handles_passed},
-            {"last_times_ms",
-             {{"wait_slot", milliseconds(times.wait_slot_ns)},
-              {"put", milliseconds(times.put_ns)},
-              {"publish", milliseconds(times.publish_ns)},
-              {"staged", milliseconds(times.staged_ns)},
-              {"commit", milliseconds(times.commit_ns)}}},
-            {"subscribers", std::move(subscribers)}};
+    for (const SubscriberStat& one : stat.subscribers) subscribers.push_back(json_of(one));
+    Json json = json_of(stat);
+    json["last_times_ms"] = json_of(stat.last_times);
+    json["subscribers"] = std::move(subscribers);
+    return json;
 }
 
 Json weights_json(const std::string& ring, const std::vector<WeightsStat>& publishers) {
@@ -97,22 +63,21 @@ std::string gpu_text(const std::string& gpu) {
 
 Table subscriber_table(const std::vector<SubscriberStat>& subscribers) {
     using enum Table::Align;
-    Table table({{.title = "  subscriber", .align = left, .least = 10},
-                 {.title = "pid", .rank = 3},
-                 {.title = "alive", .align = left},
-                 {.title = "gpu", .align = left, .rank = 2},
-                 {.title = "state", .align = left},
-                 {.title = "parts read", .rank = 1},
-                 {.title = "staged"},
-                 {.title = "live"},
-                 {.title = "problem", .align = left, .least = 8}});
-    for (const SubscriberStat& one : subscribers) {
-        table.add({"  " + printable(one.name), std::to_string(one.pid), one.alive ? "yes" : "no",
-                   gpu_text(one.gpu), printable(one.state), count_text(one.read_done_parts),
-                   version_text(one.staged_version), version_text(one.live_version),
-                   one.problem.empty() ? "-" : printable(one.problem)});
-    }
-    return table;
+    using Row = SubscriberStat;
+    const std::vector<StatColumn<Row>> columns{
+        {{.title = "  subscriber", .align = left, .least = 10},
+         [](const Row& one) { return "  " + printable(one.name); }},
+        {{.title = "pid", .rank = 3}, &Row::pid},
+        {{.title = "alive", .align = left}, &Row::alive},
+        {{.title = "gpu", .align = left, .rank = 2},
+         [](const Row& one) { return gpu_text(one.gpu); }},
+        {{.title = "state", .align = left}, &Row::state},
+        {{.title = "parts read", .rank = 1}, &Row::read_done_parts},
+        {{.title = "staged"}, [](const Row& one) { return version_text(one.staged_version); }},
+        {{.title = "live"}, [](const Row& one) { return version_text(one.live_version); }},
+        {{.title = "problem", .align = left, .least = 8},
+         [](const Row& one) { return one.problem.empty() ? "-" : printable(one.problem); }}};
+    return table_of(columns, subscribers);
 }
 
 std::string publisher_text(const WeightsStat& stat, std::size_t width) {
@@ -126,7 +91,7 @@ std::string publisher_text(const WeightsStat& stat, std::size_t width) {
                         stat.layout_hash, stat.checksums ? ", with checksums" : "");
     text += fmt::format(
         "  {}; version begun {}, committed {}; {} syncs, {} aborts, {} handles passed\n",
-        stat.state, version_text(stat.version), version_text(stat.committed_version),
+        name(stat.state), version_text(stat.version), version_text(stat.committed_version),
         count_text(stat.syncs), count_text(stat.aborts), count_text(stat.handles_passed));
     if (stat.syncs != 0) {
         text += fmt::format(

@@ -39,7 +39,7 @@ Result<Lines> Lines::open(const std::string& path, const Selection& selection) {
     lines.selection_ = selection;
     lines.file_.reset(path == "-" ? stdin : std::fopen(path.c_str(), "rbe"));
     const auto refuse = [&](Errc code, int number, const std::string& why) {
-        return std::unexpected(Error{code, number, fmt::format("{}: {}", lines.path_, why)});
+        return failed(code, number, fmt::format("{}: {}", lines.path_, why));
     };
     if (!lines.file_) {
         const int number = errno;
@@ -57,7 +57,7 @@ Result<Lines> Lines::open(const std::string& path, const Selection& selection) {
     lines.streamed_ = !regular && !selection.shuffle && selection.repeat == 1;
     lines.in_memory_ = !regular && !lines.streamed_;
     if (!lines.streamed_ && !(regular ? lines.index_file() : lines.slurp())) {
-        return std::unexpected(Error{Errc::system, 0, lines.problem_});
+        return refused(Errc::system, lines.problem_);
     }
     lines.start_pass();
     return lines;

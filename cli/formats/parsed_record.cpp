@@ -6,20 +6,20 @@ namespace rollring::cli {
 
 void ParsedRecord::clear() {
     meta = {};
-    for (auto& slot : slots_) slot.present = false;
+    for (auto& its : columns_) its.present = false;
 }
 
 std::span<std::byte> ParsedRecord::make(std::uint16_t column, DType dtype,
                                         std::array<std::uint32_t, 4> shape, std::uint8_t dims) {
-    Slot& slot = slots_[column];
+    Values& its = columns_[column];
     std::size_t bytes = dtype.bytes();
     for (std::uint8_t i = 0; i < dims; i++) bytes *= shape[i];
-    slot.data.resize(bytes);
-    slot.shape = shape;
-    slot.dims = dims;
-    slot.dtype = dtype;
-    slot.present = true;
-    return slot.data;
+    its.data.resize(bytes);
+    its.shape = shape;
+    its.dims = dims;
+    its.dtype = dtype;
+    its.present = true;
+    return its.data;
 }
 
 void ParsedRecord::set_text(Std column, std::string_view text) {
@@ -34,11 +34,10 @@ std::string_view ParsedRecord::text(Std column) const {
 void ParsedRecord::fill(Draft& draft) const {
     draft.clear();
     draft.meta = meta;
-    for (std::size_t i = 0; i < slots_.size(); i++) {
-        const Slot& slot = slots_[i];
-        if (!slot.present) continue;
-        draft.add(
-            {static_cast<std::uint16_t>(i), slot.dtype, slot.shape, slot.dims, slot.data.data()});
+    for (std::size_t i = 0; i < columns_.size(); i++) {
+        const Values& its = columns_[i];
+        if (!its.present) continue;
+        draft.add({static_cast<std::uint16_t>(i), its.dtype, its.shape, its.dims, its.data.data()});
     }
 }
 

@@ -34,19 +34,19 @@ class ParsedRecord {
         return make<T>(column, {static_cast<std::uint32_t>(count), 0, 0, 0}, 1);
     }
     void set_text(Std column, std::string_view text);
-    void drop(Std column) { slots_[static_cast<std::size_t>(column)].present = false; }
+    void drop(Std column) { columns_[static_cast<std::size_t>(column)].present = false; }
 
-    [[nodiscard]] bool has(Std column) const { return slot(column).present; }
-    [[nodiscard]] bool has(std::uint16_t column) const { return slots_[column].present; }
+    [[nodiscard]] bool has(Std column) const { return of(column).present; }
+    [[nodiscard]] bool has(std::uint16_t column) const { return columns_[column].present; }
     [[nodiscard]] std::uint32_t rows(std::uint16_t column) const {
-        return has(column) ? slots_[column].shape[0] : 0;
+        return has(column) ? columns_[column].shape[0] : 0;
     }
     [[nodiscard]] std::uint32_t rows(Std column) const {
-        return has(column) ? slot(column).shape[0] : 0;
+        return has(column) ? of(column).shape[0] : 0;
     }
     template <class T>
     [[nodiscard]] std::span<const T> values(Std column) const {
-        const Slot& found = slot(column);
+        const Values& found = of(column);
         if (!found.present || found.dtype != dtype_of<T>()) return {};
         return {reinterpret_cast<const T*>(found.data.data()), found.data.size() / sizeof(T)};
     }
@@ -56,18 +56,18 @@ class ParsedRecord {
     void fill(Draft& draft) const;
 
   private:
-    struct Slot {
+    struct Values {
         bool present = false;
         std::uint8_t dims = 0;
         DType dtype{};
         std::array<std::uint32_t, 4> shape{};
         std::vector<std::byte> data;
     };
-    [[nodiscard]] const Slot& slot(Std column) const {
-        return slots_[static_cast<std::size_t>(column)];
+    [[nodiscard]] const Values& of(Std column) const {
+        return columns_[static_cast<std::size_t>(column)];
     }
 
-    std::array<Slot, 32> slots_;  // as many as a schema has columns
+    std::array<Values, 32> columns_;  // as many as a schema has columns
 };
 
 }  // namespace rollring::cli

@@ -20,8 +20,8 @@ Result<LineOutput> LineOutput::open(const std::string& path) {
     output.file_.reset(path == "-" ? stdout : std::fopen(path.c_str(), "wbe"));
     if (output.file_) return output;
     const int number = errno;
-    return std::unexpected(
-        Error{Errc::system, number, fmt::format("cannot write {}: choose another --output", path)});
+    return failed(Errc::system, number,
+                  fmt::format("cannot write {}: choose another --output", path));
 }
 
 void RecordOutput::add(const TrajectoryView& record, const Schema& schema) {

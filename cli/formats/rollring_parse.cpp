@@ -131,8 +131,8 @@ constexpr std::array fields{
     Field{"tokens", read_integers<Std::token_ids>},
     Field{"visit", read_header<&Meta::visit>},
     Field{"attempt", read_header<&Meta::attempt>},
-    Field{"segment_index", read_header<&Meta::segment_index>},
-    Field{"last_segment", read_header<&Meta::last_segment>},
+    Field{"subsequence_index", read_header<&Meta::subsequence_index>},
+    Field{"last_subsequence", read_header<&Meta::last_subsequence>},
     Field{"source_id", read_source_id},
     Field{"status", read_status},
     Field{"policy_version", read_version},
@@ -158,7 +158,7 @@ constexpr std::array fields{
 };
 
 // Starts grow from the first token on; the header gets the range over the generated tokens.
-void settle_versions(ParsedRecord& record) {
+void take_versions(ParsedRecord& record) {
     constexpr std::string_view key = "policy_version";
     const auto runs = record.values<std::int64_t>(Std::policy_version);
     const auto n_tokens = static_cast<std::int64_t>(record.rows(Std::token_ids));
@@ -232,7 +232,7 @@ void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) 
         repetition_seen |= key == "repetition_id" && given;
     }
     check(record, schema, repetition_seen);
-    settle_versions(record);
+    take_versions(record);
     if (!extra.empty()) record.set_text(Std::extra, extra + "}");
 }
 

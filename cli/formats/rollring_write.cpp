@@ -98,8 +98,8 @@ void write_header(LineWriter& line, const TrajectoryView& record) {
     }
     line.unless<std::uint64_t>("visit", meta.visit, 0);
     line.unless("attempt", meta.attempt, 0U);
-    line.unless<std::uint32_t>("segment_index", meta.segment_index, 0);
-    if (!meta.last_segment) line.key("last_segment") += "false";
+    line.unless<std::uint32_t>("subsequence_index", meta.subsequence_index, 0);
+    if (!meta.last_subsequence) line.key("last_subsequence") += "false";
     if (meta.source_id) line.number("source_id", *meta.source_id);
     if (meta.status != Status::completed) append_string(line.key("status"), name(meta.status));
     write_versions(line, record);

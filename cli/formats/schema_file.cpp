@@ -68,9 +68,8 @@ Result<Schema> parse_schema(std::string_view text) {
         count("schema", list);
         for (const JsonValue object : list.elements()) columns.push_back(parse_column(object));
     } catch (const BadRecord& error) {
-        return std::unexpected(
-            Error{Errc::invalid_argument, 0,
-                  fmt::format("schema, column {}: {}", columns.size(), error.what())});
+        return refused(Errc::invalid_argument,
+                       fmt::format("schema, column {}: {}", columns.size(), error.what()));
     }
     return Schema::standard_with(std::move(columns));
 }
@@ -80,13 +79,13 @@ Result<Schema> read_schema_file(const std::string& path) {
     std::ostringstream text;
     text << file.rdbuf();
     if (!file || !text) {
-        return std::unexpected(Error{
-            Errc::not_found, 0, path + ": cannot be read; --schema takes `standard` or a file"});
+        return refused(Errc::not_found,
+                       path + ": cannot be read; --schema takes `standard` or a file");
     }
     auto schema = parse_schema(text.str());
     if (!schema) {
         // As with any file whose contents are wrong, the command line is not.
-        return std::unexpected(Error{Errc::bad_record, 0, path + ": " + schema.error().message});
+        return refused(Errc::bad_record, path + ": " + schema.error().message);
     }
     return schema;
 }

@@ -22,13 +22,11 @@ constexpr std::array names{
     Name{"group_rows", "--group-rows"},
     Name{"group_size", "--group-size"},
     Name{"extra", "--extra"},
-    Name{"deadline_ns", "--deadline"},
+    Name{"deadline", "--deadline"},
     Name{"min_size", "--min-size"},
     Name{"max_lag", "--max-lag"},
-    Name{"batch_groups", "--batch-groups"},
-    Name{"batch_sequences", "--batch-sequences"},
-    Name{"batch_tokens", "--batch-tokens"},
-    Name{"no_progress_ns", "--no-progress"},
+    Name{"batch", "--batch-groups"},
+    Name{"no_progress", "--no-progress"},
 };
 
 const Name* find(std::string_view word) {
@@ -57,7 +55,7 @@ std::string with_option_names(std::string_view message) {
     } else if (rest.empty() || find(word_at(rest)) == nullptr) {
         return std::string(message);
     }
-    // "lanes" and "extra" are words of English, too: those count where a message begins.
+    // "lanes", "extra", "batch" are words of English, too: those count where a message begins.
     std::string text;
     while (!rest.empty()) {
         const std::string_view word = word_at(rest);

@@ -117,18 +117,6 @@ std::string digest_text(std::uint64_t digest) {
     return fmt::format("0x{:016x}", digest);
 }
 
-std::string ranges_text(std::span<const std::uint32_t> numbers) {
-    std::string text;
-    for (std::size_t i = 0; i < numbers.size(); i++) {
-        const std::uint32_t first = numbers[i];
-        while (i + 1 < numbers.size() && numbers[i + 1] == numbers[i] + 1) i++;
-        text += text.empty() ? "" : ", ";
-        text += first == numbers[i] ? fmt::format("{}", first)
-                                    : fmt::format("{}-{}", first, numbers[i]);
-    }
-    return text.empty() ? "none" : text;
-}
-
 std::int64_t nanoseconds(std::int64_t ms) {
     constexpr std::int64_t most_ms = std::numeric_limits<std::int64_t>::max() / 1'000'000;
     return std::min(ms, most_ms) * 1'000'000;

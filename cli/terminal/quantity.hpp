@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -31,8 +30,6 @@ std::string short_text(double value);           // "1.23M"
 std::string duration_text(double seconds);      // "0.42 s", "1:05", "2:01:05"
 std::string digest_text(std::uint64_t digest);  // "0x0123456789abcdef"
 std::optional<std::uint64_t> parse_digest(std::string_view text);
-// "0-2, 5": ascending numbers.
-std::string ranges_text(std::span<const std::uint32_t> numbers);
 
 // At most the longest time there is.
 std::int64_t nanoseconds(std::int64_t ms);

@@ -5,6 +5,7 @@
 // not released, and none that was. In a forked child it is inert: it writes nothing, and what
 // returns an error returns Errc::forked.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -12,6 +13,7 @@
 #include <string_view>
 
 #include "rollring/error.hpp"
+#include "rollring/export.hpp"
 #include "rollring/record_ref.hpp"
 #include "rollring/time.hpp"
 #include "rollring/trajectory.hpp"
@@ -19,17 +21,20 @@
 namespace rollring {
 
 struct ConsumerOptions {
-    std::int64_t attach_timeout_ms = 10'000;  // for the ring to appear and the seat to be free
-    std::int64_t spin_us = 20;                // before sleeping; 0 on a single CPU
+    std::chrono::nanoseconds attach_timeout =
+        std::chrono::seconds(10);  // for the ring to appear and the seat to be free
+    std::chrono::nanoseconds spin =
+        std::chrono::microseconds(20);  // before sleeping; 0 on a single CPU
 };
 
 enum class [[nodiscard]] Poll {
     record,
     empty,      // poll(): nothing now
-    timed_out,  // wait(): nothing by the deadline
+    timed_out,  // wait(): nothing by the deadline, or interrupt()
     closed,     // this consumer was forked away; wait(): its ring was removed, its producers gone:
                 // see problem()
 };
+ROLLRING_API std::string_view name(Poll answer);
 
 struct Record {
     RecordRef ref{};
@@ -45,7 +50,7 @@ struct Event {
     enum class Kind {
         producer_joined,
         producer_closed,
-        producer_lost,
+        producer_died,
         quarantined,  // a damaged lane: silent until its producer is gone, then given up
         torn,         // a record refused by validation or checksum, and dropped. With no name and
                       // epoch 0: it, or all that was unreleased from it on, was left in this lane
@@ -62,7 +67,7 @@ struct Event {
     std::uint64_t records;  // delivered from this producer; its last sequence is one less
     std::string detail;
 };
-std::string_view name(Event::Kind kind);
+ROLLRING_API std::string_view name(Event::Kind kind);
 
 struct ConsumerStats {
     std::uint64_t records;  // delivered by this consumer, as are all below
@@ -75,14 +80,14 @@ struct ConsumerStats {
     std::uint64_t redelivered;
     std::uint64_t producers_joined;
     std::uint64_t producers_closed;
-    std::uint64_t producers_lost;
+    std::uint64_t producers_died;
     std::uint64_t quarantines;
     std::uint64_t dropped_bytes;
     std::uint64_t events_missed;  // nobody called next_event() in time
     std::uint64_t strays;         // calls of release() for what was not held: ignored
 };
 
-class Consumer {
+class ROLLRING_API Consumer {
   public:
     // Waits for the ring and the seat, then recovers what a predecessor left.
     static Result<Consumer> open(std::string_view ring, const ConsumerOptions& options = {});
@@ -96,6 +101,9 @@ class Consumer {
     Poll poll(Record& record);
     // The same, sleeping until the deadline if need be.
     Poll wait(Record& record, Deadline deadline);
+    // Any thread may call this while another one uses the consumer: its wait, or else its next one,
+    // answers timed_out at once. For a clean end, and for threads that take turns.
+    void interrupt();
 
     // Looks at a delivered, not yet released record once more. False if it is not held (any more),
     // or its bytes have been damaged since; the view is then empty.
@@ -128,9 +136,8 @@ class Consumer {
     [[nodiscard]] std::int64_t policy_version() const;
 
   private:
-    friend class Stash;
-    friend class Batch;
-    struct Impl;
+    friend class ConsumerCore;
+    struct ROLLRING_LOCAL Impl;
     explicit Consumer(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
 };

@@ -5,52 +5,57 @@
 //  - the environment, at set-up, is a Result<T> with an Error that says what to do about it;
 //  - a programmer's mistake aborts through ROLLRING_ASSERT, in release builds too.
 
+#include <cstdint>
 #include <expected>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "rollring/export.hpp"
 
 namespace rollring {
 
-enum class Errc {
-    invalid_argument,          // an option or a name is out of its range
-    already_exists,            // a ring of that name exists
-    not_found,                 // no ring of that name
-    not_ready,                 // the ring was not finished by its creator within the deadline
-    not_a_ring,                // the object is not ours, or is damaged
-    abi_mismatch,              // made by an incompatible version of rollring
-    permission_denied,         // other owner, wider mode, or the system refused
-    not_enough_shared_memory,  // /dev/shm (or the cgroup behind it) cannot hold what was asked for
-    busy,                      // someone alive holds what was asked for (consumer seat, ring)
-    no_free_lane,              // all lanes are taken by live or not yet drained producers
-    record_too_large,          // the record can never fit into a lane
-    journal_full,              // more records in one acknowledgement than the redo journal holds
-    bad_record,                // a record breaks the schema or the format
-    timed_out,                 // the deadline of a call of the weight channel passed
-    peer_gone,                 // the other side closed its end or died
-    expelled,                  // the publisher went on without this subscriber
-    stale_version,             // a version that is not above the last one
-    layout_mismatch,           // tensors here and there differ in name, dtype or shape
-    bad_manifest,              // what a publisher sent breaks the format
-    rejected,                  // a subscriber could not take the version
-    aborted,                   // the version was given up
-    checksum_mismatch,         // bytes of a tensor did not arrive as they were sent
-    unsupported,               // a tensor or a way of sharing that rollring cannot handle
-    no_gpu,                    // no GPU, no libcuda, or a build without CUDA
-    no_peer_access,            // this GPU cannot read that one's memory
-    device_error,              // a call of the CUDA driver failed
-    out_of_device_memory,      // the GPU has too little memory free
-    host_memory,               // the system has no pinned host memory to give
-    already_released,          // the memory of this tag is released
-    not_released,              // the memory of this tag is not released
-    forked,                    // the object is its parent process's: a forked child has none
-    not_leased,                // acknowledged, given back or released before, or its stash is gone
-    system,                    // any other failed system call
+// The numbers are part of the ABI, travel between processes, and never change: a new code takes the
+// next one, one that goes leaves its number unused.
+enum class Errc : std::uint32_t {
+    invalid_argument = 1,          // an option or a name is out of its range
+    already_exists = 2,            // a ring of that name exists
+    not_found = 3,                 // no ring of that name
+    not_ready = 4,                 // the ring was not finished by its creator within the deadline
+    not_a_ring = 5,                // the object is not ours, or is damaged
+    abi_mismatch = 6,              // made by an incompatible version of rollring
+    permission_denied = 7,         // other owner, wider mode, or the system refused
+    not_enough_shared_memory = 8,  // /dev/shm, or the cgroup behind it, has too little
+    busy = 9,                      // someone alive holds what was asked for (consumer seat, ring)
+    no_free_lane = 10,             // all lanes are taken by live or not yet drained producers
+    journal_full = 11,          // more records in one acknowledgement than the redo journal holds
+    bad_record = 12,            // a record breaks the schema or the format
+    timed_out = 13,             // the deadline of a call of the weight channel passed
+    peer_gone = 14,             // the other side closed its end or died
+    expelled = 15,              // the publisher went on without this subscriber
+    stale_version = 16,         // a version that is not above the last one
+    layout_mismatch = 17,       // tensors here and there differ in name, dtype or shape
+    bad_manifest = 18,          // what a publisher sent breaks the format
+    rejected = 19,              // a subscriber could not take the version
+    aborted = 20,               // the version was given up
+    checksum_mismatch = 21,     // bytes of a tensor did not arrive as they were sent
+    unsupported = 22,           // a tensor or a way of sharing that rollring cannot handle
+    no_gpu = 23,                // no GPU, no libcuda, or a build without CUDA
+    no_peer_access = 24,        // this GPU cannot read that one's memory
+    device_error = 25,          // a call of the CUDA driver failed
+    out_of_device_memory = 26,  // the GPU has too little memory free
+    host_memory = 27,           // the system has no pinned host memory to give
+    already_released = 28,      // the memory of this tag is released
+    not_released = 29,          // the memory of this tag is not released
+    forked = 30,                // the object is its parent process's: a forked child has none
+    not_leased = 31,            // acknowledged, given back or released before, or its stash is gone
+    system = 32,                // any other failed system call
 };
 
-// The name of a code as it stands above, for logs and --json.
-std::string_view name(Errc code);
+// The name of a code as it stands above, for logs and --json; empty for a number that is none.
+ROLLRING_API std::string_view name(Errc code);
 
-struct Error {
+struct ROLLRING_API Error {
     Errc code;
     int system_errno = 0;  // 0 where no system call failed
     std::string message;   // what was tried, on what, why it failed, and what to do
@@ -66,8 +71,17 @@ class [[nodiscard]] Result : public std::expected<T, Error> {
     using std::expected<T, Error>::expected;
 };
 
-[[noreturn]] void assertion_failed(const char* file, int line, const char* what,
-                                   std::string_view values);
+// What a function returns where its Result is due, and it failed: because of a system call, or
+// because of what it was asked or found.
+inline std::unexpected<Error> failed(Errc code, int system_errno, std::string message) {
+    return std::unexpected(Error{code, system_errno, std::move(message)});
+}
+inline std::unexpected<Error> refused(Errc code, std::string message) {
+    return failed(code, 0, std::move(message));
+}
+
+[[noreturn]] ROLLRING_API void assertion_failed(const char* file, int line, const char* what,
+                                                std::string_view values);
 
 }  // namespace rollring
 

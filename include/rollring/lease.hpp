@@ -6,12 +6,15 @@
 #include <cstdint>
 #include <memory>
 
+#include "rollring/export.hpp"
+
 namespace rollring {
 
 class Batch;
 
 namespace detail {
-extern std::uint64_t forks;  // of this process and its ancestors: grows in each forked child
+ROLLRING_API extern std::uint64_t
+    forks;  // of this process and its ancestors: grows in each forked child
 }
 
 // One lease of one batch. Cheap to copy; may outlive its Batch and its Stash. As long as one lives,
@@ -24,7 +27,7 @@ class Lease {
     // False after the batch's ack() or nack(), when its stash is gone, and in a forked child. May
     // be asked from any thread.
     [[nodiscard]] bool holds() const {
-        return state_ != nullptr && state_->held.load() && state_->forks == detail::forks;
+        return state_ != nullptr && state_->leased.load() && state_->forks == detail::forks;
     }
     // Another one for each lease of this process; 0: none.
     [[nodiscard]] std::uint64_t id() const { return state_ == nullptr ? 0 : state_->id; }
@@ -32,12 +35,13 @@ class Lease {
   private:
     friend class Stash;
     friend class Batch;
+    friend class LeaseBook;
     struct State {
         std::uint64_t id;
         std::uint64_t forks;
         std::shared_ptr<void> stash;
         Batch* batch;  // where it is now
-        std::atomic<bool> held{true};
+        std::atomic<bool> leased{true};
     };
     std::shared_ptr<State> state_;
 };

@@ -10,6 +10,10 @@
 // Addresses stay reserved while the region lives; pointers and CUDA graphs stay valid over release
 // and resume, and must not be used in between. A call either does everything it was asked to or
 // nothing. One thread at a time per domain.
+//
+// Calls that wait for the device take no deadline: memory cannot be taken away under work, and the
+// driver knows no end to a wait for a whole device. Whoever needs one waits for its own streams
+// first.
 
 #include <cstdint>
 #include <memory>
@@ -19,6 +23,7 @@
 #include <vector>
 
 #include "rollring/error.hpp"
+#include "rollring/export.hpp"
 #include "rollring/weight_tensor.hpp"
 
 namespace rollring {
@@ -48,7 +53,7 @@ struct TagStat {
     std::uint64_t host_bytes = 0;  // pinned, kept for the next release
 };
 
-class MemoryDomain {
+class ROLLRING_API MemoryDomain {
   public:
     // Errors: no_gpu, unsupported (a GPU without virtual memory management), invalid_argument,
     // device_error.
@@ -89,7 +94,7 @@ class MemoryDomain {
     [[nodiscard]] std::vector<TagStat> tags() const;
 
   private:
-    class Impl;
+    class ROLLRING_LOCAL Impl;
     explicit MemoryDomain(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
 };

@@ -4,6 +4,7 @@
 // One thread at a time per Producer; any number of Producers per process. A Producer is inert in a
 // forked child. If its process dies, everything committed still arrives and the lane becomes free.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "rollring/error.hpp"
+#include "rollring/export.hpp"
 #include "rollring/time.hpp"
 #include "rollring/trajectory.hpp"
 
@@ -18,9 +20,16 @@ namespace rollring {
 
 struct ProducerOptions {
     std::string name = {};  // up to 39 bytes, shown by `rollring stat`; default: the program
-    std::int64_t attach_timeout_ms = 10'000;  // for the ring to appear and a lane to be free
-    std::int64_t spin_us = 20;                // before sleeping; 0 on a single CPU
+    std::chrono::nanoseconds attach_timeout =
+        std::chrono::seconds(10);  // for the ring to appear and a lane to be free
+    std::chrono::nanoseconds spin =
+        std::chrono::microseconds(20);  // before sleeping; 0 on a single CPU
     Checksum checksum = Checksum::none;
+    // Wait while the ring holds so many records that were sent and not released; 0: no bound. It
+    // holds for all who name the same one: at most so many are there, whoever is killed. For a
+    // Consumer; a Stash bounds its groups itself. A reservation has a place from reserve() on, and
+    // leaves it to the next call where it is abandoned.
+    std::uint64_t max_records = 0;
 };
 
 enum class [[nodiscard]] Push {
@@ -31,7 +40,7 @@ enum class [[nodiscard]] Push {
     closed,      // this producer was closed or forked away, its lane quarantined, its ring removed
     not_reserved,  // Reservation::commit(): it was committed, or a later call has taken its room
 };
-std::string_view name(Push push);
+ROLLRING_API std::string_view name(Push push);
 
 // What is known of a group before it is generated; what is left 0 is taken from what the ring has
 // seen of late.
@@ -53,7 +62,7 @@ struct ProducerStats {
 
 class Reservation;
 
-class Producer {
+class ROLLRING_API Producer {
   public:
     // Waits for the ring and for a free lane, then reserves the lane's memory.
     static Result<Producer> open(std::string_view ring, const ProducerOptions& options = {});
@@ -66,7 +75,7 @@ class Producer {
     // deadline. After Push::ok the record survives this process. With room left it waits 200 us at
     // most, and only where the consumer is further behind in reading than the soft wrap and keeps
     // reading: once it has caught up, both sides work in their caches again. Not with a deadline
-    // that has passed, nor with spin_us 0.
+    // that has passed, nor with a spin of 0.
     Push push(const Draft& draft, Deadline deadline);
 
     // The same, visible with the next flush(), push() or wait for room: saves an atomic a record.
@@ -108,7 +117,7 @@ class Producer {
 
   private:
     friend class Reservation;
-    struct Impl;
+    struct ROLLRING_LOCAL Impl;
     struct LetGo {
         void operator()(Impl* impl) const noexcept;
     };
@@ -121,7 +130,7 @@ class Producer {
 // of its Producer that looks for room, and until that closes; the Producer may be moved meanwhile.
 // Afterwards commit() says so, and nothing else has any effect. The memory that values() and
 // bytes() have lent is not another's before this object is gone, even if the Producer is.
-class Reservation {
+class ROLLRING_API Reservation {
   public:
     Reservation() = default;
     Reservation(Reservation&& other) noexcept;
@@ -139,6 +148,10 @@ class Reservation {
     // Fewer tokens than reserved for: per-token columns are cut to `n_tokens` rows and moved up.
     void shrink(std::uint32_t n_tokens);
 
+    // Tells how it ended, after the room was reserved. False, and nothing is set, if n_prompt is
+    // more than the tokens that it has, or there is no room (any more).
+    bool set(const RolloutOutcome& outcome);
+
     // The record as the consumer will see it.
     [[nodiscard]] TrajectoryView view() const;
 
@@ -155,24 +168,6 @@ class Reservation {
     Producer::Shared impl_;
     std::uint64_t serial_ = 0;  // of the call that made it: the next one takes its room
     std::span<std::byte> payload_;
-};
-
-// Several rings, one consumer each: routes by group key, so that a group lands whole on one ring.
-class ShardedProducer {
-  public:
-    static Result<ShardedProducer> open(const std::vector<std::string>& rings,
-                                        const ProducerOptions& options = {});
-
-    Push push(const Draft& draft, Deadline deadline);
-    void flush();
-    void close();
-
-    // Which of `rings` a group goes to: the same in every process and run.
-    static std::size_t route(GroupKey key, std::size_t ring_count);
-    [[nodiscard]] std::vector<Producer>& producers() { return producers_; }
-
-  private:
-    std::vector<Producer> producers_;
 };
 
 }  // namespace rollring

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "rollring/export.hpp"
+
 namespace rollring {
 
 struct RecordRef {

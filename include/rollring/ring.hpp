@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "rollring/error.hpp"
+#include "rollring/export.hpp"
 #include "rollring/schema.hpp"
 
 namespace rollring {
@@ -46,29 +47,40 @@ struct RingOptions {
 };
 
 // Makes a ring. Any number of processes may try: one wins, the others get Errc::already_exists.
-Result<void> create_ring(std::string_view name, const RingOptions& options = {});
+ROLLRING_API Result<void> create_ring(std::string_view name, const RingOptions& options = {});
 
 // Removes the name, and the overflow file; memory goes when the last process lets go. Errc::busy
 // while someone alive is attached, unless forced. Unreleased records are lost: that is what
 // removing means. A producer that lives is told Push::closed with its next record, or within a
 // second or so if the name was taken away by other means; a consumer that lives still reads what
 // had been sent.
-Result<void> remove_ring(std::string_view name, bool force = false);
+ROLLRING_API Result<void> remove_ring(std::string_view name, bool force = false);
 
 // All objects of this user that carry our prefix, damaged and half-made ones included.
-std::vector<std::string> list_rings();
+ROLLRING_API std::vector<std::string> list_rings();
+
+enum class LaneState {
+    free,         // for the next producer
+    active,       // its producer lives
+    closed,       // its producer has closed it; the consumer has yet to read the rest
+    dead,         // its producer died, likewise
+    quarantined,  // damaged: nothing is read of it until its producer is gone
+};
+ROLLRING_API std::string_view name(LaneState state);
 
 struct LaneStat {
     std::uint32_t lane;
-    std::uint32_t epoch;          // how many producers have had it
-    std::string producer;         // name of the latest
-    std::uint32_t pid;            // in its own PID namespace: for people, not for decisions
-    bool alive;                   // proven by its lock
-    bool retired;                 // free for the next producer
-    std::string state;            // "free", "active", "closed", "dead", "quarantined"
+    std::uint32_t epoch;   // how many producers have had it
+    std::string producer;  // name of the latest
+    std::uint32_t pid;     // in its own PID namespace: for people, not for decisions
+    bool alive;            // proven by its lock
+    bool retired;          // free for the next producer
+    bool died;             // it is gone, and has not closed
+    LaneState state;
     std::uint64_t depth_records;  // committed, not yet delivered
     std::uint64_t depth_bytes;    // committed, not yet released: what it pins
     std::int64_t oldest_age_ns;   // of the oldest unreleased record; -1: none
+    std::int64_t newest_age_ns;   // of the producer's latest record; -1: it has sent none
     std::uint64_t committed_records;
     std::uint64_t committed_tokens;
     std::uint64_t committed_bytes;
@@ -83,7 +95,7 @@ struct LaneStat {
     std::uint64_t torn;
     std::uint64_t redelivered;
     std::uint64_t dropped_bytes;
-    std::uint64_t producers_lost;
+    std::uint64_t producers_died;
     std::uint64_t producers_closed;
 };
 
@@ -109,7 +121,7 @@ struct RingStat {
 };
 
 // Attaches read-only and takes no part: works beside a live consumer.
-Result<RingStat> stat_ring(std::string_view name);
+ROLLRING_API Result<RingStat> stat_ring(std::string_view name);
 
 enum class RingHealth {
     ok,
@@ -119,7 +131,7 @@ enum class RingHealth {
     foreign,       // another user's, or with another mode
     unknown,       // it could not be looked at (memory or descriptors are short): nothing is proven
 };
-std::string_view name(RingHealth health);
+ROLLRING_API std::string_view name(RingHealth health);
 
 struct RingDiagnosis {
     std::string name;
@@ -131,16 +143,16 @@ struct RingDiagnosis {
 };
 
 // What `rollring doctor` reports about one object.
-RingDiagnosis diagnose_ring(std::string_view name);
+ROLLRING_API RingDiagnosis diagnose_ring(std::string_view name);
 
 // Free and total bytes of /dev/shm.
 struct SharedMemorySpace {
     std::uint64_t free_bytes;
     std::uint64_t total_bytes;
 };
-SharedMemorySpace shared_memory_space();
+ROLLRING_API SharedMemorySpace shared_memory_space();
 
 // Text that others wrote, as a terminal may show it: control characters become '?'.
-std::string printable(std::string_view text);
+ROLLRING_API std::string printable(std::string_view text);
 
 }  // namespace rollring

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "rollring/error.hpp"
+#include "rollring/export.hpp"
 
 namespace rollring {
 
 // Element type, in DLPack's codes: int 0, uint 1, float 2, bfloat 4, bool 6.
-struct DType {
+struct ROLLRING_API DType {
     std::uint8_t code;
     std::uint8_t bits;  // per element: 8, 16, 32, 64
 
@@ -115,16 +116,15 @@ enum class Std : std::uint16_t {
     count,
 };
 
-class Schema {
+struct SchemaPage;  // a schema in the memory of a ring
+
+class ROLLRING_API Schema {
   public:
     // The columns of enum Std, in its order.
     static const Schema& standard();
 
-    // Checks names (unique), dtypes, and that the first column is token_ids i32, required.
-    // At most 32 columns.
-    static Result<Schema> make(std::vector<Column> columns);
-
-    // The standard columns followed by `more`.
+    // The standard columns followed by `more`: at most 32 in all, each with a name of its own.
+    // Errc::invalid_argument otherwise, or where a column cannot be.
     static Result<Schema> standard_with(std::vector<Column> more);
 
     [[nodiscard]] std::span<const Column> columns() const { return columns_; }
@@ -143,6 +143,8 @@ class Schema {
     [[nodiscard]] Rule rule(std::uint16_t column) const { return rules_[column]; }
 
   private:
+    friend Result<Schema> from_page(const SchemaPage& page);
+    static Result<Schema> make(std::vector<Column> columns);
     static Schema of(std::vector<Column> columns);
     std::vector<Column> columns_;
     std::uint64_t id_ = 0;

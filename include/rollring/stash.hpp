@@ -1,7 +1,7 @@
 #pragma once
 // The trainer's loop: complete groups in, one lease at a time.
 //
-//   auto opened = rollring::Stash::open("ring", {.batch_groups = 32});
+//   auto opened = rollring::Stash::open("ring", {.batch = BatchTarget::groups(32)});
 //   if (!opened) ...                        // opened.error() says why
 //   rollring::Stash& stash = **opened;
 //   rollring::Batch batch;
@@ -22,16 +22,19 @@
 #include <vector>
 
 #include "rollring/consumer.hpp"
+#include "rollring/export.hpp"
 #include "rollring/lease.hpp"
 #include "rollring/stash_options.hpp"
+#include "rollring/stash_stat.hpp"
 
 namespace rollring {
 
 enum class [[nodiscard]] NextBatch {
     batch,
-    timed_out,  // not enough was complete by the deadline
+    timed_out,  // not enough was complete by the deadline, or interrupt()
     closed,     // this process is a forked child, or the ring was removed: see problem()
 };
+ROLLRING_API std::string_view name(NextBatch answer);
 
 // One record of a batch: a sequence to train on.
 struct Sequence {
@@ -55,7 +58,7 @@ struct BatchGroupInfo {
 // A lease over whole groups. Given back (nack) when destroyed without ack(). Its views must not
 // outlive it. If its Stash goes first, it is not leased any more: its groups come again to the
 // next.
-class Batch {
+class ROLLRING_API Batch {
   public:
     Batch();
     Batch(Batch&& other) noexcept;
@@ -69,14 +72,14 @@ class Batch {
     // To be kept with what is made of its views.
     [[nodiscard]] const Lease& lease() const { return lease_; }
     [[nodiscard]] std::span<const BatchGroupInfo> groups() const { return groups_; }
-    // Group by group, member by member (in order of repetition), segment by segment.
+    // Group by group, member by member (in order of repetition), subsequence by subsequence.
     [[nodiscard]] std::span<const Sequence> sequences() const { return sequences_; }
     // sequences() of group g are [group_offsets()[g], group_offsets()[g + 1]).
     [[nodiscard]] std::span<const std::uint32_t> group_offsets() const { return group_offsets_; }
     // Token offsets of the sequences laid end to end, as flash-attention's cu_seqlens.
     [[nodiscard]] std::span<const std::int64_t> cu_seqlens() const { return cu_seqlens_; }
 
-    // One value a sequence. A member's segments share its reward and its advantage.
+    // One value a sequence. A member's subsequences share its reward and its advantage.
     [[nodiscard]] std::span<const double> rewards() const {  // absent: NaN
         return rewards_;
     }
@@ -98,7 +101,7 @@ class Batch {
     void nack();
 
   private:
-    friend class Stash;
+    friend class LeaseBook;
     void clear();
     [[nodiscard]] Result<void> check_leased() const;
     Lease lease_;
@@ -111,20 +114,8 @@ class Batch {
     std::vector<double> advantages_;
     std::vector<std::uint32_t> repetition_ids_;
     std::vector<std::int64_t> versions_;
-    std::vector<RecordRef> refs_;      // of everything that goes with ack()
-    std::vector<std::uint32_t> held_;  // where the stash holds them
-};
-
-// One group that is not complete, for people who ask why nothing comes.
-struct GroupReport {
-    GroupKey key;
-    std::string instance_id;
-    std::int64_t age_ns;
-    std::uint32_t size;
-    std::uint32_t live;
-    std::uint32_t failed;
-    std::vector<std::uint32_t> missing;  // repetition ids not settled
-    std::vector<std::string> producers;  // who has sent members of it: "name (lane 3)"
+    std::vector<RecordRef> refs_;         // of everything that goes with ack()
+    std::vector<std::uint32_t> indices_;  // of the same among the records that the stash has
 };
 
 // What the stash did with memory, since it was opened.
@@ -146,7 +137,7 @@ struct RepeatedKeys {
     std::uint64_t late;       // and by DropReason::late
 };
 
-class Stash {
+class ROLLRING_API Stash {
   public:
     static Result<std::unique_ptr<Stash>> open(std::string_view ring, const StashOptions& options,
                                                const ConsumerOptions& consumer_options = {});
@@ -163,16 +154,20 @@ class Stash {
     // Reads records and leases a batch as soon as enough groups are complete. After the deadline it
     // still takes what lies there, up to 4,096 records.
     NextBatch next_batch(Batch& batch, Deadline deadline);
+    // Any thread may call this while another one uses the stash: its next_batch(), or else its next
+    // one, answers timed_out soon, whatever its deadline.
+    void interrupt();
     // Whatever is complete, be it less than a batch; for the end of a run. Does not wait.
     NextBatch rest(Batch& batch);
 
     [[nodiscard]] StashAccount account() const;
     [[nodiscard]] StashCopies copies() const;
     [[nodiscard]] std::size_t open_groups() const;
-    // Nothing was acknowledged for StashOptions::no_progress_ns while groups are open.
+    // Nothing was acknowledged for StashOptions::no_progress while groups are open.
     [[nodiscard]] bool no_progress() const;
-    // The oldest incomplete groups, at most `count`.
-    [[nodiscard]] std::vector<GroupReport> explain(std::size_t count) const;
+    // The oldest incomplete groups, at most `count`: what stat_stash() says of them from outside,
+    // with the whole instance_id, all that is missing, and those producers alone who have sent.
+    [[nodiscard]] std::vector<GroupStat> explain(std::size_t count) const;
     // What happened to producers, as Consumer::next_event().
     bool next_event(Event& event);
     // Producers that lost a third or more as duplicate or late, since this stash was opened.
@@ -183,7 +178,7 @@ class Stash {
 
   private:
     friend class Batch;
-    struct Impl;
+    struct ROLLRING_LOCAL Impl;
     explicit Stash(std::shared_ptr<Impl> impl);
     std::shared_ptr<Impl> impl_;  // its leases keep the memory, too
 };

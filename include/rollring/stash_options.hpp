@@ -3,6 +3,7 @@
 // of a group. The stash turns interleaved rollouts into complete, prompt-aligned groups.
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "rollring/error.hpp"
+#include "rollring/export.hpp"
 
 namespace rollring {
 
@@ -22,11 +24,45 @@ enum class ZeroVariance : std::uint8_t { keep, drop };
 enum class Stale : std::uint8_t { drop, withhold };
 enum class Order : std::uint8_t { windowed, fifo, freshest };
 enum class Advantages : std::uint8_t { none, grpo, mean, loo };
+// As they are written here.
+ROLLRING_API std::string_view name(AtDeadline policy);
+ROLLRING_API std::string_view name(OnFailed policy);
+ROLLRING_API std::string_view name(BadReward policy);
+ROLLRING_API std::string_view name(Select policy);
+ROLLRING_API std::string_view name(ZeroVariance policy);
+ROLLRING_API std::string_view name(Stale policy);
+ROLLRING_API std::string_view name(Order order);
+ROLLRING_API std::string_view name(Advantages kind);
 
 struct SourceWeight {
     std::int64_t source_id;
     double weight;  // share of tokens relative to the other sources; 1 where not listed
 };
+
+// How much makes a batch, counted in one unit.
+class BatchTarget {
+  public:
+    enum class Unit : std::uint8_t { groups, sequences, tokens };
+
+    static constexpr BatchTarget groups(std::uint32_t count) { return {Unit::groups, count}; }
+    // Records, as Batch::sequences().
+    static constexpr BatchTarget sequences(std::uint32_t count) { return {Unit::sequences, count}; }
+    static constexpr BatchTarget tokens(std::uint64_t count) { return {Unit::tokens, count}; }
+
+    [[nodiscard]] constexpr Unit unit() const { return unit_; }
+    [[nodiscard]] constexpr std::uint64_t amount() const { return amount_; }
+    // The amount if it is counted in this unit, else 0.
+    [[nodiscard]] constexpr std::uint64_t of(Unit unit) const {
+        return unit == unit_ ? amount_ : 0;
+    }
+    friend bool operator==(const BatchTarget&, const BatchTarget&) = default;
+
+  private:
+    constexpr BatchTarget(Unit unit, std::uint64_t amount) : unit_(unit), amount_(amount) {}
+    Unit unit_;
+    std::uint64_t amount_;
+};
+ROLLRING_API std::string_view name(BatchTarget::Unit unit);
 
 // Defaults suit GRPO with groups of 8 on one trainer.
 struct StashOptions {
@@ -41,8 +77,8 @@ struct StashOptions {
     // When a group is older than this: ship it if it has min_size members, drop it, or keep
     // waiting. Its age counts from when its first record was read; for what an earlier trainer has
     // read already, from when that was sent, so that restarts do not put the deadline off. A group
-    // is settled when all has been read that was sent by its deadline, not before.
-    std::int64_t deadline_ns = 600'000'000'000;
+    // is decided when all has been read that was sent by its deadline, not before.
+    std::chrono::nanoseconds deadline = std::chrono::minutes(10);
     AtDeadline at_deadline = AtDeadline::ship;
     std::uint32_t min_size = 2;  // a smaller group ships never (unless its size is smaller)
 
@@ -72,11 +108,9 @@ struct StashOptions {
     Order order = Order::windowed;
     double window_fraction = 0.3;
 
-    // A batch is cut when this much is complete; exactly one is set. Groups are never split, so a
-    // batch by sequences or tokens may exceed its target by less than one group.
-    std::uint32_t batch_groups = 16;
-    std::uint32_t batch_sequences = 0;
-    std::uint64_t batch_tokens = 0;
+    // A batch is cut when this much is complete. Groups are never split, so a batch by sequences or
+    // tokens may exceed its target by less than one group.
+    BatchTarget batch = BatchTarget::groups(16);
     std::vector<SourceWeight> source_weights = {};
 
     // Producers wait before they open a new group while so many are open (incomplete, ready or
@@ -92,37 +126,37 @@ struct StashOptions {
 
     // How long, and of how many groups, it is remembered that they are over: a late member must not
     // open a ghost.
-    std::int64_t tombstone_ns = 3'600'000'000'000;
+    std::chrono::nanoseconds tombstone = std::chrono::hours(1);
     std::uint32_t tombstones = 1 << 20;
 
     // Nothing shipped for so long while groups are open: time to say which groups wait for what.
-    std::int64_t no_progress_ns = 60'000'000'000;
+    std::chrono::nanoseconds no_progress = std::chrono::minutes(1);
 };
 
 // Names the first field that is out of its range.
-Result<void> validate(const StashOptions& options);
+ROLLRING_API Result<void> validate(const StashOptions& options);
 
 // Why a record left without being shipped.
 enum class DropReason : std::uint8_t {
-    duplicate,      // the same (group, repetition, segment, attempt) was there already, or all of
-                    // its member from another producer
-    superseded,     // a higher attempt of the member is known
-    late,           // its group was shipped, leased or dropped before it came
-    surplus,        // beyond the group's size, or not chosen
-    failed,         // the mark of a failed member
-    bad_reward,     // its member's reward is NaN or infinite, and the policy fails such members
-    group_void,     // another member failed or has a bad reward, and the policy voids the group
-    too_few,        // fewer than min_size members can ever be final
-    deadline,       // the group was too old, and the policy drops it
+    duplicate,   // the same (group, repetition, subsequence, attempt) was there already, or all of
+                 // its member from another producer
+    superseded,  // a higher attempt of the member is known
+    late,        // its group was shipped, leased or dropped before it came
+    surplus,     // beyond the group's size, or not chosen
+    failed,      // the mark of a failed member
+    bad_reward,  // its member's reward is NaN or infinite, and the policy fails such members
+    group_void,  // another member failed or has a bad reward, and the policy voids the group
+    too_few,     // fewer than min_size members can ever be final
+    deadline,    // the group was too old, and the policy drops it
     zero_variance,  // all rewards equal
     stale,          // its oldest generated token lags too far behind
-    unfinished,     // segments of a member whose last one had not come when the group was settled,
-                    // or when their producer was gone
-    oversized,      // its group has more records than one acknowledgement can hold: the ring needs
-                    // more journal_records (create --journal-records)
+    unfinished,  // subsequences of a member whose others had not come when the group was decided,
+                 // or when their producer was gone
+    oversized,   // its group has more records than one acknowledgement can hold: the ring needs
+                 // more journal_records (create --journal-records)
     count,
 };
-std::string_view name(DropReason reason);
+ROLLRING_API std::string_view name(DropReason reason);
 
 struct Amount {
     std::uint64_t records = 0;
@@ -141,13 +175,16 @@ struct Amount {
     friend bool operator==(const Amount&, const Amount&) = default;
 };
 
+// One amount for each DropReason.
+using DropAmounts = std::array<Amount, static_cast<std::size_t>(DropReason::count)>;
+
 // Promise P5, at every moment: accepted = shipped + dropped + held + leased.
-struct StashAccount {
+struct ROLLRING_API StashAccount {
     Amount accepted;
     Amount shipped;
     Amount held;
     Amount leased;
-    std::array<Amount, static_cast<std::size_t>(DropReason::count)> dropped;
+    DropAmounts dropped;
     std::uint64_t groups_opened = 0;
     std::uint64_t groups_shipped = 0;
     std::uint64_t groups_partial = 0;  // shipped with fewer members than their size
@@ -158,28 +195,6 @@ struct StashAccount {
 
     [[nodiscard]] Amount dropped_total() const;
     [[nodiscard]] bool conserved() const;
-
-    // All of it, in a fixed order: how it is shown in the ring.
-    template <class Visit>
-    void for_each_word(Visit visit) const {
-        const_cast<StashAccount*>(this)->for_each([&](std::uint64_t& word) { visit(word); });
-    }
-    template <class Visit>
-    void for_each(Visit visit) {
-        const auto both = [&](Amount& amount) {
-            visit(amount.records);
-            visit(amount.tokens);
-        };
-        both(accepted);
-        both(shipped);
-        both(held);
-        both(leased);
-        for (Amount& amount : dropped) both(amount);
-        for (std::uint64_t* word : {&groups_opened, &groups_shipped, &groups_partial,
-                                    &groups_dropped, &batches, &size_conflicts, &bad_rewards}) {
-            visit(*word);
-        }
-    }
 };
 
 // Advantages of one group, from the rewards of its members:
@@ -190,7 +205,7 @@ struct StashAccount {
 // is 0, and those of the others are computed as if it were not in the group. With fewer than two
 // rewards, or equal ones, all are 0. Never NaN.
 // Source: DeepSeekMath (GRPO); Ahmadian et al. 2024 (RLOO). advantages.size() == rewards.size().
-void group_advantages(std::span<const double> rewards, Advantages kind,
-                      std::span<double> advantages);
+ROLLRING_API void group_advantages(std::span<const double> rewards, Advantages kind,
+                                   std::span<double> advantages);
 
 }  // namespace rollring

@@ -2,32 +2,51 @@
 // A look at a ring's stash from another process, as stat_ring() is one at its lanes: attaches
 // read-only, takes no part, and shows what was last when the trainer is gone.
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "rollring/error.hpp"
+#include "rollring/export.hpp"
 #include "rollring/stash_options.hpp"
 #include "rollring/trajectory.hpp"
 
 namespace rollring {
 
-// One group that is not over.
-struct GroupStat {
+enum class GroupState : std::uint8_t {
+    free,     // there is no group
+    open,     // waits for members
+    ready,    // waits for a batch
+    leased,   // in a batch: trained on
+    unknown,  // its row is damaged
+};
+ROLLRING_API std::string_view name(GroupState state);
+
+// One group that is not over: from stat_stash(), and from Stash::explain() in the trainer itself.
+struct ROLLRING_API GroupStat {
     GroupKey key;
-    std::string instance_id;    // its first 40 bytes, printable
-    std::string state;          // "open", "ready" (for a batch), "leased" (trained on)
+    std::string instance_id;  // printable; from outside its first 40 bytes
+    GroupState state;
     std::int64_t age_ns;        // since its first record
-    std::int64_t unchanged_ns;  // since its last change
+    std::int64_t unchanged_ns;  // since its last change; negative if the board has no row for it
     std::uint32_t size;         // members asked for
-    std::uint32_t live;         // members that are complete
+    std::uint32_t complete;     // members that are complete
     std::uint32_t failed;
-    std::uint32_t records;               // held
-    std::uint64_t tokens;                // held
-    std::vector<std::uint32_t> missing;  // repetition ids below 64 that an open group waits for
-    // Who has sent to it: "name (lane 3)". On a ring of more than 64 lanes: who may have.
+    std::uint32_t records;  // held
+    std::uint64_t tokens;   // held
+    // Repetition ids that an open group waits for; from outside those below 64.
+    std::vector<std::uint32_t> missing;
+    // Who has sent to it: "name (lane 3)". From outside, on a ring of more than 64 lanes: who may
+    // have.
     std::vector<std::string> producers;
+    std::vector<std::uint32_t> lanes;  // the same, by lane
+
+    [[nodiscard]] std::string missing_text() const;    // "1, 4-7", or "none"
+    [[nodiscard]] std::string producers_text() const;  // with commas between them
+    // All of it in one line, as events and messages say it; of what is missing the first.
+    [[nodiscard]] std::string to_string() const;
 };
 
 struct StashStat {
@@ -47,6 +66,29 @@ struct StashStat {
 };
 
 // Never waits for the trainer, whatever it is doing.
-Result<StashStat> stat_stash(std::string_view ring);
+ROLLRING_API Result<StashStat> stat_stash(std::string_view ring);
+
+enum class Trouble : std::uint8_t {
+    none,
+    producer_died,  // a group waits, and a producer that has sent to it died
+    no_progress,    // the trainer has all that was sent, no group is complete, and nothing comes
+};
+ROLLRING_API std::string_view name(Trouble trouble);
+
+// What a run waits for in vain, so that it can be ended, or mended.
+struct RunTrouble {
+    Trouble trouble;
+    std::string instance_id;  // of the group that waits; the oldest. Empty: no group does
+    std::string producer;     // that died, or sent last; empty: there was none
+    std::uint32_t lane;
+    std::uint32_t pid;    // of the producer, in its own PID namespace: for people
+    std::int64_t for_ns;  // since the group changed, or since a record came
+    std::string text;     // all of it in one sentence; empty: no trouble
+};
+
+// Looks for what has lasted for `stale_after`. From outside, as stat_stash(): a trainer that has
+// given a batch back a moment ago may find its producers only just going on.
+ROLLRING_API Result<RunTrouble> find_trouble(std::string_view ring,
+                                             std::chrono::nanoseconds stale_after);
 
 }  // namespace rollring

@@ -1,23 +1,38 @@
 #pragma once
-// Time as rollring uses it: nanoseconds in an i64, and deadlines instead of time-outs.
+// Time as rollring uses it. A wait has a Deadline; a span in options is a std::chrono duration; a
+// moment or an age that is told is an i64 of nanoseconds, named `_ns`.
 
+#include <chrono>
 #include <cstdint>
+#include <limits>
+
+#include "rollring/export.hpp"
 
 namespace rollring {
 
 // CLOCK_MONOTONIC in ns: one clock for all processes of the machine; for ages and deadlines.
-std::int64_t monotonic_ns();
+ROLLRING_API std::int64_t monotonic_ns();
 
 // CLOCK_REALTIME in ns since 1970: for created_ns and finished_ns of a trajectory.
-std::int64_t realtime_ns();
+ROLLRING_API std::int64_t realtime_ns();
 
 // The moment by which a call returns, on the clock of monotonic_ns().
 struct Deadline {
     std::int64_t at_ns;
 
-    static Deadline now() { return {0}; }
-    static Deadline after_ns(std::int64_t ns) { return {monotonic_ns() + ns}; }
-    static Deadline after_ms(std::int64_t ms) { return after_ns(ms * 1'000'000); }
+    // Has passed: the call does what it can without waiting.
+    static constexpr Deadline now() { return {0}; }
+    static constexpr Deadline never() { return {std::numeric_limits<std::int64_t>::max()}; }
+    // A span that would end after the clock does is never over; one that is negative has passed.
+    static Deadline after(std::chrono::nanoseconds span) { return after_ns(span.count()); }
+    static Deadline after_ns(std::int64_t ns) {
+        const std::int64_t from_ns = monotonic_ns();
+        return ns > never().at_ns - from_ns ? never() : Deadline{from_ns + ns};
+    }
+    static Deadline after_ms(std::int64_t ms) {
+        if (ms > never().at_ns / 1'000'000) return never();
+        return ms < 0 ? now() : after_ns(ms * 1'000'000);
+    }
 
     [[nodiscard]] bool passed() const { return at_ns == 0 || monotonic_ns() >= at_ns; }
 };

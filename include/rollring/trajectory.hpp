@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "rollring/error.hpp"
+#include "rollring/export.hpp"
 #include "rollring/schema.hpp"
 
 namespace rollring {
@@ -39,13 +40,13 @@ enum class Status : std::uint8_t {
     timed_out,
     filtered,
 };
-std::string_view name(Status status);
-std::optional<Status> parse_status(std::string_view text);
+ROLLRING_API std::string_view name(Status status);
+ROLLRING_API std::optional<Status> parse_status(std::string_view text);
 
 enum class Checksum : std::uint8_t { none, xxh3 };
 
 // 128-bit hash of (instance_id, visit): the key of the group a record belongs to.
-struct GroupKey {
+struct ROLLRING_API GroupKey {
     std::uint64_t low = 0;
     std::uint64_t high = 0;
 
@@ -60,11 +61,11 @@ inline constexpr std::uint32_t group_size_max = 65'536;
 // The header fields, the same for Draft and TrajectoryView. What has no bound of its own may have
 // any value: nothing is allocated for it, and nothing is counted up to it.
 struct Meta {
-    std::uint64_t visit = 0;          // which pass over the instance this is (epoch)
+    std::uint64_t visit = 0;          // which pass over the instance this is
     std::uint32_t repetition_id = 0;  // member of the group; any number that no other member has
     std::uint32_t group_size = 0;     // 0: the stash's default; at most group_size_max
-    std::uint16_t segment_index = 0;
-    bool last_segment = true;                    // the member is complete with this one
+    std::uint16_t subsequence_index = 0;
+    bool last_subsequence = true;                // the member is complete with this one
     std::uint32_t attempt = 0;                   // a retry has a higher one
     std::optional<std::int64_t> source_id = {};  // environment number (Atropos env_id)
     Status status = Status::completed;
@@ -77,8 +78,18 @@ struct Meta {
     std::uint16_t origin = 0;  // the application's own tag: what format it came from
 };
 
+// What is known of a rollout only when it is over. What is not set stays as it was.
+struct RolloutOutcome {
+    std::optional<Status> status = {};
+    std::optional<std::uint32_t> n_prompt = {};
+    std::optional<std::int64_t> policy_version_min = {};
+    std::optional<std::int64_t> policy_version_max = {};
+    std::optional<double> reward = {};
+    std::optional<std::int64_t> finished_ns = {};
+};
+
 // A column of a draft. `data` may be null: space is then left, to be filled in place before commit.
-struct DraftColumn {
+struct ROLLRING_API DraftColumn {
     std::uint16_t column;  // index in the schema, for the standard one static_cast of Std
     DType dtype;
     std::array<std::uint32_t, 4> shape;  // [rows, dims...]; rows equals n_tokens for Per::token
@@ -89,7 +100,7 @@ struct DraftColumn {
 };
 
 // A record on its way in. Spans must live until push() or reserve() returns.
-class Draft {
+class ROLLRING_API Draft {
   public:
     Meta meta;
 
@@ -101,7 +112,7 @@ class Draft {
     // Per token or per record columns of the standard schema, one-dimensional.
     template <class T>
     Draft& set(Std column, std::span<const T> values) {
-        place(index(column), dtype_of<T>(), rows(values.size()), values.data());
+        fill(index(column), dtype_of<T>(), rows(values.size()), values.data());
         return *this;
     }
     template <class T>
@@ -143,16 +154,17 @@ class Draft {
                         "a column has at most 2^32 - 1 rows");
         return static_cast<std::uint32_t>(count);
     }
-    DraftColumn& slot(std::uint16_t column) {
+    DraftColumn& entry(std::uint16_t column) {
         for (std::size_t i = 0; i < count_; i++) {
             if (columns_[i].column == column) return columns_[i];
         }
         ROLLRING_ASSERT(count_ < columns_.size(), "a draft holds at most 32 columns");
         return columns_[count_++];
     }
-    // Fills the slot where it lies: a column put together elsewhere and copied would stall the CPU.
-    void place(std::uint16_t column, DType dtype, std::uint32_t rows, const void* data) {
-        DraftColumn& to = slot(column);
+    // Fills the entry where it lies: a column put together elsewhere and copied would stall the
+    // CPU.
+    void fill(std::uint16_t column, DType dtype, std::uint32_t rows, const void* data) {
+        DraftColumn& to = entry(column);
         to.column = column;
         to.dtype = dtype;
         to.shape = {rows, 0, 0, 0};
@@ -181,7 +193,7 @@ struct ColumnView {
 
 // Up to 32 columns, eight of them in place: a stash keeps a view of every record that it holds.
 // Only those that are there are ever written or copied.
-class ColumnList {
+class ROLLRING_API ColumnList {
   public:
     ColumnList() {}  // NOLINT(modernize-use-equals-default): leaves the storage as it is
     ColumnList(const ColumnList& other) { *this = other; }
@@ -226,7 +238,7 @@ class ColumnList {
 };
 
 // A record as it lies in memory. Valid until the record is released. Cheap to copy.
-class TrajectoryView {
+class ROLLRING_API TrajectoryView {
   public:
     TrajectoryView() = default;
 
@@ -278,12 +290,14 @@ class TrajectoryView {
 };
 
 // Lays a draft out. Used by Producer; on its own for records outside a ring.
-class Encoder {
+class ROLLRING_API Encoder {
   public:
     Encoder(const Draft& draft, const Schema& schema, Checksum checksum);
 
     // Why the draft cannot be a record of this schema; empty if it can.
     [[nodiscard]] std::string_view problem() const { return problem_; }
+    // The column that it is about; empty if it is about none.
+    [[nodiscard]] std::string_view problem_column() const { return problem_column_; }
     // A column has a shape and no data: write() leaves there what lay there before.
     [[nodiscard]] bool has_holes() const { return holes_; }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
@@ -300,6 +314,7 @@ class Encoder {
     Checksum checksum_;
     std::uint64_t schema_id_;
     std::string_view problem_;
+    std::string_view problem_column_;  // the schema's name of it
     std::uint64_t bytes_ = 0;
     std::uint32_t n_tokens_ = 0;
     GroupKey key_;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "rollring/export.hpp"
 #include "rollring/schema.hpp"
 
 namespace rollring {
@@ -27,7 +28,7 @@ struct Device {
 };
 
 // A GPU as all processes know it: ordinals depend on CUDA_VISIBLE_DEVICES, UUIDs do not.
-struct GpuUuid {
+struct ROLLRING_API GpuUuid {
     std::array<std::uint8_t, 16> bytes{};  // all zero: none, the host
 
     friend bool operator==(const GpuUuid&, const GpuUuid&) = default;
@@ -37,8 +38,8 @@ struct GpuUuid {
 
 // GPUs that this process can use, in the order of its ordinals. Empty without a GPU, without
 // libcuda, or in a build without CUDA; why_no_gpu() then says which of these.
-std::vector<GpuUuid> visible_gpus();
-std::string why_no_gpu();
+ROLLRING_API std::vector<GpuUuid> visible_gpus();
+ROLLRING_API std::string why_no_gpu();
 
 // A stream of CUDA (cudaStream_t and CUstream are the same thing). Null: the channel's own stream,
 // behind what is queued on the legacy default stream by then (torch's, unless told otherwise).

@@ -23,6 +23,7 @@
 // Destructors wait up to 10 s for what the device still does with the channel's memory, then leak
 // that memory: it is never freed under a kernel. A version that is given up does not wait at all.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -32,6 +33,7 @@
 #include <vector>
 
 #include "rollring/error.hpp"
+#include "rollring/export.hpp"
 #include "rollring/time.hpp"
 #include "rollring/weight_tensor.hpp"
 
@@ -43,7 +45,7 @@ enum class PayloadMemory : std::uint8_t {
     legacy_ipc,  // cudaMalloc with a CUDA IPC handle, for where vmm is refused
     host,        // sealed memfd; with a GPU, its kernels read and write it over PCIe
 };
-std::string_view name(PayloadMemory memory);
+ROLLRING_API std::string_view name(PayloadMemory memory);
 
 struct PublisherOptions {
     std::string name = "trainer";  // for people, up to 31 bytes
@@ -58,8 +60,8 @@ struct PublisherOptions {
     std::uint32_t slots = 0;
     std::uint64_t slot_bytes = 0;  // 0: 512 MiB, or less if a version is smaller
     bool checksums = false;        // of every tensor's published bytes, checked by subscribers
-    std::uint32_t subscribers_max = 64;  // at once, up to 256
-    std::int64_t spin_ns = 20'000;       // before a wait sleeps
+    std::uint32_t subscribers_max = 64;                             // at once, up to 256
+    std::chrono::nanoseconds spin = std::chrono::microseconds(20);  // before a wait sleeps
 };
 
 // How long the stages of a version took, in ns.
@@ -79,12 +81,12 @@ struct CommitReport {
 };
 
 namespace weights {
-class PublisherImpl;
-class SubscriberImpl;
+class ROLLRING_LOCAL PublisherImpl;
+class ROLLRING_LOCAL SubscriberImpl;
 }  // namespace weights
 
 // One version on its way. Destruction without commit is abort. Ends before its publisher does.
-class [[nodiscard]] Transaction {
+class [[nodiscard]] ROLLRING_API Transaction {
   public:
     Transaction(Transaction&&) noexcept;
     Transaction& operator=(Transaction&&) noexcept;
@@ -119,7 +121,7 @@ class [[nodiscard]] Transaction {
     std::uint64_t publication_ = 0;
 };
 
-class Publisher {
+class ROLLRING_API Publisher {
   public:
     // Becomes the publisher `options.rank` of the ring's weight channel. A thread of its own
     // admits subscribers from then on.
@@ -143,7 +145,10 @@ class Publisher {
     // Subscribers that came too late for the committed version and cannot find it in the slots, or
     // that are poisoned; only a version that fits into the slots as a whole waits there for them.
     [[nodiscard]] std::uint32_t behind() const;
-    // Sends the committed version again to those, from the same tensors, which must be unchanged.
+    // Opens the committed version once more, for those alone, from the same tensors, which must be
+    // unchanged. invalid_argument if there is none, busy while a version is open.
+    Result<Transaction> begin_again();
+    // All of that by the deadline, or given up.
     Result<CommitReport> resend(Deadline deadline, Stream stream = {});
 
     // Goes on without this subscriber (by name), stopped or stuck: it is not waited for any more,
@@ -198,7 +203,7 @@ struct SubscriberOptions {
     // The version that the engine serves already, whole, from an earlier attachment; -1: none. It
     // is not sent to it again.
     std::int64_t held_version = -1;
-    std::int64_t spin_ns = 20'000;
+    std::chrono::nanoseconds spin = std::chrono::microseconds(20);
 };
 
 enum class SubscriberState : std::uint32_t {
@@ -208,11 +213,12 @@ enum class SubscriberState : std::uint32_t {
     poisoned = 4,  // what the engine holds is part of one version and part of another, or a version
                    // that was never committed; cured by the next whole version
     closed = 5,
+    expelled = 6,  // as it looks from outside: it has no seat any more, and lives
 };
-std::string_view name(SubscriberState state);
+ROLLRING_API std::string_view name(SubscriberState state);
 
 // One version on its way in. Destruction before adopt is reject. Ends before its subscriber does.
-class [[nodiscard]] Update {
+class [[nodiscard]] ROLLRING_API Update {
   public:
     Update(Update&&) noexcept;
     Update& operator=(Update&&) noexcept;
@@ -249,7 +255,7 @@ class [[nodiscard]] Update {
     std::int64_t version_ = -1;
 };
 
-class Subscriber {
+class ROLLRING_API Subscriber {
   public:
     // Attaches to a publisher of the ring's channel, waiting for one until the deadline. `into`:
     // the engine's own tensors for Update::load, matched by name, dtype and shape; empty for an
@@ -285,12 +291,23 @@ struct SubscriberStat {
     std::uint32_t pid;  // in its own PID namespace: for people
     bool alive;
     std::string gpu;  // UUID, or "host"
-    std::string state;
-    std::uint64_t read_done_parts;  // position in the parts filled since the publisher came
+    SubscriberState state;
+    std::uint64_t read_done_parts;  // of the parts filled since the publisher came
     std::int64_t staged_version;
     std::int64_t live_version;
     std::string problem;  // its last error
 };
+// Of the version that was begun last.
+enum class ChannelState {
+    idle,  // there was none
+    filling,
+    published,
+    committed,
+    aborted,
+    silent,  // the publisher does not answer: it is stopped, perhaps; nothing else is known
+};
+ROLLRING_API std::string_view name(ChannelState state);
+
 struct WeightsStat {
     std::string ring;
     std::string publisher;
@@ -306,8 +323,7 @@ struct WeightsStat {
     std::uint64_t slot_bytes;
     bool checksums;
     std::string layout_hash;
-    std::string state;  // "idle", "filling", "published", "committed", "aborted"; "not answering":
-    // stopped, perhaps: then nothing else is known
+    ChannelState state;
     std::int64_t version;  // begun last
     std::int64_t committed_version;
     std::uint64_t syncs;
@@ -318,11 +334,11 @@ struct WeightsStat {
 };
 
 // All live publishers of a ring's channel, by rank. Takes no part in the channel.
-Result<std::vector<WeightsStat>> stat_weights(std::string_view ring);
+ROLLRING_API Result<std::vector<WeightsStat>> stat_weights(std::string_view ring);
 
 // Sockets of publishers that are proven dead, of one ring or (empty) of all of this user's: how
 // many there are, or were removed. A new publisher replaces its predecessor's by itself.
-std::uint32_t dead_channels(std::string_view ring = {});
-std::uint32_t remove_dead_channels(std::string_view ring = {});
+ROLLRING_API std::uint32_t dead_channels(std::string_view ring = {});
+ROLLRING_API std::uint32_t remove_dead_channels(std::string_view ring = {});
 
 }  // namespace rollring

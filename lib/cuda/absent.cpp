@@ -1,6 +1,6 @@
 // What the GPU functions are in a build without CUDA.
 
-#include "memory.hpp"
+#include "backends.hpp"
 
 namespace rollring {
 namespace {
@@ -19,10 +19,18 @@ std::string why_no_gpu() {
     return built_without;
 }
 
-Result<weights::Backend> weights::make_gpu_backend(Device device, PayloadMemory kind) {
+namespace cuda {
+
+Result<device::Backend> make_backend(Device device, PayloadMemory kind) {
     static_cast<void>(device);
     static_cast<void>(kind);
-    return std::unexpected(Error{Errc::no_gpu, 0, built_without});
+    return refused(Errc::no_gpu, built_without);
 }
 
+Result<std::unique_ptr<device::PhysicalMemory>> open_physical_memory(Device device) {
+    static_cast<void>(device);
+    return refused(Errc::no_gpu, built_without);
+}
+
+}  // namespace cuda
 }  // namespace rollring

@@ -86,7 +86,7 @@ __device__ __forceinline__ u32 bytes_at(const u8* from, u32 count) {
 // One vector of the source on its way to its place; `index` counts vectors.
 template <u32 cast, bool with_sums>
 __device__ __forceinline__ void put(u8* to, u32 index, uint4 value, u64 word, u64& sum) {
-    using weights::mix_word;
+    using device::mix_word;
     if constexpr (cast == cast_none) {
         __stcs(reinterpret_cast<uint4*>(to) + index, value);
         if constexpr (with_sums) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void put_tail(u8* to, const u8* from, u32 bytes, u64 
         value = rounded<cast>(bytes_at(from + begin, 4), second);
         packed_bytes = count / 2;
     }
-    if constexpr (with_sums) sum += weights::mix_word(value, word + lane);
+    if constexpr (with_sums) sum += device::mix_word(value, word + lane);
     to += lane * 4;
     if (packed_bytes == 4) {
         *reinterpret_cast<u32*>(to) = value;

@@ -1,32 +1,25 @@
-// Physical memory of a GPU by the virtual memory calls of the CUDA driver.
+// The memory of a memory domain: that of a GPU, with pinned host memory and copies between them.
 
 #include <fmt/format.h>
 
-#include <bit>
+#include <optional>
 #include <utility>
 
-#include "driver.hpp"
-#include "physical.hpp"
+#include "backends.hpp"
+#include "vmm.hpp"
 
 namespace rollring::cuda {
 namespace {
+
+using device::MemoryHandle;
 
 CUdeviceptr device_pointer(const std::byte* address) {
     return reinterpret_cast<CUdeviceptr>(address);
 }
 
-CUmemGenericAllocationHandle driver_handle(MemoryHandle handle) {
-    return std::to_underlying(handle);
-}
-
-class CudaPhysicalMemory final : public PhysicalMemory {
+class CudaPhysicalMemory final : public device::PhysicalMemory {
   public:
-    CudaPhysicalMemory(Context context, int gpu) : context_(std::move(context)), gpu_(gpu) {
-        where_.type = CU_MEM_LOCATION_TYPE_DEVICE;
-        where_.id = context_.device();
-        kind_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-        kind_.location = where_;
-    }
+    CudaPhysicalMemory(Context context, int gpu) : context_(std::move(context)), gpu_(gpu) {}
     CudaPhysicalMemory(const CudaPhysicalMemory&) = delete;
     ~CudaPhysicalMemory() override {
         if (stream_ == nullptr) return;
@@ -39,25 +32,24 @@ class CudaPhysicalMemory final : public PhysicalMemory {
         api().cuDeviceGetAttribute(
             &supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, context_.device());
         if (supported == 0) {
-            return std::unexpected(
-                Error{Errc::unsupported, 0,
-                      fmt::format("GPU {} has no virtual memory management (cuMemMap): its memory "
-                                  "cannot be released and resumed",
-                                  gpu_)});
+            return refused(
+                Errc::unsupported,
+                fmt::format("GPU {} has no virtual memory management (cuMemMap): its memory "
+                            "cannot be released and resumed",
+                            gpu_));
         }
+        const auto vmm = Vmm::open(context_, Vmm::Sharing::none);
+        if (!vmm) return failure(vmm.error());
+        vmm_ = *vmm;
         const Context::Scope scope(context_);
-        std::size_t granularity_bytes = 0;
-        CUresult result = api().cuMemGetAllocationGranularity(&granularity_bytes, &kind_,
-                                                              CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-        granularity_bytes_ = granularity_bytes;
         // A stream that does not wait for the legacy default stream.
-        if (result == CUDA_SUCCESS) {
-            result = api().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
-        }
-        return done(result, "prepare a memory domain");
+        return done(api().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
+                    "prepare a memory domain");
     }
 
-    [[nodiscard]] std::uint64_t granularity_bytes() const override { return granularity_bytes_; }
+    [[nodiscard]] std::uint64_t granularity_bytes() const override {
+        return vmm_->granularity_bytes();
+    }
 
     Result<std::uint64_t> free_bytes() override {
         const Context::Scope scope(context_);
@@ -69,56 +61,39 @@ class CudaPhysicalMemory final : public PhysicalMemory {
     }
 
     Result<std::byte*> reserve(std::uint64_t bytes) override {
-        const Context::Scope scope(context_);
-        CUdeviceptr address = 0;
-        const CUresult result =
-            api().cuMemAddressReserve(&address, bytes, granularity_bytes_, 0, 0);
-        if (result == CUDA_ERROR_OUT_OF_MEMORY) {  // addresses are short, not memory
-            return std::unexpected(
-                Error{Errc::device_error, 0,
-                      fmt::format("no range of {} addresses is left for GPU {}", bytes, gpu_)});
+        const auto address = vmm_->reserve(bytes);
+        if (address) return *address;
+        if (address.error().result == CUDA_ERROR_OUT_OF_MEMORY) {  // of addresses, not of memory
+            return refused(Errc::device_error,
+                           fmt::format("no range of {} addresses is left for GPU {}", bytes, gpu_));
         }
-        if (result != CUDA_SUCCESS) return failure(result, "reserve addresses", bytes);
-        return std::bit_cast<std::byte*>(address);
+        return failure(address.error(), bytes);
     }
 
     Result<void> unreserve(std::byte* address, std::uint64_t bytes) override {
-        const Context::Scope scope(context_);
-        return done(api().cuMemAddressFree(device_pointer(address), bytes), "free addresses",
-                    bytes);
+        return done(vmm_->unreserve(address, bytes), bytes);
     }
 
     Result<MemoryHandle> create(std::uint64_t bytes) override {
-        const Context::Scope scope(context_);
-        CUmemGenericAllocationHandle handle = 0;
-        const CUresult result = api().cuMemCreate(&handle, bytes, &kind_, 0);
-        if (result != CUDA_SUCCESS) return failure(result, "create memory", bytes);
-        return MemoryHandle{handle};
+        const auto memory = vmm_->create(bytes);
+        if (!memory) return failure(memory.error(), bytes);
+        return *memory;
     }
 
-    Result<void> destroy(MemoryHandle handle) override {
-        const Context::Scope scope(context_);
-        return done(api().cuMemRelease(driver_handle(handle)), "let go of memory");
-    }
+    Result<void> destroy(MemoryHandle memory) override { return done(vmm_->destroy(memory)); }
 
-    Result<void> map(std::byte* address, std::uint64_t bytes, MemoryHandle handle) override {
-        const Context::Scope scope(context_);
-        const CUdeviceptr pointer = device_pointer(address);
-        CUresult result = api().cuMemMap(pointer, bytes, 0, driver_handle(handle), 0);
-        if (result != CUDA_SUCCESS) return failure(result, "map memory", bytes);
-        const CUmemAccessDesc access{where_, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-        result = api().cuMemSetAccess(pointer, bytes, &access, 1);
-        if (result == CUDA_SUCCESS) return {};
-        api().cuMemUnmap(pointer, bytes);
-        // Out of memory here means page tables: device_error, as no free memory would help.
-        Error error = cuda_error(result, what("give access to memory", bytes));
-        error.code = Errc::device_error;
-        return std::unexpected(std::move(error));
+    Result<void> map(std::byte* address, std::uint64_t bytes, MemoryHandle memory) override {
+        const auto mapped = vmm_->map(address, bytes, memory, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        auto answer = done(mapped, bytes);
+        // Out of memory means page tables here: device_error, as no free memory would help.
+        if (!mapped && mapped.error().step == Vmm::giving_access) {
+            answer.error().code = Errc::device_error;
+        }
+        return answer;
     }
 
     Result<void> unmap(std::byte* address, std::uint64_t bytes) override {
-        const Context::Scope scope(context_);
-        return done(api().cuMemUnmap(device_pointer(address), bytes), "unmap memory", bytes);
+        return done(vmm_->unmap(address, bytes), bytes);
     }
 
     Result<std::byte*> pin(std::uint64_t bytes) override {
@@ -126,12 +101,12 @@ class CudaPhysicalMemory final : public PhysicalMemory {
         void* slab = nullptr;
         const CUresult result = api().cuMemHostAlloc(&slab, bytes, CU_MEMHOSTALLOC_PORTABLE);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-            return std::unexpected(
-                Error{Errc::host_memory, 0,
-                      fmt::format("the system gave no {} bytes of pinned host memory: look at free "
-                                  "memory, the cgroup's limit and ulimit -l, or release with "
-                                  "Contents::drop",
-                                  bytes)});
+            return refused(
+                Errc::host_memory,
+                fmt::format("the system gave no {} bytes of pinned host memory: look at free "
+                            "memory, the cgroup's limit and ulimit -l, or release with "
+                            "Contents::drop",
+                            bytes));
         }
         if (result != CUDA_SUCCESS) return failure(result, "pin host memory", bytes);
         return static_cast<std::byte*>(slab);
@@ -182,6 +157,16 @@ class CudaPhysicalMemory final : public PhysicalMemory {
         return std::unexpected(cuda_error(result, what(tried, bytes)));
     }
 
+    [[nodiscard]] std::unexpected<Error> failure(const Refusal& refusal,
+                                                 std::uint64_t bytes = 0) const {
+        return failure(refusal.result, fmt::format("{} memory", refusal.step), bytes);
+    }
+
+    [[nodiscard]] Result<void> done(const Driven<void>& call, std::uint64_t bytes = 0) const {
+        if (call) return {};
+        return failure(call.error(), bytes);
+    }
+
     [[nodiscard]] Result<void> done(CUresult result, std::string_view tried,
                                     std::uint64_t bytes = 0) const {
         if (result == CUDA_SUCCESS) return {};
@@ -190,15 +175,13 @@ class CudaPhysicalMemory final : public PhysicalMemory {
 
     Context context_;
     int gpu_;
-    CUmemLocation where_{};
-    CUmemAllocationProp kind_{};
-    std::uint64_t granularity_bytes_ = 0;
+    std::optional<Vmm> vmm_;  // from start() on
     CUstream stream_ = nullptr;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<PhysicalMemory>> open_physical_memory(Device device) {
+Result<std::unique_ptr<device::PhysicalMemory>> open_physical_memory(Device device) {
     auto context = Context::open(device);
     if (!context) return std::unexpected(context.error());
     auto memory = std::make_unique<CudaPhysicalMemory>(std::move(*context), device.gpu);

@@ -12,7 +12,7 @@ namespace {
 
 Result<const Driver*> load() {
     const auto missing = [](std::string message) {
-        return std::unexpected(Error{Errc::no_gpu, 0, std::move(message)});
+        return refused(Errc::no_gpu, std::move(message));
     };
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
@@ -73,8 +73,8 @@ Result<Context> Context::open(Device device) {
     int count = 0;
     made.api_->cuDeviceGetCount(&count);
     if (device.gpu < 0 || device.gpu >= count) {
-        return std::unexpected(Error{
-            Errc::no_gpu, 0, fmt::format("no GPU {}: this process sees {}", device.gpu, count)});
+        return refused(Errc::no_gpu,
+                       fmt::format("no GPU {}: this process sees {}", device.gpu, count));
     }
     CUuuid uuid{};
     CUresult result = made.api_->cuDeviceGet(&made.device_, device.gpu);

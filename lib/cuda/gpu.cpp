@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 // The fat binary, in a file that embed.py writes.
@@ -73,6 +75,26 @@ Result<CUstream> Gpu::stream_behind(Stream given) const {
     if (result == CUDA_SUCCESS) return stream_;
     return std::unexpected(
         cuda_error(result, fmt::format("GPU {}: cannot wait for the default stream", device_.gpu)));
+}
+
+// Asks instead of waiting: a stream may wait for something that never comes.
+Result<void> Gpu::wait(CUstream stream, Deadline deadline) const {
+    for (;;) {
+        const CUresult result = api().cuStreamQuery(stream);
+        if (result == CUDA_SUCCESS) return {};
+        if (result != CUDA_ERROR_NOT_READY) return stream_failure(result);
+        if (deadline.passed()) {
+            return refused(
+                Errc::timed_out,
+                fmt::format("GPU {}: a stream did not get there by the deadline", device_.gpu));
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+}
+
+std::unexpected<Error> Gpu::stream_failure(CUresult result) const {
+    return std::unexpected(
+        cuda_error(result, fmt::format("GPU {}: work on a stream failed", device_.gpu)));
 }
 
 int Gpu::attribute(CUdevice_attribute which) const {

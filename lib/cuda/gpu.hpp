@@ -9,6 +9,7 @@
 
 #include "driver.hpp"
 #include "kernel_args.hpp"
+#include "rollring/time.hpp"
 
 namespace rollring::cuda {
 
@@ -42,6 +43,9 @@ class Gpu {
     // The same, for work on the caller's tensors: ours first waits for what is queued on the legacy
     // default stream, which whoever names no stream may have used. Needs the context to be current.
     Result<CUstream> stream_behind(Stream given) const;
+    // Waits until a stream is empty: timed_out, device_error. Needs the context to be current.
+    Result<void> wait(CUstream stream, Deadline deadline) const;
+    [[nodiscard]] std::unexpected<Error> stream_failure(CUresult result) const;
     [[nodiscard]] int attribute(CUdevice_attribute which) const;
 
     // Needs the context to be current. At most `waves` times as many blocks as fit on the GPU.

@@ -18,7 +18,7 @@ struct alignas(16) DeviceJob {
     std::uint64_t elements;       // of the piece
     std::uint64_t first_element;  // of the piece in the tensor; for strided jobs
     std::uint32_t element_shift;  // log2 of the bytes of an element at the tensor's side
-    std::uint32_t cast;           // weights::Cast
+    std::uint32_t cast;           // device::Cast
     std::uint32_t layout;         // 0: contiguous; else one more than an index into layouts
     std::uint32_t unused;
 };

@@ -53,7 +53,7 @@ __device__ __forceinline__ void add_sum(const KernelArgs& args, u32 job, u64 sum
 
 // The sum of packed bytes as they lie in the slot.
 __device__ __forceinline__ u64 sum_of(const u8* packed, u32 bytes, u64 word, u32 lane) {
-    using weights::mix_word;
+    using device::mix_word;
     const uint4* vectors = reinterpret_cast<const uint4*>(packed);
     u64 sum = 0;
 #pragma unroll 4

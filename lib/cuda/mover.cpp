@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "plan.hpp"
@@ -16,7 +14,7 @@ struct Range {
     std::size_t bytes = 0;
 };
 
-class GpuMover : public weights::Mover {
+class GpuMover : public device::Mover {
   public:
     explicit GpuMover(std::shared_ptr<const Gpu> gpu) : gpu_(std::move(gpu)) {}
     GpuMover(const GpuMover&) = delete;
@@ -26,10 +24,10 @@ class GpuMover : public weights::Mover {
 
     [[nodiscard]] GpuUuid gpu() const override { return gpu_->context().uuid(); }
     Result<void> check_address(const void* address, std::uint64_t bytes) override;
-    Result<std::unique_ptr<weights::CopyPlan>> plan(std::vector<weights::CopyJob> jobs) override {
+    Result<std::unique_ptr<device::CopyPlan>> plan(std::vector<device::CopyJob> jobs) override {
         return make_plan(gpu_, jobs);
     }
-    Result<void> when_reached(Stream stream, weights::Reached reached, void* context) override;
+    Result<void> when_reached(Stream stream, device::Reached reached, void* context) override;
     Result<void> wait(Stream stream, Deadline deadline) override;
     Result<void> health() override;
 
@@ -38,14 +36,13 @@ class GpuMover : public weights::Mover {
     CUresult look_up(T& value, CUpointer_attribute which, CUdeviceptr address) const {
         return gpu_->api().cuPointerGetAttribute(&value, which, address);
     }
-    [[nodiscard]] std::unexpected<Error> failed(CUresult result) const;
     [[nodiscard]] Result<void> check_place(CUdeviceptr address) const;
     // The allocation, or one mapping of several side by side, around an address.
     [[nodiscard]] Result<Range> range_of(CUdeviceptr address) const;
-    [[nodiscard]] std::unexpected<Error> refused(CUdeviceptr address, std::string_view why) const {
-        return std::unexpected(Error{Errc::invalid_argument, 0,
-                                     fmt::format("address {:#x} cannot be used by GPU {}: {}",
-                                                 address, gpu_->device().gpu, why)});
+    [[nodiscard]] std::unexpected<Error> unusable(CUdeviceptr address, std::string_view why) const {
+        return refused(Errc::invalid_argument,
+                       fmt::format("address {:#x} cannot be used by GPU {}: {}", address,
+                                   gpu_->device().gpu, why));
     }
 
     std::shared_ptr<const Gpu> gpu_;
@@ -76,9 +73,9 @@ GpuMover::~GpuMover() {
 Result<void> GpuMover::check_place(CUdeviceptr address) const {
     unsigned kind = 0;
     if (look_up(kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS || kind == 0) {
-        return refused(address,
-                       "it is host memory that CUDA does not know, or no memory at all; "
-                       "move the tensor to the GPU or pin it");
+        return unusable(address,
+                        "it is host memory that CUDA does not know, or no memory at all; "
+                        "move the tensor to the GPU or pin it");
     }
     unsigned managed = 0;
     if (look_up(managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_SUCCESS &&
@@ -89,21 +86,21 @@ Result<void> GpuMover::check_place(CUdeviceptr address) const {
         CUdeviceptr seen = 0;
         const CUresult result = look_up(seen, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address);
         if (result == CUDA_SUCCESS && seen == address) return {};
-        return refused(address,
-                       "it is pinned host memory that is not mapped for GPUs at the same "
-                       "address");
+        return unusable(address,
+                        "it is pinned host memory that is not mapped for GPUs at the same "
+                        "address");
     }
     if (kind != CU_MEMORYTYPE_DEVICE && kind != CU_MEMORYTYPE_UNIFIED) {
-        return refused(address, "it is a CUDA array");
+        return unusable(address, "it is a CUDA array");
     }
     int ordinal = 0;
     CUdevice owner = 0;
     if (look_up(ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) != CUDA_SUCCESS ||
         gpu_->api().cuDeviceGet(&owner, ordinal) != CUDA_SUCCESS) {
-        return refused(address, "the driver does not say which GPU it belongs to");
+        return unusable(address, "the driver does not say which GPU it belongs to");
     }
     if (owner != gpu_->context().device()) {
-        return refused(address, fmt::format("it lies on GPU {}", ordinal));
+        return unusable(address, fmt::format("it lies on GPU {}", ordinal));
     }
     return {};
 }
@@ -120,15 +117,15 @@ Result<Range> GpuMover::range_of(CUdeviceptr address) const {
     if (result == CUDA_SUCCESS && range.bytes > 0 && address - range.start < range.bytes) {
         return range;
     }
-    return refused(address, "the driver knows no allocation there");
+    return unusable(address, "the driver knows no allocation there");
 }
 
 Result<void> GpuMover::check_address(const void* address, std::uint64_t bytes) {
     const Context::Scope scope(gpu_->context());
     const auto start = reinterpret_cast<CUdeviceptr>(address);
     if (bytes == 0) return {};
-    if (start == 0) return refused(start, "it is null");
-    if (start + bytes < start) return refused(start, "the tensor does not end");
+    if (start == 0) return unusable(start, "it is null");
+    if (start + bytes < start) return unusable(start, "the tensor does not end");
     // Mappings of virtual memory (torch's expandable segments) are many, side by side; a tensor may
     // span several. Allocations that cuIpcGetMemHandle knows are whole, and end where they end.
     unsigned whole = 0;
@@ -142,18 +139,13 @@ Result<void> GpuMover::check_address(const void* address, std::uint64_t bytes) {
         at = range->start + range->bytes;
         if (at - start >= bytes) return {};
         if (whole != 0) {
-            return refused(start, fmt::format("its allocation has {} B from there on, of {}",
-                                              at - start, bytes));
+            return unusable(start, fmt::format("its allocation has {} B from there on, of {}",
+                                               at - start, bytes));
         }
     }
 }
 
-std::unexpected<Error> GpuMover::failed(CUresult result) const {
-    return std::unexpected(
-        cuda_error(result, fmt::format("GPU {}: work on a stream failed", gpu_->device().gpu)));
-}
-
-Result<void> GpuMover::when_reached(Stream stream, weights::Reached reached, void* context) {
+Result<void> GpuMover::when_reached(Stream stream, device::Reached reached, void* context) {
     const Context::Scope scope(gpu_->context());
     const Driver& api = gpu_->api();
     // A wait is for what was recorded when it was queued: one event does for all.
@@ -170,36 +162,22 @@ Result<void> GpuMover::when_reached(Stream stream, weights::Reached reached, voi
         result, fmt::format("GPU {}: cannot queue a host function", gpu_->device().gpu)));
 }
 
-// Asks instead of waiting: a stream may wait for something that never comes.
 Result<void> GpuMover::wait(Stream stream, Deadline deadline) {
     const Context::Scope scope(gpu_->context());
-    for (CUstream each : {gpu_->stream(stream), callbacks_}) {
-        for (;;) {
-            const CUresult result = gpu_->api().cuStreamQuery(each);
-            if (result == CUDA_SUCCESS) break;
-            if (result != CUDA_ERROR_NOT_READY) return failed(result);
-            if (deadline.passed()) {
-                return std::unexpected(
-                    Error{Errc::timed_out, 0,
-                          fmt::format("GPU {}: a stream did not get there by the deadline",
-                                      gpu_->device().gpu)});
-            }
-            std::this_thread::sleep_for(std::chrono::microseconds(20));
-        }
-    }
-    return {};
+    if (auto reached = gpu_->wait(gpu_->stream(stream), deadline); !reached) return reached;
+    return gpu_->wait(callbacks_, deadline);
 }
 
 Result<void> GpuMover::health() {
     const Context::Scope scope(gpu_->context());
     const CUresult result = gpu_->api().cuStreamQuery(callbacks_);
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return {};
-    return failed(result);
+    return gpu_->stream_failure(result);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<weights::Mover>> make_mover(std::shared_ptr<const Gpu> gpu) {
+Result<std::unique_ptr<device::Mover>> make_mover(std::shared_ptr<const Gpu> gpu) {
     auto mover = std::make_unique<GpuMover>(std::move(gpu));
     if (auto opened = mover->open(); !opened) return std::unexpected(opened.error());
     return mover;

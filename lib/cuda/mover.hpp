@@ -2,11 +2,11 @@
 
 #include <memory>
 
+#include "backend.hpp"
 #include "gpu.hpp"
-#include "memory.hpp"
 
 namespace rollring::cuda {
 
-Result<std::unique_ptr<weights::Mover>> make_mover(std::shared_ptr<const Gpu> gpu);
+Result<std::unique_ptr<device::Mover>> make_mover(std::shared_ptr<const Gpu> gpu);
 
 }  // namespace rollring::cuda

@@ -3,23 +3,23 @@
 
 #include <memory>
 
+#include "backend.hpp"
 #include "gpu.hpp"
-#include "memory.hpp"
 
 namespace rollring::cuda {
 
 // Virtual memory of CUDA, passed as a descriptor. unsupported where the driver refuses to share it.
-Result<std::unique_ptr<weights::Memory>> make_vmm_memory(std::shared_ptr<const Gpu> gpu);
+Result<std::unique_ptr<device::Memory>> make_vmm_memory(std::shared_ptr<const Gpu> gpu);
 
 // cuMemAlloc with a CUDA IPC handle. Importers can write to it: the driver knows no other way.
-Result<std::unique_ptr<weights::Memory>> make_ipc_memory(std::shared_ptr<const Gpu> gpu);
+Result<std::unique_ptr<device::Memory>> make_ipc_memory(std::shared_ptr<const Gpu> gpu);
 
-// The chunks of `host`, registered with CUDA.
-Result<std::unique_ptr<weights::Memory>> make_registered_memory(
-    std::shared_ptr<const Gpu> gpu, std::unique_ptr<weights::Memory> host);
+// The blocks of `host`, registered with CUDA.
+Result<std::unique_ptr<device::Memory>> make_registered_memory(
+    std::shared_ptr<const Gpu> gpu, std::unique_ptr<device::Memory> host);
 
 // Checks of a ticket from another process that do not depend on the kind of memory.
-Result<void> check_ticket(const Gpu& gpu, const weights::ChunkTicket& ticket, PayloadMemory kind,
+Result<void> check_ticket(const Gpu& gpu, const device::BlockTicket& ticket, PayloadMemory kind,
                           std::uint64_t granularity);
 
 }  // namespace rollring::cuda

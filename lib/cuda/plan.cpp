@@ -9,13 +9,12 @@
 #include <string>
 #include <utility>
 
-#include "plan_tables.hpp"
-#include "refuse.hpp"
+#include "job_tables.hpp"
 
 namespace rollring::cuda {
 namespace {
 
-using weights::CopyJob;
+using device::CopyJob;
 
 Kernel pack_kernel(Features features, bool sums) {
     switch (features) {
@@ -34,7 +33,7 @@ Result<DeviceBuffer> upload(const std::shared_ptr<const Gpu>& gpu, const std::ve
     return DeviceBuffer::holding(gpu, std::as_bytes(std::span(rows)));
 }
 
-class GpuPlan : public weights::CopyPlan {
+class GpuPlan : public device::CopyPlan {
   public:
     GpuPlan(std::shared_ptr<const Gpu> gpu, const Tuning& tuning)
         : gpu_(std::move(gpu)), tuning_(tuning) {}
@@ -46,7 +45,7 @@ class GpuPlan : public weights::CopyPlan {
                           std::optional<std::uint64_t> sums_offset, Stream stream) override;
     Result<void> unpack(const std::byte* slot, Stream stream) override;
     Result<std::optional<std::size_t>> verify(const std::byte* slot, std::uint64_t sums_offset,
-                                              Stream stream) override;
+                                              Deadline deadline) override;
 
   private:
     [[nodiscard]] Result<KernelArgs> args_for(const std::byte* slot, bool of_all_tensors,
@@ -86,10 +85,10 @@ Result<void> GpuPlan::lay_down(Tables tables) {
 Result<KernelArgs> GpuPlan::args_for(const std::byte* slot, bool of_all_tensors,
                                      std::uint64_t sums_offset) const {
     const auto address = reinterpret_cast<std::uint64_t>(slot);
-    if (address == 0 || address % weights::piece_alignment != 0) {
+    if (address == 0 || address % device::piece_alignment != 0) {
         return refused(Errc::invalid_argument,
                        fmt::format("a slot at {:#x}, which is not aligned to {} B", address,
-                                   weights::piece_alignment));
+                                   device::piece_alignment));
     }
     if (sums_offset % sizeof(std::uint64_t) != 0) {
         return refused(Errc::invalid_argument,
@@ -177,7 +176,7 @@ Result<void> GpuPlan::unpack(const std::byte* slot, Stream stream) {
 }
 
 Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::uint64_t sums_offset,
-                                                   Stream stream) {
+                                                   Deadline deadline) {
     auto args = args_for(slot, false, sums_offset);
     if (!args) return std::unexpected(args.error());
     const std::size_t count = jobs_.size() - 1;
@@ -189,13 +188,17 @@ Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::u
         own_sums_ = std::move(*made);
     }
     const Context::Scope scope(gpu_->context());
-    CUstream queue = gpu_->stream(stream);
+    CUstream queue = gpu_->stream({});
     args->sums = own_sums_.address();
     if (auto zeroed = zero(args->sums, bytes, queue); !zeroed) {
         return std::unexpected(zeroed.error());
     }
     const auto launched = gpu_->launch(Kernel::checksum, *args, tuning_.waves, queue);
     if (!launched) return std::unexpected(launched.error());
+    // Before anything is copied: what is late writes into this plan's memory alone.
+    if (auto reached = gpu_->wait(queue, deadline); !reached) {
+        return std::unexpected(reached.error());
+    }
     std::vector<std::uint64_t> ours(count);
     std::vector<std::uint64_t> theirs(count);
     const Driver& api = gpu_->api();
@@ -220,9 +223,9 @@ Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::u
 
 }  // namespace
 
-Result<std::unique_ptr<weights::CopyPlan>> make_plan(std::shared_ptr<const Gpu> gpu,
-                                                     const std::vector<CopyJob>& jobs,
-                                                     const Tuning& tuning) {
+Result<std::unique_ptr<device::CopyPlan>> make_plan(std::shared_ptr<const Gpu> gpu,
+                                                    const std::vector<CopyJob>& jobs,
+                                                    const Tuning& tuning) {
     if (tuning.tile_bytes < tile_bytes_min || tuning.tile_bytes % 256 != 0 ||
         tuning.tile_bytes > 1u << 30) {
         return refused(Errc::invalid_argument, fmt::format("tiles of {} B", tuning.tile_bytes));

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "backend.hpp"
 #include "gpu.hpp"
-#include "memory.hpp"
 
 namespace rollring::cuda {
 
@@ -16,8 +16,8 @@ struct Tuning {
     unsigned waves = 4;                // of blocks per launch: more even out, fewer start quicker
 };
 
-Result<std::unique_ptr<weights::CopyPlan>> make_plan(std::shared_ptr<const Gpu> gpu,
-                                                     const std::vector<weights::CopyJob>& jobs,
-                                                     const Tuning& tuning = {});
+Result<std::unique_ptr<device::CopyPlan>> make_plan(std::shared_ptr<const Gpu> gpu,
+                                                    const std::vector<device::CopyJob>& jobs,
+                                                    const Tuning& tuning = {});
 
 }  // namespace rollring::cuda

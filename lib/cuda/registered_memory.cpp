@@ -1,4 +1,4 @@
-// Chunks of host memory that the GPU copies from and to over PCIe: those of the host back end,
+// Blocks of host memory that the GPU copies from and to over PCIe: those of the host back end,
 // registered with CUDA while they live.
 
 #include <fmt/format.h>
@@ -11,36 +11,36 @@
 namespace rollring::cuda {
 namespace {
 
-using weights::Chunk;
-using weights::ChunkTicket;
-using weights::Fd;
+using device::BlockTicket;
+using device::Fd;
+using device::SharedBlock;
 
-class RegisteredChunk : public Chunk {
+class RegisteredBlock : public SharedBlock {
   public:
-    RegisteredChunk(std::shared_ptr<const Gpu> gpu, std::unique_ptr<Chunk> host)
+    RegisteredBlock(std::shared_ptr<const Gpu> gpu, std::unique_ptr<SharedBlock> host)
         : gpu_(std::move(gpu)), host_(std::move(host)) {}
-    RegisteredChunk(const RegisteredChunk&) = delete;
-    RegisteredChunk& operator=(const RegisteredChunk&) = delete;
-    ~RegisteredChunk() override {
+    RegisteredBlock(const RegisteredBlock&) = delete;
+    RegisteredBlock& operator=(const RegisteredBlock&) = delete;
+    ~RegisteredBlock() override {
         if (!registered_) return;
         const Context::Scope scope(gpu_->context());
         gpu_->api().cuMemHostUnregister(host_->data());
     }
 
     [[nodiscard]] std::byte* data() const override { return std::bit_cast<std::byte*>(address_); }
-    [[nodiscard]] ChunkTicket ticket() const override { return host_->ticket(); }
+    [[nodiscard]] BlockTicket ticket() const override { return host_->ticket(); }
     [[nodiscard]] int fd() const override { return host_->fd(); }
 
     Result<void> enrol(unsigned flags);
 
   private:
     std::shared_ptr<const Gpu> gpu_;
-    std::unique_ptr<Chunk> host_;
+    std::unique_ptr<SharedBlock> host_;
     bool registered_ = false;
     CUdeviceptr address_ = 0;
 };
 
-Result<void> RegisteredChunk::enrol(unsigned flags) {
+Result<void> RegisteredBlock::enrol(unsigned flags) {
     const Driver& api = gpu_->api();
     const std::uint64_t bytes = host_->ticket().bytes;
     CUresult result = api.cuMemHostRegister(host_->data(), bytes, flags);
@@ -58,49 +58,48 @@ Result<void> RegisteredChunk::enrol(unsigned flags) {
     return std::unexpected(std::move(error));
 }
 
-class RegisteredMemory : public weights::Memory {
+class RegisteredMemory : public device::Memory {
   public:
-    RegisteredMemory(std::shared_ptr<const Gpu> gpu, std::unique_ptr<weights::Memory> host)
+    RegisteredMemory(std::shared_ptr<const Gpu> gpu, std::unique_ptr<device::Memory> host)
         : gpu_(std::move(gpu)), host_(std::move(host)) {}
 
-    [[nodiscard]] PayloadMemory kind() const override { return PayloadMemory::host; }
-    Result<std::unique_ptr<Chunk>> make(std::uint64_t bytes) override {
+    Result<std::unique_ptr<SharedBlock>> make(std::uint64_t bytes) override {
         return enrolled(host_->make(bytes), 0);
     }
-    Result<std::unique_ptr<Chunk>> import(const ChunkTicket& ticket, Fd fd) override;
+    Result<std::unique_ptr<SharedBlock>> import(const BlockTicket& ticket, Fd fd) override;
 
   private:
-    Result<std::unique_ptr<Chunk>> enrolled(Result<std::unique_ptr<Chunk>> host,
-                                            unsigned more_flags) {
+    Result<std::unique_ptr<SharedBlock>> enrolled(Result<std::unique_ptr<SharedBlock>> host,
+                                                  unsigned more_flags) {
         if (!host) return host;
         const Context::Scope scope(gpu_->context());
-        auto chunk = std::make_unique<RegisteredChunk>(gpu_, std::move(*host));
+        auto block = std::make_unique<RegisteredBlock>(gpu_, std::move(*host));
         const auto done =
-            chunk->enrol(CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE | more_flags);
+            block->enrol(CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE | more_flags);
         if (!done) return std::unexpected(done.error());
-        return chunk;
+        return block;
     }
 
     std::shared_ptr<const Gpu> gpu_;
-    std::unique_ptr<weights::Memory> host_;
+    std::unique_ptr<device::Memory> host_;
 };
 
-Result<std::unique_ptr<Chunk>> RegisteredMemory::import(const ChunkTicket& ticket, Fd fd) {
+Result<std::unique_ptr<SharedBlock>> RegisteredMemory::import(const BlockTicket& ticket, Fd fd) {
     if (gpu_->attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) == 0) {
-        return std::unexpected(
-            Error{Errc::unsupported, 0,
-                  fmt::format("GPU {}: its driver cannot register read-only host memory, which is "
-                              "what subscribers get of a publisher with PayloadMemory::host; load "
-                              "with Device::host() or let the publisher use vmm",
-                              gpu_->device().gpu)});
+        return refused(
+            Errc::unsupported,
+            fmt::format("GPU {}: its driver cannot register read-only host memory, which is "
+                        "what subscribers get of a publisher with PayloadMemory::host; load "
+                        "with Device::host() or let the publisher use vmm",
+                        gpu_->device().gpu));
     }
     return enrolled(host_->import(ticket, std::move(fd)), CU_MEMHOSTREGISTER_READ_ONLY);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<weights::Memory>> make_registered_memory(
-    std::shared_ptr<const Gpu> gpu, std::unique_ptr<weights::Memory> host) {
+Result<std::unique_ptr<device::Memory>> make_registered_memory(
+    std::shared_ptr<const Gpu> gpu, std::unique_ptr<device::Memory> host) {
     return std::make_unique<RegisteredMemory>(std::move(gpu), std::move(host));
 }
 

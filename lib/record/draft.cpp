@@ -1,11 +1,9 @@
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <cstring>
 
 #include "fits.hpp"
 #include "rollring/trajectory.hpp"
 #include "wire.hpp"
+#include "xxh3.hpp"
 
 namespace rollring {
 namespace {
@@ -37,12 +35,12 @@ std::uint64_t DraftColumn::bytes() const {
 
 Draft& Draft::set_text(Std column, std::string_view text) {
     const void* data = text.data();  // a length travels with it
-    place(index(column), dtype_u8, rows(text.size()), data);
+    fill(index(column), dtype_u8, rows(text.size()), data);
     return *this;
 }
 
 Draft& Draft::add(const DraftColumn& column) {
-    slot(column.column) = column;
+    entry(column.column) = column;
     return *this;
 }
 

@@ -1,13 +1,12 @@
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "fits.hpp"
 #include "record_bytes.hpp"
 #include "rollring/trajectory.hpp"
+#include "round_up.hpp"
 #include "wire.hpp"
+#include "xxh3.hpp"
 
 namespace rollring {
 namespace {
@@ -56,16 +55,25 @@ std::string_view Encoder::lay_out(const Schema& schema) {
                       n_tokens)) [[unlikely]] {
             const ColumnShape shape{column.dtype, column.dims, column.shape};
             const auto problem = problem_of(shape, schema.columns()[column.column], n_tokens);
-            if (!problem.empty()) return problem;
+            if (!problem.empty()) {
+                problem_column_ = schema.columns()[column.column].name;
+                return problem;
+            }
             bytes = bytes_of(shape).value_or(lane_bytes_max + 1);
         }
-        if (bytes > lane_bytes_max) return "a column has more bytes than a lane can hold";
+        if (bytes > lane_bytes_max) {
+            problem_column_ = schema.columns()[column.column].name;
+            return "a column has more bytes than a lane can hold";
+        }
         column_bytes_[columns++] = bytes;
         holes_ |= column.data == nullptr && bytes != 0;
         bytes_ += round_up(bytes, line_bytes);
         seen |= std::uint32_t{1} << column.column;
     }
-    if (promises_tokens(draft_->meta.status) && (schema.required() & ~seen) != 0) {
+    const std::uint32_t missing = schema.required() & ~seen;
+    if (promises_tokens(draft_->meta.status) && missing != 0) {
+        problem_column_ =
+            schema.columns()[static_cast<std::size_t>(std::countr_zero(missing))].name;
         return "a required column is missing";
     }
     return {};
@@ -90,7 +98,7 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
     header.group_size = meta.group_size;
     header.attempt = meta.attempt;
     header.flags = (meta.reward ? flag_reward_set : 0U) |
-                   (meta.last_segment ? flag_last_segment : 0U) |
+                   (meta.last_subsequence ? flag_last_subsequence : 0U) |
                    (meta.source_id ? flag_source_set : 0U);
     header.source_id = meta.source_id.value_or(0);
     header.n_tokens = n_tokens_;
@@ -101,7 +109,7 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
     header.reward_bits = std::bit_cast<std::uint64_t>(meta.reward.value_or(0.0));
     header.created_ns = meta.created_ns;
     header.finished_ns = meta.finished_ns;
-    header.segment_index = meta.segment_index;
+    header.subsequence_index = meta.subsequence_index;
     header.column_count = static_cast<std::uint16_t>(draft_->columns().size());
     header.origin = meta.origin;
     header.status = static_cast<std::uint8_t>(meta.status);

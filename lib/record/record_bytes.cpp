@@ -1,13 +1,13 @@
 #include "record_bytes.hpp"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "fits.hpp"
+#include "round_up.hpp"
 #include "wire.hpp"
+#include "xxh3.hpp"
 
 namespace rollring {
 namespace {
@@ -89,6 +89,23 @@ std::uint64_t shrink_record(std::span<std::byte> record, std::uint32_t n_tokens,
     }
     header.record_bytes = end;
     return end;
+}
+
+bool set_outcome(std::span<std::byte> record, const RolloutOutcome& outcome) {
+    if (record.size() < sizeof(RecordHeader)) return false;
+    RecordHeader& header = header_of(record);
+    const auto claimed = load_once<RecordHeader>(record.data());
+    if (outcome.n_prompt.value_or(0) > claimed.n_tokens) return false;
+    header.n_prompt = outcome.n_prompt.value_or(claimed.n_prompt);
+    header.status = outcome.status ? static_cast<std::uint8_t>(*outcome.status) : claimed.status;
+    header.policy_version_min = outcome.policy_version_min.value_or(claimed.policy_version_min);
+    header.policy_version_max = outcome.policy_version_max.value_or(claimed.policy_version_max);
+    header.finished_ns = outcome.finished_ns.value_or(claimed.finished_ns);
+    if (outcome.reward) {
+        header.reward_bits = std::bit_cast<std::uint64_t>(*outcome.reward);
+        header.flags = claimed.flags | flag_reward_set;
+    }
+    return true;
 }
 
 }  // namespace rollring

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "rollring/schema.hpp"
+#include "rollring/trajectory.hpp"
 
 namespace rollring {
 
@@ -19,5 +20,8 @@ std::span<std::byte> column_bytes(std::span<std::byte> record, std::uint16_t col
 // the record; as it was, if n_tokens is more than the record has or its directory was damaged.
 std::uint64_t shrink_record(std::span<std::byte> record, std::uint32_t n_tokens,
                             const Schema& schema);
+
+// False, and nothing is written, if it has fewer tokens than the prompt would have.
+bool set_outcome(std::span<std::byte> record, const RolloutOutcome& outcome);
 
 }  // namespace rollring

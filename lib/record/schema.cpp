@@ -1,14 +1,13 @@
 #include "rollring/schema.hpp"
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "schema_page.hpp"
+#include "xxh3.hpp"
 
 namespace rollring {
 namespace {
@@ -115,7 +114,7 @@ Schema Schema::of(std::vector<Column> columns) {
 
 Result<Schema> Schema::make(std::vector<Column> columns) {
     const auto refuse = [](std::string why) {
-        return std::unexpected(Error{Errc::invalid_argument, 0, "schema: " + std::move(why)});
+        return refused(Errc::invalid_argument, "schema: " + std::move(why));
     };
     if (columns.size() > columns_max) {
         return refuse(fmt::format("{} columns, the most is {}", columns.size(), columns_max));
@@ -153,37 +152,38 @@ SchemaPage to_page(const Schema& schema) {
     page.column_count = static_cast<std::uint32_t>(schema.columns().size());
     for (std::size_t i = 0; i < schema.columns().size(); i++) {
         const Column& column = schema.columns()[i];
-        SchemaColumn& slot = page.columns[i];
-        std::memcpy(slot.name, column.name.data(), column.name.size());
-        slot.dtype_code = column.dtype.code;
-        slot.dtype_bits = column.dtype.bits;
-        slot.per = static_cast<std::uint8_t>(column.per);
-        slot.required = column.required ? 1 : 0;
-        slot.accepts = static_cast<std::uint8_t>(column.accepts);
-        slot.inner_dims = static_cast<std::uint8_t>(column.dims.size());
-        std::ranges::copy(column.dims, slot.dims);
+        SchemaColumn& entry = page.columns[i];
+        std::memcpy(entry.name, column.name.data(), column.name.size());
+        entry.dtype_code = column.dtype.code;
+        entry.dtype_bits = column.dtype.bits;
+        entry.per = static_cast<std::uint8_t>(column.per);
+        entry.required = column.required ? 1 : 0;
+        entry.accepts = static_cast<std::uint8_t>(column.accepts);
+        entry.inner_dims = static_cast<std::uint8_t>(column.dims.size());
+        std::ranges::copy(column.dims, entry.dims);
     }
     return page;
 }
 
 Result<Schema> from_page(const SchemaPage& page) {
     const auto damaged = [] {
-        return std::unexpected(Error{Errc::not_a_ring, 0, "the ring's schema page is damaged"});
+        return refused(Errc::not_a_ring, "the ring's schema page is damaged");
     };
     if (page.column_count > columns_max) return damaged();
     std::vector<Column> columns;
     for (std::uint32_t i = 0; i < page.column_count; i++) {
-        const SchemaColumn& slot = page.columns[i];
-        const auto* end = std::find(std::begin(slot.name), std::end(slot.name), '\0');
-        if (end == std::end(slot.name) || slot.inner_dims > 3 || slot.per > 1 || slot.accepts > 2) {
+        const SchemaColumn& entry = page.columns[i];
+        const auto* end = std::find(std::begin(entry.name), std::end(entry.name), '\0');
+        if (end == std::end(entry.name) || entry.inner_dims > 3 || entry.per > 1 ||
+            entry.accepts > 2) {
             return damaged();
         }
-        columns.push_back({.name = std::string(slot.name, end),
-                           .dtype = {slot.dtype_code, slot.dtype_bits},
-                           .per = static_cast<Per>(slot.per),
-                           .required = slot.required != 0,
-                           .accepts = static_cast<Accepts>(slot.accepts),
-                           .dims = {slot.dims, slot.dims + slot.inner_dims}});
+        columns.push_back({.name = std::string(entry.name, end),
+                           .dtype = {entry.dtype_code, entry.dtype_bits},
+                           .per = static_cast<Per>(entry.per),
+                           .required = entry.required != 0,
+                           .accepts = static_cast<Accepts>(entry.accepts),
+                           .dims = {entry.dims, entry.dims + entry.inner_dims}});
     }
     return Schema::make(std::move(columns));
 }

@@ -1,11 +1,9 @@
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <cstring>
 
 #include "fits.hpp"
 #include "rollring/trajectory.hpp"
 #include "wire.hpp"
+#include "xxh3.hpp"
 
 namespace rollring {
 namespace {
@@ -55,8 +53,8 @@ void take_meta(const RecordHeader& header, Meta& meta) {
     meta.visit = header.visit;
     meta.repetition_id = header.repetition_id;
     meta.group_size = header.group_size;
-    meta.segment_index = header.segment_index;
-    meta.last_segment = (header.flags & flag_last_segment) != 0;
+    meta.subsequence_index = header.subsequence_index;
+    meta.last_subsequence = (header.flags & flag_last_subsequence) != 0;
     meta.attempt = header.attempt;
     meta.source_id.reset();
     if ((header.flags & flag_source_set) != 0) meta.source_id = header.source_id;

@@ -14,7 +14,7 @@ inline constexpr std::uint16_t record_abi = 1;
 
 enum RecordFlag : std::uint32_t {
     flag_reward_set = 1,
-    flag_last_segment = 2,
+    flag_last_subsequence = 2,
     flag_source_set = 4,
 };
 inline constexpr std::uint32_t record_flags_known = 7;
@@ -42,7 +42,7 @@ struct RecordHeader {
     std::uint64_t reward_bits;  // of an IEEE double
     std::int64_t created_ns;
     std::int64_t finished_ns;
-    std::uint16_t segment_index;
+    std::uint16_t subsequence_index;
     std::uint16_t column_count;
     std::uint16_t origin;
     std::uint8_t status;

@@ -1,5 +1,5 @@
 #pragma once
-// The redo journal: makes the release of many records over many lanes one event.
+// The journal: makes the release of many records over many lanes one event.
 //
 //   write entries -> store count (the commit point) -> mark all -> store step -> store count 0
 //
@@ -32,7 +32,7 @@ class Journal {
     [[nodiscard]] std::uint64_t entries_max() const { return entries_max_; }
 
     // Releases all of `records` or, if we are killed before the commit point, none.
-    // `mark(entry)` sets the bits of one record. The caller settles the lanes afterwards.
+    // `mark(entry)` sets the bits of one record. The caller advances the lanes afterwards.
     // records.size() <= entries_max(). A negative step leaves last_acked_step as it is.
     template <class Mark>
     void release_all(std::span<const JournalEntry> records, std::int64_t step, Mark mark) {

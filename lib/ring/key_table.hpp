@@ -24,7 +24,7 @@ class KeyTable {
         for (std::uint64_t i = 0; i <= mask_; i++) {
             std::atomic<std::uint64_t>& at = words_[(word + i) & mask_];
             if (peek(at) != 0) continue;
-            publish(at, word);
+            store_release(at, word);
             return;
         }
     }
@@ -42,10 +42,10 @@ class KeyTable {
             const std::uint64_t found = peek(words_[at]);
             if (found == 0) break;
             if (((at - found) & mask_) < ((at - hole) & mask_)) continue;
-            publish(words_[hole], found);
+            store_release(words_[hole], found);
             hole = at;
         }
-        publish(words_[hole], std::uint64_t{0});
+        store_release(words_[hole], std::uint64_t{0});
     }
 
     // Bounded whatever the memory holds.

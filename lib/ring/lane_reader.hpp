@@ -18,7 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "layout.hpp"
+#include "checked_frame.hpp"
 
 namespace rollring {
 
@@ -118,7 +118,7 @@ class LaneReader {
     }
 
     // Sets the released-bits and no more: for the journal, which moves the cursor afterwards with
-    // settle(). Idempotent. Positions below the cursor were settled before a crash: ignored. Where
+    // advance(). Idempotent. Positions below the cursor were passed before a crash: ignored. Where
     // the cursor stands within the record, somebody has written over the bits: the rest is marked.
     void mark(Span span) {
         if (span.position < cursor_) {
@@ -137,7 +137,7 @@ class LaneReader {
     }
 
     // Moves the cursor and the head over everything that is released in front.
-    void settle() { move_cursor(cursor_); }
+    void advance() { move_cursor(cursor_); }
 
     // The frame that poll() returned last is not taken: it comes again.
     void put_back(std::uint64_t position) { read_ = position; }
@@ -164,7 +164,7 @@ class LaneReader {
         shared_cursor_->store(read_, Order::store_cursor);
         cursor_ = read_;
         clear_laps(span);
-        publish_head();
+        store_head();
         return true;
     }
 
@@ -174,7 +174,7 @@ class LaneReader {
             shared_cursor_->store(cursor_, Order::store_cursor);
         }
         if (shared_head_->load(Order::recover) != head_) {
-            shared_head_->store(head_, Order::publish_head);
+            shared_head_->store(head_, Order::store_head);
         }
     }
 
@@ -187,7 +187,7 @@ class LaneReader {
         cursor_ = read_ = to;
         tail_ = std::max(tail_, to);
         clear_damaged(span);
-        publish_head();
+        store_head();
     }
 
     // Abandons a damaged lane whose producer is gone and whose delivered records are all released:
@@ -195,18 +195,18 @@ class LaneReader {
     // starts there. Returns the bytes given up, as far as the tail can be believed.
     std::uint64_t start_over() {
         const std::uint64_t tail = shared_tail_->load(Order::read_tail);
-        const std::uint64_t lost =
+        const std::uint64_t given_up =
             tail > read_ && tail - read_ <= 2 * size_.bytes() ? tail - read_ : 0;
         const std::uint64_t words = size_.bytes() / line_bytes / word_bits;
         for (std::uint64_t i = 0; i < words; i++) bits_[i].store(0, Order::store_bits);
-        const std::uint64_t highest = std::max({head_, cursor_, read_, lost + read_});
+        const std::uint64_t highest = std::max({head_, cursor_, read_, given_up + read_});
         const std::uint64_t fresh = (highest / size_.bytes() + 4) * size_.bytes();
         shared_cursor_->store(fresh, Order::store_cursor);
         cursor_ = read_ = tail_ = recovered_to_ = fresh;
         passed_ = Frame{};
         skip_count_ = 0;
-        publish_head();
-        return lost;
+        store_head();
+        return given_up;
     }
 
     // Whether a span from the journal lies where records can be, by the tail that was checked.
@@ -224,12 +224,35 @@ class LaneReader {
     [[nodiscard]] bool drained() const {
         return read_ == tail_ && (stopped_ || read_ == shared_tail_->load(Order::read_tail));
     }
-    // What the producer may write over. Moved by release(), settle(), recover(), and by a poll()
+    // What the producer may write over. Moved by release(), advance(), recover(), and by a poll()
     // that passes a skip, also one that then finds nothing: ring the producer's bell whenever it
     // has moved.
     [[nodiscard]] std::uint64_t head() const { return head_; }
     [[nodiscard]] std::uint64_t cursor() const { return cursor_; }
     [[nodiscard]] std::uint64_t read_position() const { return read_; }
+    // The frame at a position between the cursor and `end`, which is at most what is known to be
+    // committed, or was by a predecessor. False if it cannot be believed.
+    bool frame_at(std::uint64_t position, std::uint64_t end, Frame& frame) const {
+        return position % line_bytes == 0 && position < end &&
+               checked_frame(frames_, size_, position, end, frame);
+    }
+    // Whether a span lies where delivered records can be that are not released. Where released-bits
+    // were written over, the cursor may stand within a record that is still to be given back.
+    [[nodiscard]] bool delivered(Span span) const {
+        return span.position < read_ && span.bytes <= read_ - span.position &&
+               span.position + span.bytes > cursor_;
+    }
+    // Under a backlog the first lines of the records to come are out of cache: they are fetched
+    // while one of `bytes` is dealt with, of the one after the next two if those are as long: one
+    // record ahead is too late for a short one. What is not committed yet is left alone, for its
+    // producer is writing it.
+    void prefetch_ahead(std::uint64_t bytes) const {
+        constexpr std::uint64_t wanted = 7 * line_bytes;  // frame, header, directory, instance_id
+        const std::uint64_t at = read_ + 2 * bytes;
+        if (tail_ < at + wanted) return;
+        const std::uint64_t offset = size_.offset(at);
+        if (size_.bytes() - offset >= wanted) frames_.prefetch(offset, wanted);
+    }
     // What is known to be committed; the tail may be further by now.
     [[nodiscard]] std::uint64_t known_tail() const { return tail_; }
     // The last record that poll() has passed over as released by a predecessor; no bytes: none.
@@ -271,25 +294,12 @@ class LaneReader {
             read_ += frame.bytes;
         }
         tail_ = end_from(cursor_);
-        publish_head();
+        store_head();
         return read_ == cursor_;
     }
 
-    static bool is_skip(const Frame& frame) {
-        return frame.kind == static_cast<std::uint16_t>(FrameKind::skip);
-    }
-
-    // One private copy of the frame at read_, checked against everything it could make us do.
-    bool look(Frame& frame) const {
-        const std::uint64_t offset = size_.offset(read_);
-        frame = frames_.read(offset);
-        const bool known =
-            is_skip(frame) || frame.kind == static_cast<std::uint16_t>(FrameKind::record);
-        return frame.magic == frame_magic && known && frame.position == read_ &&
-               frame.bytes % line_bytes == 0 && frame.bytes >= line_bytes &&
-               frame.bytes <= size_.bytes() - offset && frame.bytes <= tail_ - read_ &&
-               (is_skip(frame) || frame.payload_bytes <= frame.bytes - line_bytes);
-    }
+    // The frame at read_.
+    bool look(Frame& frame) const { return checked_frame(frames_, size_, read_, tail_, frame); }
 
     // Moves the cursor from `at` over skips and released records, clears their bits, frees them.
     void move_cursor(std::uint64_t at) {
@@ -308,12 +318,12 @@ class LaneReader {
             }
         }
         cursor_ = at;
-        publish_head();
+        store_head();
     }
 
-    void publish_head() {
+    void store_head() {
         if (head_ == cursor_) return;
-        shared_head_->store(cursor_, Order::publish_head);
+        shared_head_->store(cursor_, Order::store_head);
         head_ = cursor_;
     }
 

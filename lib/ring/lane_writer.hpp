@@ -1,8 +1,8 @@
 #pragma once
-// The producer's half of a lane: reserve, write in place, commit, publish. Lock-free and wait-free;
+// The producer's half of a lane: reserve, write in place, commit, show. Lock-free and wait-free;
 // no allocation, no system call. One thread at a time.
 //
-// Nothing is visible before publish() moves the tail, so a producer killed at any instruction
+// Nothing is visible before show() moves the tail, so a producer killed at any instruction
 // leaves either a whole record or none, and nothing to repair.
 //
 // Where the next frame goes. Let t be the write offset in this lap and h the head.
@@ -26,14 +26,14 @@
 #include <atomic>
 #include <cstdint>
 
-#include "layout.hpp"
+#include "geometry.hpp"
 
 namespace rollring {
 
 enum class [[nodiscard]] Reserve {
     ok,
-    full,       // publish() has been done for you, also of a skip that this call has written: ring
-                // the consumer's bell if published() moved, even when about to sleep
+    full,       // show() has been done for you, also of a skip that this call has written: ring
+                // the consumer's bell if shown() moved, even when about to sleep
     too_large,  // can never fit into this lane
     corrupt,    // the head is impossible: the consumer's page was damaged
 };
@@ -43,10 +43,6 @@ struct LapCounters {
     std::uint64_t full = 0;
     std::uint64_t jumps = 0;
 };
-
-// Between the tail and the look at the bell stands a fence; it drains the stores of the record just
-// written, which costs a twentieth of a 2,048-token record. `light` leaves it to the sleeper.
-enum class Fence { full, light };
 
 template <class Platform>
 class LaneWriter {
@@ -62,7 +58,7 @@ class LaneWriter {
           capacity_(capacity_bytes),
           soft_(soft_bytes),
           tail_(tail.load(Order::read_tail) / line_bytes * line_bytes),  // whatever is said there
-          published_(tail_),
+          shown_(tail_),
           head_(head.load(Order::read_head)),
           lap_start_(tail_ - tail_ % capacity_),
           dead_from_(capacity_),
@@ -91,7 +87,7 @@ class LaneWriter {
         if (found == Reserve::full) {
             if (!refresh()) return Reserve::corrupt;
             found = place(bytes);
-            if (found == Reserve::full) publish();
+            if (found == Reserve::full) show();
         }
         if (found == Reserve::ok) reserved_ = bytes;
         return found;
@@ -99,7 +95,7 @@ class LaneWriter {
 
     [[nodiscard]] std::uint64_t position() const { return tail_; }
     [[nodiscard]] std::uint64_t offset() const { return tail_ - lap_start_; }
-    [[nodiscard]] std::uint64_t published() const { return published_; }
+    [[nodiscard]] std::uint64_t shown() const { return shown_; }
     [[nodiscard]] std::uint64_t head() const { return head_; }  // as it was seen last
     [[nodiscard]] const LapCounters& laps() const { return laps_; }
     // Bytes from a position to here, without the dead part of a lap.
@@ -110,7 +106,7 @@ class LaneWriter {
     }
 
     // Ends the reservation with `frame` at its start; frame.bytes may be less than was reserved.
-    // The record is not visible before publish().
+    // The record is not visible before show().
     void commit(Frame frame) {
         frame.magic = frame_magic;
         frame.kind = static_cast<std::uint16_t>(FrameKind::record);
@@ -124,24 +120,17 @@ class LaneWriter {
     [[nodiscard]] std::uint64_t reserved() const { return reserved_; }
 
     // Makes everything committed visible. True if there was anything to show.
-    // With Fence::light the consumer must sleep by BellCore::prepare_for_light().
-    bool publish(Fence fence = Fence::full) {
-        if (published_ == tail_) return false;
-        if (fence == Fence::light) {
-            shared_tail_->store(tail_, Order::publish_tail_light);
-            std::atomic_signal_fence(
-                std::memory_order_seq_cst);  // the bell is looked at afterwards
-        } else {
-            shared_tail_->store(tail_, Order::publish_tail);
-        }
-        published_ = tail_;
+    bool show() {
+        if (shown_ == tail_) return false;
+        shared_tail_->store(tail_, Order::store_tail);
+        shown_ = tail_;
         return true;
     }
 
   private:
     bool refresh() {
         const std::uint64_t head = shared_head_->load(Order::read_head);
-        if (head < head_ || head > published_ || head % line_bytes != 0) return false;
+        if (head < head_ || head > shown_ || head % line_bytes != 0) return false;
         head_ = head;
         return true;
     }
@@ -211,8 +200,8 @@ class LaneWriter {
     typename Platform::Frames frames_;
     std::uint64_t capacity_;
     std::uint64_t soft_;
-    std::uint64_t tail_;       // of what is committed, published or not
-    std::uint64_t published_;  // the shared tail
+    std::uint64_t tail_;       // of what is committed, shown or not
+    std::uint64_t shown_;      // the shared tail
     std::uint64_t head_;       // last head seen
     std::uint64_t lap_start_;  // position of offset 0 in this lap
     std::uint64_t dead_from_;  // offset above which the lap before left nothing

@@ -20,12 +20,10 @@ namespace rollring {
 struct Orders {
     // Dekker pair with bell_waiting: either the producer sees that the consumer waits, or the
     // consumer sees the tail. Also the release that makes the frame and payload visible.
-    static constexpr auto publish_tail = std::memory_order_seq_cst;
-    // The same where the consumer makes a barrier in all producers before it sleeps (Fence::light).
-    static constexpr auto publish_tail_light = std::memory_order_release;
+    static constexpr auto store_tail = std::memory_order_seq_cst;
     static constexpr auto read_tail = std::memory_order_seq_cst;
     // The same the other way round: head frees memory, so it is a release of the consumer's reads.
-    static constexpr auto publish_head = std::memory_order_seq_cst;
+    static constexpr auto store_head = std::memory_order_seq_cst;
     static constexpr auto read_head = std::memory_order_seq_cst;
     static constexpr auto bell_waiting = std::memory_order_seq_cst;
     // Only the consumer reads these back, after its own death: what matters is that the compiler
@@ -42,7 +40,6 @@ struct NativePlatform {
     using Atomic = std::atomic<T>;
     using Order = Orders;
     static constexpr std::uint64_t bits_per_word = 64;
-    static void process_barrier() { rollring::process_barrier(); }
 
     // Frames lie in the lane's data; a read copies the 64 bytes once and no more (docs/design.md,
     // P7).

@@ -1,8 +1,8 @@
 #include "ring_map.hpp"
 
-#include <array>
+#include <fmt/format.h>
+
 #include <cerrno>
-#include <cstring>
 
 #include "liveness.hpp"
 #include "rollring/ring.hpp"
@@ -24,8 +24,8 @@ Result<RingMap> RingMap::attach(std::string_view name, Deadline deadline, Access
     auto page = std::make_unique<SchemaPage>();
     if (!segment->read(geometry.schema_offset(), page.get(), sizeof(SchemaPage))) {
         const int error = errno;
-        return std::unexpected(Error{error == 0 ? Errc::not_a_ring : Errc::system, error,
-                                     "cannot read the ring's schema page"});
+        return failed(error == 0 ? Errc::not_a_ring : Errc::system, error,
+                      "cannot read the ring's schema page");
     }
     auto schema = from_page(*page);
     if (!schema) return std::unexpected(schema.error());
@@ -58,23 +58,12 @@ bool RingMap::lane_is_sound(std::uint32_t lane) const {
            restart_at - cursor <= 2 * geometry().lane_bytes;
 }
 
-void store_name(LaneOwner& owner, std::string_view name) {
-    std::array<char, sizeof owner.name> text{};
-    std::memcpy(text.data(), name.data(), std::min(name.size(), text.size() - 1));
-    for (std::size_t i = 0; i < std::size(owner.name); i++) {
-        std::uint64_t word;
-        std::memcpy(&word, text.data() + i * sizeof word, sizeof word);
-        poke(owner.name[i], word);
-    }
+std::string load_name(const LaneOwner& owner) {
+    return printable(owner.name.load());
 }
 
-std::string load_name(const LaneOwner& owner) {
-    std::array<char, sizeof owner.name + 1> text{};
-    for (std::size_t i = 0; i < std::size(owner.name); i++) {
-        const std::uint64_t word = peek(owner.name[i]);
-        std::memcpy(text.data() + i * sizeof word, &word, sizeof word);
-    }
-    return printable(text.data());
+std::string load_producer(const RingMap& map, std::uint32_t lane) {
+    return fmt::format("{} (lane {})", load_name(map.owner(lane)), lane);
 }
 
 std::string printable(std::string_view text) {

@@ -79,7 +79,7 @@ inline NativeBell bell_of(Bell& bell) {
 // Others only read this word: says it again, should somebody have written over it.
 template <class T>
 void keep(std::atomic<T>& word, T value) {
-    if (peek(word) != value) publish(word, value);
+    if (peek(word) != value) store_release(word, value);
 }
 
 // How long ago another process's clock says that something was; 0 if it says what cannot be.
@@ -87,13 +87,14 @@ inline std::int64_t age_ns(std::int64_t now_ns, std::int64_t then_ns) {
     return then_ns > 0 && then_ns < now_ns ? now_ns - then_ns : 0;
 }
 
-// The second half of publishing: wakes the waiter if there is one.
+// The second half of showing something: wakes the waiter if there is one.
 inline void ring_bell(Bell& bell) {
     if (NativeBell core = bell_of(bell); core.must_ring()) futex_wake(core.sequence());
 }
 
-// The producer's name, kept as words so that readers see no torn bytes beyond a torn name.
-void store_name(LaneOwner& owner, std::string_view name);
+// The producer's name, fit to be shown.
 std::string load_name(const LaneOwner& owner);
+// And where it is: "name (lane 3)".
+std::string load_producer(const RingMap& map, std::uint32_t lane);
 
 }  // namespace rollring

@@ -7,8 +7,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,8 +16,8 @@
 #include <optional>
 
 #include "human.hpp"
-#include "refuse.hpp"
 #include "rollring/time.hpp"
+#include "xxh3.hpp"
 
 namespace rollring::channel {
 namespace {

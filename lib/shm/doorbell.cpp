@@ -1,7 +1,6 @@
 #include "doorbell.hpp"
 
 #include <linux/futex.h>
-#include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,18 +21,6 @@ void futex_sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline 
 void futex_wake(std::atomic<std::uint32_t>& word) {
     syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr,
             nullptr, 0);
-}
-
-void process_barrier() {
-    syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
-}
-
-bool can_make_barriers() {
-    return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
-}
-
-bool register_for_barriers() {
-    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
 }
 
 void spin_pause() {

@@ -2,11 +2,12 @@
 // Sleeping until another process has something for us.
 //
 //   waiter:  seen = prepare();  look once more;  sleep(seen, ...) or cancel()
-//   ringer:  publish;  if (must_ring()) wake
+//   ringer:  store what is new;  if (must_ring()) wake
 //
-// `waiting` and the published word form a Dekker pair: both sides store, then load what the other
-// stored, all seq_cst, so at least one of them sees the other. The ringer clears `waiting` before
-// it changes `sequence`: a waiter that has read the old sequence is then woken or not put to sleep.
+// `waiting` and the word that is stored form a Dekker pair: both sides store, then load what the
+// other stored, all seq_cst, so at least one of them sees the other. The ringer clears `waiting`
+// before it changes `sequence`: a waiter that has read the old sequence is then woken or not put to
+// sleep.
 // Every sleep is bounded all the same: a ringer may be killed between its two steps.
 
 #include <atomic>
@@ -28,14 +29,6 @@ class BellCore {
     [[nodiscard]] std::uint32_t prepare() {
         const std::uint32_t seen = sequence_->load(std::memory_order_acquire);
         waiting_->store(1, Order::bell_waiting);
-        return seen;
-    }
-    // The same for ringers that publish without a fence of their own (Fence::light). A barrier in
-    // all of them stands between `waiting` and our second look: whoever published before it is
-    // seen, whoever publishes after it sees `waiting`. Source: membarrier(2), asymmetric Dekker.
-    [[nodiscard]] std::uint32_t prepare_for_light() {
-        const std::uint32_t seen = prepare();
-        Platform::process_barrier();
         return seen;
     }
     void cancel() { waiting_->store(0, std::memory_order_relaxed); }
@@ -64,17 +57,30 @@ void futex_sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline 
 // Wakes everyone who sleeps on `word`.
 void futex_wake(std::atomic<std::uint32_t>& word);
 
-// Makes a full memory barrier in every running thread of every process that has registered.
-void process_barrier();
-// Whether this system lets us make them; sandboxes may not.
-bool can_make_barriers();
-// Lets others make them in this process. False if the system refuses.
-bool register_for_barriers();
-
 // A hint to the CPU inside a spin loop.
 void spin_pause();
 
-// A bell for those who publish with a plain release, off the hot path: both sides swap `waiting`,
+// Ends a wait at a bell from another thread of the waiter's process. Whoever waits looks between
+// prepare() and its sleep: an interruption from then on changes the number that it sleeps on.
+class Interruption {
+  public:
+    void raise(Bell& bell) {
+        raised_.store(true, std::memory_order_release);
+        bell.sequence.fetch_add(1, std::memory_order_acq_rel);
+        futex_wake(bell.sequence);
+    }
+    [[nodiscard]] bool raised() const { return raised_.load(std::memory_order_acquire); }
+    // True once for what was raised since.
+    [[nodiscard]] bool take() {
+        return raised_.load(std::memory_order_relaxed) &&
+               raised_.exchange(false, std::memory_order_acquire);
+    }
+
+  private:
+    std::atomic<bool> raised_{false};
+};
+
+// A bell for those who store with a plain release, off the hot path: both sides swap `waiting`,
 // so that one of them reads what the other wrote and sees all that came before it.
 inline void ring_plain(Bell& bell) {
     if (bell.waiting.exchange(0, std::memory_order_acq_rel) == 0) return;
@@ -82,13 +88,13 @@ inline void ring_plain(Bell& bell) {
     futex_wake(bell.sequence);
 }
 
-// Waits on such a bell until `look()` is true: spins for spin_ns, then sleeps. False at the
+// Waits on such a bell until `look()` is true: spins for `spin`, then sleeps. False at the
 // deadline. After each sleep, so every 100 ms at least, `look` is called again.
 template <class Look>
-[[nodiscard]] bool wait_plain(Bell& bell, std::int64_t spin_ns, Deadline deadline,
+[[nodiscard]] bool wait_plain(Bell& bell, std::chrono::nanoseconds spin, Deadline deadline,
                               const Look& look) {
     if (look()) return true;
-    for (const Deadline spin = Deadline::after_ns(spin_ns); !spin.passed();) {
+    for (const Deadline end = Deadline::after(spin); !end.passed();) {
         for (int i = 0; i < 16; i++) spin_pause();
         if (look()) return true;
         if (deadline.passed()) return false;

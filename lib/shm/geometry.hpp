@@ -5,8 +5,26 @@
 #include <cstdint>
 
 #include "layout.hpp"
+#include "round_up.hpp"
 
 namespace rollring {
+
+// How many bytes a lane has. Positions grow for ever; where in the lane one lies is asked several
+// times a record, and a division costs as much as the check of a short record's columns.
+class LaneSize {
+  public:
+    constexpr LaneSize() = default;
+    explicit constexpr LaneSize(std::uint64_t bytes)
+        : bytes_(bytes), mask_(std::has_single_bit(bytes) ? bytes - 1 : 0) {}
+    [[nodiscard]] constexpr std::uint64_t bytes() const { return bytes_; }
+    [[nodiscard]] constexpr std::uint64_t offset(std::uint64_t position) const {
+        return mask_ != 0 ? position & mask_ : position % bytes_;
+    }
+
+  private:
+    std::uint64_t bytes_ = 0;
+    std::uint64_t mask_ = 0;
+};
 
 // Where everything lies; a function of the counts alone, so creator and attacher cannot differ.
 // "Lane" lane_count is the spill.
@@ -75,16 +93,16 @@ struct Geometry {
     [[nodiscard]] constexpr std::uint64_t key_count() const {
         return std::bit_ceil(std::uint64_t{group_rows} * 2);
     }
-    [[nodiscard]] constexpr std::uint64_t graves_offset() const {
+    [[nodiscard]] constexpr std::uint64_t tombstones_offset() const {
         return keys_offset() + round_up(key_count() * sizeof(std::uint64_t), page_bytes);
     }
     // By default. The bound may be passed by a group per producer: room for those.
     [[nodiscard]] constexpr std::uint64_t open_groups_most() const {
         return group_rows > 2 * lane_count ? group_rows - lane_count : group_rows;
     }
-    [[nodiscard]] constexpr std::uint64_t grave_count() const { return key_count(); }
+    [[nodiscard]] constexpr std::uint64_t tombstone_count() const { return key_count(); }
     [[nodiscard]] constexpr std::uint64_t segment_bytes() const {
-        return graves_offset() + round_up(grave_count() * sizeof(Grave), page_bytes);
+        return tombstones_offset() + round_up(tombstone_count() * sizeof(Tombstone), page_bytes);
     }
 };
 

@@ -13,48 +13,29 @@
 //   lanes          per lane the released-bit map (consumer), then the data (producer)
 //   spill          one lane more, of its own capacity, written by the consumer too: records that
 //                  were evacuated from the others. What lies behind its memory is a hole: there
-//                  who has the seat maps the overflow file (OverflowPlace), if the ring has one
+//                  who has the seat maps the overflow file (OverflowPath), if the ring has one
 //   board          the consumer: the stash's open groups, one GroupRow each; their keys, hashed,
-//                  for producers; the graves of groups that are over
+//                  for producers; the tombstones of groups that are over
 //
 // Lanes are reserved when taken, the spill and the board when a stash opens.
 //
 // A *position* is a byte count that only grows. position mod lane_bytes is the offset in the data.
 
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
-namespace rollring {
+#include "rollring/record_ref.hpp"
+#include "words.hpp"
 
-static_assert(std::endian::native == std::endian::little);
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && sizeof(std::atomic<std::uint32_t>) == 4);
+namespace rollring {
 
 inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, whatever the CPU's line is
 inline constexpr std::uint64_t page_bytes = 4096;
 
-// How many bytes a lane has. Positions grow for ever; where in the lane one lies is asked several
-// times a record, and a division costs as much as the check of a short record's columns.
-class LaneSize {
-  public:
-    constexpr LaneSize() = default;
-    explicit constexpr LaneSize(std::uint64_t bytes)
-        : bytes_(bytes), mask_(std::has_single_bit(bytes) ? bytes - 1 : 0) {}
-    [[nodiscard]] constexpr std::uint64_t bytes() const { return bytes_; }
-    [[nodiscard]] constexpr std::uint64_t offset(std::uint64_t position) const {
-        return mask_ != 0 ? position & mask_ : position % bytes_;
-    }
-
-  private:
-    std::uint64_t bytes_ = 0;
-    std::uint64_t mask_ = 0;
-};
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
-inline constexpr std::uint32_t abi_version = 4;
+inline constexpr std::uint32_t abi_version = 5;
 inline constexpr std::uint32_t lanes_max = 4096;
 inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1}
                                                 << 37;  // an offset in lines fits 32 bits
@@ -62,46 +43,6 @@ inline constexpr std::uint32_t columns_max = 32;
 inline constexpr std::uint32_t group_rows_max = 1 << 24;
 
 enum class Phase : std::uint32_t { forming = 0, ready = 1 };
-
-// Copies a T out of memory that another process may be changing: each word is read exactly once.
-template <class T>
-[[nodiscard]] T load_once(const void* from) {
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % 8 == 0);
-    auto* source = const_cast<std::uint64_t*>(static_cast<const std::uint64_t*>(from));
-    T copy;
-    auto* to = reinterpret_cast<std::byte*>(&copy);
-    // Each word goes straight to its place: wide loads from words that were stored one by one stall
-    // the CPU, and this is done several times a record.
-#pragma GCC unroll 32
-    for (std::size_t i = 0; i < sizeof(T) / 8; i++) {
-        const auto word = std::atomic_ref<std::uint64_t>(source[i]).load(std::memory_order_relaxed);
-        std::memcpy(to + i * 8, &word, 8);
-    }
-    return copy;
-}
-
-// Words with one writer: counters and facts about which nothing is decided need no order.
-template <class T>
-T peek(const std::atomic<T>& word) {
-    return word.load(std::memory_order_relaxed);
-}
-template <class T>
-void poke(std::atomic<T>& word, T value) {
-    word.store(value, std::memory_order_relaxed);
-}
-template <class T>
-void add(std::atomic<T>& word, T amount) {
-    poke(word, peek(word) + amount);
-}
-// A word that publishes what was written before it, and its reader.
-template <class T>
-void publish(std::atomic<T>& word, T value) {
-    word.store(value, std::memory_order_release);
-}
-template <class T>
-T observe(const std::atomic<T>& word) {
-    return word.load(std::memory_order_acquire);
-}
 
 // 0x000 of the segment. All but `phase` is fixed before `phase` becomes ready.
 struct SegmentHeader {
@@ -116,8 +57,8 @@ struct SegmentHeader {
     std::uint64_t ring_id;  // random; run id of records, tells a re-created ring from its ancestor
     std::int64_t created_ns;  // CLOCK_REALTIME
     std::uint64_t schema_id;
-    std::uint32_t creator_pid;
-    std::uint32_t group_rows;      // of the board
+    std::uint32_t group_rows;  // of the board
+    std::uint32_t reserved0;
     std::uint64_t spill_bytes;     // of the spill in memory; 0: none
     std::uint64_t overflow_bytes;  // of the spill in the overflow file behind that; 0: none
     std::uint64_t check;           // xxh3 of all the above
@@ -129,14 +70,14 @@ static_assert(sizeof(SegmentHeader) == 192 && offsetof(SegmentHeader, phase) == 
 static_assert(std::has_unique_object_representations_v<SegmentHeader>);
 
 // In the header page behind the header, written before it: which file the overflow file is.
-struct OverflowPlace {
+struct OverflowPath {
     char path[1016];      // absolute, NUL-padded
     std::uint64_t check;  // xxh3 of the path, with the ring's id as its seed
 };
-static_assert(sizeof(OverflowPlace) == 1024);
-inline constexpr std::uint64_t overflow_place_offset = 1024;
-static_assert(overflow_place_offset >= sizeof(SegmentHeader) &&
-              overflow_place_offset + sizeof(OverflowPlace) <= page_bytes);
+static_assert(sizeof(OverflowPath) == 1024);
+inline constexpr std::uint64_t overflow_path_offset = 1024;
+static_assert(overflow_path_offset >= sizeof(SegmentHeader) &&
+              overflow_path_offset + sizeof(OverflowPath) <= page_bytes);
 
 // One column of the ring's schema, in the schema page.
 struct SchemaColumn {
@@ -175,8 +116,8 @@ static_assert(sizeof(PolicyPage) == line_bytes);
 struct Bell {
     std::atomic<std::uint32_t> sequence;
     std::atomic<std::uint32_t> waiting;
-    std::atomic<std::uint32_t>
-        arrivals;                        // consumer's bell only: grows when a producer takes a lane
+    // Consumer's bell only: grows when a producer takes a lane, closes, or waits for a free lane.
+    std::atomic<std::uint32_t> lane_changes;
     std::atomic<std::uint32_t> openers;  // consumer's bell only: 1 while producers wait to open
     std::uint8_t reserved[48];
 };
@@ -187,18 +128,15 @@ static_assert(std::has_unique_object_representations_v<Bell>);
 struct ReaderControl {
     std::atomic<std::uint32_t> epoch;  // grows with each consumer that takes the seat
     std::atomic<std::uint32_t> pid;
-    std::atomic<std::int64_t> attached_ns;  // CLOCK_MONOTONIC
     std::atomic<std::int64_t> last_acked_step;
-    std::atomic<std::uint64_t> batches_acked;
-    std::atomic<std::uint32_t> barriers;  // 1: it makes a barrier in all producers before it sleeps
-    std::uint8_t reserved0[28];
-    // The redo journal: `journal_count` > 0 means that these entries are acknowledged.
+    std::uint8_t reserved0[48];
+    // The journal: `journal_count` > 0 means that these entries are acknowledged.
     std::atomic<std::uint64_t> journal_count;
     std::atomic<std::int64_t> journal_step;
     // Not 0: this entry moves a record into the spill, whose tail becomes so much.
     std::atomic<std::uint64_t> journal_spill_tail;
-    // Not 0: this entry ends groups, and `graves` becomes so much.
-    std::atomic<std::uint64_t> journal_graves;
+    // Not 0: this entry ends groups, and `tombstones` becomes so much.
+    std::atomic<std::uint64_t> journal_tombstones;
     std::uint8_t reserved1[32];
     // Admission of new groups, asked by producers. max_open_groups 0: nothing to ask, for a
     // consumer is there that forms no groups.
@@ -206,7 +144,7 @@ struct ReaderControl {
     std::atomic<std::uint64_t> max_open_bytes;
     std::atomic<std::uint64_t> open_groups;
     std::atomic<std::uint64_t> held_bytes;
-    std::atomic<std::uint64_t> graves;  // groups buried so far; the last of them are on the board
+    std::atomic<std::uint64_t> tombstones;  // of groups, ever; the last of them are on the board
     std::atomic<std::uint64_t> copied_bytes;
     std::atomic<std::uint64_t> evacuated_records;
     std::uint8_t reserved2[8];
@@ -235,11 +173,10 @@ struct StashPage {
 };
 static_assert(sizeof(StashPage) == 512);
 
-struct JournalEntry {
-    std::uint64_t position;
-    std::uint32_t lane;
-    std::uint32_t lines;  // bytes of the frame / 64
-};
+// A record that is released is its entry.
+using JournalEntry = RecordRef;
+static_assert(std::is_trivially_copyable_v<JournalEntry> && offsetof(JournalEntry, position) == 0 &&
+              offsetof(JournalEntry, lane) == 8 && offsetof(JournalEntry, lines) == 12);
 static_assert(sizeof(JournalEntry) == 16);
 
 enum class Quarantine : std::uint32_t {
@@ -265,20 +202,17 @@ struct ReaderEntry {
     std::uint8_t reserved1[48];
     // counters
     std::atomic<std::uint64_t> records;
-    std::atomic<std::uint64_t> tokens;
-    std::atomic<std::uint64_t> bytes;
     std::atomic<std::uint64_t> released;
     std::atomic<std::uint64_t> redelivered;
     std::atomic<std::uint64_t> lost;        // gaps in the sequence
     std::atomic<std::uint64_t> duplicates;  // sequence seen before
     std::atomic<std::uint64_t> torn;        // records refused by validation or checksum
-    std::atomic<std::uint64_t> producers_lost;
+    std::atomic<std::uint64_t> producers_died;
     std::atomic<std::uint64_t> producers_closed;
-    std::atomic<std::uint64_t> quarantines;
     std::atomic<std::uint64_t> dropped_bytes;   // given up behind a damaged frame
     std::atomic<std::uint64_t> groups_arrived;  // LaneOwner::groups_opened, as far as was read
     std::atomic<std::uint32_t> lines_arrived;   // LaneOwner::lines_claimed, likewise
-    std::uint8_t reserved2[20];
+    std::uint8_t reserved2[44];
 };
 static_assert(sizeof(ReaderEntry) == 256);
 static_assert(std::has_unique_object_representations_v<ReaderEntry>);
@@ -288,21 +222,21 @@ enum class OwnerState : std::uint32_t { none = 0, active = 1, closed = 2 };
 // What a lane's producer says of itself: one page a lane.
 struct LaneOwner {
     std::atomic<std::uint64_t> tail;
-    std::uint8_t reserved0[56];
+    std::atomic<std::int64_t> shown_ns;  // when its latest record was committed; 0: none yet
+    std::uint8_t reserved0[48];
     // identity, written under the lane's life lock before `epoch` grows
     std::atomic<std::uint32_t> epoch;
     std::atomic<std::uint32_t> state;  // an OwnerState of this epoch
     std::atomic<std::uint32_t> pid;
     std::uint8_t reserved1[4];
-    std::atomic<std::int64_t> attached_ns;  // CLOCK_MONOTONIC
-    std::atomic<std::uint64_t> name[5];     // UTF-8, NUL-padded
+    SharedText<40> name;  // UTF-8, NUL-padded
+    std::uint8_t reserved2[8];
     // counters; records, tokens and bytes are stored after the tail that covers them
     std::atomic<std::uint64_t> records;  // of this epoch
     std::atomic<std::uint64_t> tokens;   // the rest are of all epochs
     std::atomic<std::uint64_t> bytes;
     std::atomic<std::uint64_t> records_total;
     std::atomic<std::uint64_t> waits;
-    std::atomic<std::uint64_t> abandoned;
     std::atomic<std::uint64_t> laps_soft;
     std::atomic<std::uint64_t> laps_full;
     std::atomic<std::uint64_t> jumps;
@@ -314,7 +248,11 @@ struct LaneOwner {
     // difference tells.
     std::atomic<std::uint32_t> lines_claimed;
     std::atomic<std::uint32_t> record_lines;  // no record of it is longer, if it has said so
-    std::uint8_t reserved2[24];
+    // Of this epoch, where its producer has a bound on the ring's records: those that it has sent
+    // or has a place for, and ReaderEntry::released when it came.
+    std::atomic<std::uint64_t> records_claimed;
+    std::atomic<std::uint64_t> released_before;
+    std::uint8_t reserved3[16];
 };
 static_assert(sizeof(LaneOwner) == 256);
 static_assert(std::has_unique_object_representations_v<LaneOwner>);
@@ -353,31 +291,27 @@ struct GroupRow {
     std::atomic<std::uint64_t> key_high;
     std::atomic<std::int64_t> opened_ns;  // CLOCK_MONOTONIC, as is the next
     std::atomic<std::int64_t> changed_ns;
-    std::atomic<std::uint64_t>
-        missing;                       // bit r: repetition r, below 64 and the size, is not settled
+    // Bit r: repetition r, below 64 and the size, is not final.
+    std::atomic<std::uint64_t> missing;
     std::atomic<std::uint64_t> lanes;  // bit l: lane l mod 64 has sent to it
     std::atomic<std::uint64_t> tokens;
     std::atomic<std::uint32_t> size;
-    std::atomic<std::uint32_t> live;
+    std::atomic<std::uint32_t> complete;  // members
     std::atomic<std::uint32_t> failed;
     std::atomic<std::uint32_t> records;
-    std::atomic<std::uint64_t> instance[5];  // first bytes of the instance_id, NUL-padded
+    SharedText<40> instance;  // first bytes of the instance_id, NUL-padded
     std::uint8_t reserved[8];
 };
 static_assert(sizeof(GroupRow) == 128);
 static_assert(std::has_unique_object_representations_v<GroupRow>);
 
 // A group that is over: a late member must not open it again, in the next process either.
-struct Grave {
+struct Tombstone {
     std::atomic<std::uint64_t> key_low;
     std::atomic<std::uint64_t> key_high;
-    std::atomic<std::int64_t> buried_ns;  // CLOCK_MONOTONIC
-    std::atomic<std::uint64_t> number;    // from 1: tells it from one dug for a later group
+    std::atomic<std::int64_t> over_ns;  // CLOCK_MONOTONIC
+    std::atomic<std::uint64_t> number;  // from 1: tells it from one of a later group
 };
-static_assert(sizeof(Grave) == 32);
-
-constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) {
-    return (bytes + to - 1) / to * to;
-}
+static_assert(sizeof(Tombstone) == 32);
 
 }  // namespace rollring

@@ -18,46 +18,46 @@ namespace {
 
 // All locks of this process, so that the fork handler finds them. Never destroyed: handlers run
 // late.
-struct Held {
+struct Locks {
     std::mutex mutex;
     std::vector<int> fds;  // -1: free
 };
 
-Held& held();
+Locks& locks();
 
 void before_fork() {
-    held().mutex.lock();
+    locks().mutex.lock();
 }
 void after_fork_in_parent() {
-    held().mutex.unlock();
+    locks().mutex.unlock();
 }
 void after_fork_in_child() {
-    for (int& fd : held().fds) {
+    for (int& fd : locks().fds) {
         if (fd >= 0) close(fd);
         fd = -1;
     }
     detail::forks++;
-    held().mutex.unlock();
+    locks().mutex.unlock();
 }
 
-Held& held() {
-    static Held* const all = [] {
+Locks& locks() {
+    static Locks* const all = [] {
         pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-        return new Held;
+        return new Locks;
     }();
     return *all;
 }
 
 // With the mutex held.
 int keep(int fd) {
-    for (std::size_t slot = 0; slot < held().fds.size(); slot++) {
-        if (held().fds[slot] < 0) {
-            held().fds[slot] = fd;
-            return static_cast<int>(slot);
+    for (std::size_t index = 0; index < locks().fds.size(); index++) {
+        if (locks().fds[index] < 0) {
+            locks().fds[index] = fd;
+            return static_cast<int>(index);
         }
     }
-    held().fds.push_back(fd);
-    return static_cast<int>(held().fds.size()) - 1;
+    locks().fds.push_back(fd);
+    return static_cast<int>(locks().fds.size()) - 1;
 }
 
 struct flock one_byte(LifeByte byte) {
@@ -75,35 +75,35 @@ Result<std::optional<LifeLock>> LifeLock::take(int fd, LifeByte byte) {
     const std::string path = fmt::format("/proc/self/fd/{}", fd);
     // From here to keep(): a child that another thread forks meanwhile would not know of the
     // descriptor, and hold the byte for as long as it lives.
-    const std::scoped_lock lock(rollring::held().mutex);
+    const std::scoped_lock lock(locks().mutex);
     const int own = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (own < 0) {
-        return std::unexpected(Error{Errc::system, errno,
-                                     fmt::format("cannot reopen the segment through {}: is /proc "
-                                                 "mounted?",
-                                                 path)});
+        return failed(Errc::system, errno,
+                      fmt::format("cannot reopen the segment through {}: is /proc "
+                                  "mounted?",
+                                  path));
     }
     struct flock request = one_byte(byte);
     if (fcntl(own, F_OFD_SETLK, &request) == 0) return LifeLock(keep(own), fork_generation());
     const int error = errno;
     close(own);
     if (error == EAGAIN || error == EACCES) return std::optional<LifeLock>{};
-    return std::unexpected(Error{Errc::system, error, "cannot take a byte lock on the segment"});
+    return failed(Errc::system, error, "cannot take a byte lock on the segment");
 }
 
 ProcessFd::ProcessFd(Fd fd) : generation_(fork_generation()) {
-    const std::scoped_lock lock(held().mutex);
-    if (fd) slot_ = keep(fd.get());
+    const std::scoped_lock lock(locks().mutex);
+    if (fd) index_ = keep(fd.get());
     fd_ = fd.release();
 }
 
 ProcessFd::ProcessFd(ProcessFd&& other) noexcept
-    : slot_(std::exchange(other.slot_, -1)),
+    : index_(std::exchange(other.index_, -1)),
       fd_(std::exchange(other.fd_, -1)),
       generation_(other.generation_) {}
 
 ProcessFd& ProcessFd::operator=(ProcessFd&& other) noexcept {
-    std::swap(slot_, other.slot_);
+    std::swap(index_, other.index_);
     std::swap(fd_, other.fd_);
     std::swap(generation_, other.generation_);
     return *this;
@@ -111,8 +111,8 @@ ProcessFd& ProcessFd::operator=(ProcessFd&& other) noexcept {
 
 ProcessFd::~ProcessFd() {
     if (get() < 0) return;
-    const std::scoped_lock lock(held().mutex);
-    held().fds[static_cast<std::size_t>(slot_)] = -1;
+    const std::scoped_lock lock(locks().mutex);
+    locks().fds[static_cast<std::size_t>(index_)] = -1;
     close(fd_);
 }
 
@@ -127,22 +127,23 @@ bool alive(int fd, LifeByte byte) {
 }
 
 bool LifeLock::held() const {
-    return slot_ >= 0 && generation_ == fork_generation();
+    return index_ >= 0 && generation_ == fork_generation();
 }
 
 LifeLock::LifeLock(LifeLock&& other) noexcept
-    : slot_(std::exchange(other.slot_, -1)), generation_(other.generation_) {}
+    : index_(std::exchange(other.index_, -1)), generation_(other.generation_) {}
 
 LifeLock& LifeLock::operator=(LifeLock&& other) noexcept {
-    std::swap(slot_, other.slot_);
+    std::swap(index_, other.index_);
     std::swap(generation_, other.generation_);
     return *this;
 }
 
 LifeLock::~LifeLock() {
-    if (!held()) return;  // in a forked child the handler has closed it, and the slot may be reused
-    const std::scoped_lock lock(rollring::held().mutex);
-    int& fd = rollring::held().fds[static_cast<std::size_t>(slot_)];
+    if (!held())
+        return;  // in a forked child the handler has closed it, and the index may be reused
+    const std::scoped_lock lock(locks().mutex);
+    int& fd = locks().fds[static_cast<std::size_t>(index_)];
     close(fd);
     fd = -1;
 }

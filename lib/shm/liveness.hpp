@@ -23,6 +23,7 @@ struct LifeByte {
 
     static LifeByte creation() { return {base}; }
     static LifeByte consumer() { return {base + 1}; }
+    static LifeByte counting() { return {base + 2}; }  // of a ring with a bound on its records
     static LifeByte lane(std::uint32_t index) { return {base + 16 + index}; }
     // On the control memory of a weight channel.
     static LifeByte publisher() { return {base}; }
@@ -50,8 +51,8 @@ class LifeLock {
     static Result<std::optional<LifeLock>> take(int fd, LifeByte byte);
 
   private:
-    LifeLock(int slot, std::uint64_t generation) : slot_(slot), generation_(generation) {}
-    int slot_;  // in the process-wide table that the fork handler closes; -1 when moved from
+    LifeLock(int index, std::uint64_t generation) : index_(index), generation_(generation) {}
+    int index_;  // in the process-wide table that the fork handler closes; -1 when moved from
     std::uint64_t generation_;  // of the process that took it
 };
 
@@ -69,7 +70,7 @@ class ProcessFd {
     [[nodiscard]] explicit operator bool() const { return get() >= 0; }
 
   private:
-    int slot_ = -1;
+    int index_ = -1;
     int fd_ = -1;
     std::uint64_t generation_ = 0;
 };

@@ -20,7 +20,7 @@ class OverflowFile {
     static Result<std::string> path_in(const std::string& directory, const std::string& object,
                                        std::uint64_t ring_id);
     // As the header page names it.
-    static OverflowPlace place(const std::string& path, std::uint64_t ring_id);
+    static OverflowPath to_page(const std::string& path, std::uint64_t ring_id);
 
     static Result<void> make(const std::string& path, std::uint64_t bytes);
     // Refuses what is not that file any more: missing, of another user, of another length.

@@ -8,22 +8,7 @@
 #include <cerrno>
 #include <string>
 
-#include "refuse.hpp"
-
 namespace rollring {
-
-SealedMapping::SealedMapping(SealedMapping&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-
-SealedMapping& SealedMapping::operator=(SealedMapping&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-}
-
-SealedMapping::~SealedMapping() {
-    if (data_ != nullptr) munmap(data_, bytes_);
-}
 
 Result<Sealed> Sealed::make(std::string_view what, std::uint64_t bytes) {
     const std::string name = fmt::format("rollring.{}", what);
@@ -64,20 +49,14 @@ Result<Sealed> Sealed::accept(Fd fd, std::uint64_t bytes, bool contents_sealed) 
     return accepted;
 }
 
-Result<SealedMapping> Sealed::map(std::uint64_t offset, std::uint64_t bytes, bool writable) const {
+Result<Mapping> Sealed::map(std::uint64_t offset, std::uint64_t bytes, bool writable) const {
     if (bytes == 0 || offset > bytes_ || bytes > bytes_ - offset) {
-        return failed(Errc::invalid_argument, 0, "a mapping outside of its sealed memory");
+        return refused(Errc::invalid_argument, "a mapping outside of its sealed memory");
     }
-    void* at = mmap(nullptr, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd(),
-                    static_cast<off_t>(offset));
-    if (at == MAP_FAILED) {
-        return failed(errno == EPERM ? Errc::permission_denied : Errc::system, errno,
-                      fmt::format("cannot map {} bytes of sealed memory", bytes));
-    }
-    SealedMapping mapping;
-    mapping.data_ = static_cast<std::byte*>(at);
-    mapping.bytes_ = bytes;
-    return mapping;
+    auto mapping = Mapping::of(fd(), offset, bytes, writable);
+    if (mapping) return std::move(*mapping);
+    return failed(mapping.error() == EPERM ? Errc::permission_denied : Errc::system,
+                  mapping.error(), fmt::format("cannot map {} bytes of sealed memory", bytes));
 }
 
 Result<void> Sealed::seal_for_others() const {

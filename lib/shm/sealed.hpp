@@ -7,30 +7,10 @@
 #include <string_view>
 
 #include "fd.hpp"
+#include "mapping.hpp"
 #include "rollring/error.hpp"
 
 namespace rollring {
-
-// A mapped part of sealed memory; unmapped by the destructor.
-class SealedMapping {
-  public:
-    SealedMapping() = default;
-    SealedMapping(SealedMapping&& other) noexcept;
-    SealedMapping& operator=(SealedMapping&& other) noexcept;
-    ~SealedMapping();
-
-    [[nodiscard]] std::byte* data() const { return data_; }
-    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-    template <class T>
-    [[nodiscard]] T& at(std::uint64_t offset) const {
-        return *reinterpret_cast<T*>(data_ + offset);
-    }
-
-  private:
-    friend class Sealed;
-    std::byte* data_ = nullptr;
-    std::uint64_t bytes_ = 0;
-};
 
 class Sealed {
   public:
@@ -40,8 +20,8 @@ class Sealed {
     // bytes, at least.
     static Result<Sealed> accept(Fd fd, std::uint64_t bytes, bool contents_sealed);
 
-    [[nodiscard]] Result<SealedMapping> map(std::uint64_t offset, std::uint64_t bytes,
-                                            bool writable) const;
+    [[nodiscard]] Result<Mapping> map(std::uint64_t offset, std::uint64_t bytes,
+                                      bool writable) const;
     // From now on nobody can map it writable; mappings that exist stay.
     [[nodiscard]] Result<void> seal_for_others() const;
     // From now on nobody can change it. No writable mapping may exist.

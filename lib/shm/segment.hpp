@@ -1,7 +1,6 @@
 #pragma once
 // One shared-memory object: made by one winner, attached only after everything about it is checked,
-// its pages reserved before they are touched. The only user of Boost.Interprocess and
-// shm_open; fallocate and mmap are used by sealed memory, too (sealed.cpp).
+// its pages reserved before they are touched.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,41 +10,11 @@
 #include <vector>
 
 #include "geometry.hpp"
+#include "mapping.hpp"
 #include "rollring/error.hpp"
 #include "rollring/time.hpp"
 
 namespace rollring {
-
-// A mapped part of a segment; unmapped by the destructor.
-class Mapping {
-  public:
-    Mapping();
-    Mapping(Mapping&&) noexcept;
-    Mapping& operator=(Mapping&&) noexcept;
-    ~Mapping();
-
-    [[nodiscard]] std::byte* data() const { return data_; }
-    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-
-    // The T at a byte offset of this mapping. The caller keeps to the geometry.
-    template <class T>
-    [[nodiscard]] T& at(std::uint64_t offset) const {
-        return *reinterpret_cast<T*>(data_ + offset);
-    }
-
-    // Puts the first `bytes`, whose pages are reserved, into this process's page table, so that
-    // touching them first costs no fault. Best effort: old kernels cannot.
-    void populate(std::uint64_t offset, std::uint64_t bytes, bool to_write) const;
-
-  private:
-    friend class Segment;
-    struct Region;
-    std::unique_ptr<Region> region_;
-    std::byte* data_ = nullptr;
-    std::uint64_t bytes_ = 0;
-};
-
-enum class Access { read_write, read_only };
 
 class Segment {
   public:

@@ -4,11 +4,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
-#include <boost/interprocess/mapped_region.hpp>
-#include <boost/interprocess/permissions.hpp>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -18,8 +14,7 @@
 #include "liveness.hpp"
 #include "overflow_file.hpp"
 #include "segment_object.hpp"
-
-namespace bip = boost::interprocess;
+#include "xxh3.hpp"
 
 namespace rollring {
 using namespace detail;
@@ -27,10 +22,10 @@ using namespace detail;
 Result<void> detail::unlink_object(int fd, const std::string& object) {
     struct stat status{};
     if (fstat(fd, &status) != 0) {
-        return std::unexpected(system_error(Errc::system, errno, "cannot fstat " + object));
+        return failed(Errc::system, errno, "cannot fstat " + object);
     }
     if (status.st_nlink == 0 || shm_unlink(object.c_str()) == 0 || errno == ENOENT) return {};
-    return std::unexpected(system_error(Errc::system, errno, "cannot remove " + object));
+    return failed(Errc::system, errno, "cannot remove " + object);
 }
 
 namespace {
@@ -43,13 +38,13 @@ Result<bool> clear_leftover(const std::string& object) {
         if (old.error().code == Errc::not_found) return true;  // gone meanwhile
         return std::unexpected(old.error());
     }
-    const int fd = old->get_mapping_handle().handle;
+    const int fd = old->fd();
     if (auto owner = check_owner(fd, object); !owner) return std::unexpected(owner.error());
     // What cannot be read is not proven to be a leftover.
     const auto finished = [&]() -> Result<bool> {
         HeaderImage image;
         if (read_at(fd, 0, image.bytes, sizeof image.bytes)) return image.ready();
-        if (errno != 0) return std::unexpected(unreadable(object));
+        if (errno != 0) return unreadable(object);
         return false;
     };
     const auto first_look = finished();
@@ -68,19 +63,12 @@ Result<bool> clear_leftover(const std::string& object) {
 }
 
 // A new object of that name; empty if the name is taken.
-Result<std::optional<bip::shared_memory_object>> make_object(const std::string& object) {
-    try {
-        return bip::shared_memory_object(bip::create_only, object.c_str() + 1, bip::read_write,
-                                         bip::permissions(0600));
-    } catch (const bip::interprocess_exception& refusal) {
-        if (refusal.get_error_code() == bip::already_exists_error) {
-            return std::optional<bip::shared_memory_object>{};
-        }
-        const int error = refusal.get_native_error();
-        return std::unexpected(
-            system_error(error == ENOSPC ? Errc::not_enough_shared_memory : Errc::system, error,
-                         fmt::format("cannot create {}", object)));
-    }
+Result<std::optional<SharedObject>> make_object(const std::string& object) {
+    auto made = SharedObject::make(object);
+    if (made) return std::optional(std::move(*made));
+    if (made.error() == EEXIST) return std::optional<SharedObject>{};
+    return failed(made.error() == ENOSPC ? Errc::not_enough_shared_memory : Errc::system,
+                  made.error(), fmt::format("cannot create {}", object));
 }
 
 // Takes the creation byte of our fresh object; empty if someone took it for a leftover meanwhile.
@@ -89,7 +77,7 @@ Result<std::optional<LifeLock>> claim(int fd) {
     if (!lock || !lock->has_value()) return lock;
     struct stat status{};
     if (fstat(fd, &status) != 0) {
-        return std::unexpected(system_error(Errc::system, errno, "cannot fstat the new object"));
+        return failed(Errc::system, errno, "cannot fstat the new object");
     }
     if (status.st_nlink == 0) return std::optional<LifeLock>{};
     return lock;
@@ -114,53 +102,48 @@ HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema) {
     }
     header.created_ns = realtime_ns();
     header.schema_id = XXH3_64bits(&schema, sizeof schema);
-    header.creator_pid = static_cast<std::uint32_t>(getpid());
     header.check = XXH3_64bits(&header, check_bytes);
     return image;
 }
 
 // Fills a fresh object; `phase` is stored last. `overflow`: empty, or the path of a file that is
 // made once the object names it.
-Result<void> build(const bip::shared_memory_object& shm, const HeaderImage& image,
-                   const Geometry& geometry, const SchemaPage& schema,
-                   const std::string& overflow) {
-    const int fd = shm.get_mapping_handle().handle;
+Result<void> build(int fd, const HeaderImage& image, const Geometry& geometry,
+                   const SchemaPage& schema, const std::string& overflow) {
     if (ftruncate(fd, static_cast<off_t>(geometry.segment_bytes())) != 0) {
-        return std::unexpected(system_error(Errc::system, errno, "cannot set the object's length"));
+        return failed(Errc::system, errno, "cannot set the object's length");
     }
     if (const int error = allocate(fd, 0, geometry.fixed_bytes()); error != 0) {
-        return std::unexpected(no_space(error, geometry.fixed_bytes(), "the ring's control pages"));
+        return no_space(error, geometry.fixed_bytes(), "the ring's control pages");
     }
     if (Segment::shared_memory().free_bytes < geometry.stride(0)) {
-        return std::unexpected(no_space(0, geometry.stride(0), "a single lane"));
+        return no_space(0, geometry.stride(0), "a single lane");
     }
     FAULT_POINT("create.after_allocate");
-    try {
-        const bip::mapped_region region(shm, bip::read_write, 0, geometry.fixed_bytes());
-        auto* base = static_cast<std::byte*>(region.get_address());
-        std::memcpy(base + geometry.schema_offset(), &schema, sizeof schema);
-        reinterpret_cast<PolicyPage*>(base + geometry.policy_offset())->version = -1;
-        auto* control = reinterpret_cast<ReaderControl*>(base + geometry.reader_offset());
-        poke(control->last_acked_step, std::int64_t{-1});
-        // Before a consumer comes, too: what is let in then would have to be completed. A plain
-        // consumer, who forms no groups, lifts the bounds.
-        poke(control->max_open_groups, geometry.open_groups_most());
-        poke(control->room_bytes, geometry.spill_bytes / 4 * 3);
-        poke(control->room_most, geometry.lane_count * geometry.lane_bytes + geometry.spill_bytes);
-        const OverflowPlace place = OverflowFile::place(overflow, image.get().ring_id);
-        std::memcpy(base + overflow_place_offset, &place, sizeof place);
-        std::memcpy(base, image.bytes, offsetof(SegmentHeader, phase));
-        if (!overflow.empty()) {
-            auto made = OverflowFile::make(overflow, geometry.capacity(geometry.spill_lane()));
-            if (!made) return made;
-        }
-        FAULT_POINT("create.before_ready");
-        publish(reinterpret_cast<SegmentHeader*>(base)->phase,
-                static_cast<std::uint32_t>(Phase::ready));
-    } catch (const bip::interprocess_exception& refusal) {
-        return std::unexpected(
-            system_error(Errc::system, refusal.get_native_error(), "cannot map the new ring"));
+    const auto control_pages = Mapping::of(fd, 0, geometry.fixed_bytes(), true);
+    if (!control_pages) {
+        return failed(Errc::system, control_pages.error(), "cannot map the new ring");
     }
+    std::byte* base = control_pages->data();
+    std::memcpy(base + geometry.schema_offset(), &schema, sizeof schema);
+    reinterpret_cast<PolicyPage*>(base + geometry.policy_offset())->version = -1;
+    auto* control = reinterpret_cast<ReaderControl*>(base + geometry.reader_offset());
+    poke(control->last_acked_step, std::int64_t{-1});
+    // Before a consumer comes, too: what is let in then would have to be completed. A plain
+    // consumer, who forms no groups, lifts the bounds.
+    poke(control->max_open_groups, geometry.open_groups_most());
+    poke(control->room_bytes, geometry.spill_bytes / 4 * 3);
+    poke(control->room_most, geometry.lane_count * geometry.lane_bytes + geometry.spill_bytes);
+    const OverflowPath named = OverflowFile::to_page(overflow, image.get().ring_id);
+    std::memcpy(base + overflow_path_offset, &named, sizeof named);
+    std::memcpy(base, image.bytes, offsetof(SegmentHeader, phase));
+    if (!overflow.empty()) {
+        auto made = OverflowFile::make(overflow, geometry.capacity(geometry.spill_lane()));
+        if (!made) return made;
+    }
+    FAULT_POINT("create.before_ready");
+    store_release(reinterpret_cast<SegmentHeader*>(base)->phase,
+                  static_cast<std::uint32_t>(Phase::ready));
     return {};
 }
 
@@ -185,23 +168,23 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
             auto cleared = clear_leftover(*object);
             if (!cleared) return std::unexpected(cleared.error());
             if (*cleared && !deadline.passed()) continue;
-            return std::unexpected(Error{
-                Errc::already_exists, 0,
+            return refused(
+                Errc::already_exists,
                 fmt::format("ring {} exists already{}: attach to it, or remove it with "
                             "'rollring rm {}'",
-                            *object, *cleared ? " and its creator is still at work" : "", name)});
+                            *object, *cleared ? " and its creator is still at work" : "", name));
         }
         FAULT_POINT("create.after_open");
-        auto lock = claim((*shm)->get_mapping_handle().handle);
+        auto lock = claim((*shm)->fd());
         if (!lock) return std::unexpected(lock.error());
         if (!lock->has_value()) {
             if (!deadline.passed()) continue;
-            return std::unexpected(Error{Errc::busy, 0, "lost every race to create " + *object});
+            return refused(Errc::busy, "lost every race to create " + *object);
         }
         FAULT_POINT("create.after_claim");
-        if (auto built = build(**shm, image, geometry, schema, overflow); !built) {
-            static_cast<void>(unlink_overflow((*shm)->get_mapping_handle().handle, *object));
-            static_cast<void>(unlink_object((*shm)->get_mapping_handle().handle, *object));
+        if (auto built = build((*shm)->fd(), image, geometry, schema, overflow); !built) {
+            static_cast<void>(unlink_overflow((*shm)->fd(), *object));
+            static_cast<void>(unlink_object((*shm)->fd(), *object));
             return std::unexpected(built.error());
         }
         auto made = std::make_unique<Object>();
@@ -245,7 +228,7 @@ Result<bool> Segment::in_use(std::string_view name) {
     if (!object) return std::unexpected(object.error());
     auto shm = open_object(*object);
     if (!shm) return std::unexpected(shm.error());
-    const int fd = shm->get_mapping_handle().handle;
+    const int fd = shm->fd();
     return alive(fd, LifeByte::creation()) || attached(fd);
 }
 
@@ -254,7 +237,7 @@ Result<void> Segment::remove(std::string_view name, bool force) {
     if (!object) return std::unexpected(object.error());
     auto shm = open_object(*object);
     if (!shm) return std::unexpected(explain(shm.error(), *object));
-    const int fd = shm->get_mapping_handle().handle;
+    const int fd = shm->fd();
     if (auto owner = check_owner(fd, *object); !owner) return std::unexpected(owner.error());
     // Holding the creation byte makes us the only one who may unlink this name, as long as it still
     // means this object: another remover may have been faster, and a new ring may have the name
@@ -263,13 +246,12 @@ Result<void> Segment::remove(std::string_view name, bool force) {
     auto lock = LifeLock::take(fd, LifeByte::creation());
     if (!lock) return std::unexpected(lock.error());
     if (!lock->has_value() && !force) {
-        return std::unexpected(
-            Error{Errc::busy, 0, fmt::format("ring {} is being made or removed", *object)});
+        return refused(Errc::busy, fmt::format("ring {} is being made or removed", *object));
     }
     if (!force && attached(fd)) {
-        return std::unexpected(Error{
-            Errc::busy, 0,
-            fmt::format("ring {} is in use by a live process; stop it, or use --force", *object)});
+        return refused(
+            Errc::busy,
+            fmt::format("ring {} is in use by a live process; stop it, or use --force", *object));
     }
     FAULT_POINT("remove.before_unlink");
     if (auto file = unlink_overflow(fd, *object); !file && !force) return file;

@@ -41,12 +41,12 @@ std::optional<uid_t> other_user_with(std::string_view name) {
 
 }  // namespace
 
-Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what,
-               std::string_view remedy) {
+std::unexpected<Error> no_space(int error, std::uint64_t wanted_bytes, std::string_view what,
+                                std::string_view remedy) {
     const auto space = Segment::shared_memory();
     const std::uint64_t gib = std::max<std::uint64_t>(
         1, ((space.total_bytes - space.free_bytes + wanted_bytes * 2) >> 30) + 1);
-    return system_error(
+    return failed(
         Errc::not_enough_shared_memory, error,
         fmt::format("{} needs {} but /dev/shm has {} free of {}: start the container with "
                     "--shm-size={}g (Kubernetes: an emptyDir of medium Memory on /dev/shm), {}, or "
@@ -77,19 +77,18 @@ Error explain(Error error, const std::string& object) {
 Result<struct stat> check_owner(int fd, const std::string& object) {
     struct stat status{};
     if (fstat(fd, &status) != 0) {
-        return std::unexpected(system_error(Errc::system, errno, "cannot fstat " + object));
+        return failed(Errc::system, errno, "cannot fstat " + object);
     }
     if (status.st_uid != geteuid()) {
-        return std::unexpected(
-            Error{Errc::permission_denied, 0,
-                  fmt::format("{} belongs to {}, and this process is {}: refusing to use it",
-                              object, user_text(status.st_uid), user_text(geteuid()))});
+        return refused(Errc::permission_denied,
+                       fmt::format("{} belongs to {}, and this process is {}: refusing to use it",
+                                   object, user_text(status.st_uid), user_text(geteuid())));
     }
     if ((status.st_mode & 0777) != 0600 || !S_ISREG(status.st_mode)) {
-        return std::unexpected(Error{
-            Errc::permission_denied, 0,
+        return refused(
+            Errc::permission_denied,
             fmt::format("{} has mode {:o}, a ring has 600: refusing to use what others may open",
-                        object, status.st_mode & 0777)});
+                        object, status.st_mode & 0777));
     }
     return status;
 }

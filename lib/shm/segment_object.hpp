@@ -3,13 +3,11 @@
 
 #include <sys/stat.h>
 
-#include <boost/interprocess/shared_memory_object.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "fd.hpp"
 #include "human.hpp"
 #include "segment.hpp"
 
@@ -33,13 +31,12 @@ struct HeaderImage {
 
 Geometry geometry_of(const SegmentHeader& header);
 std::string object_prefix();
-Error system_error(Errc code, int error, std::string message);
 // `remedy`: which option asks for less.
-Error no_space(int error, std::uint64_t wanted_bytes, std::string_view what,
-               std::string_view remedy = "lower --lane-bytes or --lanes");
+std::unexpected<Error> no_space(int error, std::uint64_t wanted_bytes, std::string_view what,
+                                std::string_view remedy = "lower --lane-bytes or --lanes");
 // False where the object ends before, with errno 0, or where the system refuses.
 bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes);
-Error unreadable(const std::string& object);  // by errno, after read_at
+std::unexpected<Error> unreadable(const std::string& object);  // by errno, after read_at
 // Takes the name away if it still means this object. Only with its creation byte in hand.
 Result<void> unlink_object(int fd, const std::string& object);
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
@@ -49,8 +46,7 @@ std::optional<std::string> overflow_path(int fd, std::uint64_t ring_id);
 // Takes the overflow file away that this object names, if it does.
 Result<void> unlink_overflow(int fd, const std::string& object);
 // Errc::not_found where there is none; whose it is if it is another user's is for explain() to say.
-Result<boost::interprocess::shared_memory_object> open_object(const std::string& object,
-                                                              Access access = Access::read_write);
+Result<SharedObject> open_object(const std::string& object, Access access = Access::read_write);
 Error explain(Error error, const std::string& object);
 // Refuses what another user owns or others may open.
 Result<struct stat> check_owner(int fd, const std::string& object);
@@ -60,12 +56,12 @@ void pause_before_retry();
 
 struct Segment::Object {
     std::string name;
-    boost::interprocess::shared_memory_object shm;
+    SharedObject shm;
     detail::HeaderImage header;
     Geometry geometry;
     std::string overflow_path;
 
-    [[nodiscard]] int fd() const { return shm.get_mapping_handle().handle; }
+    [[nodiscard]] int fd() const { return shm.fd(); }
 };
 
 }  // namespace rollring

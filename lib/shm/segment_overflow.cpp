@@ -4,8 +4,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -13,8 +11,8 @@
 #include <memory>
 
 #include "overflow_file.hpp"
-#include "refuse.hpp"
 #include "segment_object.hpp"
+#include "xxh3.hpp"
 
 namespace rollring {
 namespace {
@@ -78,43 +76,43 @@ Result<std::string> OverflowFile::path_in(const std::string& directory, const st
     std::string path =
         fmt::format("{}{}{}.{:016x}{}", real.get(), std::strcmp(real.get(), "/") == 0 ? "" : "/",
                     object.substr(1), ring_id, ending);
-    if (path.size() >= sizeof OverflowPlace::path) {
+    if (path.size() >= sizeof OverflowPath::path) {
         return refused(Errc::invalid_argument,
                        fmt::format("the path of the overflow file {} has {} bytes, at most {} fit: "
                                    "name a directory nearer to the root with --overflow",
-                                   path, path.size(), sizeof OverflowPlace::path - 1));
+                                   path, path.size(), sizeof OverflowPath::path - 1));
     }
     return path;
 }
 
-OverflowPlace OverflowFile::place(const std::string& path, std::uint64_t ring_id) {
-    OverflowPlace place{};
-    if (path.empty()) return place;
-    std::memcpy(place.path, path.data(), path.size());
-    place.check = XXH3_64bits_withSeed(place.path, sizeof place.path, ring_id);
-    return place;
+OverflowPath OverflowFile::to_page(const std::string& path, std::uint64_t ring_id) {
+    OverflowPath named{};
+    if (path.empty()) return named;
+    std::memcpy(named.path, path.data(), path.size());
+    named.check = XXH3_64bits_withSeed(named.path, sizeof named.path, ring_id);
+    return named;
 }
 
 std::optional<std::string> detail::overflow_path(int fd, std::uint64_t ring_id) {
-    OverflowPlace place{};
-    if (!read_at(fd, overflow_place_offset, &place, sizeof place)) return std::nullopt;
-    const std::size_t bytes = strnlen(place.path, sizeof place.path);
-    const bool sound = place.path[0] == '/' && bytes < sizeof place.path &&
-                       place.check == XXH3_64bits_withSeed(place.path, sizeof place.path, ring_id);
+    OverflowPath named{};
+    if (!read_at(fd, overflow_path_offset, &named, sizeof named)) return std::nullopt;
+    const std::size_t bytes = strnlen(named.path, sizeof named.path);
+    const bool sound = named.path[0] == '/' && bytes < sizeof named.path &&
+                       named.check == XXH3_64bits_withSeed(named.path, sizeof named.path, ring_id);
     if (!sound) return std::nullopt;
-    return std::string(place.path, bytes);
+    return std::string(named.path, bytes);
 }
 
 // Of a ring that is not finished, too: the file is made after it was named.
 Result<void> detail::unlink_overflow(int fd, const std::string& object) {
     HeaderImage image;
     if (!read_at(fd, 0, image.bytes, sizeof image.bytes)) {
-        if (errno != 0) return std::unexpected(unreadable(object));
+        if (errno != 0) return unreadable(object);
         return {};
     }
     if (image.get().magic != segment_magic || image.get().abi != abi_version) return {};
     const auto path = overflow_path(fd, image.get().ring_id);
-    if (!path && errno != 0) return std::unexpected(unreadable(object));
+    if (!path && errno != 0) return unreadable(object);
     if (!path || !path->ends_with(ending)) return {};
     if (unlinkat(AT_FDCWD, path->c_str(), 0) == 0 || errno == ENOENT || errno == ENOTDIR) return {};
     return failed(Errc::system, errno,

@@ -5,23 +5,20 @@
 //   header page       publisher, before anyone sees it; then read-only
 //   publisher page    publisher: what is published, which part lies in which slot
 //   admission pages   publisher: one line a subscriber
-//   group page        of rank 0: all ranks, for the commit that they decide together
+//   ranks page        of rank 0: all ranks, for the commit that they decide together
 //   bell page         everyone; a lie in it costs a spurious or a late wake-up (<= 100 ms)
 //   subscriber pages  one page each: its acknowledgements
 //
-// A *position* counts parts filled since the publisher came. A *publication* is one passage of a
+// A *part number* counts parts filled since the publisher came. A *publication* is one passage of a
 // version through the slots, counted from 1: a version that is sent again is another publication.
 // Life is proven by byte locks on this memfd (lib/shm/liveness.hpp).
 
-#include <array>
 #include <atomic>
-#include <cstring>
-#include <string>
-#include <string_view>
 
 #include "layout.hpp"
 #include "manifest.hpp"
 #include "rollring/weights.hpp"
+#include "round_up.hpp"
 
 namespace rollring::weights {
 
@@ -31,31 +28,6 @@ inline constexpr std::uint32_t subscribers_limit = 256;
 inline constexpr std::uint32_t ranks_limit = 256;
 // A publisher makes new slots where it must set old ones aside: up to so many in all.
 inline constexpr std::uint32_t slots_limit = 2 * slots_max;
-
-// Text of a fixed size, as words: a reader sees a torn text at worst, never bytes beyond it.
-template <std::size_t bytes>
-struct SharedText {
-    std::atomic<std::uint64_t> words[bytes / 8];
-
-    void store(std::string_view text) {
-        std::array<char, bytes> raw{};
-        text.copy(raw.data(), bytes - 1);
-        for (std::size_t i = 0; i < bytes / 8; i++) {
-            std::uint64_t word;
-            std::memcpy(&word, raw.data() + i * 8, 8);
-            poke(words[i], word);
-        }
-    }
-    [[nodiscard]] std::string load() const {
-        std::array<char, bytes + 1> raw{};
-        for (std::size_t i = 0; i < bytes / 8; i++) {
-            const std::uint64_t word = peek(words[i]);
-            std::memcpy(raw.data() + i * 8, &word, 8);
-        }
-        raw[bytes] = 0;
-        return raw.data();
-    }
-};
 
 struct ControlHeader {
     std::uint64_t magic;
@@ -81,7 +53,7 @@ enum class Outcome : std::uint32_t { open = 0, committed = 1, aborted = 2 };
 struct PublicationLine {
     std::atomic<std::uint64_t> id;
     std::atomic<std::int64_t> version;
-    std::atomic<std::uint64_t> first_position;
+    std::atomic<std::uint64_t> first_part_number;
     std::atomic<std::uint32_t> outcome;
     std::atomic<std::uint32_t> put;  // 1: all parts are on their way
     SharedText<96> why;              // it was aborted
@@ -89,9 +61,9 @@ struct PublicationLine {
 static_assert(sizeof(PublicationLine) == 128);
 inline constexpr std::uint64_t publications_kept = 4;
 
-// The part at position k is described in line k mod parts_kept.
+// The part of number k is described in line k mod parts_kept.
 struct PartLine {
-    std::atomic<std::uint64_t> position;
+    std::atomic<std::uint64_t> number;
     std::atomic<std::uint32_t> part;
     std::atomic<std::uint32_t> slot;
 };
@@ -99,12 +71,12 @@ static_assert(sizeof(PartLine) == 16);
 inline constexpr std::uint64_t parts_kept = std::uint64_t{2} * slots_limit;
 
 struct PublisherPage {
-    std::atomic<std::uint64_t> filled;  // parts below this position are complete in their slots
+    std::atomic<std::uint64_t> filled;  // parts below this number are complete in their slots
     std::atomic<std::uint32_t> closed;  // 1: it went in good order
     std::uint8_t reserved0[52];
     std::atomic<std::int64_t> committed;     // version; -1: none
     std::atomic<std::uint64_t> publication;  // the last one begun; 0: none
-    std::atomic<std::int64_t> group_id;  // created_ns of rank 0's control memory: stamps commits
+    std::atomic<std::int64_t> ranks_id;  // created_ns of rank 0's control memory: stamps commits
     std::uint8_t reserved1[40];
     PublicationLine publications[publications_kept];
     PartLine parts[parts_kept];
@@ -125,7 +97,7 @@ struct AdmissionLine {
 static_assert(sizeof(AdmissionLine) == line_bytes);
 
 // One rank's line is written by that rank, `decision` by whoever changes it first.
-struct GroupPage {
+struct RanksPage {
     // version * 4 + Outcome of the last version that was decided.
     std::atomic<std::int64_t> decision;
     std::uint8_t reserved[56];
@@ -135,14 +107,15 @@ struct GroupPage {
     };
     Rank ranks[ranks_limit];
 };
-static_assert(sizeof(GroupPage) == line_bytes * (1 + ranks_limit));
+static_assert(sizeof(RanksPage) == line_bytes * (1 + ranks_limit));
 
 struct SubscriberPage {
     std::atomic<std::uint64_t> epoch;      // set when all below is valid for it
-    std::atomic<std::uint64_t> read_done;  // parts below this position are read, by the device too
-    std::atomic<std::uint64_t> settled;    // nothing is read any more of publications up to here
-    std::atomic<std::uint64_t> staged;     // the last publication that it holds whole
-    std::atomic<std::uint64_t> rejected;   // the last publication that it could not take
+    std::atomic<std::uint64_t> read_done;  // parts below this number are read, by the device too
+    std::atomic<std::uint64_t>
+        publications_read;                // nothing is read any more of publications up to here
+    std::atomic<std::uint64_t> staged;    // the last publication that it holds whole
+    std::atomic<std::uint64_t> rejected;  // the last publication that it could not take
     std::atomic<std::int64_t> staged_version;
     std::atomic<std::int64_t> live_version;
     std::atomic<std::uint32_t> state;  // a SubscriberState
@@ -156,25 +129,24 @@ struct SubscriberPage {
 static_assert(sizeof(SubscriberPage) <= page_bytes);
 
 // Offsets follow from subscribers_max and ranks.
-struct ControlPlaces {
+struct ControlOffsets {
     std::uint32_t subscribers_max;
     std::uint32_t ranks;
 
-    static constexpr std::uint64_t pages(std::uint64_t bytes) {
-        return (bytes + page_bytes - 1) / page_bytes * page_bytes;
-    }
     [[nodiscard]] constexpr std::uint64_t publisher() const { return page_bytes; }
     [[nodiscard]] constexpr std::uint64_t admission(std::uint32_t seat) const {
         return 2 * page_bytes + std::uint64_t{seat} * sizeof(AdmissionLine);
     }
-    [[nodiscard]] constexpr std::uint64_t group() const {
-        return 2 * page_bytes + pages(subscribers_limit * sizeof(AdmissionLine));
+    [[nodiscard]] constexpr std::uint64_t ranks_page() const {
+        return 2 * page_bytes + round_up(subscribers_limit * sizeof(AdmissionLine), page_bytes);
     }
-    [[nodiscard]] constexpr std::uint64_t group_bytes() const { return pages(sizeof(GroupPage)); }
-    [[nodiscard]] constexpr std::uint64_t bells() const { return group() + group_bytes(); }
+    [[nodiscard]] constexpr std::uint64_t ranks_bytes() const {
+        return round_up(sizeof(RanksPage), page_bytes);
+    }
+    [[nodiscard]] constexpr std::uint64_t bells() const { return ranks_page() + ranks_bytes(); }
     // Of the publisher, of the subscribers, of the other ranks.
     [[nodiscard]] constexpr std::uint64_t bells_bytes() const {
-        return pages((1 + std::uint64_t{subscribers_max} + ranks) * sizeof(Bell));
+        return round_up((1 + std::uint64_t{subscribers_max} + ranks) * sizeof(Bell), page_bytes);
     }
     [[nodiscard]] static constexpr std::uint64_t publisher_bell() { return 0; }
     [[nodiscard]] static constexpr std::uint64_t subscriber_bell(std::uint32_t seat) {

@@ -6,21 +6,21 @@ namespace rollring::weights {
 namespace {
 
 std::unexpected<Error> bad(std::string_view what) {
-    return std::unexpected(Error{
-        Errc::bad_manifest, 0, fmt::format("the publisher's control memory is damaged: {}", what)});
+    return refused(Errc::bad_manifest,
+                   fmt::format("the publisher's control memory is damaged: {}", what));
 }
 
 }  // namespace
 
 Result<OwnControl> OwnControl::make(const ControlHeader& facts) {
     OwnControl made;
-    made.places_ = {facts.subscribers_max, facts.ranks};
-    auto memory = Sealed::make("control", made.places_.end());
+    made.offsets_ = {facts.subscribers_max, facts.ranks};
+    auto memory = Sealed::make("control", made.offsets_.end());
     if (!memory) return std::unexpected(memory.error());
-    auto front = memory->map(0, made.places_.subscriber(0), true);
+    auto front = memory->map(0, made.offsets_.subscriber(0), true);
     if (!front) return std::unexpected(front.error());
-    auto seats = memory->map(made.places_.subscriber(0),
-                             made.places_.end() - made.places_.subscriber(0), false);
+    auto seats = memory->map(made.offsets_.subscriber(0),
+                             made.offsets_.end() - made.offsets_.subscriber(0), false);
     if (!seats) return std::unexpected(seats.error());
     made.memory_ = std::move(*memory);
     made.front_ = std::move(*front);
@@ -31,11 +31,11 @@ Result<OwnControl> OwnControl::make(const ControlHeader& facts) {
     header.magic = control_magic;
     header.abi = control_abi;
     header.header_bytes = sizeof header;
-    header.control_bytes = made.places_.end();
-    poke(made.publisher().committed, std::int64_t{-1});
-    poke(made.publisher().group_id, facts.created_ns);
-    poke(made.group().decision, std::int64_t{-1});
-    for (auto& rank : made.group().ranks) poke(rank.staged, std::int64_t{-1});
+    header.control_bytes = made.offsets_.end();
+    poke(made.publisher_to_write().committed, std::int64_t{-1});
+    poke(made.publisher_to_write().ranks_id, facts.created_ns);
+    poke(made.ranks_page().decision, std::int64_t{-1});
+    for (auto& rank : made.ranks_page().ranks) poke(rank.staged, std::int64_t{-1});
     return made;
 }
 
@@ -58,8 +58,8 @@ Result<PeerControl> PeerControl::accept(Fd fd, std::uint64_t control_bytes) {
     if (header.ranks == 0 || header.ranks > ranks_limit || header.rank >= header.ranks) {
         return bad("ranks");
     }
-    made.places_ = {header.subscribers_max, header.ranks};
-    if (header.control_bytes != control_bytes || made.places_.end() != control_bytes) {
+    made.offsets_ = {header.subscribers_max, header.ranks};
+    if (header.control_bytes != control_bytes || made.offsets_.end() != control_bytes) {
         return bad("bytes");
     }
     auto all = memory->map(0, control_bytes, false);
@@ -71,9 +71,9 @@ Result<PeerControl> PeerControl::accept(Fd fd, std::uint64_t control_bytes) {
 
 Result<void> PeerControl::take_seat(std::uint32_t seat) {
     if (seat >= header_.subscribers_max) return bad("seat");
-    auto bells = memory_.map(places_.bells(), places_.bells_bytes(), true);
+    auto bells = memory_.map(offsets_.bells(), offsets_.bells_bytes(), true);
     if (!bells) return std::unexpected(bells.error());
-    auto own = memory_.map(places_.subscriber(seat), page_bytes, true);
+    auto own = memory_.map(offsets_.subscriber(seat), page_bytes, true);
     if (!own) return std::unexpected(own.error());
     bells_ = std::move(*bells);
     own_ = std::move(*own);
@@ -81,19 +81,19 @@ Result<void> PeerControl::take_seat(std::uint32_t seat) {
 }
 
 Result<void> PeerControl::take_rank() {
-    auto bells = memory_.map(places_.bells(), places_.bells_bytes(), true);
+    auto bells = memory_.map(offsets_.bells(), offsets_.bells_bytes(), true);
     if (!bells) return std::unexpected(bells.error());
-    auto group = memory_.map(places_.group(), places_.group_bytes(), true);
-    if (!group) return std::unexpected(group.error());
+    auto ranks = memory_.map(offsets_.ranks_page(), offsets_.ranks_bytes(), true);
+    if (!ranks) return std::unexpected(ranks.error());
     bells_ = std::move(*bells);
-    own_ = std::move(*group);
+    own_ = std::move(*ranks);
     return {};
 }
 
 std::optional<PublicationView> look_up(const PublisherPage& page, std::uint64_t publication) {
     const PublicationLine& line = page.publications[publication % publications_kept];
     if (observe(line.id) != publication) return {};
-    const PublicationView view{observe(line.version), observe(line.first_position),
+    const PublicationView view{observe(line.version), observe(line.first_part_number),
                                static_cast<Outcome>(observe(line.outcome)), observe(line.put) != 0};
     if (observe(line.id) != publication) return {};
     if (view.version < 0 || view.outcome > Outcome::aborted) return {};  // no publisher writes that

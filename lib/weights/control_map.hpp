@@ -15,28 +15,31 @@ class OwnControl {
     static Result<OwnControl> make(const ControlHeader& facts);
 
     [[nodiscard]] const Sealed& memory() const { return memory_; }
-    [[nodiscard]] PublisherPage& publisher() const {
-        return front_.at<PublisherPage>(places_.publisher());
+    // For Publication alone.
+    [[nodiscard]] PublisherPage& publisher_to_write() const {
+        return front_.at<PublisherPage>(offsets_.publisher());
     }
     [[nodiscard]] AdmissionLine& admission(std::uint32_t seat) const {
-        return front_.at<AdmissionLine>(places_.admission(seat));
+        return front_.at<AdmissionLine>(offsets_.admission(seat));
     }
-    [[nodiscard]] GroupPage& group() const { return front_.at<GroupPage>(places_.group()); }
+    [[nodiscard]] RanksPage& ranks_page() const {
+        return front_.at<RanksPage>(offsets_.ranks_page());
+    }
     [[nodiscard]] Bell& bell(std::uint64_t offset) const {
-        return front_.at<Bell>(places_.bells() + offset);
+        return front_.at<Bell>(offsets_.bells() + offset);
     }
     [[nodiscard]] const SubscriberPage& subscriber(std::uint32_t seat) const {
-        return seats_.at<const SubscriberPage>(places_.subscriber(seat) - places_.subscriber(0));
+        return seats_.at<const SubscriberPage>(offsets_.subscriber(seat) - offsets_.subscriber(0));
     }
-    [[nodiscard]] const ControlPlaces& places() const { return places_; }
-    [[nodiscard]] std::uint64_t bytes() const { return places_.end(); }
+    [[nodiscard]] const ControlOffsets& offsets() const { return offsets_; }
+    [[nodiscard]] std::uint64_t bytes() const { return offsets_.end(); }
     [[nodiscard]] std::int64_t created_ns() const { return front_.at<ControlHeader>(0).created_ns; }
 
   private:
-    ControlPlaces places_{};
+    ControlOffsets offsets_{};
     Sealed memory_;
-    SealedMapping front_;  // up to the subscribers' pages
-    SealedMapping seats_;
+    Mapping front_;  // up to the subscribers' pages
+    Mapping seats_;
 };
 
 // As anyone else has it.
@@ -45,39 +48,39 @@ class PeerControl {
     // Checks every field of the header before it is used.
     static Result<PeerControl> accept(Fd fd, std::uint64_t control_bytes);
 
-    // What this process writes: a subscriber its page, a rank the group page; both the bells.
+    // What this process writes: a subscriber its page, a rank the ranks page; both the bells.
     Result<void> take_seat(std::uint32_t seat);
     Result<void> take_rank();
 
     [[nodiscard]] const Sealed& memory() const { return memory_; }
     [[nodiscard]] const ControlHeader& header() const { return header_; }  // our own copy
     [[nodiscard]] const PublisherPage& publisher() const {
-        return all_.at<const PublisherPage>(places_.publisher());
+        return all_.at<const PublisherPage>(offsets_.publisher());
     }
     [[nodiscard]] const AdmissionLine& admission(std::uint32_t seat) const {
-        return all_.at<const AdmissionLine>(places_.admission(seat));
+        return all_.at<const AdmissionLine>(offsets_.admission(seat));
     }
     [[nodiscard]] const SubscriberPage& subscriber(std::uint32_t seat) const {
-        return all_.at<const SubscriberPage>(places_.subscriber(seat));
+        return all_.at<const SubscriberPage>(offsets_.subscriber(seat));
     }
     [[nodiscard]] SubscriberPage& own() const { return own_.at<SubscriberPage>(0); }
-    [[nodiscard]] GroupPage& group() const { return own_.at<GroupPage>(0); }
+    [[nodiscard]] RanksPage& ranks_page() const { return own_.at<RanksPage>(0); }
     [[nodiscard]] Bell& bell(std::uint64_t offset) const { return bells_.at<Bell>(offset); }
-    [[nodiscard]] const ControlPlaces& places() const { return places_; }
+    [[nodiscard]] const ControlOffsets& offsets() const { return offsets_; }
 
   private:
     ControlHeader header_{};
-    ControlPlaces places_{};
+    ControlOffsets offsets_{};
     Sealed memory_;
-    SealedMapping all_;
-    SealedMapping bells_;
-    SealedMapping own_;
+    Mapping all_;
+    Mapping bells_;
+    Mapping own_;
 };
 
 // A consistent copy of a publication's line; empty if it is of another publication by now.
 struct PublicationView {
     std::int64_t version;
-    std::uint64_t first_position;
+    std::uint64_t first_part_number;
     Outcome outcome;
     bool put;
 };

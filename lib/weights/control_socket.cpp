@@ -15,7 +15,6 @@
 
 #include "channel_names.hpp"
 #include "human.hpp"
-#include "refuse.hpp"
 
 namespace rollring {
 namespace weights {
@@ -45,18 +44,18 @@ std::string name_of(const Message& message) {
     return {message.name, strnlen(message.name, sizeof message.name)};
 }
 
-WireTicket to_wire(const Chunk& chunk) {
-    const ChunkTicket ticket = chunk.ticket();
+WireTicket to_wire(const SharedBlock& block) {
+    const BlockTicket ticket = block.ticket();
     WireTicket wire{.memory = static_cast<std::uint32_t>(ticket.memory),
-                    .has_fd = chunk.fd() >= 0 ? 1U : 0U,
+                    .has_fd = block.fd() >= 0 ? 1U : 0U,
                     .bytes = ticket.bytes,
                     .handle = {}};
     std::memcpy(wire.handle, ticket.handle.data(), sizeof wire.handle);
     return wire;
 }
 
-ChunkTicket from_wire(const WireTicket& wire) {
-    ChunkTicket ticket{.memory = static_cast<PayloadMemory>(wire.memory), .bytes = wire.bytes};
+BlockTicket from_wire(const WireTicket& wire) {
+    BlockTicket ticket{.memory = static_cast<PayloadMemory>(wire.memory), .bytes = wire.bytes};
     std::memcpy(ticket.handle.data(), wire.handle, sizeof wire.handle);
     return ticket;
 }
@@ -147,7 +146,14 @@ Result<void> check_peer(int socket) {
 }
 
 Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
-    for (;;) {
+    for (const Deadline deadline = Deadline::after_ms(2000);;) {
+        // The last one out removes the directory, and somebody may be that again and again.
+        if (deadline.passed()) {
+            return failed(Errc::timed_out, 0,
+                          fmt::format("{} is removed again and again while this process wants to "
+                                      "listen there: what does that?",
+                                      channel::directory_path()));
+        }
         auto directory = channel::open_directory(true);
         if (!directory) {
             if (directory.error().code == Errc::not_found) continue;  // removed meanwhile

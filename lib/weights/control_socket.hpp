@@ -11,19 +11,22 @@
 #include <type_traits>
 #include <vector>
 
+#include "backend.hpp"
 #include "control.hpp"
 #include "fd.hpp"
 #include "liveness.hpp"
-#include "memory.hpp"
 #include "rollring/time.hpp"
 
 namespace rollring::weights {
 
+using device::BlockTicket;
+using device::SharedBlock;
+
 enum class MessageKind : std::uint32_t {
     hello_subscriber = 1,  // name, gpu, ring_id, token -> welcome or refusal
-    hello_observer,        // ring_id, token -> welcome without chunks
-    hello_rank,            // rank, ring_id, token -> welcome without chunks
-    welcome,               // seat, epoch, bytes, tickets; descriptors: control, manifest, chunks
+    hello_observer,        // ring_id, token -> welcome without blocks
+    hello_rank,            // rank, ring_id, token -> welcome without blocks
+    welcome,               // seat, epoch, bytes, tickets; descriptors: control, manifest, blocks
     refusal,               // code, text
     ready,                 // a subscriber has mapped everything and holds its byte -> admitted
     admitted,
@@ -37,6 +40,7 @@ struct WireTicket {
     std::uint64_t bytes;
     std::uint8_t handle[64];
 };
+static_assert(sizeof(WireTicket) == 80);
 
 // One form for all messages; what a kind does not use is zero.
 struct Message {
@@ -60,13 +64,15 @@ struct Message {
     WireTicket tickets[slots_limit];
 };
 static_assert(std::is_trivially_copyable_v<Message>);
+static_assert(sizeof(Message) == 3200);
+static_assert(std::has_unique_object_representations_v<Message>);  // no padding goes out
 
 Message make_message(MessageKind kind);
 void set_text(Message& message, std::string_view text);
 [[nodiscard]] std::string text_of(const Message& message);
 [[nodiscard]] std::string name_of(const Message& message);
-WireTicket to_wire(const Chunk& chunk);
-ChunkTicket from_wire(const WireTicket& ticket);
+WireTicket to_wire(const SharedBlock& block);
+BlockTicket from_wire(const WireTicket& ticket);
 
 // Sends one message with descriptors; peer_gone if the other end is closed.
 Result<void> send_message(int socket, const Message& message, std::span<const int> fds = {});

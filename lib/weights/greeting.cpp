@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "refuse.hpp"
-
 namespace rollring::weights {
 
 Result<Received> greet(int socket, MessageKind kind, const RingLink& link, std::string_view name,
@@ -19,7 +17,8 @@ Result<Received> greet(int socket, MessageKind kind, const RingLink& link, std::
     if (!answer) return answer;
     if (answer->message.kind == MessageKind::refusal) {
         const auto code = static_cast<Errc>(answer->message.code);
-        return refused(code <= Errc::system ? code : Errc::bad_manifest, text_of(answer->message));
+        const bool known = !rollring::name(code).empty();
+        return refused(known ? code : Errc::bad_manifest, text_of(answer->message));
     }
     if (answer->message.kind != MessageKind::welcome || answer->fds.size() < 2) {
         return refused(Errc::bad_manifest, "the publisher's welcome is not one");

@@ -1,8 +1,8 @@
 #include "manifest.hpp"
+#include "round_up.hpp"
+#include "xxh3.hpp"
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <cstring>
 #include <string_view>
@@ -11,21 +11,17 @@
 namespace rollring::weights {
 namespace {
 
-constexpr std::uint64_t padded(std::uint64_t bytes) {
-    return (bytes + 7) / 8 * 8;
-}
-
 // Where the tables are: follows from the counts alone.
-struct Places {
+struct Offsets {
     std::uint64_t tensors, dims, pieces, parts, text, end;
 
-    explicit Places(const ManifestHeader& header)
+    explicit Offsets(const ManifestHeader& header)
         : tensors(sizeof header),
           dims(tensors + std::uint64_t{header.tensors} * sizeof(ManifestTensor)),
           pieces(dims + std::uint64_t{header.dims} * 8),
           parts(pieces + std::uint64_t{header.pieces} * sizeof(ManifestPiece)),
           text(parts + std::uint64_t{header.parts} * sizeof(ManifestPart)),
-          end(text + padded(header.text_bytes)) {}
+          end(text + round_up(header.text_bytes, 8)) {}
 };
 
 template <class T>
@@ -67,9 +63,9 @@ class Reader {
     using Step = Result<void>;
 
     static std::unexpected<Error> bad(std::string_view what) {
-        return std::unexpected(Error{
-            Errc::bad_manifest, 0,
-            fmt::format("the publisher's manifest is damaged or from another program: {}", what)});
+        return refused(
+            Errc::bad_manifest,
+            fmt::format("the publisher's manifest is damaged or from another program: {}", what));
     }
 
     Step header() {
@@ -77,16 +73,16 @@ class Reader {
         header_ = get<ManifestHeader>(bytes_, 0);
         if (header_.magic != manifest_magic) return bad("wrong magic");
         if (header_.abi != manifest_abi || header_.header_bytes != sizeof header_) {
-            return std::unexpected(
-                Error{Errc::abi_mismatch, 0,
-                      fmt::format("the publisher's manifest has ABI {}, this program {}: run one "
-                                  "version of rollring on both sides",
-                                  header_.abi, manifest_abi)});
+            return refused(
+                Errc::abi_mismatch,
+                fmt::format("the publisher's manifest has ABI {}, this program {}: run one "
+                            "version of rollring on both sides",
+                            header_.abi, manifest_abi));
         }
         if (header_.tensors > tensors_max || header_.text_bytes > bytes_.size()) {
             return bad("counts");
         }
-        at_ = Places(header_);
+        at_ = Offsets(header_);
         if (header_.manifest_bytes != bytes_.size() || at_.end != bytes_.size()) {
             return bad("its tables do not fill it");
         }
@@ -245,7 +241,7 @@ class Reader {
 
     std::span<const std::byte> bytes_;
     ManifestHeader header_{};
-    Places at_{header_};
+    Offsets at_{header_};
     std::unordered_set<std::string_view> names_;
     Manifest made_;
 };
@@ -275,7 +271,7 @@ std::vector<std::byte> write_manifest(Manifest& manifest) {
     header.memory = static_cast<std::uint32_t>(manifest.memory);
     header.checksums = manifest.checksums ? 1 : 0;
     std::memcpy(header.gpu, manifest.gpu.bytes.data(), sizeof header.gpu);
-    const Places at(header);
+    const Offsets at(header);
     header.manifest_bytes = at.end;
 
     std::vector<std::byte> bytes(at.end);

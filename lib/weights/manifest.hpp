@@ -1,6 +1,7 @@
 #pragma once
-// The manifest: names, dtypes, shapes and places of all tensors, as bytes in a memfd whose contents
-// are sealed before anyone sees it. Written once per publisher; a version changes nothing in it.
+// The manifest: names, dtypes, shapes and offsets of all tensors, as bytes in a memfd whose
+// contents are sealed before anyone sees it. Written once per publisher; a version changes nothing
+// in it.
 //
 //   header | tensors[] | dims i64[] | pieces[] | parts[] | text
 //

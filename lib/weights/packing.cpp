@@ -1,4 +1,5 @@
 #include "packing.hpp"
+#include "round_up.hpp"
 
 #include <fmt/format.h>
 
@@ -11,11 +12,11 @@ namespace rollring::weights {
 namespace {
 
 std::unexpected<Error> refused(Errc code, const WeightTensor& tensor, std::string_view why) {
-    return std::unexpected(Error{code, 0, fmt::format("tensor '{}': {}", tensor.name, why)});
+    return refused(code, fmt::format("tensor '{}': {}", tensor.name, why));
 }
 
 constexpr std::uint64_t aligned(std::uint64_t bytes) {
-    return (bytes + piece_alignment - 1) / piece_alignment * piece_alignment;
+    return round_up(bytes, piece_alignment);
 }
 
 bool plain_text(std::string_view text) {
@@ -87,7 +88,7 @@ class Dealer {
         if (tensor.tied_to >= 0) return;
         const std::uint64_t step = elements_at_once(tensor);
         for (std::uint64_t first = 0; first < tensor.elements; first += step) {
-            place(index, first, std::min(step, tensor.elements - first));
+            add_piece(index, first, std::min(step, tensor.elements - first));
             tensor.pieces++;
         }
     }
@@ -102,7 +103,7 @@ class Dealer {
         return row <= fits ? fits / row * row : fits;
     }
 
-    void place(std::uint32_t index, std::uint64_t first, std::uint64_t elements) {
+    void add_piece(std::uint32_t index, std::uint64_t first, std::uint64_t elements) {
         const std::uint64_t bytes = aligned(elements * packing_.tensors[index].dtype.bytes());
         if (packing_.parts.empty() || used_bytes_ + bytes > capacity_bytes_) {
             packing_.parts.push_back({static_cast<std::uint32_t>(packing_.pieces.size()), 0});
@@ -157,8 +158,7 @@ Strided coalesce(std::span<const std::int64_t> shape, std::span<const std::int64
 Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_t slot_bytes) {
     Packing packing;
     if (tensors.size() > tensors_max || slot_bytes > slot_bytes_max) {
-        return std::unexpected(
-            Error{Errc::invalid_argument, 0, "more than 16 M tensors, or slot_bytes above 1 TiB"});
+        return refused(Errc::invalid_argument, "more than 16 M tensors, or slot_bytes above 1 TiB");
     }
     using Storage = std::tuple<const void*, std::uint8_t, std::uint8_t, std::uint8_t, std::uint8_t,
                                std::vector<std::int64_t>, std::vector<std::int64_t>>;
@@ -198,10 +198,9 @@ Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_
         std::max(piece_alignment, std::min(wanted / piece_alignment * piece_alignment, all_bytes));
     constexpr std::uint64_t counts_max = std::uint64_t{1} << 31;
     if (all_bytes / packing.sums_offset + tensors.size() > counts_max || text_bytes > counts_max) {
-        return std::unexpected(
-            Error{Errc::unsupported, 0,
-                  "too many pieces or too much text: larger slot_bytes, or shorter "
-                  "names"});
+        return refused(Errc::unsupported,
+                       "too many pieces or too much text: larger slot_bytes, or shorter "
+                       "names");
     }
     Dealer dealer(packing, packing.sums_offset);
     for (std::uint32_t i = 0; i < packing.tensors.size(); i++) dealer.deal(i);

@@ -7,9 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "memory.hpp"
+#include "backend.hpp"
 
 namespace rollring::weights {
+
+using device::Cast;
+using device::CopyJob;
+using device::piece_alignment;
 
 inline constexpr std::size_t tensor_dims_max = 16;
 inline constexpr std::size_t tensor_name_bytes_max = 1023;

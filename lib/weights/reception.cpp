@@ -12,7 +12,6 @@
 #include <system_error>
 
 #include "doorbell.hpp"
-#include "refuse.hpp"
 
 namespace rollring::weights {
 namespace {
@@ -22,12 +21,13 @@ constexpr std::ptrdiff_t silent_max = 64;
 }  // namespace
 
 Result<std::unique_ptr<Reception>> Reception::open(Listener listener, const Facts& facts,
-                                                   const OwnControl& control, Seats& seats) {
-    auto made =
-        std::unique_ptr<Reception>(new Reception(std::move(listener), facts, control, seats));
+                                                   const OwnControl& control, Seats& seats,
+                                                   Publication& publication) {
+    auto made = std::unique_ptr<Reception>(
+        new Reception(std::move(listener), facts, control, seats, publication));
     made->stop_ = Fd(eventfd(0, EFD_CLOEXEC));
     if (!made->stop_) {
-        return std::unexpected(Error{Errc::system, errno, "cannot make an eventfd"});
+        return failed(Errc::system, errno, "cannot make an eventfd");
     }
     // Signals are the business of the caller's threads.
     sigset_t all;
@@ -42,7 +42,7 @@ Result<std::unique_ptr<Reception>> Reception::open(Listener listener, const Fact
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (error == 0) return made;
-    return std::unexpected(Error{Errc::system, error, "cannot start the publisher's thread"});
+    return failed(Errc::system, error, "cannot start the publisher's thread");
 }
 
 Reception::~Reception() {
@@ -79,12 +79,12 @@ void Reception::serve() {
             if (!over(connection)) return false;
             if (connection.kind == Connection::Kind::subscriber ||
                 connection.kind == Connection::Kind::ready) {
-                seats_->vacate(connection.place);
+                seats_->vacate(connection.id);
             }
             someone_left = true;
             return true;
         });
-        if (someone_left) ring_plain(control_->bell(ControlPlaces::publisher_bell()));
+        if (someone_left) ring_plain(control_->bell(ControlOffsets::publisher_bell()));
         if (waits[1].revents != 0) accept_all();
     }
 }
@@ -124,9 +124,9 @@ bool Reception::answer(Connection& connection) {
         case MessageKind::ready:
             if (connection.kind != Connection::Kind::subscriber) return false;
             connection.kind = Connection::Kind::ready;
-            seats_->join(connection.place);
+            seats_->join(connection.id);
             done = send_message(connection.socket.get(), make_message(MessageKind::admitted));
-            ring_plain(control_->bell(ControlPlaces::publisher_bell()));
+            ring_plain(control_->bell(ControlOffsets::publisher_bell()));
             break;
         case MessageKind::want_slot:
             done = give_slot(connection, message);
@@ -161,20 +161,20 @@ Result<void> Reception::hello(Connection& connection, const Message& message) {
     }
     const std::string name = name_of(message);
     if (name.empty()) return refused(Errc::invalid_argument, "a subscriber needs a name");
-    const auto place = seats_->reserve(name);
-    if (!place) return std::unexpected(place.error());
+    const auto id = seats_->reserve(name);
+    if (!id) return std::unexpected(id.error());
     connection.kind = Connection::Kind::subscriber;
-    connection.place = *place;
+    connection.id = *id;
     return welcome(connection, true);
 }
 
-Result<void> Reception::welcome(Connection& connection, bool with_chunks) {
+Result<void> Reception::welcome(Connection& connection, bool with_slots) {
     Message message = make_message(MessageKind::welcome);
-    message.seat = connection.place.seat;
-    message.epoch = connection.place.epoch;
+    message.seat = connection.id.seat;
+    message.epoch = connection.id.epoch;
     message.control_bytes = control_->bytes();
     message.manifest_bytes = facts_.manifest_bytes;
-    message.ranks = control_->places().ranks;
+    message.ranks = control_->offsets().ranks;
     std::memcpy(message.gpu, facts_.gpu.bytes.data(), sizeof message.gpu);
     Fd control(-1);  // an observer cannot write
     if (connection.kind == Connection::Kind::observer) {
@@ -183,13 +183,13 @@ Result<void> Reception::welcome(Connection& connection, bool with_chunks) {
         control = std::move(*reopened);
     }
     std::vector<int> fds{control ? control.get() : control_->memory().fd(), facts_.manifest_fd};
-    if (with_chunks) {
+    if (with_slots) {
         for (const auto& [ticket, fd] : seats_->slots_for_wire()) {
             message.tickets[message.tickets_used++] = ticket;
             if (ticket.has_fd != 0) fds.push_back(fd);
         }
     }
-    if (with_chunks) passed(2 + message.tickets_used);
+    if (with_slots) publication_->count_handles(2 + std::uint64_t{message.tickets_used});
     return send_message(connection.socket.get(), message, fds);
 }
 
@@ -203,13 +203,9 @@ Result<void> Reception::give_slot(Connection& connection, const Message& message
     const auto& [ticket, fd] = slots[message.slot];
     reply.tickets[0] = ticket;
     reply.tickets_used = 1;
-    passed(1);
+    publication_->count_handles(1);
     const std::span<const int> fds(&fd, ticket.has_fd != 0 ? 1 : 0);
     return send_message(connection.socket.get(), reply, fds);
-}
-
-void Reception::passed(std::size_t handles) {
-    add(control_->publisher().handles_passed, std::uint64_t{handles});
 }
 
 }  // namespace rollring::weights

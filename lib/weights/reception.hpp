@@ -22,33 +22,39 @@ class Reception {
         int manifest_fd;  // contents sealed
         GpuUuid gpu;
     };
-    // Starts the thread. `control` and `seats` outlive it.
+    // Starts the thread. `control`, `seats` and `publication` outlive it.
     static Result<std::unique_ptr<Reception>> open(Listener listener, const Facts& facts,
-                                                   const OwnControl& control, Seats& seats);
+                                                   const OwnControl& control, Seats& seats,
+                                                   Publication& publication);
     ~Reception();  // closes all connections
 
   private:
     struct Connection {
         ProcessFd socket;
         enum class Kind { unknown, subscriber, ready, observer, rank } kind = Kind::unknown;
-        Seats::Place place{};
+        Seats::SeatId id{};
     };
 
-    Reception(Listener listener, const Facts& facts, const OwnControl& control, Seats& seats)
-        : listener_(std::move(listener)), facts_(facts), control_(&control), seats_(&seats) {}
+    Reception(Listener listener, const Facts& facts, const OwnControl& control, Seats& seats,
+              Publication& publication)
+        : listener_(std::move(listener)),
+          facts_(facts),
+          control_(&control),
+          seats_(&seats),
+          publication_(&publication) {}
     void serve();
     void accept_all();
     // False: the connection is over.
     bool answer(Connection& connection);
     Result<void> hello(Connection& connection, const Message& message);
-    Result<void> welcome(Connection& connection, bool with_chunks);
+    Result<void> welcome(Connection& connection, bool with_slots);
     Result<void> give_slot(Connection& connection, const Message& message);
-    void passed(std::size_t handles);
 
     Listener listener_;
     Facts facts_;
     const OwnControl* control_;
     Seats* seats_;
+    Publication* publication_;
     Fd stop_;                            // an eventfd
     std::atomic<bool> stopping_{false};  // the same, where poll() fails
     std::vector<Connection> connections_;

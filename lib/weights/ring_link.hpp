@@ -25,8 +25,8 @@ class RingLink {
     // The commit itself: before it a version is not committed, after it it is, whoever dies. By
     // whom tells it from another publisher's version of the same number.
     void commit(std::int64_t version, std::int64_t publisher_created_ns) const {
-        publish(page().committed_by, publisher_created_ns);
-        publish(page().version, version);
+        store_release(page().committed_by, publisher_created_ns);
+        store_release(page().version, version);
     }
     [[nodiscard]] bool committed(std::int64_t version, std::int64_t publisher_created_ns) const {
         return observe(page().version) == version &&

@@ -17,7 +17,7 @@ void list(std::string& names, const std::string& name) {
 
 }  // namespace
 
-Result<Seats::Place> Seats::reserve(const std::string& name) {
+Result<Seats::SeatId> Seats::reserve(const std::string& name) {
     const std::scoped_lock lock(mutex_);
     free_dead();
     const auto taken = [&](const Seat& seat) {
@@ -25,9 +25,9 @@ Result<Seats::Place> Seats::reserve(const std::string& name) {
                (seat.state == Seat::State::joining || seat.state == Seat::State::joined);
     };
     if (std::ranges::any_of(seats_, taken)) {
-        return std::unexpected(
-            Error{Errc::busy, 0,
-                  fmt::format("a subscriber '{}' is attached already: names are unique", name)});
+        return refused(
+            Errc::busy,
+            fmt::format("a subscriber '{}' is attached already: names are unique", name));
     }
     // A seat whose last holder closed, but has not let go of its byte, is not free yet.
     auto seat = std::ranges::find_if(seats_, [&](const Seat& one) {
@@ -36,12 +36,11 @@ Result<Seats::Place> Seats::reserve(const std::string& name) {
                !alive(control_->memory().fd(), LifeByte::subscriber(index));
     });
     if (seat == seats_.end()) {
-        if (seats_.size() == control_->places().subscribers_max) {
-            return std::unexpected(
-                Error{Errc::busy, 0,
-                      fmt::format("all {} seats of this weight channel are taken: raise the "
-                                  "publisher's subscribers_max",
-                                  seats_.size())});
+        if (seats_.size() == control_->offsets().subscribers_max) {
+            return refused(Errc::busy,
+                           fmt::format("all {} seats of this weight channel are taken: raise the "
+                                       "publisher's subscribers_max",
+                                       seats_.size()));
         }
         seat = seats_.emplace(seats_.end());
         seats_used_ = static_cast<std::uint32_t>(seats_.size());
@@ -49,49 +48,49 @@ Result<Seats::Place> Seats::reserve(const std::string& name) {
     *seat = {Seat::State::joining, ++epoch_, name};
     const auto index = static_cast<std::uint32_t>(seat - seats_.begin());
     poke(control_->admission(index).reads, std::uint64_t{0});
-    publish(control_->admission(index).epoch, seat->epoch);
-    return Place{index, seat->epoch};
+    store_release(control_->admission(index).epoch, seat->epoch);
+    return SeatId{index, seat->epoch};
 }
 
-bool Seats::has(Place place) {
+bool Seats::has(SeatId id) {
     const std::scoped_lock lock(mutex_);
-    return seats_[place.seat].epoch == place.epoch && seats_[place.seat].state != Seat::State::free;
+    return seats_[id.seat].epoch == id.epoch && seats_[id.seat].state != Seat::State::free;
 }
 
 // All parts that the current publication has filled so far lie in slots.
 bool Seats::still_whole() const {
     const auto of_it = std::ranges::count_if(
         slots_, [&](const auto& slot) { return slot->publication == publication_; });
-    return static_cast<std::uint64_t>(of_it) == next_position_ - first_position_;
+    return static_cast<std::uint64_t>(of_it) == next_part_number_ - first_part_number_;
 }
 
-void Seats::join(Place place) {
+void Seats::join(SeatId id) {
     const std::scoped_lock lock(mutex_);
-    Seat& seat = seats_[place.seat];
-    if (seat.epoch != place.epoch || seat.state != Seat::State::joining) return;
+    Seat& seat = seats_[id.seat];
+    if (seat.epoch != id.epoch || seat.state != Seat::State::joining) return;
     seat.state = Seat::State::joined;
     if (publication_ == 0 || !joinable_ || !still_whole()) return;
-    const SubscriberPage* at = page(place.seat);
+    const SubscriberPage* at = page(id.seat);
     if (at != nullptr && observe(at->live_version) >= version_) return;
-    readers_.set(place.seat);
+    readers_.set(id.seat);
     for (auto& slot : slots_) {
-        if (slot->publication == publication_) slot->readers.set(place.seat);
+        if (slot->publication == publication_) slot->readers.set(id.seat);
     }
-    publish(control_->admission(place.seat).reads, publication_);
+    store_release(control_->admission(id.seat).reads, publication_);
 }
 
-void Seats::vacate(Place place) {
+void Seats::vacate(SeatId id) {
     const std::scoped_lock lock(mutex_);
-    Seat& seat = seats_[place.seat];
-    if (seat.epoch != place.epoch) return;
+    Seat& seat = seats_[id.seat];
+    if (seat.epoch != id.epoch) return;
     const bool reads = seat.state == Seat::State::joined || seat.state == Seat::State::expelled;
-    const SubscriberPage* at = page(place.seat);
+    const SubscriberPage* at = page(id.seat);
     const bool closed = at != nullptr && observe(at->closed) != 0;
     // A connection that is gone proves nothing about whoever still reads slots.
-    if (reads && !closed && alive(control_->memory().fd(), LifeByte::subscriber(place.seat))) {
-        set_aside(place.seat);
+    if (reads && !closed && alive(control_->memory().fd(), LifeByte::subscriber(id.seat))) {
+        set_aside(id.seat);
     } else {
-        free_seat(place.seat);
+        free_seat(id.seat);
     }
 }
 
@@ -100,13 +99,13 @@ void Seats::free_seat(std::uint32_t seat) {
     seats_[seat] = {};
     readers_.reset(seat);
     for (auto& slot : slots_) slot->readers.reset(seat);
-    publish(control_->admission(seat).epoch, std::uint64_t{0});
+    store_release(control_->admission(seat).epoch, std::uint64_t{0});
 }
 
-void Seats::add_slot(std::unique_ptr<Chunk> chunk) {
+void Seats::add_slot(std::unique_ptr<SharedBlock> block) {
     const std::scoped_lock lock(mutex_);
     slots_.push_back(std::make_unique<Slot>());
-    slots_.back()->chunk = std::move(chunk);
+    slots_.back()->block = std::move(block);
 }
 
 std::size_t Seats::slot_count() {
@@ -137,7 +136,8 @@ const SubscriberPage* Seats::page(std::uint32_t seat) const {
 bool Seats::passed(std::uint32_t seat, const Slot& slot) const {
     const SubscriberPage* at = page(seat);
     if (at == nullptr) return false;
-    return observe(at->read_done) > slot.position || observe(at->settled) >= slot.publication;
+    return observe(at->read_done) > slot.part_number ||
+           observe(at->publications_read) >= slot.publication;
 }
 
 bool Seats::lacks(std::uint32_t seat, std::int64_t committed) const {
@@ -147,63 +147,47 @@ bool Seats::lacks(std::uint32_t seat, std::int64_t committed) const {
     const bool poisoned =
         observe(at->state) == static_cast<std::uint32_t>(SubscriberState::poisoned);
     const bool wants = poisoned || observe(at->staged_version) < committed;
-    return wants && peek(control_->admission(seat).reads) <= observe(at->settled);
+    return wants && peek(control_->admission(seat).reads) <= observe(at->publications_read);
 }
 
-void Seats::open(std::uint64_t publication, std::int64_t version, std::uint64_t position,
-                 bool only_behind) {
+void Seats::open(const Publication& publication, bool only_behind) {
     {
         const std::scoped_lock lock(mutex_);
+        publication_ = publication.number();
+        version_ = publication.version();
+        first_part_number_ = next_part_number_ = publication.next_part_number();
+        joinable_ = true;
         readers_.reset();
         for (std::uint32_t i = 0; i < seats_.size(); i++) {
-            readers_[i] = only_behind ? lacks(i, version) : seats_[i].state == Seat::State::joined;
-        }
-        publication_ = publication;
-        version_ = version;
-        first_position_ = next_position_ = position;
-        joinable_ = true;
-        PublisherPage& page = control_->publisher();
-        PublicationLine& line = page.publications[publication % publications_kept];
-        publish(line.id, std::uint64_t{0});
-        publish(line.version, version);
-        publish(line.first_position, position);
-        publish(line.outcome, static_cast<std::uint32_t>(Outcome::open));
-        publish(line.put, 0U);
-        line.why.store("");
-        publish(line.id, publication);
-        publish(page.publication, publication);
-        for (std::uint32_t i = 0; i < seats_.size(); i++) {
-            if (readers_[i]) publish(control_->admission(i).reads, publication);
+            readers_[i] = only_behind ? lacks(i, version_) : seats_[i].state == Seat::State::joined;
+            if (readers_[i]) store_release(control_->admission(i).reads, publication_);
         }
     }
     ring_all();
 }
 
-void Seats::close(Outcome outcome, std::string_view why) {
+void Seats::close(bool joinable) {
     {
         const std::scoped_lock lock(mutex_);
-        joinable_ = outcome == Outcome::committed;
-        PublicationLine& line =
-            control_->publisher().publications[publication_ % publications_kept];
-        line.why.store(why);
-        publish(line.outcome, static_cast<std::uint32_t>(outcome));
+        joinable_ = joinable;
     }
     ring_all();
 }
 
-Slot* Seats::take_slot(std::uint64_t position, std::uint32_t* index) {
+Slot* Seats::take_slot(std::uint64_t part_number, std::uint32_t* index) {
     const std::scoped_lock lock(mutex_);
     Slot* best = nullptr;
     for (std::uint32_t i = 0; i < slots_.size(); i++) {
         Slot& slot = *slots_[i];
-        if (!slot.arrived) continue;
+        if (!slot.filled) continue;
         bool read = false;
         for (std::uint32_t seat = 0; seat < seats_.size() && !read; seat++) {
             if (slot.readers[seat] && passed(seat, slot)) slot.readers.reset(seat);
             read = slot.readers[seat];
         }
         // The one used longest ago: a version stays whole in the slots as long as it can.
-        if (!read && (best == nullptr || slot.position < best->position || slot.publication == 0)) {
+        if (!read &&
+            (best == nullptr || slot.part_number < best->part_number || slot.publication == 0)) {
             best = &slot;
             *index = i;
             if (slot.publication == 0) break;
@@ -211,22 +195,22 @@ Slot* Seats::take_slot(std::uint64_t position, std::uint32_t* index) {
     }
     if (best == nullptr) return nullptr;
     best->publication = publication_;
-    best->position = position;
-    best->arrived = false;
+    best->part_number = part_number;
+    best->filled = false;
     best->readers = readers_;
-    next_position_ = position + 1;
+    next_part_number_ = part_number + 1;
     return best;
 }
 
-void Seats::arrived(Slot& slot) {
+void Seats::slot_filled(Slot& slot) {
     const std::scoped_lock lock(mutex_);
-    slot.arrived = true;
-    ring_plain(control_->bell(ControlPlaces::publisher_bell()));
+    slot.filled = true;
+    ring_plain(control_->bell(ControlOffsets::publisher_bell()));
 }
 
-bool Seats::all_arrived() {
+bool Seats::all_filled() {
     const std::scoped_lock lock(mutex_);
-    return std::ranges::all_of(slots_, [](const auto& slot) { return slot->arrived; });
+    return std::ranges::all_of(slots_, [](const auto& slot) { return slot->filled; });
 }
 
 void Seats::drop_dead() {
@@ -250,8 +234,8 @@ void Seats::free_dead() {
 void Seats::set_aside(std::uint32_t seat) {
     seats_[seat].state = Seat::State::expelled;
     readers_.reset(seat);
-    publish(control_->admission(seat).epoch, std::uint64_t{0});
-    ring_plain(control_->bell(ControlPlaces::subscriber_bell(seat)));
+    store_release(control_->admission(seat).epoch, std::uint64_t{0});
+    ring_plain(control_->bell(ControlOffsets::subscriber_bell(seat)));
 }
 
 bool Seats::expel(const std::string& name) {
@@ -329,14 +313,14 @@ std::vector<std::pair<WireTicket, int>> Seats::slots_for_wire() {
     const std::scoped_lock lock(mutex_);
     std::vector<std::pair<WireTicket, int>> all;
     all.reserve(slots_.size());
-    for (const auto& slot : slots_) all.emplace_back(to_wire(*slot->chunk), slot->chunk->fd());
+    for (const auto& slot : slots_) all.emplace_back(to_wire(*slot->block), slot->block->fd());
     return all;
 }
 
 void Seats::ring_all() const {
     const std::uint32_t used = seats_used_;
     for (std::uint32_t i = 0; i < used; i++) {
-        ring_plain(control_->bell(ControlPlaces::subscriber_bell(i)));
+        ring_plain(control_->bell(ControlOffsets::subscriber_bell(i)));
     }
 }
 

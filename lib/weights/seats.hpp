@@ -10,7 +10,8 @@
 
 #include "control_map.hpp"
 #include "control_socket.hpp"
-#include "memory.hpp"
+#include "doorbell.hpp"
+#include "publication.hpp"
 
 namespace rollring::weights {
 
@@ -25,48 +26,58 @@ struct Seat {
 
 // A slot, and who may be reading it.
 struct Slot {
-    std::unique_ptr<Chunk> chunk;
+    std::unique_ptr<SharedBlock> block;
     std::uint64_t publication = 0;  // whose part it holds; 0: none yet
-    std::uint64_t position = 0;
-    bool arrived = true;  // nothing of ours is on its way into it
+    std::uint64_t part_number = 0;
+    bool filled = true;  // nothing of ours is on its way into it
     SeatSet readers;
 };
 
 class Seats {
   public:
-    explicit Seats(const OwnControl& control) : control_(&control) {}
+    // `spin`: before a wait sleeps.
+    Seats(const OwnControl& control, std::chrono::nanoseconds spin)
+        : control_(&control), spin_(spin) {}
 
     // --- for the thread that admits ---
-    struct Place {
+    struct SeatId {
         std::uint32_t seat;
         std::uint64_t epoch;
     };
     // busy: name taken, or no seat left.
-    Result<Place> reserve(const std::string& name);
+    Result<SeatId> reserve(const std::string& name);
     // It has mapped everything. It is to read the current publication, if that can still be read
     // from its start.
-    void join(Place place);
+    void join(SeatId id);
     // Its connection is closed, or its byte is free. Its slots are free again.
-    void vacate(Place place);
-    [[nodiscard]] bool has(Place place);
+    void vacate(SeatId id);
+    [[nodiscard]] bool has(SeatId id);
 
     // --- for the thread that publishes ---
     // Slots are made before anyone is admitted, and where some are set aside.
-    void add_slot(std::unique_ptr<Chunk> chunk);
+    void add_slot(std::unique_ptr<SharedBlock> block);
     [[nodiscard]] std::size_t slot_count();
     // Slots that nobody expelled can pin.
     [[nodiscard]] std::size_t usable_slots(const std::string& without);
-    // Opens a publication for all that are joined, or for those that lack the version.
-    void open(std::uint64_t publication, std::int64_t version, std::uint64_t position,
-              bool only_behind);
-    void close(Outcome outcome, std::string_view why);
-    // A slot that nobody reads, taken for the part at a position; none if all are being read.
-    Slot* take_slot(std::uint64_t position, std::uint32_t* index);
-    void arrived(Slot& slot);
-    [[nodiscard]] bool all_arrived();
+    // A publication was begun: all that are joined are to read it, or those that lack the version.
+    void open(const Publication& publication, bool only_behind);
+    // It is over. `joinable`: who comes late may read it while it lies in the slots.
+    void close(bool joinable);
+    // A slot that nobody reads, taken for the part of that number; none if all are being read.
+    Slot* take_slot(std::uint64_t part_number, std::uint32_t* index);
+    void slot_filled(Slot& slot);
+    [[nodiscard]] bool all_filled();
     // Drops the dead, by their byte. Cheap, but not free: 0.25 us a seat.
     void drop_dead();
     bool expel(const std::string& name);
+    // Waits on the publisher's bell, or another one, until look() is true; drops the dead now and
+    // then meanwhile. False at the deadline.
+    template <class Look>
+    bool wait_at(Bell& bell, Deadline deadline, const Look& look);
+    template <class Look>
+    bool wait(Deadline deadline, const Look& look) {
+        return wait_at(control_->bell(ControlOffsets::publisher_bell()), deadline, look);
+    }
 
     struct Progress {
         std::uint32_t readers = 0;
@@ -97,6 +108,7 @@ class Seats {
     [[nodiscard]] bool still_whole() const;
 
     const OwnControl* control_;
+    std::chrono::nanoseconds spin_;
     std::mutex mutex_;
     std::vector<Seat> seats_;
     std::atomic<std::uint32_t> seats_used_ = 0;  // seats below it were taken at some time
@@ -104,10 +116,25 @@ class Seats {
     std::uint64_t epoch_ = 0;
     std::uint64_t publication_ = 0;
     std::int64_t version_ = -1;
-    std::uint64_t first_position_ = 0;
-    std::uint64_t next_position_ = 0;
+    std::uint64_t first_part_number_ = 0;
+    std::uint64_t next_part_number_ = 0;
     bool joinable_ = false;  // the current publication is open or committed
     SeatSet readers_;        // of the current publication
 };
+
+template <class Look>
+bool Seats::wait_at(Bell& bell, Deadline deadline, const Look& look) {
+    constexpr std::int64_t between_ns = 50'000'000;
+    std::int64_t looked_ns = monotonic_ns();
+    return wait_plain(bell, spin_, deadline, [&] {
+        if (look()) return true;
+        if (const std::int64_t now = monotonic_ns(); now - looked_ns > between_ns) {
+            looked_ns = now;
+            drop_dead();
+            return look();
+        }
+        return false;
+    });
+}
 
 }  // namespace rollring::weights

@@ -1,29 +1,30 @@
 #pragma once
-// One open group: its members, their segments, and what can still become of it.
+// One open group: its members, their subsequences, and what can still become of it.
 
 #include <algorithm>
-#include <boost/container/vector.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "intrusive_list.hpp"
 #include "rollring/stash_options.hpp"
+#include "rollring/stash_stat.hpp"
 #include "rollring/trajectory.hpp"
 
 namespace rollring {
 
 // What the stash needs to know of a record. Filled from a TrajectoryView by whoever polls.
 struct Arrival {
-    std::uint32_t tag = 0;            // the caller's own number for it, handed back with it
+    std::uint32_t record = 0;         // the caller's own number of it, handed back with it
     std::uint32_t producer_lane = 0;  // below 2^16; with the epoch: who owes the rest of a member
     std::uint32_t producer_epoch = 0;
     GroupKey key;
     std::uint32_t repetition_id = 0;
     std::uint32_t group_size = 0;
-    std::uint16_t segment_index = 0;
-    bool last_segment = true;
+    std::uint16_t subsequence_index = 0;
+    bool last_subsequence = true;
     std::uint32_t attempt = 0;
     Status status = Status::completed;
     std::uint32_t n_tokens = 0;
@@ -35,54 +36,58 @@ struct Arrival {
     std::optional<std::int64_t> sent_ns = {};
 };
 
-struct MemberSegment {
-    std::uint32_t tag;  // Arrival's
+struct Subsequence {
+    std::uint32_t record;  // Arrival's
     std::uint32_t n_tokens;
     std::uint16_t index;
 };
 
+[[nodiscard]] inline Subsequence subsequence_of(const Arrival& arrival) {
+    return {arrival.record, arrival.n_tokens, arrival.subsequence_index};
+}
+
 // Of one member. Nearly always it is one, and lies in place.
-class Segments {
+class Subsequences {
   public:
-    [[nodiscard]] std::span<const MemberSegment> all() const {
+    [[nodiscard]] std::span<const Subsequence> all() const {
         if (many_ != nullptr) return *many_;
         return {&one_, has_one_ ? 1U : 0U};
     }
     [[nodiscard]] Amount amount() const {
         Amount sum;
-        for (const MemberSegment& segment : all()) sum += {1, segment.n_tokens};
+        for (const Subsequence& subsequence : all()) sum += {1, subsequence.n_tokens};
         return sum;
     }
     [[nodiscard]] bool has(std::uint16_t index) const {
-        return std::ranges::find(all(), index, &MemberSegment::index) != all().end();
+        return std::ranges::find(all(), index, &Subsequence::index) != all().end();
     }
-    void add(const MemberSegment& segment) {
+    void add(const Subsequence& subsequence) {
         if (all().empty()) {
-            one_ = segment;
+            one_ = subsequence;
             has_one_ = true;
             return;
         }
-        if (many_ == nullptr) many_ = std::make_unique<std::vector<MemberSegment>>(1, one_);
-        many_->push_back(segment);
+        if (many_ == nullptr) many_ = std::make_unique<std::vector<Subsequence>>(1, one_);
+        many_->push_back(subsequence);
     }
     void clear() {
         many_.reset();
         has_one_ = false;
     }
     void sort() {
-        if (many_ != nullptr) std::ranges::sort(*many_, {}, &MemberSegment::index);
+        if (many_ != nullptr) std::ranges::sort(*many_, {}, &Subsequence::index);
     }
 
   private:
-    MemberSegment one_{};  // if there are not many
+    Subsequence one_{};  // if there are not many
     bool has_one_ = false;
-    std::unique_ptr<std::vector<MemberSegment>> many_;
+    std::unique_ptr<std::vector<Subsequence>> many_;
 };
 
 enum class MemberState : std::uint8_t {
-    open,    // segments are missing
-    live,    // final, can be shipped
-    failed,  // settled without anything to ship
+    open,      // subsequences are missing
+    complete,  // final, can be shipped
+    failed,    // final, with nothing to ship
 };
 
 enum class RewardState : std::uint8_t {
@@ -98,7 +103,7 @@ struct alignas(64) Member {
     std::uint32_t producer_epoch = 0;
     std::uint32_t finished = 0;    // which of the stash's, modulo 2^32
     std::uint16_t lane = 0;        // its producer's
-    std::uint16_t last_index = 0;  // of its segments, if that one has come
+    std::uint16_t last_index = 0;  // of its subsequences, if that one has come
     bool has_last : 1 = false;
     bool withheld : 1 = false;  // stale: for the baseline only
     bool left : 1 = false;      // failed because its producer is gone: somebody else may send it
@@ -106,7 +111,7 @@ struct alignas(64) Member {
     RewardState rewarded = RewardState::absent;
     std::int64_t version_min = -1;
     double reward = 0;  // if it is there
-    Segments segments;
+    Subsequences subsequences;
 
     [[nodiscard]] DropReason why_failed() const {
         return rewarded == RewardState::bad ? DropReason::bad_reward : DropReason::failed;
@@ -115,16 +120,13 @@ struct alignas(64) Member {
         return lane == its_lane && producer_epoch == epoch;
     }
     [[nodiscard]] bool whole() const {
-        return has_last && segments.all().size() == last_index + std::size_t{1};
+        return has_last && subsequences.all().size() == last_index + std::size_t{1};
     }
 };
 static_assert(sizeof(Member) == 64);
 
-enum class GroupState : std::uint8_t { free, open, ready, leased };
-
-// Two cache lines: there may be a hundred thousand of them, and each record asks for one.
-struct alignas(64) Group {
-    static constexpr std::uint32_t none = ~std::uint32_t{0};
+struct Group {
+    static constexpr std::uint32_t none = Neighbours::none;
 
     GroupKey key;
     GroupState state = GroupState::free;
@@ -132,26 +134,19 @@ struct alignas(64) Group {
     // Entries beyond the first of their repetition: several producers send the same attempt of it.
     std::uint16_t rivals = 0;
     std::uint32_t size = 0;
-    std::uint32_t live = 0;
+    std::uint32_t complete = 0;
     std::uint32_t failed = 0;
     // What is asked with every record, so that it need not look at all members.
-    std::uint64_t seen = 0;     // bit r: repetition r, below 64, is a member
-    std::uint64_t settled = 0;  // and is live or failed
-    std::uint64_t lanes = 0;    // bit l: lane l mod 64 has sent to it
-    boost::container::vector<
-        Member, std::allocator<Member>,  // Boost's own does not align beyond 16
-        boost::container::vector_options<boost::container::stored_size<std::uint32_t>>::type>
-        members;
-    Amount total;  // of all segments
+    std::uint64_t seen = 0;           // bit r: repetition r, below 64, is a member
+    std::uint64_t final_members = 0;  // and is final: complete or failed
+    std::uint64_t lanes = 0;          // bit l: lane l mod 64 has sent to it
+    std::vector<Member> members;
+    Amount total;  // of all subsequences
     std::int64_t source_id = 0;
     std::int64_t opened_ns = 0;
     std::int64_t due_ns = 0;  // a retry after it was ready may get it a new one
-    // in order of becoming ready, while it is
-    std::uint32_t readier = none;
-    std::uint32_t unreadier = none;
-    // by age, through the slab; nearly so after a restart
-    std::uint32_t older = none;
-    std::uint32_t younger = none;
+    Neighbours in_ready;      // in order of becoming ready, while it is
+    Neighbours in_by_age;     // the older first; nearly so after a restart
 
     [[nodiscard]] Member* find(std::uint32_t repetition_id) {
         if (repetition_id < 64 && (seen & bit(repetition_id)) == 0) return nullptr;
@@ -160,19 +155,29 @@ struct alignas(64) Group {
         }
         return nullptr;
     }
-    [[nodiscard]] std::optional<std::uint32_t> any_tag() const {
+    [[nodiscard]] std::optional<std::uint32_t> any_record() const {
         for (const Member& member : members) {
-            if (!member.segments.all().empty()) return member.segments.all().front().tag;
+            if (!member.subsequences.all().empty()) return member.subsequences.all().front().record;
         }
         return std::nullopt;
     }
+    // Repetition ids below its size that are not final.
+    [[nodiscard]] std::vector<std::uint32_t> missing() const;
+    // Whose members it has, each once.
+    [[nodiscard]] std::vector<std::uint32_t> member_lanes() const;
     Member& add(std::uint32_t repetition_id) {
         seen |= bit(repetition_id);
         Member& member = members.emplace_back();
         member.repetition_id = repetition_id;
         return member;
     }
-    // Those that are neither live nor failed.
+    void fail(Member& member) {
+        if (member.state == MemberState::complete) complete--;
+        if (member.state != MemberState::failed) failed++;
+        member.state = MemberState::failed;
+        final_members |= bit(member.repetition_id);
+    }
+    // Those that are neither complete nor failed.
     void forget_open_members() {
         const auto kept = std::ranges::remove(members, MemberState::open, &Member::state);
         members.erase(kept.begin(), kept.end());
@@ -184,15 +189,17 @@ struct alignas(64) Group {
         return number < 64 ? std::uint64_t{1} << number : 0;
     }
     // What a batch counts: one record is one sequence to train on.
-    [[nodiscard]] Amount live_amount() const {
-        if (live == members.size()) return total;
+    [[nodiscard]] Amount complete_amount() const {
+        if (complete == members.size()) return total;
         Amount sum;
         for (const Member& member : members) {
-            if (member.state == MemberState::live) sum += member.segments.amount();
+            if (member.state == MemberState::complete) sum += member.subsequences.amount();
         }
         return sum;
     }
 };
-static_assert(sizeof(Group) == 128);
+
+using ReadyList = IntrusiveList<Group, &Group::in_ready>;  // since longest first
+using AgeList = IntrusiveList<Group, &Group::in_by_age>;
 
 }  // namespace rollring

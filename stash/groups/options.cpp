@@ -10,7 +10,7 @@ namespace rollring {
 
 Result<void> validate(const StashOptions& options) {
     const auto refuse = [](std::string why) {
-        return std::unexpected(Error{Errc::invalid_argument, 0, "stash: " + std::move(why)});
+        return refused(Errc::invalid_argument, "stash: " + std::move(why));
     };
     if (options.group_size < 1 || options.group_size > group_size_max) {
         return refuse(
@@ -20,9 +20,9 @@ Result<void> validate(const StashOptions& options) {
         return refuse(fmt::format("extra is {}, at most {}", options.extra, group_size_max));
     }
     constexpr std::int64_t century_ns = 3'155'760'000'000'000'000;  // added to the clock, it fits
-    if (options.deadline_ns <= 0) return refuse("deadline_ns must be positive");
-    if (options.deadline_ns > century_ns) return refuse("deadline_ns is more than a century");
-    if (options.tombstone_ns > century_ns) return refuse("tombstone_ns is more than a century");
+    if (options.deadline.count() <= 0) return refuse("deadline must be positive");
+    if (options.deadline.count() > century_ns) return refuse("deadline is more than a century");
+    if (options.tombstone.count() > century_ns) return refuse("tombstone is more than a century");
     if (options.min_size < 1) return refuse("min_size must be 1 or more");
     if (!(options.zero_variance_tolerance >= 0)) {
         return refuse("zero_variance_tolerance must be 0 or more");
@@ -32,11 +32,8 @@ Result<void> validate(const StashOptions& options) {
         return refuse(fmt::format("window_fraction is {}, must be over 0 and at most 1",
                                   options.window_fraction));
     }
-    const int targets = (options.batch_groups != 0 ? 1 : 0) +
-                        (options.batch_sequences != 0 ? 1 : 0) +
-                        (options.batch_tokens != 0 ? 1 : 0);
-    if (targets != 1) {
-        return refuse("exactly one of batch_groups, batch_sequences, batch_tokens must be set");
+    if (options.batch.amount() == 0) {
+        return refuse(fmt::format("batch is 0 {}, must be 1 or more", name(options.batch.unit())));
     }
     for (const SourceWeight& source : options.source_weights) {
         if (!(source.weight > 0) || !std::isfinite(source.weight)) {
@@ -44,8 +41,8 @@ Result<void> validate(const StashOptions& options) {
                                       source.source_id, source.weight));
         }
     }
-    if (options.tombstone_ns < 0) return refuse("tombstone_ns must be 0 or more");
-    if (options.no_progress_ns <= 0) return refuse("no_progress_ns must be positive");
+    if (options.tombstone.count() < 0) return refuse("tombstone must be 0 or more");
+    if (options.no_progress.count() <= 0) return refuse("no_progress must be positive");
     return {};
 }
 

@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "prefetch.hpp"
-
 namespace rollring {
 
 // Entry: 16 bytes, so that none lies across two cache lines; empty by default; is_empty(); home(),
@@ -28,7 +26,6 @@ class ProbeTable {
             if (is_it(entry)) return &entry;
         }
     }
-    void prefetch(std::uint32_t home) const { prefetch_to_write(&entries_[home & mask()]); }
 
     void insert(const Entry& entry) {
         if (count_ * 2 >= entries_.size()) grow();

@@ -1,17 +1,11 @@
-// Several producers that send the same attempt of one member. A producer that dies between two
-// segments leaves a part, and its successor sends the member again from the start, perhaps before
-// anybody knows of the death. So each has an entry of its own among the group's members, as soon as
-// a segment comes that another one has sent already. Whichever is final first is the member: one
-// that holds segments of both could be a trajectory that nobody generated.
+#include "rivals.hpp"
 
+#include <algorithm>
 #include <limits>
-
-#include "group_stash.hpp"
 
 namespace rollring {
 
-// The entry that this record belongs to; `member` is the first of its repetition.
-Member& GroupStash::sender(Group& group, Member& member, const Arrival& arrival) {
+Member& sender(Group& group, Member& member, const Arrival& arrival) {
     const auto is_senders = [&](const Member& one) {
         return one.repetition_id == arrival.repetition_id &&
                one.is_from(arrival.producer_lane, arrival.producer_epoch);
@@ -22,7 +16,7 @@ Member& GroupStash::sender(Group& group, Member& member, const Arrival& arrival)
         if (found != group.members.end()) return *found;
     }
     const bool again =
-        member.state == MemberState::open && member.segments.has(arrival.segment_index);
+        member.state == MemberState::open && member.subsequences.has(arrival.subsequence_index);
     if (!again || group.rivals == std::numeric_limits<std::uint16_t>::max()) return member;
     group.rivals++;
     Member& rival = group.add(arrival.repetition_id);
@@ -30,8 +24,7 @@ Member& GroupStash::sender(Group& group, Member& member, const Arrival& arrival)
     return rival;
 }
 
-// This one stays, its rivals leave. Returns where it lies then.
-Member& GroupStash::outlast(Group& group, Member& member, DropReason reason) {
+Member& outlast(Group& group, Member& member, DropReason reason, RecordBook& book) {
     if (group.rivals == 0) return member;
     std::size_t kept = static_cast<std::size_t>(&member - group.members.data());
     const std::uint32_t repetition_id = member.repetition_id;
@@ -41,7 +34,7 @@ Member& GroupStash::outlast(Group& group, Member& member, DropReason reason) {
             i++;
             continue;
         }
-        drop_segments(group, other, reason);
+        book.drop_member(group, other, reason);
         group.members.erase(group.members.begin() + static_cast<std::ptrdiff_t>(i));
         group.rivals--;
         kept -= i < kept ? 1 : 0;
@@ -49,8 +42,7 @@ Member& GroupStash::outlast(Group& group, Member& member, DropReason reason) {
     return group.members[kept];
 }
 
-// What a producer that is gone has begun and others send, too, is theirs. True if there was any.
-bool GroupStash::leave_to_rivals(Group& group, std::uint32_t lane, std::uint32_t epoch) {
+bool leave_to_rivals(Group& group, std::uint32_t lane, std::uint32_t epoch, RecordBook& book) {
     if (group.rivals == 0 || group.state != GroupState::open) return false;
     bool any = false;
     for (std::size_t i = 0; i < group.members.size();) {
@@ -61,7 +53,7 @@ bool GroupStash::leave_to_rivals(Group& group, std::uint32_t lane, std::uint32_t
             i++;
             continue;
         }
-        drop_segments(group, member, DropReason::unfinished);
+        book.drop_member(group, member, DropReason::unfinished);
         group.members.erase(group.members.begin() + static_cast<std::ptrdiff_t>(i));
         group.rivals--;
         any = true;

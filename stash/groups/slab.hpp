@@ -1,5 +1,5 @@
 #pragma once
-// Numbered places for things that stay where they are until they are given back. The place used
+// Numbered memory for things that stay where they are until they are given back. The number used
 // last is taken first: it is in cache. Blocks, not a deque: its two levels and its small nodes cost
 // a miss more where there are many.
 
@@ -16,17 +16,17 @@ class Slab {
     // What lies there is what its last owner left.
     [[nodiscard]] std::uint32_t take() {
         if (free_.empty()) grow();
-        const std::uint32_t place = free_.back();
+        const std::uint32_t index = free_.back();
         free_.pop_back();
-        return place;
+        return index;
     }
-    void give_back(std::uint32_t place) { free_.push_back(place); }
+    void give_back(std::uint32_t index) { free_.push_back(index); }
 
-    [[nodiscard]] T& operator[](std::uint32_t place) {
-        return (*blocks_[place / block_size])[place % block_size];
+    [[nodiscard]] T& operator[](std::uint32_t index) {
+        return (*blocks_[index / block_size])[index % block_size];
     }
-    [[nodiscard]] const T& operator[](std::uint32_t place) const {
-        return (*blocks_[place / block_size])[place % block_size];
+    [[nodiscard]] const T& operator[](std::uint32_t index) const {
+        return (*blocks_[index / block_size])[index % block_size];
     }
 
   private:

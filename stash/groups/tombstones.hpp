@@ -1,7 +1,6 @@
 #pragma once
 // Remembers, for a bounded time and number, which groups are over.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -16,15 +15,12 @@ class Tombstones {
     Tombstones(std::int64_t keep_ns, std::uint32_t count_max)
         : keep_ns_(keep_ns), count_max_(count_max) {}
 
-    void bury(const GroupKey& key, std::int64_t now_ns) {
+    void add(const GroupKey& key, std::int64_t now_ns) {
         if (count_max_ == 0 || holds(key)) return;
-        buried_.insert({key_of(key)});
+        keys_.insert({key_of(key)});
         order_.push_back({key, now_ns + keep_ns_});
         while (order_.size() > count_max_) forget();
-        if (order_.size() == count_max_) prefetch(order_[std::min(soon, order_.size() - 1)].key);
     }
-    // For bury() and holds(): with many of them each is a miss.
-    void prefetch(const GroupKey& key) const { buried_.prefetch(Entry{key_of(key)}.home()); }
 
     void tick(std::int64_t now_ns) {
         while (!order_.empty() && order_.front().until_ns <= now_ns) forget();
@@ -34,8 +30,6 @@ class Tombstones {
     [[nodiscard]] std::size_t count() const { return order_.size(); }
 
   private:
-    static constexpr std::size_t soon = 8;  // forgotten, after so many more are buried
-
     struct Entry {
         GroupKey key;
         [[nodiscard]] bool is_empty() const { return key == GroupKey{}; }
@@ -49,8 +43,8 @@ class Tombstones {
     }
     [[nodiscard]] const Entry* find(const GroupKey& key) const {
         const Entry wanted{key_of(key)};
-        return buried_.find(wanted.home(),
-                            [&](const Entry& entry) { return entry.key == wanted.key; });
+        return keys_.find(wanted.home(),
+                          [&](const Entry& entry) { return entry.key == wanted.key; });
     }
 
     struct Stone {
@@ -58,13 +52,13 @@ class Tombstones {
         std::int64_t until_ns;
     };
     void forget() {
-        buried_.erase(find(order_.front().key));
+        keys_.erase(find(order_.front().key));
         order_.pop_front();
     }
 
     std::int64_t keep_ns_;
     std::uint32_t count_max_;
-    ProbeTable<Entry> buried_;
+    ProbeTable<Entry> keys_;
     std::deque<Stone> order_;
 };
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "ledger.hpp"
-#include "load.hpp"
 #include "random_kill.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 namespace {
@@ -27,9 +27,9 @@ struct Held {
     std::uint64_t number;
 };
 
-class Life {
+class Consumption {
   public:
-    Life(Paper& paper, Consumer& consumer, std::uint64_t seed)
+    Consumption(Paper& paper, Consumer& consumer, std::uint64_t seed)
         : paper_(paper), consumer_(consumer), dice_{seed} {}
 
     // What a predecessor left, before anything is polled.
@@ -198,7 +198,7 @@ class ConsumerKill {
                            std::to_string(attached_[1])});
     }
 
-    // One consumer's life. One in five is killed while it starts and recovers.
+    // One consumer's consumption. One in five is killed while it starts and recovers.
     void strike() {
         char byte;
         while (read(attached_[0], &byte, 1) == 1) continue;  // what the one before has said
@@ -281,22 +281,22 @@ int consumer_role(const std::vector<std::string>& arguments) {
     const Shared<Paper> paper(arguments.at(0));
     auto consumer = Consumer::open(arguments.at(1));
     require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
-    Life life(*paper.operator->(), *consumer, std::stoull(arguments.at(2)));
-    life.resume();
+    Consumption consumption(*paper.operator->(), *consumer, std::stoull(arguments.at(2)));
+    consumption.resume();
     require(write(std::stoi(arguments.at(3)), "a", 1) == 1, "pipe: {}", errno);
     for (;;) {
         const bool last_round = paper->senders_ended.load() == senders;
         Record record;
         const Poll got = consumer->wait(record, Deadline::after_ms(last_round ? 0 : 20));
         if (got == Poll::record) {
-            life.take(record);
-            life.give_back_some(false);
+            consumption.take(record);
+            consumption.give_back_some(false);
         } else {
-            life.give_back_some(true);
+            consumption.give_back_some(true);
             if (last_round && consumer->producers_active() == 0) break;
         }
     }
-    life.finish();
+    consumption.finish();
     return 0;
 }
 

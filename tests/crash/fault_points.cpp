@@ -57,7 +57,7 @@ const std::vector<Point> points = {
     {"release.after", consumer_run, {1, 2, 20}},
     {"ack.before_journal", consumer_run, {1, 5}},
     {"ack.while_marking", consumer_run, {1, 2, 3, 20}},
-    {"ack.before_settle", consumer_run, {1, 5}},
+    {"ack.before_advance", consumer_run, {1, 5}},
     {"ack.after", consumer_run, {1, 5}},
     {"retire.after_start_over", consumer_run, {1}},
     {"retire.after_restart", consumer_run, {1}},
@@ -68,18 +68,18 @@ const std::vector<Point> points = {
     {"evacuate.before_tail", stash_run, {1, 2, 5}},
     {"evacuate.after_tail", stash_run, {1, 2, 5}},
     {"evacuate.after_mark", stash_run, {1, 2, 5}},
-    {"evacuate.before_settle", stash_run, {1, 2, 5}},
+    {"evacuate.before_advance", stash_run, {1, 2, 5}},
     {"evacuate.after", stash_run, {1, 2, 5}},
     {"compact.after_copy", stash_run, {1, 2, 5}},
     {"compact.before_journal", stash_run, {1, 2, 5}},
     {"compact.before_tail", stash_run, {1, 2, 5}},
     {"compact.after_tail", stash_run, {1, 2, 5}},
     {"compact.after_mark", stash_run, {1, 2, 5}},
-    {"compact.before_settle", stash_run, {1, 2, 5}},
-    {"ack.after_dig", stash_run, {1, 2, 5}},
+    {"compact.before_advance", stash_run, {1, 2, 5}},
+    {"ack.after_tombstones", stash_run, {1, 2, 5}},
     {"ack.before_journal", stash_run, {1, 2, 5}},
     {"ack.while_marking", stash_run, {1, 2, 5}},
-    {"ack.before_settle", stash_run, {1, 2, 5}},
+    {"ack.before_advance", stash_run, {1, 2, 5}},
     {"ack.after", stash_run, {1, 2, 5}},
     {"ack.after_account", stash_run, {1, 2, 5}},
     {"cut.before_lease", stash_run, {1, 2, 5}},
@@ -95,10 +95,12 @@ const std::vector<Point> points = {
     {"recover.while_marking", stash_run, {1}},
     {"recover.after_journal", stash_run, {1}},
     {"admit.before_sleep", admit_run, {1}},
+    {"bound.in_turn", bound_run, {1, 2, 20}},
+    {"bound.claimed", bound_run, {1, 2, 20}},
 };
 
 // Every FAULT_POINT("name") of the folders that may have some; those of the weight channel have a
-// program of their own (tests/weights/fault_points.cpp).
+// program of their own (weights_fault_points.cpp).
 std::set<std::string> named_in_sources(const std::filesystem::path& root) {
     const std::regex call(R"re(FAULT_POINT\("([a-z_.]+)"\);)re");
     std::set<std::string> names;

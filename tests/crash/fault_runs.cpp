@@ -6,10 +6,10 @@
 #include <csignal>
 #include <map>
 
-#include "arrivals.hpp"
 #include "group_load.hpp"
 #include "ledger.hpp"
 #include "ring_map.hpp"
+#include "support/arrivals.hpp"
 
 namespace rollring::test {
 namespace {
@@ -23,11 +23,11 @@ void check_usable(const std::string& ring, std::uint32_t lanes) {
     std::vector<Producer> producers;
     Load load;
     for (std::uint32_t i = 0; i < lanes; i++) {
-        auto producer = Producer::open(ring, {.attach_timeout_ms = 0});
+        auto producer = Producer::open(ring, {.attach_timeout = {}});
         for (const Deadline deadline = patience(); !producer && !deadline.passed();) {
             Record record;
             require(consumer->poll(record) == Poll::empty, "a record is left");
-            producer = Producer::open(ring, {.attach_timeout_ms = 0});
+            producer = Producer::open(ring, {.attach_timeout = {}});
         }
         require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
         require(load.push(*producer, i, 0) == Push::ok, "{}", producer->problem());
@@ -67,6 +67,26 @@ int corrupt_role(const std::vector<std::string>& arguments) {
     return 0;
 }
 
+constexpr std::uint64_t bound = 2;  // on the records of bound_run()
+
+Push push_bounded(Producer& producer, Deadline deadline) {
+    const std::vector<std::int32_t> values(20, 1);
+    Draft draft("prompt");
+    draft.set(Std::token_ids, values);
+    return producer.push(draft, deadline);
+}
+
+// --bounded RING RECORDS
+int bounded_role(const std::vector<std::string>& arguments) {
+    auto producer = Producer::open(arguments.at(1), {.max_records = bound});
+    require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
+    for (std::uint64_t i = 0; i < std::stoull(arguments.at(2)); i++) {
+        const Push pushed = push_bounded(*producer, patience());
+        require(pushed == Push::ok, "{}: {}", name(pushed), producer->problem());
+    }
+    return 0;
+}
+
 // Removes whatever a run leaves of a name.
 struct Cleared {
     std::string name;
@@ -93,6 +113,7 @@ std::function<int()> fault_role(const std::vector<std::string>& arguments) {
         {"--rollouts", [](const auto& all) { return rollouts_role({all.begin() + 1, all.end()}); }},
         {"--trainer", [](const auto& all) { return trainer_role({all.begin() + 1, all.end()}); }},
         {"--opener", opener_role},
+        {"--bounded", bounded_role},
     };
     if (arguments.empty() || !roles.contains(arguments[0])) return {};
     die_with_parent();
@@ -108,7 +129,8 @@ bool create_run(const Fault& fault, Dice& /*dice*/) {
     const pid_t victim = start_self({"--create", ring.name}, fault.plan());
     if (await_end_or_stop(victim) == 's') {
         await_stopped(victim);
-        const auto early = Consumer::open(ring.name, {.attach_timeout_ms = 5});
+        const auto early =
+            Consumer::open(ring.name, {.attach_timeout = std::chrono::milliseconds(5)});
         require(!early && early.error().code == Errc::not_ready, "attached to an unfinished ring");
         bool rival_won = false;
         if (fault.point == "create.after_open") {  // it has no claim yet: a rival may go first
@@ -133,9 +155,11 @@ bool remove_run(const Fault& fault, Dice& /*dice*/) {
     if (await_end_or_stop(victim) == 's') {
         await_stopped(victim);
         // It has looked for life and will unlink: nobody may come in between.
-        const auto producer = Producer::open(ring.name(), {.attach_timeout_ms = 5});
+        const auto producer =
+            Producer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(5)});
         require(!producer && producer.error().code == Errc::not_ready, "a producer slipped in");
-        const auto consumer = Consumer::open(ring.name(), {.attach_timeout_ms = 5});
+        const auto consumer =
+            Consumer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(5)});
         require(!consumer && consumer.error().code == Errc::not_ready, "a consumer slipped in");
         kill(victim, SIGCONT);
         require(collect(victim) == 0, "the ring was not removed");
@@ -171,7 +195,7 @@ bool producer_run(const Fault& fault, Dice& dice) {
     const std::uint64_t before = peer_records();
     go_on([&] { return peer_records() > before + 50; });
     if (struck) {
-        require(!arrivals.seen(victim).told_lost, "the stopped producer was taken for dead");
+        require(!arrivals.seen(victim).told_dead, "the stopped producer was taken for dead");
         await_stopped(pid);
         kill(pid, SIGCONT);
         go_on([&] { return look_at(pid) == 'e'; });
@@ -218,7 +242,8 @@ bool consumer_run(const Fault& fault, Dice& dice) {
     bool struck = await_end_or_stop(victim) == 's';
     if (struck) {
         await_stopped(victim);
-        const auto second = Consumer::open(ring.name(), {.attach_timeout_ms = 2});
+        const auto second =
+            Consumer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(2)});
         require(!second && second.error().code == Errc::busy, "the seat of a stopped consumer");
         kill(victim, SIGCONT);
     } else {
@@ -237,6 +262,46 @@ bool consumer_run(const Fault& fault, Dice& dice) {
     check_usable(ring.name(), lanes);
     close(attached[0]);
     close(attached[1]);
+    return struck;
+}
+
+// A producer that is struck as it takes a place, and one that goes on under the same bound.
+bool bound_run(const Fault& fault, Dice& /*dice*/) {
+    const ScratchRing ring("bound", {.lanes = 2, .lane_bytes = 64 << 10});
+    auto consumer = Consumer::open(ring.name());
+    require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
+    auto peer = Producer::open(ring.name(), {.max_records = bound});
+    require(peer.has_value(), "{}", peer ? "" : peer.error().to_string());
+    const auto take = [&] {
+        Record record;
+        if (consumer->wait(record, Deadline::after_ms(10)) != Poll::record) return false;
+        return consumer->release(record.ref);
+    };
+    const pid_t victim = start_self({"--bounded", ring.name(), "40"}, fault.plan());
+    const auto take_until = [&](auto over) {
+        for (const Deadline deadline = patience(); !over(); take()) {
+            require(!deadline.passed(), "a producer waits for a place for good");
+        }
+    };
+    take_until([&] { return look_at(victim) != 'r'; });
+    bool struck = look_at(victim) == 's';
+    if (struck) {
+        await_stopped(victim);
+        // Who stands still in his turn keeps nobody longer than that one has said.
+        const Push pushed = push_bounded(*peer, Deadline::now());
+        require(pushed == Push::ok || pushed == Push::timed_out, "{}", peer->problem());
+        kill(victim, SIGCONT);
+        take_until([&] { return look_at(victim) == 'e'; });
+        require(collect(victim) == 0, "the stopped producer did not go on");
+    } else {
+        struck = was_struck(fault, collect(victim));
+    }
+    while (take()) {
+    }
+    for (std::uint64_t i = 0; i < bound; i++) {
+        require(push_bounded(*peer, patience()) == Push::ok, "{}", peer->problem());
+    }
+    require(push_bounded(*peer, Deadline::now()) == Push::timed_out, "the bound is passed");
     return struck;
 }
 

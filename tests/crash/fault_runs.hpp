@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "load.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 
@@ -24,6 +24,7 @@ bool producer_run(const Fault& fault, Dice& dice);
 bool consumer_run(const Fault& fault, Dice& dice);
 bool stash_run(const Fault& fault, Dice& dice);
 bool admit_run(const Fault& fault, Dice& dice);
+bool bound_run(const Fault& fault, Dice& dice);
 
 // How a victim ended: struck by its own fault, or not at all.
 bool was_struck(const Fault& fault, int status);

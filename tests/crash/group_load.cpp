@@ -120,11 +120,7 @@ class Trainer {
 
     [[nodiscard]] std::string waiting() const {
         std::string text = fmt::format("{} open", stash_->open_groups());
-        for (const GroupReport& group : stash_->explain(4)) {
-            text += fmt::format("; {} of {}, missing", group.live, group.size);
-            for (const std::uint32_t repetition : group.missing)
-                text += fmt::format(" {}", repetition);
-        }
+        for (const GroupStat& group : stash_->explain(4)) text += "\n  " + group.to_string();
         return text;
     }
 
@@ -148,7 +144,7 @@ RingOptions group_ring() {
 StashOptions group_options() {
     return {.on_failed = OnFailed::void_group,
             .order = Order::freshest,
-            .batch_groups = groups_at_once};
+            .batch = BatchTarget::groups(groups_at_once)};
 }
 
 Draft GroupPlan::member(std::uint32_t repetition, std::vector<std::int32_t>& values) const {
@@ -211,7 +207,7 @@ void check_all_shipped(const GroupPaper& paper, const std::string& ring) {
 
 namespace {
 
-// Graves are bounded in number: a slow sender's echo must not outlive those of its group.
+// Tombstones are bounded in number: a slow sender's echo must not outlive those of its group.
 bool too_far_ahead(const GroupPaper& paper, std::uint64_t number) {
     if (paper.senders_ended.load() != 0 || number >= paper.end.load()) return false;
     std::uint64_t slowest = number;

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "load.hpp"
 #include "rollring/stash.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 

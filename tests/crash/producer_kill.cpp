@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "arrivals.hpp"
 #include "random_kill.hpp"
+#include "support/arrivals.hpp"
 
 namespace rollring::test {
 namespace {

@@ -9,9 +9,9 @@
 #include <functional>
 #include <map>
 
-#include "arrivals.hpp"
 #include "ledger.hpp"
 #include "random_kill.hpp"
+#include "support/arrivals.hpp"
 
 using namespace rollring;
 using namespace rollring::test;

@@ -14,7 +14,7 @@ constexpr std::uint32_t alive_at_once = 3;
 constexpr std::uint32_t places = 8;
 constexpr std::size_t mortals_max = 1 << 14;
 constexpr std::uint32_t size = 3;  // of every group; a member has two segments
-constexpr std::int64_t stalled_ns = 20'000'000'000;
+constexpr std::int64_t rollouts_stalled_ns = 20'000'000'000;
 
 struct Mortals {
     // records of one life, in order: stored before the push, and after it has returned
@@ -55,12 +55,12 @@ class RolloutKill {
         auto opened = Stash::open(
             ring_.name(),
             {.group_size = size,
-             .deadline_ns = 10'000'000,
+             .deadline = std::chrono::nanoseconds(10'000'000),
              .at_deadline = at_deadline,
              .min_size = 1,
              .on_failed = at_deadline == AtDeadline::ship ? OnFailed::shrink : OnFailed::void_group,
              .order = Order::freshest,
-             .batch_groups = 1,
+             .batch = BatchTarget::groups(1),
              .max_open_groups = places});
         require(opened.has_value(), "{}", opened ? "" : opened.error().to_string());
         stash_ = std::move(*opened);
@@ -87,7 +87,7 @@ class RolloutKill {
         while (!running_.empty()) strike(running_.begin()->first);
         const Deadline deadline = patience();
         while (stash_->consumer().producers_active() > 0 || stash_->open_groups() > 0) {
-            require(!deadline.passed(), "{} groups and {} lanes are never settled",
+            require(!deadline.passed(), "{} groups and {} lanes are never over",
                     stash_->open_groups(), stash_->consumer().producers_active());
             turn(1);
         }
@@ -120,17 +120,17 @@ class RolloutKill {
         Event event;
         while (stash_->next_event(event)) {
             require(event.kind == Event::Kind::producer_joined ||
-                        event.kind == Event::Kind::producer_lost,
+                        event.kind == Event::Kind::producer_died,
                     "{} of {}: {}", name(event.kind), event.producer, event.detail);
             const auto one = running_.find(std::stoull(event.producer));
-            require(event.kind != Event::Kind::producer_lost || one == running_.end(),
+            require(event.kind != Event::Kind::producer_died || one == running_.end(),
                     "producer {} was taken for dead", event.producer);
         }
         most_open_ = std::max(most_open_, stash_->open_groups());
         const std::int64_t now_ns = monotonic_ns();
         if (got != NextBatch::batch) {
             require(got == NextBatch::timed_out, "next_batch: closed");
-            require(progress_ns_ == 0 || now_ns - progress_ns_ < stalled_ns,
+            require(progress_ns_ == 0 || now_ns - progress_ns_ < rollouts_stalled_ns,
                     "the run has stalled: {} groups open", stash_->open_groups());
             return;
         }
@@ -159,7 +159,7 @@ class RolloutKill {
             const Piece piece(number);
             require(group == prompt(life, piece.group) &&
                         piece.repetition == view.meta().repetition_id &&
-                        piece.segment == view.meta().segment_index &&
+                        piece.segment == view.meta().subsequence_index &&
                         number < paper_->life[life].attempted.load(),
                     "{}: record {} is not of it", group, number);
         }
@@ -203,8 +203,8 @@ class RolloutKill {
         require(struck_announced_ >= kills_ / 50, "only {} kills of announcers", struck_announced_);
         require(most_open_ <= places + alive_at_once, "{} groups were open", most_open_);
         require(account.groups_shipped >= kills_, "only {} groups", account.groups_shipped);
-        const std::uint64_t settled = partial_ + account.groups_dropped;
-        require(settled >= kills_ / 4, "only {} groups were settled", settled);
+        const std::uint64_t over = partial_ + account.groups_dropped;
+        require(over >= kills_ / 4, "only {} groups were over", over);
         require(dropped(DropReason::unfinished) >= kills_ / 50, "only {} unfinished records",
                 dropped(DropReason::unfinished));
     }
@@ -238,8 +238,9 @@ int mortal_role(const std::vector<std::string>& arguments) {
     const Shared<Mortals> paper(arguments.at(0));
     const std::uint64_t life = std::stoull(arguments.at(2));
     auto& wrote = paper->life[life];
-    auto producer =
-        Producer::open(arguments.at(1), {.name = arguments.at(2), .attach_timeout_ms = 60'000});
+    auto producer = Producer::open(
+        arguments.at(1),
+        {.name = arguments.at(2), .attach_timeout = std::chrono::milliseconds(60'000)});
     require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
     for (std::uint64_t number = 0;; number++) {
         const Piece piece(number);
@@ -256,8 +257,8 @@ int mortal_role(const std::vector<std::string>& arguments) {
         Draft draft(instance);
         draft.meta.visit = life;
         draft.meta.repetition_id = piece.repetition;
-        draft.meta.segment_index = piece.segment;
-        draft.meta.last_segment = piece.segment == 1;
+        draft.meta.subsequence_index = piece.segment;
+        draft.meta.last_subsequence = piece.segment == 1;
         draft.meta.reward = 1.0;
         draft.set(Std::token_ids, values);
         wrote.attempted = number + 1;

@@ -1,5 +1,5 @@
 // Trainers killed at random moments: nothing acknowledged comes again, nothing else is missing,
-// groups are whole. Producers killed in the middle of groups: the policy settles those, and the run
+// groups are whole. Producers killed in the middle of groups: the policy decides those, and the run
 // goes on. Each part counts what it did and fails below its floor.
 //
 //   stash_kill [--kills N] [--seed N]

@@ -19,7 +19,7 @@ constexpr std::uint64_t guest_groups = 4;
 
 // Another producer comes, sends whole groups and goes, whatever the trainer does.
 void send_as_guest(GroupPaper& paper, const std::string& ring) {
-    auto producer = Producer::open(ring, {.attach_timeout_ms = 5000});
+    auto producer = Producer::open(ring, {.attach_timeout = std::chrono::milliseconds(5000)});
     require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
     std::vector<std::int32_t> values;
     for (std::uint64_t number = 0; number < guest_groups; number++) {
@@ -81,7 +81,8 @@ bool stash_run(const Fault& fault, Dice& dice) {
     bool struck = await_end_or_stop(victim) == 's';
     if (struck) {
         await_stopped(victim);
-        auto second = Stash::open(ring.name(), group_options(), {.attach_timeout_ms = 2});
+        auto second = Stash::open(ring.name(), group_options(),
+                                  {.attach_timeout = std::chrono::milliseconds(2)});
         require(!second && second.error().code == Errc::busy, "the seat of a stopped trainer");
         const std::uint64_t groups = paper->groups.load();
         send_as_guest(*paper.operator->(), ring.name());
@@ -113,9 +114,9 @@ bool stash_run(const Fault& fault, Dice& dice) {
 bool admit_run(const Fault& fault, Dice& /*dice*/) {
     const ScratchRing ring("admit", {.lanes = 2, .lane_bytes = 64 << 10});
     auto opened = Stash::open(ring.name(), {.group_size = 2,
-                                            .deadline_ns = 20'000'000,
+                                            .deadline = std::chrono::nanoseconds(20'000'000),
                                             .at_deadline = AtDeadline::drop,
-                                            .batch_groups = 1,
+                                            .batch = BatchTarget::groups(1),
                                             .max_open_groups = 2});
     require(opened.has_value(), "{}", opened ? "" : opened.error().to_string());
     Stash& stash = **opened;
@@ -125,7 +126,7 @@ bool admit_run(const Fault& fault, Dice& /*dice*/) {
         require(stash.next_batch(batch, Deadline::after_ms(1)) == NextBatch::timed_out,
                 "a batch of halves");
         Event event;
-        while (stash.next_event(event)) lost |= event.kind == Event::Kind::producer_lost;
+        while (stash.next_event(event)) lost |= event.kind == Event::Kind::producer_died;
     };
     const auto until_ended = [&](pid_t pid) {
         for (const Deadline deadline = patience(); look_at(pid) != 'e'; turn()) {
@@ -155,7 +156,7 @@ bool admit_run(const Fault& fault, Dice& /*dice*/) {
     require(brood.collected(next) == 0, "the next producer failed");
     const Deadline deadline = patience();
     while (stash.open_groups() > 0 || stash.consumer().producers_active() > 0) {
-        require(!deadline.passed(), "{} groups are never settled", stash.open_groups());
+        require(!deadline.passed(), "{} groups are never over", stash.open_groups());
         turn();
     }
     const StashAccount account = stash.account();

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "load.hpp"
 #include "random_kill.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 namespace {
@@ -77,13 +77,14 @@ void stop_in_write(std::uint64_t rounds) {
         const auto stat = stat_ring(ring.name());
         require(stat.has_value() && stat->lanes.size() == 2, "stat of a stopped producer");
         for (const LaneStat& lane : stat->lanes) {
-            require(lane.alive && lane.state == "active", "lane {} is {}", lane.lane, lane.state);
+            require(lane.alive && lane.state == LaneState::active, "lane {} is {}", lane.lane,
+                    name(lane.state));
         }
         stopping.signal(SIGCONT);
         taker.take_of(0, 1);
     }
     const ConsumerStats stats = consumer->stats();
-    require(stats.producers_lost == 0 && stats.lost == 0 && stats.torn == 0, "a loss");
+    require(stats.producers_died == 0 && stats.lost == 0 && stats.torn == 0, "a loss");
     fmt::print("stopped in a write: rounds={} records_of_peer={}\n", rounds, taker.taken(1));
 }
 
@@ -109,7 +110,8 @@ void stop_for_long(const std::vector<std::int64_t>& seconds) {
         const auto stat = stat_ring(ring.name());
         require(stat.has_value() && stat->lanes.size() == still + 1, "stat of stopped producers");
         for (const LaneStat& lane : stat->lanes) {
-            require(lane.alive && lane.state == "active", "lane {} is {}", lane.lane, lane.state);
+            require(lane.alive && lane.state == LaneState::active, "lane {} is {}", lane.lane,
+                    name(lane.state));
         }
         for (std::uint32_t i = 0; i < still; i++) {
             require(taker.taken(i) == round, "a record came out of a stopped write");
@@ -121,7 +123,7 @@ void stop_for_long(const std::vector<std::int64_t>& seconds) {
         }
     }
     const ConsumerStats stats = consumer->stats();
-    require(stats.producers_lost == 0 && stats.lost == 0 && stats.torn == 0, "a loss");
+    require(stats.producers_died == 0 && stats.lost == 0 && stats.torn == 0, "a loss");
     fmt::print("stopped for long: runs={} longest_s={} records_of_peer={}\n", round * still,
                seconds.back(), taker.taken(still));
 }
@@ -153,7 +155,8 @@ void stop_in_release(std::uint64_t seed, std::uint64_t rounds) {
         while (push(Deadline::now())) continue;  // until the lane is full
         require(!push(Deadline::after_ms(20)), "room came from a stopped consumer");
         require(producer->consumer_alive(), "the stopped consumer was taken for dead");
-        const auto second = Consumer::open(ring.name(), {.attach_timeout_ms = 10});
+        const auto second =
+            Consumer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(10)});
         require(!second.has_value() && second.error().code == Errc::busy,
                 "a second consumer took the seat of a stopped one");
         require(state_of(consumer.pid()) == 'T', "the consumer does not stand");

@@ -11,8 +11,8 @@
 #include <memory>
 #include <thread>
 
-#include "load.hpp"
 #include "ring_map.hpp"
+#include "support/load.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -52,7 +52,7 @@ std::uint64_t word_of(std::uint64_t lane, std::uint64_t number, std::uint64_t in
     return mix(lane << 48 ^ number) + index;
 }
 
-// Sends `count` records; publishes one by one, or some at a time.
+// Sends `count` records; shows them one by one, or some at a time.
 std::uint64_t produce(Ring& ring, std::uint64_t index, std::uint64_t count) {
     Lane& lane = ring.lane[index];
     NativeWriter writer(lane.tail, lane.head, lane.frames(), lane_capacity, soft_capacity);
@@ -88,7 +88,7 @@ std::uint64_t produce(Ring& ring, std::uint64_t index, std::uint64_t count) {
         frame.sequence = number;
         writer.commit(frame);
         if (number % 7 < 3 || number + 1 == count) {
-            writer.publish();
+            writer.show();
             ring_bell(ring.bell);
         }
     }

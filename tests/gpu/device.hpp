@@ -15,6 +15,8 @@
 
 namespace rollring::test {
 
+inline constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+
 struct Failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -29,6 +31,11 @@ void need(CUresult result, std::string_view what);
 
 const std::shared_ptr<const cuda::Gpu>& gpu();  // opened once
 const cuda::Driver& api();
+
+// For what a healthy GPU does at once.
+inline Deadline gpu_patience() {
+    return Deadline::after_ms(60'000);
+}
 
 // Device memory.
 class DeviceBytes {

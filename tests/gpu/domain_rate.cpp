@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-#include "physical.hpp"
+#include "backends.hpp"
 #include "raw_gpu.hpp"
 #include "rollring/memory_domain.hpp"
 #include "rollring/time.hpp"
@@ -82,7 +82,7 @@ struct Steps {
 Steps steps_alone(std::uint64_t bytes, std::uint64_t chunk_bytes) {
     const auto memory = RawGpu::must(cuda::open_physical_memory(Device::cuda(0)));
     std::byte* const base = RawGpu::must(memory->reserve(bytes));
-    std::vector<cuda::MemoryHandle> handles(bytes / chunk_bytes);
+    std::vector<device::MemoryHandle> handles(bytes / chunk_bytes);
     const auto each = [&](auto step) {
         return ms_of([&] {
             for (std::size_t i = 0; i < handles.size(); i++)
@@ -91,17 +91,18 @@ Steps steps_alone(std::uint64_t bytes, std::uint64_t chunk_bytes) {
     };
     Steps steps;
     for (int i = 0; i < 2; i++) {  // the first time is warm-up
-        steps.create_ms = each([&](std::byte*, cuda::MemoryHandle& handle) {
+        steps.create_ms = each([&](std::byte*, device::MemoryHandle& handle) {
             handle = RawGpu::must(memory->create(chunk_bytes));
         });
-        steps.map_ms = each([&](std::byte* address, cuda::MemoryHandle handle) {
+        steps.map_ms = each([&](std::byte* address, device::MemoryHandle handle) {
             RawGpu::must(memory->map(address, chunk_bytes, handle));
         });
-        steps.unmap_ms = each([&](std::byte* address, cuda::MemoryHandle) {
+        steps.unmap_ms = each([&](std::byte* address, device::MemoryHandle) {
             RawGpu::must(memory->unmap(address, chunk_bytes));
         });
-        steps.destroy_ms = each(
-            [&](std::byte*, cuda::MemoryHandle handle) { RawGpu::must(memory->destroy(handle)); });
+        steps.destroy_ms = each([&](std::byte*, device::MemoryHandle handle) {
+            RawGpu::must(memory->destroy(handle));
+        });
     }
     RawGpu::must(memory->unreserve(base, bytes));
     return steps;

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "domain_world.hpp"
+#include "round_up.hpp"
 
 namespace rollring::test {
 namespace {
@@ -54,7 +55,7 @@ struct Walk {
     void allocate() {
         const std::string tag = some_tag();
         const std::uint64_t bytes = 1 + below(3 * chunk);
-        const std::uint64_t reserved = (bytes + unit - 1) / unit * unit;
+        const std::uint64_t reserved = round_up(bytes, unit);
         const auto address = domain->allocate(tag, bytes);
         if (released.contains(tag)) {
             REQUIRE(!address);
@@ -194,7 +195,7 @@ struct Walk {
 
     std::mt19937_64 random;
     FakeGpu gpu;
-    std::optional<cuda::Domain> domain;
+    std::optional<domain::Domain> domain;
     std::map<std::byte*, ModelRegion> regions;
     std::set<std::string> released;
     int calls = 0;

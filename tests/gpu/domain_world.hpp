@@ -24,7 +24,7 @@ inline constexpr std::array<std::string_view, 2> both = {"weights", "kv_cache"};
 // Two regions of weights (one of two chunks and a trimmed one, one of part of a unit) and a cache.
 struct World {
     FakeGpu gpu;
-    std::optional<cuda::Domain> domain;
+    std::optional<domain::Domain> domain;
     struct Part {
         std::byte* address;
         std::uint64_t bytes;

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "physical.hpp"
+#include "physical_memory.hpp"
 
 namespace rollring::test {
 
@@ -25,7 +25,7 @@ struct FakeGpu {
 
     struct Mapping {
         std::uint64_t bytes;
-        cuda::MemoryHandle handle;
+        device::MemoryHandle handle;
     };
     struct Copy {
         std::byte* slab;
@@ -42,7 +42,7 @@ struct FakeGpu {
     std::function<bool(std::string_view)> fails = [](std::string_view) { return false; };
 
     std::map<std::byte*, std::uint64_t> ranges;
-    std::map<cuda::MemoryHandle, std::vector<std::byte>> physical;
+    std::map<device::MemoryHandle, std::vector<std::byte>> physical;
     std::map<std::byte*, Mapping> mappings;
     std::map<std::byte*, std::unique_ptr<std::byte[]>> slabs;
     std::map<std::byte*, std::uint64_t> slab_bytes;
@@ -97,7 +97,7 @@ struct FakeGpu {
     }
 };
 
-class FakePhysical final : public cuda::PhysicalMemory {
+class FakePhysical final : public device::PhysicalMemory {
   public:
     explicit FakePhysical(FakeGpu& gpu) : gpu_(gpu) {}
 
@@ -128,16 +128,16 @@ class FakePhysical final : public cuda::PhysicalMemory {
         return {};
     }
 
-    Result<cuda::MemoryHandle> create(std::uint64_t bytes) override {
+    Result<device::MemoryHandle> create(std::uint64_t bytes) override {
         if (gpu_.fails("create")) return no();
         rule_aligned(bytes);
         if (gpu_.free_bytes() < bytes) return no(Errc::out_of_device_memory);
-        const auto handle = cuda::MemoryHandle{gpu_.next++};
+        const auto handle = device::MemoryHandle{gpu_.next++};
         gpu_.physical[handle].assign(bytes, static_cast<std::byte>(0xc0 | (gpu_.next & 15)));
         return handle;
     }
 
-    Result<void> destroy(cuda::MemoryHandle handle) override {
+    Result<void> destroy(device::MemoryHandle handle) override {
         if (gpu_.fails("destroy")) return no();
         gpu_.rule(std::ranges::none_of(
                       gpu_.mappings, [&](const auto& one) { return one.second.handle == handle; }),
@@ -146,7 +146,8 @@ class FakePhysical final : public cuda::PhysicalMemory {
         return {};
     }
 
-    Result<void> map(std::byte* address, std::uint64_t bytes, cuda::MemoryHandle handle) override {
+    Result<void> map(std::byte* address, std::uint64_t bytes,
+                     device::MemoryHandle handle) override {
         if (gpu_.fails("map")) return no();
         const auto range = gpu_.ranges.upper_bound(address);
         gpu_.rule(range != gpu_.ranges.begin() &&
@@ -227,7 +228,7 @@ class FakePhysical final : public cuda::PhysicalMemory {
 
   private:
     static std::unexpected<Error> no(Errc code = Errc::device_error) {
-        return std::unexpected(Error{code, 0, "the fake GPU was told to fail"});
+        return refused(code, "the fake GPU was told to fail");
     }
     void rule_aligned(std::uint64_t bytes) {
         gpu_.rule(bytes > 0 && bytes % FakeGpu::unit_bytes == 0, "a size that is not aligned");

@@ -17,8 +17,8 @@ namespace {
 
 using cuda::make_plan;
 using cuda::Tuning;
-using weights::Cast;
-using weights::CopyJob;
+using device::Cast;
+using device::CopyJob;
 
 constexpr std::byte untouched{0xa5};
 
@@ -51,7 +51,7 @@ void check_all(const JobList& list, Random& random, const Tuning& tuning = {}) {
     need(plan->pack(device_slot.data(), list.sums_offset, {}));
     check_same(device_slot.get(), wanted, list, "pack with checksums");
     check_same(device_arena.get(), arena, list, "the tensors after pack");
-    const auto differs = need(plan->verify(device_slot.data(), list.sums_offset, {}));
+    const auto differs = need(plan->verify(device_slot.data(), list.sums_offset, gpu_patience()));
     CHECK_MESSAGE(!differs, "verify finds job ", differs.value_or(0), " to differ");
 }
 
@@ -211,7 +211,7 @@ TEST_CASE("no jobs, and jobs of nothing") {
     const DeviceBytes slot(Bytes(empty.slot_bytes, untouched));
     const auto plan = need(make_plan(gpu(), empty.jobs));
     need(plan->pack(slot.data(), empty.sums_offset, {}));
-    CHECK(need(plan->verify(slot.data(), empty.sums_offset, {})) == std::nullopt);
+    CHECK(need(plan->verify(slot.data(), empty.sums_offset, gpu_patience())) == std::nullopt);
     need(plan->pack_one(3, nullptr, slot.data(), empty.sums_offset, {}));
 }
 
@@ -234,7 +234,7 @@ TEST_CASE("jobs one by one, from addresses that the plan does not know") {
         need(plan->pack_one(i, placed[i].tensor, device_slot.data(), list.sums_offset, {}));
     }
     check_same(device_slot.get(), wanted, list, "pack_one");
-    CHECK(need(plan->verify(device_slot.data(), list.sums_offset, {})) == std::nullopt);
+    CHECK(need(plan->verify(device_slot.data(), list.sums_offset, gpu_patience())) == std::nullopt);
     CHECK(plan->pack_one(placed.size(), device_arena.data(), device_slot.data(), {}, {})
               .error()
               .code == Errc::invalid_argument);
@@ -254,7 +254,7 @@ TEST_CASE("verify finds one flipped bit, and says in which job") {
         Bytes flipped = packed;
         flipped[list.jobs[i].slot_offset + random() % bytes] ^= std::byte{1} << random() % 8;
         device_slot.set(flipped);
-        CHECK(need(plan->verify(device_slot.data(), list.sums_offset, {})) == i);
+        CHECK(need(plan->verify(device_slot.data(), list.sums_offset, gpu_patience())) == i);
     }
 }
 

@@ -5,17 +5,15 @@
 #include <atomic>
 #include <memory>
 
+#include "backends.hpp"
 #include "device.hpp"
-#include "memory.hpp"
 #include "reference.hpp"
 
 namespace rollring::test {
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-
-weights::Backend backend() {
-    return need(weights::make_gpu_backend(Device::cuda(0), PayloadMemory::vmm));
+device::Backend backend() {
+    return need(cuda::make_backend(Device::cuda(0), PayloadMemory::vmm));
 }
 
 // Pinned host memory.
@@ -45,8 +43,8 @@ bool refused(const Result<void>& checked) {
 TEST_SUITE_BEGIN("gpu");
 
 TEST_CASE("addresses that copies can reach, and others") {
-    const weights::Backend own = backend();
-    weights::Mover& mover = *own.mover;
+    const device::Backend own = backend();
+    device::Mover& mover = *own.mover;
     CHECK(mover.gpu() == visible_gpus().at(0));
 
     const DeviceBytes device(5 * mib);
@@ -64,13 +62,13 @@ TEST_CASE("addresses that copies can reach, and others") {
     const auto pageable = std::make_unique<std::byte[]>(mib);
     CHECK(refused(mover.check_address(pageable.get(), mib)));
 
-    const auto chunk = need(own.memory->make(3 * mib));  // rounded up to 4 MiB
-    CHECK(mover.check_address(chunk->data(), chunk->ticket().bytes));
-    CHECK(refused(mover.check_address(chunk->data(), std::uint64_t{1} << 46)));
+    const auto block = need(own.memory->make(3 * mib));  // rounded up to 4 MiB
+    CHECK(mover.check_address(block->data(), block->ticket().bytes));
+    CHECK(refused(mover.check_address(block->data(), std::uint64_t{1} << 46)));
 }
 
 TEST_CASE("a host function is called when its stream has got there") {
-    const weights::Backend own = backend();
+    const device::Backend own = backend();
     const DeviceBytes device(64 * mib);
     std::atomic<int> calls = 0;
     const auto reached = [](void* context) { (*static_cast<std::atomic<int>*>(context))++; };
@@ -91,21 +89,21 @@ TEST_CASE("a host function is called when its stream has got there") {
 }
 
 TEST_CASE("a plan of the mover packs on the caller's stream, after what is queued there") {
-    const weights::Backend own = backend();
+    const device::Backend own = backend();
     Random random(31);
     const Bytes bytes = random_bytes(mib, random);
     const DeviceBytes source(bytes);
     const DeviceBytes tensor(Bytes(mib, std::byte{0}));
-    const auto chunk = need(own.memory->make(mib));
+    const auto block = need(own.memory->make(mib));
     const auto plan =
         need(own.mover->plan({{.tensor = tensor.data(), .elements = mib / 2, .element_bytes = 2}}));
     const cuda::Context::Scope scope(gpu()->context());
     CUstream stream = nullptr;
     need(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "create a stream");
     need(api().cuMemcpyDtoDAsync(tensor.address(), source.address(), mib, stream), "copy");
-    need(plan->pack(chunk->data(), std::nullopt, {stream}));
+    need(plan->pack(block->data(), std::nullopt, {stream}));
     need(own.mover->wait({stream}, Deadline::after_ms(30'000)));
-    CHECK(first_difference(from_device(chunk->data(), mib), bytes) == -1);
+    CHECK(first_difference(from_device(block->data(), mib), bytes) == -1);
     need(api().cuStreamDestroy(stream), "destroy a stream");
 }
 

@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <string>
 
-#include "memory.hpp"
+#include "backend.hpp"
 
 namespace rollring::test {
 
 struct Message {
     char what = 0;  // see roles.cpp
-    weights::ChunkTicket ticket;
+    device::BlockTicket ticket;
     std::uint64_t value = 0;
     std::array<char, 400> text{};  // of an error; empty: none
 };

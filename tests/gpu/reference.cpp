@@ -12,8 +12,8 @@
 namespace rollring::test {
 namespace {
 
-using weights::Cast;
-using weights::CopyJob;
+using device::Cast;
+using device::CopyJob;
 
 std::uint64_t below(Random& random, std::uint64_t end) {
     return std::uniform_int_distribution<std::uint64_t>(0, end - 1)(random);
@@ -85,7 +85,7 @@ Bytes random_bytes(std::size_t count, Random& random) {
     return bytes;
 }
 
-Bytes chunk_bytes(std::size_t count, std::uint64_t seed) {
+Bytes block_bytes(std::size_t count, std::uint64_t seed) {
     Random random(seed);
     return random_bytes(count, random);
 }
@@ -95,8 +95,8 @@ void JobList::add(CopyJob job, std::uint64_t bytes, std::uint64_t skew) {
     job.tensor = std::bit_cast<std::byte*>(at);
     job.slot_offset = slot_bytes;
     arena_bytes = at + bytes;
-    slot_bytes += (job.packed_bytes() + weights::piece_alignment - 1) / weights::piece_alignment *
-                  weights::piece_alignment;
+    slot_bytes += (job.packed_bytes() + device::piece_alignment - 1) / device::piece_alignment *
+                  device::piece_alignment;
     jobs.push_back(std::move(job));
 }
 
@@ -136,7 +136,7 @@ void JobList::sum_job(std::size_t index, Bytes& slot) const {
         std::uint32_t word = 0;
         std::memcpy(&word, slot.data() + job.slot_offset + at,
                     std::min<std::uint64_t>(4, bytes - at));
-        sum += weights::mix_word(word, at / 4);
+        sum += device::mix_word(word, at / 4);
     }
     std::memcpy(slot.data() + sums_offset + index * sizeof sum, &sum, sizeof sum);
 }

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "memory.hpp"
+#include "backend.hpp"
 
 namespace rollring::test {
 
@@ -16,8 +16,8 @@ using Bytes = std::vector<std::byte>;
 using Random = std::mt19937_64;
 
 Bytes random_bytes(std::size_t count, Random& random);
-// What tests put into a whole chunk: the same in every process.
-Bytes chunk_bytes(std::size_t count, std::uint64_t seed);
+// What tests put into a whole block: the same in every process.
+Bytes block_bytes(std::size_t count, std::uint64_t seed);
 
 struct Wanted {
     std::size_t jobs = 100;
@@ -29,15 +29,15 @@ struct Wanted {
 
 // `arena` and `slot` are offsets at first: place() turns them into addresses.
 struct JobList {
-    std::vector<weights::CopyJob> jobs;  // CopyJob::tensor counts from the start of the arena
+    std::vector<device::CopyJob> jobs;  // CopyJob::tensor counts from the start of the arena
     std::uint64_t arena_bytes = 0;
     std::uint64_t slot_bytes = 0;   // with the checksums
     std::uint64_t sums_offset = 0;  // in the slot
 
     // Adds a job on `bytes` of the arena, `skew` bytes past a multiple of 16.
-    void add(weights::CopyJob job, std::uint64_t bytes, std::uint64_t skew);
+    void add(device::CopyJob job, std::uint64_t bytes, std::uint64_t skew);
     void finish();  // makes room for the checksums
-    [[nodiscard]] std::vector<weights::CopyJob> placed(std::byte* arena) const;
+    [[nodiscard]] std::vector<device::CopyJob> placed(std::byte* arena) const;
 
     void pack(const Bytes& arena, Bytes& slot) const;
     void pack_job(std::size_t job, const std::byte* tensor, Bytes& slot) const;

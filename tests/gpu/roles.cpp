@@ -1,9 +1,9 @@
-// What the other process of a test does: it answers messages about one chunk, until it is killed.
+// What the other process of a test does: it answers messages about one block, until it is killed.
 //
-//   'm' makes a chunk of `value` bytes of the ticket's kind, filled with chunk_bytes of seed 1
-//   'i' imports the chunk that the message brings
+//   'm' makes a block of `value` bytes of the ticket's kind, filled with block_bytes of seed 1
+//   'i' imports the block that the message brings
 //   'h' the same, mapped by the CPU and not by the GPU (host memory only)
-//   'r' reads it: `value` in the answer is 1 if it holds chunk_bytes of that seed
+//   'r' reads it: `value` in the answer is 1 if it holds block_bytes of that seed
 //   'w' lets a kernel write to it: `value` is 1 if that failed; the context is lost then
 //
 // An answer with a text is an error.
@@ -15,6 +15,7 @@
 #include <exception>
 #include <memory>
 
+#include "backends.hpp"
 #include "device.hpp"
 #include "peer.hpp"
 #include "plan.hpp"
@@ -28,33 +29,33 @@ constexpr int role_socket = 3;
 class Holder {
   public:
     Received answer(Received asked);
-    [[nodiscard]] int fd() const { return chunk_ == nullptr ? -1 : chunk_->fd(); }
+    [[nodiscard]] int fd() const { return block_ == nullptr ? -1 : block_->fd(); }
 
   private:
     [[nodiscard]] bool holds(std::uint64_t seed) const;
     [[nodiscard]] bool write_fails() const;
 
     bool on_gpu_ = true;
-    std::unique_ptr<weights::Memory> memory_;
-    std::unique_ptr<weights::Chunk> chunk_;
+    std::unique_ptr<device::Memory> memory_;
+    std::unique_ptr<device::SharedBlock> block_;
 };
 
 bool Holder::holds(std::uint64_t seed) const {
-    const std::uint64_t bytes = chunk_->ticket().bytes;
+    const std::uint64_t bytes = block_->ticket().bytes;
     Bytes seen(bytes);
     if (on_gpu_) {
-        seen = from_device(chunk_->data(), bytes);
+        seen = from_device(block_->data(), bytes);
     } else {
-        std::memcpy(seen.data(), chunk_->data(), bytes);
+        std::memcpy(seen.data(), block_->data(), bytes);
     }
-    return seen == chunk_bytes(bytes, seed);
+    return seen == block_bytes(bytes, seed);
 }
 
-// Unpacks a slot of zeros into the chunk, as if it were a tensor.
+// Unpacks a slot of zeros into the block, as if it were a tensor.
 bool Holder::write_fails() const {
     const DeviceBytes zeros(Bytes(4096));
     const auto plan = need(
-        cuda::make_plan(gpu(), {{.tensor = chunk_->data(), .elements = 4096, .element_bytes = 1}}));
+        cuda::make_plan(gpu(), {{.tensor = block_->data(), .elements = 4096, .element_bytes = 1}}));
     const auto queued = plan->unpack(zeros.data(), {});
     const cuda::Context::Scope scope(gpu()->context());
     return !queued || api().cuStreamSynchronize(gpu()->stream({})) != CUDA_SUCCESS;
@@ -63,21 +64,20 @@ bool Holder::write_fails() const {
 Received Holder::answer(Received asked) {
     Received given;
     given.message.what = asked.message.what;
-    const weights::ChunkTicket& ticket = asked.message.ticket;
+    const device::BlockTicket& ticket = asked.message.ticket;
     switch (asked.message.what) {
         case 'm':
-            memory_ = need(weights::make_gpu_backend(Device::cuda(0), ticket.memory)).memory;
-            chunk_ = need(memory_->make(asked.message.value));
-            to_device(chunk_->data(), chunk_bytes(chunk_->ticket().bytes, 1));
-            given.message.ticket = chunk_->ticket();
+            memory_ = need(cuda::make_backend(Device::cuda(0), ticket.memory)).memory;
+            block_ = need(memory_->make(asked.message.value));
+            to_device(block_->data(), block_bytes(block_->ticket().bytes, 1));
+            given.message.ticket = block_->ticket();
             break;
         case 'i':
         case 'h':
             on_gpu_ = asked.message.what == 'i';
-            memory_ = on_gpu_
-                          ? need(weights::make_gpu_backend(Device::cuda(0), ticket.memory)).memory
-                          : weights::make_host_backend().memory;
-            chunk_ = need(memory_->import(ticket, std::move(asked.fd)));
+            memory_ = on_gpu_ ? need(cuda::make_backend(Device::cuda(0), ticket.memory)).memory
+                              : device::make_host_backend().memory;
+            block_ = need(memory_->import(ticket, std::move(asked.fd)));
             break;
         case 'r':
             given.message.value = holds(asked.message.value) ? 1 : 0;
@@ -103,7 +103,7 @@ int run_role(const std::string& role) {
             Received asked = wire.receive();
             const char what = asked.message.what;
             given = holder.answer(std::move(asked));
-            // Of a chunk that we made, the descriptor goes with the answer.
+            // Of a block that we made, the descriptor goes with the answer.
             wire.send(given.message, what == 'm' ? holder.fd() : -1);
         } catch (const std::exception& failure) {
             const std::string_view text = failure.what();

@@ -1,11 +1,11 @@
 // Any bytes as the header and schema page of a segment: refused with a name, or consistent.
-#include <xxhash.h>
 
 #include <cstdlib>
 #include <cstring>
 
 #include "schema_page.hpp"
 #include "segment_object.hpp"
+#include "xxh3.hpp"
 
 using namespace rollring;
 
@@ -34,7 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t cou
             geometry.segment_bytes() == object_bytes && geometry.lane_count > 0 &&
             geometry.data_offset(geometry.lane_count) + geometry.capacity(geometry.lane_count) ==
                 geometry.board_offset() &&
-            geometry.graves_offset() < object_bytes &&
+            geometry.tombstones_offset() < object_bytes &&
             geometry.owner_offset(0) > geometry.journal_offset() + geometry.journal_records &&
             geometry.lane_bytes % page_bytes == 0;
         if (!inside) std::abort();

@@ -1,12 +1,11 @@
 // Any bytes as a manifest: refused with a reason, or every piece lies inside its slot and tensor.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
 #include "manifest.hpp"
+#include "xxh3.hpp"
 
 using namespace rollring::weights;
 

@@ -1,12 +1,13 @@
 // Any bytes as a record: refused with a reason, or every column lies inside and can be read.
-#include <xxhash.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
 #include "rollring/trajectory.hpp"
+#include "round_up.hpp"
 #include "wire.hpp"
+#include "xxh3.hpp"
 
 using namespace rollring;
 

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <thread>
 
-#include "../crash/arrivals.hpp"
 #include "ring_map.hpp"
+#include "support/arrivals.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -134,11 +134,11 @@ std::uint64_t check_lane_comes_back(const std::string& ring) {
     require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
     Load load;
     for (std::uint64_t tries = 1; tries <= 3; tries++) {
-        auto next = Producer::open(ring, {.attach_timeout_ms = 0});
+        auto next = Producer::open(ring, {.attach_timeout = {}});
         Record record;
         for (const Deadline deadline = patience(); !next && !deadline.passed();) {
             if (consumer->poll(record) == Poll::record) consumer->release(record.ref);
-            next = Producer::open(ring, {.attach_timeout_ms = 0});
+            next = Producer::open(ring, {.attach_timeout = {}});
         }
         require(next.has_value(), "{}", next ? "" : next.error().to_string());
         if (load.push(*next, 9, 0) != Push::ok) continue;

@@ -1,8 +1,8 @@
 // Somebody scribbles over every page that anybody writes - policy, bells, the consumer's control,
-// account, entries and journal, the owners' pages, released-bits, lanes, spill, board, keys, graves
-// - while producers send, and a trainer opens, leases, acknowledges, moves stragglers, dies and
-// comes back. Records may be lost so, and are told as damage; but never a signal, a hang or an
-// abort, and once the scribbling has ended, the ring works again.
+// account, entries and journal, the owners' pages, released-bits, lanes, spill, board, keys,
+// tombstones - while producers send, and a trainer opens, leases, acknowledges, moves stragglers,
+// dies and comes back. Records may be lost so, and are told as damage; but never a signal, a hang
+// or an abort, and once the scribbling has ended, the ring works again.
 //
 //   page_mutator [--rounds N] [--seed N] [--ring N]      (only that ring of the seed)
 
@@ -16,10 +16,10 @@
 #include <memory>
 #include <optional>
 
-#include "../crash/load.hpp"
 #include "ring_map.hpp"
 #include "rollring/stash.hpp"
 #include "rollring/stash_stat.hpp"
+#include "support/load.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -71,8 +71,8 @@ class Scribbler {
             add(geometry.data_offset(lane), geometry.data_offset(lane) + geometry.capacity(lane));
         }
         add(geometry.board_offset(), geometry.keys_offset());
-        add(geometry.keys_offset(), geometry.graves_offset());
-        add(geometry.graves_offset(), geometry.segment_bytes());
+        add(geometry.keys_offset(), geometry.tombstones_offset());
+        add(geometry.tombstones_offset(), geometry.segment_bytes());
     }
 
     void scribble() {
@@ -167,14 +167,15 @@ class Run {
     void comes_back() {
         alarm(2 * round_seconds_max);
         note_place(number_, rounds_each, "coming back");
-        auto consumer = Consumer::open(ring_.name(), {.attach_timeout_ms = 10'000});
+        auto consumer =
+            Consumer::open(ring_.name(), {.attach_timeout = std::chrono::milliseconds(10'000)});
         require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
         const std::vector<std::int32_t> tokens(300, 5);
         Record record;
         std::string why;
         for (std::uint64_t tries = 0;; tries++) {
             require(tries < tries_max, "{}; the consumer says: {}", why, consumer->problem());
-            auto producer = Producer::open(ring_.name(), {.attach_timeout_ms = 0});
+            auto producer = Producer::open(ring_.name(), {.attach_timeout = {}});
             Draft draft("back");
             draft.meta.visit = tries;
             draft.set(Std::token_ids, tokens);
@@ -214,7 +215,7 @@ class Run {
             const auto checksum = dice_.below(2) == 0 ? Checksum::xxh3 : Checksum::none;
             auto opened = Producer::open(
                 ring_.name(),
-                {.name = "p", .attach_timeout_ms = 0, .spin_us = 0, .checksum = checksum});
+                {.name = "p", .attach_timeout = {}, .spin = {}, .checksum = checksum});
             if (!opened) {
                 counts_.refused++;
                 return;
@@ -266,10 +267,10 @@ class Run {
             auto opened =
                 Stash::open(ring_.name(),
                             {.group_size = 2,
-                             .deadline_ns = 20'000'000,
+                             .deadline = std::chrono::nanoseconds(20'000'000),
                              .order = dice_.below(2) == 0 ? Order::freshest : Order::windowed,
-                             .batch_groups = 1},
-                            {.attach_timeout_ms = 0, .spin_us = 0});
+                             .batch = BatchTarget::groups(1)},
+                            {.attach_timeout = {}, .spin = {}});
             if (!opened) {
                 counts_.refused++;
                 return;

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "../test_ring.hpp"
 #include "ring_map.hpp"
+#include "support/test_ring.hpp"
 
 namespace rollring::test {
 
@@ -42,11 +42,7 @@ struct Pages {
 // A record of so many tokens.
 inline Push push(Producer& producer, std::uint32_t tokens, std::uint32_t repetition,
                  Deadline deadline) {
-    const std::vector<std::int32_t> ids(tokens, 7);
-    Draft draft("prompt");
-    draft.meta.repetition_id = repetition;
-    draft.set(Std::token_ids, ids);
-    return producer.push(draft, deadline);
+    return send(producer, {.repetition = repetition, .tokens = tokens}, deadline);
 }
 
 }  // namespace rollring::test

@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "../stash/pairs.hpp"
 #include "pages.hpp"
 #include "rollring/stash.hpp"
+#include "support/pairs.hpp"
 
 using namespace rollring;
 using namespace rollring::test;

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "../stash/pairs.hpp"
 #include "journal.hpp"
 #include "key_table.hpp"
 #include "pages.hpp"
@@ -17,6 +16,8 @@
 #include "rollring/ring.hpp"
 #include "rollring/stash.hpp"
 #include "rollring/stash_stat.hpp"
+#include "support/pairs.hpp"
+#include "support/splitmix64.hpp"
 #include "wire.hpp"
 
 using namespace rollring;
@@ -29,10 +30,10 @@ constexpr std::uint64_t lane_size = 64 * kib;
 // Records of all lengths get through a new producer of lane 0, whatever was wrong before.
 void lane_works(const TestRing& ring, Consumer& consumer) {
     Record record;
-    auto opened = Producer::open(ring.name(), {.attach_timeout_ms = 0});
+    auto opened = Producer::open(ring.name(), {.attach_timeout = {}});
     for (const Deadline deadline = patience(); !opened && !deadline.passed();) {
         REQUIRE(consumer.wait(record, Deadline::after_ms(1)) == Poll::timed_out);
-        opened = Producer::open(ring.name(), {.attach_timeout_ms = 0});
+        opened = Producer::open(ring.name(), {.attach_timeout = {}});
     }
     REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().to_string()));
     for (std::uint32_t tokens = 1; tokens <= 400; tokens++) {
@@ -65,7 +66,7 @@ TEST_CASE("words: wherever a lane's tail says that it is, its producer writes wi
                 REQUIRE(writer.offset() + frame.bytes <= capacity);
                 writer.commit(frame);
             }
-            static_cast<void>(writer.publish());
+            static_cast<void>(writer.show());
             head = tail.load();
         }
         for (std::uint64_t i = capacity; i < memory.size(); i++) {
@@ -102,7 +103,7 @@ TEST_CASE("words: a lane whose start is impossible is not taken, and a consumer 
         const Pages pages(ring);
         pages.entry(0).restart_at = restart_at;
         if (restart_at % 64 != 0) {
-            const auto refused = Producer::open(ring.name(), {.attach_timeout_ms = 0});
+            const auto refused = Producer::open(ring.name(), {.attach_timeout = {}});
             REQUIRE(!refused.has_value());
             CHECK(refused.error().code == Errc::no_free_lane);
         }
@@ -254,7 +255,7 @@ TEST_CASE("words: a receipt is of what was checked, and settles it whatever the 
     auto producer = ring.producer();
     std::string receipt;
     {
-        const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+        const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
         send(producer, "p", 0);
         send(producer, "p", 1);
         Batch batch;
@@ -264,7 +265,7 @@ TEST_CASE("words: a receipt is of what was checked, and settles it whatever the 
         receipt = batch.receipt();
         CHECK(receipt == before);
     }
-    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     CHECK(*stash->settle(receipt, 7) == 2);
     Batch batch;
     CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
@@ -276,11 +277,8 @@ TEST_CASE("words: a reservation whose header and directory are written over stay
     const Pages pages(ring);
     auto consumer = ring.consumer();
     auto producer = ring.producer({.checksum = Checksum::xxh3});
-    std::uint64_t state = 11;
-    const auto next = [&] {
-        state = state * 6364136223846793005 + 1442695040888963407;
-        return state >> 33;
-    };
+    rollring::test::Dice dice{11};
+    const auto next = [&] { return dice.next() >> 33; };
     Record record;
     std::uint64_t offset = 0;
     for (int i = 0; i < 3'000; i++) {
@@ -335,7 +333,7 @@ TEST_CASE("words: admission goes on when the consumer's bounds were written over
     const TestRing ring(small_lanes);
     const Pages pages(ring);
     auto producer = ring.producer();
-    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     std::multiset<std::string> seen;
     pass_pairs(producer, *stash, "p", 5, seen);
     producer = ring.producer();  // it has taken no places beforehand
@@ -354,20 +352,20 @@ TEST_CASE("words: admission goes on when the consumer's bounds were written over
     CHECK(seen.count("q") == 1);
 }
 
-TEST_CASE("words: graves and rows that say anything are read as that") {
+TEST_CASE("words: tombstones and rows that say anything are read as that") {
     const TestRing ring(small_lanes);
     const Pages pages(ring);
     auto producer = ring.producer();
     std::multiset<std::string> seen;
     {
-        const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+        const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
         pass_pairs(producer, *stash, "p", 3, seen);
         send(producer, "open", 0);
         Batch batch;
         CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
-        auto* graves = &pages.all.at<Grave>(pages.geometry.graves_offset());
-        graves[1].buried_ns = std::numeric_limits<std::int64_t>::max();
-        graves[2].buried_ns = std::numeric_limits<std::int64_t>::min();
+        auto* tombstones = &pages.all.at<Tombstone>(pages.geometry.tombstones_offset());
+        tombstones[1].over_ns = std::numeric_limits<std::int64_t>::max();
+        tombstones[2].over_ns = std::numeric_limits<std::int64_t>::min();
         auto& row = pages.all.at<GroupRow>(pages.geometry.board_offset());
         row.opened_ns = std::numeric_limits<std::int64_t>::min();
         row.changed_ns = std::numeric_limits<std::int64_t>::max();
@@ -379,7 +377,7 @@ TEST_CASE("words: graves and rows that say anything are read as that") {
             CHECK(group.unchanged_ns == 0);
         }
     }
-    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     pass_pairs(producer, *stash, "q", 3, seen);
     CHECK(seen.count("q2") == 1);
 }

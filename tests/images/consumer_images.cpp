@@ -29,8 +29,7 @@ class ConsumerSteps {
     explicit ConsumerSteps(std::uint64_t seed)
         : dice_{seed}, ring_("step-consumer", options()), survivor_(options()) {
         for (std::uint64_t i = 0; i < streams; i++) {
-            auto producer =
-                Producer::open(ring_.name(), {.spin_us = 0, .checksum = Checksum::xxh3});
+            auto producer = Producer::open(ring_.name(), {.spin = {}, .checksum = Checksum::xxh3});
             require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
             producers_.push_back(std::move(*producer));
         }
@@ -161,7 +160,7 @@ Stepped step_consumer(std::uint64_t seed, std::uint64_t boundaries) {
 int stepped_consumer_role(const std::vector<std::string>& arguments) {
     const Shared<Orders> orders(arguments.at(0));
     const auto open = [&] {
-        auto consumer = Consumer::open(arguments.at(1), {.spin_us = 0});
+        auto consumer = Consumer::open(arguments.at(1), {.spin = {}});
         require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
         return std::move(*consumer);
     };

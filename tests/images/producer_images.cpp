@@ -25,7 +25,7 @@ class ProducerSteps {
   public:
     explicit ProducerSteps(std::uint64_t seed)
         : dice_{seed}, ring_("step-producer", options()), survivor_(options()) {
-        auto consumer = Consumer::open(ring_.name(), {.spin_us = 0});
+        auto consumer = Consumer::open(ring_.name(), {.spin = {}});
         require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
         consumer_.emplace(std::move(*consumer));
         stepper_ = std::make_unique<Stepper>("--step-producer", ring_.name());
@@ -140,7 +140,7 @@ class ProducerSteps {
 };
 
 Producer open_producer(const std::string& ring) {
-    auto producer = Producer::open(ring, {.spin_us = 0, .checksum = Checksum::xxh3});
+    auto producer = Producer::open(ring, {.spin = {}, .checksum = Checksum::xxh3});
     require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
     return std::move(*producer);
 }

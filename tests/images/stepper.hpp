@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "../crash/process.hpp"
 #include "segment.hpp"
+#include "support/process.hpp"
 
 namespace rollring::test {
 

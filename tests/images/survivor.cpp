@@ -62,7 +62,7 @@ Found Survivor::recover(std::span<const std::byte> image, const Promise& promise
     require(image.size() == memory_.bytes(), "an image of another ring");
     std::memcpy(memory_.data(), image.data(), image.size());
     recoveries_++;
-    auto consumer = Consumer::open(ring_.name(), {.attach_timeout_ms = 0});
+    auto consumer = Consumer::open(ring_.name(), {.attach_timeout = {}});
     require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
     Found found;
     const std::int64_t step = consumer->last_acked_step();
@@ -121,7 +121,7 @@ void Survivor::retire_all(Consumer& consumer) {
     auto& bell = memory_.at<Bell>(segment_.geometry().bells_offset());
     Record record;
     for (int look = 0; look < 3; look++) {
-        bell.arrivals++;
+        bell.lane_changes++;
         const bool empty = consumer.poll(record) == Poll::empty;
         require(empty, "a record came after the last");
     }
@@ -143,7 +143,7 @@ void Survivor::require_no_bits() const {
 void Survivor::use_all_lanes(Consumer& consumer) {
     std::vector<Producer> producers;
     for (std::uint32_t i = 0; i < options_.lanes; i++) {
-        auto producer = Producer::open(ring_.name(), {.attach_timeout_ms = 0, .spin_us = 0});
+        auto producer = Producer::open(ring_.name(), {.attach_timeout = {}, .spin = {}});
         require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
         const Push push = producer->push(load_.draft({newcomer + i, 0}), Deadline::now());
         require(push == Push::ok, "push: {}: {}", name(push), producer->problem());

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "../crash/load.hpp"
 #include "ring_map.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 

@@ -30,8 +30,7 @@ class TrainerSteps {
         : dice_{seed}, ring_("step-trainer", options()), survivor_(options()) {
         promise_.in_order = false;
         for (std::uint64_t i = 0; i < streams; i++) {
-            auto producer =
-                Producer::open(ring_.name(), {.spin_us = 0, .checksum = Checksum::xxh3});
+            auto producer = Producer::open(ring_.name(), {.spin = {}, .checksum = Checksum::xxh3});
             require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
             producers_.push_back(std::move(*producer));
         }
@@ -158,8 +157,8 @@ Stepped step_trainer(std::uint64_t seed, std::uint64_t boundaries) {
 int stepped_trainer_role(const std::vector<std::string>& arguments) {
     const Shared<Orders> orders(arguments.at(0));
     const auto open = [&] {
-        auto stash =
-            Stash::open(arguments.at(1), {.group_size = 2, .batch_groups = 2}, {.spin_us = 0});
+        auto stash = Stash::open(arguments.at(1),
+                                 {.group_size = 2, .batch = BatchTarget::groups(2)}, {.spin = {}});
         require(stash.has_value(), "{}", stash ? "" : stash.error().to_string());
         return std::move(*stash);
     };

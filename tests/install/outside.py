@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Installs rollring into an empty prefix, builds the programs of examples/ outside the tree with
-nothing but pkg-config, and runs them against each other. Also: README.md and docs/using.md show
-exactly them, the README's quickstart does what it says when it is pasted, CMake finds the package,
-man pages and completion know every option, and nvcc takes the headers."""
+nothing but pkg-config, and runs them against each other. Also: README.md and the pages of docs/
+show exactly them, the README's quickstart does what it says when it is pasted, CMake finds the
+package, man pages and completion know every option, and nvcc takes the headers."""
 
 import os
 import pathlib
@@ -26,15 +26,15 @@ def check_shown():
     """Each program is shown once as a whole, and what else is shown as C++ is lines of one."""
     programs = {name: (source / "examples" / f"{name}.cpp").read_text() for name in PROGRAMS}
     whole = []
-    for page in ("README.md", "docs/using.md"):
-        text = (source / page).read_text()
+    for page in (source / "README.md", *sorted((source / "docs").glob("*.md"))):
+        text = page.read_text()
         for code in re.findall(r"^```cpp\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
             if code in programs.values():
                 whole += [name for name, program in programs.items() if program == code]
             elif not any(is_part(code, program) for program in programs.values()):
-                sys.exit(f"{page} shows what no file of examples/ has:\n{code}")
+                sys.exit(f"{page.name} shows what no file of examples/ has:\n{code}")
     if sorted(whole) != sorted(PROGRAMS):
-        sys.exit(f"README.md and docs/using.md together show as they are: {whole}")
+        sys.exit(f"README.md and docs/ together show as they are: {whole}")
 
 
 def is_part(code, program):

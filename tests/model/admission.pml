@@ -1,4 +1,4 @@
-/* Admission by bytes and relief (docs/progress.md), for Spin: producers with a lane each, and a
+/* Admission by bytes and evacuation (docs/progress.md), for Spin: producers with a lane each, and a
    stash with a spill. A record takes one unit. Group g has MEMBERS records; its member m is sent by
    producer (g + m) % PRODUCERS, who sends its records in any order, but only what may be sent
    (Producer::may_send). Shared words are accessed in one order for all, as in the code.
@@ -6,14 +6,14 @@
    What each does is named after the functions: a producer claims (Admission::claim), its frames say
    what it had claimed by then (Admission::note_sent), the stash owes first and counts as read then
    (Stash::Impl::show_admitted). A producer that waits for its lane says so, and the stash moves the
-   oldest records of that lane to the spill (relief.cpp). With DEATHS producer 0 may die at any
-   step; its claims are settled with its lane, and groups end without its records, as by deadline.
+   oldest records of that lane to the spill (evacuation.cpp). With DEATHS producer 0 may die at any
+   step; its claims are written off with its lane, and groups end without its records, as by deadline.
 
    Checked: groups that were let in never need more than the room, or there is one alone; the spill
    never takes more than it has; the only end is the one in which all groups are over.
 
    Mistakes that must be found: COUNT_FIRST, READ_FIRST, NO_TAKE_BACK, CLAIM_ONE (for the record at
-   hand, not for its group), NO_RELIEF, NO_SETTLE (of what the dead had claimed), FIXED_ORDER (the
+   hand, not for its group), NO_RELIEF, NO_WRITE_OFF (of what the dead had claimed), FIXED_ORDER (the
    circle that docs/progress.md names: a producer waits to send one record while it has others). */
 
 #ifndef PRODUCERS
@@ -36,7 +36,7 @@
 #define MEMBERS (RECORDS / GROUPS)
 #define GROUP(r) ((r) % GROUPS)
 #define SENDER(r) ((GROUP(r) + (r) / GROUPS) % PRODUCERS)
-#define SLOT(p, k) ((p) * RECORDS + (k))
+#define CELL(p, k) ((p) * RECORDS + (k))
 #ifdef CLAIM_ONE
 #define NEED 1
 #else
@@ -71,7 +71,7 @@ bit sent[RECORDS];
 bit let_in[GROUPS];
 byte groups_in;
 bit dead[PRODUCERS];
-bit settled[PRODUCERS];
+bit written_off[PRODUCERS];
 
 #if PRODUCERS > 2
 #define CLAIMS (owed + claimed[0] - marked[0] + claimed[1] - marked[1] + claimed[2] - marked[2])
@@ -172,8 +172,8 @@ proctype Producer(byte me) {
                 waits[me] = 0
             fi;
             atomic {
-                record[SLOT(me, head[me])] = chosen;
-                frame[SLOT(me, head[me])] = says;
+                record[CELL(me, head[me])] = chosen;
+                frame[CELL(me, head[me])] = says;
                 sent[chosen] = 1;
                 head[me] = head[me] + 1
             }
@@ -185,10 +185,10 @@ proctype Producer(byte me) {
 
 /* The bytes of a lane are free in order. */
 inline leave(p, k) {
-    left[SLOT(p, k)] = 1;
+    left[CELL(p, k)] = 1;
     do
-    :: tail[p] < seen[p] && left[SLOT(p, tail[p])] ->
-        left[SLOT(p, tail[p])] = 0;
+    :: tail[p] < seen[p] && left[CELL(p, tail[p])] ->
+        left[CELL(p, tail[p])] = 0;
         tail[p] = tail[p] + 1
     :: else -> break
     od
@@ -207,7 +207,7 @@ inline finish(g) {
         do
         :: k < seen[p] ->
             if
-            :: GROUP(record[SLOT(p, k)]) == g && !left[SLOT(p, k)] -> leave(p, k)
+            :: GROUP(record[CELL(p, k)]) == g && !left[CELL(p, k)] -> leave(p, k)
             :: else
             fi;
             k++
@@ -231,12 +231,12 @@ inline finish(g) {
     owed = owed - MEMBERS
 }
 
-#define READ(i) atomic { seen[i] < head[i] -> p = i; r = record[SLOT(i, seen[i])]; \
-    k = frame[SLOT(i, seen[i])]; seen[i] = seen[i] + 1 }
+#define READ(i) atomic { seen[i] < head[i] -> p = i; r = record[CELL(i, seen[i])]; \
+    k = frame[CELL(i, seen[i])]; seen[i] = seen[i] + 1 }
 #define SHIP(i) atomic { known[i] && !over[i] && have[i] + lost[i] == MEMBERS -> finish(i) }
 #define RELIEVE(i) atomic { \
     waits[i] && seen[i] == head[i] && head[i] - tail[i] == LANE && spilled < SPILL -> \
-    in_spill[record[SLOT(i, tail[i])]] = 1; spilled++; leave(i, tail[i]) }
+    in_spill[record[CELL(i, tail[i])]] = 1; spilled++; leave(i, tail[i]) }
 
 proctype Stash() {
     byte p, k, r;
@@ -280,10 +280,10 @@ came:
 #endif
 #if DEATHS
     /* The dead one's lane is read to its end. */
-    :: atomic { dead[0] && !settled[0] && seen[0] == head[0] ->
-        settled[0] = 1;
+    :: atomic { dead[0] && !written_off[0] && seen[0] == head[0] ->
+        written_off[0] = 1;
         waits[0] = 0;
-#ifndef NO_SETTLE
+#ifndef NO_WRITE_OFF
         marked[0] = claimed[0];
 #endif
         r = 0;

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "../support/splitmix64.hpp"
+
 namespace model {
 
-std::uint64_t World::random() {  // splitmix64
-    std::uint64_t z = (rng_ += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
+std::uint64_t World::random() {
+    const std::uint64_t drawn = rollring::test::mix(rng_);
+    rng_ += rollring::test::splitmix64_step;
+    return drawn;
 }
 
 std::uint32_t World::choose(std::uint32_t ways, Choice kind) {
@@ -43,31 +44,31 @@ std::string World::trail() const {
 
 void World::enter() {
     World& self = *world;
-    self.program_->run(self.current_, self.slots_[self.current_].incarnation);
-    self.slots_[self.current_].state = State::done;
+    self.program_->run(self.current_, self.threads_[self.current_].incarnation);
+    self.threads_[self.current_].state = State::done;
     self.pick_next();
 }
 
 void World::start(int index) {
-    Slot& slot = slots_[index];
-    (void)getcontext(&slot.context);
-    slot.context.uc_stack.ss_sp = slot.stack.data();
-    slot.context.uc_stack.ss_size = slot.stack.size();
-    slot.context.uc_link = nullptr;
-    makecontext(&slot.context, &World::enter, 0);
-    slot.state = State::ready;
-    slot.pending.clear();
+    Thread& thread = threads_[index];
+    (void)getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = thread.stack.data();
+    thread.context.uc_stack.ss_size = thread.stack.size();
+    thread.context.uc_link = nullptr;
+    makecontext(&thread.context, &World::enter, 0);
+    thread.state = State::ready;
+    thread.pending.clear();
 }
 
 void World::switch_to(int next) {
     if (next == current_) return;
-    ucontext_t* from = current_ < 0 ? &main_ : &slots_[current_].context;
+    ucontext_t* from = current_ < 0 ? &main_ : &threads_[current_].context;
     current_ = next;
-    swapcontext(from, &slots_[next].context);
+    swapcontext(from, &threads_[next].context);
 }
 
 void World::leave_to_main() {
-    ucontext_t& from = slots_[current_].context;
+    ucontext_t& from = threads_[current_].context;
     current_ = -1;
     swapcontext(&from, &main_);
 }
@@ -80,10 +81,10 @@ void World::fail(const std::string& what) {
 // The current thread cannot go on: any other may, at no cost.
 void World::pick_next() {
     for (;;) {
-        std::array<int, slots_max> ready{};
+        std::array<int, threads_max> ready{};
         std::uint32_t count = 0;
-        for (int i = 0; i < program_->slots(); i++) {
-            if (slots_[i].state == State::ready) ready[count++] = i;
+        for (int i = 0; i < program_->threads(); i++) {
+            if (threads_[i].state == State::ready) ready[count++] = i;
         }
         if (count > 0) {
             switch_to(ready[choose(count)]);
@@ -101,36 +102,36 @@ void World::pick_next() {
 // ever.
 bool World::release_waiters() {
     bool waits = false;
-    for (int i = 0; i < program_->slots(); i++) waits |= slots_[i].state != State::done;
+    for (int i = 0; i < program_->threads(); i++) waits |= threads_[i].state != State::done;
     if (!waits) return false;
     if (++idle_rounds_ > 3 + bounds_.stale) {
         fail("deadlock: nobody can go on");
         return false;
     }
-    for (int i = 0; i < program_->slots(); i++) {
-        Slot& slot = slots_[i];
-        if (slot.state == State::sleeping) {
+    for (int i = 0; i < program_->threads(); i++) {
+        Thread& thread = threads_[i];
+        if (thread.state == State::sleeping) {
             if (!died_) {
                 fail(program_->could_go_on(i) ? "lost wake-up" : "deadlock: all asleep");
                 return false;
             }
             counts_.timeouts++;
         }
-        if (slot.state != State::done) slot.state = State::ready;
+        if (thread.state != State::done) thread.state = State::ready;
     }
     return true;
 }
 
 void World::access_point(bool shared) {
     if (current_ < 0) return;
-    Slot& me = slots_[current_];
+    Thread& me = threads_[current_];
     if (++steps_ > bounds_.steps) fail("livelock: too many steps");
     if (crashes_left_ > 0 && program_->killable(current_) && choose(2, Choice::crash) == 1) crash();
     if (shared && preemptions_left_ > 0) {
-        std::array<int, slots_max> others{};
+        std::array<int, threads_max> others{};
         std::uint32_t count = 0;
-        for (int i = 0; i < program_->slots(); i++) {
-            if (i != current_ && slots_[i].state == State::ready) others[count++] = i;
+        for (int i = 0; i < program_->threads(); i++) {
+            if (i != current_ && threads_[i].state == State::ready) others[count++] = i;
         }
         const std::uint32_t pick = choose(count + 1, Choice::schedule);
         if (pick > 0) {
@@ -143,7 +144,7 @@ void World::access_point(bool shared) {
 
 void World::stored(Undoable& store, bool release) {
     if (current_ < 0) return;
-    std::vector<Undoable*>& pending = slots_[current_].pending;
+    std::vector<Undoable*>& pending = threads_[current_].pending;
     if (release) {
         pending.clear();
     } else {
@@ -153,7 +154,7 @@ void World::stored(Undoable& store, bool release) {
 }
 
 void World::external() {
-    if (current_ >= 0) slots_[current_].pending.clear();
+    if (current_ >= 0) threads_[current_].pending.clear();
 }
 
 void World::progress() {
@@ -163,8 +164,8 @@ void World::progress() {
 }
 
 void World::nudge() {
-    for (int i = 0; i < program_->slots(); i++) {
-        if (i != current_ && slots_[i].state == State::parked) slots_[i].state = State::ready;
+    for (int i = 0; i < program_->threads(); i++) {
+        if (i != current_ && threads_[i].state == State::parked) threads_[i].state = State::ready;
     }
 }
 
@@ -172,7 +173,7 @@ void World::nudge() {
 // have moved a later store that is not a release in front of an earlier one, and then a prefix of
 // the machine code lacks the earlier one alone: one such store may be undone.
 void World::crash() {
-    Slot& me = slots_[current_];
+    Thread& me = threads_[current_];
     counts_.crashes++;
     crashes_left_--;
     died_ = true;
@@ -194,33 +195,33 @@ void World::crash() {
     // We run on the stack that start() gives to the successor. It writes only the frame that we
     // never return to, and nothing of ours is used after the switch.
     start(current_);
-    std::array<int, slots_max> ready{};
+    std::array<int, threads_max> ready{};
     std::uint32_t ways = 0;
-    for (int i = 0; i < program_->slots(); i++) {
-        if (slots_[i].state == State::ready) ready[ways++] = i;
+    for (int i = 0; i < program_->threads(); i++) {
+        if (threads_[i].state == State::ready) ready[ways++] = i;
     }
     current_ = ready[choose(ways)];
-    setcontext(&slots_[current_].context);
+    setcontext(&threads_[current_].context);
     std::abort();
 }
 
 void World::park() {
-    slots_[current_].state = State::parked;
+    threads_[current_].state = State::parked;
     pick_next();
 }
 
 void World::sleep_on(int location) {
-    slots_[current_].state = State::sleeping;
-    slots_[current_].sleeps_on = location;
+    threads_[current_].state = State::sleeping;
+    threads_[current_].sleeps_on = location;
     counts_.sleeps++;
     pick_next();
 }
 
 void World::wake(int location) {
     if (current_ < 0) return;
-    for (int i = 0; i < program_->slots(); i++) {
-        if (slots_[i].state != State::sleeping || slots_[i].sleeps_on != location) continue;
-        slots_[i].state = State::ready;
+    for (int i = 0; i < program_->threads(); i++) {
+        if (threads_[i].state != State::sleeping || threads_[i].sleeps_on != location) continue;
+        threads_[i].state = State::ready;
         counts_.wakes++;
     }
 }
@@ -237,24 +238,24 @@ void World::execute(Program& program) {
     preemptions_left_ = random_ ? INT32_MAX : bounds_.preemptions;
     stale_left_ = random_ ? INT32_MAX : bounds_.stale;
     crashes_left_ = bounds_.crashes;
-    for (Slot& slot : slots_) {
-        slot.view = {};
-        slot.clock = {};
-        slot.incarnation = 0;
+    for (Thread& thread : threads_) {
+        thread.view = {};
+        thread.clock = {};
+        thread.incarnation = 0;
     }
     program.set_up();
-    for (int i = 0; i < program.slots(); i++) {
+    for (int i = 0; i < program.threads(); i++) {
         start(i);
-        slots_[i].view = slots_[slots_max - 1].view;
-        slots_[i].clock = slots_[slots_max - 1].clock;
+        threads_[i].view = threads_[threads_max - 1].view;
+        threads_[i].clock = threads_[threads_max - 1].clock;
     }
     pick_next();
     counts_.executions++;
     counts_.steps += steps_;
     if (!failure_.empty()) return;
-    for (const Slot& slot : slots_) {
-        join(slots_[slots_max - 1].view, slot.view);
-        join(slots_[slots_max - 1].clock, slot.clock);
+    for (const Thread& thread : threads_) {
+        join(threads_[threads_max - 1].view, thread.view);
+        join(threads_[threads_max - 1].clock, thread.clock);
     }
     program.finish();
 }

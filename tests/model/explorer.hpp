@@ -7,8 +7,8 @@
 // Plain accesses are no scheduling points: vector clocks judge them, and whether two of them are
 // ordered does not depend on which of them ran first. They are crash points.
 //
-// A killed thread is started again in its own slot with the next incarnation number. That it keeps
-// the view and the clock of its predecessor is the acquire edge of a proven death.
+// A killed thread is started again with the next incarnation number. That it keeps the view and the
+// clock of its predecessor is the acquire edge of a proven death.
 
 #include <ucontext.h>
 
@@ -20,9 +20,9 @@
 
 namespace model {
 
-inline constexpr int slots_max = 4;
+inline constexpr int threads_max = 4;
 inline constexpr int locations_max = 40;
-using Clock = std::array<std::uint32_t, slots_max>;
+using Clock = std::array<std::uint32_t, threads_max>;
 using View = std::array<std::uint32_t, locations_max>;
 
 template <class A>
@@ -64,10 +64,10 @@ struct Counts {
 class Program {
   public:
     virtual ~Program() = default;
-    virtual int slots() const = 0;
+    virtual int threads() const = 0;
     virtual void set_up() = 0;
-    virtual void run(int slot, int incarnation) = 0;
-    virtual void finish() = 0;  // after all slots are done
+    virtual void run(int thread, int incarnation) = 0;
+    virtual void finish() = 0;  // after all threads are done
     virtual bool killable(int) const { return false; }
     virtual bool could_go_on(int) const { return true; }  // of a sleeper that nobody will wake
 };
@@ -77,7 +77,7 @@ enum class Choice { data, schedule, stale, crash };
 class World {
   public:
     explicit World(Bounds bounds) : bounds_(bounds) {
-        for (auto& slot : slots_) slot.stack.resize(stack_bytes);
+        for (auto& thread : threads_) thread.stack.resize(stack_bytes);
     }
     World(const World&) = delete;
     World& operator=(const World&) = delete;
@@ -111,20 +111,14 @@ class World {
     void progress();  // something changed that others may be waiting for
     void sleep_on(int location);
     void wake(int location);
-    // membarrier: what the others did before it is seen here, what was done here is seen by them.
-    void process_barrier() {
-        access_point(true);
-        for (Slot& slot : slots_) join(view(), slot.view);
-        for (Slot& slot : slots_) join(slot.view, view());
-    }
     [[nodiscard]] int current() const { return current_; }
-    [[nodiscard]] View& view() { return slots_[slot_index()].view; }
-    [[nodiscard]] Clock& clock() { return slots_[slot_index()].clock; }
+    [[nodiscard]] View& view() { return threads_[thread_index()].view; }
+    [[nodiscard]] Clock& clock() { return threads_[thread_index()].clock; }
     int next_location() { return locations_++; }
 
   private:
     enum class State { ready, parked, sleeping, done };
-    struct Slot {
+    struct Thread {
         ucontext_t context{};
         std::vector<char> stack;
         State state = State::done;
@@ -150,13 +144,13 @@ class World {
     [[noreturn]] void crash();
     bool advance();
     std::uint64_t random();
-    // the main program (set up and finish) uses the last slot
-    [[nodiscard]] int slot_index() const { return current_ < 0 ? slots_max - 1 : current_; }
+    // the main program (set up and finish) uses the last thread
+    [[nodiscard]] int thread_index() const { return current_ < 0 ? threads_max - 1 : current_; }
 
     Bounds bounds_;
     Counts counts_;
     Program* program_ = nullptr;
-    std::array<Slot, slots_max> slots_;
+    std::array<Thread, threads_max> threads_;
     ucontext_t main_{};
     std::vector<Step> trail_;
     std::size_t at_ = 0;

@@ -6,14 +6,14 @@
    doorbell.hpp does it. A sleep ends by a wake; once somebody has been killed, also by itself, as
    all sleeps do after 100 ms: without a death no wake may be lost.
 
-   RECORDS, SLOTS, KILLS: the size of it. NO_SECOND_LOOK, LATE_CLEAR, WAKE_FIRST, EARLY_RELEASE,
+   RECORDS, CELLS, KILLS: the size of it. NO_SECOND_LOOK, LATE_CLEAR, WAKE_FIRST, EARLY_RELEASE,
    EARLY_COMMIT: mistakes that must be found. */
 
 #define CONSUMER 0
 #define PRODUCER 1
 
 byte tail, head;     /* records committed; released */
-byte slot[SLOTS];    /* 1 + the record that lies there */
+byte cell[CELLS];    /* 1 + the record that lies there */
 byte sequence[2];    /* of the bell that this one sleeps on; modulo 8 */
 bit waiting[2];
 bit asleep[2];
@@ -62,17 +62,17 @@ successor:
     at = tail;
     do
     :: at == RECORDS -> break
-    :: at < RECORDS && at - head >= SLOTS -> sleep_while(at - head >= SLOTS, PRODUCER)
-    :: at < RECORDS && at - head < SLOTS ->
+    :: at < RECORDS && at - head >= CELLS -> sleep_while(at - head >= CELLS, PRODUCER)
+    :: at < RECORDS && at - head < CELLS ->
 #ifdef WAKE_FIRST
         ring(CONSUMER);
 #endif
 #ifdef EARLY_COMMIT
         tail = at + 1;
         KILLED;
-        slot[at % SLOTS] = at + 1;
+        cell[at % CELLS] = at + 1;
 #else
-        slot[at % SLOTS] = at + 1;
+        cell[at % CELLS] = at + 1;
         KILLED;
         tail = at + 1;
 #endif
@@ -96,9 +96,9 @@ successor:
 #ifdef EARLY_RELEASE
         head = at + 1;
 #endif
-        assert(slot[at % SLOTS] == at + 1);
+        assert(cell[at % CELLS] == at + 1);
         KILLED;
-        assert(slot[at % SLOTS] == at + 1); /* held, and nobody wrote over it */
+        assert(cell[at % CELLS] == at + 1); /* held, and nobody wrote over it */
 #ifndef EARLY_RELEASE
         assert(head == at);
 progress:

@@ -144,13 +144,12 @@ std::vector<OrderMutant> order_mutants() {
     constexpr auto acquire = std::memory_order_acquire;
     constexpr auto release = std::memory_order_release;
     return {
-        {"publish_tail relaxed", &Order::publish_tail, relaxed},
-        {"publish_tail release", &Order::publish_tail, release},
-        {"publish_tail_light relaxed", &Order::publish_tail_light, relaxed},
+        {"store_tail relaxed", &Order::store_tail, relaxed},
+        {"store_tail release", &Order::store_tail, release},
         {"read_tail relaxed", &Order::read_tail, relaxed},
         {"read_tail acquire", &Order::read_tail, acquire},
-        {"publish_head relaxed", &Order::publish_head, relaxed},
-        {"publish_head release", &Order::publish_head, release},
+        {"store_head relaxed", &Order::store_head, relaxed},
+        {"store_head release", &Order::store_head, release},
         {"read_head relaxed", &Order::read_head, relaxed},
         {"read_head acquire", &Order::read_head, acquire},
         {"bell_waiting relaxed", &Order::bell_waiting, relaxed},

@@ -28,11 +28,11 @@ class Litmus : public Program {
     using Body = void (*)(Shared&, std::memory_order, std::memory_order);
     Litmus(Body first, Body second, std::memory_order store, std::memory_order load)
         : bodies_{first, second}, store_(store), load_(load) {}
-    int slots() const override { return 2; }
+    int threads() const override { return 2; }
     void set_up() override { shared_.emplace(); }
-    void run(int slot, int) override { bodies_[slot](*shared_, store_, load_); }
+    void run(int thread, int) override { bodies_[thread](*shared_, store_, load_); }
     void finish() override {}
-    bool killable(int slot) const override { return slot == 0; }
+    bool killable(int thread) const override { return thread == 0; }
 
   private:
     Body bodies_[2];

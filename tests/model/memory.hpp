@@ -34,7 +34,7 @@ class Atomic final : public Undoable {
     Atomic& operator=(const Atomic&) = delete;
     ~Atomic() = default;
 
-    // Of what only one side touches (a slot and its successors), other threads see nothing, so no
+    // Of what only one side touches (a thread and its successors), other threads see nothing, so no
     // schedule needs to differ there. Checked.
     void keep_private() { private_ = true; }
     void name(const char* text) { name_ = text; }
@@ -199,7 +199,7 @@ class Plain final : public Undoable {
         if (writer_ >= 0 && written_ > clock[static_cast<std::size_t>(writer_)]) {
             world->fail("data race: plain access against a write");
         }
-        for (int i = 0; write && i < slots_max; i++) {
+        for (int i = 0; write && i < threads_max; i++) {
             const auto other = static_cast<std::size_t>(i);
             if (i != me && reads_[other] > clock[other]) world->fail("data race: write after read");
         }

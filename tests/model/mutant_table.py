@@ -11,9 +11,9 @@ class Mutant(NamedTuple):
 
 
 WRITER = [
-    ("the tail is published before the frame is written",
+    ("the tail is stored before the frame is written",
      "        frames_.write(offset(), frame);\n        advance(frame.bytes);\n",
-     "        shared_tail_->store(tail_ + frame.bytes, Order::publish_tail);\n"
+     "        shared_tail_->store(tail_ + frame.bytes, Order::store_tail);\n"
      "        frames_.write(offset(), frame);\n        advance(frame.bytes);\n"),
     ("a wrap leaves no skip frame",
      "        frames_.write(offset(), frame);\n        advance(bytes);\n",
@@ -33,8 +33,8 @@ WRITER = [
      "if (t > head_offset) {  // has jumped", "if (false) {"),
     ("the dead part outlives its lap",
      "            dead_from_ = capacity_;\n", ""),
-    ("full does not publish",
-     "            if (found == Reserve::full) publish();\n", ""),
+    ("full does not show",
+     "            if (found == Reserve::full) show();\n", ""),
     ("a successor starts at the lane's start",
      "lap_start_(tail_ - tail_ % capacity_)", "lap_start_(tail_)"),
 ]
@@ -45,14 +45,14 @@ READER = [
      "                clear({from, at - from});\n",
      "                clear({from, at - from});\n"
      "                shared_cursor_->store(at, Order::store_cursor);\n"),
-    ("the head is published before the bits below it are cleared",
+    ("the head is stored before the bits below it are cleared",
      "                clear({from, at - from});\n",
-     "                shared_head_->store(at, Order::publish_head);\n"
+     "                shared_head_->store(at, Order::store_head);\n"
      "                head_ = at;\n"
      "                clear({from, at - from});\n"),
-    ("the head is published before the cursor",
+    ("the head is stored before the cursor",
      "        shared_cursor_->store(cursor_ + span.bytes, Order::store_cursor);\n",
-     "        shared_head_->store(cursor_ + span.bytes, Order::publish_head);\n"
+     "        shared_head_->store(cursor_ + span.bytes, Order::store_head);\n"
      "        shared_cursor_->store(cursor_ + span.bytes, Order::store_cursor);\n"),
     ("bits are set from the first line to the last",
      "        while (end > first) {\n"
@@ -75,7 +75,7 @@ READER = [
      "if (!is_skip(frame)) clear({read_, frame.bytes});", "clear({read_, frame.bytes});"),
     ("recovery gives memory back before the bits are cleared",
      "        for (read_ = head_; read_ < cursor_;) {\n",
-     "        read_ = head_;\n        publish_head();\n        for (; read_ < cursor_;) {\n"),
+     "        read_ = head_;\n        store_head();\n        for (; read_ < cursor_;) {\n"),
     ("release forgets the bits that a predecessor has set",
      "        if (span.position < recovered_to_) clear(span);\n", ""),
     ("poll delivers what a predecessor released",

@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 HEADERS = {"writer": ROOT / "lib/ring/lane_writer.hpp", "reader": ROOT / "lib/ring/lane_reader.hpp",
            "journal": ROOT / "lib/ring/journal.hpp", "bell": ROOT / "lib/shm/doorbell.hpp"}
-INCLUDES = [HERE, ROOT / "lib/cpu", ROOT / "lib/shm", ROOT / "lib/ring", ROOT / "include"]
+INCLUDES = [HERE, ROOT / "lib/base", ROOT / "lib/shm", ROOT / "lib/ring", ROOT / "include"]
 MUTATED = ["platform.cpp", "scenarios.cpp", "scenarios_crash.cpp"]  # what instantiates the lane
 COMMON = ["explorer.cpp", "suites.cpp", "lane_model.cpp"]
 FOUND = 3  # exit status of --hunt

@@ -37,10 +37,10 @@ LaneMemory::LaneMemory(std::uint64_t lines, std::uint64_t soft_lines, std::uint6
 void LaneMemory::writer_begins(int incarnation) {
     const std::size_t before = records_.size();
     while (!records_.empty() && records_.back().position >= tail.now()) records_.pop_back();
-    if (records_.size() < sure_) world->fail("published record lost with its producer");
+    if (records_.size() < sure_) world->fail("shown record lost with its producer");
     if (incarnation == 0) return;
     mark(Mark::writer_restart);
-    if (records_.size() < before) mark(Mark::unpublished);
+    if (records_.size() < before) mark(Mark::unshown);
     first_of_writer_ = records_.size();
     laps_ = {};
 }
@@ -81,10 +81,10 @@ void LaneMemory::damage(std::size_t index) {
     line_at(records_[index].position % capacity_).write({});
 }
 
-void LaneMemory::published(const Writer& writer) {
+void LaneMemory::shown(const Writer& writer) {
     world->external();
     sure_ = records_.size();
-    while (sure_ > 0 && records_[sure_ - 1].position >= writer.published()) sure_--;
+    while (sure_ > 0 && records_[sure_ - 1].position >= writer.shown()) sure_--;
 }
 
 void LaneMemory::count_laps(const Writer& writer) {
@@ -224,7 +224,7 @@ void LaneMemory::check_usable() {
         if (head.now() != tail.now()) return world->fail("a drained lane is not free");
         if (writer.reserve(capacity_) != rollring::Reserve::ok) continue;
         put(writer, capacity_ / line_bytes);
-        (void)writer.publish();
+        (void)writer.show();
         if (reader.poll(frame) != rollring::LanePoll::record) break;
         const std::size_t index = delivered(frame);
         if (!world->failure().empty()) return;

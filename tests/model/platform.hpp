@@ -23,10 +23,9 @@ using U64 = Atomic<std::uint64_t>;
 // The real orders, as variables: a mutant is one of them weakened.
 struct ModelOrders {
     using Real = rollring::Orders;
-    static inline std::memory_order publish_tail = Real::publish_tail;
-    static inline std::memory_order publish_tail_light = Real::publish_tail_light;
+    static inline std::memory_order store_tail = Real::store_tail;
     static inline std::memory_order read_tail = Real::read_tail;
-    static inline std::memory_order publish_head = Real::publish_head;
+    static inline std::memory_order store_head = Real::store_head;
     static inline std::memory_order read_head = Real::read_head;
     static inline std::memory_order bell_waiting = Real::bell_waiting;
     static inline std::memory_order store_cursor = Real::store_cursor;
@@ -43,7 +42,6 @@ struct Platform {
     using Atomic = model::Atomic<T>;
     using Order = ModelOrders;
     static constexpr std::uint64_t bits_per_word = 2;  // so that most records span two words
-    static void process_barrier() { world->process_barrier(); }
 
     struct Frames {
         LaneMemory* lane;
@@ -74,7 +72,7 @@ enum class Mark : std::size_t {
     full_wrap,
     jump,
     writer_restart,  // a successor took the lane
-    unpublished,     // its predecessor had written records that nobody will see
+    unshown,         // its predecessor had written records that nobody will see
     reader_restart,
     redelivered,      // a record that the predecessor had read
     passed_over,      // a record that the predecessor had released above its cursor
@@ -93,7 +91,7 @@ enum class Mark : std::size_t {
 };
 inline constexpr std::array mark_names = {
     "full",         "soft-wrap",       "full-wrap",   "jump",         "writer-restart",
-    "unpublished",  "reader-restart",  "redelivered", "passed-over",  "half-marked",
+    "unshown",      "reader-restart",  "redelivered", "passed-over",  "half-marked",
     "cursor-ahead", "bits-under-skip", "replayed",    "set-gone",     "set-back",
     "out-of-order", "asleep",          "second-look", "started-over", "whole-lane"};
 inline constexpr std::size_t marks_count = static_cast<std::size_t>(Mark::count_);
@@ -129,7 +127,7 @@ class LaneMemory {
     void writer_begins(int incarnation);
     // Fills the reservation of `lines` and commits it.
     void put(Writer& writer, std::uint64_t lines);
-    void published(const Writer& writer);  // publish() has returned
+    void shown(const Writer& writer);  // show() has returned
     void count_laps(const Writer& writer);
     void may_write(std::uint64_t offset);
     void damage(std::size_t index);  // somebody scribbles over its frame
@@ -174,7 +172,7 @@ class LaneMemory {
     std::uint64_t soft_;
     std::array<Plain<Line>, lines_max> lines_;
     std::vector<Record> records_;
-    std::size_t sure_ = 0;  // publish() of so many has returned
+    std::size_t sure_ = 0;  // show() of so many has returned
     std::size_t next_ = 0;  // the first that this consumer has not seen the fate of
     std::size_t first_of_writer_ = 0;
     std::uint64_t read_before_ = 0;

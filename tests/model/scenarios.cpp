@@ -22,8 +22,8 @@ void LaneProgram::set_up() {
     wanted_bytes_ = 0;
 }
 
-void LaneProgram::run(int slot, int incarnation) {
-    if (slot == 0) {
+void LaneProgram::run(int thread, int incarnation) {
+    if (thread == 0) {
         produce(incarnation);
     } else {
         consume(incarnation);
@@ -37,15 +37,15 @@ void LaneProgram::finish() {
 
 // Nobody will wake this thread: is it right to sleep? Only a producer whose record does not fit, or
 // a consumer that has read all there is.
-bool LaneProgram::could_go_on(int slot) const {
-    if (slot == 1) return lane_->seen() < lane_->written();
+bool LaneProgram::could_go_on(int thread) const {
+    if (thread == 1) return lane_->seen() < lane_->written();
     return lane_->capacity() - (lane_->tail.now() - lane_->head.now()) >= wanted_bytes_;
 }
 
 void LaneProgram::produce(int incarnation) {
     lane_->writer_begins(incarnation);
     Writer writer = lane_->make_writer();
-    std::uint64_t rung_tail = 0;  // a predecessor may have published and not rung
+    std::uint64_t rung_tail = 0;  // a predecessor may have shown it and not rung
     tell_consumer(writer, rung_tail);
     while (lane_->written() < plan_.records) {
         const std::uint64_t lines = lengths_[lane_->written()];
@@ -60,17 +60,17 @@ void LaneProgram::produce(int incarnation) {
         lane_->count_laps(writer);
         const std::size_t written = lane_->written();
         if (written % plan_.batch != 0 && written != plan_.records) continue;
-        (void)writer.publish(plan_.light ? rollring::Fence::light : rollring::Fence::full);
+        (void)writer.show();
         tell_consumer(writer, rung_tail);
-        lane_->published(writer);
+        lane_->shown(writer);
     }
 }
 
 // Bells are rung when something has moved, and only then: two sides that wait for each other would
 // wake each other for ever.
 void LaneProgram::tell_consumer(const Writer& writer, std::uint64_t& rung_tail) {
-    if (!plan_.bells || rung_tail == writer.published()) return;
-    rung_tail = writer.published();
+    if (!plan_.bells || rung_tail == writer.shown()) return;
+    rung_tail = writer.shown();
     data_bell_->ring();
 }
 
@@ -80,10 +80,10 @@ void LaneProgram::tell_producer(const Reader& reader, Hands& hands) {
     space_bell_->ring();
 }
 
-// reserve() publishes what was committed, and a skip: each time it says full, the last time too,
+// reserve() shows what was committed, and a skip: each time it says full, the last time too,
 // the consumer may have to be woken.
 void LaneProgram::wait_for_space(Writer& writer, std::uint64_t bytes, std::uint64_t& rung_tail) {
-    lane_->published(writer);
+    lane_->shown(writer);
     lane_->count_laps(writer);
     wanted_bytes_ = bytes;
     if (!plan_.bells) {
@@ -155,8 +155,7 @@ bool LaneProgram::next(Reader& reader, Frame& frame, Hands& hands) {
                 tell_producer(reader, hands);  // poll() may have passed a skip
             if (all_read(reader)) return false;
             bell.emplace(data_bell_->sequence, data_bell_->waiting);
-            seen =
-                plan_.light && !plan_.light_unnoticed ? bell->prepare_for_light() : bell->prepare();
+            seen = bell->prepare();
             got = reader.poll(frame);
             if (got != LanePoll::empty) bell->cancel();
             if (got == LanePoll::record) mark(Mark::second_look);
@@ -226,7 +225,7 @@ void LaneProgram::give_back_set(Reader& reader, Hands& hands) {
     });
     for (std::size_t i = 0; i < count; i++) lane_->released(hands.held[i]);
     hands.count = 0;
-    reader.settle();
+    reader.advance();
     tell_producer(reader, hands);
 }
 

@@ -31,32 +31,30 @@ struct Plan {
     std::vector<Policy> policies{Policy::in_order};
     std::size_t hold = 2;
     std::uint64_t pin_lines = 0;
-    std::size_t batch = 1;  // records to a publish()
+    std::size_t batch = 1;  // records to a show()
     bool bells = false;     // sleep on futexes instead of looking again
     // Two mistakes of a caller, which the explorer must find: to ring the consumer before the last
-    // look at the space only (reserve() may publish a skip there), and not to ring the producer
+    // look at the space only (reserve() may show a skip there), and not to ring the producer
     // after a poll() that found nothing (it may have passed a skip).
-    bool light = false;            // the producer leaves the fence to the consumer's sleep
-    bool light_unnoticed = false;  // and the consumer does not know: a caller's mistake
     bool rings_too_early = false;
     bool forgets_skips = false;
     bool kill_writer = false;
     bool kill_reader = false;
 };
 
-// Slot 0 produces, slot 1 consumes.
+// Thread 0 produces, thread 1 consumes.
 class LaneProgram : public Program {
   public:
     explicit LaneProgram(const Plan& plan) : plan_(plan) {}
 
-    int slots() const override { return 2; }
+    int threads() const override { return 2; }
     void set_up() override;
-    void run(int slot, int incarnation) override;
+    void run(int thread, int incarnation) override;
     void finish() override;
-    bool killable(int slot) const override {
-        return slot == 0 ? plan_.kill_writer : plan_.kill_reader;
+    bool killable(int thread) const override {
+        return thread == 0 ? plan_.kill_writer : plan_.kill_reader;
     }
-    bool could_go_on(int slot) const override;
+    bool could_go_on(int thread) const override;
 
   private:
     // What the consumer has in its hands; on its stack, gone with it.
@@ -93,9 +91,9 @@ class LaneProgram : public Program {
 // be killed at any point of that, of its recovery, and of the recovery after that.
 class TwoLanes : public Program {
   public:
-    int slots() const override { return 1; }
+    int threads() const override { return 1; }
     void set_up() override;
-    void run(int slot, int incarnation) override;
+    void run(int thread, int incarnation) override;
     void finish() override;
     bool killable(int) const override { return true; }
 
@@ -111,9 +109,9 @@ class TwoLanes : public Program {
 // A damaged lane is given up, by a consumer that may be killed while it does so, and used again.
 class StartOver : public Program {
   public:
-    int slots() const override { return 1; }
+    int threads() const override { return 1; }
     void set_up() override;
-    void run(int slot, int incarnation) override;
+    void run(int thread, int incarnation) override;
     void finish() override;
     bool killable(int) const override { return true; }
 

@@ -19,8 +19,8 @@ void fill(LaneMemory& lane, std::initializer_list<std::uint64_t> lengths) {
         if (writer.reserve(lines * line_bytes) != Reserve::ok) world->fail("model: lane too small");
         lane.put(writer, lines);
     }
-    (void)writer.publish();
-    lane.published(writer);
+    (void)writer.show();
+    lane.shown(writer);
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ void TwoLanes::release_set(std::array<Reader, 2>& readers, unsigned members) {
             if (lane->record(i).in_set) lane->released(i);
         }
     }
-    for (Reader& reader : readers) reader.settle();
+    for (Reader& reader : readers) reader.advance();
 }
 
 void TwoLanes::run(int, int incarnation) {

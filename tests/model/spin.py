@@ -19,8 +19,8 @@ def size(**numbers):
     return {name.upper(): number for name, number in numbers.items()}
 
 
-LANE_SIZES = [size(records=records, slots=slots, kills=kills)
-              for slots in (2, 3) for records, kills in ((6, 0), (6, 1), (5, 3), (6, 4))]
+LANE_SIZES = [size(records=records, cells=cells, kills=kills)
+              for cells in (2, 3) for records, kills in ((6, 0), (6, 1), (5, 3), (6, 4))]
 LANE_MISTAKES = {"NO_SECOND_LOOK": 0, "LATE_CLEAR": 0, "WAKE_FIRST": 0, "EARLY_RELEASE": 0,
                  "EARLY_COMMIT": 1}  # with how many kills
 
@@ -34,7 +34,7 @@ ADMISSION_SIZES = [
 ]
 ADMISSION_MISTAKES = {
     "COUNT_FIRST": size(), "READ_FIRST": size(), "NO_TAKE_BACK": size(), "CLAIM_ONE": size(),
-    "FIXED_ORDER": size(), "NO_RELIEF": size(lane=1, spill=4), "NO_SETTLE": size(deaths=1),
+    "FIXED_ORDER": size(), "NO_RELIEF": size(lane=1, spill=4), "NO_WRITE_OFF": size(deaths=1),
 }
 
 
@@ -98,7 +98,7 @@ def main():
         search.correct("lane.pml", numbers, all_reached=numbers["KILLS"] > 0)
         search.correct("lane.pml", numbers, progress=True)
     for name, kills in LANE_MISTAKES.items():
-        search.mistake("lane.pml", size(records=4, slots=2, kills=kills), name)
+        search.mistake("lane.pml", size(records=4, cells=2, kills=kills), name)
     for numbers in ADMISSION_SIZES:
         search.correct("admission.pml", numbers)
     for name, numbers in ADMISSION_MISTAKES.items():

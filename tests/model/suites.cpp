@@ -52,7 +52,7 @@ Suite writer_crash(bool full) {
     plan.batch = 2;
     plan.kill_writer = true;
     return lane("writer-crash", plan, {1, 1, 1}, full ? 250'000 : 40'000,
-                with(wraps, {Mark::writer_restart, Mark::unpublished}));
+                with(wraps, {Mark::writer_restart, Mark::unshown}));
 }
 
 const std::vector<Mark> takeover = {Mark::reader_restart, Mark::redelivered,  Mark::passed_over,
@@ -112,14 +112,6 @@ Suite bells(bool full) {
     Plan plan = sleepers();
     if (full) plan.lengths = {1, 3, 4};
     return lane("bells", plan, {2, full ? 2 : 1, 0}, full ? 500'000 : 50'000,
-                {Mark::full, Mark::soft_wrap, Mark::full_wrap, Mark::asleep, Mark::second_look});
-}
-
-// The producer leaves its fence to the consumer's sleep.
-Suite light_bells(bool full) {
-    Plan plan = sleepers();
-    plan.light = true;
-    return lane("light-bells", plan, {2, full ? 2 : 1, 0}, full ? 300'000 : 30'000,
                 {Mark::full, Mark::soft_wrap, Mark::full_wrap, Mark::asleep, Mark::second_look});
 }
 
@@ -184,7 +176,6 @@ std::vector<Suite> suites(Tier tier) {
     const bool full = tier == Tier::full;
     std::vector<Suite> all;
     all.push_back(bells(full));
-    all.push_back(light_bells(full));
     all.push_back(flow(full));
     all.push_back(writer_crash(full));
     all.push_back(reader_crash(full));
@@ -214,10 +205,6 @@ std::vector<Suite> misuses() {
     Plan skips = sleepers();
     skips.forgets_skips = true;
     all.push_back(lane("forgets that poll() moves the head", skips, {2, 0, 0}, 1, {}));
-    Plan fence = sleepers();
-    fence.light = fence.light_unnoticed = true;
-    all.push_back(
-        lane("sleeps without the barrier that light producers need", fence, {2, 1, 0}, 1, {}));
     return all;
 }
 

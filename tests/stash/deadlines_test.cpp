@@ -1,11 +1,11 @@
-// Goal: a group is settled at its deadline, whoever was the trainer in between and whatever came
+// Goal: a group is decided at its deadline, whoever was the trainer in between and whatever came
 // late; and never before all has been read that could complete it.
 #include <doctest/doctest.h>
 
 #include <thread>
 
 #include "machine_bench.hpp"
-#include "pairs.hpp"
+#include "support/pairs.hpp"
 
 using namespace rollring;
 using rollring::test::Bench;
@@ -33,8 +33,10 @@ Arrival seen(std::uint64_t prompt, std::uint32_t repetition, std::int64_t sent_n
     return arrival;
 }
 
-const StashOptions pairs{
-    .group_size = 2, .deadline_ns = 10 * second, .min_size = 1, .batch_groups = 1};
+const StashOptions pairs{.group_size = 2,
+                         .deadline = std::chrono::nanoseconds(10 * second),
+                         .min_size = 1,
+                         .batch = BatchTarget::groups(1)};
 
 }  // namespace
 
@@ -45,10 +47,10 @@ TEST_CASE("deadlines: what a predecessor had is as old as it was, in whatever or
         bench.send(seen(age, 0, bench.now_ns - age * second));
     }
     bench.send(member(0, 0));
-    const auto waiting = bench.stash.explain(bench.now_ns, 10);
+    const auto waiting = bench.stash.oldest_open(10);
     REQUIRE(waiting.size() == 8);
-    CHECK(waiting.front().age_ns == 9 * second);
-    CHECK(waiting.back().age_ns == 0);
+    CHECK(bench.stash.group(waiting.front()).opened_ns == bench.now_ns - 9 * second);
+    CHECK(bench.stash.group(waiting.back()).opened_ns == bench.now_ns);
     for (const std::int64_t age : {9, 8, 7, 5, 3, 2, 1, 0}) {
         bench.now_ns = 110 * second - age * second;
         bench.stash.tick(bench.now_ns - 1);
@@ -66,7 +68,7 @@ TEST_CASE("deadlines: a group is as old as the oldest of its records that comes 
     bench.send(seen(1, 0, 99 * second));
     bench.send(member(2, 0));
     Arrival older = seen(1, 1, 95 * second);
-    older.last_segment = false;
+    older.last_subsequence = false;
     bench.send(older);
     bench.stash.tick(105 * second);
     REQUIRE(bench.cut());
@@ -79,10 +81,10 @@ TEST_CASE("deadlines: times that cannot be are not believed") {
     bench.now_ns = 100 * second;
     bench.send(seen(1, 0, std::numeric_limits<std::int64_t>::max()));
     bench.send(seen(2, 0, std::numeric_limits<std::int64_t>::min()));
-    const auto waiting = bench.stash.explain(bench.now_ns, 10);
+    const auto waiting = bench.stash.oldest_open(10);
     REQUIRE(waiting.size() == 2);
-    CHECK(waiting[0].age_ns == 100 * second);
-    CHECK(waiting[1].age_ns == 0);
+    CHECK(bench.stash.group(waiting[0]).opened_ns == 0);
+    CHECK(bench.stash.group(waiting[1]).opened_ns == bench.now_ns);
     bench.stash.tick(bench.now_ns);
     REQUIRE(bench.cut());
     CHECK(bench.batch.groups[0].key.low == 2);
@@ -113,7 +115,7 @@ TEST_CASE("deadlines: a retry that comes before its group's end was noticed gets
     bench.now_ns += 11 * second;
     bench.send(member(1, 1, 1));  // complete again
     Arrival begun = member(1, 1, 2);
-    begun.last_segment = false;
+    begun.last_subsequence = false;
     bench.send(begun);
     bench.stash.tick(bench.now_ns);
     CHECK(!bench.cut());
@@ -132,7 +134,7 @@ TEST_CASE("deadlines: restarts do not put them off") {
     send(producer, "alone", 0);
     StashOptions options = freshest_pair;
     options.min_size = 1;
-    options.deadline_ns = 300'000'000;
+    options.deadline = std::chrono::nanoseconds(300'000'000);
     bool shipped = false;
     for (int life = 0; life < 40 && !shipped; life++) {
         auto stash = open_stash(ring, options);
@@ -147,12 +149,12 @@ TEST_CASE("deadlines: what lies in a lane unread completes a group that is due")
     auto producer = ring.producer();
     StashOptions options = freshest_pair;
     options.min_size = 1;
-    options.deadline_ns = 50'000'000;
+    options.deadline = std::chrono::nanoseconds(50'000'000);
     auto stash = open_stash(ring, options);
     Batch batch;
     send(producer, "p", 0);
     CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
-    const auto due = Deadline::after_ns(options.deadline_ns);
+    const auto due = Deadline::after_ns(options.deadline.count());
     send(producer, "p", 1);
     while (!due.passed()) std::this_thread::yield();  // the trainer is at work
     REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);

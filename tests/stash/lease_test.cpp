@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "../system/in_child.hpp"
-#include "pairs.hpp"
 #include "segment.hpp"
+#include "support/in_child.hpp"
+#include "support/pairs.hpp"
 
 using namespace rollring;
 using rollring::test::freshest_pair;
@@ -238,13 +238,13 @@ TEST_CASE("lease: policy versions are those of each sequence") {
     const auto stash = open_stash(ring, freshest_pair);
     const std::vector<std::int32_t> ids(20, 1);
     for (std::uint32_t member = 0; member < 2; member++) {
-        for (std::uint16_t segment = 0; segment < 2; segment++) {
+        for (std::uint16_t subsequence = 0; subsequence < 2; subsequence++) {
             Draft draft("agent");
             draft.meta.repetition_id = member;
-            draft.meta.segment_index = segment;
-            draft.meta.last_segment = segment == 1;
-            draft.meta.policy_version_min = 10 * member + segment;
-            draft.meta.policy_version_max = 10 * member + segment;
+            draft.meta.subsequence_index = subsequence;
+            draft.meta.last_subsequence = subsequence == 1;
+            draft.meta.policy_version_min = 10 * member + subsequence;
+            draft.meta.policy_version_max = 10 * member + subsequence;
             draft.set(Std::token_ids, ids);
             REQUIRE(producer.push(draft, patience()) == Push::ok);
         }

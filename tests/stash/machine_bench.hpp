@@ -25,7 +25,7 @@ class Bench {
         send(arrival);
     }
     void send(Arrival arrival) {
-        arrival.tag = next_tag++;
+        arrival.record = next_record++;
         arrival.n_tokens = 10;
         stash.admit(arrival, now_ns, version);
         REQUIRE(stash.account().conserved());
@@ -39,7 +39,7 @@ class Bench {
     BatchPlan batch;
     std::int64_t now_ns = 1;
     std::int64_t version = -1;
-    std::uint32_t next_tag = 0;
+    std::uint32_t next_record = 0;
 };
 
 }  // namespace rollring::test

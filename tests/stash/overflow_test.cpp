@@ -12,8 +12,8 @@
 #include <set>
 #include <thread>
 
-#include "pairs.hpp"
 #include "segment.hpp"
+#include "support/pairs.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::uint64_t record_bytes = 120 * kib;
-constexpr StashOptions pairs_of_any_order{.group_size = 2, .batch_groups = 1, .max_open_groups = 0};
+constexpr StashOptions pairs_of_any_order{
+    .group_size = 2, .batch = BatchTarget::groups(1), .max_open_groups = 0};
 
 // Gone with this object.
 class Folder {
@@ -328,7 +329,7 @@ TEST_CASE("overflow: what is left of a ring takes its file with it") {
         REQUIRE(remove_ring(ring.name()).has_value());
     }
     SUBCASE("the name of its file is damaged: that stays") {
-        write(overflow_place_offset + 8, 0);
+        write(overflow_path_offset + 8, 0);
         CHECK(stat_ring(ring.name()).error().message.find("overflow file is damaged") !=
               std::string::npos);
         REQUIRE(remove_ring(ring.name()).has_value());

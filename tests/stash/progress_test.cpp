@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "../test_ring.hpp"
-#include "pairs.hpp"
 #include "rollring/stash.hpp"
+#include "support/pairs.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -39,7 +39,7 @@ void look(Stash& stash) {
 
 TEST_CASE("progress: a lane that is pinned to less than half gives room to a record of more") {
     const TestRing ring({.lanes = 2, .lane_bytes = mib, .spill_bytes = 32 * mib});
-    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     std::thread rollouts([&] {
         auto producer = ring.producer();
         CHECK(send_bytes(producer, "x", 0, 540'000, patience()) == Push::ok);
@@ -63,7 +63,7 @@ TEST_CASE("progress: a complete group is not copied, however long its records ar
     for (const std::uint64_t bytes : {250'000, 262'500, 500'000}) {
         CAPTURE(bytes);
         const TestRing ring({.lanes = 1, .lane_bytes = mib});
-        auto stash = open_stash(ring, {.group_size = 1, .batch_groups = 1});
+        auto stash = open_stash(ring, {.group_size = 1, .batch = BatchTarget::groups(1)});
         auto producer = ring.producer();
         for (std::int64_t step = 0; step < 6; step++) {
             REQUIRE(send_bytes(producer, "g" + std::to_string(step), 0, bytes, patience(), 1) ==
@@ -77,7 +77,7 @@ TEST_CASE("progress: a complete group is not copied, however long its records ar
 TEST_CASE("progress: more groups than memory holds, each producer in the same order") {
     // 24 groups of 4 x 100 KiB under way in lanes of 256 KiB: 9.6 MiB, and there are 3.
     const TestRing ring({.lanes = 4, .lane_bytes = 256 * kib, .spill_bytes = 2 * mib});
-    auto stash = open_stash(ring, {.group_size = 4, .batch_groups = 1});
+    auto stash = open_stash(ring, {.group_size = 4, .batch = BatchTarget::groups(1)});
     constexpr int groups = 48;
     std::vector<std::thread> rollouts;
     for (std::uint32_t member = 0; member < 4; member++) {
@@ -99,7 +99,7 @@ TEST_CASE("progress: more groups than memory holds, each producer in the same or
 TEST_CASE("progress: who may choose sends what may be sent, and never stands still") {
     // One producer has all members of 16 groups at hand, of which the ring holds five at most.
     const TestRing ring({.lanes = 1, .lane_bytes = 256 * kib, .spill_bytes = mib});
-    auto stash = open_stash(ring, {.group_size = 4, .batch_groups = 1});
+    auto stash = open_stash(ring, {.group_size = 4, .batch = BatchTarget::groups(1)});
     std::thread rollouts([&] {
         auto producer = ring.producer();
         std::map<int, std::uint32_t> left;
@@ -133,7 +133,8 @@ TEST_CASE("progress: who may choose sends what may be sent, and never stands sti
 
 TEST_CASE("progress: producers that block each other are let through while there is memory") {
     const TestRing ring({.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = 4 * mib});
-    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1, .max_open_groups = 0});
+    auto stash =
+        open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1), .max_open_groups = 0});
     constexpr int groups = 12;
     std::vector<std::thread> rollouts;
     for (std::uint32_t member = 0; member < 2; member++) {
@@ -154,7 +155,8 @@ TEST_CASE("progress: producers that block each other are let through while there
 
 TEST_CASE("progress: a trainer that only polls gets what is complete, too") {
     const TestRing ring({.lanes = 1, .lane_bytes = 64 * kib, .spill_bytes = 256 * kib});
-    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 8, .max_open_groups = 0});
+    auto stash =
+        open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(8), .max_open_groups = 0});
     look(*stash);
     auto producer = ring.producer();
     std::size_t sent = 0;
@@ -172,7 +174,7 @@ TEST_CASE("progress: a trainer that only polls gets what is complete, too") {
 
 TEST_CASE("progress: where nothing can move it is told after a second, with the option") {
     const TestRing ring({.lanes = 1, .lane_bytes = 64 * kib, .spill_bytes = 64 * kib});
-    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     std::thread rollouts([&] {
         auto producer = ring.producer();
         // Never the second member: what one lane and the spill hold is soon full.
@@ -193,8 +195,9 @@ TEST_CASE("progress: where nothing can move it is told after a second, with the 
     CAPTURE(event.detail);
     CHECK(event.detail.find("nothing moves") != std::string::npos);
     CHECK(event.detail.find("--spill-bytes") != std::string::npos);
-    CHECK(event.detail.find("the oldest: g0 (has 1 of 2, the first that it misses is 1), g1") !=
-          std::string::npos);
+    CHECK(event.detail.find("the oldest: (g0: open, ") != std::string::npos);
+    CHECK(event.detail.find("; 1 of 2 there, 0 failed; missing 1; from ") != std::string::npos);
+    CHECK(event.detail.find("), (g1: open, ") != std::string::npos);
     REQUIRE(remove_ring(ring.name(), true).has_value());
     rollouts.join();
 }
@@ -202,8 +205,9 @@ TEST_CASE("progress: where nothing can move it is told after a second, with the 
 TEST_CASE(
     "progress: what was let in beyond the room counts with what was owed then, not afterwards") {
     const TestRing ring({.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = mib});
-    auto stash = open_stash(
-        ring, {.deadline_ns = 100'000'000, .at_deadline = AtDeadline::drop, .batch_groups = 1});
+    auto stash = open_stash(ring, {.deadline = std::chrono::nanoseconds(100'000'000),
+                                   .at_deadline = AtDeadline::drop,
+                                   .batch = BatchTarget::groups(1)});
     look(*stash);
     Producer producers[2] = {ring.producer(), ring.producer()};
     CHECK(send_bytes(producers[0], "half", 0, 180 * kib, Deadline::now(), 4) == Push::ok);
@@ -227,7 +231,7 @@ TEST_CASE(
 TEST_CASE(
     "progress: what one producer claims counts, also if it is more than there could ever be") {
     const TestRing ring({.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = mib});
-    auto stash = open_stash(ring, {.batch_groups = 1});
+    auto stash = open_stash(ring, {.batch = BatchTarget::groups(1)});
     look(*stash);
     auto producer = ring.producer();
     auto other = ring.producer();
@@ -238,7 +242,7 @@ TEST_CASE(
 
 TEST_CASE("progress: it is told, too, where one waits for room and others have nothing to send") {
     const TestRing ring({.lanes = 2, .lane_bytes = 64 * kib, .spill_bytes = 64 * kib});
-    auto stash = open_stash(ring, {.group_size = 3, .batch_groups = 1});
+    auto stash = open_stash(ring, {.group_size = 3, .batch = BatchTarget::groups(1)});
     look(*stash);
     const Producer idle = ring.producer();
     std::thread rollouts([&] {
@@ -268,7 +272,7 @@ TEST_CASE("progress: it is told, too, where one waits for room and others have n
 
 TEST_CASE("progress: a group that can never fit is refused at once, with sizes") {
     const TestRing ring({.lanes = 1, .lane_bytes = 256 * kib, .spill_bytes = 512 * kib});
-    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     look(*stash);
     auto producer = ring.producer();
     CHECK(send_bytes(producer, "large", 0, 100 * kib, Deadline::now(), 16) == Push::too_large);
@@ -280,7 +284,7 @@ TEST_CASE("progress: a group that can never fit is refused at once, with sizes")
 
 TEST_CASE("progress: what is advised for a group that never fits is what a ring can have") {
     const TestRing ring({.lanes = 1, .lane_bytes = 4 * mib, .spill_bytes = 4 * mib});
-    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     look(*stash);
     auto producer = ring.producer();
     const auto advice = [&](std::uint32_t members, std::uint64_t record_bytes) {
@@ -300,7 +304,7 @@ TEST_CASE("progress: what is advised for a group that never fits is what a ring 
 
 TEST_CASE("progress: what is declared is claimed, and two that do not fit together wait") {
     const TestRing ring({.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = mib});
-    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     look(*stash);
     Producer producers[2] = {ring.producer(), ring.producer()};
     CHECK(producers[0].open_group("a", 0, Deadline::now(), {2, 200 * kib}) == Push::ok);
@@ -316,7 +320,7 @@ TEST_CASE("progress: what is declared is claimed, and two that do not fit togeth
 
 TEST_CASE("progress: what may_send() declares is owed, also after a first record that is short") {
     const TestRing ring({.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = mib});
-    auto stash = open_stash(ring, {.group_size = 4, .batch_groups = 1});
+    auto stash = open_stash(ring, {.group_size = 4, .batch = BatchTarget::groups(1)});
     look(*stash);
     Producer producers[2] = {ring.producer(), ring.producer()};
     const GroupPlan plan{4, 150 * kib};
@@ -329,7 +333,7 @@ TEST_CASE("progress: what may_send() declares is owed, also after a first record
 
 TEST_CASE("progress: claims count, also those that together exceed all that there is") {
     const TestRing ring({.lanes = 2, .lane_bytes = 128 * kib, .spill_bytes = 512 * kib});
-    auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     look(*stash);
     Producer producers[2] = {ring.producer(), ring.producer()};
     CHECK(producers[0].open_group("a", 0, Deadline::now(), {4, 75 * kib}) == Push::ok);
@@ -342,7 +346,8 @@ TEST_CASE("progress: claims count, also those that together exceed all that ther
 
 TEST_CASE("progress: a successor goes on in a spill whose lap was ended early") {
     const TestRing ring({.lanes = 1, .lane_bytes = 32 * kib, .spill_bytes = 512 * kib});
-    const StashOptions options{.group_size = 2, .order = Order::freshest, .batch_groups = 1};
+    const StashOptions options{
+        .group_size = 2, .order = Order::freshest, .batch = BatchTarget::groups(1)};
     auto stash = open_stash(ring, options);
     look(*stash);
     auto producer = ring.producer();

@@ -1,18 +1,18 @@
 // Goal: the grouping bugs that users of other systems reported, each by name, cannot happen here.
-// Source: shared/reference/rollouts.md sections 1, 3 and 9.
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <vector>
 
 #include "machine_bench.hpp"
+#include "rollring/stash.hpp"
 
 using namespace rollring;
 using rollring::test::Bench;
 using rollring::test::second;
 
 TEST_CASE("stash: members of two prompts with consecutive indices never share a group") {
-    Bench bench({.group_size = 4, .batch_groups = 1});
+    Bench bench({.group_size = 4, .batch = BatchTarget::groups(1)});
     for (const std::uint64_t index : {1, 2, 3, 4, 5, 6, 8, 9, 10, 11}) {
         bench.send(index / 4, static_cast<std::uint32_t>(index % 4));
     }
@@ -26,7 +26,9 @@ TEST_CASE("stash: members of two prompts with consecutive indices never share a 
 }
 
 TEST_CASE("stash: a partial group is normalised over its own members, not over a stride") {
-    Bench bench({.group_size = 4, .deadline_ns = second, .batch_groups = 2});
+    Bench bench({.group_size = 4,
+                 .deadline = std::chrono::nanoseconds(second),
+                 .batch = BatchTarget::groups(2)});
     for (const std::uint32_t repetition : {0, 1, 3}) bench.send(1, repetition, repetition);
     for (const std::uint32_t repetition : {0, 1, 2, 3})
         bench.send(2, repetition, 10.0 * repetition);
@@ -49,7 +51,7 @@ TEST_CASE("stash: a partial group is normalised over its own members, not over a
 }
 
 TEST_CASE("stash: 3 groups of 8 and 20 groups of 3 do form batches of 32 sequences") {
-    Bench bench({.batch_groups = 0, .batch_sequences = 32});
+    Bench bench({.batch = BatchTarget::sequences(32)});
     std::uint64_t prompt = 0;
     for (const auto& [groups, size] : {std::pair{3, 8U}, std::pair{20, 3U}}) {
         for (int group = 0; group < groups; group++, prompt++) {
@@ -71,7 +73,8 @@ TEST_CASE("stash: 3 groups of 8 and 20 groups of 3 do form batches of 32 sequenc
 }
 
 TEST_CASE("stash: a filter that drops groups gives their place back") {
-    Bench bench({.group_size = 2, .zero_variance = ZeroVariance::drop, .batch_groups = 1});
+    Bench bench(
+        {.group_size = 2, .zero_variance = ZeroVariance::drop, .batch = BatchTarget::groups(1)});
     for (std::uint64_t prompt = 0; prompt < 500; prompt++) {
         bench.send(prompt, 0, 1.0);
         bench.send(prompt, 1, 1.0);
@@ -85,7 +88,7 @@ TEST_CASE("stash: a run whose rewards never differ still gets a batch") {
     Bench bench({.group_size = 2,
                  .zero_variance = ZeroVariance::drop,
                  .zero_variance_run = 10,
-                 .batch_groups = 1});
+                 .batch = BatchTarget::groups(1)});
     int batches = 0;
     for (std::uint64_t prompt = 0; prompt < 44; prompt++) {
         bench.send(prompt, 0, 1.0);
@@ -98,7 +101,7 @@ TEST_CASE("stash: a run whose rewards never differ still gets a batch") {
 }
 
 TEST_CASE("stash: the same instance in the next epoch is another group") {
-    Bench bench({.group_size = 2, .batch_groups = 1});
+    Bench bench({.group_size = 2, .batch = BatchTarget::groups(1)});
     for (std::uint64_t visit = 0; visit < 3; visit++) {
         for (const std::uint32_t repetition : {0, 1}) {
             Arrival arrival;
@@ -114,7 +117,9 @@ TEST_CASE("stash: the same instance in the next epoch is another group") {
 }
 
 TEST_CASE("stash: one straggler does not hold the others, and leaves at its deadline") {
-    Bench bench({.group_size = 2, .deadline_ns = 10 * second, .batch_groups = 4});
+    Bench bench({.group_size = 2,
+                 .deadline = std::chrono::nanoseconds(10 * second),
+                 .batch = BatchTarget::groups(4)});
     bench.send(999, 0);
     int batches = 0;
     for (std::uint64_t prompt = 0; prompt < 100; prompt++) {
@@ -125,9 +130,9 @@ TEST_CASE("stash: one straggler does not hold the others, and leaves at its dead
         batches++;
     }
     CHECK(batches == 25);
-    const auto waiting = bench.stash.explain(bench.now_ns, 10);
+    const auto waiting = bench.stash.oldest_open(10);
     REQUIRE(waiting.size() == 1);
-    CHECK(waiting[0].missing == std::vector<std::uint32_t>{1});
+    CHECK(bench.stash.group(waiting[0]).missing() == std::vector<std::uint32_t>{1});
     bench.now_ns += 11 * second;
     bench.stash.tick(bench.now_ns);
     CHECK(bench.stash.open_groups() == 0);
@@ -135,7 +140,7 @@ TEST_CASE("stash: one straggler does not hold the others, and leaves at its dead
 }
 
 TEST_CASE("stash: a surplus member after shipping cannot open a ghost group") {
-    Bench bench({.group_size = 2, .batch_groups = 1});
+    Bench bench({.group_size = 2, .batch = BatchTarget::groups(1)});
     bench.send(1, 0);
     bench.send(1, 1);
     bench.send(1, 2);
@@ -150,7 +155,7 @@ TEST_CASE("stash: a surplus member after shipping cannot open a ghost group") {
 }
 
 TEST_CASE("stash: a retry replaces before shipping and is refused after") {
-    Bench bench({.group_size = 2, .batch_groups = 1});
+    Bench bench({.group_size = 2, .batch = BatchTarget::groups(1)});
     Arrival first;
     first.key = {7, 0};
     first.reward = 0.0;
@@ -205,20 +210,22 @@ TEST_CASE("stash: a member without a reward does not zero the advantages of the 
 namespace {
 
 // Members 0 to 3, of which 1 has a reward that is no number.
-Bench with_bad_reward(BadReward policy, double bad) {
-    Bench bench({.group_size = 4, .bad_reward = policy, .batch_groups = 1});
+StashOptions four_and(BadReward policy) {
+    return {.group_size = 4, .bad_reward = policy, .batch = BatchTarget::groups(1)};
+}
+void send_bad_reward(Bench& bench, double bad) {
     for (const std::uint32_t repetition : {0, 1, 2, 3}) {
         bench.send(1, repetition, repetition == 1 ? bad : repetition);
     }
     CHECK(bench.stash.account().bad_rewards == 1);
-    return bench;
 }
 
 }  // namespace
 
 TEST_CASE("stash: a member whose reward is NaN or infinite counts as failed, by name") {
     for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
-        Bench bench = with_bad_reward(BadReward::fail, bad);
+        Bench bench(four_and(BadReward::fail));
+        send_bad_reward(bench, bad);
         REQUIRE(bench.cut());
         const BatchGroup& group = bench.batch.groups[0];
         CHECK(group.member_count == 3);
@@ -227,7 +234,7 @@ TEST_CASE("stash: a member whose reward is NaN or infinite counts as failed, by 
             CHECK(member.repetition_id != 1);
             CHECK(member.reward.has_value());
         }
-        CHECK(bench.batch.settled_marks.size() == 1);  // a crash does not forget it
+        CHECK(bench.batch.failure_marks.size() == 1);  // a crash does not forget it
         bench.stash.ack(bench.batch.id, bench.now_ns);
         CHECK(bench.dropped(DropReason::bad_reward) == 1);
         CHECK(bench.dropped(DropReason::failed) == 0);
@@ -236,14 +243,16 @@ TEST_CASE("stash: a member whose reward is NaN or infinite counts as failed, by 
 }
 
 TEST_CASE("stash: a bad reward voids its group, or is as good as none, where that is asked for") {
-    Bench voided = with_bad_reward(BadReward::void_group, std::nan(""));
+    Bench voided(four_and(BadReward::void_group));
+    send_bad_reward(voided, std::nan(""));
     CHECK(!voided.cut());
     CHECK(voided.stash.open_groups() == 0);
     CHECK(voided.dropped(DropReason::bad_reward) == 1);
     CHECK(voided.dropped(DropReason::group_void) == 1);
     CHECK(voided.dropped(DropReason::late) == 2);
 
-    Bench absent = with_bad_reward(BadReward::absent, HUGE_VAL);
+    Bench absent(four_and(BadReward::absent));
+    send_bad_reward(absent, HUGE_VAL);
     REQUIRE(absent.cut());
     CHECK(absent.batch.groups[0].member_count == 4);
     CHECK(absent.batch.groups[0].bad_rewards == 1);
@@ -252,17 +261,18 @@ TEST_CASE("stash: a bad reward voids its group, or is as good as none, where tha
     CHECK(absent.stash.account().dropped_total() == Amount{});
 }
 
-TEST_CASE("stash: segments of a member with a bad reward leave under its name; a retry mends it") {
-    Bench bench({.group_size = 2, .on_failed = OnFailed::hold, .batch_groups = 1});
-    Arrival segment;
-    segment.key = {1, 0};
-    segment.last_segment = false;
-    segment.reward = std::nan("");
-    bench.send(segment);
-    segment.segment_index = 1;
-    segment.last_segment = true;
-    segment.reward = 1.0;
-    bench.send(segment);
+TEST_CASE(
+    "stash: subsequences of a member with a bad reward leave under its name; a retry mends it") {
+    Bench bench({.group_size = 2, .on_failed = OnFailed::hold, .batch = BatchTarget::groups(1)});
+    Arrival subsequence;
+    subsequence.key = {1, 0};
+    subsequence.last_subsequence = false;
+    subsequence.reward = std::nan("");
+    bench.send(subsequence);
+    subsequence.subsequence_index = 1;
+    subsequence.last_subsequence = true;
+    subsequence.reward = 1.0;
+    bench.send(subsequence);
     CHECK(bench.dropped(DropReason::bad_reward) == 1);
     bench.send(1, 1, 2.0);
     CHECK(!bench.cut());
@@ -277,7 +287,8 @@ TEST_CASE("stash: segments of a member with a bad reward leave under its name; a
 }
 
 TEST_CASE("stash: the reward of a failed rollout is not looked at") {
-    Bench bench({.group_size = 3, .bad_reward = BadReward::void_group, .batch_groups = 1});
+    Bench bench(
+        {.group_size = 3, .bad_reward = BadReward::void_group, .batch = BatchTarget::groups(1)});
     Arrival mark;
     mark.key = {1, 0};
     mark.status = Status::failed;
@@ -291,7 +302,8 @@ TEST_CASE("stash: the reward of a failed rollout is not looked at") {
 }
 
 TEST_CASE("stash: rewards that are there and equal have no variance, whoever has none") {
-    Bench bench({.group_size = 3, .zero_variance = ZeroVariance::drop, .batch_groups = 1});
+    Bench bench(
+        {.group_size = 3, .zero_variance = ZeroVariance::drop, .batch = BatchTarget::groups(1)});
     Arrival without;
     without.key = {1, 0};
     bench.send(without);
@@ -312,8 +324,8 @@ TEST_CASE("stash: a member begins where a cache line does") {
     Bench bench({.group_size = 40});
     for (std::uint32_t repetition = 0; repetition < 40; repetition++) {
         bench.send(1, repetition);
-        for (const GroupStash::Slot slot : bench.stash.touched()) {
-            const auto* members = bench.stash.group(slot).members.data();
+        for (const GroupStash::Index index : bench.stash.touched()) {
+            const auto* members = bench.stash.group(index).members.data();
             CHECK(reinterpret_cast<std::uintptr_t>(members) % 64 == 0);
         }
         bench.stash.touched().clear();
@@ -322,7 +334,7 @@ TEST_CASE("stash: a member begins where a cache line does") {
 
 // One record made the trainer's program end with bad_alloc, or ship a group of two as whole.
 TEST_CASE("stash: a group that claims the most it may neither wraps nor takes time to explain") {
-    Bench bench({.extra = 3, .select = Select::uniform, .batch_groups = 1});
+    Bench bench({.extra = 3, .select = Select::uniform, .batch = BatchTarget::groups(1)});
     const std::uint32_t most = group_size_max;
     for (const std::uint32_t size : {most, ~std::uint32_t{0}}) {
         bench.send(size, 0, 0, size);
@@ -333,11 +345,45 @@ TEST_CASE("stash: a group that claims the most it may neither wraps nor takes ti
     for (std::uint32_t repetition = 1; repetition < 20'000; repetition++) {
         bench.send(most, repetition, 0, most);
     }
-    const auto waiting = bench.stash.explain(bench.now_ns, 1);
+    const auto waiting = bench.stash.oldest_open(1);
     REQUIRE(waiting.size() == 1);
-    CHECK(waiting[0].missing.size() == most - 20'001);
-    CHECK(waiting[0].missing.front() == 20'000);
-    CHECK(waiting[0].missing.back() == most - 2);
+    const auto missing = bench.stash.group(waiting[0]).missing();
+    CHECK(missing.size() == most - 20'001);
+    CHECK(missing.front() == 20'000);
+    CHECK(missing.back() == most - 2);
+}
+
+TEST_CASE("stash: every answer and policy is named as it is written") {
+    CHECK(name(NextBatch::batch) == "batch");
+    CHECK(name(NextBatch::timed_out) == "timed_out");
+    CHECK(name(NextBatch::closed) == "closed");
+    CHECK(name(static_cast<NextBatch>(3)) == "unknown");
+    CHECK(name(Poll::record) == "record");
+    CHECK(name(Poll::empty) == "empty");
+    CHECK(name(Poll::timed_out) == "timed_out");
+    CHECK(name(Poll::closed) == "closed");
+    CHECK(name(AtDeadline::ship) == "ship");
+    CHECK(name(AtDeadline::drop) == "drop");
+    CHECK(name(AtDeadline::hold) == "hold");
+    CHECK(name(OnFailed::shrink) == "shrink");
+    CHECK(name(OnFailed::void_group) == "void_group");
+    CHECK(name(OnFailed::hold) == "hold");
+    CHECK(name(BadReward::fail) == "fail");
+    CHECK(name(BadReward::void_group) == "void_group");
+    CHECK(name(BadReward::absent) == "absent");
+    CHECK(name(Select::first) == "first");
+    CHECK(name(Select::uniform) == "uniform");
+    CHECK(name(ZeroVariance::keep) == "keep");
+    CHECK(name(ZeroVariance::drop) == "drop");
+    CHECK(name(Stale::drop) == "drop");
+    CHECK(name(Stale::withhold) == "withhold");
+    CHECK(name(Order::windowed) == "windowed");
+    CHECK(name(Order::fifo) == "fifo");
+    CHECK(name(Order::freshest) == "freshest");
+    CHECK(name(Advantages::none) == "none");
+    CHECK(name(Advantages::grpo) == "grpo");
+    CHECK(name(Advantages::mean) == "mean");
+    CHECK(name(Advantages::loo) == "loo");
 }
 
 TEST_CASE("stash: every option out of range is refused by its name") {
@@ -347,9 +393,10 @@ TEST_CASE("stash: every option out of range is refused by its name") {
         return checked ? std::string() : checked.error().message;
     };
     CHECK(message({.group_size = 0}).find("group_size") != std::string::npos);
-    CHECK(message({.deadline_ns = 0}).find("deadline_ns") != std::string::npos);
+    CHECK(message({.deadline = std::chrono::nanoseconds(0)}).find("deadline") != std::string::npos);
     CHECK(message({.window_fraction = 0}).find("window_fraction") != std::string::npos);
-    CHECK(message({.batch_sequences = 3}).find("batch_groups") != std::string::npos);
+    CHECK(message({.batch = BatchTarget::sequences(0)}).find("batch is 0 sequences") !=
+          std::string::npos);
     CHECK(message({.source_weights = {{1, -1.0}}}).find("source_weights") != std::string::npos);
 }
 
@@ -359,9 +406,9 @@ TEST_CASE(
     Bench bench({.group_size = 2,
                  .extra = 2,
                  .select = Select::uniform,
-                 .deadline_ns = 100,
+                 .deadline = std::chrono::nanoseconds(100),
                  .at_deadline = AtDeadline::drop,
-                 .batch_groups = 1});
+                 .batch = BatchTarget::groups(1)});
     bench.send(1, 0);
     bench.send(1, 3);
     CHECK(!bench.cut());

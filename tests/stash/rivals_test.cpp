@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "machine_bench.hpp"
-#include "pairs.hpp"
+#include "support/pairs.hpp"
 
 using namespace rollring;
 using rollring::test::Bench;
@@ -12,37 +12,38 @@ using rollring::test::TestRing;
 
 namespace {
 
-// A segment of the first member of a pair, from one of several producers.
-Arrival segment(std::uint16_t index, bool last, std::uint32_t lane, std::uint32_t epoch = 1) {
+// A subsequence of the first member of a pair, from one of several producers.
+Arrival subsequence(std::uint16_t index, bool last, std::uint32_t lane, std::uint32_t epoch = 1) {
     Arrival arrival;
     arrival.key = {1, 0};
-    arrival.segment_index = index;
-    arrival.last_segment = last;
+    arrival.subsequence_index = index;
+    arrival.last_subsequence = last;
     arrival.producer_lane = lane;
     arrival.producer_epoch = epoch;
     return arrival;
 }
 
-const StashOptions pairs{.group_size = 2, .batch_groups = 1};
+const StashOptions pairs{.group_size = 2, .batch = BatchTarget::groups(1)};
 
-// Tags of the first member of the batch, in order; they count up with what was sent.
+// Records of the first member of the batch, in order; they count up with what was sent.
 std::vector<std::uint32_t> first_member(Bench& bench) {
-    std::vector<std::uint32_t> tags;
+    std::vector<std::uint32_t> records;
     bench.send(1, 1);
-    if (!bench.cut()) return tags;
-    for (const auto& one : bench.batch.segments_of(bench.batch.members[0])) tags.push_back(one.tag);
-    return tags;
+    if (!bench.cut()) return records;
+    for (const auto& one : bench.batch.subsequences_of(bench.batch.members[0]))
+        records.push_back(one.record);
+    return records;
 }
 
 }  // namespace
 
 TEST_CASE("rivals: the same attempt again, after its producer's death was told") {
-    Bench bench({.group_size = 2, .on_failed = OnFailed::hold, .batch_groups = 1});
-    bench.send(segment(0, false, 0));
+    Bench bench({.group_size = 2, .on_failed = OnFailed::hold, .batch = BatchTarget::groups(1)});
+    bench.send(subsequence(0, false, 0));
     bench.stash.producer_gone(0, 1, bench.now_ns);
     CHECK(bench.dropped(DropReason::unfinished) == 1);
-    bench.send(segment(0, false, 1));
-    bench.send(segment(1, true, 1));
+    bench.send(subsequence(0, false, 1));
+    bench.send(subsequence(1, true, 1));
     CHECK(first_member(bench) == std::vector<std::uint32_t>{1, 2});
     CHECK(bench.dropped(DropReason::duplicate) == 0);
 }
@@ -50,11 +51,11 @@ TEST_CASE("rivals: the same attempt again, after its producer's death was told")
 TEST_CASE("rivals: the same attempt again, before anybody knows of the death") {
     for (const bool told : {false, true}) {
         Bench bench(pairs);
-        bench.send(segment(0, false, 0));
-        bench.send(segment(0, false, 0, 2));  // the successor in the same lane
+        bench.send(subsequence(0, false, 0));
+        bench.send(subsequence(0, false, 0, 2));  // the successor in the same lane
         if (told) bench.stash.producer_gone(0, 1, bench.now_ns);
         CHECK(bench.dropped(DropReason::unfinished) == (told ? 1 : 0));
-        bench.send(segment(1, true, 0, 2));
+        bench.send(subsequence(1, true, 0, 2));
         CHECK(first_member(bench) == std::vector<std::uint32_t>{1, 2});
         CHECK(bench.dropped(DropReason::duplicate) == (told ? 0 : 1));
     }
@@ -62,21 +63,21 @@ TEST_CASE("rivals: the same attempt again, before anybody knows of the death") {
 
 TEST_CASE("rivals: what the dead one had sent may be read last") {
     Bench bench(pairs);
-    bench.send(segment(0, false, 1));
-    bench.send(segment(0, false, 0));
-    bench.send(segment(1, false, 0));
+    bench.send(subsequence(0, false, 1));
+    bench.send(subsequence(0, false, 0));
+    bench.send(subsequence(1, false, 0));
     bench.stash.producer_gone(0, 1, bench.now_ns);
-    bench.send(segment(1, true, 1));
+    bench.send(subsequence(1, true, 1));
     CHECK(first_member(bench) == std::vector<std::uint32_t>{0, 3});
     CHECK(bench.dropped(DropReason::unfinished) == 2);
 }
 
-TEST_CASE("rivals: whichever is whole first is the member, and nobody's segments are mixed") {
+TEST_CASE("rivals: whichever is whole first is the member, and nobody's subsequences are mixed") {
     Bench bench(pairs);
-    for (const std::uint32_t lane : {0, 1, 2}) bench.send(segment(0, false, lane));
-    bench.send(segment(1, false, 1));
-    bench.send(segment(1, true, 2));
-    bench.send(segment(1, true, 0));
+    for (const std::uint32_t lane : {0, 1, 2}) bench.send(subsequence(0, false, lane));
+    bench.send(subsequence(1, false, 1));
+    bench.send(subsequence(1, true, 2));
+    bench.send(subsequence(1, true, 0));
     CHECK(bench.dropped(DropReason::duplicate) == 4);
     CHECK(first_member(bench) == std::vector<std::uint32_t>{2, 4});
     bench.stash.ack(bench.batch.id, bench.now_ns);
@@ -86,7 +87,7 @@ TEST_CASE("rivals: whichever is whole first is the member, and nobody's segments
 
 TEST_CASE("rivals: they take no member's place, and all of them fail with their producers") {
     Bench bench(pairs);
-    for (const std::uint32_t lane : {0, 1, 2}) bench.send(segment(0, false, lane));
+    for (const std::uint32_t lane : {0, 1, 2}) bench.send(subsequence(0, false, lane));
     bench.send(1, 1);
     for (const std::uint32_t lane : {1, 0, 2}) {
         CHECK(bench.stash.open_groups() == 1);
@@ -98,9 +99,9 @@ TEST_CASE("rivals: they take no member's place, and all of them fail with their 
 
 TEST_CASE("rivals: a higher attempt replaces all of them") {
     Bench bench(pairs);
-    bench.send(segment(0, false, 0));
-    bench.send(segment(0, false, 1));
-    Arrival retry = segment(0, true, 2);
+    bench.send(subsequence(0, false, 0));
+    bench.send(subsequence(0, false, 1));
+    Arrival retry = subsequence(0, true, 2);
     retry.attempt = 1;
     bench.send(retry);
     CHECK(bench.dropped(DropReason::superseded) == 2);
@@ -109,7 +110,7 @@ TEST_CASE("rivals: a higher attempt replaces all of them") {
 
 TEST_CASE("journal: a group with more records than it holds is dropped, and does not come back") {
     Bench bench(pairs, 4);
-    for (std::uint16_t i = 0; i < 4; i++) bench.send(segment(i, i == 3, 0));
+    for (std::uint16_t i = 0; i < 4; i++) bench.send(subsequence(i, i == 3, 0));
     bench.send(1, 1);
     CHECK(!bench.cut());
     CHECK(bench.stash.open_groups() == 0);
@@ -119,7 +120,9 @@ TEST_CASE("journal: a group with more records than it holds is dropped, and does
 }
 
 TEST_CASE("journal: a group counts without the members that are not chosen") {
-    Bench bench({.group_size = 2, .extra = 2, .select = Select::uniform, .batch_groups = 1}, 2);
+    Bench bench(
+        {.group_size = 2, .extra = 2, .select = Select::uniform, .batch = BatchTarget::groups(1)},
+        2);
     for (const std::uint32_t repetition : {0, 1, 2, 3}) bench.send(1, repetition);
     CHECK(bench.cut());
     CHECK(bench.dropped(DropReason::oversized) == 0);
@@ -127,13 +130,13 @@ TEST_CASE("journal: a group counts without the members that are not chosen") {
 
 TEST_CASE("journal: a trainer meets no group that it cannot acknowledge") {
     const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10, .journal_records = 4});
-    auto refused = Stash::open(ring.name(), {.group_size = 5, .batch_groups = 1});
+    auto refused = Stash::open(ring.name(), {.group_size = 5, .batch = BatchTarget::groups(1)});
     REQUIRE(!refused.has_value());
     CHECK(refused.error().message.find("--journal-records") != std::string::npos);
     auto producer = ring.producer();
     for (std::uint32_t i = 0; i < 5; i++) test::send(producer, "long", i, 5);
     for (std::uint32_t i = 0; i < 2; i++) test::send(producer, "short", i, 2);
-    auto stash = test::open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    auto stash = test::open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     Batch batch;
     REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
     CHECK(batch.sequences()[0].view.instance_id() == "short");

@@ -1,13 +1,12 @@
 // Goal: promises P5 and P6 hold at every step, whatever happens to rollouts.
 // Method: a seeded world with a fake clock (interleaving, duplicates, losses, reordering, retries,
-// failures, segments, version bumps, dying producers, lazy and nacking trainers) against the real
-// machine, with an oracle that follows every single record by its tag.
+// failures, subsequences, version bumps, dying producers, lazy and nacking trainers) against the
+// real machine, with an oracle that follows every single record by its number.
 //
 //   simulate --seeds 100000 [--first N]     a failing seed prints the command that replays it
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -16,6 +15,7 @@
 #include <unordered_map>
 
 #include "group_stash.hpp"
+#include "support/process.hpp"
 
 using namespace rollring;
 
@@ -50,12 +50,12 @@ class World {
         for (const Arrival& planned : plan_) {
             if (chance(0.03)) version_++;
             now_ns_ += static_cast<std::int64_t>(below(2'000'000));
-            if (chance(0.01)) now_ns_ += options_.deadline_ns;
+            if (chance(0.01)) now_ns_ += options_.deadline.count();
             send(planned);
             if (chance(0.08)) send(planned);  // a duplicate
             if (chance(0.02)) kill_producer();
             stash_.tick(now_ns_);
-            settle();
+            check_account();
             check_deadlines();
             if (chance(0.1)) check_movable();
             trainer();
@@ -79,7 +79,8 @@ class World {
         options.extra = static_cast<std::uint32_t>(below(3));
         options.select = one_of({Select::first, Select::uniform});
         options.seed = seed_;
-        options.deadline_ns = one_of<std::int64_t>({20'000'000, 100'000'000, 10'000'000'000});
+        options.deadline = std::chrono::nanoseconds(
+            one_of<std::int64_t>({20'000'000, 100'000'000, 10'000'000'000}));
         options.at_deadline = one_of({AtDeadline::ship, AtDeadline::drop, AtDeadline::hold});
         options.min_size = 1 + static_cast<std::uint32_t>(below(3));
         options.on_failed = one_of({OnFailed::shrink, OnFailed::void_group, OnFailed::hold});
@@ -89,16 +90,15 @@ class World {
         options.max_lag = one_of<std::int64_t>({-1, 0, 2});
         options.stale = one_of({Stale::drop, Stale::withhold});
         options.order = one_of({Order::windowed, Order::fifo, Order::freshest});
-        options.batch_groups = 0;
         switch (below(3)) {
             case 0:
-                options.batch_groups = 1 + static_cast<std::uint32_t>(below(4));
+                options.batch = BatchTarget::groups(1 + static_cast<std::uint32_t>(below(4)));
                 break;
             case 1:
-                options.batch_sequences = 1 + static_cast<std::uint32_t>(below(12));
+                options.batch = BatchTarget::sequences(1 + static_cast<std::uint32_t>(below(12)));
                 break;
             default:
-                options.batch_tokens = 1 + below(600);
+                options.batch = BatchTarget::tokens(1 + below(600));
                 break;
         }
         options.tombstones = one_of({4U, 1U << 16});
@@ -127,18 +127,18 @@ class World {
 
     void add_member(std::uint64_t group, std::uint32_t member, std::uint32_t size,
                     std::uint32_t attempt) {
-        const std::uint64_t segments = chance(0.2) ? 2 + below(2) : 1;
+        const std::uint64_t subsequences = chance(0.2) ? 2 + below(2) : 1;
         const bool fails = chance(0.1);
-        for (std::uint64_t segment = 0; segment < segments; segment++) {
+        for (std::uint64_t subsequence = 0; subsequence < subsequences; subsequence++) {
             Arrival arrival;
             arrival.key = {group / 2, group % 2};  // two visits of each instance
             arrival.producer_lane = static_cast<std::uint32_t>(below(3));
             arrival.repetition_id = member;
             arrival.group_size = size;
-            arrival.segment_index = static_cast<std::uint16_t>(segment);
-            arrival.last_segment = segment + 1 == segments;
+            arrival.subsequence_index = static_cast<std::uint16_t>(subsequence);
+            arrival.last_subsequence = subsequence + 1 == subsequences;
             arrival.attempt = attempt;
-            arrival.status = fails && arrival.last_segment ? Status::failed : Status::completed;
+            arrival.status = fails && arrival.last_subsequence ? Status::failed : Status::completed;
             arrival.n_tokens = static_cast<std::uint32_t>(1 + below(50));
             if (chance(0.9)) arrival.reward = static_cast<double>(below(2));
             if (chance(0.03)) arrival.reward = one_of({std::nan(""), HUGE_VAL, -HUGE_VAL});
@@ -150,7 +150,7 @@ class World {
 
     void send(const Arrival& planned) {
         Arrival arrival = planned;
-        arrival.tag = static_cast<std::uint32_t>(sent_.size());
+        arrival.record = static_cast<std::uint32_t>(sent_.size());
         arrival.producer_epoch = epochs_[arrival.producer_lane];
         if (arrival.policy_version_min >= 0) {
             arrival.policy_version_min =
@@ -158,15 +158,12 @@ class World {
         }
         // As after a restart; the clocks of others are not to be believed.
         if (chance(0.1)) {
-            arrival.sent_ns =
-                now_ns_ + 1'000'000 - static_cast<std::int64_t>(below(2 * options_.deadline_ns));
+            arrival.sent_ns = now_ns_ + 1'000'000 -
+                              static_cast<std::int64_t>(below(2 * options_.deadline.count()));
         }
         sent_.push_back({arrival});
         counts_.records++;
-        // Good hints and bad ones: another group may have the slot by now, or none.
-        if (chance(0.2)) hint_ = stash_.prefetch_group(arrival.key);
-        const auto slot = stash_.admit(arrival, now_ns_, version_, hint_);
-        if (chance(0.5)) hint_ = slot;
+        stash_.admit(arrival, now_ns_, version_);
     }
 
     void kill_producer() {
@@ -176,31 +173,32 @@ class World {
 
     // A record that pins its lane may be copied elsewhere; what is leased stays where it is.
     void check_movable() {
-        const auto tag = static_cast<std::uint32_t>(below(sent_.size()));
-        const Sent& record = sent_[tag];
+        const auto number = static_cast<std::uint32_t>(below(sent_.size()));
+        const Sent& record = sent_[number];
         const auto found =
-            stash_.movable(record.arrival.key, [&](std::uint32_t one) { return one == tag; });
+            stash_.movable(record.arrival.key, [&](std::uint32_t one) { return one == number; });
         expect(found.has_value() == (record.fate == Fate::held), "movable is what is held");
-        expect(!found || *found == tag, "what is movable is another");
+        expect(!found || *found == number, "what is movable is another");
     }
 
     void check_deadlines() {
-        for (const WaitingGroup& group : stash_.explain(now_ns_, 1000)) {
+        for (const GroupStash::Index index : stash_.oldest_open(1000)) {
+            const Group& group = stash_.group(index);
             expect(group.due_ns > now_ns_ || options_.at_deadline == AtDeadline::hold,
                    "a group is open past its deadline");
-            expect(group.age_ns >= 0, "a group was opened in the future");
+            expect(group.opened_ns <= now_ns_, "a group was opened in the future");
         }
     }
 
-    // Of a Dropped or a MemberSegment.
+    // Of a Dropped or a Subsequence.
     void move(const auto& moved, Fate from, Fate to) {
-        Sent& record = sent_.at(moved.tag);
+        Sent& record = sent_.at(moved.record);
         expect(record.fate == from, "a record moved that was elsewhere");
         record.fate = to;
     }
 
     // P5, by our own count of every record.
-    void settle() {
+    void check_account() {
         for (const Dropped& dropped : stash_.dropped()) {
             move(dropped, Fate::held, Fate::dropped);
             counts_.dropped[dropped.reason]++;
@@ -224,33 +222,35 @@ class World {
             if (stash_.cut(now_ns_, version_, batch)) lease(batch, false);
         }
         if (!leases_.empty() && chance(0.3)) end_lease(chance(0.2));
-        settle();
+        check_account();
     }
 
     void lease(const BatchPlan& batch, bool rest) {
-        settle_before_lease(batch);
+        take_dropped_before_lease(batch);
         std::uint64_t sequences = 0;
         std::uint64_t tokens = 0;
         for (const BatchGroup& group : batch.groups) check_group(batch, group, sequences, tokens);
-        const std::uint64_t records = batch.segments.size() + batch.settled_marks.size();
+        const std::uint64_t records = batch.subsequences.size() + batch.failure_marks.size();
         expect(records <= records_max_, "more records than the journal holds");
         if (!rest && records_max_ == ~std::uint64_t{0}) {
-            expect(batch.groups.size() >= options_.batch_groups, "batch by groups");
-            expect(sequences >= options_.batch_sequences, "batch by sequences");
-            expect(tokens >= options_.batch_tokens, "batch by tokens");
+            expect(batch.groups.size() >= options_.batch.of(BatchTarget::Unit::groups),
+                   "batch by groups");
+            expect(sequences >= options_.batch.of(BatchTarget::Unit::sequences),
+                   "batch by sequences");
+            expect(tokens >= options_.batch.of(BatchTarget::Unit::tokens), "batch by tokens");
         }
         leases_.push_back(batch);
         counts_.batches++;
         counts_.groups += batch.groups.size();
     }
 
-    void settle_before_lease(const BatchPlan& batch) {
+    void take_dropped_before_lease(const BatchPlan& batch) {
         for (const Dropped& dropped : stash_.dropped()) {
             move(dropped, Fate::held, Fate::dropped);
             counts_.dropped[dropped.reason]++;
         }
         stash_.dropped().clear();
-        for (const MemberSegment& mark : batch.settled_marks) {
+        for (const Subsequence& mark : batch.failure_marks) {
             move(mark, Fate::held, Fate::leased);
         }
     }
@@ -264,22 +264,22 @@ class World {
         for (const BatchMember& member : batch.members_of(group)) {
             expect(repetitions.insert(member.repetition_id).second, "a repetition comes twice");
             std::uint16_t index = 0;
-            for (const MemberSegment& segment : batch.segments_of(member)) {
-                const Arrival& arrival = sent_.at(segment.tag).arrival;
-                move(segment, Fate::held, Fate::leased);
+            for (const Subsequence& one : batch.subsequences_of(member)) {
+                const Arrival& arrival = sent_.at(one.record).arrival;
+                move(one, Fate::held, Fate::leased);
                 expect(arrival.key == group.key, "a member of another prompt");
                 expect(arrival.repetition_id == member.repetition_id, "another repetition");
                 expect(arrival.attempt == member.attempt, "another attempt");
-                expect(segment.index == index++, "a segment is missing");
+                expect(one.index == index++, "a subsequence is missing");
                 sequences++;
-                tokens += segment.n_tokens;
+                tokens += one.n_tokens;
                 const bool stale = options_.max_lag >= 0 && arrival.policy_version_min >= 0 &&
                                    version_ - arrival.policy_version_min > options_.max_lag;
                 expect(!stale || member.withheld, "a stale member was shipped");
             }
             expect(!member.reward || std::isfinite(*member.reward), "a bad reward was shipped");
-            const MemberSegment& last = batch.segments_of(member).back();
-            expect(sent_.at(last.tag).arrival.last_segment, "a member is not finished");
+            const Subsequence& last = batch.subsequences_of(member).back();
+            expect(sent_.at(last.record).arrival.last_subsequence, "a member is not finished");
         }
     }
 
@@ -293,12 +293,12 @@ class World {
                            options_.tombstones < 100,
                        "a group was shipped twice");
             for (const BatchMember& member : batch.members_of(group)) {
-                for (const MemberSegment& segment : batch.segments_of(member)) {
-                    move(segment, Fate::leased, give_back ? Fate::held : Fate::shipped);
+                for (const Subsequence& one : batch.subsequences_of(member)) {
+                    move(one, Fate::leased, give_back ? Fate::held : Fate::shipped);
                 }
             }
         }
-        for (const MemberSegment& mark : batch.settled_marks) {
+        for (const Subsequence& mark : batch.failure_marks) {
             move(mark, Fate::leased, give_back ? Fate::held : Fate::dropped);
         }
         if (give_back) {
@@ -310,14 +310,14 @@ class World {
 
     void finish() {
         while (!leases_.empty()) end_lease(false);
-        now_ns_ += 2 * options_.deadline_ns;
+        now_ns_ += 2 * options_.deadline.count();
         stash_.tick(now_ns_);
         BatchPlan batch;
         while (stash_.cut_rest(now_ns_, version_, batch)) {
             lease(batch, true);
             end_lease(false);
         }
-        settle();
+        check_account();
         expect(stash_.ready_groups() == 0, "complete groups were left behind");
         if (options_.at_deadline != AtDeadline::hold) {
             expect(stash_.account().held == Amount{}, "held after the last deadline");
@@ -341,7 +341,6 @@ class World {
     std::int64_t now_ns_ = 1;
     std::int64_t version_ = 4;
     std::uint32_t epochs_[3] = {1, 1, 1};
-    GroupStash::Slot hint_ = GroupStash::no_slot;
     std::vector<Arrival> plan_;
     std::vector<Sent> sent_;
     std::vector<BatchPlan> leases_;
@@ -351,12 +350,10 @@ class World {
 }  // namespace
 
 int main(int argc, char** argv) {
-    std::uint64_t seeds = 1000;
-    std::uint64_t first = 1;
-    CLI::App app{"simulates the stash and checks P5 and P6 at every step"};
-    app.add_option("--seeds", seeds, "how many worlds");
-    app.add_option("--first", first, "the first seed");
-    CLI11_PARSE(app, argc, argv);
+    test::Arguments arguments(argc, argv, "simulate [--seeds N] [--first SEED]");
+    const std::uint64_t seeds = arguments.number("--seeds", 1000);
+    const std::uint64_t first = arguments.number("--first", 1);
+    arguments.end();
     Counts counts;
     for (std::uint64_t seed = first; seed < first + seeds; seed++) World(seed, counts).run();
     fmt::print("{} worlds, {} records, {} batches, {} groups shipped; dropped", seeds,

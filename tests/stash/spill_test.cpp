@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "pairs.hpp"
+#include "support/pairs.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -113,7 +113,7 @@ TEST_CASE("straggler: its evacuated record survives the trainer, once") {
     auto producer = ring.producer();
     std::multiset<std::string> seen;
     for (int life = 0; life < 3; life++) {
-        const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+        const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
         if (life == 0) send(producer, "straggler", 0);
         pass_pairs(producer, *stash, "life" + std::to_string(life), 60, seen);
         CHECK(stash->open_groups() == 1);
@@ -124,7 +124,7 @@ TEST_CASE("straggler: its evacuated record survives the trainer, once") {
         CHECK(waiting[0].missing == std::vector<std::uint32_t>{1});
         REQUIRE(waiting[0].producers.size() == 1);
     }
-    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     send(producer, "straggler", 1);
     Batch batch;
     REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
@@ -187,8 +187,8 @@ TEST_CASE("straggler: a successor ships the attempt in the spill, not an older o
     for (int pair = 0; pair < 10; pair++) {  // so that a batch can be cut before all is read
         for (std::uint32_t i = 0; i < 2; i++) send(producer, "r" + std::to_string(pair), i, 2);
     }
-    const auto stash =
-        open_stash(ring, {.group_size = 2, .order = Order::freshest, .batch_groups = 11});
+    const auto stash = open_stash(
+        ring, {.group_size = 2, .order = Order::freshest, .batch = BatchTarget::groups(11)});
     Batch batch;
     REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
     bool found = false;
@@ -206,7 +206,7 @@ TEST_CASE("straggler: a plain consumer gets what was evacuated, too") {
     auto producer = ring.producer();
     std::multiset<std::string> seen;
     {
-        const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+        const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
         send(producer, "straggler", 0);
         pass_pairs(producer, *stash, "p", 60, seen);
         REQUIRE(stash->copies().evacuated_records == 1);
@@ -226,7 +226,7 @@ TEST_CASE("straggler: a plain consumer gets what was evacuated, too") {
 
 TEST_CASE("full: lanes filled with incomplete groups are relieved, so that the rest can come") {
     const TestRing ring(small_lanes);
-    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 40});
+    const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(40)});
     // The first halves fill a lane to two thirds, with their second halves it is more than it
     // holds.
     std::thread rollouts([&] {
@@ -249,7 +249,7 @@ TEST_CASE("full: a batch that lanes and spill cannot hold ships what is ready") 
     RingOptions options = small_lanes;
     options.spill_bytes = 0;
     const TestRing ring(options);
-    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1000});
+    const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1000)});
     std::thread rollouts([&] {
         auto producer = ring.producer();
         for (int i = 0; i < 200; i++) {
@@ -280,14 +280,14 @@ TEST_CASE("receipt: settles what was leased when the trainer died, and only that
     }
     std::string receipt;
     {
-        const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+        const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
         Batch batch;
         REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
         receipt = batch.receipt();
         CHECK(receipt.size() == 32 + 2 * 32);
     }
     {
-        const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+        const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
         CHECK(!stash->settle("rubbish", 7).has_value());
         CHECK(!stash->settle(receipt.substr(0, 64), 7).has_value());
         const auto settled = stash->settle(receipt, 7);
@@ -303,7 +303,7 @@ TEST_CASE("receipt: settles what was leased when the trainer died, and only that
         CHECK(!stash->settle(receipt, 7).has_value());  // too late
         REQUIRE(batch.ack(8).has_value());
     }
-    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     CHECK(*stash->settle(receipt, 9) == 0);
     CHECK(stash->consumer().last_acked_step() == 8);
     Batch batch;
@@ -333,7 +333,7 @@ TEST_CASE("receipt: finds its records in the spill, if they were nacked and move
         pass_pairs(producer, *stash, "p", 60, seen);
         REQUIRE(stash->copies().evacuated_records == 2);
     }
-    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     CHECK(*stash->settle(receipt, 100) == 2);
     send(producer, "old", 1);  // late: no ghost
     Batch batch;
@@ -341,15 +341,15 @@ TEST_CASE("receipt: finds its records in the spill, if they were nacked and move
     CHECK(stash->open_groups() == 0);
 }
 
-TEST_CASE("graves: a late member opens no ghost in the next trainer's time either") {
+TEST_CASE("tombstones: a late member opens no ghost in the next trainer's time either") {
     const TestRing ring(small_lanes);
     auto producer = ring.producer();
     std::multiset<std::string> seen;
     {
-        const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+        const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
         pass_pairs(producer, *stash, "p", 1, seen);
     }
-    const auto stash = open_stash(ring, {.group_size = 2, .batch_groups = 1});
+    const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     send(producer, "p0", 1);
     Batch batch;
     CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
@@ -358,15 +358,16 @@ TEST_CASE("graves: a late member opens no ghost in the next trainer's time eithe
     CHECK(late.records == 1);
 }
 
-TEST_CASE("orphans: a member begun by a producer that died in a predecessor's time is settled") {
+TEST_CASE("orphans: a member begun by a producer that died in a predecessor's time fails") {
     const TestRing ring(small_lanes);
-    const auto options = StashOptions{.group_size = 2, .min_size = 1, .batch_groups = 1};
+    const auto options =
+        StashOptions{.group_size = 2, .min_size = 1, .batch = BatchTarget::groups(1)};
     {
         auto producer = ring.producer();
         send(producer, "p", 0);
         Draft half("p");
         half.meta.repetition_id = 1;
-        half.meta.last_segment = false;
+        half.meta.last_subsequence = false;
         const std::vector<std::int32_t> ids{1};
         half.set(Std::token_ids, ids);
         REQUIRE(producer.push(half, patience()) == Push::ok);

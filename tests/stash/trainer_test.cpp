@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "../test_ring.hpp"
 #include "rollring/stash.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using rollring::test::patience;
@@ -16,13 +16,11 @@ using rollring::test::TestRing;
 
 namespace {
 
-void send(Producer& producer, const std::string& prompt, std::uint32_t repetition, double reward) {
-    const std::vector<std::int32_t> tokens{1, 2, static_cast<std::int32_t>(repetition)};
-    Draft draft(prompt);
-    draft.meta.repetition_id = repetition;
-    draft.meta.reward = reward;
-    draft.set(Std::token_ids, tokens);
-    REQUIRE(producer.push(draft, patience()) == Push::ok);
+void send_reward(Producer& producer, const std::string& prompt, std::uint32_t repetition,
+                 double reward) {
+    REQUIRE(rollring::test::send(producer,
+                                 {.prompt = prompt, .repetition = repetition, .reward = reward}) ==
+            Push::ok);
 }
 
 }  // namespace
@@ -32,11 +30,11 @@ TEST_CASE("trainer: interleaved rollouts of two producers come as whole groups, 
     Producer producers[2] = {ring.producer(), ring.producer()};
     for (std::uint32_t repetition = 0; repetition < 4; repetition++) {
         for (int prompt = 0; prompt < 6; prompt++) {
-            send(producers[(prompt + repetition) % 2], "p" + std::to_string(prompt), repetition,
-                 repetition);
+            send_reward(producers[(prompt + repetition) % 2], "p" + std::to_string(prompt),
+                        repetition, repetition);
         }
     }
-    auto opened = Stash::open(ring.name(), {.group_size = 4, .batch_groups = 3});
+    auto opened = Stash::open(ring.name(), {.group_size = 4, .batch = BatchTarget::groups(3)});
     REQUIRE(opened.has_value());
     Stash& stash = **opened;
     std::map<std::string, int> seen;
@@ -71,15 +69,15 @@ TEST_CASE("trainer: interleaved rollouts of two producers come as whole groups, 
 TEST_CASE("trainer: a batch tells of rewards that are no numbers, and of absent ones") {
     const TestRing ring;
     auto producer = ring.producer();
-    send(producer, "p", 0, 1);
-    send(producer, "p", 1, std::nan(""));
-    send(producer, "p", 2, 3);
+    send_reward(producer, "p", 0, 1);
+    send_reward(producer, "p", 1, std::nan(""));
+    send_reward(producer, "p", 2, 3);
     const std::vector<std::int32_t> tokens{1};
     Draft draft("p");
     draft.meta.repetition_id = 3;  // and no reward
     draft.set(Std::token_ids, tokens);
     REQUIRE(producer.push(draft, patience()) == Push::ok);
-    auto opened = Stash::open(ring.name(), {.group_size = 4, .batch_groups = 1});
+    auto opened = Stash::open(ring.name(), {.group_size = 4, .batch = BatchTarget::groups(1)});
     REQUIRE(opened.has_value());
     Batch batch;
     REQUIRE((*opened)->next_batch(batch, patience()) == NextBatch::batch);
@@ -102,9 +100,9 @@ TEST_CASE("trainer: a batch that is not acknowledged comes again") {
     const TestRing ring;
     auto producer = ring.producer();
     for (std::uint32_t repetition = 0; repetition < 4; repetition++) {
-        send(producer, "p", repetition, 0);
+        send_reward(producer, "p", repetition, 0);
     }
-    auto opened = Stash::open(ring.name(), {.group_size = 4, .batch_groups = 1});
+    auto opened = Stash::open(ring.name(), {.group_size = 4, .batch = BatchTarget::groups(1)});
     REQUIRE(opened.has_value());
     {
         Batch dropped_on_the_floor;
@@ -123,11 +121,11 @@ TEST_CASE("trainer: resume with a complete batch pending") {
     auto producer = ring.producer();
     for (int prompt = 0; prompt < 3; prompt++) {
         for (std::uint32_t repetition = 0; repetition < 2; repetition++) {
-            send(producer, "p" + std::to_string(prompt), repetition, 0);
+            send_reward(producer, "p" + std::to_string(prompt), repetition, 0);
         }
     }
     for (int life = 0; life < 3; life++) {
-        auto opened = Stash::open(ring.name(), {.group_size = 2, .batch_groups = 1});
+        auto opened = Stash::open(ring.name(), {.group_size = 2, .batch = BatchTarget::groups(1)});
         REQUIRE(opened.has_value());
         CHECK((*opened)->consumer().last_acked_step() == life - 1);
         Batch batch;
@@ -144,12 +142,12 @@ TEST_CASE("trainer: resume with a complete batch pending") {
 TEST_CASE("trainer: what is complete when the deadline has passed is not late") {
     const TestRing ring;
     auto producer = ring.producer();
-    auto opened = Stash::open(ring.name(), {.group_size = 2, .batch_groups = 1});
+    auto opened = Stash::open(ring.name(), {.group_size = 2, .batch = BatchTarget::groups(1)});
     REQUIRE(opened.has_value());
     Batch batch;
     for (int prompt = 0; prompt < 100; prompt++) {
         for (std::uint32_t repetition = 0; repetition < 2; repetition++) {
-            send(producer, "p" + std::to_string(prompt), repetition, 0);
+            send_reward(producer, "p" + std::to_string(prompt), repetition, 0);
         }
         REQUIRE((*opened)->next_batch(batch, Deadline::now()) == NextBatch::batch);
         REQUIRE(batch.ack(prompt).has_value());
@@ -158,12 +156,13 @@ TEST_CASE("trainer: what is complete when the deadline has passed is not late") 
 
 TEST_CASE("trainer: a deadline is kept while records that make no batch keep coming") {
     const TestRing ring;
-    auto opened = Stash::open(ring.name(), {.group_size = 2, .batch_groups = 1});
+    auto opened = Stash::open(ring.name(), {.group_size = 2, .batch = BatchTarget::groups(1)});
     REQUIRE(opened.has_value());
     std::atomic<bool> enough{false};
     std::thread rollouts([&] {
         auto producer = ring.producer();
-        while (!enough) send(producer, "the same", 0, 0);  // one member, the rest are duplicates
+        while (!enough)
+            send_reward(producer, "the same", 0, 0);  // one member, the rest are duplicates
     });
     Batch batch;
     CHECK((*opened)->next_batch(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
@@ -171,11 +170,28 @@ TEST_CASE("trainer: a deadline is kept while records that make no batch keep com
     rollouts.join();
 }
 
+TEST_CASE("trainer: another thread ends the wait for a batch, whatever its deadline") {
+    const TestRing ring;
+    auto opened = Stash::open(ring.name(), {.group_size = 2, .batch = BatchTarget::groups(1)});
+    REQUIRE(opened.has_value());
+    Stash& stash = **opened;
+    Batch batch;
+    NextBatch answer = NextBatch::closed;
+    std::thread waits([&] { answer = stash.next_batch(batch, Deadline::never()); });
+    stash.interrupt();
+    waits.join();
+    CHECK(answer == NextBatch::timed_out);
+    auto producer = ring.producer();
+    for (const std::uint32_t repetition : {0U, 1U}) send(producer, "p", repetition, 0);
+    CHECK(stash.next_batch(batch, Deadline::never()) == NextBatch::batch);
+}
+
 TEST_CASE(
     "trainer: a producer that sends the keys of another is told from one with a few retries") {
     const TestRing ring;
     auto first = ring.producer({.name = "first"});
-    auto stash = std::move(*Stash::open(ring.name(), {.group_size = 2, .batch_groups = 2}));
+    auto stash =
+        std::move(*Stash::open(ring.name(), {.group_size = 2, .batch = BatchTarget::groups(2)}));
     Batch batch;
     const auto train = [&](std::int64_t step) {
         REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
@@ -184,7 +200,7 @@ TEST_CASE(
     const auto send_groups = [](Producer& producer, const std::string& prefix) {
         for (int prompt = 0; prompt < 2; prompt++) {
             for (std::uint32_t repetition = 0; repetition < 2; repetition++) {
-                send(producer, prefix + std::to_string(prompt), repetition, 0);
+                send_reward(producer, prefix + std::to_string(prompt), repetition, 0);
             }
         }
     };
@@ -192,10 +208,10 @@ TEST_CASE(
     train(0);
     send_groups(first, "e");
     train(1);
-    send(first, "a0", 0, 0);  // four late ones of sixteen are no collision
-    send(first, "a0", 1, 0);
-    send(first, "a1", 0, 0);
-    send(first, "a1", 1, 0);
+    send_reward(first, "a0", 0, 0);  // four late ones of sixteen are no collision
+    send_reward(first, "a0", 1, 0);
+    send_reward(first, "a1", 0, 0);
+    send_reward(first, "a1", 1, 0);
     send_groups(first, "b");
     train(2);
     CHECK(stash->account().dropped[static_cast<int>(DropReason::late)].records == 4);
@@ -203,7 +219,7 @@ TEST_CASE(
 
     auto second = ring.producer({.name = "second"});
     send_groups(second, "a");
-    send(second, "c", 0, 0);
+    send_reward(second, "c", 0, 0);
     second.close();
     send_groups(first, "d");
     train(3);

@@ -20,8 +20,6 @@
 namespace rollring::test {
 namespace {
 
-constexpr std::int64_t ms = 1'000'000;
-
 std::atomic<bool> interrupted{false};
 
 RingOptions stress_ring(const Options& options) {
@@ -68,7 +66,7 @@ Driver::Driver(const Options& options, bool private_shm)
     require(fcntl(pipe_[0], F_SETFL, O_NONBLOCK) == 0, "fcntl: {}", errno);
     static_cast<void>(fcntl(pipe_[1], F_SETPIPE_SZ, 1 << 18));
     const auto add = [&](Role role, std::uint32_t count) {
-        for (std::uint32_t i = 0; i < count; i++) processes_.push_back({.role = role, .slot = i});
+        for (std::uint32_t i = 0; i < count; i++) processes_.push_back({.role = role, .index = i});
     };
     add(Role::trainer, 1);
     add(Role::producer, options.producers);
@@ -125,7 +123,7 @@ void Driver::drain() {
 void Driver::note(const std::byte* entry) {
     Head head{};
     std::memcpy(&head, entry, sizeof head);
-    if (const std::uint64_t lost = Oracle::taken_for_dead(entry)) bury_if_struck(lost);
+    if (const std::uint64_t dead = Oracle::taken_for_dead(entry)) collect_if_struck(dead);
     oracle_.take(entry);
     Process& process = processes_.at(by_life_.at(head.life));
     if (process.life != head.life) return;

@@ -16,6 +16,8 @@
 
 namespace rollring::test {
 
+inline constexpr std::int64_t ms = 1'000'000;  // in ns
+
 constexpr std::size_t roles = static_cast<std::size_t>(Role::count);
 
 struct Options {
@@ -77,7 +79,7 @@ class Driver {
   private:
     struct Process {
         Role role;
-        std::uint32_t slot;
+        std::uint32_t index;
         pid_t pid = 0;  // 0: not running
         std::uint64_t life = 0;
         std::optional<Fault> fault;  // where it strikes itself
@@ -95,8 +97,8 @@ class Driver {
 
     void start(Process& process);
     void strike(Process& process);
-    void bury(Process& process);
-    void bury_if_struck(std::uint64_t life);
+    void collect_ended(Process& process);
+    void collect_if_struck(std::uint64_t life);
     void stop(Process& process, std::int64_t for_ns);
     void resume(Process& process);
     [[nodiscard]] std::int64_t some_while_ns();

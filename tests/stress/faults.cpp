@@ -26,10 +26,11 @@ bool passes(Role role, std::string_view file) {
         {Role::producer, "producer/"},
         {Role::trainer, "consumer/"},
         {Role::trainer, "stash/"},
-        {Role::publisher, "lib/weights/transaction.cpp"},
-        {Role::publisher, "lib/weights/publisher.cpp"},
-        {Role::subscriber, "lib/weights/update.cpp"},
-        {Role::subscriber, "lib/weights/subscriber.cpp"},
+        {Role::publisher, "lib/weights/publisher_impl.cpp"},
+        {Role::publisher, "lib/weights/ranks.cpp"},
+        {Role::publisher, "lib/weights/slot_filler.cpp"},
+        {Role::subscriber, "lib/weights/session.cpp"},
+        {Role::subscriber, "lib/weights/subscriber_impl.cpp"},
     };
     return std::ranges::any_of(owners, [&](const auto& owner) {
         return owner.first == role && file.starts_with(owner.second);

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../crash/fault_runs.hpp"
+#include "crash/fault_runs.hpp"
 #include "oracle.hpp"
 
 namespace rollring::test {

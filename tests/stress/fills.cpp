@@ -125,7 +125,7 @@ void Driver::fill_shm() {
         });
         for (const Process& process : processes_) refusals += process.refusals;
     }
-    progress_.lost_producer();  // the spill had to do with what it had
+    progress_.producer_died();  // the spill had to do with what it had
     counts_.shm_refusals += refusals;
     counts_.shm_fills++;
     const std::uint64_t checked = oracle_.counts().groups_checked;

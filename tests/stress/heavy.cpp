@@ -10,7 +10,6 @@
 namespace rollring::test {
 namespace {
 
-constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t first_turn_ns = 4000 * ms;  // nobody has died yet
 constexpr std::int64_t turn_ns = 5500 * ms;
 constexpr std::int64_t between_ns = 12'000 * ms;
@@ -80,7 +79,7 @@ void Driver::note_end(const Process& process) {
     if (process.role == Role::trainer) return progress_.disturb();
     if (process.role != Role::producer && process.role != Role::hostile) return;
     progress_.forget(process.life);
-    progress_.lost_producer();
+    progress_.producer_died();
 }
 
 void Driver::note_stop(const Process& process) {
@@ -95,16 +94,17 @@ void Driver::look_at_progress(std::int64_t until_ns) {
     if (const auto stat = stat_ring(ring_->name())) {
         for (const LaneStat& lane : stat->lanes) {
             if (lane.depth_bytes == 0) continue;
-            why += fmt::format("; lane {} ({}, {}): {} bytes, {} records unread", lane.lane,
-                               lane.producer, lane.state, lane.depth_bytes, lane.depth_records);
+            why +=
+                fmt::format("; lane {} ({}, {}): {} bytes, {} records unread", lane.lane,
+                            lane.producer, name(lane.state), lane.depth_bytes, lane.depth_records);
         }
     }
     if (const auto stat = stat_stash(ring_->name())) {
         why += fmt::format("; the stash holds {} bytes", stat->held_bytes);
         for (const GroupStat& group : stat->groups) {
-            why +=
-                fmt::format("; {} {}: {} of {}, {} records for {} ms", group.instance_id,
-                            group.state, group.live, group.size, group.records, group.age_ns / ms);
+            why += fmt::format("; {} {}: {} of {}, {} records for {} ms", group.instance_id,
+                               name(group.state), group.complete, group.size, group.records,
+                               group.age_ns / ms);
         }
     }
     throw Failure(why);

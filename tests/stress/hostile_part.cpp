@@ -4,10 +4,10 @@
 #include <cstring>
 #include <optional>
 
-#include "../crash/load.hpp"
 #include "control_socket.hpp"
 #include "journal.hpp"
 #include "ring_map.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 namespace {
@@ -55,9 +55,10 @@ class Wild {
   private:
     bool open() {
         while (part_.board->producers_end == 0) {
-            auto opened = Producer::open(
-                part_.ring,
-                {.name = "hostile", .attach_timeout_ms = 50, .checksum = Checksum::xxh3});
+            auto opened =
+                Producer::open(part_.ring, {.name = "hostile",
+                                            .attach_timeout = std::chrono::milliseconds(50),
+                                            .checksum = Checksum::xxh3});
             if (opened) {
                 producer_ = std::move(*opened);
                 journal_.say(Kind::opened, producer_->lane());
@@ -86,8 +87,8 @@ class Wild {
                         .digest = 0,
                         .repetition = draft.meta.repetition_id,
                         .attempt = 0,
-                        .segment = 0,
-                        .segments = 1,
+                        .subsequence = 0,
+                        .subsequences = 1,
                         .size = 2,
                         .failed = 0});
         closed_ = producer_->push(draft, Deadline::now()) == Push::closed;

@@ -55,8 +55,8 @@ struct Begun {
     std::uint64_t digest;
     std::uint32_t repetition;
     std::uint32_t attempt;
-    std::uint16_t segment;
-    std::uint16_t segments;
+    std::uint16_t subsequence;
+    std::uint16_t subsequences;
     std::uint16_t size;
     std::uint16_t failed;
 };
@@ -74,7 +74,7 @@ struct Piece {
     std::int64_t version;
     std::uint32_t repetition;
     std::uint32_t attempt;
-    std::uint32_t segment;
+    std::uint32_t subsequence;
     std::uint32_t tokens;
 };
 struct Acking {

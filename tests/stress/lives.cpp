@@ -9,7 +9,6 @@
 namespace rollring::test {
 namespace {
 
-constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t silent_ns = 60'000 * ms;  // then a wait has not ended
 constexpr std::int64_t dying_ns = 10'000 * ms;   // from the end of its locks to that of a process
 constexpr int killed_status = 128 + SIGKILL;
@@ -22,14 +21,14 @@ void Driver::start(Process& process) {
     process.life = ++lives_;
     by_life_.resize(lives_ + 1);
     by_life_[lives_] = static_cast<std::size_t>(&process - processes_.data());
-    oracle_.started(lives_, process.role, process.slot);
+    oracle_.started(lives_, process.role, process.index);
     note_stop(process);
     process.fault =
         arming_ && !lives_on(process.role) ? draw_fault(process.role, dice_) : std::nullopt;
     process.pid =
         start_self({"--part", std::string(name(process.role)), ring_->name(), board_.fd(),
                     std::to_string(pipe_[1]), std::to_string(lives_), std::to_string(dice_.next()),
-                    std::to_string(process.slot), options_.plant},
+                    std::to_string(process.index), options_.plant},
                    process.fault ? process.fault->plan() : std::string());
     process.killed = false;
     process.said_ns = monotonic_ns();
@@ -40,7 +39,7 @@ void Driver::start(Process& process) {
     counts_.armed += process.fault ? 1 : 0;
 }
 
-// Others go on while it dies: it is buried when it has.
+// Others go on while it dies: it is collected when it has.
 void Driver::strike(Process& process) {
     if (test::look_at(process.pid) == 'e') return;  // it was faster
     oracle_.killed(process.life);
@@ -50,7 +49,7 @@ void Driver::strike(Process& process) {
     process.resume_ns = 0;
 }
 
-void Driver::bury(Process& process) {
+void Driver::collect_ended(Process& process) {
     const int status = collect(std::exchange(process.pid, 0));
     const auto role = static_cast<std::size_t>(process.role);
     const std::string action = process.fault ? process.fault->action : "";
@@ -88,12 +87,12 @@ void Driver::bury(Process& process) {
 
 // Somebody says that this life is over. It may have struck itself, and we have not looked yet: its
 // locks are gone a moment before it has ended.
-void Driver::bury_if_struck(std::uint64_t life) {
+void Driver::collect_if_struck(std::uint64_t life) {
     if (life >= by_life_.size()) return;
     Process& process = processes_[by_life_[life]];
     if (process.life != life || process.pid == 0 || process.killed) return;
     if (!process.fault || process.fault->action == "stop") return;
-    if (ended_within(process.pid, dying_ns)) bury(process);
+    if (ended_within(process.pid, dying_ns)) collect_ended(process);
 }
 
 void Driver::stop(Process& process, std::int64_t for_ns) {
@@ -127,7 +126,7 @@ void Driver::look_at(Process& process) {
         return;
     }
     const char state = test::look_at(process.pid);
-    if (state == 'e') return bury(process);
+    if (state == 'e') return collect_ended(process);
     if (state == 's' && process.fault && process.fault->action == "stop") {
         counts_.at_points["stop"][process.fault->point]++;
         counts_.stops[static_cast<std::size_t>(process.role)]++;

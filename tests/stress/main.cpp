@@ -23,10 +23,10 @@ constexpr const char* examples =
     "floor, 130 interrupted.";
 
 const std::vector<std::string> lies = {"phantom", "flip",    "mixed",   "version",
-                                       "silent",  "foreign", "twice",   "burial",
+                                       "silent",  "foreign", "twice",   "death",
                                        "unsaid",  "stale",   "overdue", "wedge"};
 
-// --part ROLE RING BOARD PIPE LIFE SEED SLOT PLANT
+// --part ROLE RING BOARD PIPE LIFE SEED INDEX PLANT
 int run_part(const std::vector<std::string>& words) {
     die_with_parent();
     std::signal(SIGINT, SIG_IGN);
@@ -43,8 +43,8 @@ int run_part(const std::vector<std::string>& words) {
         if (role == name(Role::hostile)) return hostile_part(part, journal);
         if (role == name(Role::trainer)) return trainer_part(part, journal);
         if (role == name(Role::publisher)) return publisher_part(part, journal);
-        const auto slot = static_cast<std::uint32_t>(std::stoul(words.at(7)));
-        return subscriber_part(part, journal, slot);
+        const auto index = static_cast<std::uint32_t>(std::stoul(words.at(7)));
+        return subscriber_part(part, journal, index);
     } catch (const std::exception& failure) {
         journal.fail(failure.what());
         return 1;
@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
         ->check(CLI::PositiveNumber);
     app.add_option("--kills", options.kills, "end earlier, after so many kills");
     app.add_option("--seed", options.seed, "of all dice (default: the clock)");
-    app.add_option("--producers", options.producers, "rollout processes (default 3)")
+    app.add_option("--producers", options.producers, "rollout workers (default 3)")
         ->check(CLI::Range(1, 64));
     app.add_option("--subscribers", options.subscribers,
                    "engines (default 2); 0: no weight channel")

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../crash/load.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 namespace {
@@ -33,10 +33,10 @@ std::string_view name(Role role) {
     return names[static_cast<std::size_t>(role)];
 }
 
-void Oracle::started(std::uint64_t life, Role role, std::uint32_t slot) {
+void Oracle::started(std::uint64_t life, Role role, std::uint32_t index) {
     if (lives_.size() <= life) lives_.resize(life + 1);
     lives_[life].role = role;
-    lives_[life].slot = slot;
+    lives_[life].index = index;
 }
 
 void Oracle::killed(std::uint64_t life) {
@@ -52,7 +52,7 @@ std::uint64_t Oracle::taken_for_dead(const std::byte* entry) {
     const auto head = read_as<Head>(entry);
     if (head.kind != Kind::event) return 0;
     const auto word = read_as<Word>(entry);
-    const bool lost = static_cast<Event::Kind>(word.a) == Event::Kind::producer_lost;
+    const bool lost = static_cast<Event::Kind>(word.a) == Event::Kind::producer_died;
     return lost ? static_cast<std::uint64_t>(word.b) & 0xffffffff : 0;
 }
 
@@ -155,10 +155,10 @@ void Oracle::begun(const Begun& entry) {
         group.life = entry.head.life;
         group.from_ns = entry.head.at_ns;
         group.size = entry.size;
-        group.segments = entry.segments;
+        group.subsequences = entry.subsequences;
     }
     const bool again = std::ranges::any_of(group.copies, [&](const Copy& copy) {
-        return copy.repetition == entry.repetition && copy.segment == entry.segment &&
+        return copy.repetition == entry.repetition && copy.subsequence == entry.subsequence &&
                copy.attempt == entry.attempt;
     });
     counts_.copies += again ? 1 : 0;
@@ -167,15 +167,15 @@ void Oracle::begun(const Begun& entry) {
                             .floor = committed_,
                             .repetition = entry.repetition,
                             .attempt = entry.attempt,
-                            .segment = entry.segment,
+                            .subsequence = entry.subsequence,
                             .early = !group.could_be_complete,
                             .pushed = false,
                             .at_ns = entry.head.at_ns});
     std::set<std::uint32_t> seen;
     for (const Copy& copy : group.copies) {
-        seen.insert(copy.repetition << 16 | copy.segment);
+        seen.insert(copy.repetition << 16 | copy.subsequence);
     }
-    group.could_be_complete = seen.size() == std::size_t{group.size} * group.segments;
+    group.could_be_complete = seen.size() == std::size_t{group.size} * group.subsequences;
 }
 
 void Oracle::pushed(const Head& head) {
@@ -291,15 +291,16 @@ void Oracle::check_group(const Shipped& shipped, std::span<const Piece> pieces) 
     const auto at = groups_.find(id_of(life, visit));
     require(at != groups_.end(), "group {}/{} was never begun", life, visit);
     const Group& group = at->second;
-    require(shipped.size == group.size && pieces.size() == std::size_t{group.size} * group.segments,
-            "group {}/{}: {} records and size {} instead of {} x {}", life, visit, pieces.size(),
-            shipped.size, group.size, group.segments);
+    require(
+        shipped.size == group.size && pieces.size() == std::size_t{group.size} * group.subsequences,
+        "group {}/{}: {} records and size {} instead of {} x {}", life, visit, pieces.size(),
+        shipped.size, group.size, group.subsequences);
     std::set<std::pair<std::uint32_t, std::uint32_t>> seen;
     for (const Piece& piece : pieces) {
         require(piece.key == shipped.key, "group {}/{} holds a member of another", life, visit);
-        require(seen.emplace(piece.repetition, piece.segment).second,
-                "group {}/{} has member {} segment {} twice", life, visit, piece.repetition,
-                piece.segment);
+        require(seen.emplace(piece.repetition, piece.subsequence).second,
+                "group {}/{} has member {} subsequence {} twice", life, visit, piece.repetition,
+                piece.subsequence);
         check_piece(group, shipped, piece);
     }
     mark(acked, visit);
@@ -319,13 +320,13 @@ void Oracle::check_piece(const Group& group, const Shipped& shipped, const Piece
     // Texts only where they are needed: this runs for every record.
     const auto must = [&](bool kept, const auto& what) {
         if (kept) return;
-        throw Failure(fmt::format("group {}/{} member {} segment {} attempt {} {}", shipped.life,
-                                  shipped.visit, piece.repetition, piece.segment, piece.attempt,
-                                  what()));
+        throw Failure(fmt::format("group {}/{} member {} subsequence {} attempt {} {}",
+                                  shipped.life, shipped.visit, piece.repetition, piece.subsequence,
+                                  piece.attempt, what()));
     };
     const Copy* sent = nullptr;
     for (const Copy& copy : group.copies) {
-        if (copy.repetition == piece.repetition && copy.segment == piece.segment &&
+        if (copy.repetition == piece.repetition && copy.subsequence == piece.subsequence &&
             copy.attempt == piece.attempt && sent == nullptr) {
             sent = &copy;
         }
@@ -357,8 +358,8 @@ std::uint32_t Oracle::least_attempt(const Group& group, std::uint32_t repetition
 void Oracle::event(Event::Kind kind, std::uint32_t lane, std::uint64_t life) {
     const bool known = life > 0 && life < lives_.size() && lives_[life].role == Role::producer;
     switch (kind) {
-        case Event::Kind::producer_lost:
-            counts_.producers_lost++;
+        case Event::Kind::producer_died:
+            counts_.producers_died++;
             require(!known || lives_[life].killed, "producer {} lives and was taken for dead",
                     life);
             return;

@@ -54,7 +54,7 @@ struct OracleCounts {
     std::uint64_t recoveries = 0;         // trainers that took over from a killed one
     std::uint64_t cut_done = 0;           // acknowledgements that a kill cut short: valid
     std::uint64_t cut_undone = 0;         // and not
-    std::uint64_t producers_lost = 0;
+    std::uint64_t producers_died = 0;
     std::uint64_t producers_closed = 0;
     std::uint64_t quarantines = 0;
     std::uint64_t torn = 0;
@@ -71,7 +71,7 @@ struct OracleCounts {
 
 class Oracle {
   public:
-    void started(std::uint64_t life, Role role, std::uint32_t slot);
+    void started(std::uint64_t life, Role role, std::uint32_t index);
     void killed(std::uint64_t life);
     // The life that this entry says was taken for dead; 0: it says no such thing.
     static std::uint64_t taken_for_dead(const std::byte* entry);
@@ -91,7 +91,7 @@ class Oracle {
         std::int64_t floor;  // version committed last when it was begun
         std::uint32_t repetition;
         std::uint32_t attempt;
-        std::uint16_t segment;
+        std::uint16_t subsequence;
         bool early;  // begun before the group could be complete
         bool pushed;
         std::int64_t at_ns;
@@ -99,7 +99,7 @@ class Oracle {
     struct Group {
         std::uint64_t life = 0;
         std::uint16_t size = 0;
-        std::uint16_t segments = 0;
+        std::uint16_t subsequences = 0;
         bool could_be_complete = false;
         std::int64_t from_ns = 0;  // begun
         std::int64_t last_ns = 0;  // pushed last
@@ -107,7 +107,7 @@ class Oracle {
     };
     struct Life {
         Role role{};
-        std::uint32_t slot = 0;
+        std::uint32_t index = 0;
         bool killed = false;
         std::int64_t killed_ns = 0;
         std::int64_t lane = -1;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "../crash/load.hpp"
 #include "oracle.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 
@@ -16,13 +16,13 @@ void Oracle::live(Life& life, std::int64_t version, bool whole) {
         return;
     }
     counts_.live++;
-    require(whole, "subscriber {} serves version {}, and not its bytes", life.slot, version);
+    require(whole, "subscriber {} serves version {}, and not its bytes", life.index, version);
     require(versions_.contains(version), "subscriber {} serves version {}, never committed",
-            life.slot, version);
-    require(version > life.live, "subscriber {} serves version {} after {}", life.slot, version,
+            life.index, version);
+    require(version > life.live, "subscriber {} serves version {} after {}", life.index, version,
             life.live);
-    const auto at = served_.try_emplace(life.slot, version).first;
-    require(version >= at->second, "subscriber {} went back from version {} to {}", life.slot,
+    const auto at = served_.try_emplace(life.index, version).first;
+    require(version >= at->second, "subscriber {} went back from version {} to {}", life.index,
             at->second, version);
     at->second = version;
     life.live = version;
@@ -42,7 +42,7 @@ void Oracle::note_trainer(const Head& head) {
 void Oracle::still_open(std::span<const GroupStat> groups) {
     const std::int64_t now = monotonic_ns();
     for (const GroupStat& group : groups) {
-        if (group.state != "open") continue;
+        if (group.state != GroupState::open) continue;
         Waiting& waiting =
             open_.try_emplace({group.key.low, group.key.high}, trained_ns_, now).first->second;
         waiting.seen_ns = now;
@@ -52,7 +52,7 @@ void Oracle::still_open(std::span<const GroupStat> groups) {
             open_ns < group_deadline_ns + deadline_margin_ns,
             "a group of {} with {} of {} members is open for {} ms while trainers were at work, "
             "its deadline was {} ms",
-            group.instance_id, group.live, group.size, open_ns / 1'000'000,
+            group.instance_id, group.complete, group.size, open_ns / 1'000'000,
             group_deadline_ns / 1'000'000);
     }
     // A trainer that takes over shows none for a moment.
@@ -62,20 +62,20 @@ void Oracle::still_open(std::span<const GroupStat> groups) {
 
 // --- the end -------------------------------------------------------------------------------------
 
-// Of every member, all segments of the highest attempt that was begun.
+// Of every member, all subsequences of the highest attempt that was begun.
 bool Oracle::must_ship(const Group& group) {
     for (std::uint32_t repetition = 0; repetition < group.size; repetition++) {
         std::uint32_t attempt = 0;
         for (const Copy& copy : group.copies) {
             if (copy.repetition == repetition) attempt = std::max(attempt, copy.attempt);
         }
-        std::set<std::uint16_t> segments;
+        std::set<std::uint16_t> subsequences;
         for (const Copy& copy : group.copies) {
             if (copy.repetition == repetition && copy.attempt == attempt && copy.pushed) {
-                segments.insert(copy.segment);
+                subsequences.insert(copy.subsequence);
             }
         }
-        if (segments.size() != group.segments) return false;
+        if (subsequences.size() != group.subsequences) return false;
     }
     return true;
 }
@@ -83,7 +83,7 @@ bool Oracle::must_ship(const Group& group) {
 std::string Oracle::describe(std::uint64_t id, const Group& group) const {
     const Life& life = lives_[group.life];
     std::string text = fmt::format("group {}/{} of {} x {} (lane {} after", group.life,
-                                   id & 0xffffffff, group.size, group.segments, life.lane);
+                                   id & 0xffffffff, group.size, group.subsequences, life.lane);
     if (const auto held = holders_.find(static_cast<std::uint32_t>(life.lane));
         held != holders_.end()) {
         for (const std::uint64_t holder : held->second) {
@@ -96,7 +96,7 @@ std::string Oracle::describe(std::uint64_t id, const Group& group) const {
         return static_cast<double>(at_ns - group.from_ns) * 1e-6;
     };
     for (const Copy& copy : group.copies) {
-        text += fmt::format(" {}.{} attempt {} at {:.1f}{},", copy.repetition, copy.segment,
+        text += fmt::format(" {}.{} attempt {} at {:.1f}{},", copy.repetition, copy.subsequence,
                             copy.attempt, after_ms(copy.at_ns), copy.pushed ? "" : " not pushed");
     }
     if (life.killed) text += fmt::format(" producer killed at {:.1f},", after_ms(life.killed_ns));

@@ -1,4 +1,4 @@
-// A rollout process: a few groups at a time, their members interleaved, some of them sent twice,
+// A rollout worker: a few groups at a time, their members interleaved, some of them sent twice,
 // tried again, or failed; now and then a group that stays open for long. Where the load is heavy,
 // some records are nearly as long as a lane, and some groups nearly as large as all the room.
 
@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "../crash/load.hpp"
 #include "journal.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 namespace {
@@ -20,14 +20,14 @@ constexpr std::uint64_t header_bytes = (1 << 10) - frame_bytes;  // and what els
 struct Item {
     std::uint32_t repetition;
     std::uint32_t attempt;
-    std::uint16_t segment;
+    std::uint16_t subsequence;
     bool failed;
 };
 
 struct Group {
     std::uint64_t visit;
     std::uint16_t size;
-    std::uint16_t segments;
+    std::uint16_t subsequences;
     bool slow;
     bool heavy;               // some of its records are long
     std::uint64_t tokens;     // of each record; 0: by the dice
@@ -47,7 +47,7 @@ Group make_large_group(Dice& dice, std::uint64_t visit) {
     const std::uint64_t group_bytes = room_bytes * (40 + dice.below(56)) / 100;
     Group group{.visit = visit,
                 .size = static_cast<std::uint16_t>(group_bytes / record_bytes),
-                .segments = 1,
+                .subsequences = 1,
                 .slow = false,
                 .heavy = false,
                 .tokens = tokens_of(record_bytes),
@@ -59,7 +59,7 @@ Group make_large_group(Dice& dice, std::uint64_t visit) {
 Group make_group(Dice& dice, std::uint64_t visit, bool heavy) {
     Group group{.visit = visit,
                 .size = static_cast<std::uint16_t>(2 + dice.below(3)),
-                .segments = static_cast<std::uint16_t>(dice.below(4) == 0 ? 2 : 1),
+                .subsequences = static_cast<std::uint16_t>(dice.below(4) == 0 ? 2 : 1),
                 .slow = dice.below(20) == 0,
                 .heavy = heavy,
                 .tokens = 0,
@@ -76,8 +76,8 @@ Group make_group(Dice& dice, std::uint64_t visit, bool heavy) {
         // A retry comes before the group can be complete: it must be the one that is shipped.
         const bool again = repetition != order.back() && dice.below(8) == 0;
         for (std::uint32_t attempt = 0; attempt <= (again ? 1 : 0); attempt++) {
-            for (std::uint16_t segment = 0; segment < group.segments; segment++) {
-                group.items.push_back({repetition, attempt, segment, false});
+            for (std::uint16_t subsequence = 0; subsequence < group.subsequences; subsequence++) {
+                group.items.push_back({repetition, attempt, subsequence, false});
             }
         }
     }
@@ -88,8 +88,8 @@ Group make_group(Dice& dice, std::uint64_t visit, bool heavy) {
                            group.items[which]);
     }
     if (fails == group.size && dice.below(16) == 0) {  // a retry that may come too late
-        for (std::uint16_t segment = 0; segment < group.segments; segment++) {
-            group.items.push_back({order[0], 2, segment, false});
+        for (std::uint16_t subsequence = 0; subsequence < group.subsequences; subsequence++) {
+            group.items.push_back({order[0], 2, subsequence, false});
         }
     }
     std::ranges::reverse(group.items);
@@ -129,7 +129,7 @@ class Rollouts {
         while (part_.board->producers_end == 0) {
             auto opened = Producer::open(
                 part_.ring, {.name = prompt_,
-                             .attach_timeout_ms = step_ms,
+                             .attach_timeout = std::chrono::milliseconds(step_ms),
                              .checksum = dice_.below(2) == 0 ? Checksum::none : Checksum::xxh3});
             if (opened) {
                 producer_ = std::move(*opened);
@@ -206,8 +206,8 @@ class Rollouts {
         meta_.visit = group.visit;
         meta_.repetition_id = item.repetition;
         meta_.group_size = group.size;
-        meta_.segment_index = item.segment;
-        meta_.last_segment = item.failed || item.segment + 1 == group.segments;
+        meta_.subsequence_index = item.subsequence;
+        meta_.last_subsequence = item.failed || item.subsequence + 1 == group.subsequences;
         meta_.attempt = item.attempt;
         meta_.reward = item.repetition + item.attempt * 0.25;
         if (item.failed) meta_.status = Status::failed;
@@ -219,7 +219,7 @@ class Rollouts {
         // A record that is sent twice is the same both times.
         const Dice before = dice_;
         dice_ = {mix(part_.seed ^ mix(group.visit << 16 ^ item.repetition << 8 ^ item.attempt << 4 ^
-                                      item.segment))};
+                                      item.subsequence))};
         fill(group, item);
         dice_ = before;
         const std::uint64_t roll = dice_.next();
@@ -228,8 +228,8 @@ class Rollouts {
                         .digest = content_digest(meta_, tokens_, logprobs_),
                         .repetition = item.repetition,
                         .attempt = item.attempt,
-                        .segment = item.segment,
-                        .segments = group.segments,
+                        .subsequence = item.subsequence,
+                        .subsequences = group.subsequences,
                         .size = group.size,
                         .failed = static_cast<std::uint16_t>(item.failed ? 1 : 0)});
         lie(roll);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "../crash/load.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 namespace {
@@ -47,7 +47,7 @@ void Progress::disturb(std::uint64_t life) {
     found->second.said = 0;
 }
 
-void Progress::lost_producer() {
+void Progress::producer_died() {
     moved();
     quiet_from_ns_ = still_.at_ns + dead_groups_ns;
 }

@@ -24,7 +24,7 @@ class Progress {
     // So was this producer: its own wait begins anew.
     void disturb(std::uint64_t life);
     // A producer was killed: what it left may hold all memory until its groups are due.
-    void lost_producer();
+    void producer_died();
 
     // Who waits for what, if that is too long; else empty.
     [[nodiscard]] std::string stalled(std::int64_t now_ns);

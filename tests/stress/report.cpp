@@ -141,7 +141,7 @@ Json report(const Driver& driver) {
             {"recoveries", saw.recoveries},
             {"cut_acks_done", saw.cut_done},
             {"cut_acks_undone", saw.cut_undone},
-            {"producers_lost", saw.producers_lost},
+            {"producers_died", saw.producers_died},
             {"producers_closed", saw.producers_closed},
             {"quarantines", saw.quarantines},
             {"torn", saw.torn},

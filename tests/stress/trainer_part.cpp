@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
-#include "../crash/load.hpp"
 #include "journal.hpp"
 #include "rollring/stash.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 namespace {
@@ -14,11 +14,12 @@ namespace {
 StashOptions stash_options(std::string_view plant) {
     // The lie: as if every restart put the deadlines off.
     const bool overdue = plant == "overdue";
-    return {.deadline_ns = overdue ? 1000 * group_deadline_ns : group_deadline_ns,
+    return {.deadline =
+                std::chrono::nanoseconds(overdue ? 1000 * group_deadline_ns : group_deadline_ns),
             .at_deadline = AtDeadline::drop,
             .on_failed = OnFailed::void_group,
             .order = Order::freshest,
-            .batch_groups = 4,
+            .batch = BatchTarget::groups(4),
             .max_open_groups = 2000};
 }
 
@@ -49,7 +50,7 @@ class Trainer {
                 continue;
             }
             if (stash_->open_groups() == 0 && stash_->consumer().producers_active() == 0) break;
-            require(!deadline.passed(), "never settled: {} lanes; {}",
+            require(!deadline.passed(), "never over: {} lanes; {}",
                     stash_->consumer().producers_active(), waiting_for());
         }
         const StashAccount account = stash_->account();
@@ -63,8 +64,8 @@ class Trainer {
   private:
     void open() {
         for (const Deadline deadline = patience();;) {
-            auto opened =
-                Stash::open(part_.ring, stash_options(part_.plant), {.attach_timeout_ms = 10'000});
+            auto opened = Stash::open(part_.ring, stash_options(part_.plant),
+                                      {.attach_timeout = std::chrono::milliseconds(10'000)});
             if (opened) {
                 stash_ = std::move(*opened);
                 break;
@@ -124,7 +125,7 @@ class Trainer {
                      .version = one ? meta.policy_version_min : -2,
                      .repetition = meta.repetition_id,
                      .attempt = meta.attempt,
-                     .segment = meta.segment_index,
+                     .subsequence = meta.subsequence_index,
                      .tokens = view.n_tokens()});
             }
         }
@@ -136,8 +137,8 @@ class Trainer {
             const std::uint64_t from = std::uint64_t{event.lane} << 32 | life_of(event.producer);
             journal_.say(Kind::event, static_cast<std::int64_t>(event.kind),
                          static_cast<std::int64_t>(from));
-            if (part_.plant == "burial" && event.kind == Event::Kind::producer_joined) {
-                journal_.say(Kind::event, static_cast<std::int64_t>(Event::Kind::producer_lost),
+            if (part_.plant == "death" && event.kind == Event::Kind::producer_joined) {
+                journal_.say(Kind::event, static_cast<std::int64_t>(Event::Kind::producer_died),
                              static_cast<std::int64_t>(from));
             }
         }
@@ -165,11 +166,7 @@ class Trainer {
 
     [[nodiscard]] std::string waiting_for() const {
         std::string text = fmt::format("{} groups open", stash_->open_groups());
-        for (const GroupReport& group : stash_->explain(4)) {
-            text += fmt::format("; {}: {} of {}, {} failed, from", group.instance_id, group.live,
-                                group.size, group.failed);
-            for (const std::string& who : group.producers) text += " " + who;
-        }
+        for (const GroupStat& group : stash_->explain(4)) text += "\n  " + group.to_string();
         return text;
     }
 

@@ -5,11 +5,11 @@
 #include <functional>
 #include <optional>
 
-#include "../crash/load.hpp"
-#include "../weights/crash_model.hpp"
 #include "control_socket.hpp"
+#include "crash/weights_model.hpp"
 #include "journal.hpp"
 #include "rollring/ring.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 namespace {

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "../crash/load.hpp"
-#include "in_child.hpp"
+#include "support/in_child.hpp"
+#include "support/load.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -57,7 +57,7 @@ int race(Board& board, std::uint32_t index, const std::string& ring, const RingO
             made ? "" : made.error().to_string());
     self.won = made ? 1 : 0;
     if (made) self.made_id = id_of(ring);
-    auto producer = Producer::open(ring, {.attach_timeout_ms = 20'000});
+    auto producer = Producer::open(ring, {.attach_timeout = std::chrono::milliseconds(20'000)});
     require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
     self.attached_id = id_of(ring);
     Load load;
@@ -82,7 +82,7 @@ bool leave_half_made(const std::string& ring, const RingOptions& options, Dice& 
     for (std::uint64_t spins = dice.below(2000); spins > 0; spins--)
         std::atomic_signal_fence(std::memory_order_seq_cst);
     kill(pid, SIGKILL);
-    require(end_of(pid) != 1, "a creator without a rival lost");
+    require(collect(pid) != 1, "a creator without a rival lost");
     const RingDiagnosis found = diagnose_ring(ring);
     if (found.health == RingHealth::unfinished) return true;
     require(remove_ring(ring).has_value(), "remove");
@@ -119,7 +119,7 @@ void run_round(Dice& dice, Sums& sums) {
     std::uint32_t winners = 0;
     bool winner_known = false;
     for (std::uint32_t i = 0; i < racers; i++) {
-        const int status = end_of(pids[i]);
+        const int status = collect(pids[i]);
         require(status == 0 || (killed[i] && status == 128 + SIGKILL), "racer {}: status {}", i,
                 status);
         sums.kills += status == 0 ? 0 : 1;
@@ -143,7 +143,7 @@ void run_round(Dice& dice, Sums& sums) {
         sums.attached += racer.attached_id.load() != 0 ? 1 : 0;
         pushed += racer.pushed.load();
     }
-    auto consumer = Consumer::open(ring, {.attach_timeout_ms = 0});
+    auto consumer = Consumer::open(ring, {.attach_timeout = {}});
     require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
     Record record;
     std::uint64_t got = 0;

@@ -9,9 +9,9 @@
 #include <numeric>
 #include <vector>
 
-#include "../crash/process.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/producer.hpp"
+#include "support/process.hpp"
 
 using namespace rollring;
 using namespace rollring::test;

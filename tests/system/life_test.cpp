@@ -1,18 +1,19 @@
 // Who is alive: forks, zombies, descriptors that were passed on.
 #include <doctest/doctest.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <optional>
 #include <thread>
 #include <vector>
 
-#include "../test_ring.hpp"
-#include "in_child.hpp"
 #include "liveness.hpp"
 #include "segment.hpp"
+#include "support/in_child.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
-using rollring::test::end_of;
+using rollring::test::collect;
 using rollring::test::in_child;
 using rollring::test::patience;
 using rollring::test::start_child;
@@ -82,7 +83,7 @@ TEST_CASE("life: what a forked child inherits is inert") {
         CHECK(record.sequence == i);
         consumer.release(record.ref);
     }
-    CHECK(stat_ring(ring.name())->lanes[0].state == "active");
+    CHECK(stat_ring(ring.name())->lanes[0].state == LaneState::active);
 }
 
 TEST_CASE("life: a producer is dead though a child that it forked lives") {
@@ -104,9 +105,9 @@ TEST_CASE("life: a producer is dead though a child that it forked lives") {
         static_cast<void>(raise(SIGKILL));
         return 1;
     });
-    CHECK(end_of(parent) == 128 + SIGKILL);
+    CHECK(collect(parent) == 128 + SIGKILL);
     const Event event = next_end(consumer);
-    CHECK(event.kind == Event::Kind::producer_lost);
+    CHECK(event.kind == Event::Kind::producer_died);
     CHECK(event.producer == "parent");
     CHECK(event.records == 1);
     go.say();  // the grandchild was alive all the time
@@ -125,10 +126,10 @@ TEST_CASE("life: a zombie is dead, a consumer's seat too") {
     REQUIRE(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);
     auto consumer = ring.consumer();  // nobody has collected it
     const Event event = next_end(consumer);
-    CHECK(event.kind == Event::Kind::producer_lost);
+    CHECK(event.kind == Event::Kind::producer_died);
     CHECK(event.producer == "zombie");
     CHECK(event.records == 1);
-    CHECK(end_of(pid) == 128 + SIGKILL);
+    CHECK(collect(pid) == 128 + SIGKILL);
 }
 
 TEST_CASE("life: a descriptor that was passed on does not share its sender's life") {
@@ -151,7 +152,7 @@ TEST_CASE("life: a descriptor that was passed on does not share its sender's lif
     REQUIRE(second.has_value());
     CHECK_FALSE(second->has_value());
     kill(pid, SIGKILL);
-    CHECK(end_of(pid) == 128 + SIGKILL);
+    CHECK(collect(pid) == 128 + SIGKILL);
     CHECK_FALSE(alive(segment->fd(), LifeByte::lane(3)));
 }
 
@@ -169,12 +170,12 @@ TEST_CASE("life: a producer that becomes another program is dead, though its pid
         return 1;
     });
     const Event event = next_end(consumer);
-    CHECK(event.kind == Event::Kind::producer_lost);
+    CHECK(event.kind == Event::Kind::producer_died);
     CHECK(event.producer == "exec");
     CHECK(event.records == 1);
     CHECK(kill(pid, 0) == 0);
     kill(pid, SIGKILL);
-    CHECK(end_of(pid) == 128 + SIGKILL);
+    CHECK(collect(pid) == 128 + SIGKILL);
 }
 
 // As if its number had been given to a new process: the pid in the ring names one that lives.
@@ -191,11 +192,11 @@ TEST_CASE("life: a dead producer is dead, whoever has its pid now") {
         static_cast<void>(raise(SIGKILL));
         return 1;
     });
-    CHECK(end_of(pid) == 128 + SIGKILL);
+    CHECK(collect(pid) == 128 + SIGKILL);
     CHECK(stat_ring(ring.name())->lanes.at(0).pid == static_cast<std::uint32_t>(getpid()));
-    CHECK(stat_ring(ring.name())->lanes[0].state == "dead");
+    CHECK(stat_ring(ring.name())->lanes[0].state == LaneState::dead);
     const Event event = next_end(consumer);
-    CHECK(event.kind == Event::Kind::producer_lost);
+    CHECK(event.kind == Event::Kind::producer_died);
     CHECK(event.records == 1);
 }
 
@@ -278,5 +279,5 @@ TEST_CASE("life: a byte that is taken while another thread forks is not the chil
     taker.join();
     CHECK_FALSE(alive(segment->fd(), LifeByte::lane(3)));
     for (int i = 0; i < forks; i++) until.say();
-    for (const pid_t child : children) CHECK(end_of(child) == 0);
+    for (const pid_t child : children) CHECK(collect(child) == 0);
 }

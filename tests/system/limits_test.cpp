@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "../test_ring.hpp"
-#include "in_child.hpp"
 #include "layout.hpp"
 #include "rollring/stash.hpp"
 #include "rollring/weights.hpp"
 #include "sealed.hpp"
+#include "support/in_child.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using rollring::test::in_child;
@@ -66,8 +66,8 @@ struct Signals {
 Signals signals;
 
 Errc attach_error(const std::string& name) {
-    const auto consumer = Consumer::open(name, {.attach_timeout_ms = 2});
-    const auto producer = Producer::open(name, {.attach_timeout_ms = 2});
+    const auto consumer = Consumer::open(name, {.attach_timeout = std::chrono::milliseconds(2)});
+    const auto producer = Producer::open(name, {.attach_timeout = std::chrono::milliseconds(2)});
     const auto stat = stat_ring(name);
     REQUIRE_FALSE(consumer.has_value());
     REQUIRE_FALSE(producer.has_value());
@@ -97,7 +97,8 @@ extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {  // tidy-ok:
 TEST_CASE("limits: a large lane is reserved although signals cut every long request short") {
     const TestRing ring({.lanes = 1, .lane_bytes = std::uint64_t{32} << 20});
     signals = Signals{.often = true};
-    const auto opened = Producer::open(ring.name(), {.attach_timeout_ms = 5});
+    const auto opened =
+        Producer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(5)});
     CHECK(opened.has_value());
     CHECK(signals.struck > 0);
     signals = Signals{};
@@ -146,8 +147,10 @@ TEST_CASE("limits: what stands at our name and is not ours is refused by name") 
     const Placed folder("");
     std::filesystem::remove(folder.path);
     std::filesystem::create_directory(folder.path);
-    CHECK_FALSE(Consumer::open(folder.name, {.attach_timeout_ms = 2}).has_value());
-    CHECK_FALSE(Producer::open(folder.name, {.attach_timeout_ms = 2}).has_value());
+    CHECK_FALSE(
+        Consumer::open(folder.name, {.attach_timeout = std::chrono::milliseconds(2)}).has_value());
+    CHECK_FALSE(
+        Producer::open(folder.name, {.attach_timeout = std::chrono::milliseconds(2)}).has_value());
     CHECK_FALSE(stat_ring(folder.name).has_value());
     CHECK_FALSE(create_ring(folder.name).has_value());
     if (getuid() == 0) {
@@ -183,8 +186,8 @@ TEST_CASE("limits: too few descriptors is an error with errno") {
         const int status = in_child([&] {
             const rlimit limit{most, most};
             if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
-            const auto producer = Producer::open(ring.name(), {.attach_timeout_ms = 0});
-            const auto consumer = Consumer::open(ring.name(), {.attach_timeout_ms = 0});
+            const auto producer = Producer::open(ring.name(), {.attach_timeout = {}});
+            const auto consumer = Consumer::open(ring.name(), {.attach_timeout = {}});
             const auto named = [](const auto& opened) {
                 return opened || opened.error().system_errno == EMFILE;
             };
@@ -220,9 +223,9 @@ TEST_CASE("limits: 16 descriptors, every entry point") {
             };
             if (note(create_ring(fresh))) static_cast<void>(remove_ring(fresh));
             note(stat_ring(ring.name()));
-            note(Producer::open(ring.name(), {.attach_timeout_ms = 0}));
-            note(Consumer::open(ring.name(), {.attach_timeout_ms = 0}));
-            note(Stash::open(ring.name(), {}, {.attach_timeout_ms = 0}));
+            note(Producer::open(ring.name(), {.attach_timeout = {}}));
+            note(Consumer::open(ring.name(), {.attach_timeout = {}}));
+            note(Stash::open(ring.name(), {}, {.attach_timeout = {}}));
             // UBSan needs a pipe of its own to check the type of the publisher's thread.
             if (!sanitized) note(Publisher::create(ring.name(), {&tensor, 1}));
             // What keeps a creator from locking keeps it from clearing up: so would its death.
@@ -250,8 +253,8 @@ TEST_CASE("limits: too little address space is an error that names the limit" *
         const rlim_t bytes = pages * 4096 + (rlim_t{64} << 20);
         const rlimit limit{bytes, bytes};
         if (setrlimit(RLIMIT_AS, &limit) != 0) return 3;
-        const auto producer = Producer::open(ring.name(), {.attach_timeout_ms = 0});
-        const auto consumer = Consumer::open(ring.name(), {.attach_timeout_ms = 0});
+        const auto producer = Producer::open(ring.name(), {.attach_timeout = {}});
+        const auto consumer = Consumer::open(ring.name(), {.attach_timeout = {}});
         const auto named = [](const auto& opened) {
             return !opened && opened.error().message.find("ulimit -v") != std::string::npos;
         };

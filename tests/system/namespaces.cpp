@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "../crash/load.hpp"
-#include "in_child.hpp"
+#include "support/in_child.hpp"
+#include "support/load.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -60,7 +60,7 @@ int docker_default() {
     auto consumer = Consumer::open("two");
     require(first.has_value() && consumer.has_value(), "the first lane fits");
     const std::uint64_t free_bytes = shared_memory_space().free_bytes;
-    require_remedy(Producer::open("two", {.attach_timeout_ms = 0}), "the second lane");
+    require_remedy(Producer::open("two", {.attach_timeout = {}}), "the second lane");
     require(shared_memory_space().free_bytes == free_bytes, "a failed attach keeps {} bytes",
             free_bytes - shared_memory_space().free_bytes);
     use_all(*first, *consumer);
@@ -69,7 +69,7 @@ int docker_default() {
     for (const Deadline deadline = patience(); consumer->producers_active() > 0;) {
         require(!deadline.passed() && consumer->poll(record) == Poll::empty, "not given back");
     }
-    auto second = Producer::open("two", {.attach_timeout_ms = 0});  // the first has given back
+    auto second = Producer::open("two", {.attach_timeout = {}});  // the first has given back
     require(second.has_value(), "{}", second ? "" : second.error().to_string());
     use_all(*second, *consumer);
     return 0;
@@ -87,7 +87,7 @@ int one_mib() {
     auto consumer = Consumer::open("r");
     auto first = Producer::open("r");
     require(consumer.has_value() && first.has_value(), "attach");
-    require_remedy(Producer::open("r", {.attach_timeout_ms = 0}), "a second lane");
+    require_remedy(Producer::open("r", {.attach_timeout = {}}), "a second lane");
     use_all(*first, *consumer);
     require(remove_ring("r", true).has_value() && list_rings().empty(), "remove");
     return 0;
@@ -118,9 +118,9 @@ int other_pid_namespace() {
         require(stat.has_value() && stat->lanes.at(0).alive && stat->lanes[0].pid == 1,
                 "the far producer is not seen alive");
     }
-    require(consumer->stats().producers_lost == 0, "the far producer was taken for dead");
+    require(consumer->stats().producers_died == 0, "the far producer was taken for dead");
     require(kill_and_collect(pid), "the far producer ended by itself");
-    for (const Deadline deadline = patience(); consumer->stats().producers_lost == 0;) {
+    for (const Deadline deadline = patience(); consumer->stats().producers_died == 0;) {
         require(!deadline.passed(), "its death is not seen");
         require(consumer->poll(record) == Poll::empty, "a record of the dead");
     }

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "../test_ring.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using rollring::test::TestRing;

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "../crash/load.hpp"
 #include "refusals.hpp"
 #include "rollring/error.hpp"
+#include "support/load.hpp"
 
 namespace rollring::test {
 

@@ -23,11 +23,11 @@ bool listed(const std::string& ring) {
 
 // One record through a new producer and the given consumer.
 void pass_one(const std::string& ring, Consumer& consumer) {
-    auto producer = Producer::open(ring, {.attach_timeout_ms = 0});
+    auto producer = Producer::open(ring, {.attach_timeout = {}});
     for (const Deadline deadline = patience(); !producer && !deadline.passed();) {
         Record record;
         require(consumer.poll(record) == Poll::empty, "a record is left");
-        producer = Producer::open(ring, {.attach_timeout_ms = 0});
+        producer = Producer::open(ring, {.attach_timeout = {}});
     }
     require_done(producer, "a new producer");
     Load load;
@@ -40,7 +40,7 @@ void pass_one(const std::string& ring, Consumer& consumer) {
 }
 
 void require_usable(const std::string& ring) {
-    auto consumer = Consumer::open(ring, {.attach_timeout_ms = 0});
+    auto consumer = Consumer::open(ring, {.attach_timeout = {}});
     require_done(consumer, "a consumer");
     pass_one(ring, *consumer);
 }
@@ -177,7 +177,8 @@ class Look : public WithRing {
 class OpenProducer : public WithRing {
   public:
     Result<void> act() override {
-        auto opened = Producer::open(ring_.name(), {.attach_timeout_ms = soon_ms});
+        auto opened =
+            Producer::open(ring_.name(), {.attach_timeout = std::chrono::milliseconds(soon_ms)});
         if (opened) producer_.emplace(std::move(*opened));
         return outcome(opened);
     }
@@ -223,7 +224,8 @@ class OpenConsumer : public WithRing {
         }
     }
     Result<void> act() override {
-        auto opened = Consumer::open(ring_.name(), {.attach_timeout_ms = soon_ms});
+        auto opened =
+            Consumer::open(ring_.name(), {.attach_timeout = std::chrono::milliseconds(soon_ms)});
         if (opened) consumer_.emplace(std::move(*opened));
         return outcome(opened);
     }
@@ -278,7 +280,7 @@ class Flow : public WithRing {
         }
         if (auto all = consumer_->release_all(std::exchange(held_, {}), 1); !all) return all;
         while (push(Deadline::after_ms(2))) continue;
-        if (closed_) return std::unexpected(Error{Errc::peer_gone, 0, producer_->problem()});
+        if (closed_) return refused(Errc::peer_gone, producer_->problem());
         while (got_ < sent_) {
             if (auto taken = take(Deadline::after_ms(2'000)); !taken) return taken;
             consumer_->release(held_.back());
@@ -296,7 +298,7 @@ class Flow : public WithRing {
             for (const RecordRef& ref : std::exchange(held_, {})) consumer_->release(ref);
             if (consumer_->producers_active() == 0) return {};
         }
-        return std::unexpected(Error{Errc::timed_out, 0, "the lane is not given back"});
+        return refused(Errc::timed_out, "the lane is not given back");
     }
     void check(const Result<void>& /*acted*/, Call /*refused*/) override {
         require(!closed_, "the producer says: {}", producer_->problem());
@@ -311,7 +313,7 @@ class Flow : public WithRing {
         const ConsumerStats stats = consumer_->stats();
         require(stats.lost + stats.torn + stats.duplicates + stats.quarantines == 0,
                 "a loss was counted");
-        require(stats.producers_lost == 0, "the producer was taken for dead");
+        require(stats.producers_died == 0, "the producer was taken for dead");
     }
     void again() override {
         for (int i = 0; i < 4; i++) pass_one(ring_.name(), *consumer_);
@@ -325,8 +327,7 @@ class Flow : public WithRing {
             sent_++;
             return {};
         }
-        return std::unexpected(
-            Error{closed_ ? Errc::peer_gone : Errc::timed_out, 0, producer_->problem()});
+        return refused(closed_ ? Errc::peer_gone : Errc::timed_out, producer_->problem());
     }
     Result<void> take(Deadline deadline) {
         Record record;
@@ -336,7 +337,7 @@ class Flow : public WithRing {
             case Poll::closed:
                 throw Failure("the consumer says that the ring is gone");
             default:
-                return std::unexpected(Error{Errc::timed_out, 0, "nothing came"});
+                return refused(Errc::timed_out, "nothing came");
         }
         Load::verify(record);
         require(Load::number_of(record) == got_ && !record.redelivered, "record {} came for {}",

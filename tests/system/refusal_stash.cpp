@@ -13,7 +13,7 @@
 namespace rollring::test {
 namespace {
 
-constexpr StashOptions stash_options{.group_size = 2, .batch_groups = 1};
+constexpr StashOptions stash_options{.group_size = 2, .batch = BatchTarget::groups(1)};
 
 // Groups of two through a small lane, while a half one pins its head and must be evacuated. What
 // was acknowledged does not come again, and all the rest does.
@@ -25,7 +25,8 @@ class Trainer : public Case {
         producer_.emplace(std::move(*opened));
     }
     Result<void> act() override {
-        auto opened = Stash::open(ring_.name(), stash_options, {.attach_timeout_ms = 30});
+        auto opened = Stash::open(ring_.name(), stash_options,
+                                  {.attach_timeout = std::chrono::milliseconds(30)});
         if (!opened) return outcome(opened);
         Stash& stash = **opened;
         require(send(0) == Push::ok, "the first record");

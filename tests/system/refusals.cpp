@@ -44,7 +44,6 @@ const std::array<Kind, calls_count>& kinds() {
         {"statvfs", {EIO, ENOMEM, EINTR, ENOSYS}},
         {"getrandom", {EINTR, EAGAIN, ENOSYS}},
         {"futex", {EINTR, EAGAIN, ENOMEM}},
-        {"membarrier", {EPERM, ENOSYS, EINVAL}},
         {"memfd_create", {EMFILE, ENFILE, ENOMEM, EPERM}},
         {"eventfd", {EMFILE, ENFILE, ENODEV, ENOMEM}},
         {"pthread_create", {EAGAIN, EPERM}},
@@ -228,9 +227,8 @@ long syscall(long number, ...) noexcept {
     for (long& value : values) value = va_arg(list, long);
     va_end(list);
     const auto [a, b, c, d, e, f] = values;
-    if (number == SYS_futex) return pass<long>(Call::futex, next, number, a, b, c, d, e, f);
-    if (number != SYS_membarrier) return next(number, a, b, c, d, e, f);
-    return pass<long>(Call::membarrier, next, number, a, b, c, d, e, f);
+    if (number != SYS_futex) return next(number, a, b, c, d, e, f);
+    return pass<long>(Call::futex, next, number, a, b, c, d, e, f);
 }
 
 int memfd_create(const char* name, unsigned flags) noexcept {

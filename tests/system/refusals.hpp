@@ -24,7 +24,6 @@ enum class Call : std::uint8_t {
     statvfs,
     getrandom,
     futex,
-    membarrier,
     memfd_create,
     eventfd,
     pthread_create,

@@ -18,9 +18,9 @@
 #include <fstream>
 #include <thread>
 
-#include "in_child.hpp"
 #include "refusal_cases.hpp"
 #include "refusals.hpp"
+#include "support/in_child.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -71,7 +71,7 @@ Belongings belongings() {
 }
 
 // A thread that was joined is in /proc until the kernel is through with it; a leaked one stays.
-Belongings settled(std::size_t threads) {
+Belongings at_rest(std::size_t threads) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     Belongings now = belongings();
     while (now.threads > threads && std::chrono::steady_clock::now() < until) {
@@ -115,7 +115,7 @@ bool run_once(const NamedCase& which, const Refusal& refusal, Tally& tally) {
         if (refused > 0) (acted ? tally.done : tally.errors)++;
     }
     if (refused > 0) tally.refused[static_cast<std::size_t>(refusal.call)]++;
-    const Belongings after = settled(before.threads);
+    const Belongings after = at_rest(before.threads);
     require(after == before,
             "left behind: {} descriptors, {} mappings, {} threads, {} objects, {} sockets",
             after.fds - before.fds, after.mappings - before.mappings,
@@ -205,7 +205,7 @@ class Campaign {
             start_child([&] { return run_all_places(which, refusal, *tally_.operator->()); });
         const bool ended = ended_within(pid, 60'000'000'000);
         if (!ended) kill(pid, SIGKILL);
-        const int status = end_of(pid);
+        const int status = collect(pid);
         if (ended && status == 0) return;
         failures_++;
         fmt::print("FAILED {}: refused_calls --only {} {}\n",

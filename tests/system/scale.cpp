@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "../crash/arrivals.hpp"
+#include "support/arrivals.hpp"
 
 using namespace rollring;
 using namespace rollring::test;

@@ -5,10 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "../test_ring.hpp"
 #include "ring_map.hpp"
 #include "rollring/stash.hpp"
 #include "rollring/stash_stat.hpp"
+#include "rollring/stat_fields.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using rollring::test::patience;
@@ -17,11 +18,9 @@ using rollring::test::TestRing;
 namespace {
 
 void send(Producer& producer, const std::string& prompt, std::uint32_t repetition) {
-    const std::vector<std::int32_t> tokens{1, 2, 3};
-    Draft draft(prompt);
-    draft.meta = {.repetition_id = repetition, .group_size = 4};
-    draft.set(Std::token_ids, tokens);
-    REQUIRE(producer.push(draft, patience()) == Push::ok);
+    REQUIRE(rollring::test::send(producer,
+                                 {.prompt = prompt, .repetition = repetition, .group_size = 4}) ==
+            Push::ok);
 }
 
 StashStat look(const TestRing& ring) {
@@ -48,8 +47,8 @@ struct Pages {
     }
     [[nodiscard]] ReaderControl& control() const { return reader.at<ReaderControl>(0); }
     [[nodiscard]] StashPage& account() const { return reader.at<StashPage>(sizeof(ReaderControl)); }
-    [[nodiscard]] GroupRow& row(std::uint32_t slot) const {
-        return board.at<GroupRow>(slot * sizeof(GroupRow));
+    [[nodiscard]] GroupRow& row(std::uint32_t index) const {
+        return board.at<GroupRow>(index * sizeof(GroupRow));
     }
 };
 
@@ -80,7 +79,7 @@ TEST_CASE("stash stat: shows what is open, and leaves out what never holds still
     for (int prompt = 0; prompt < 3; prompt++) send(producer, "p" + std::to_string(prompt), 1);
     const std::string cut = std::string(38, 'x') + "\xe2\x82\xac";  // the row ends within the sign
     send(producer, cut, 0);
-    auto opened = Stash::open(ring.name(), {.batch_groups = 1});
+    auto opened = Stash::open(ring.name(), {.batch = BatchTarget::groups(1)});
     REQUIRE(opened.has_value());
     Batch batch;
     // Twice: what is read in the last turn of a call is shown by the next one.
@@ -108,7 +107,61 @@ TEST_CASE("stash stat: shows what is open, and leaves out what never holds still
     CHECK_FALSE(stat.account_whole);
     CHECK(stat.rows_unread == 1);
     REQUIRE(stat.groups.size() == 3);
-    CHECK(stat.groups[1].state == "unknown");
+    CHECK(stat.groups[1].state == GroupState::unknown);
     CHECK(stat.groups[1].missing.size() == 64);
     CHECK(stat.groups[1].producers.size() == 1);
+}
+
+TEST_CASE("stash stat: a trainer says of its groups what is seen of them from outside") {
+    const TestRing ring;
+    auto first = ring.producer({.name = "first"});
+    auto second = ring.producer({.name = "second"});
+    send(first, "p0", 1);
+    send(second, "p0", 3);
+    send(second, "p1\n", 0);
+    auto opened = Stash::open(ring.name(), {.batch = BatchTarget::groups(1)});
+    REQUIRE(opened.has_value());
+    Batch batch;
+    for (int i = 0; i < 2; i++) {
+        REQUIRE((*opened)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    }
+    std::vector<GroupStat> inside = (*opened)->explain(10);
+    StashStat stat = look(ring);
+    REQUIRE(inside.size() == 2);
+    REQUIRE(stat.groups.size() == 2);
+    for (std::size_t i = 0; i < 2; i++) {
+        GroupStat& in = inside[i];
+        GroupStat& out = stat.groups[i];
+        CHECK(in.age_ns >= 0);
+        CHECK(in.unchanged_ns >= 0);
+        CHECK(in.age_ns <= out.age_ns);
+        CHECK(in.unchanged_ns <= out.unchanged_ns);
+        in.age_ns = out.age_ns = 1'500'000'000;
+        in.unchanged_ns = out.unchanged_ns;
+        for_each_field(in, [&](const auto& field, const auto& value) {
+            INFO(field.name);
+            CHECK(value == out.*field.member);
+        });
+        CHECK(in.to_string() == out.to_string());
+    }
+    CHECK(inside[0].to_string() ==
+          "p0: open, 1.5 s old; 2 of 4 there, 0 failed; missing 0, 2; from first (lane 0), second "
+          "(lane 1)");
+    CHECK(inside[1].instance_id == "p1?");
+    CHECK(inside[1].missing_text() == "1-3");
+    CHECK((*opened)->explain(1).size() == 1);
+}
+
+TEST_CASE("stash stat: of what is missing a line names the first, and a report all") {
+    GroupStat group{};
+    CHECK(group.missing_text() == "none");
+    CHECK(group.producers_text().empty());
+    group.state = GroupState::leased;
+    group.size = group.complete = 4;
+    CHECK(group.to_string() == "a group without a name: leased, 0.0 s old; 4 of 4 there, 0 failed");
+    for (std::uint32_t repetition = 0; repetition < 20; repetition += 2) {
+        group.missing.push_back(repetition);
+    }
+    CHECK(group.missing_text() == "0, 2, 4, 6, 8, 10, 12, 14, 16, 18");
+    CHECK(group.to_string().ends_with("; missing 0, 2, 4, 6, 8, 10, 12, 14, ..."));
 }

@@ -2,12 +2,14 @@
 // after 100 ms. So the bells are watched instead of the clock.
 #include <doctest/doctest.h>
 #include <sched.h>
+#include <sys/wait.h>
 
+#include <thread>
 #include <vector>
 
-#include "../test_ring.hpp"
-#include "in_child.hpp"
 #include "ring_map.hpp"
+#include "support/in_child.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using rollring::test::TestRing;
@@ -82,7 +84,7 @@ TEST_CASE("wake: who was stopped beyond its deadline finds the room that came me
     Record record;
     while (consumer.poll(record) == Poll::record) consumer.release(record.ref);
     kill(child, SIGCONT);
-    CHECK(rollring::test::end_of(child) == 0);
+    CHECK(rollring::test::collect(child) == 0);
 }
 
 TEST_CASE("wake: a full lane shows the consumer what was pushed for later") {
@@ -115,4 +117,24 @@ TEST_CASE("wake: a successor that frees what its predecessor had released rings 
     second.release(refs[0]);
     CHECK(waiter.rung());
     CHECK(producer.push(draft(), Deadline::now()) == Push::ok);
+}
+
+TEST_CASE("wake: an interrupted wait ends, be it under way or to come, and the next one waits") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    auto consumer = ring.consumer();
+    const RingMap map = map_of(ring);
+    const Waiter asleep(map.consumer_bell());
+    consumer.interrupt();
+    CHECK(asleep.rung());
+    Record record;
+    CHECK(consumer.wait(record, Deadline::never()) == Poll::timed_out);
+    REQUIRE(producer.push(draft(), test::patience()) == Push::ok);
+    CHECK(consumer.wait(record, Deadline::never()) == Poll::record);
+    consumer.release(record.ref);
+    Poll answer = Poll::closed;
+    std::thread waits([&] { answer = consumer.wait(record, Deadline::never()); });
+    consumer.interrupt();
+    waits.join();
+    CHECK(answer == Poll::timed_out);
 }

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "../test_ring.hpp"
 #include "ring_map.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using rollring::test::patience;
@@ -16,10 +16,7 @@ namespace {
 const RingOptions one_lane = {.lanes = 1, .lane_bytes = 64 << 10};
 
 void send(Producer& producer, int count) {
-    static const std::vector<std::int32_t> tokens{1, 2, 3};
-    Draft draft("prompt");
-    draft.set(Std::token_ids, tokens);
-    for (int i = 0; i < count; i++) REQUIRE(producer.push(draft, patience()) == Push::ok);
+    for (int i = 0; i < count; i++) REQUIRE(rollring::test::send(producer) == Push::ok);
 }
 
 std::vector<RecordRef> take(Consumer& consumer, int count) {

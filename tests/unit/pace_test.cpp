@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "../test_ring.hpp"
 #include "ring_map.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using rollring::test::patience;
@@ -39,7 +39,7 @@ TEST_CASE("pace: what is not read yet does not count the dead part of a lap") {
         Frame frame{};
         frame.bytes = count;
         writer.commit(frame);
-        writer.publish();
+        writer.show();
     };
     for (int i = 0; i < 8; i++) write(kib);
     CHECK(writer.written_since(0) == 8 * kib);

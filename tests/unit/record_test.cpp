@@ -6,6 +6,7 @@
 
 #include "record_bytes.hpp"
 #include "rollring/trajectory.hpp"
+#include "support/splitmix64.hpp"
 #include "wire.hpp"
 
 using namespace rollring;
@@ -38,8 +39,8 @@ TEST_CASE("record: every header field survives") {
     draft.meta = {.visit = 3,
                   .repetition_id = 7,
                   .group_size = 16,
-                  .segment_index = 2,
-                  .last_segment = false,
+                  .subsequence_index = 2,
+                  .last_subsequence = false,
                   .attempt = 9,
                   .source_id = -4,
                   .status = Status::truncated,
@@ -59,8 +60,8 @@ TEST_CASE("record: every header field survives") {
     CHECK(meta.visit == 3);
     CHECK(meta.repetition_id == 7);
     CHECK(meta.group_size == 16);
-    CHECK(meta.segment_index == 2);
-    CHECK_FALSE(meta.last_segment);
+    CHECK(meta.subsequence_index == 2);
+    CHECK_FALSE(meta.last_subsequence);
     CHECK(meta.attempt == 9);
     CHECK(meta.source_id == -4);
     CHECK(meta.status == Status::truncated);
@@ -120,6 +121,8 @@ TEST_CASE("record: what the schema forbids is refused by name") {
     Draft draft("p");
     draft.set(Std::token_ids, tokens).set(Std::logprobs, two);
     CHECK(Encoded(draft).problem == "a per-token column does not have n_tokens rows");
+    CHECK(Encoder(draft, Schema::standard(), Checksum::none).problem_column() == "logprobs");
+    CHECK(Encoder(Draft("p"), Schema::standard(), Checksum::none).problem_column() == "token_ids");
     Draft typed("p");
     typed.set(Std::token_ids, tokens).set(Std::loss_mask, two);
     CHECK(Encoded(typed).problem == "a column has another dtype than declared");
@@ -167,11 +170,8 @@ TEST_CASE("record: a header that claims what cannot be is refused on both sides 
 
 // Seeded: whatever a draft claims, one that the encoder lets through is one that the view accepts.
 TEST_CASE("record: what may be pushed may be read") {
-    std::uint64_t state = 4;
-    const auto next = [&] {
-        state = state * 6364136223846793005 + 1442695040888963407;
-        return state >> 33;
-    };
+    rollring::test::Dice dice{4};
+    const auto next = [&] { return dice.next() >> 33; };
     // Small numbers, and those at the ends of their range.
     const auto number = [&] {
         const std::uint64_t small = next() % 5;
@@ -185,8 +185,8 @@ TEST_CASE("record: what may be pushed may be read") {
         meta.visit = number();
         meta.repetition_id = static_cast<std::uint32_t>(number());
         meta.group_size = static_cast<std::uint32_t>(number());
-        meta.segment_index = static_cast<std::uint16_t>(number());
-        meta.last_segment = next() % 2 == 0;
+        meta.subsequence_index = static_cast<std::uint16_t>(number());
+        meta.last_subsequence = next() % 2 == 0;
         meta.attempt = static_cast<std::uint32_t>(number());
         meta.status = static_cast<Status>(next() % 8);
         meta.n_prompt = static_cast<std::uint32_t>(number());
@@ -211,7 +211,7 @@ TEST_CASE("record: what may be pushed may be read") {
         TrajectoryView view;
         CHECK(view.parse(encoded.bytes(), Schema::standard()) == "");
         CHECK(view.meta().group_size == meta.group_size);
-        CHECK(view.meta().segment_index == meta.segment_index);
+        CHECK(view.meta().subsequence_index == meta.subsequence_index);
         CHECK(view.meta().attempt == meta.attempt);
         taken++;
     }

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "../test_ring.hpp"
 #include "layout.hpp"
 #include "segment.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using rollring::test::patience;

@@ -7,25 +7,19 @@
 #include <thread>
 #include <vector>
 
-#include "../test_ring.hpp"
 #include "channel_names.hpp"
 #include "liveness.hpp"
 #include "ring_map.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using rollring::test::patience;
+using rollring::test::send;
 using rollring::test::TestRing;
 
 namespace {
 
 const RingOptions small = {.lanes = 1, .lane_bytes = 64 << 10};
-
-Push send(Producer& producer) {
-    static const std::vector<std::int32_t> tokens{1, 2, 3};
-    Draft draft("prompt");
-    draft.set(Std::token_ids, tokens);
-    return producer.push(draft, patience());
-}
 
 std::uint64_t id_of(const std::string& ring) {
     const auto stat = stat_ring(ring);
@@ -89,8 +83,10 @@ TEST_CASE("removal: a ring that stays in its remover's hands is a named error") 
     REQUIRE(segment.has_value());
     auto remover = LifeLock::take(segment->fd(), LifeByte::creation());
     REQUIRE((remover.has_value() && remover->has_value()));
-    const auto producer = Producer::open(ring.name(), {.attach_timeout_ms = 5});
-    const auto consumer = Consumer::open(ring.name(), {.attach_timeout_ms = 5});
+    const auto producer =
+        Producer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(5)});
+    const auto consumer =
+        Consumer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(5)});
     REQUIRE_FALSE(producer.has_value());
     REQUIRE_FALSE(consumer.has_value());
     CHECK(producer.error().code == Errc::not_ready);
@@ -102,14 +98,15 @@ TEST_CASE("removal: who waits for a lane learns that the ring is gone") {
     auto map = RingMap::attach(ring.name(), Deadline::now());
     REQUIRE(map.has_value());
     auto holder = ring.producer();
-    const std::uint32_t before = map->consumer_bell().arrivals.load();
+    const std::uint32_t before = map->consumer_bell().lane_changes.load();
     std::thread waiter([&] {
-        auto producer = Producer::open(ring.name(), {.attach_timeout_ms = 30'000});
+        auto producer =
+            Producer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(30'000)});
         REQUIRE(producer.has_value());
         CHECK(send(*producer) == Push::ok);
     });
     const Deadline deadline = patience();
-    while (map->consumer_bell().arrivals.load() == before && !deadline.passed()) {
+    while (map->consumer_bell().lane_changes.load() == before && !deadline.passed()) {
         std::this_thread::yield();
     }
     REQUIRE(remove_ring(ring.name(), true).has_value());

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "../test_ring.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using rollring::test::patience;
@@ -65,8 +65,9 @@ TEST_CASE("reservation: what it has lent stays its own when its producer is gone
     std::ranges::fill(ids, 9);  // too late, and harms nobody
     CHECK(room->values<std::int32_t>(Std::token_ids).empty());
     rollring::test::await_close(consumer);
-    CHECK(Producer::open(ring.name(), {.attach_timeout_ms = 20}).error().code ==
-          Errc::no_free_lane);
+    CHECK(Producer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(20)})
+              .error()
+              .code == Errc::no_free_lane);
     CHECK(room->commit() == Push::closed);
     CHECK(room->commit() == Push::not_reserved);
     auto next = ring.producer();
@@ -74,6 +75,36 @@ TEST_CASE("reservation: what it has lent stays its own when its producer is gone
     fill(*room, 2);
     CHECK(room->commit() == Push::ok);
     expect(consumer, 1, 2);
+}
+
+TEST_CASE("reservation: how it ended is told after the tokens, and sealed with them") {
+    const TestRing ring;
+    auto consumer = ring.consumer();
+    auto producer = ring.producer({.checksum = Checksum::xxh3});
+    Draft shape = shape_of(3);
+    shape.meta.created_ns = 5;
+    shape.meta.policy_version_min = 2;
+    Reservation room;
+    REQUIRE(producer.reserve(shape, patience(), room) == Push::ok);
+    fill(room, 1);
+    room.shrink(20);
+    CHECK_FALSE(room.set({.n_prompt = 21, .reward = 9.0}));
+    CHECK(room.set({.status = Status::truncated, .n_prompt = 20, .reward = 0.5}));
+    CHECK(room.set({.policy_version_max = 4, .finished_ns = 7}));
+    REQUIRE(room.commit() == Push::ok);
+    CHECK_FALSE(room.set({.reward = 1.0}));
+    Record record;
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    const Meta& meta = record.view.meta();
+    CHECK(meta.status == Status::truncated);
+    CHECK(meta.n_prompt == 20);
+    CHECK(meta.reward == 0.5);
+    CHECK(meta.policy_version_min == 2);
+    CHECK(meta.policy_version_max == 4);
+    CHECK(meta.created_ns == 5);
+    CHECK(meta.finished_ns == 7);
+    CHECK(meta.repetition_id == 3);
+    CHECK(consumer.stats().torn == 0);
 }
 
 TEST_CASE("reservation: one that a later call has overtaken touches no other record") {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "../test_ring.hpp"
 #include "rollring/weights.hpp"
+#include "support/test_ring.hpp"
 
 namespace rollring::test {
 
@@ -101,6 +101,13 @@ inline Transaction send(Publisher& publisher, Tensors& tensors, std::int64_t ver
 void flip_bit_in_slots(const std::vector<std::byte>& bytes);
 
 // What an engine does with a version, start to end; the version.
+constexpr std::uint64_t small_slot = 4096;  // less than a small model
+
+// A deadline that has to pass for the test to go on.
+inline Deadline soon() {
+    return Deadline::after_ms(60);
+}
+
 inline Result<std::int64_t> take(Subscriber& subscriber, Deadline deadline = patience()) {
     auto update = subscriber.next(deadline);
     if (!update) return std::unexpected(update.error());

@@ -10,11 +10,6 @@ namespace {
 
 const PublisherOptions on_gpu{.device = trainer_gpu, .slot_bytes = 4096};
 
-// Far away for a test, near for a wait that never ends.
-Deadline soon() {
-    return Deadline::after_ms(50);
-}
-
 // A trainer and an engine, each on a fake GPU of its own; 2 slots.
 struct Pair {
     explicit Pair(const PublisherOptions& options = on_gpu) {
@@ -92,6 +87,25 @@ TEST_CASE("a put that has to wait for another stream ends by its deadline and ca
     CHECK(pair.engine.holds(1));
 }
 
+TEST_CASE("a part whose packing was refused is packed when put is called again") {
+    Pair pair(with_all_in_slots());
+    FakeDevice& gpu = fake_device(trainer_gpu);
+    pair.trainer.fill(1);
+    auto version = pair.publisher->begin(1);
+    REQUIRE_OK(version);
+    gpu.refuses = true;
+    const auto refused = version->put_all(patience());
+    REQUIRE(!refused);
+    CHECK(refused.error().code == Errc::device_error);
+    gpu.refuses = false;
+    REQUIRE_OK(version->put_all(patience()));
+    REQUIRE_OK(version->publish());
+    std::thread engine([&] { REQUIRE_OK(take(*pair.subscriber)); });
+    REQUIRE_OK(version->commit(patience()));
+    engine.join();
+    CHECK(pair.engine.holds(1));
+}
+
 TEST_CASE("a trainer's device that fails is named, and the engine keeps what it has") {
     Pair pair(with_all_in_slots());
     std::thread first([&] { REQUIRE_OK(take(*pair.subscriber)); });
@@ -113,7 +127,7 @@ TEST_CASE("a trainer's device that fails is named, and the engine keeps what it 
     gpu.failed = false;
     gpu.go_on();
     pair.publisher.reset();
-    CHECK(gpu.chunks == 0);
+    CHECK(gpu.blocks == 0);
 }
 
 TEST_CASE("an engine's stream that stops is waited for before its slot is filled again") {
@@ -170,6 +184,26 @@ TEST_CASE("an engine's stream that stops is waited for before its slot is filled
     }
 }
 
+TEST_CASE("a part that the engine's device does not verify in time can be asked for again") {
+    PublisherOptions options = with_all_in_slots();
+    options.checksums = true;
+    Pair pair(options);
+    FakeDevice& gpu = fake_device(engine_gpu);
+    Transaction version = send(*pair.publisher, pair.trainer, 1);
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    gpu.stopped = true;
+    const auto late = update->part(0, Deadline::now());
+    REQUIRE(!late);
+    CHECK(late.error().code == Errc::timed_out);
+    gpu.go_on();
+    REQUIRE_OK(update->load(patience()));
+    REQUIRE_OK(update->stage(patience()));
+    REQUIRE_OK(version.commit(patience()));
+    REQUIRE_OK(update->adopt(patience()));
+    CHECK(pair.engine.holds(1));
+}
+
 TEST_CASE("stage waits for the engine's device, not beyond its deadline") {
     Pair pair(with_all_in_slots());
     FakeDevice& gpu = fake_device(engine_gpu);
@@ -214,10 +248,10 @@ TEST_CASE("memory passed by legacy handles is kept until all have closed it") {
     const auto gone = pair.subscriber->next(patience());
     REQUIRE(!gone);
     CHECK(gone.error().code == Errc::peer_gone);
-    CHECK(fake_device(trainer_gpu).chunks == 16);
+    CHECK(fake_device(trainer_gpu).blocks == 16);
     pair.subscriber.reset();
     closing.join();
-    CHECK(fake_device(trainer_gpu).chunks == 0);
+    CHECK(fake_device(trainer_gpu).blocks == 0);
 }
 
 }  // namespace rollring::test

@@ -5,13 +5,14 @@
 #include <utility>
 #include <vector>
 
+#include "backends.hpp"
 #include "host_mover.hpp"
 
 namespace rollring {
 namespace test {
 namespace {
 
-using namespace weights;
+using namespace device;
 
 struct Queued {
     Reached reached;
@@ -42,13 +43,47 @@ GpuUuid uuid(std::size_t index) {
 }
 
 std::unexpected<Error> failure() {
-    return std::unexpected(Error{Errc::device_error, 0, "the fake device failed"});
+    return refused(Errc::device_error, "the fake device failed");
 }
+
+// The CPU's copies, where the device takes any.
+class FakePlan : public CopyPlan {
+  public:
+    FakePlan(FakeDevice& device, std::unique_ptr<CopyPlan> plan)
+        : device_(&device), plan_(std::move(plan)) {}
+    Result<void> pack(std::byte* slot, std::optional<std::uint64_t> sums, Stream stream) override {
+        return device_->refuses ? Result<void>(failure()) : plan_->pack(slot, sums, stream);
+    }
+    Result<void> pack_one(std::size_t job, const void* tensor, std::byte* slot,
+                          std::optional<std::uint64_t> sums, Stream stream) override {
+        return device_->refuses ? Result<void>(failure())
+                                : plan_->pack_one(job, tensor, slot, sums, stream);
+    }
+    Result<void> unpack(const std::byte* slot, Stream stream) override {
+        return device_->refuses ? Result<void>(failure()) : plan_->unpack(slot, stream);
+    }
+    Result<std::optional<std::size_t>> verify(const std::byte* slot, std::uint64_t sums,
+                                              Deadline deadline) override {
+        if (device_->stopped && deadline.passed()) {
+            return refused(Errc::timed_out, "the device did not verify");
+        }
+        return plan_->verify(slot, sums, deadline);
+    }
+
+  private:
+    FakeDevice* device_;
+    std::unique_ptr<CopyPlan> plan_;
+};
 
 class FakeMover : public HostMover {
   public:
     explicit FakeMover(FakeDevice& device) : device_(&device) {}
     [[nodiscard]] GpuUuid gpu() const override { return uuid(index_of(*device_)); }
+    Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) override {
+        auto made = HostMover::plan(std::move(jobs));
+        if (!made) return made;
+        return std::make_unique<FakePlan>(*device_, std::move(*made));
+    }
     Result<void> when_reached(Stream stream, Reached reached, void* context) override {
         if (device_->failed) return failure();
         if (!device_->stopped) return HostMover::when_reached(stream, reached, context);
@@ -62,7 +97,7 @@ class FakeMover : public HostMover {
         }
         if (device_->failed) return failure();
         if (!device_->stopped) return {};
-        return std::unexpected(Error{Errc::timed_out, 0, "the stream did not get there"});
+        return refused(Errc::timed_out, "the stream did not get there");
     }
     Result<void> health() override {
         return device_->failed ? Result<void>(failure()) : Result<void>{};
@@ -72,26 +107,26 @@ class FakeMover : public HostMover {
     FakeDevice* device_;
 };
 
-// A host chunk under another kind's name.
-class FakeChunk : public Chunk {
+// A host block under another kind's name.
+class FakeBlock : public SharedBlock {
   public:
-    FakeChunk(std::unique_ptr<Chunk> chunk, PayloadMemory kind, FakeDevice* maker)
-        : chunk_(std::move(chunk)), kind_(kind), maker_(maker) {
-        if (maker_ != nullptr) maker_->chunks++;
+    FakeBlock(std::unique_ptr<SharedBlock> block, PayloadMemory kind, FakeDevice* maker)
+        : block_(std::move(block)), kind_(kind), maker_(maker) {
+        if (maker_ != nullptr) maker_->blocks++;
     }
-    ~FakeChunk() override {
-        if (maker_ != nullptr) maker_->chunks--;
+    ~FakeBlock() override {
+        if (maker_ != nullptr) maker_->blocks--;
     }
-    [[nodiscard]] std::byte* data() const override { return chunk_->data(); }
-    [[nodiscard]] ChunkTicket ticket() const override {
-        ChunkTicket ticket = chunk_->ticket();
+    [[nodiscard]] std::byte* data() const override { return block_->data(); }
+    [[nodiscard]] BlockTicket ticket() const override {
+        BlockTicket ticket = block_->ticket();
         ticket.memory = kind_;
         return ticket;
     }
-    [[nodiscard]] int fd() const override { return chunk_->fd(); }
+    [[nodiscard]] int fd() const override { return block_->fd(); }
 
   private:
-    std::unique_ptr<Chunk> chunk_;
+    std::unique_ptr<SharedBlock> block_;
     PayloadMemory kind_;
     FakeDevice* maker_;
 };
@@ -100,20 +135,20 @@ class FakeMemory : public Memory {
   public:
     FakeMemory(FakeDevice& device, PayloadMemory kind)
         : device_(&device), kind_(kind), host_(make_host_backend().memory) {}
-    [[nodiscard]] PayloadMemory kind() const override { return kind_; }
-    Result<std::unique_ptr<Chunk>> make(std::uint64_t bytes) override {
+    Result<std::unique_ptr<SharedBlock>> make(std::uint64_t bytes) override {
         return wrap(host_->make(bytes), device_);
     }
-    Result<std::unique_ptr<Chunk>> import(const ChunkTicket& ticket, Fd fd) override {
-        ChunkTicket plain = ticket;
+    Result<std::unique_ptr<SharedBlock>> import(const BlockTicket& ticket, Fd fd) override {
+        BlockTicket plain = ticket;
         plain.memory = PayloadMemory::host;
         return wrap(host_->import(plain, std::move(fd)), nullptr);
     }
 
   private:
-    Result<std::unique_ptr<Chunk>> wrap(Result<std::unique_ptr<Chunk>> chunk, FakeDevice* maker) {
-        if (!chunk) return chunk;
-        return std::make_unique<FakeChunk>(std::move(*chunk), kind_, maker);
+    Result<std::unique_ptr<SharedBlock>> wrap(Result<std::unique_ptr<SharedBlock>> block,
+                                              FakeDevice* maker) {
+        if (!block) return block;
+        return std::make_unique<FakeBlock>(std::move(*block), kind_, maker);
     }
 
     FakeDevice* device_;
@@ -133,7 +168,7 @@ void FakeDevice::go_on() {
 }
 
 void FakeDevice::reset() {
-    stopped = failed = false;
+    stopped = failed = refuses = false;
     static_cast<void>(take_all(*this));
 }
 
@@ -145,18 +180,15 @@ std::size_t FakeDevice::queued() const {
 
 }  // namespace test
 
-std::vector<GpuUuid> visible_gpus() {
-    return {test::uuid(0), test::uuid(1)};
-}
-
-std::string why_no_gpu() {
-    return "";
-}
-
-Result<weights::Backend> weights::make_gpu_backend(Device device, PayloadMemory kind) {
-    test::FakeDevice& fake = test::fake_device(device);
-    return weights::Backend{std::make_unique<test::FakeMemory>(fake, kind),
-                            std::make_unique<test::FakeMover>(fake)};
+const device::Gpus& cuda::gpus() {
+    static constexpr device::Gpus all{
+        .visible = [] { return std::vector{test::uuid(0), test::uuid(1)}; },
+        .open = [](Device gpu, PayloadMemory kind) -> Result<device::Backend> {
+            test::FakeDevice& fake = test::fake_device(gpu);
+            return device::Backend{std::make_unique<test::FakeMemory>(fake, kind),
+                                   std::make_unique<test::FakeMover>(fake)};
+        }};
+    return all;
 }
 
 }  // namespace rollring

@@ -1,6 +1,6 @@
 #pragma once
 // A GPU made of host memory and the CPU, whose streams stop when a test says so, and which fails
-// when a test says so: for what a real device does only on bad days. Linked in place of lib/cuda.
+// when a test says so: for what a real device does only on bad days. Stands in for lib/cuda.
 
 #include <atomic>
 #include <cstddef>
@@ -12,7 +12,8 @@ namespace rollring::test {
 struct FakeDevice {
     std::atomic<bool> stopped = false;  // streams do not get anywhere
     std::atomic<bool> failed = false;   // nor ever will
-    std::atomic<int> chunks = 0;        // blocks that were made and not freed
+    std::atomic<bool> refuses = false;  // copies cannot be queued
+    std::atomic<int> blocks = 0;        // that were made and not freed
     // Runs what waits on the streams, and lets them go on.
     void go_on();
     // Healthy, nothing queued; what a failed device had queued is forgotten.

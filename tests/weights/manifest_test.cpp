@@ -1,8 +1,5 @@
 // What a manifest says survives it, and any damage to it is refused.
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,6 +7,7 @@
 #include <random>
 
 #include "manifest.hpp"
+#include "xxh3.hpp"
 
 namespace rollring::test {
 namespace {

@@ -15,7 +15,7 @@
 namespace rollring::test {
 namespace {
 
-using namespace weights;
+using namespace device;
 
 // The value of a 16-bit float with so many exponent bits, in plain arithmetic.
 double value_of(std::uint16_t bits, int exponent_bits) {

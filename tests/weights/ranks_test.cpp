@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "channel.hpp"
-#include "group_link.hpp"
+#include "ranks_link.hpp"
 #include "ring_link.hpp"
 #include "rollring/stash.hpp"
 
@@ -90,7 +90,7 @@ TEST_CASE("who may not become a rank leaves its vote alone") {
     const auto link = weights::RingLink::attach(ring.name(), patience(), false);
     REQUIRE_OK(link);
     const auto joined =
-        weights::GroupLink::join(ring.name(), {1, 2, link->ring_id(), link->token()}, patience());
+        weights::RanksLink::join(ring.name(), {1, 2, link->ring_id(), link->token()}, patience());
     REQUIRE(!joined);
     CHECK(joined.error().code == Errc::busy);
     REQUIRE_OK(send(first, trainers[0], 1).commit(patience()));
@@ -162,7 +162,8 @@ TEST_CASE("a committed version is stamped on rollouts, and stale ones are known"
     Tensors trainer = small_model();
     Publisher publisher = publisher_on(ring, trainer);
     Producer producer = ring.producer();
-    auto opened = Stash::open(ring.name(), {.group_size = 2, .max_lag = 1, .batch_groups = 1});
+    auto opened =
+        Stash::open(ring.name(), {.group_size = 2, .max_lag = 1, .batch = BatchTarget::groups(1)});
     REQUIRE_OK(opened);
     Stash& stash = **opened;
     const auto roll_out = [&](const std::string& prompt, std::int64_t told) {

@@ -23,11 +23,11 @@ struct Stranger {
         REQUIRE(taken);
         life = std::move(*taken);
         REQUIRE(life);
-        for (auto* word : {&control->own().read_done, &control->own().settled}) {
+        for (auto* word : {&control->own().read_done, &control->own().publications_read}) {
             poke(*word, std::uint64_t{0});
         }
         poke(control->own().closed, 0U);
-        publish(control->own().epoch, welcome->message.epoch);
+        store_release(control->own().epoch, welcome->message.epoch);
         REQUIRE_OK(send_message(socket.get(), make_message(MessageKind::ready)));
         const auto admitted = receive_message(socket.get(), patience());
         REQUIRE_OK(admitted);

@@ -84,6 +84,19 @@ TEST_CASE("strided sources and destinations") {
     }
 }
 
+TEST_CASE("strides of a tensor without elements mean nothing, at either end") {
+    std::vector<float> bias(4, 2.0F);
+    std::vector<float> got(4);
+    std::vector<WeightTensor> from{
+        {.name = "bias", .dtype = dtype_f32, .shape = {4}, .data = bias.data()},
+        {.name = "none", .dtype = dtype_f32, .shape = {0, 4}, .strides = {0, 0}},
+    };
+    std::vector<WeightTensor> into = from;  // numpy gives such strides
+    into[0].data = got.data();
+    sync(from, into, {});
+    CHECK(got == bias);
+}
+
 TEST_CASE("f32 goes out as bf16 or f16, rounded to nearest even") {
     const std::vector<float> values{1.0F,
                                     -2.5F,

@@ -1,5 +1,6 @@
 // What kind of world a seed makes.
 
+#include "round_up.hpp"
 #include "world.hpp"
 
 namespace rollring::test {
@@ -28,13 +29,14 @@ void World::draw() {
     ring_.group_rows = 256;
     options_.group_size = 2 + static_cast<std::uint32_t>(below(15));
     options_.extra = static_cast<std::uint32_t>(below(2));
-    options_.batch_groups = 1 + static_cast<std::uint32_t>(below(4));
+    const std::uint32_t batch_groups = 1 + static_cast<std::uint32_t>(below(4));
+    options_.batch = BatchTarget::groups(batch_groups);
     options_.at_deadline = AtDeadline::hold;
     options_.tombstones = 4096;
     options_.on_failed = OnFailed::void_group;
     options_.order = one_of({Order::windowed, Order::fifo, Order::freshest});
     if (choice_ == Choice::willing && chance(0.2)) {
-        options_.max_open_groups = options_.batch_groups + static_cast<std::uint32_t>(below(8));
+        options_.max_open_groups = batch_groups + static_cast<std::uint32_t>(below(8));
     }
     const std::uint64_t over_head = 64 + payload_bytes(1);
     const std::uint64_t most = (ring_.lane_bytes - over_head) / sizeof(std::int32_t);
@@ -58,7 +60,7 @@ void World::draw_spill() {
     const bool chosen = choice_ == Choice::willing && known_ == Known::declared;
     promised_ = chosen || chance(0.3);
     if (chosen ? chance(0.03) : promised_) return;
-    ring_.spill_bytes = (least + least * below(200) / 100 + 4095) / 4096 * 4096;
+    ring_.spill_bytes = round_up(least + least * below(200) / 100, 4096);
 }
 
 void World::make_groups() {

@@ -10,10 +10,10 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <ctime>
 
+#include "support/process.hpp"
 #include "world.hpp"
 
 std::int64_t rollring::test::clock_ns = epoch_ns;
@@ -30,6 +30,14 @@ extern "C" int clock_gettime(clockid_t, timespec* now) noexcept {
 }
 
 namespace {
+
+constexpr const char* usage =
+    "progress_simulation [--seeds N] [--first SEED] [--seed SEED] [--verbose] [--slow MS] [--plant "
+    "LIE]\n"
+    "  --seed     this world alone; --verbose tells every step\n"
+    "  --slow     names worlds that stood still for so many ms\n"
+    "  --plant    a lie that must be found: deaf (nobody hears who waits for room), owed (what\n"
+    "             open groups need is forgotten), halves (groups claim too little)";
 
 void report(const Counts& counts, std::uint64_t seeds) {
     fmt::print(
@@ -51,30 +59,23 @@ void report(const Counts& counts, std::uint64_t seeds) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    std::uint64_t seeds = 1000;
-    std::uint64_t first = 1;
-    std::optional<std::uint64_t> only;
-    std::int64_t tell_slow_ms = 0;
+    Arguments arguments(argc, argv, usage);
+    std::uint64_t seeds = arguments.number("--seeds", 1000);
+    std::uint64_t first = arguments.number("--first", 1);
+    if (const std::uint64_t only = arguments.number("--seed", 0); only != 0) {
+        first = only;
+        seeds = 1;
+    }
+    const auto tell_slow_ms = static_cast<std::int64_t>(arguments.number("--slow", 0));
     Settings settings;
-    CLI::App app{"simulates producers and a trainer on a real ring and looks for standstills"};
-    app.add_option("--seeds", seeds, "how many worlds");
-    app.add_option("--first", first, "the first seed");
-    app.add_option("--seed", only, "this one alone");
-    app.add_flag("--verbose", settings.verbose, "tell every step");
-    app.add_option("--slow", tell_slow_ms, "name worlds that stood still for so many ms");
+    settings.verbose = arguments.flag("--verbose");
     const std::map<std::string, Plant> plants{{"none", Plant::none},
                                               {"deaf", Plant::deaf},
                                               {"owed", Plant::owed},
                                               {"halves", Plant::halves}};
-    app.add_option("--plant", settings.plant,
-                   "a lie that must be found: deaf (nobody hears who waits for room), owed (what "
-                   "open groups need is forgotten), halves (groups claim too little)")
-        ->transform(CLI::CheckedTransformer(plants));
-    CLI11_PARSE(app, argc, argv);
-    if (only) {
-        first = *only;
-        seeds = 1;
-    }
+    const auto plant = plants.find(arguments.word("--plant", "none"));
+    arguments.end(plant != plants.end());
+    settings.plant = plant->second;
     for (const int number : {SIGINT, SIGTERM}) {
         std::signal(number, [](int got) { stop_signal = got; });
     }

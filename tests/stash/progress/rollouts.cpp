@@ -5,7 +5,7 @@
 namespace rollring::test {
 
 bool World::open_producer(Rollouts& one) {
-    auto opened = Producer::open(name_, {.name = "sim", .attach_timeout_ms = 0, .spin_us = 0});
+    auto opened = Producer::open(name_, {.name = "sim", .attach_timeout = {}, .spin = {}});
     if (!opened) {
         if (opened.error().code != Errc::no_free_lane) fail(opened.error().to_string());
         return false;
@@ -112,7 +112,7 @@ void World::kill(Rollouts& one) {
     const std::uint32_t lane = one.producer->lane();
     one.producer.reset();
     if (chance(0.7)) {
-        publish(owner(lane).state, static_cast<std::uint32_t>(OwnerState::active));
+        store_release(owner(lane).state, static_cast<std::uint32_t>(OwnerState::active));
     }
     say("lane {} died", lane);
     counts_.deaths++;

@@ -119,7 +119,7 @@ void World::check_end() {
     }
     for (std::uint32_t lane = 0; lane < ring_.lanes; lane++) {
         const ReaderEntry& entry = map_->entry(lane);
-        if (peek(entry.lost) + peek(entry.torn) + peek(entry.quarantines) != 0) {
+        if (peek(entry.lost) + peek(entry.torn) + peek(entry.quarantine) != 0) {
             fail("a lane lost something");
         }
     }

@@ -119,8 +119,8 @@ void World::describe() const {
                choice_names[static_cast<int>(choice_)], known_names[static_cast<int>(known_)],
                ring_.lanes, ring_.lane_bytes, ring_.spill_bytes.value_or(0), rollouts_.size());
     fmt::print("groups of {} + {}, {} at once, {} open at most, up to {} tokens\n",
-               options_.group_size, options_.extra, options_.batch_groups, options_.max_open_groups,
-               tokens_most_);
+               options_.group_size, options_.extra, options_.batch.amount(),
+               options_.max_open_groups, tokens_most_);
     if (!map_ || !stash_) return;
     const ReaderControl& control = map_->control();
     fmt::print("owed {}, room {} of {}, spill reserved {}, longest {}, open {}\n",
@@ -146,9 +146,7 @@ void World::describe() const {
                        one.producer ? "" : " (no lane)");
         }
     }
-    for (const GroupReport& report : stash_->explain(8)) {
-        fmt::print("open: {} has {} of {}\n", report.instance_id, report.live, report.size);
-    }
+    for (const GroupStat& group : stash_->explain(8)) fmt::print("{}\n", group.to_string());
 }
 
 void World::fail(const std::string& what) {

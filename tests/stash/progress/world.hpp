@@ -33,8 +33,8 @@ extern std::atomic<int> stop_signal;
 
 inline constexpr std::int64_t us = 1'000;
 inline constexpr std::int64_t ms = 1'000'000;
-inline constexpr std::int64_t let_go_ns = 2 * ms;       // relief.cpp: standstill_ns
-inline constexpr std::int64_t patience_ns = 1000 * ms;  // relief.cpp
+inline constexpr std::int64_t let_go_ns = 2 * ms;       // standstill.cpp: standstill_ns
+inline constexpr std::int64_t patience_ns = 1000 * ms;  // standstill.cpp
 inline constexpr std::int64_t stall_ns = 20'000 * ms;   // then nothing will ever move
 
 enum class Plant { none, deaf, owed, halves };

@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Peers of rollring that live in Python; `rollring-bench peers` runs this, once a run.
+
+    peers.py --probe                                   what can run here, as one JSON object
+    peers.py --run KEY --tokens N --records R --warmup W [--cpus P,C] [--realtime] [--limit-s S]
+
+A run prints {"seconds": ...} for R records after W to warm up. The records are those of the C++
+side: the same generator, the same arrays. The consumer reads every element of every record and
+compares with the digest that travels with it; exit code 3 if one is wrong, 1 if the peer cannot
+run.
+
+Each digest is the cheapest that reads everything, so that it costs the peer little: sums of the
+64-bit words for numpy arrays, plain sums for lists.
+"""
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import os
+import signal
+import sys
+
+import peers_atropos
+from peers_load import (ROLL_WAIT_S, Meter, Wrong, array_digest, array_records, list_digest,
+                        list_records, start)
+
+
+class Late(Exception):
+    """Not TimeoutError: libraries would take that for one of theirs."""
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+def put_all(plan, records, put):
+    for sequence in range(plan.warmup + plan.records):
+        put((sequence, *records[sequence % len(records)]))
+
+
+def queue_capacity(plan):
+    return max(2, (4 << 20) // (plan.tokens * 9))  # as many records as the other queues hold
+
+
+def put_to_queue(plan, records, queue):
+    put_all(plan, records, queue.put)
+    queue.close()
+    queue.join_thread()
+
+
+def run_queue(plan, records, digest):
+    queue = multiprocessing.get_context("fork").Queue(queue_capacity(plan))
+    producer = start(plan, put_to_queue, records, queue)
+    meter = Meter(plan, digest)
+    while not meter.done:
+        meter.record(*queue.get(timeout=ROLL_WAIT_S))
+    producer.join()
+    return meter.seconds
+
+
+def run_mpq_lists(plan):
+    return run_queue(plan, list_records(plan.tokens), list_digest)
+
+
+def run_mpq_numpy(plan):
+    return run_queue(plan, array_records(plan.tokens), array_digest)
+
+
+def put_to_fifo(plan, records, queue):
+    put_all(plan, records, lambda record: queue.put(record, timeout=ROLL_WAIT_S))
+
+
+def run_faster_fifo(plan):
+    from faster_fifo import Queue
+    queue = Queue(max_size_bytes=max(4 << 20, plan.tokens * 9 * 4))
+    producer = start(plan, put_to_fifo, array_records(plan.tokens), queue)
+    meter = Meter(plan, array_digest)
+    while not meter.done:
+        for record in queue.get_many(timeout=ROLL_WAIT_S):
+            meter.record(*record)
+    producer.join()
+    return meter.seconds
+
+
+# --- rollring itself, in Python ------------------------------------------------------------------
+
+def push_all(plan, records, ring):
+    import rollring
+    with rollring.Producer(ring) as producer:
+        for sequence in range(plan.warmup + plan.records):
+            token_ids, logprobs, mask, digest = records[sequence % len(records)]
+            # A digest has 64 bits without a sign, the field has one.
+            producer.push("record", visit=sequence, group_size=1, token_ids=token_ids,
+                          logprobs=logprobs, loss_mask=mask, finished_ns=digest - (1 << 63))
+
+
+def take_records(batch, meter):
+    for one in batch.sequences:
+        meter.record(one.visit, one.token_ids, one.logprobs, one.loss_mask,
+                     one.finished_ns + (1 << 63))
+
+
+def run_rollring_packed(plan):
+    """As trainers do that pack: a column of the whole batch as one array, in memory that stays."""
+    import numpy
+    kept = {}
+
+    def column(batch, name, dtype):
+        at = name, batch.n_tokens
+        if at not in kept:
+            kept[at] = numpy.empty(batch.n_tokens, dtype)
+        return batch.packed(name, out=kept[at])
+
+    def take_columns(batch, meter):
+        meter.records([(one.visit, one.finished_ns + (1 << 63)) for one in batch.sequences],
+                      column(batch, "token_ids", numpy.int32),
+                      column(batch, "logprobs", numpy.float32),
+                      column(batch, "loss_mask", numpy.uint8))
+
+    return run_rollring(plan, take_columns)
+
+
+def run_rollring(plan, take=take_records):
+    import rollring
+    ring = f"peers-{os.getpid()}"
+    rollring.create(ring, lanes=1, lane_bytes="64MiB")
+    try:
+        producer = start(plan, push_all, array_records(plan.tokens), ring)
+        meter = Meter(plan, array_digest, ordered=False)
+        with rollring.Stash(ring, batch_sequences=16, group_size=1, min_size=1,
+                            advantages="none") as stash:
+            while not meter.done:
+                left = meter.total - meter.count
+                batch = stash.next(ROLL_WAIT_S) if left >= 16 else stash.rest()
+                if batch is None:
+                    continue
+                with batch:
+                    take(batch, meter)
+        producer.join()
+        return meter.seconds
+    finally:
+        rollring.remove(ring, force=True)
+
+
+# --- Ray's object store --------------------------------------------------------------------------
+
+def run_ray(plan):
+    """An actor puts each record into the object store; the driver gets them, 32 at a time."""
+    import ray
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False,
+             object_store_memory=256 << 20)
+    at_once, ahead = 32, 4
+
+    @ray.remote
+    class Producer:
+        def __init__(self, n_tokens):
+            sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+            self.records = array_records(n_tokens)
+
+        def put(self, first, count):
+            size = len(self.records)
+            return [ray.put((i, *self.records[i % size])) for i in range(first, first + count)]
+
+    try:
+        producer = Producer.remote(plan.tokens)
+        meter = Meter(plan, array_digest)
+        starts = list(range(0, meter.total, at_once))
+        flight = []
+        while not meter.done:
+            while starts and len(flight) < ahead:
+                first = starts.pop(0)
+                flight.append(producer.put.remote(first, min(at_once, meter.total - first)))
+            for record in ray.get(ray.get(flight.pop(0))):
+                meter.record(*record)
+        return meter.seconds
+    finally:
+        ray.shutdown()
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+def run_atropos(plan):
+    return peers_atropos.run(plan, compress=True)
+
+
+def run_atropos_plain(plan):
+    return peers_atropos.run(plan, compress=False)
+
+
+ATROPOS_NEEDS = ("atroposlib", "fastapi", "uvicorn", "aiohttp", "requests")
+# key: (name, how, modules it needs, records of a first run, records come in multiples of)
+PEERS = {
+    "mpq-lists": ("mp.Queue, pickled lists", run_mpq_lists, (), 400, 1),
+    "mpq-numpy": ("mp.Queue, numpy", run_mpq_numpy, ("numpy",), 800, 1),
+    "faster-fifo": ("faster-fifo, numpy", run_faster_fifo, ("faster_fifo", "numpy"), 800, 1),
+    "rollring-numpy": ("rollring in Python, numpy", run_rollring, ("rollring", "numpy"), 800, 16),
+    "rollring-packed": ("rollring in Python, packed", run_rollring_packed,
+                        ("rollring", "numpy"), 800, 16),
+    "ray": ("Ray object store", run_ray, ("ray", "numpy"), 256, 1),
+    "atropos": ("Atropos API server", run_atropos, ATROPOS_NEEDS, 64, 32),
+    "atropos-plain": ("Atropos server, no gzip", run_atropos_plain, ATROPOS_NEEDS, 64, 32),
+}
+
+
+def probe():
+    found = []
+    for key, (name, _, modules, first, unit) in PEERS.items():
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        found.append({"key": key, "name": name, "first_records": first, "unit": unit,
+                      "missing": f"no module {', '.join(missing)}" if missing else ""})
+    return {"python": sys.version.split()[0], "peers": found}
+
+
+def end_after(seconds):
+    """An exception in this process, so that servers and producers are ended, too."""
+    def late(_signal, _frame):
+        raise Late(f"no end within {seconds} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--probe", action="store_true")
+    parser.add_argument("--run", choices=PEERS)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--records", type=int, default=1000)
+    parser.add_argument("--warmup", type=int, default=100)
+    parser.add_argument("--cpus", type=lambda text: tuple(map(int, text.split(","))),
+                        default=(None, None))
+    parser.add_argument("--realtime", action="store_true", help="SCHED_RR, with all children")
+    parser.add_argument("--limit-s", type=int, default=0, help="0: none")
+    plan = parser.parse_args()
+    if plan.realtime:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    if plan.run is None:
+        print(json.dumps(probe()))
+        return 0
+    end_after(plan.limit_s)
+    try:
+        print(json.dumps({"seconds": PEERS[plan.run][1](plan), "records": plan.records}))
+    except Wrong as wrong:
+        print(json.dumps({"problem": str(wrong)}))
+        return 3
+    except Exception as error:  # whatever a peer's library throws: it is named and skipped
+        print(json.dumps({"problem": f"{type(error).__name__}: {error}"[:200]}))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstdint>
+
+namespace bench {
+
+// As the library has it, which the bench does not see.
+constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) {
+    return (bytes + to - 1) / to * to;
+}
+
+}  // namespace bench

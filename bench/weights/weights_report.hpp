@@ -1,0 +1,34 @@
+#pragma once
+// What `rollring-bench weights` says about its sessions.
+
+#include <string>
+#include <vector>
+
+#include "bench.hpp"
+#include "weights/weights_session.hpp"
+
+namespace bench {
+
+// What bench/weights/torch_sync.py measured with one method.
+struct TorchRow {
+    std::string method;
+    double ms;  // its median
+};
+
+// One session and, in the same minute, the same work by torch.
+struct Round {
+    SessionReport session;
+    std::vector<TorchRow> torch;
+};
+
+struct WeightsRun {
+    SessionPlan plan;
+    std::string device;  // its name and room
+    std::vector<Round> rounds;
+};
+
+Json report_json(const WeightsRun& run);
+// What makes the program fail: contents that differ, or what grew during a soak. Empty: all well.
+std::string problem_of(const WeightsRun& run);
+
+}  // namespace bench

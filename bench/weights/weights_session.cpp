@@ -1,0 +1,222 @@
+#include "weights/weights_session.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "bench.hpp"
+#include "rollring/ring.hpp"
+#include "rounding.hpp"
+#include "weights/weights_memory.hpp"
+
+namespace bench {
+namespace {
+
+// What this process has open and mapped now, and what lies in /dev/shm.
+Holdings holdings(std::uint64_t device_free_bytes) {
+    namespace fs = std::filesystem;
+    Holdings now{};
+    now.device_free_bytes = static_cast<std::int64_t>(device_free_bytes);
+    std::error_code error;
+    for (const auto& fd : fs::directory_iterator("/proc/self/fd", error)) {
+        static_cast<void>(fd);
+        now.fds++;
+    }
+    now.fds--;  // the listing's own
+    std::ifstream statm("/proc/self/statm");
+    std::int64_t mapped_pages = 0;
+    std::int64_t resident_pages = 0;
+    statm >> mapped_pages >> resident_pages;
+    now.rss_bytes = resident_pages * sysconf(_SC_PAGESIZE);
+    constexpr auto quietly = fs::directory_options::skip_permission_denied;
+    fs::recursive_directory_iterator object("/dev/shm", quietly, error);
+    while (!error && object != fs::recursive_directory_iterator()) {
+        struct stat facts{};
+        if (::stat(object->path().c_str(), &facts) == 0) {
+            constexpr std::int64_t block_bytes = 512;
+            now.shm_objects++;
+            now.shm_bytes += facts.st_blocks * block_bytes;
+        }
+        object.increment(error);
+    }
+    return now;
+}
+
+struct Facts {
+    std::uint64_t payload_bytes;
+    std::uint32_t parts;
+    std::uint32_t slots;
+    rollring::PayloadMemory memory;
+    SideReport trainer;
+    SideReport engine;
+};
+
+// What the two processes and their parent share.
+class Desk {
+  public:
+    explicit Desk(const SessionPlan& plan)
+        : memory_(samples_at + (plan.versions + plan.warmup) * sizeof(Sample)) {}
+    [[nodiscard]] Board& board() const { return *memory_.at<Board>(); }
+    [[nodiscard]] Facts& facts() const { return *memory_.at<Facts>(facts_at); }
+    [[nodiscard]] Sample* samples() const { return memory_.at<Sample>(samples_at); }
+
+  private:
+    static constexpr std::size_t facts_at = round_up(sizeof(Board), 64);
+    static constexpr std::size_t samples_at = facts_at + round_up(sizeof(Facts), 64);
+    SharedBytes memory_;
+};
+
+class Party {
+  public:
+    Party(const SessionPlan& plan, std::string ring, const Desk& desk)
+        : plan_(&plan), ring_(std::move(ring)), desk_(&desk) {}
+
+    void train();
+    void serve();
+
+  private:
+    [[nodiscard]] std::uint64_t total() const { return plan_->warmup + plan_->versions; }
+    [[nodiscard]] rollring::Deadline patience() const {
+        return rollring::Deadline::after_ms(plan_->limit_s * 1000);
+    }
+    template <class T>
+    T must(rollring::Result<T> result) const {
+        if (!result) desk_->board().give_up(result.error().to_string());
+        if constexpr (!std::is_void_v<T>) return std::move(*result);
+    }
+    Sample sync(rollring::Publisher& publisher, std::int64_t version) const;
+    void note(SideReport& report, const Arena& arena, std::uint64_t version,
+              std::uint64_t passed) const;
+    void wait_for_a_line(std::int64_t version) const;
+
+    const SessionPlan* plan_;
+    std::string ring_;
+    const Desk* desk_;
+};
+
+Sample Party::sync(rollring::Publisher& publisher, std::int64_t version) const {
+    Sample sample{};
+    const auto deadline = patience();
+    const std::int64_t began_ns = now_ns();
+    auto transaction = must(publisher.begin(version));
+    must(transaction.put_all(deadline));
+    const std::int64_t put_ns = now_ns();
+    must(transaction.publish());
+    const auto report = must(transaction.commit(deadline));
+    const std::int64_t ended_ns = now_ns();
+    sample.whole_ns = ended_ns - began_ns;
+    sample.control_ns = ended_ns - put_ns;
+    sample.times = report.times;
+    if (report.subscribers != 1) desk_->board().give_up("the engine went away");
+    return sample;
+}
+
+void Party::note(SideReport& report, const Arena& arena, std::uint64_t version,
+                 std::uint64_t passed) const {
+    if (version == std::min(early_versions, total())) {
+        report.early = holdings(arena.free_bytes());
+        report.passed_early = passed;
+    }
+    if (version == total()) {
+        report.last = holdings(arena.free_bytes());
+        report.passed_last = passed;
+    }
+}
+
+void Party::wait_for_a_line(std::int64_t version) const {
+    fmt::print("{}\n", Json{{"ring", ring_}, {"version", version}}.dump());
+    static_cast<void>(std::fflush(stdout));
+    char letter = 0;
+    while (read(STDIN_FILENO, &letter, 1) == 1 && letter != '\n') {
+    }
+}
+
+void Party::train() {
+    const Placement placement(plan_->list, plan_->cast);
+    const auto arena = Arena::make(plan_->device, placement.bytes());
+    placement.fill(*arena, 1);
+    const auto tensors = placement.tensors(arena->data());
+    auto publisher = must(rollring::Publisher::create(ring_, tensors,
+                                                      {.device = plan_->device,
+                                                       .memory = plan_->memory,
+                                                       .slots = plan_->slots,
+                                                       .slot_bytes = plan_->slot_bytes,
+                                                       .checksums = plan_->checksums,
+                                                       .spin = plan_->spin}));
+    Facts& facts = desk_->facts();
+    facts.payload_bytes = publisher.payload_bytes();
+    facts.parts = publisher.parts();
+    facts.slots = publisher.slots();
+    must(publisher.wait_subscribers(1, patience()));
+    const std::uint64_t refilled = plan_->soak ? std::min(total(), early_versions / 2) : total();
+    for (std::uint64_t version = 1; version <= total(); version++) {
+        if (interrupted()) desk_->board().give_up("interrupted");
+        // Every version differs, and the last one, or in a soak an early one, in all places.
+        if (version == refilled) placement.fill(*arena, 2);
+        if (!plan_->cast && placement.bytes() >= sizeof version) {
+            arena->write(0, reinterpret_cast<const std::byte*>(&version), sizeof version);
+        }
+        const bool counts = version > plan_->warmup;
+        const std::int64_t copies_ns =
+            counts && plan_->copies ? arena->two_copies_ns(publisher.payload_bytes()) : 0;
+        Sample& sample = desk_->samples()[version - 1];
+        sample = sync(publisher, static_cast<std::int64_t>(version));
+        sample.copies_ns = copies_ns;
+        must(publisher.wait_live(1, patience()));
+        note(facts.trainer, *arena, version, publisher.handles_passed());
+        if (plan_->pause && version == 1) wait_for_a_line(1);
+    }
+    facts.trainer.digest = placement.digest(*arena);
+    desk_->board().meet();  // the engine still looks at what it got
+}
+
+void Party::serve() {
+    const Placement placement(plan_->list, false);
+    const auto arena = Arena::make(plan_->device, placement.bytes());
+    const auto tensors = placement.tensors(arena->data());
+    auto subscriber = must(rollring::Subscriber::attach(
+        ring_, tensors, {.device = plan_->device, .spin = plan_->spin}, patience()));
+    Facts& facts = desk_->facts();
+    facts.memory = subscriber.memory();
+    for (std::uint64_t version = 1; version <= total(); version++) {
+        auto update = must(subscriber.next(patience()));
+        must(update.load(patience()));
+        must(update.stage(patience()));
+        must(update.adopt(patience()));
+        note(facts.engine, *arena, version, subscriber.imports());
+    }
+    facts.engine.digest = placement.digest(*arena);
+    desk_->board().meet();
+}
+
+}  // namespace
+
+SessionReport run_session(const SessionPlan& plan) {
+    const Desk desk(plan);
+    const std::string ring = fmt::format("bench-weights-{}", getpid());
+    const auto made = rollring::create_ring(ring, {.lanes = 1, .lane_bytes = 1 << 20});
+    if (!made) fail(made.error().to_string());
+    Party party(plan, ring, desk);
+    // Not pinned: with CUDA each side has threads of the driver beside its own.
+    const std::string problem = run_all(
+        {{any_cpu, [&](Board&) { party.serve(); }}, {any_cpu, [&](Board&) { party.train(); }}},
+        false, desk.board(), plan.limit_s);
+    static_cast<void>(rollring::remove_ring(ring, true));
+    rollring::remove_dead_channels(ring);  // of a trainer that had to be killed
+    if (!problem.empty()) fail("weights: " + problem);
+    const Facts& facts = desk.facts();
+    return {.samples = {desk.samples() + plan.warmup, desk.samples() + plan.warmup + plan.versions},
+            .trainer = facts.trainer,
+            .engine = facts.engine,
+            .payload_bytes = facts.payload_bytes,
+            .parts = facts.parts,
+            .slots = facts.slots,
+            .memory = facts.memory};
+}
+
+}  // namespace bench

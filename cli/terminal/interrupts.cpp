@@ -1,0 +1,47 @@
+#include "cli/terminal/interrupts.hpp"
+
+#include <poll.h>
+
+#include <atomic>
+#include <csignal>
+
+namespace rollring::cli {
+namespace {
+
+std::atomic<int> caught_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void on_signal(int number) {
+    caught_signal.store(number);
+}
+
+}  // namespace
+
+void catch_interrupts() {
+    struct sigaction action{};
+    action.sa_handler = on_signal;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second one kills
+    static_cast<void>(::sigemptyset(&action.sa_mask));
+    static_cast<void>(::sigaction(SIGINT, &action, nullptr));
+    static_cast<void>(::sigaction(SIGTERM, &action, nullptr));
+    // The terminal is gone; under nohup that shall not matter.
+    struct sigaction before{};
+    const bool known = ::sigaction(SIGHUP, nullptr, &before) == 0;
+    if (known && before.sa_handler != SIG_IGN) {
+        static_cast<void>(::sigaction(SIGHUP, &action, nullptr));
+    }
+}
+
+bool interrupted() {
+    return caught_signal.load() != 0;
+}
+
+int interrupt_exit() {
+    return 128 + caught_signal.load();
+}
+
+void pause_ms(std::int64_t ms) {
+    if (!interrupted()) static_cast<void>(::poll(nullptr, 0, static_cast<int>(ms)));
+}
+
+}  // namespace rollring::cli

@@ -1,0 +1,126 @@
+#pragma once
+// What reads a ring: one seat, all lanes, and records given back in any order, one by one or as one
+// event. A plain Consumer hands out its records and remembers them; a stash polls it itself, and
+// knows what it holds.
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "doorbell.hpp"
+#include "fault_point.hpp"
+#include "producer_roster.hpp"
+#include "reader_seat.hpp"
+#include "ring_journal.hpp"
+#include "rollring/consumer.hpp"
+
+namespace rollring {
+
+class ConsumerCore {
+  public:
+    ConsumerCore(ReaderSeat seat, const ConsumerOptions& options);
+    ConsumerCore(const ConsumerCore&) = delete;
+    ConsumerCore& operator=(const ConsumerCore&) = delete;
+
+    // Recovers what a predecessor left.
+    Result<void> start();
+    // What reads for `consumer`, which from now on only shows it: whoever calls this polls, holds
+    // and releases the records, and says when announced groups have arrived (tell_claims).
+    static ConsumerCore& taken_from(Consumer& consumer);
+
+    [[nodiscard]] ReaderSeat& seat() { return seat_; }
+    [[nodiscard]] const RingMap& map() const { return seat_.map(); }
+    [[nodiscard]] ReaderControl& control() const { return seat_.control(); }
+    [[nodiscard]] bool usable() const { return seat_.usable(); }
+    [[nodiscard]] ProducerRoster& roster() { return roster_; }
+    [[nodiscard]] const ProducerRoster& roster() const { return roster_; }
+    [[nodiscard]] RingJournal& journal() { return journal_; }
+    [[nodiscard]] const RingJournal& journal() const { return journal_; }
+
+    // Errc::forked in a forked child.
+    [[nodiscard]] Result<void> check_usable() const;
+    // A step that is to be stored: not lower than the last.
+    [[nodiscard]] Result<void> check_step(std::int64_t step) const;
+    [[nodiscard]] std::int64_t last_acked_step() const { return last_step_; }
+    [[nodiscard]] std::int64_t policy_version() const { return peek(map().policy().version); }
+    // Why it reads no more, for people.
+    [[nodiscard]] std::string problem() const;
+
+    Poll poll(Record& record);
+    Poll wait(Record& record, Deadline deadline) {
+        return wait(deadline, [&] { return poll(record); });
+    }
+    // The same, for who does more with each poll.
+    template <class PollOnce>
+    Poll wait(Deadline deadline, PollOnce poll_once);
+    // Of any thread: the wait under way, or the next one, answers timed_out. Whoever waits says by
+    // take_interrupt() that it has heard.
+    void interrupt();
+    [[nodiscard]] bool take_interrupt() { return interruption_.take(); }
+
+    // A record that is held, as its bytes are now; see Consumer::view().
+    bool view(const RecordRef& record, TrajectoryView& view) const;
+    // Behind the frame of such a record.
+    [[nodiscard]] const std::byte* payload(const RecordRef& record) const {
+        return frame_of(record) + line_bytes;
+    }
+    [[nodiscard]] const std::byte* frame_of(const RecordRef& record) const {
+        const Geometry& geometry = map().geometry();
+        return seat_.all().data() + geometry.data_offset(record.lane) +
+               record.position % geometry.capacity(record.lane);
+    }
+    void release(const RecordRef& record);
+    // `delivered`: to us; a receipt names records that only a predecessor has seen.
+    Result<void> release_all(std::span<const RecordRef> records, std::int64_t step, bool delivered);
+
+    [[nodiscard]] ConsumerStats stats() const;
+
+  private:
+    Result<void> recover();
+    void count(const Record& record);
+    [[nodiscard]] ConsumerStats totals() const;
+
+    ReaderSeat seat_;
+    ProducerRoster roster_;
+    RingJournal journal_;
+    std::int64_t spin_ns_;
+    Interruption interruption_;
+    bool groups_at_once_ = true;   // that were announced have arrived when their record is read
+    std::int64_t last_step_ = -1;  // that was acknowledged: ours to know, whatever the page says
+    ConsumerStats stats_{};
+    ConsumerStats before_{};  // counters in the segment when we came
+};
+
+template <class PollOnce>
+Poll ConsumerCore::wait(Deadline deadline, PollOnce poll_once) {
+    Bell& bell = map().consumer_bell();
+    NativeBell core = bell_of(bell);
+    std::int64_t spin_until = monotonic_ns() + spin_ns_;
+    bool slept = false;
+    for (;;) {
+        Poll got = poll_once();
+        if (got != Poll::empty) return got;
+        // After a sleep, so that a caller who takes it for a timeout does not spin.
+        if (slept && roster_.forsaken()) return Poll::closed;
+        const std::int64_t now = monotonic_ns();
+        if (deadline.at_ns <= now) return Poll::timed_out;
+        if (now < spin_until) {
+            for (int i = 0; i < 16; i++) spin_pause();
+            continue;
+        }
+        const std::uint32_t seen = core.prepare();
+        got = poll_once();
+        FAULT_POINT("wait.before_sleep");
+        const bool stay = !interruption_.raised();
+        if (got == Poll::empty && stay) futex_sleep(bell.sequence, seen, deadline);
+        core.cancel();
+        if (got != Poll::empty) return got;
+        if (!stay) return Poll::timed_out;
+        spin_until = 0;
+        slept = true;
+    }
+}
+
+}  // namespace rollring

@@ -1,0 +1,93 @@
+#pragma once
+// Which record of a lane comes next: whose a frame can be that lies at a position, and whether its
+// sequence follows on what came before.
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "layout.hpp"
+
+namespace rollring {
+
+class EpochBook {
+  public:
+    enum class Turn { next, repeated, impossible };
+
+    // Where the present producer begins, and the last one before it, as our entry says it: read
+    // once, for others can write over it.
+    void recover(std::uint64_t restart_at, std::uint32_t restart_epoch) {
+        restart_at_ = restart_at;
+        restart_epoch_ = restart_epoch;
+    }
+    // A producer has taken the lane anew, and all of its records come to us.
+    void begin(std::uint32_t epoch) {
+        epoch_ = whole_epoch_ = epoch;
+        records_ = 0;
+    }
+    // A predecessor may have had some of them.
+    void begun_before() { whole_epoch_ = 0; }
+    // Its records end here, and the next producer's begin.
+    void end(std::uint64_t position) {
+        restart_epoch_ = epoch_;
+        restart_at_ = position;
+    }
+    // What lies below is nobody's: no old frame is left to compare with.
+    void start_over() { last_epoch_ = 0; }
+    void restart(std::uint64_t position) { restart_at_ = position; }
+
+    // Whether a frame of its epoch can lie where it lies.
+    [[nodiscard]] bool of_its_time(const Frame& frame) const {
+        if (frame.position < restart_at_) return frame.epoch <= restart_epoch_;
+        return frame.epoch == epoch_;
+    }
+
+    // A record that a predecessor released out of order was passed over: it is no gap. False if it
+    // tells nothing.
+    bool pass(const Frame& passed) {
+        if (passed.bytes == 0 || passed.epoch < last_epoch_ || !of_its_time(passed)) return false;
+        const std::uint64_t next = passed.sequence + 1;
+        next_sequence_ = passed.epoch == last_epoch_ ? std::max(next_sequence_, next) : next;
+        last_epoch_ = passed.epoch;
+        return true;
+    }
+
+    // The record of a frame that is of its time. `lost`: so many before it never came.
+    [[nodiscard]] Turn take(const Frame& frame, std::uint64_t& lost) {
+        if (frame.epoch < last_epoch_) return Turn::impossible;
+        next_sequence_ = expected(frame.epoch).value_or(frame.sequence);
+        last_epoch_ = frame.epoch;
+        if (frame.sequence < next_sequence_) return Turn::repeated;
+        lost = frame.sequence - next_sequence_;
+        next_sequence_ = frame.sequence + 1;
+        return Turn::next;
+    }
+    void count_record() { records_++; }
+
+    // How many records the present epoch has had, as far as that is known.
+    [[nodiscard]] std::optional<std::uint64_t> records_seen() const { return expected(epoch_); }
+    // Of it, delivered by us.
+    [[nodiscard]] std::uint64_t records() const { return records_; }
+    [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
+    [[nodiscard]] std::uint64_t restart_at() const { return restart_at_; }
+    [[nodiscard]] std::uint32_t restart_epoch() const { return restart_epoch_; }
+
+  private:
+    // The sequence of the epoch's next record. Unknown if we have seen no record since we came: a
+    // predecessor may have read and released any number of them. From the first one on we see all.
+    [[nodiscard]] std::optional<std::uint64_t> expected(std::uint32_t epoch) const {
+        if (last_epoch_ == epoch) return next_sequence_;
+        if (last_epoch_ != 0 || whole_epoch_ == epoch) return 0;
+        return std::nullopt;
+    }
+
+    std::uint64_t restart_at_ = 0;
+    std::uint32_t restart_epoch_ = 0;
+    std::uint32_t epoch_ = 0;
+    std::uint32_t whole_epoch_ = 0;    // all records of this one come to us
+    std::uint32_t last_epoch_ = 0;     // of the last record that came or was passed; 0: none yet
+    std::uint64_t next_sequence_ = 0;  // after it
+    std::uint64_t records_ = 0;
+};
+
+}  // namespace rollring

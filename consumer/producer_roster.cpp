@@ -1,0 +1,193 @@
+#include "producer_roster.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace rollring {
+namespace {
+
+constexpr std::int64_t look_everywhere_ns = 1'000'000'000;
+constexpr std::uint64_t touch_bytes = 64 << 10;  // takes a few us
+
+// To look at a producer is a system call, and a record that arrives meanwhile waits for it. So
+// while nothing arrives each lane has its turn: every millisecond, as long as ten looks in one are
+// enough; with more lanes less often, and at more than one at a time only if they are many.
+constexpr std::int64_t look_idle_ns = 1'000'000;
+constexpr std::size_t looks_max = 10;
+constexpr std::size_t look_rounds = 64;
+
+std::int64_t look_gap(std::size_t lanes) {
+    return look_idle_ns / static_cast<std::int64_t>(std::clamp<std::size_t>(lanes, 1, looks_max));
+}
+std::size_t look_lanes(std::size_t lanes) {
+    return 1 + lanes / look_rounds;
+}
+
+}  // namespace
+
+std::string_view name(Event::Kind kind) {
+    switch (kind) {
+        case Event::Kind::producer_joined:
+            return "producer_joined";
+        case Event::Kind::producer_closed:
+            return "producer_closed";
+        case Event::Kind::producer_died:
+            return "producer_died";
+        case Event::Kind::quarantined:
+            return "quarantined";
+        case Event::Kind::torn:
+            return "torn";
+        case Event::Kind::lane_failed:
+            return "lane_failed";
+        case Event::Kind::stalled:
+            return "stalled";
+        case Event::Kind::overflow_failed:
+            return "overflow_failed";
+    }
+    return "unknown";
+}
+
+Result<void> ProducerRoster::take_over() {
+    const std::uint32_t spill_lane = map().geometry().spill_lane();
+    if (map().geometry().spill_bytes != 0 &&
+        observe(map().owner(spill_lane).tail) != observe(map().entry(spill_lane).head)) {
+        if (auto opened = open_lane(spill_lane, false); !opened) return opened;
+    }
+    for (std::uint32_t lane = 0; lane < map().geometry().lane_count; lane++) {
+        const ReaderEntry& entry = map().entry(lane);
+        const bool holds = observe(entry.restart_at) != observe(entry.head);
+        if (!holds && map().lane_is_idle(lane)) continue;
+        if (auto opened = open_lane(lane, false); !opened) return opened;
+    }
+    return {};
+}
+
+Result<void> ProducerRoster::open_lane(std::uint32_t lane, bool all_ours) {
+    auto feed = LaneFeed::open(map(), seat_->all(), seat_->reader_pages(), lane, all_ours);
+    if (!feed) return std::unexpected(feed.error());
+    feeds_[lane].emplace(std::move(*feed));
+    active_.push_back(lane);
+    ring_bell(map().lane_bell(lane));  // recovery may have moved its head
+    if (feeds_[lane]->active()) greet(lane);
+    if (feeds_[lane]->quarantined()) {
+        tell(feeds_[lane]->event(Event::Kind::quarantined));
+    } else if (!feeds_[lane]->problem().empty()) {
+        tell(feeds_[lane]->event(Event::Kind::torn));
+    }
+    return {};
+}
+
+void ProducerRoster::greet(std::uint32_t lane) {
+    const Span near{map().geometry().data_offset(lane), map().near_bytes()};
+    std::erase_if(untouched_, [&](const Span& left) {  // of the lane's last producer
+        return left.position >= near.position && left.position < near.position + near.bytes;
+    });
+    untouched_.push_back(near);
+    tell(feeds_[lane]->event(Event::Kind::producer_joined));
+}
+
+void ProducerRoster::touch_some() {
+    Span& next = untouched_.back();
+    const std::uint64_t bytes = std::min(next.bytes, touch_bytes);
+    seat_->all().populate(next.position, bytes, false);
+    next = {next.position + bytes, next.bytes - bytes};
+    if (next.bytes == 0) untouched_.pop_back();
+}
+
+void ProducerRoster::tell(Event event) {
+    joined_ += event.kind == Event::Kind::producer_joined ? 1 : 0;
+    quarantines_ += event.kind == Event::Kind::quarantined ? 1 : 0;
+    events_.push(std::move(event));
+}
+
+// New producers and dead ones. A few hundred ns per active lane.
+void ProducerRoster::look_around() {
+    looks_++;
+    looked_ns_ = monotonic_ns();
+    const std::uint32_t changes = map().consumer_bell().lane_changes.load();
+    // A producer may die between taking a lane and saying so: look without being asked, too.
+    const bool look_everywhere =
+        changes != changes_seen_ || looked_ns_ - looked_everywhere_ns_ > look_everywhere_ns;
+    if (look_everywhere) looked_everywhere_ns_ = looked_ns_;
+    const bool unlinked = look_everywhere && !map().segment().linked();
+    changes_seen_ = changes;
+    std::erase_if(active_, [&](std::uint32_t lane) { return retire_if_ended(lane); });
+    if (turn_ >= active_.size()) turn_ = 0;
+    for (std::uint32_t lane = 0; look_everywhere && lane < map().geometry().lane_count; lane++) {
+        if (feeds_[lane] && feeds_[lane]->show_again()) {
+            tell(feeds_[lane]->event(Event::Kind::torn));
+        }
+        if (map().lane_is_idle(lane) && (feeds_[lane] || map().lane_is_sound(lane))) continue;
+        if (!feeds_[lane]) {
+            // Tried again with the next look; told once.
+            if (auto opened = open_lane(lane, true); !opened && !refused_[lane]) {
+                refused_[lane] = true;
+                tell({Event::Kind::lane_failed,
+                      lane,
+                      observe(map().owner(lane).epoch),
+                      {},
+                      0,
+                      opened.error().to_string()});
+            }
+        } else if (!feeds_[lane]->active()) {
+            feeds_[lane]->begin_epoch();
+            if (std::ranges::find(active_, lane) == active_.end()) active_.push_back(lane);
+            greet(lane);
+        }
+    }
+    look_gap_ns_ = look_gap(active_.size());
+    if (unlinked) forsaken_ = is_forsaken();
+}
+
+// Asked once the name is gone: who takes a lane now sees that, and leaves it.
+bool ProducerRoster::is_forsaken() const {
+    if (!active_.empty()) return false;
+    for (std::uint32_t lane = 0; lane < map().geometry().lane_count; lane++) {
+        if (!map().lane_is_idle(lane) || map().producer_alive(lane)) return false;
+    }
+    return true;
+}
+
+// The same while nothing arrives, and a record may at any moment: a few lanes at a time, each in
+// its turn, and all of them once a second, or if we have not been here for long.
+void ProducerRoster::look_at_some() {
+    const std::int64_t now = monotonic_ns();
+    if (now - looked_everywhere_ns_ > look_everywhere_ns) return look_around();
+    const auto gaps = static_cast<std::size_t>((now - looked_ns_) / look_gap_ns_);
+    for (std::size_t left = std::min(gaps * look_lanes(active_.size()), active_.size()); left > 0;
+         left--) {
+        if (look_turn_ >= active_.size()) look_turn_ = 0;
+        if (!retire_if_ended(active_[look_turn_])) {
+            look_turn_++;
+            continue;
+        }
+        active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(look_turn_));
+        if (turn_ > look_turn_) turn_--;
+        if (turn_ >= active_.size()) turn_ = 0;
+    }
+    looked_ns_ = now;
+    look_gap_ns_ = look_gap(active_.size());
+}
+
+// Whether the lane needs no polling any more.
+bool ProducerRoster::retire_if_ended(std::uint32_t lane) {
+    LaneFeed& feed = *feeds_[lane];
+    // Death first, then the tail: what it committed before it died is still to come.
+    if (!feed.active()) return feed.drained();
+    if (!feed.ended(map()) || !feed.drained()) return false;
+    tell(feed.retire(map()));
+    return true;
+}
+
+std::uint32_t ProducerRoster::producers() const {
+    return static_cast<std::uint32_t>(
+        std::ranges::count_if(active_, [&](std::uint32_t lane) { return feeds_[lane]->active(); }));
+}
+
+std::uint64_t ProducerRoster::held_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const auto& feed : feeds_) bytes += feed ? feed->unreleased_bytes() : 0;
+    return bytes;
+}
+
+}  // namespace rollring

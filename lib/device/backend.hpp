@@ -1,0 +1,135 @@
+#pragma once
+// Memory that processes share and whoever copies from and to it: the interfaces between the weight
+// channel (lib/weights) and its back ends (sealed memfds and the CPU here, CUDA in lib/cuda).
+//
+// A shared block is payload memory that another process can map. Each slot of a channel is one.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "fd.hpp"
+#include "rollring/error.hpp"
+#include "rollring/time.hpp"
+#include "rollring/weight_tensor.hpp"
+#include "rollring/weights.hpp"
+
+namespace rollring::device {
+
+inline constexpr std::uint64_t piece_alignment = 512;  // of every piece in its slot
+
+using rollring::Fd;
+
+// What travels beside the descriptor (which legacy_ipc has not: its handle is all).
+struct BlockTicket {
+    PayloadMemory memory = PayloadMemory::host;
+    std::uint64_t bytes = 0;
+    std::array<std::byte, 64> handle{};  // CUipcMemHandle of legacy_ipc
+};
+
+class SharedBlock {
+  public:
+    virtual ~SharedBlock() = default;
+    // Where the Mover of the same back end reads and writes it: a device address, or a host one.
+    [[nodiscard]] virtual std::byte* data() const = 0;
+    [[nodiscard]] virtual BlockTicket ticket() const = 0;
+    // To pass to others; -1 where the ticket is all. Owned by the block.
+    [[nodiscard]] virtual int fd() const = 0;
+};
+
+class Memory {
+  public:
+    virtual ~Memory() = default;
+    // Memory of ours, zeroed, that others can import. `bytes` is rounded up as the back end needs.
+    // out_of_device_memory, not_enough_shared_memory.
+    virtual Result<std::unique_ptr<SharedBlock>> make(std::uint64_t bytes) = 0;
+    // A peer's block, mapped read-only. The ticket comes from another process: it is checked.
+    virtual Result<std::unique_ptr<SharedBlock>> import(const BlockTicket& ticket, Fd fd) = 0;
+};
+
+enum class Cast : std::uint32_t { none, f32_to_bf16, f32_to_f16 };
+
+// One piece of a tensor and its place in a slot. Elements are counted in row-major order.
+struct CopyJob {
+    std::byte* tensor = nullptr;      // address of element 0 of the whole tensor
+    std::uint64_t first_element = 0;  // of this piece
+    std::uint64_t elements = 0;
+    std::uint64_t slot_offset = 0;    // multiple of piece_alignment
+    std::uint32_t element_bytes = 0;  // at `tensor`: 1, 2, 4 or 8
+    Cast cast = Cast::none;           // pack only
+    // Empty: contiguous. Else shape and strides (in elements, of the tensor) as coalesced,
+    // outermost first, at most dims_max of them, every extent above 1.
+    static constexpr std::size_t dims_max = 6;
+    std::vector<std::int64_t> shape;
+    std::vector<std::int64_t> strides;
+
+    [[nodiscard]] std::uint32_t packed_element_bytes() const {
+        return cast == Cast::none ? element_bytes : 2;
+    }
+    [[nodiscard]] std::uint64_t packed_bytes() const { return elements * packed_element_bytes(); }
+};
+
+// Copies between a slot and many tensors, compiled once and run for each version.
+class CopyPlan {
+  public:
+    virtual ~CopyPlan() = default;
+    // Tensors into the slot. If sums_offset is set, also the checksum of each job's packed bytes:
+    // u64[jobs] at that offset of the slot (see checksum.hpp).
+    virtual Result<void> pack(std::byte* slot, std::optional<std::uint64_t> sums_offset,
+                              Stream stream) = 0;
+    // One job of it, from another address.
+    virtual Result<void> pack_one(std::size_t job, const void* tensor, std::byte* slot,
+                                  std::optional<std::uint64_t> sums_offset, Stream stream) = 0;
+    // The slot into the tensors (no casts).
+    virtual Result<void> unpack(const std::byte* slot, Stream stream) = 0;
+    // Recomputes the checksums of the slot and compares them with those in it; waits. The first
+    // job that differs. timed_out: the device has not got there; it may be called again.
+    virtual Result<std::optional<std::size_t>> verify(const std::byte* slot,
+                                                      std::uint64_t sums_offset,
+                                                      Deadline deadline) = 0;
+};
+
+// Called when a stream has got there, from any thread: it may not block, nor call back into CUDA.
+using Reached = void (*)(void* context);
+
+// Whoever copies: the CPU, or one GPU.
+class Mover {
+  public:
+    virtual ~Mover() = default;
+    [[nodiscard]] virtual GpuUuid gpu() const = 0;
+    // Whether copies can reach `address` (bytes from there); else why not.
+    virtual Result<void> check_address(const void* address, std::uint64_t bytes) = 0;
+    virtual Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) = 0;
+    // Calls `reached(context)` once everything queued on the stream so far is complete; at once if
+    // nothing is queued there ever (CPU).
+    virtual Result<void> when_reached(Stream stream, Reached reached, void* context) = 0;
+    // Waits until everything queued on the stream so far is complete, and what was to be called
+    // then has returned; timed_out, device_error.
+    virtual Result<void> wait(Stream stream, Deadline deadline) = 0;
+    // device_error once the device has failed: then nobody is called back any more.
+    virtual Result<void> health() = 0;
+};
+
+struct Backend {
+    std::unique_ptr<Memory> memory;
+    std::unique_ptr<Mover> mover;
+};
+
+// Host memory and the CPU.
+Backend make_host_backend();
+
+// How to come by the back ends of GPUs. Whoever makes a publisher or a subscriber hands this in, so
+// that the channel does not know what drives GPUs; the one of a build is cuda::gpus().
+struct Gpus {
+    // By their ordinals; empty where there is none.
+    std::vector<GpuUuid> (*visible)();
+    // Payload memory of a kind (vmm, legacy_ipc or host) for a GPU, and the GPU as mover. A GPU
+    // with host memory registers each block, read-only where it is imported. no_gpu, unsupported.
+    Result<Backend> (*open)(Device device, PayloadMemory kind);
+};
+
+}  // namespace rollring::device

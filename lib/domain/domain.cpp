@@ -1,0 +1,220 @@
+#include "domain.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "rollring/time.hpp"
+
+namespace rollring::domain {
+namespace {
+
+std::unexpected<Error> failed(std::string_view doing, const Error& error) {
+    return failed(error.code, error.system_errno, fmt::format("{}: {}", doing, error.message));
+}
+
+std::string called(std::string_view call, std::span<const std::string_view> names) {
+    std::string text(call);
+    for (std::size_t i = 0; i < names.size(); i++) {
+        text += i == 0 ? " " : ", ";
+        text += names[i];
+    }
+    return text;
+}
+
+}  // namespace
+
+Domain::Domain(std::unique_ptr<PhysicalMemory> memory, std::uint64_t chunk_bytes)
+    : memory_(std::move(memory), chunk_bytes) {}
+
+Domain::~Domain() {
+    // At the end of a process the driver may be gone already and refuse all this: then the system
+    // takes everything back.
+    if (tags_.empty() && !memory_.has_leftovers()) return;
+    if (!memory_.end_copies()) memory_.forget_copies();
+    [[maybe_unused]] const auto waited = memory_.wait({});
+    for (Tag& tag : tags_) {
+        for (Region& region : tag.regions) memory_.discard(std::move(region));
+    }
+    memory_.discard_again();
+}
+
+// --- regions -------------------------------------------------------------------------------------
+
+Result<void*> Domain::allocate(std::string_view tag, std::uint64_t bytes) {
+    memory_.discard_again();
+    if (tag.empty() || tag.size() > 63) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("a tag has 1 to 63 bytes, not {}: '{}'", tag.size(), tag));
+    }
+    const std::string doing = fmt::format("allocate {} bytes for tag '{}'", bytes, tag);
+    if (bytes == 0)
+        return refused(Errc::invalid_argument, doing + ": there is nothing to allocate");
+    auto found = std::ranges::find(tags_, tag, &Tag::name);
+    if (found != tags_.end() && !found->resident) {
+        return refused(Errc::already_released, doing + ": the tag is released, resume it first");
+    }
+    if (const auto enough = memory_.check_free(bytes); !enough) {
+        return failed(doing, enough.error());
+    }
+    auto region = memory_.make(bytes);
+    if (!region) return failed(doing, region.error());
+    void* const address = region->address;
+    if (found == tags_.end()) found = tags_.insert(found, Tag{.name = std::string(tag)});
+    found->regions.push_back(std::move(*region));
+    return address;
+}
+
+Result<void> Domain::free(void* address) {
+    memory_.discard_again();
+    for (auto tag = tags_.begin(); tag != tags_.end(); ++tag) {
+        const auto region = std::ranges::find(tag->regions, address, &Region::address);
+        if (region == tag->regions.end()) continue;
+        const std::string doing = fmt::format("free {} of tag '{}'", address, tag->name);
+        const auto is_mapped = [](const Chunk& chunk) { return chunk.state == ChunkState::mapped; };
+        if (std::ranges::any_of(region->chunks, is_mapped)) {
+            Result<void> step = memory_.wait({});  // work in flight may still use it
+            Region* const one[] = {&*region};
+            if (step) step = memory_.unmap_all(one);
+            const bool as_before = !tag->resident || std::ranges::all_of(region->chunks, is_mapped);
+            if (!step && as_before) return failed(doing, step.error());
+        }
+        // There is no way back from here: what the driver refuses is tried again later.
+        memory_.discard(std::move(*region));
+        tag->regions.erase(region);
+        if (tag->regions.empty()) tags_.erase(tag);
+        return {};
+    }
+    return refused(Errc::invalid_argument,
+                   fmt::format("free {}: no region of this domain begins there", address));
+}
+
+// --- tags ----------------------------------------------------------------------------------------
+
+Result<std::vector<Domain::Tag*>> Domain::select(std::span<const std::string_view> names,
+                                                 bool resident) {
+    if (names.empty()) return refused(Errc::invalid_argument, "no tags were named");
+    std::vector<Tag*> chosen;
+    for (const std::string_view name : names) {
+        const auto tag = std::ranges::find(tags_, name, &Tag::name);
+        if (tag == tags_.end()) {
+            return refused(Errc::not_found, fmt::format("no memory has the tag '{}'", name));
+        }
+        if (std::ranges::find(chosen, &*tag) == chosen.end()) chosen.push_back(&*tag);
+    }
+    for (const Tag* tag : chosen) {
+        if (tag->resident == resident) continue;
+        return refused(
+            resident ? Errc::already_released : Errc::not_released,
+            fmt::format("the tag '{}' is {} released", tag->name, resident ? "already" : "not"));
+    }
+    return chosen;
+}
+
+std::vector<Region*> Domain::regions_of(std::span<Tag* const> chosen) {
+    std::vector<Region*> regions;
+    for (Tag* tag : chosen) {
+        for (Region& region : tag->regions) regions.push_back(&region);
+    }
+    return regions;
+}
+
+Result<DomainReport> Domain::release(std::span<const std::string_view> names, Contents contents,
+                                     std::span<const Stream> streams) {
+    const std::int64_t start_ns = monotonic_ns();
+    const std::string doing = called("release", names);
+    const auto chosen = select(names, true);
+    if (!chosen) return failed(doing, chosen.error());
+    if (const auto done = memory_.wait(streams); !done) return failed(doing, done.error());
+    const std::vector<Region*> regions = regions_of(*chosen);
+    std::vector<Region*> pinned;
+    if (contents == Contents::keep) {
+        const auto copied = memory_.copy_out(regions, pinned);
+        if (!copied) return failed(doing, copied.error());
+    }
+    const auto unmapped = memory_.unmap_all(regions);
+    if (!unmapped) {
+        memory_.give_slabs_back(pinned);
+        for (Tag* tag : *chosen) {
+            // Whoever cannot be used counts as released: resume maps it again, with its bytes.
+            for (const Region& region : tag->regions) {
+                for (const Chunk& chunk : region.chunks) {
+                    if (chunk.state != ChunkState::mapped) tag->resident = false;
+                }
+            }
+        }
+        return failed(doing, unmapped.error());
+    }
+    DomainReport report;
+    for (Region* region : regions) {
+        report.device_bytes += memory_.destroy_handles(*region);
+        if (contents == Contents::drop) continue;
+        report.copied_bytes += region->used_bytes;
+        for (Chunk& chunk : region->chunks) chunk.on_host = true;
+    }
+    for (Tag* tag : *chosen) tag->resident = false;
+    report.wall_ns = monotonic_ns() - start_ns;
+    return report;
+}
+
+Result<DomainReport> Domain::resume(std::span<const std::string_view> names) {
+    const std::int64_t start_ns = monotonic_ns();
+    memory_.discard_again();
+    const std::string doing = called("resume", names);
+    const auto chosen = select(names, false);
+    if (!chosen) return failed(doing, chosen.error());
+    const std::vector<Region*> regions = regions_of(*chosen);
+    DomainReport report;
+    for (const Region* region : regions) {
+        for (const Chunk& chunk : region->chunks) {
+            if (chunk.state == ChunkState::absent) report.device_bytes += chunk.bytes;
+        }
+    }
+    // Asked first, so that a full device costs nothing; it can still fill up while we map.
+    if (const auto enough = memory_.check_free(report.device_bytes); !enough) {
+        return failed(doing, enough.error());
+    }
+    const auto copied = memory_.bring_back(regions, report.device_bytes);
+    if (!copied) return failed(doing, copied.error());
+    for (Tag* tag : *chosen) {
+        tag->resident = true;
+        for (Region& region : tag->regions) {
+            for (Chunk& chunk : region.chunks) chunk.on_host = false;
+        }
+    }
+    report.copied_bytes = *copied;
+    report.wall_ns = monotonic_ns() - start_ns;
+    return report;
+}
+
+std::uint64_t Domain::trim_host() {
+    if (!memory_.end_copies()) return 0;
+    std::uint64_t trimmed_bytes = 0;
+    for (Tag& tag : tags_) {
+        for (Region& region : tag.regions) {
+            const bool needed = std::ranges::any_of(region.chunks, &Chunk::on_host);
+            if (region.slab == nullptr || needed) continue;
+            Region* const one[] = {&region};
+            memory_.give_slabs_back(one);
+            if (region.slab == nullptr) trimmed_bytes += region.used_bytes;
+        }
+    }
+    return trimmed_bytes;
+}
+
+std::vector<TagStat> Domain::tags() const {
+    std::vector<TagStat> stats;
+    for (const Tag& tag : tags_) {
+        TagStat stat{.tag = tag.name, .resident = tag.resident};
+        for (const Region& region : tag.regions) {
+            stat.bytes += region.reserved_bytes;
+            if (region.slab != nullptr) stat.host_bytes += region.used_bytes;
+        }
+        stats.push_back(std::move(stat));
+    }
+    return stats;
+}
+
+}  // namespace rollring::domain

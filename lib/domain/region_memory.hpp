@@ -1,0 +1,95 @@
+#pragma once
+// Regions of device memory at fixed addresses, and the steps that take their physical memory away
+// and bring it back. Each step can be taken back, up to destroying handles.
+//
+// Where taking back fails too, or the driver refuses to destroy a handle, chunks stay as they are,
+// `held` or `mapped`: the next step goes on from there.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "physical_memory.hpp"
+
+namespace rollring::domain {
+
+using device::MemoryHandle;
+using device::PhysicalMemory;
+
+enum class ChunkState : std::uint8_t {
+    absent,  // no physical memory
+    held,    // physical memory that is not mapped
+    mapped,
+};
+struct Chunk {
+    std::byte* address = nullptr;
+    std::uint64_t bytes = 0;
+    std::byte* slab_part = nullptr;  // of the region's slab, if that has one
+    std::uint64_t used_bytes = 0;    // less than `bytes` in the last chunk of a region
+    ChunkState state = ChunkState::absent;
+    bool on_host = false;  // its contents are in the slab and not yet on the device
+    MemoryHandle handle{};
+};
+struct Region {
+    std::byte* address = nullptr;
+    std::uint64_t reserved_bytes = 0;
+    std::uint64_t used_bytes = 0;
+    std::byte* slab = nullptr;
+    std::vector<Chunk> chunks;
+};
+
+class RegionMemory {
+  public:
+    // chunk_bytes: a multiple of the granularity.
+    RegionMemory(std::unique_ptr<PhysicalMemory> memory, std::uint64_t chunk_bytes)
+        : memory_(std::move(memory)), chunk_bytes_(chunk_bytes) {}
+
+    // A new region, all of it mapped. out_of_device_memory, device_error: then there is none.
+    Result<Region> make(std::uint64_t bytes);
+    // Frees it, with what is mapped of it: no work on the device may use it any more. What the
+    // driver refuses to take is tried again later.
+    void discard(Region region);
+    void discard_again();
+    [[nodiscard]] bool has_leftovers() const { return !leftover_.empty(); }
+
+    // out_of_device_memory if there is less than that.
+    Result<void> check_free(std::uint64_t need_bytes);
+    Error out_of_memory(std::uint64_t need_bytes);
+    // Until the work on these streams, or on the whole device, is done.
+    Result<void> wait(std::span<const Stream> streams) { return memory_->wait(streams); }
+
+    // On an error all is mapped as it was, with its bytes; if not, the error says so.
+    Result<void> unmap_all(std::span<Region* const> regions);
+    // To pinned host memory. `pinned`: the regions that got their slab here; none, on an error.
+    Result<void> copy_out(std::span<Region* const> regions, std::vector<Region*>& pinned);
+    // Brings everything that is not mapped, with what the slabs hold; the bytes copied. On an error
+    // all is as it was, or the error says what is not.
+    Result<std::uint64_t> bring_back(std::span<Region* const> regions, std::uint64_t need_bytes);
+    void give_slabs_back(std::span<Region* const> regions);
+    // The bytes that the driver took. What it refuses stays held, and is not free for others.
+    std::uint64_t destroy_handles(Region& region);
+    // Waits for what is left of failed copies.
+    Result<void> end_copies();
+    // The copies that are under way can be waited for no more: the device is gone.
+    void forget_copies() { copying_ = false; }
+
+  private:
+    struct Before {  // how a step found a chunk
+        Chunk* chunk;
+        ChunkState state;
+    };
+
+    Result<Region> reserve(std::uint64_t bytes) const;
+    Result<void> bring(Chunk& chunk, std::vector<Before>& undo);
+    Result<void> put_back(std::span<const Before> undo);
+    Result<std::uint64_t> copy_in(std::span<Region* const> regions, std::vector<Before>& undo);
+    bool take_down(Region& region);
+
+    std::unique_ptr<PhysicalMemory> memory_;
+    std::uint64_t chunk_bytes_;
+    bool copying_ = false;          // copies were queued and not waited for yet
+    std::vector<Region> leftover_;  // discarded, but the driver refused to take all of it
+};
+
+}  // namespace rollring::domain

@@ -1,0 +1,36 @@
+#pragma once
+// Whether a frame can be believed. All who read one ask here, so that nobody takes what another
+// refuses.
+
+#include <cstdint>
+
+#include "geometry.hpp"
+
+namespace rollring {
+
+[[nodiscard]] inline bool is_record(const Frame& frame) {
+    return frame.kind == static_cast<std::uint16_t>(FrameKind::record);
+}
+[[nodiscard]] inline bool is_skip(const Frame& frame) {
+    return frame.kind == static_cast<std::uint16_t>(FrameKind::skip);
+}
+
+// One private copy of the frame at `position`, checked against everything it could make its reader
+// do: it is a record or a skip, of that position, and ends within the lane and not above `end`; a
+// record's payload ends within it. False: the copy says nothing. `position` is a multiple of
+// line_bytes, and below `end`.
+template <class Frames>
+[[nodiscard, gnu::always_inline]] inline bool checked_frame(const Frames& frames,
+                                                            const LaneSize& size,
+                                                            std::uint64_t position,
+                                                            std::uint64_t end, Frame& frame) {
+    const std::uint64_t offset = size.offset(position);
+    frame = frames.read(offset);
+    return frame.magic == frame_magic && (is_skip(frame) || is_record(frame)) &&
+           frame.position == position && frame.bytes % line_bytes == 0 &&
+           frame.bytes >= line_bytes && frame.bytes <= size.bytes() - offset &&
+           frame.bytes <= end - position &&
+           (is_skip(frame) || frame.payload_bytes <= frame.bytes - line_bytes);
+}
+
+}  // namespace rollring

@@ -1,0 +1,74 @@
+#pragma once
+// Shared memory as the system has it: objects with a name, their pages, and mappings of them. An
+// error is an errno, for only who asked can say what it means. The only user of Boost.Interprocess.
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <memory>
+#include <string>
+
+namespace rollring {
+
+enum class Access { read_write, read_only };
+
+template <class T>
+using OrErrno = std::expected<T, int>;
+
+// A mapped part of what a descriptor names; unmapped by the destructor.
+class Mapping {
+  public:
+    Mapping();
+    Mapping(Mapping&&) noexcept;
+    Mapping& operator=(Mapping&&) noexcept;
+    ~Mapping();
+
+    [[nodiscard]] static OrErrno<Mapping> of(int fd, std::uint64_t offset, std::uint64_t bytes,
+                                             bool writable);
+
+    [[nodiscard]] std::byte* data() const { return data_; }
+    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+    // The T at a byte offset of this mapping. The caller keeps to what was mapped.
+    template <class T>
+    [[nodiscard]] T& at(std::uint64_t offset) const {
+        return *reinterpret_cast<T*>(data_ + offset);
+    }
+
+    // Puts these bytes, whose pages are reserved, into this process's page table, so that touching
+    // them first costs no fault. Best effort: old kernels cannot.
+    void populate(std::uint64_t offset, std::uint64_t bytes, bool to_write) const;
+
+  private:
+    struct Region;
+    std::unique_ptr<Region> region_;
+    std::byte* data_ = nullptr;
+    std::uint64_t bytes_ = 0;
+};
+
+// An open shared-memory object; closed by the destructor.
+class SharedObject {
+  public:
+    SharedObject();
+    SharedObject(SharedObject&&) noexcept;
+    SharedObject& operator=(SharedObject&&) noexcept;
+    ~SharedObject();
+
+    // `name` begins with a slash.
+    [[nodiscard]] static OrErrno<SharedObject> open(const std::string& name, Access access);
+    // With mode 0600 and no bytes; EEXIST if the name is taken.
+    [[nodiscard]] static OrErrno<SharedObject> make(const std::string& name);
+
+    [[nodiscard]] int fd() const;
+
+  private:
+    struct Handle;
+    std::unique_ptr<Handle> handle_;
+};
+
+namespace detail {
+// Reserves pages, whatever signals come; returns an errno, 0 for success.
+int allocate(int fd, std::uint64_t offset, std::uint64_t bytes);
+}  // namespace detail
+
+}  // namespace rollring

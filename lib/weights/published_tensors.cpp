@@ -1,0 +1,75 @@
+#include "published_tensors.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+namespace rollring::weights {
+
+Result<PublishedTensors> PublishedTensors::pack(std::span<const WeightTensor> tensors,
+                                                std::uint64_t slot_bytes) {
+    auto packing = pack_tensors(tensors, slot_bytes);
+    if (!packing) return std::unexpected(packing.error());
+    PublishedTensors made;
+    made.manifest_.packing = std::move(*packing);
+    made.tensors_.assign(tensors.begin(), tensors.end());
+    for (std::uint32_t i = 0; i < made.tensors_.size(); i++) {
+        const WeightTensor& tensor = made.tensors_[i];
+        made.index_[tensor.name] = i;
+        const bool has_bytes = made.packing().tensors[i].pieces > 0;
+        if (has_bytes && tensor.data == nullptr) made.unaddressed_ = tensor.name;
+    }
+    return made;
+}
+
+Result<void> PublishedTensors::check_addresses(device::Mover& mover) const {
+    for (const WeightTensor& tensor : tensors_) {
+        if (tensor.data == nullptr) continue;
+        const std::uint64_t bytes = reach_bytes(tensor, *count_elements(tensor));
+        const auto fine = mover.check_address(tensor.data, bytes);
+        if (!fine) {
+            return refused(fine.error().code,
+                           fmt::format("tensor '{}': {}", tensor.name, fine.error().message));
+        }
+    }
+    return {};
+}
+
+Result<std::vector<std::unique_ptr<device::CopyPlan>>> PublishedTensors::compile(
+    device::Mover& mover) const {
+    std::vector<std::unique_ptr<device::CopyPlan>> plans;
+    for (const Part& part : packing().parts) {
+        auto plan = mover.plan(pack_jobs(packing(), part, tensors_));
+        if (!plan) return std::unexpected(plan.error());
+        plans.push_back(std::move(*plan));
+    }
+    return plans;
+}
+
+Result<void> PublishedTensors::describe(PayloadMemory memory, GpuUuid gpu, std::uint32_t slots,
+                                        bool checksums) {
+    manifest_.memory = memory;
+    manifest_.gpu = gpu;
+    manifest_.slots = slots;
+    manifest_.checksums = checksums;
+    const std::vector<std::byte> bytes = write_manifest(manifest_);
+    auto sealed = Sealed::make("manifest", bytes.size());
+    if (!sealed) return std::unexpected(sealed.error());
+    {
+        auto mapping = sealed->map(0, bytes.size(), true);
+        if (!mapping) return std::unexpected(mapping.error());
+        std::memcpy(mapping->data(), bytes.data(), bytes.size());
+    }
+    if (auto done = sealed->seal_contents(); !done) return done;
+    manifest_memory_ = std::move(*sealed);
+    return {};
+}
+
+Result<std::uint32_t> PublishedTensors::find(std::string_view name) const {
+    const auto found = index_.find(name);
+    if (found != index_.end()) return found->second;
+    return refused(Errc::invalid_argument, fmt::format("this channel has no tensor '{}'", name));
+}
+
+}  // namespace rollring::weights

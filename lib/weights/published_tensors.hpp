@@ -1,0 +1,59 @@
+#pragma once
+// The tensors of a publisher: where they lie, which piece of them goes where, and the manifest that
+// tells it to subscribers. Nothing of it changes from version to version.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "manifest.hpp"
+#include "sealed.hpp"
+
+namespace rollring::weights {
+
+class PublishedTensors {
+  public:
+    // invalid_argument or unsupported, naming the tensor.
+    static Result<PublishedTensors> pack(std::span<const WeightTensor> tensors,
+                                         std::uint64_t slot_bytes);
+    PublishedTensors(PublishedTensors&&) = default;
+    PublishedTensors& operator=(PublishedTensors&&) = delete;
+
+    // Whether the mover can copy from where they lie.
+    Result<void> check_addresses(device::Mover& mover) const;
+    // The copies of each part, compiled.
+    Result<std::vector<std::unique_ptr<device::CopyPlan>>> compile(device::Mover& mover) const;
+    // Writes the manifest.
+    Result<void> describe(PayloadMemory memory, GpuUuid gpu, std::uint32_t slots, bool checksums);
+
+    [[nodiscard]] const Packing& packing() const { return manifest_.packing; }
+    [[nodiscard]] bool has_payload() const { return !packing().parts.empty(); }
+    // Where each slot has its checksums; empty: there are none.
+    [[nodiscard]] std::optional<std::uint64_t> sums_offset() const {
+        if (!manifest_.checksums) return {};
+        return packing().sums_offset;
+    }
+    [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+    [[nodiscard]] const Sealed& manifest_memory() const { return manifest_memory_; }
+    [[nodiscard]] const void* address(std::uint32_t tensor) const { return tensors_[tensor].data; }
+    // By name; invalid_argument.
+    [[nodiscard]] Result<std::uint32_t> find(std::string_view name) const;
+    // A tensor that can only be put by name; empty: none.
+    [[nodiscard]] const std::string& unaddressed() const { return unaddressed_; }
+
+  private:
+    PublishedTensors() = default;
+
+    std::vector<WeightTensor> tensors_;
+    std::unordered_map<std::string_view, std::uint32_t> index_;  // of names in tensors_
+    std::string unaddressed_;
+    Manifest manifest_;
+    Sealed manifest_memory_;
+};
+
+}  // namespace rollring::weights

@@ -1,0 +1,415 @@
+#include "publisher_impl.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "fault_point.hpp"
+
+namespace rollring::weights {
+namespace {
+
+Result<void> check_options(const PublisherOptions& options) {
+    if (options.name.empty() || options.name.size() > 31) {
+        return refused(Errc::invalid_argument, "PublisherOptions::name is 1 to 31 bytes");
+    }
+    if (options.ranks == 0 || options.ranks > ranks_limit || options.rank >= options.ranks) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("PublisherOptions::rank {} of {} ranks (1 to {})", options.rank,
+                                   options.ranks, ranks_limit));
+    }
+    if (options.slots > slots_max) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("PublisherOptions::slots is 1 to {}, or 0", slots_max));
+    }
+    if (options.subscribers_max == 0 || options.subscribers_max > subscribers_limit) {
+        return refused(
+            Errc::invalid_argument,
+            fmt::format("PublisherOptions::subscribers_max is 1 to {}", subscribers_limit));
+    }
+    const bool gpu = options.device.is_gpu();
+    if (!gpu &&
+        (options.memory == PayloadMemory::vmm || options.memory == PayloadMemory::legacy_ipc)) {
+        return refused(
+            Errc::invalid_argument,
+            fmt::format("PublisherOptions::memory {} needs a GPU as device", name(options.memory)));
+    }
+    return {};
+}
+
+ControlHeader facts_of(const PublisherOptions& options, std::uint64_t ring_id) {
+    ControlHeader facts{};
+    facts.ring_id = ring_id;
+    facts.created_ns = realtime_ns();
+    facts.subscribers_max = options.subscribers_max;
+    facts.rank = options.rank;
+    facts.ranks = options.ranks;
+    facts.pid = static_cast<std::uint32_t>(getpid());
+    std::memcpy(facts.name, options.name.data(), std::min<std::size_t>(options.name.size(), 31));
+    return facts;
+}
+
+}  // namespace
+
+PublisherImpl::PublisherImpl(std::string_view ring, const PublisherOptions& options, RingLink link,
+                             std::uint64_t token, OwnControl control, PublishedTensors tensors)
+    : ring_name_(ring),
+      options_(options),
+      link_(std::move(link)),
+      token_(token),
+      tensors_(std::move(tensors)),
+      control_(std::move(control)),
+      publication_(control_),
+      seats_(control_, options.spin),
+      ranks_(ring_name_, {options.rank, options.ranks, link_.ring_id(), token}, control_, seats_,
+             publication_),
+      begun_version_(link_.version()) {}
+
+Result<std::unique_ptr<PublisherImpl>> PublisherImpl::create(std::string_view ring,
+                                                             std::span<const WeightTensor> tensors,
+                                                             const PublisherOptions& options,
+                                                             const Gpus& gpus) {
+    if (auto checked = check_options(options); !checked) return std::unexpected(checked.error());
+    auto link = RingLink::attach(ring, Deadline::after_ms(1000), true);
+    if (!link) return std::unexpected(link.error());
+    const auto token = link->make_token();
+    if (!token) return std::unexpected(token.error());
+    auto control = OwnControl::make(facts_of(options, link->ring_id()));
+    if (!control) return std::unexpected(control.error());
+    auto packed = PublishedTensors::pack(tensors, options.slot_bytes);
+    if (!packed) return std::unexpected(packed.error());
+    std::unique_ptr<PublisherImpl> made(new PublisherImpl(ring, options, std::move(*link), *token,
+                                                          std::move(*control), std::move(*packed)));
+    if (auto done = made->set_up(gpus); !done) return std::unexpected(done.error());
+    return made;
+}
+
+Result<void> PublisherImpl::make_slots(PayloadMemory memory, const Gpus& gpus) {
+    Backend backend = device::make_host_backend();
+    if (options_.device.is_gpu()) {
+        auto made = gpus.open(options_.device, memory);
+        if (!made) return std::unexpected(made.error());
+        backend = std::move(*made);
+    }
+    std::vector<std::unique_ptr<SharedBlock>> blocks;
+    for (std::uint32_t i = 0; i < options_.slots && tensors_.has_payload(); i++) {
+        auto block = backend.memory->make(packing().slot_bytes);
+        if (!block) return std::unexpected(block.error());
+        blocks.push_back(std::move(*block));
+    }
+    for (auto& block : blocks) seats_.add_slot(std::move(block));
+    backend_ = std::move(backend);
+    return {};
+}
+
+Result<PayloadMemory> PublisherImpl::choose_memory(const Gpus& gpus) {
+    const bool automatic = options_.memory == PayloadMemory::automatic;
+    PayloadMemory memory = options_.memory;
+    if (automatic) memory = options_.device.is_gpu() ? PayloadMemory::vmm : PayloadMemory::host;
+    auto done = make_slots(memory, gpus);
+    if (!done && done.error().code == Errc::unsupported && automatic && options_.allow_legacy_ipc) {
+        memory = PayloadMemory::legacy_ipc;
+        done = make_slots(memory, gpus);
+    }
+    if (!done) return std::unexpected(done.error());
+    return memory;
+}
+
+Result<void> PublisherImpl::set_up(const Gpus& gpus) {
+    if (options_.slots == 0) options_.slots = packing().parts.size() > 1 ? 4 : 2;
+    // The name first: of two publishers of a rank, one makes slots.
+    auto listener = Listener::open(ring_name_, options_.rank);
+    if (!listener) return std::unexpected(listener.error());
+    const auto memory = choose_memory(gpus);
+    if (!memory) return std::unexpected(memory.error());
+    device::Mover& mover = *backend_.mover;
+    if (auto fine = tensors_.check_addresses(mover); !fine) return fine;
+    auto plans = tensors_.compile(mover);
+    if (!plans) return std::unexpected(plans.error());
+    filler_.emplace(tensors_, std::move(*plans), mover, seats_, publication_);
+    auto described = tensors_.describe(*memory, mover.gpu(), options_.slots, options_.checksums);
+    if (!described) return described;
+    return open_reception(std::move(*listener));
+}
+
+Result<void> PublisherImpl::open_reception(Listener listener) {
+    auto life = LifeLock::take(control_.memory().fd(), LifeByte::publisher());
+    if (!life) return std::unexpected(life.error());
+    if (!*life) {  // memory that nobody else has: the system's doing
+        return refused(Errc::busy, "the publisher's own byte is locked by somebody else");
+    }
+    life_ = std::move(**life);
+    const Reception::Facts facts{.ring_id = link_.ring_id(),
+                                 .token = token_,
+                                 .manifest_bytes = tensors_.manifest_memory().bytes(),
+                                 .manifest_fd = tensors_.manifest_memory().fd(),
+                                 .gpu = tensors_.manifest().gpu};
+    auto reception = Reception::open(std::move(listener), facts, control_, seats_, publication_);
+    if (!reception) return std::unexpected(reception.error());
+    reception_ = std::move(*reception);
+    return {};
+}
+
+// True: nothing will call into this object any more, and nobody reads its memory.
+bool PublisherImpl::shut_down() {
+    if (life_ && !life_->held()) {
+        // In a forked child the channel is the parent's: its thread is not here, its name stays.
+        return false;
+    }
+    if (publication_.is_open()) abort("the publisher was closed");
+    publication_.close_channel();
+    reception_.reset();
+    seats_.ring_all();
+    // A callback of a stream may still be on its way into this object; and a block that others
+    // opened by its legacy handle must not be freed before they have closed it.
+    const auto quiet = [this] {
+        if (!seats_.all_filled()) return false;
+        if (tensors_.manifest().memory != PayloadMemory::legacy_ipc) return true;
+        seats_.drop_dead();
+        return seats_.empty();
+    };
+    for (const Deadline deadline = Deadline::after_ms(10'000); !quiet();) {
+        if (deadline.passed() || !backend_.mover->health()) return false;
+        nap();
+    }
+    return true;
+}
+
+Result<void> PublisherImpl::check_parent() const {
+    if (life_->held()) return {};
+    return refused(Errc::invalid_argument,
+                   "this publisher was made before a fork and works in its parent only");
+}
+
+Result<void> PublisherImpl::check_open() const {
+    if (auto parent = check_parent(); !parent) return parent;
+    if (publication_.is_open()) return {};
+    return refused(Errc::invalid_argument, "no version is open");
+}
+
+template <class Count>
+Result<void> PublisherImpl::wait_for(std::uint32_t wanted, std::string_view what, Deadline deadline,
+                                     const Count& count) {
+    std::uint32_t now = 0;
+    if (seats_.wait(deadline, [&] { return (now = count()) >= wanted; })) return {};
+    return refused(Errc::timed_out,
+                   fmt::format("{} of {} subscribers {} by the deadline", now, wanted, what));
+}
+
+Result<void> PublisherImpl::wait_joined(std::uint32_t count, Deadline deadline) {
+    return wait_for(count, "had come", deadline, [&] { return seats_.joined(); });
+}
+
+Result<void> PublisherImpl::wait_live(std::uint32_t count, Deadline deadline) {
+    const std::int64_t version = publication_.committed();
+    return wait_for(count, fmt::format("served version {}", version), deadline,
+                    [&] { return seats_.live(version); });
+}
+
+std::uint32_t PublisherImpl::behind() {
+    return publication_.committed() < 0 ? 0 : seats_.behind(publication_.committed());
+}
+
+Result<void> PublisherImpl::expel(const std::string& name) {
+    if (auto parent = check_parent(); !parent) return parent;
+    seats_.drop_dead();
+    const std::size_t usable = seats_.usable_slots(name);
+    std::vector<std::unique_ptr<SharedBlock>> fresh;
+    for (std::size_t i = usable; i < options_.slots && tensors_.has_payload(); i++) {
+        if (seats_.slot_count() + fresh.size() == slots_limit) {
+            return refused(Errc::busy,
+                           fmt::format("all {} slots are held by expelled subscribers ({}): end "
+                                       "their processes",
+                                       slots_limit, seats_.slot_holders()));
+        }
+        auto block = backend_.memory->make(packing().slot_bytes);
+        if (!block) return std::unexpected(block.error());
+        fresh.push_back(std::move(*block));
+    }
+    if (!seats_.expel(name)) {
+        return refused(Errc::not_found, fmt::format("no subscriber '{}' is attached", name));
+    }
+    for (auto& block : fresh) seats_.add_slot(std::move(block));
+    return {};
+}
+
+// --- a version -----------------------------------------------------------------------------------
+
+Result<void> PublisherImpl::begin(std::int64_t version) {
+    if (auto parent = check_parent(); !parent) return parent;
+    if (publication_.is_open()) return still_open();
+    const std::int64_t last = std::max(begun_version_, link_.version());
+    if (version <= last || version < 0) {
+        return refused(Errc::stale_version,
+                       fmt::format("version {} is not above {}, the last one begun or committed in "
+                                   "ring {}",
+                                   version, last, ring_name_));
+    }
+    if (!link_.linked()) {
+        return refused(Errc::not_found,
+                       fmt::format("ring {} was removed: make it again, and a new publisher with "
+                                   "it",
+                                   ring_name_));
+    }
+    begun_version_ = version;
+    open_publication(version, false);
+    return {};
+}
+
+Result<void> PublisherImpl::begin_again() {
+    if (auto parent = check_parent(); !parent) return parent;
+    if (publication_.is_open()) return still_open();
+    if (publication_.committed() < 0) {
+        return refused(Errc::invalid_argument, "there is no committed version to send again");
+    }
+    open_publication(publication_.committed(), true);
+    return {};
+}
+
+// A matter between this rank and its subscribers: no other rank is asked.
+bool PublisherImpl::is_again() const {
+    return publication_.is_open() && publication_.version() == publication_.committed();
+}
+
+std::unexpected<Error> PublisherImpl::still_open() const {
+    return refused(Errc::busy, fmt::format("version {} is still open", publication_.version()));
+}
+
+void PublisherImpl::open_publication(std::int64_t version, bool only_behind) {
+    seats_.drop_dead();
+    report_ = CommitReport{};
+    report_.version = version;
+    begun_ns_ = monotonic_ns();
+    filler_->start();
+    publication_.begin(version, packing().parts.size());
+    seats_.open(publication_, only_behind);
+    FAULT_POINT("weights.begun");
+}
+
+Result<void> PublisherImpl::put_all(Deadline deadline, Stream stream) {
+    if (auto fine = check_open(); !fine) return fine;
+    if (!tensors_.unaddressed().empty()) {
+        return refused(
+            Errc::invalid_argument,
+            fmt::format("tensor '{}' has no address: put it by name", tensors_.unaddressed()));
+    }
+    const auto end = static_cast<std::uint32_t>(packing().pieces.size());
+    return filler_->fill_up_to(end, nullptr, deadline, stream);
+}
+
+Result<void> PublisherImpl::put(std::string_view name, const void* source, Deadline deadline,
+                                Stream stream) {
+    if (auto fine = check_open(); !fine) return fine;
+    const auto index = tensors_.find(name);
+    if (!index) return std::unexpected(index.error());
+    const PackedTensor& tensor = packing().tensors[*index];
+    if (tensor.pieces == 0) return {};  // tied, or without elements
+    if (source == nullptr && tensors_.address(*index) == nullptr) {
+        return refused(Errc::invalid_argument, fmt::format("tensor '{}' has no address", name));
+    }
+    const std::string_view next = next_tensor();
+    if (next != tensor.name) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("tensor '{}' is out of order: {} is next", name,
+                                   next.empty() ? "nothing" : next));
+    }
+    return filler_->fill_up_to(tensor.first_piece + tensor.pieces, source, deadline, stream);
+}
+
+// Empty: all were put.
+std::string_view PublisherImpl::next_tensor() const {
+    const std::uint32_t piece = filler_->next_piece();
+    if (piece == packing().pieces.size()) return {};
+    return packing().tensors[packing().pieces[piece].tensor].name;
+}
+
+Result<void> PublisherImpl::publish_all() {
+    if (auto fine = check_open(); !fine) return fine;
+    if (const std::string_view next = next_tensor(); !next.empty()) {
+        return refused(Errc::invalid_argument, fmt::format("tensor '{}' was not put", next));
+    }
+    if (publication_.is_all_put()) return {};
+    put_done_ns_ = monotonic_ns();
+    report_.times.put_ns = put_done_ns_ - begun_ns_;
+    report_.times.wait_slot_ns = filler_->waited_ns();
+    publication_.all_put();
+    seats_.ring_all();
+    FAULT_POINT("weights.published");
+    return {};
+}
+
+Result<void> PublisherImpl::wait_staged(Deadline deadline) {
+    Seats::Progress now;
+    const bool done = seats_.wait(deadline, [&] {
+        if (!publication_.is_filled()) return false;
+        now = seats_.progress(false);
+        return !now.rejected.empty() || now.staged == now.readers;
+    });
+    if (!now.rejected.empty()) {
+        return refused(Errc::rejected, fmt::format("version {} was rejected by subscriber {}",
+                                                   publication_.version(), now.rejected));
+    }
+    if (!done && !publication_.is_filled()) {
+        if (auto healthy = backend_.mover->health(); !healthy) return healthy;
+        return publication_.still_packing();
+    }
+    if (!done) return publication_.silent("staged it", seats_.progress(true).waiting);
+    report_.subscribers = now.staged;
+    return {};
+}
+
+Result<CommitReport> PublisherImpl::commit(Deadline deadline) {
+    if (auto fine = check_open(); !fine) return std::unexpected(fine.error());
+    if (!publication_.is_all_put()) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("version {} was not published yet", publication_.version()));
+    }
+    if (auto staged = wait_staged(deadline); !staged) return std::unexpected(staged.error());
+    report_.payload_bytes = packing().payload_bytes;
+    if (is_again()) {
+        publication_.end_resent();
+        seats_.close(true);
+        return report_;
+    }
+    const std::int64_t staged_ns = monotonic_ns();
+    FAULT_POINT("weights.staged_seen");
+    if (auto decided = ranks_.decide(deadline); !decided) return std::unexpected(decided.error());
+    const std::int64_t filled_ns = std::max(publication_.filled_ns(), put_done_ns_);
+    report_.times.publish_ns = filled_ns - put_done_ns_;
+    report_.times.staged_ns = staged_ns - filled_ns;
+    report_.times.commit_ns = monotonic_ns() - staged_ns;
+    finish_commit();
+    return report_;
+}
+
+void PublisherImpl::finish_commit() {
+    FAULT_POINT("weights.decided");
+    // Any rank may be the first to know that all have staged; none is ahead of another here.
+    const std::int64_t version = publication_.version();
+    if (link_.version() < version) link_.commit(version, publication_.ranks_id());
+    FAULT_POINT("weights.stamped");
+    publication_.commit();
+    seats_.close(true);
+    FAULT_POINT("weights.committed");
+    publication_.count_sync(report_.times);
+}
+
+void PublisherImpl::abort(std::string_view why) {
+    if (!publication_.is_open() || !life_->held()) return;
+    if (is_again() || ranks_.may_abort()) {
+        give_up(why);
+    } else {
+        finish_commit();
+    }
+}
+
+void PublisherImpl::give_up(std::string_view why) {
+    // In this order: a part that is filled after its version was aborted is not whole.
+    publication_.abort(why);
+    seats_.close(false);
+    filler_->give_up();
+}
+
+}  // namespace rollring::weights

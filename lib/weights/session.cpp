@@ -1,0 +1,223 @@
+#include "session.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "fault_point.hpp"
+#include "find_publisher.hpp"
+#include "greeting.hpp"
+
+namespace rollring::weights {
+
+Result<std::unique_ptr<Session>> Session::meet(std::string_view ring, std::uint32_t rank,
+                                               const SubscriberOptions& options,
+                                               const RingLink& link, const device::Gpus& gpus,
+                                               const Holding& holding, Deadline deadline) {
+    auto socket = connect_to(ring, rank);
+    if (!socket) return std::unexpected(socket.error());
+    auto answer = greet(socket->get(), MessageKind::hello_subscriber, link, options.name, deadline);
+    if (!answer) return std::unexpected(answer.error());
+    if (!options.rank && answer->message.ranks > 1 &&
+        !is_on_gpu(answer->message, options.device, gpus)) {  // the right one may be about to come
+        return refused(Errc::not_found, fmt::format("ring {} has 1 of {} live publishers", ring,
+                                                    answer->message.ranks));
+    }
+    std::unique_ptr<Session> made(new Session(ring, options, holding));
+    made->socket_ = ProcessFd(std::move(*socket));
+    auto accepted = made->accept(std::move(*answer), gpus);
+    if (!accepted) return std::unexpected(accepted.error());
+    return made;
+}
+
+Result<void> Session::accept(Received answer, const device::Gpus& gpus) {
+    const Message& welcome = answer.message;
+    seat_ = welcome.seat;
+    epoch_ = welcome.epoch;
+    auto manifest = Sealed::accept(std::move(answer.fds[1]), welcome.manifest_bytes, true);
+    if (!manifest) return std::unexpected(manifest.error());
+    auto mapping = manifest->map(0, welcome.manifest_bytes, false);
+    if (!mapping) return std::unexpected(mapping.error());
+    auto read = read_manifest({mapping->data(), mapping->bytes()});
+    if (!read) return std::unexpected(read.error());
+    manifest_ = std::move(*read);
+    auto control = PeerControl::accept(std::move(answer.fds[0]), welcome.control_bytes);
+    if (!control) return std::unexpected(control.error());
+    control_ = std::move(*control);
+    if (auto opened = open_backend(gpus); !opened) return opened;
+    std::size_t next_fd = 2;
+    for (std::uint32_t slot = 0; slot < welcome.tickets_used; slot++) {
+        Fd fd;
+        if (welcome.tickets[slot].has_fd != 0) {
+            if (next_fd == answer.fds.size()) {
+                return refused(Errc::bad_manifest, "the publisher's welcome lacks descriptors");
+            }
+            fd = std::move(answer.fds[next_fd++]);
+        }
+        auto imported = import_slot(slot, welcome.tickets[slot], std::move(fd));
+        if (!imported) return imported;
+    }
+    return {};
+}
+
+Result<void> Session::open_backend(const device::Gpus& gpus) {
+    if (options_.device.is_gpu()) {
+        auto backend = gpus.open(options_.device, manifest_.memory);
+        if (!backend) return std::unexpected(backend.error());
+        backend_ = std::move(*backend);
+        return {};
+    }
+    if (manifest_.memory != PayloadMemory::host) {
+        return refused(Errc::unsupported,
+                       fmt::format("the publisher's payload is GPU memory ({}): attach with a GPU "
+                                   "as device, or publish with memory host",
+                                   name(manifest_.memory)));
+    }
+    backend_ = device::make_host_backend();
+    return {};
+}
+
+Result<void> Session::enter(Deadline deadline) {
+    if (auto seated = take_seat(deadline); !seated) return seated;
+    if (auto sent = send_message(socket_.get(), make_message(MessageKind::ready)); !sent) {
+        return sent;
+    }
+    const auto admitted = receive_message(socket_.get(), deadline);
+    if (!admitted) return std::unexpected(admitted.error());
+    if (admitted->message.kind != MessageKind::admitted) {
+        return refused(Errc::bad_manifest,
+                       "the publisher did not admit: " + text_of(admitted->message));
+    }
+    FAULT_POINT("weights.attached");
+    return {};
+}
+
+Result<void> Session::take_seat(Deadline deadline) {
+    if (auto taken = control_->take_seat(seat_); !taken) return taken;
+    reading_.emplace(mover(), own(), own_bell(), publisher_bell());
+    const int fd = control_->memory().fd();
+    auto life = LifeLock::take(fd, LifeByte::subscriber(seat_));
+    // The last holder of the seat may be dying: its socket is closed before its byte is free.
+    for (; life && !*life && !deadline.passed(); nap()) {
+        life = LifeLock::take(fd, LifeByte::subscriber(seat_));
+    }
+    if (!life) return std::unexpected(life.error());
+    if (!*life) return refused(Errc::busy, "another process holds this subscriber's seat");
+    life_ = std::move(**life);
+
+    SubscriberPage& page = own();
+    store_release(page.epoch, std::uint64_t{0});
+    for (auto* word : {&page.read_done, &page.publications_read, &page.staged, &page.rejected}) {
+        poke(*word, std::uint64_t{0});
+    }
+    poke(page.staged_version, holding_->live_version());
+    poke(page.live_version, holding_->live_version());
+    poke(page.state, static_cast<std::uint32_t>(SubscriberState::ready));
+    poke(page.closed, 0U);
+    poke(page.pid, static_cast<std::uint32_t>(getpid()));
+    const GpuUuid gpu = mover().gpu();
+    std::uint64_t words[2];
+    std::memcpy(words, gpu.bytes.data(), sizeof words);
+    poke(page.gpu[0], words[0]);
+    poke(page.gpu[1], words[1]);
+    page.name.store(options_.name);
+    page.problem.store("");
+    store_release(page.epoch, epoch_);
+    return {};
+}
+
+bool Session::close() {
+    if (!life_) return true;  // it never got its seat
+    if (!is_ours()) return false;
+    const bool quiet = reading_->drain(Deadline::after_ms(10'000));
+    if (quiet) {
+        slots_.clear();
+        say(SubscriberState::closed);
+        store_release(own().closed, 1U);
+        FAULT_POINT("weights.closing");
+    }
+    ring_publisher();
+    socket_ = ProcessFd();
+    return quiet;
+}
+
+Result<void> Session::import_slot(std::uint32_t slot, const WireTicket& wire, Fd fd) {
+    const BlockTicket ticket = from_wire(wire);
+    if (ticket.memory != manifest_.memory || ticket.bytes < manifest_.packing.slot_bytes ||
+        ticket.bytes > 2 * slot_bytes_max) {
+        return refused(Errc::bad_manifest, "a slot's memory does not fit the manifest");
+    }
+    auto block = backend_.memory->import(ticket, std::move(fd));
+    if (!block) return std::unexpected(block.error());
+    imports_++;
+    if (slot >= slots_.size()) slots_.resize(slot + 1);
+    slots_[slot] = std::move(*block);
+    return {};
+}
+
+// Asks for it only after another subscriber was expelled: its slots were replaced. After timed_out
+// what was asked for is still on its way, and is waited for before anything else is.
+Result<std::byte*> Session::map_slot(std::uint32_t slot, Deadline deadline) {
+    while (slot >= slots_.size() || !slots_[slot]) {
+        if (!asked_) {
+            Message request = make_message(MessageKind::want_slot);
+            request.slot = slot;
+            auto sent = send_message(socket_.get(), request);
+            if (!sent) return std::unexpected(sent.error());
+            asked_ = slot;
+        }
+        auto reply = receive_message(socket_.get(), deadline);  // timed_out: it comes the next time
+        if (!reply) return std::unexpected(reply.error());
+        if (reply->message.kind != MessageKind::slot || reply->message.slot != *asked_) {
+            return refused(Errc::bad_manifest,
+                           "the publisher gave no slot: " + text_of(reply->message));
+        }
+        asked_.reset();
+        Fd fd;
+        if (!reply->fds.empty()) fd = std::move(reply->fds[0]);
+        auto imported = import_slot(reply->message.slot, reply->message.tickets[0], std::move(fd));
+        if (!imported) return std::unexpected(imported.error());
+    }
+    return slots_[slot]->data();
+}
+
+Result<std::uint32_t> Session::slot_of(std::uint32_t part, std::uint64_t part_number) const {
+    const PartLine& line = publisher().parts[part_number % parts_kept];
+    const std::uint32_t slot = observe(line.slot);
+    if (observe(line.number) != part_number || observe(line.part) != part || slot >= slots_limit) {
+        return refused(Errc::bad_manifest,
+                       fmt::format("the publisher's line for part {} is damaged", part));
+    }
+    return slot;
+}
+
+std::string Session::why_aborted(std::uint64_t publication) const {
+    return publisher().publications[publication % publications_kept].why.load();
+}
+
+Result<void> Session::check_publisher() const {
+    if (!is_ours()) {
+        return refused(Errc::invalid_argument,
+                       "this subscriber was made before a fork and works in its parent only");
+    }
+    const bool closed = observe(publisher().closed) != 0;
+    if (!closed && alive(control_->memory().fd(), LifeByte::publisher())) return {};
+    return refused(Errc::peer_gone,
+                   fmt::format("the publisher of ring {} {}; {}; attach again", ring_name_,
+                               closed ? "has closed" : "died", holding_->text()));
+}
+
+Result<void> Session::check_admitted() const {
+    if (!is_expelled()) return {};
+    return refused(Errc::expelled,
+                   fmt::format("the publisher of ring {} went on without '{}'; {}; attach again",
+                               ring_name_, options_.name, holding_->text()));
+}
+
+std::unexpected<Error> Session::late(std::string_view what) const {
+    return refused(Errc::timed_out, fmt::format("'{}' waited for {} until the deadline; {}",
+                                                options_.name, what, holding_->text()));
+}
+
+}  // namespace rollring::weights

@@ -1,0 +1,133 @@
+#pragma once
+// One subscriber at one publisher: the connection, the seat, the words of both in control memory,
+// the publisher's slots as they are mapped here, and what is being read of them.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend.hpp"
+#include "control_map.hpp"
+#include "control_socket.hpp"
+#include "doorbell.hpp"
+#include "holding.hpp"
+#include "liveness.hpp"
+#include "manifest.hpp"
+#include "reading.hpp"
+#include "ring_link.hpp"
+#include "rollring/weights.hpp"
+
+namespace rollring::weights {
+
+class Session {
+  public:
+    // Says hello to the publisher of a rank, checks its manifest and maps its slots. What it is
+    // given outlives it. not_found and peer_gone: it may be about to come.
+    static Result<std::unique_ptr<Session>> meet(std::string_view ring, std::uint32_t rank,
+                                                 const SubscriberOptions& options,
+                                                 const RingLink& link, const device::Gpus& gpus,
+                                                 const Holding& holding, Deadline deadline);
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+    // Takes the seat and waits until it is admitted to it.
+    Result<void> enter(Deadline deadline);
+    // Unmaps everything and says so. False: the device may still read, it must not be destroyed.
+    bool close();
+
+    // False in a forked child, where all this is the parent's.
+    [[nodiscard]] bool is_ours() const { return life_->held(); }
+    [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+    [[nodiscard]] device::Mover& mover() const { return *backend_.mover; }
+    [[nodiscard]] Reading& reading() { return *reading_; }
+    [[nodiscard]] std::uint64_t imports() const { return imports_; }
+
+    // --- what the publisher says ---
+    [[nodiscard]] const PublisherPage& publisher() const { return control_->publisher(); }
+    // The latest publication that we must read.
+    [[nodiscard]] std::uint64_t reads() const { return observe(control_->admission(seat_).reads); }
+    [[nodiscard]] std::optional<PublicationView> look_up(std::uint64_t publication) const {
+        return weights::look_up(publisher(), publication);
+    }
+    [[nodiscard]] std::string why_aborted(std::uint64_t publication) const;
+    [[nodiscard]] bool is_filled(std::uint64_t part_number) const {
+        return observe(publisher().filled) > part_number;
+    }
+    // The slot of a part. bad_manifest: its line is damaged.
+    [[nodiscard]] Result<std::uint32_t> slot_of(std::uint32_t part,
+                                                std::uint64_t part_number) const;
+    // The slot's memory. May be called again after timed_out.
+    Result<std::byte*> map_slot(std::uint32_t slot, Deadline deadline);
+    [[nodiscard]] bool is_expelled() const {
+        return observe(control_->admission(seat_).epoch) != epoch_;
+    }
+    [[nodiscard]] Result<void> check_admitted() const;
+
+    // --- what we say ---
+    [[nodiscard]] SubscriberPage& own() const { return control_->own(); }
+    void say(SubscriberState state) const {
+        store_release(own().state, static_cast<std::uint32_t>(state));
+    }
+    void ring_publisher() const { ring_plain(publisher_bell()); }
+
+    // Waits for look(), checking now and then that the publisher lives and that we are admitted.
+    template <class Look>
+    Result<void> wait(std::string_view what, Deadline deadline, const Look& look) const;
+
+  private:
+    Session(std::string_view ring, const SubscriberOptions& options, const Holding& holding)
+        : ring_name_(ring), options_(options), holding_(&holding) {}
+    Result<void> accept(Received welcome, const device::Gpus& gpus);
+    Result<void> open_backend(const device::Gpus& gpus);
+    Result<void> take_seat(Deadline deadline);
+    Result<void> import_slot(std::uint32_t slot, const WireTicket& ticket, Fd fd);
+    [[nodiscard]] Result<void> check_publisher() const;
+    [[nodiscard]] std::unexpected<Error> late(std::string_view what) const;
+    [[nodiscard]] Bell& own_bell() const {
+        return control_->bell(ControlOffsets::subscriber_bell(seat_));
+    }
+    [[nodiscard]] Bell& publisher_bell() const {
+        return control_->bell(ControlOffsets::publisher_bell());
+    }
+
+    std::string ring_name_;
+    SubscriberOptions options_;
+    const Holding* holding_;
+    ProcessFd socket_;
+    std::optional<PeerControl> control_;
+    std::optional<LifeLock> life_;
+    std::uint32_t seat_ = 0;
+    std::uint64_t epoch_ = 0;
+    Manifest manifest_;
+    device::Backend backend_;
+    std::vector<std::unique_ptr<SharedBlock>> slots_;
+    std::optional<std::uint32_t> asked_;  // a slot that was asked for and has not come
+    std::uint64_t imports_ = 0;
+    std::optional<Reading> reading_;  // from enter() on
+};
+
+template <class Look>
+Result<void> Session::wait(std::string_view what, Deadline deadline, const Look& look) const {
+    constexpr std::int64_t between_ns = 50'000'000;
+    std::int64_t looked_ns = 0;  // the first look checks life, too
+    Result<void> problem;
+    const auto found = [&] {
+        if (look()) return true;
+        problem = check_admitted();
+        if (!problem) return true;
+        const std::int64_t now = monotonic_ns();
+        if (now - looked_ns < between_ns) return false;
+        looked_ns = now;
+        problem = check_publisher();
+        if (problem) problem = backend_.mover->health();
+        // What it did before it went counts.
+        if (!problem && look()) problem = {};
+        return !problem || look();
+    };
+    if (wait_plain(own_bell(), options_.spin, deadline, found)) return problem;
+    return late(what);
+}
+
+}  // namespace rollring::weights

@@ -1,0 +1,102 @@
+#include "slot_filler.hpp"
+
+#include <fmt/format.h>
+
+#include "fault_point.hpp"
+
+namespace rollring::weights {
+
+void SlotFiller::start() {
+    next_piece_ = next_part_ = 0;
+    filling_ = nullptr;
+    waited_ns_ = 0;
+}
+
+// Takes a slot for the next part, if there is none yet.
+Result<void> SlotFiller::open_part(Deadline deadline) {
+    if (filling_ != nullptr) return {};
+    const std::int64_t start_ns = monotonic_ns();
+    Slot* slot = nullptr;
+    std::uint32_t index = 0;
+    seats_->wait(deadline, [&] {
+        slot = seats_->take_slot(publication_->next_part_number(), &index);
+        return slot != nullptr;
+    });
+    waited_ns_ += monotonic_ns() - start_ns;
+    if (slot == nullptr) {
+        if (auto healthy = mover_->health(); !healthy) return healthy;
+        const std::string holders = seats_->slot_holders();
+        if (holders.empty()) return publication_->still_packing();
+        return publication_->silent("finished reading and freed a slot (read_done)", holders);
+    }
+    if (index >= fillings_.size()) fillings_.resize(index + 1);
+    if (!fillings_[index]) fillings_[index] = std::make_unique<Filling>();
+    filling_ = fillings_[index].get();
+    *filling_ = {this, slot, publication_->place_part(next_part_, index)};
+    FAULT_POINT("weights.slot_taken");
+    return {};
+}
+
+// The next piece, or all of the next part where they are wanted and lie where they were compiled.
+Result<void> SlotFiller::pack(std::uint32_t end, const void* source, Deadline deadline,
+                              Stream stream) {
+    const std::uint32_t job = next_piece_ - part().first_piece;
+    // A part is filled when the stream of its last piece gets there.
+    if (job > 0 && stream.handle != stream_.handle) {
+        if (auto waited = mover_->wait(stream_, deadline); !waited) return waited;
+    }
+    stream_ = stream;
+    device::CopyPlan& plan = *plans_[next_part_];
+    std::byte* slot = filling_->slot->block->data();
+    const auto sums = tensors_->sums_offset();
+    if (job == 0 && source == nullptr && part_end() <= end) {
+        if (auto packed = plan.pack(slot, sums, stream); !packed) return packed;
+        next_piece_ = part_end();
+        return {};
+    }
+    const void* from = source;
+    if (from == nullptr) from = tensors_->address(tensors_->packing().pieces[next_piece_].tensor);
+    if (auto packed = plan.pack_one(job, from, slot, sums, stream); !packed) return packed;
+    next_piece_++;
+    return {};
+}
+
+// All pieces of the part are queued: it is filled when the stream gets there.
+Result<void> SlotFiller::close_part() {
+    FAULT_POINT("weights.packed");
+    if (auto queued = mover_->when_reached(stream_, part_reached, filling_); !queued) return queued;
+    filling_ = nullptr;
+    next_part_++;
+    return {};
+}
+
+// On a thread of the driver, or inside close_part.
+void SlotFiller::part_reached(void* context) {
+    const Filling filling = *static_cast<Filling*>(context);
+    filling.self->publication_->part_filled(filling.part_number);
+    filling.self->seats_->ring_all();
+    // Last: from here on the slot, and at its end the publisher, may be gone.
+    filling.self->seats_->slot_filled(*filling.slot);
+}
+
+Result<void> SlotFiller::fill_up_to(std::uint32_t end, const void* source, Deadline deadline,
+                                    Stream stream) {
+    while (next_piece_ < end || has_packed_part()) {
+        if (!has_packed_part()) {
+            if (auto opened = open_part(deadline); !opened) return opened;
+            if (auto packed = pack(end, source, deadline, stream); !packed) return packed;
+        }
+        if (!has_packed_part()) continue;
+        if (auto closed = close_part(); !closed) return closed;
+    }
+    return {};
+}
+
+void SlotFiller::give_up() {
+    if (filling_ == nullptr || close_part()) return;
+    // A device that failed calls nobody back: the slot is ours again all the same.
+    part_reached(filling_);
+    filling_ = nullptr;
+}
+
+}  // namespace rollring::weights

@@ -1,0 +1,300 @@
+#include "subscriber_impl.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "fault_point.hpp"
+#include "find_publisher.hpp"
+
+namespace rollring::weights {
+namespace {
+
+std::unexpected<Error> update_is_over() {
+    return refused(Errc::invalid_argument, "this update is over");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view ring,
+                                                               std::span<const WeightTensor> into,
+                                                               const SubscriberOptions& options,
+                                                               const device::Gpus& gpus,
+                                                               Deadline deadline) {
+    if (options.name.empty() || options.name.size() > 31) {
+        return refused(Errc::invalid_argument, "SubscriberOptions::name is 1 to 31 bytes");
+    }
+    for (;;) {
+        auto link = RingLink::attach(ring, deadline, false);
+        if (!link) return std::unexpected(link.error());
+        std::unique_ptr<SubscriberImpl> made(new SubscriberImpl(options, std::move(*link)));
+        const auto met = made->meet(ring, into, gpus, deadline);
+        if (met) return made;
+        // A publisher that is about to come, or has just gone, is worth waiting for.
+        const bool absent =
+            met.error().code == Errc::not_found || met.error().code == Errc::peer_gone;
+        if (!absent) return std::unexpected(met.error());
+        if (deadline.passed()) {
+            return refused(Errc::timed_out,
+                           fmt::format("no publisher for '{}' came to ring {} by the deadline ({})",
+                                       options.name, ring, met.error().message));
+        }
+        nap();
+    }
+}
+
+Result<void> SubscriberImpl::meet(std::string_view ring, std::span<const WeightTensor> into,
+                                  const device::Gpus& gpus, Deadline deadline) {
+    const auto rank = find_publisher(ring, options_, link_, gpus, deadline);
+    if (!rank) return std::unexpected(rank.error());
+    auto session = Session::meet(ring, *rank, options_, link_, gpus, holding_, deadline);
+    if (!session) return std::unexpected(session.error());
+    session_ = std::move(*session);
+    auto compiled =
+        SubscriberTensors::compile(manifest(), into, options_.partial, session_->mover());
+    if (!compiled) return std::unexpected(compiled.error());
+    tensors_ = std::move(*compiled);
+    return session_->enter(deadline);
+}
+
+void SubscriberImpl::set_state(SubscriberState state) {
+    holding_.set(state);
+    session_->say(state);
+}
+
+// What the device reads of a version that was given up is not to be refilled.
+Result<void> SubscriberImpl::wait_quiet(Deadline deadline) {
+    if (session_->reading().drain(deadline)) return {};
+    if (auto healthy = session_->mover().health(); !healthy) return healthy;
+    return refused(Errc::timed_out,
+                   fmt::format("'{}' waited for its device to finish reading version {}; {}",
+                               options_.name, update_.version, holding_.text()));
+}
+
+Result<void> SubscriberImpl::next(Deadline deadline) {
+    if (update_.open) {
+        return refused(Errc::busy, fmt::format("version {} is not over yet", update_.version));
+    }
+    if (auto quiet = wait_quiet(deadline); !quiet) return quiet;
+    PublicationView view{};
+    const auto there = [&] {
+        const std::uint64_t reads = session_->reads();
+        if (reads <= update_.publication) return false;
+        const auto seen = session_->look_up(reads);
+        if (!seen) return false;
+        if (seen->outcome == Outcome::aborted) {
+            update_.publication = reads;
+            session_->reading().leave(reads);
+            return false;
+        }
+        const bool begun = seen->put || seen->outcome == Outcome::committed ||
+                           session_->is_filled(seen->first_part_number);
+        if (!begun) return false;
+        view = *seen;
+        update_.publication = reads;
+        return true;
+    };
+    if (auto waited = session_->wait("the next version", deadline, there); !waited) return waited;
+    update_ = {.open = true,
+               .came_late = view.outcome == Outcome::committed,
+               .publication = update_.publication,
+               .version = view.version,
+               .first_part_number = view.first_part_number};
+    session_->reading().start(view.first_part_number);
+    if (holding_.state() != SubscriberState::poisoned) set_state(SubscriberState::reading);
+    FAULT_POINT("weights.seen");
+    return {};
+}
+
+Outcome SubscriberImpl::outcome() const {
+    if (const auto view = session_->look_up(update_.publication)) return view->outcome;
+    if (update_.came_late) return Outcome::committed;  // it was, when we came
+    // Its line is used again. It was given up, for it could not be committed without us, unless we
+    // do not count any more.
+    return session_->is_expelled() ? Outcome::open : Outcome::aborted;
+}
+
+std::unexpected<Error> SubscriberImpl::give_up(Error why) {
+    update_.open = false;
+    const std::string problem = fmt::format("version {}: {}", update_.version, why.message);
+    holding_.give_up(problem);
+    if (!session_->is_ours()) return std::unexpected(std::move(why));  // the page is our parent's
+    const bool poisoned = holding_.is_mixed();
+    SubscriberPage& page = session_->own();
+    store_release(page.staged_version, poisoned ? std::int64_t{-1} : holding_.live_version());
+    page.problem.store(problem);
+    session_->say(holding_.state());
+    // Unless it was the publisher's doing, the publisher has to know: it waits for us.
+    if (why.code != Errc::aborted && why.code != Errc::peer_gone && why.code != Errc::expelled) {
+        store_release(page.rejected, update_.publication);
+    }
+    session_->reading().leave(update_.publication);
+    return std::unexpected(std::move(why));
+}
+
+std::unexpected<Error> SubscriberImpl::give_up_unless_late(Error why) {
+    if (why.code == Errc::timed_out) return std::unexpected(std::move(why));
+    return give_up(std::move(why));
+}
+
+Error SubscriberImpl::aborted() const {
+    return {Errc::aborted, 0,
+            fmt::format("version {} was given up ({}); {}", update_.version,
+                        session_->why_aborted(update_.publication), holding_.text())};
+}
+
+Result<void> SubscriberImpl::wait_filled(std::uint32_t part, Deadline deadline) {
+    Outcome now = Outcome::open;
+    const auto filled = [&] {
+        // In this order: a part that is filled after its version was aborted is not whole.
+        const bool there = session_->is_filled(update_.first_part_number + part);
+        now = outcome();
+        return there || now == Outcome::aborted;
+    };
+    auto waited = session_->wait(fmt::format("part {} of version {}", part, update_.version),
+                                 deadline, filled);
+    if (!waited) return waited;
+    // Behind `filled`: slots that were filled after we were expelled do not wait for us.
+    if (auto admitted = session_->check_admitted(); !admitted) return admitted;
+    if (now == Outcome::aborted) return std::unexpected(aborted());
+    return {};
+}
+
+Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, Deadline deadline) {
+    if (!update_.open) return update_is_over();
+    if (part != update_.parts_lent || update_.parts_lent != update_.parts_done || part >= parts()) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("part {} is out of order: {} is next of {}, after done_reading "
+                                   "of the one before it",
+                                   part, update_.parts_lent, parts()));
+    }
+    if (auto waited = wait_filled(part, deadline); !waited) {
+        return give_up_unless_late(std::move(waited.error()));
+    }
+    const auto slot = session_->slot_of(part, update_.first_part_number + part);
+    if (!slot) return give_up(slot.error());
+    auto mapped = session_->map_slot(*slot, deadline);
+    if (!mapped) return give_up_unless_late(std::move(mapped.error()));
+    update_.lent_slot = *slot;
+    update_.lent = *mapped;
+    if (auto fine = verify(part, deadline); !fine) {
+        return give_up_unless_late(std::move(fine.error()));
+    }
+    update_.parts_lent++;
+    if (options_.in_place) holding_.touch();
+    const auto pieces = show(part);
+    FAULT_POINT("weights.part_seen");
+    return pieces;
+}
+
+Result<void> SubscriberImpl::verify(std::uint32_t part, Deadline deadline) {
+    const auto differs = tensors_.verify(part, update_.lent, deadline);
+    if (!differs) return std::unexpected(differs.error());
+    if (!*differs) return {};
+    const Packing& packing = manifest().packing;
+    const Piece& piece = packing.pieces[packing.parts[part].first_piece + **differs];
+    return refused(Errc::checksum_mismatch,
+                   fmt::format("tensor '{}' of version {} did not arrive as it was sent",
+                               packing.tensors[piece.tensor].name, update_.version));
+}
+
+std::span<const TensorPiece> SubscriberImpl::show(std::uint32_t part) {
+    const Packing& packing = manifest().packing;
+    const Part& at = packing.parts[part];
+    pieces_.clear();
+    for (const Piece& piece : std::span(packing.pieces).subspan(at.first_piece, at.pieces)) {
+        pieces_.push_back({.tensor = piece.tensor,
+                           .first_element = piece.first_element,
+                           .elements = piece.elements,
+                           .data = update_.lent + piece.slot_offset});
+    }
+    return pieces_;
+}
+
+Result<void> SubscriberImpl::done_reading(std::uint32_t part, Stream stream) {
+    if (!update_.open || part + 1 != update_.parts_lent ||
+        update_.parts_done == update_.parts_lent) {
+        return refused(Errc::invalid_argument, fmt::format("part {} is not being read", part));
+    }
+    FAULT_POINT("weights.reading");
+    auto queued = session_->reading().finish_part(update_.first_part_number + part,
+                                                  update_.lent_slot, stream);
+    if (!queued) return give_up(std::move(queued.error()));
+    update_.parts_done++;
+    FAULT_POINT("weights.read_done");
+    return {};
+}
+
+Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
+    if (!tensors_.can_load(parts())) {
+        return refused(Errc::invalid_argument,
+                       "load needs the engine's tensors: give them to attach");
+    }
+    // After a timed_out it goes on where it was.
+    for (std::uint32_t i = update_.parts_lent; i < parts(); i++) {
+        if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());
+        auto copied = tensors_.load(i, update_.lent, stream);
+        if (!copied) return give_up(std::move(copied.error()));
+        if (auto done = done_reading(i, stream); !done) return done;
+    }
+    return {};
+}
+
+Result<void> SubscriberImpl::stage(Deadline deadline) {
+    if (!update_.open) return update_is_over();
+    if (update_.parts_done != parts()) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("{} of {} parts were read", update_.parts_done, parts()));
+    }
+    const std::uint64_t end = update_.first_part_number + parts();
+    auto waited = session_->wait("its device to finish reading", deadline,
+                                 [&] { return session_->reading().is_read(end); });
+    if (!waited) return give_up_unless_late(std::move(waited.error()));
+    update_.staged = true;
+    set_state(SubscriberState::staged);
+    store_release(session_->own().staged_version, update_.version);
+    store_release(session_->own().staged, update_.publication);
+    FAULT_POINT("weights.staged");
+    session_->ring_publisher();
+    return {};
+}
+
+Result<void> SubscriberImpl::adopt(Deadline deadline) {
+    if (!update_.open) return update_is_over();
+    if (!update_.staged) {
+        return refused(Errc::invalid_argument, "stage the version before adopting it");
+    }
+    Outcome now = Outcome::open;
+    auto waited = session_->wait(fmt::format("the commit of version {}", update_.version), deadline,
+                                 [&] { return (now = outcome()) != Outcome::open; });
+    if (!waited) {
+        if (waited.error().code == Errc::timed_out) return waited;
+        // It may have died between its commit and telling us.
+        if (!link_.committed(update_.version, observe(session_->publisher().ranks_id))) {
+            return give_up(std::move(waited.error()));
+        }
+        now = Outcome::committed;
+    }
+    FAULT_POINT("weights.commit_seen");
+    // Or our publication's line is used again, which takes an expulsion.
+    if (now == Outcome::aborted) return give_up(aborted());
+    update_.open = false;
+    holding_.adopt(update_.version);
+    SubscriberPage& page = session_->own();
+    page.problem.store("");
+    store_release(page.live_version, update_.version);
+    store_release(page.publications_read, update_.publication);
+    session_->say(holding_.state());
+    FAULT_POINT("weights.live");
+    session_->ring_publisher();
+    return {};
+}
+
+void SubscriberImpl::reject(std::string_view why, std::string_view tensor) {
+    if (!update_.open || !session_->is_ours()) return;
+    const std::string message =
+        tensor.empty() ? std::string(why) : fmt::format("tensor '{}': {}", tensor, why);
+    static_cast<void>(give_up({Errc::rejected, 0, message}));
+}
+
+}  // namespace rollring::weights

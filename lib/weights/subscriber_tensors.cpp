@@ -1,0 +1,169 @@
+#include "subscriber_tensors.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "packing.hpp"
+
+namespace rollring::weights {
+namespace {
+
+std::string text_of(const std::vector<std::int64_t>& shape) {
+    std::string text = "[";
+    for (const std::int64_t extent : shape) {
+        if (text.size() > 1) text += ", ";
+        text += std::to_string(extent);
+    }
+    return text + "]";
+}
+
+// Whether copies may write there.
+Result<void> check_target(const WeightTensor& tensor, device::Mover& mover) {
+    const auto elements = count_elements(tensor);
+    if (!elements) return std::unexpected(elements.error());
+    if (auto fine = check_tensor(tensor); !fine) return fine;
+    if (*elements == 0) return {};  // its strides mean nothing
+    for (std::size_t dim = 0; dim < tensor.strides.size(); dim++) {
+        if (tensor.strides[dim] == 0 && tensor.shape[dim] > 1) {
+            return refused(Errc::unsupported,
+                           fmt::format("tensor '{}': elements of it lie on each other (stride 0)",
+                                       tensor.name));
+        }
+    }
+    if (tensor.data == nullptr) return {};
+    auto reached = mover.check_address(tensor.data, reach_bytes(tensor, *elements));
+    if (reached) return {};
+    return refused(reached.error().code,
+                   fmt::format("tensor '{}': {}", tensor.name, reached.error().message));
+}
+
+std::unexpected<Error> mismatch(const WeightTensor& tensor, std::string_view what) {
+    return refused(Errc::layout_mismatch, fmt::format("tensor '{}': {}", tensor.name, what));
+}
+
+using Targets = std::vector<std::vector<const WeightTensor*>>;
+
+// The engine's tensors for the pieces of each of the channel's; several where they are tied.
+Result<Targets> match(const Packing& packing, std::span<const WeightTensor> into, bool partial,
+                      device::Mover& mover) {
+    std::map<std::string_view, const WeightTensor*> engine;
+    for (const WeightTensor& tensor : into) {
+        if (auto usable = check_target(tensor, mover); !usable)
+            return std::unexpected(usable.error());
+        if (!engine.emplace(tensor.name, &tensor).second) {
+            return refused(Errc::invalid_argument,
+                           fmt::format("tensor '{}' is there twice", tensor.name));
+        }
+    }
+    Targets targets(packing.tensors.size());
+    for (std::size_t i = 0; i < packing.tensors.size() && !into.empty(); i++) {
+        const PackedTensor& ours = packing.tensors[i];
+        const auto found = engine.find(ours.name);
+        if (found == engine.end()) {
+            if (partial) continue;
+            return refused(Errc::layout_mismatch,
+                           fmt::format("tensor '{}' is published but the engine has none of that "
+                                       "name (partial allows it)",
+                                       ours.name));
+        }
+        const WeightTensor& theirs = *found->second;
+        if (theirs.dtype != ours.dtype) {
+            return mismatch(theirs, fmt::format("dtype {} here, {} published",
+                                                theirs.dtype.to_string(), ours.dtype.to_string()));
+        }
+        if (theirs.shape != ours.shape) {
+            return mismatch(theirs, fmt::format("shape {} here, {} published",
+                                                text_of(theirs.shape), text_of(ours.shape)));
+        }
+        if (theirs.data == nullptr && ours.elements > 0) return mismatch(theirs, "no address");
+        const auto owner = ours.tied_to < 0 ? i : static_cast<std::size_t>(ours.tied_to);
+        auto& known = targets[owner];
+        const bool same = std::ranges::any_of(known, [&](const WeightTensor* other) {
+            return other->data == theirs.data && other->strides == theirs.strides;
+        });
+        if (!same) known.push_back(&theirs);
+        engine.erase(found);
+    }
+    if (!engine.empty()) {
+        return mismatch(*engine.begin()->second, "is not published");
+    }
+    return targets;
+}
+
+std::vector<TensorInfo> describe(const Packing& packing) {
+    std::vector<TensorInfo> infos;
+    std::vector<std::uint32_t> part_of(packing.pieces.size());
+    for (std::uint32_t part = 0; part < packing.parts.size(); part++) {
+        const Part& at = packing.parts[part];
+        std::fill_n(part_of.begin() + at.first_piece, at.pieces, part);
+    }
+    for (const PackedTensor& tensor : packing.tensors) {
+        const PackedTensor& bytes_of =
+            tensor.tied_to < 0 ? tensor : packing.tensors[static_cast<std::size_t>(tensor.tied_to)];
+        const std::uint32_t first = bytes_of.pieces == 0 ? 0 : part_of[bytes_of.first_piece];
+        const std::uint32_t last =
+            bytes_of.pieces == 0 ? 0 : part_of[bytes_of.first_piece + bytes_of.pieces - 1];
+        infos.push_back({.name = tensor.name,
+                         .dtype = tensor.dtype,
+                         .shape = tensor.shape,
+                         .tag = tensor.tag,
+                         .bytes = tensor.bytes(),
+                         .first_part = first,
+                         .parts = bytes_of.pieces == 0 ? 0 : last - first + 1,
+                         .tied_to = tensor.tied_to});
+    }
+    return infos;
+}
+
+}  // namespace
+
+Result<SubscriberTensors> SubscriberTensors::compile(const Manifest& manifest,
+                                                     std::span<const WeightTensor> into,
+                                                     bool partial, device::Mover& mover) {
+    const Packing& packing = manifest.packing;
+    const auto targets = match(packing, into, partial, mover);
+    if (!targets) return std::unexpected(targets.error());
+    SubscriberTensors made;
+    made.infos_ = describe(packing);
+    made.sums_offset_ = packing.sums_offset;
+    for (const Part& part : packing.parts) {
+        std::vector<CopyJob> jobs;
+        std::vector<CopyJob> sums;
+        for (const Piece& piece :
+             std::span(packing.pieces).subspan(part.first_piece, part.pieces)) {
+            const std::uint32_t element_bytes = packing.tensors[piece.tensor].dtype.bytes();
+            CopyJob job{.first_element = piece.first_element,
+                        .elements = piece.elements,
+                        .slot_offset = piece.slot_offset,
+                        .element_bytes = element_bytes};
+            sums.push_back(job);
+            for (const WeightTensor* target : (*targets)[piece.tensor]) {
+                Strided strided = coalesce(target->shape, target->strides);
+                if (strided.shape.size() > CopyJob::dims_max) {
+                    return mismatch(*target, "more than 6 dimensions that are not contiguous");
+                }
+                job.tensor = static_cast<std::byte*>(target->data);
+                job.shape = std::move(strided.shape);
+                job.strides = std::move(strided.strides);
+                jobs.push_back(job);
+            }
+        }
+        if (!into.empty()) {
+            auto plan = mover.plan(std::move(jobs));
+            if (!plan) return std::unexpected(plan.error());
+            made.plans_.push_back(std::move(*plan));
+        }
+        if (manifest.checksums) {
+            auto plan = mover.plan(std::move(sums));
+            if (!plan) return std::unexpected(plan.error());
+            made.sums_.push_back(std::move(*plan));
+        }
+    }
+    return made;
+}
+
+}  // namespace rollring::weights

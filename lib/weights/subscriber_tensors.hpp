@@ -1,0 +1,45 @@
+#pragma once
+// How the engine's own tensors meet the published ones: by name, dtype and shape, and then as
+// copies that are compiled once for each part.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "backend.hpp"
+#include "manifest.hpp"
+#include "rollring/weights.hpp"
+
+namespace rollring::weights {
+
+class SubscriberTensors {
+  public:
+    // `into`: empty for an engine that loads by itself. layout_mismatch, invalid_argument or
+    // unsupported, naming the tensor.
+    static Result<SubscriberTensors> compile(const Manifest& manifest,
+                                             std::span<const WeightTensor> into, bool partial,
+                                             device::Mover& mover);
+
+    [[nodiscard]] std::span<const TensorInfo> infos() const { return infos_; }
+    // Whether there is somewhere to load all parts to.
+    [[nodiscard]] bool can_load(std::size_t parts) const { return plans_.size() == parts; }
+    Result<void> load(std::uint32_t part, const std::byte* slot, Stream stream) {
+        return plans_[part]->unpack(slot, stream);
+    }
+    // Compares the part's checksums, where there are any; the first of its pieces that differs.
+    Result<std::optional<std::size_t>> verify(std::uint32_t part, const std::byte* slot,
+                                              Deadline deadline) {
+        if (sums_.empty()) return std::nullopt;
+        return sums_[part]->verify(slot, sums_offset_, deadline);
+    }
+
+  private:
+    std::vector<TensorInfo> infos_;
+    std::vector<std::unique_ptr<device::CopyPlan>> plans_;  // by part
+    std::vector<std::unique_ptr<device::CopyPlan>> sums_;   // by part; empty without checksums
+    std::uint64_t sums_offset_ = 0;
+};
+
+}  // namespace rollring::weights

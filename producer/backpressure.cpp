@@ -1,0 +1,100 @@
+// Room in the lane: waiting for it, and not running too far ahead of a consumer that keeps reading.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fault_point.hpp"
+#include "human.hpp"
+#include "producer_impl.hpp"
+
+namespace rollring {
+namespace {
+
+constexpr std::uint64_t quarantine_look_records = 64;
+constexpr std::uint64_t room_wanted_max = std::uint64_t{256} << 10;
+
+}  // namespace
+
+Push Producer::Impl::too_large(std::uint64_t bytes) {
+    return refuse(
+        Push::too_large,
+        fmt::format("a record of {} can never fit into a lane of {}: create the ring with "
+                    "a larger --lane-bytes",
+                    human_bytes(bytes), human_bytes(map.geometry().lane_bytes)));
+}
+
+Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
+    if (pacer.due(writer->position())) pace(deadline);
+    // The word lies in the consumer's line, which costs a miss: not with every record.
+    if (stats.records % quarantine_look_records == 0 && check_quarantine() != Push::ok) {
+        return Push::closed;
+    }
+    switch (writer->reserve(bytes)) {
+        case Reserve::ok:
+            return Push::ok;
+        case Reserve::too_large:
+            return too_large(bytes);
+        case Reserve::corrupt:
+            return refuse(Push::closed, "the consumer's position in this lane is impossible");
+        case Reserve::full:
+            return wait_for_room(bytes, deadline);
+    }
+    return Push::closed;
+}
+
+Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
+    wish(bytes, 0);
+    show();
+    ring_bell(map.consumer_bell());  // reserve() has shown what was pending, skips too
+    stats.waits++;
+    poke(owner().waits, peek(owner().waits) + 1);
+    Bell& bell = map.lane_bell(lane);
+    NativeBell core = bell_of(bell);
+    while (!deadline.passed()) {
+        if (check_ring() != Push::ok) return Push::closed;
+        Reserve found = spin_for_room(bytes);
+        if (found == Reserve::full) {
+            ring_bell(map.consumer_bell());  // it may have shown a skip
+            const std::uint32_t seen = core.prepare();
+            found = writer->reserve(bytes);
+            FAULT_POINT("room.before_sleep");
+            if (found == Reserve::full) futex_sleep(bell.sequence, seen, deadline);
+            core.cancel();
+        }
+        if (found == Reserve::ok) return Push::ok;
+        if (found == Reserve::corrupt) {
+            return refuse(Push::closed, "the consumer's position in this lane is impossible");
+        }
+    }
+    // A process that was stopped meanwhile finds its deadline passed, and room all the same.
+    if (writer->reserve(bytes) == Reserve::ok) return Push::ok;
+    return refuse(Push::timed_out,
+                  fmt::format("no room for {} in lane {} of {} ({} unreleased of {}): {}",
+                              human_bytes(bytes), lane, map.segment().name(),
+                              human_bytes(writer->shown() - observe(map.entry(lane).head)),
+                              human_bytes(map.geometry().lane_bytes),
+                              map.consumer_alive() ? "the consumer is alive and holds them"
+                                                   : "no consumer is attached"));
+}
+
+// Until a part of the lane has come free, not just enough for one record: a producer that takes
+// each record's room as it comes reads the head as often as the consumer writes it, and both wait
+// for that cache line with every record, at half the speed, for as long as the lane stays full.
+Reserve Producer::Impl::spin_for_room(std::uint64_t bytes) {
+    const std::int64_t until = monotonic_ns() + options.spin.count();
+    const ReaderEntry& reader = map.entry(lane);
+    const std::uint64_t wanted = std::min(map.geometry().lane_bytes / 8, room_wanted_max);
+    const std::uint64_t from = peek(reader.head);
+    while (peek(reader.head) - from < wanted && monotonic_ns() < until) spin_about_a_microsecond();
+    return writer->reserve(bytes);
+}
+
+void Producer::Impl::pace(Deadline deadline) {
+    if (!pacer.behind(*writer, deadline)) return;
+    show();
+    stats.paces++;
+    pacer.wait(*writer, deadline);
+}
+
+}  // namespace rollring

@@ -1,0 +1,47 @@
+#pragma once
+// Keeps a producer from running too far ahead of a consumer that keeps reading.
+//
+// Where the consumer is far behind in reading, both sides work on memory that has left their
+// caches, the consumer is slower than it could be, and so it stays behind: a lane that was full
+// once stays full, at half the rate. So a consumer that keeps reading is given the time to catch
+// up, to what the soft wrap keeps in cache. What it has read and holds does not count: a batch that
+// it waits for is not completed by waiting. Where it does not read (it trains) all of the lane is
+// there for the backlog, and it is asked less and less often.
+
+#include <cstdint>
+
+#include "ring_map.hpp"
+#include "rollring/time.hpp"
+
+namespace rollring {
+
+class Pacer {
+  public:
+    Pacer() = default;
+    // `may_spin`: whether there is a CPU to wait on.
+    Pacer(const Geometry& geometry, const ReaderEntry& reader, bool may_spin);
+
+    // Asked with each record: whether the backlog is to be looked at.
+    [[nodiscard]] bool due(std::uint64_t position) const { return position >= look_at_; }
+    // Whether to wait for the consumer. What is pending is to be shown before that.
+    [[nodiscard]] bool behind(const NativeWriter& writer, Deadline deadline);
+    void wait(const NativeWriter& writer, Deadline deadline);
+
+  private:
+    [[nodiscard]] std::uint64_t read_position() const;
+    void look_again(const NativeWriter& writer, std::uint64_t bytes);
+
+    const ReaderEntry* reader_ = nullptr;
+    std::uint64_t lane_bytes_ = 0;
+    std::uint64_t most_bytes_ = 0;  // of a backlog that is left alone
+    std::uint64_t step_bytes_ = 0;
+    std::uint64_t look_at_ = 0;  // position from which the backlog is looked at
+    std::uint64_t gap_bytes_ = 0;
+    bool may_spin_ = false;
+};
+
+inline void spin_about_a_microsecond() {
+    for (int i = 0; i < 64; i++) spin_pause();
+}
+
+}  // namespace rollring

@@ -1,0 +1,52 @@
+#pragma once
+// When groups are due that are not complete. A list by age gives nearly all deadlines in order, for
+// nothing; those that are not in its order are in a heap.
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "group.hpp"
+
+namespace rollring {
+
+class Deadlines {
+  public:
+    // The slab outlives this.
+    Deadlines(Slab<Group>& groups, std::int64_t deadline_ns)
+        : groups_(&groups), by_age_(groups), deadline_ns_(deadline_ns) {}
+
+    [[nodiscard]] const AgeList& by_age() const { return by_age_; }
+
+    // A group that is open from its `opened_ns` on.
+    void enter(std::uint32_t index);
+    // It is over.
+    void leave(std::uint32_t index);
+    // It is due then, and not as its age says.
+    void set(std::uint32_t index, std::int64_t due_ns);
+    // A predecessor has had it for longer than we knew.
+    void note_opened(std::uint32_t index, std::int64_t opened_ns);
+    // An open group whose deadline has passed, each once; Group::none: there is none.
+    [[nodiscard]] std::uint32_t take_due(std::int64_t now_ns);
+
+  private:
+    struct Due {
+        std::int64_t at_ns;  // the group's due_ns, or this is void
+        std::uint32_t index;
+        [[nodiscard]] bool operator>(const Due& other) const { return at_ns > other.at_ns; }
+    };
+    [[nodiscard]] bool is_due(std::uint32_t index, std::int64_t now_ns) const {
+        const Group& group = (*groups_)[index];
+        return group.state == GroupState::open && group.due_ns <= now_ns;
+    }
+
+    Slab<Group>* groups_;
+    AgeList by_age_;
+    std::int64_t deadline_ns_;
+    std::uint32_t next_ = Group::none;  // of the list: the first whose deadline has not passed
+    std::int64_t newest_ns_ = std::numeric_limits<std::int64_t>::min();
+    // Of groups that are due before older ones of the list, or later: the first in front.
+    std::vector<Due> heap_;
+};
+
+}  // namespace rollring

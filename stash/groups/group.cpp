@@ -1,0 +1,27 @@
+#include "group.hpp"
+
+namespace rollring {
+
+// Once over the members, not once for each repetition: a group may claim to be large.
+std::vector<std::uint32_t> Group::missing() const {
+    std::vector<bool> there(size, false);
+    for (const Member& member : members) {
+        if (member.state == MemberState::open || member.repetition_id >= size) continue;
+        there[member.repetition_id] = true;
+    }
+    std::vector<std::uint32_t> found;
+    for (std::uint32_t repetition = 0; repetition < size; repetition++) {
+        if (!there[repetition]) found.push_back(repetition);
+    }
+    return found;
+}
+
+std::vector<std::uint32_t> Group::member_lanes() const {
+    std::vector<std::uint32_t> found;
+    for (const Member& member : members) {
+        if (std::ranges::find(found, member.lane) == found.end()) found.push_back(member.lane);
+    }
+    return found;
+}
+
+}  // namespace rollring

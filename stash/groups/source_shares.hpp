@@ -1,0 +1,46 @@
+#pragma once
+// What each source has shipped for its weight: deficit round robin.
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+
+#include "rollring/stash_options.hpp"
+
+namespace rollring {
+
+class SourceShares {
+  public:
+    // They outlive this.
+    explicit SourceShares(std::span<const SourceWeight> weights) : weights_(weights) {}
+
+    [[nodiscard]] bool weighted() const { return !weights_.empty(); }
+    [[nodiscard]] double weight(std::int64_t source_id) const {
+        for (const SourceWeight& source : weights_) {
+            if (source.source_id == source_id) return source.weight;
+        }
+        return 1.0;
+    }
+    // Tokens that it has shipped, each divided by its weight.
+    [[nodiscard]] double served(std::int64_t source_id) const {
+        const auto found = served_.find(source_id);
+        return found != served_.end() ? found->second : floor();
+    }
+    void serve(std::int64_t source_id, double weighted_tokens) {
+        served_.try_emplace(source_id, floor()).first->second += weighted_tokens;
+    }
+
+  private:
+    // Where a source that joins late starts: level with the one served least.
+    [[nodiscard]] double floor() const {
+        const auto least =
+            std::ranges::min_element(served_, {}, [](const auto& source) { return source.second; });
+        return least != served_.end() ? least->second : 0.0;
+    }
+
+    std::span<const SourceWeight> weights_;
+    std::unordered_map<std::int64_t, double> served_;
+};
+
+}  // namespace rollring

@@ -1,0 +1,32 @@
+#pragma once
+// The batches that are out: fills one when it is leased, and knows them all, so that they end with
+// their stash.
+
+#include <memory>
+#include <vector>
+
+#include "batch_plan.hpp"
+#include "rollring/stash.hpp"
+#include "slab.hpp"
+
+namespace rollring {
+
+class LeaseBook {
+  public:
+    // `records` outlives this.
+    LeaseBook(const Slab<Record>& records, Advantages advantages)
+        : records_(&records), advantages_(advantages) {}
+
+    // Fills the batch from the plan: views over the records where they lie. `stash` keeps them.
+    void lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void> stash);
+    void end(const std::shared_ptr<Lease::State>& lease);
+    // In a forked child the batches may be gone: then they are not `reachable`.
+    void end_all(bool reachable);
+
+  private:
+    const Slab<Record>* records_;
+    Advantages advantages_;
+    std::vector<std::shared_ptr<Lease::State>> out_;
+};
+
+}  // namespace rollring

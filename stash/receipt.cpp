@@ -1,0 +1,91 @@
+#include "receipt.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <map>
+#include <tuple>
+
+namespace rollring {
+namespace {
+
+constexpr std::uint64_t receipt_magic = 0x3154504352'4c4c52;  // "RLLRCPT1"
+
+// A receipt is this head and then one entry a record; native byte order, for it stays on one
+// machine.
+struct ReceiptHead {
+    std::uint64_t magic;
+    std::uint64_t ring_id;
+    std::uint64_t count;
+    std::uint64_t reserved;
+};
+static_assert(sizeof(ReceiptHead) == 32 && sizeof(ReceiptEntry) == 32);
+
+using Identity = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
+
+Identity identity_of(const Frame& frame) {
+    return {frame.lane, frame.epoch, frame.sequence};
+}
+Identity identity_of(const ReceiptEntry& entry) {
+    return {entry.producer_lane, entry.producer_epoch, entry.sequence};
+}
+
+}  // namespace
+
+std::string write_receipt(std::span<const ReceiptEntry> entries, std::uint64_t ring_id) {
+    const ReceiptHead head{receipt_magic, ring_id, entries.size(), 0};
+    std::string bytes(sizeof head + entries.size_bytes(), '\0');
+    std::memcpy(bytes.data(), &head, sizeof head);
+    if (!entries.empty()) {
+        std::memcpy(bytes.data() + sizeof head, entries.data(), entries.size_bytes());
+    }
+    return bytes;
+}
+
+Result<std::vector<ReceiptEntry>> read_receipt(std::string_view receipt, std::uint64_t ring_id) {
+    const auto refuse = [](std::string why) {
+        return refused(Errc::invalid_argument, std::move(why));
+    };
+    ReceiptHead head{};
+    if (receipt.size() >= sizeof head) std::memcpy(&head, receipt.data(), sizeof head);
+    if (head.magic != receipt_magic || (receipt.size() - sizeof head) % sizeof(ReceiptEntry) != 0 ||
+        head.count != (receipt.size() - sizeof head) / sizeof(ReceiptEntry)) {
+        return refuse(fmt::format("these {} bytes are no receipt of a batch", receipt.size()));
+    }
+    if (head.ring_id != ring_id) {
+        return refuse("the receipt is of another ring: this one was created anew since");
+    }
+    std::vector<ReceiptEntry> entries(head.count);
+    std::memcpy(entries.data(), receipt.data() + sizeof head, receipt.size() - sizeof head);
+    return entries;
+}
+
+std::vector<RecordRef> find_unreleased(std::span<const ReceiptEntry> entries,
+                                       const ProducerRoster& roster) {
+    std::vector<RecordRef> found;
+    std::map<Identity, bool> elsewhere;
+    RecordRef ref{};
+    Frame frame;
+    for (const ReceiptEntry& entry : entries) {
+        const auto& feeds = roster.feeds();
+        // Positions never come again: what lies there unreleased is it, whatever its frame says.
+        const bool here = entry.lane < feeds.size() && feeds[entry.lane] &&
+                          feeds[entry.lane]->undelivered(entry.position, ref, frame);
+        if (here) {
+            found.push_back(ref);
+        } else {
+            elsewhere.emplace(identity_of(entry), true);
+        }
+    }
+    // Those that were nacked and then moved to the spill before the trainer died.
+    const auto& spilled = roster.feeds().back();
+    for (std::uint64_t at = spilled ? spilled->oldest_position() : 0;
+         spilled && !elsewhere.empty() && spilled->frame_at(at, frame); at += frame.bytes) {
+        if (!is_record(frame)) continue;
+        if (!spilled->undelivered(at, ref, frame)) continue;
+        if (elsewhere.erase(identity_of(frame)) != 0) found.push_back(ref);
+    }
+    return found;
+}
+
+}  // namespace rollring

@@ -1,0 +1,31 @@
+#pragma once
+// The receipt of a batch: names its records, so that they can be acknowledged after a restart.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "consumer_core.hpp"
+
+namespace rollring {
+
+// One record of it: where it lay, and who it is, for it may be moved before that.
+struct ReceiptEntry {
+    std::uint64_t position;
+    std::uint64_t sequence;
+    std::uint32_t lane;
+    std::uint32_t producer_lane;
+    std::uint32_t producer_epoch;
+    std::uint32_t reserved;
+};
+
+std::string write_receipt(std::span<const ReceiptEntry> entries, std::uint64_t ring_id);
+// Errc::invalid_argument if it is none of this ring.
+Result<std::vector<ReceiptEntry>> read_receipt(std::string_view receipt, std::uint64_t ring_id);
+// Those of its records that nobody has released. Before any of them is delivered again.
+std::vector<RecordRef> find_unreleased(std::span<const ReceiptEntry> entries,
+                                       const ProducerRoster& roster);
+
+}  // namespace rollring

@@ -1,0 +1,156 @@
+#include "shown_stash.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "account_page.hpp"
+#include "rollring/ring.hpp"
+
+namespace rollring {
+
+Result<void> ShownStash::open() {
+    auto opened = GroupBoard::open(core_->map(), core_->control());
+    if (!opened) return std::unexpected(opened.error());
+    board_.emplace(std::move(*opened));
+    return {};
+}
+
+void ShownStash::start(std::uint64_t max_open_groups) {
+    max_open_groups_ = max_open_groups;
+    inherited_groups_ = peek(core_->control().open_groups);
+    show_account(true);
+    show_bounds();
+}
+
+void ShownStash::name(std::uint32_t index, std::string_view instance_id) {
+    if (board_->wants_name(index)) board_->name(index, instance_id);
+}
+
+void ShownStash::note_caught_up() {
+    caught_up_ = true;
+    inherited_groups_ = 0;
+    room_->forget_inherited();
+}
+
+// Only where it says something else: whoever asks reads this line with each group.
+void ShownStash::show_open_groups() {
+    const std::uint64_t count = std::max<std::uint64_t>(groups_->open_groups(), inherited_groups_);
+    std::atomic<std::uint64_t>& shown = core_->control().open_groups;
+    const std::uint64_t said = peek(shown);
+    if (said == count) return;
+    room_grew_ |= count < said;
+    shown.store(count);
+}
+
+// Again and again: producers would wait for ever where somebody has written over a bound.
+void ShownStash::show_bounds() {
+    ReaderControl& control = core_->control();
+    keep(control.max_open_bytes, max_open_bytes_);
+    keep(control.max_open_groups, max_open_groups_);
+}
+
+// When there may be a place for them, and now and then in any case.
+void ShownStash::wake_openers() {
+    constexpr std::int64_t every_ns = 10'000'000;
+    Bell& bell = core_->map().consumer_bell();
+    if (bell.openers.load() == 0) return;
+    const std::int64_t now_ns = monotonic_ns();
+    grow_room(now_ns);
+    if (!room_grew_ && now_ns - woke_ns_ < every_ns) return;
+    room_grew_ = false;
+    woke_ns_ = now_ns;
+    core_->roster().ring_openers();
+}
+
+// More memory for the spill: for what those wait for who may not open a group, and for two groups
+// more, so that nobody need wait for it. Not the overflow file: as long as anything moves, they
+// wait for memory.
+void ShownStash::grow_room(std::int64_t now_ns) {
+    // Claims that were made while nobody read count each producer of a group.
+    Spill* const spill = evacuation_->spill();
+    if (spill == nullptr || !caught_up_) return;
+    std::uint64_t wanted = room_->ahead_bytes();
+    for (const std::uint32_t lane : core_->roster().active()) {
+        wanted = std::max(wanted, wish_of(core_->map(), lane).place_bytes);
+    }
+    wanted += room_->owed_bytes() + room_->claimed_bytes(core_->roster().active());
+    const std::uint64_t kept =
+        room_->room_bytes() - std::min(room_->room_bytes(), spill->usable_bytes());
+    if (wanted <= room_->room_bytes()) return;
+    static_cast<void>(spill->grow_in_memory(wanted - kept, core_->map(), now_ns));
+    room_grew_ |= room_->show(core_->roster().active(), core_->roster().feeds(), spill);
+}
+
+// Each group once: one call may touch it several times.
+void ShownStash::show_touched(std::int64_t now_ns, bool has_tombstone) {
+    auto& touched = groups_->touched();
+    std::ranges::sort(touched);
+    const auto twice = std::ranges::unique(touched);
+    touched.erase(twice.begin(), twice.end());
+    for (const std::uint32_t index : touched) {
+        board_->show(index, groups_->group(index), now_ns, has_tombstone);
+        room_->owes(index, groups_->members_awaited(groups_->group(index)),
+                    groups_->group(index).state == GroupState::free);
+        if (!board_->wants_name(index)) continue;
+        const auto record = groups_->group(index).any_record();
+        if (record) board_->name(index, (*records_)[*record].view.instance_id());
+    }
+    touched.clear();
+}
+
+GroupStat ShownStash::stat_of(std::uint32_t index, std::int64_t now_ns) const {
+    const Group& group = groups_->group(index);
+    const auto record = group.any_record();
+    const std::int64_t changed_ns = board_->changed_ns(index);
+    GroupStat stat{.key = group.key,
+                   .instance_id = {},
+                   .state = group.state,
+                   .age_ns = now_ns - group.opened_ns,
+                   .unchanged_ns = changed_ns != 0 ? age_ns(now_ns, changed_ns) : -1,
+                   .size = group.size,
+                   .complete = group.complete,
+                   .failed = group.failed,
+                   .records = static_cast<std::uint32_t>(group.total.records),
+                   .tokens = group.total.tokens,
+                   .missing = group.missing(),
+                   .producers = {},
+                   .lanes = {}};
+    if (record) stat.instance_id = printable((*records_)[*record].view.instance_id());
+    for (const std::uint32_t lane : group.member_lanes()) {
+        stat.producers.push_back(load_producer(core_->map(), lane));
+        stat.lanes.push_back(lane);
+    }
+    return stat;
+}
+
+std::vector<GroupStat> ShownStash::oldest_open(std::size_t count, std::int64_t now_ns) const {
+    std::vector<GroupStat> found;
+    for (const std::uint32_t index : groups_->oldest_open(count)) {
+        found.push_back(stat_of(index, now_ns));
+    }
+    return found;
+}
+
+void ShownStash::show_room() {
+    Spill* const own = evacuation_->spill();
+    if (own != nullptr) own->note_live(core_->roster().feed(core_->map().geometry().spill_lane()));
+    room_grew_ |= room_->show(core_->roster().active(), core_->roster().feeds(), own);
+    if (room_->runs_short(core_->roster().active())) grow_room(monotonic_ns());
+}
+
+// For everybody outside: producers who wait to open a group, and people.
+void ShownStash::show_account(bool room_changed) {
+    ReaderControl& control = core_->control();
+    show_open_groups();
+    control.held_bytes.store(core_->roster().held_bytes());
+    if (room_changed) show_room();
+    auto& page = core_->seat().reader_pages().at<StashPage>(sizeof(ReaderControl));
+    // Odd if a predecessor was killed in here.
+    const std::uint64_t sequence = peek(page.sequence) & ~std::uint64_t{1};
+    store_release(page.sequence, sequence + 1);
+    store_account(page, groups_->account());
+    store_release(page.sequence, sequence + 2);
+    wake_openers();
+}
+
+}  // namespace rollring

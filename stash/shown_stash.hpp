@@ -1,0 +1,76 @@
+#pragma once
+// What a ring shows of its stash: groups in rows, the account, and the bounds and the room that
+// producers ask for before they open a group. And what wakes those who wait for it.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "consumer_core.hpp"
+#include "evacuation.hpp"
+#include "group_board.hpp"
+#include "group_room.hpp"
+#include "group_stash.hpp"
+#include "rollring/stash_stat.hpp"
+#include "slab.hpp"
+
+namespace rollring {
+
+class ShownStash {
+  public:
+    // All outlive this. `max_open_bytes`: 0: no limit.
+    ShownStash(ConsumerCore& core, const Slab<Record>& records, GroupStash& groups, GroupRoom& room,
+               Evacuation& evacuation, std::uint64_t max_open_bytes)
+        : core_(&core),
+          records_(&records),
+          groups_(&groups),
+          room_(&room),
+          evacuation_(&evacuation),
+          max_open_bytes_(max_open_bytes) {}
+
+    // Reserves the board, and then shows the stash as open.
+    Result<void> open();
+    void start(std::uint64_t max_open_groups);
+    [[nodiscard]] std::uint32_t rows() const { return board_->rows(); }
+    // The oldest groups that wait for members, at most `count`, for people.
+    [[nodiscard]] std::vector<GroupStat> oldest_open(std::size_t count, std::int64_t now_ns) const;
+    [[nodiscard]] std::vector<KnownTombstone> tombstones() const { return board_->tombstones(); }
+
+    // What groups have changed. `has_tombstone`: theirs were written before.
+    void show_touched(std::int64_t now_ns, bool has_tombstone = false);
+    // Its group has none yet, and perhaps no record by which it could get one later.
+    void name(std::uint32_t index, std::string_view instance_id);
+    // Tombstones for groups that the next journal entry ends.
+    void prepare_tombstones(std::span<const GroupKey> keys, std::int64_t now_ns) {
+        board_->prepare_tombstones(keys, now_ns);
+    }
+
+    void show_open_groups();
+    void show_room();
+    void show_account(bool room_changed);
+    void show_bounds();
+    // All that was there when we came has been read.
+    void note_caught_up();
+
+  private:
+    [[nodiscard]] GroupStat stat_of(std::uint32_t index, std::int64_t now_ns) const;
+    void wake_openers();
+    void grow_room(std::int64_t now_ns);
+
+    ConsumerCore* core_;
+    const Slab<Record>* records_;
+    GroupStash* groups_;
+    GroupRoom* room_;
+    Evacuation* evacuation_;
+    std::uint64_t max_open_bytes_;
+    std::uint64_t max_open_groups_ = 0;
+    std::optional<GroupBoard> board_;
+    std::int64_t woke_ns_ = 0;  // when producers that wait to open a group were told to look
+    bool room_grew_ = false;    // since then
+    std::uint64_t inherited_groups_ = 0;  // open at a predecessor, and not all read again yet
+    bool caught_up_ = false;
+};
+
+}  // namespace rollring

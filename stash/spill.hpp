@@ -1,0 +1,108 @@
+#pragma once
+// The spill: one lane more, which the consumer writes and reads. Records of groups that stay
+// incomplete while their lane fills up are copied here, so that they pin a bounded memory of their
+// own and not the lane. Old ones are copied to its end again when they pin the spill (compaction).
+//
+// A move is one event: the copy lies behind the spill's tail, unseen, until a journal entry says
+// "tail := t, release the original". A consumer killed before that entry has not moved the record;
+// after it, its successor finishes the move. There are never two of it.
+//
+// Its memory is reserved from its start on, as it is needed: `reserved_bytes` of `capacity`. Behind
+// its memory it goes on in the overflow file, if the ring has one (overflow.hpp).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lane_feed.hpp"
+#include "overflow.hpp"
+#include "ring_journal.hpp"
+#include "ring_map.hpp"
+
+namespace rollring {
+
+class Spill {
+  public:
+    // Reserves the first part of it, or what a predecessor had; Errc::not_enough_shared_memory if
+    // that does not fit. `overflow` is the ring's; null: it has none.
+    static Result<void> reserve_first(const RingMap& map, const ReaderControl& control,
+                                      Overflow* overflow);
+    // What reserve_first() took, if nothing was ever written there: for an open that fails.
+    static void give_back(const RingMap& map);
+    // Maps the spill, and reserves its first part. `overflow` outlives it. Before that,
+    // set_spill_tail().
+    static Result<Spill> open(const RingMap& map, ReaderControl& control, Overflow* overflow);
+    // A record at its feed's cursor (LaneFeed::oldest).
+    struct Straggler {
+        RecordRef ref;
+        Frame frame;
+        const std::byte* bytes;  // from its frame on
+        LaneFeed* feed;
+    };
+    // Moves it: copies it, releases it where it was. Where it is now; nothing if the spill has no
+    // room. `own` is the spill's feed, and may be the straggler's.
+    std::optional<RecordRef> move(const Straggler& straggler, LaneFeed& own, RingJournal& journal);
+
+    // Reserves memory until so much of it is usable, or all that there is. False if not: grow_error
+    // says why, and it is tried again a second later.
+    bool grow(std::uint64_t usable_bytes, const RingMap& map, std::int64_t now_ns) {
+        return grow_to(usable_bytes, most_bytes(), map, now_ns);
+    }
+    // The same, but not into the overflow file: for what can wait as well.
+    bool grow_in_memory(std::uint64_t usable_bytes, const RingMap& map, std::int64_t now_ns) {
+        return grow_to(usable_bytes, memory_bytes(), map, now_ns);
+    }
+    [[nodiscard]] const std::string& grow_error() const { return grow_error_; }
+
+    // Of records that lie there, as of the last move() or note_live().
+    [[nodiscard]] std::uint64_t live_bytes() const { return live_bytes_; }
+    void note_live(const LaneFeed& own);
+    // From the oldest record to the end, what is dead between them included.
+    [[nodiscard]] std::uint64_t occupied_bytes(const LaneFeed& own) const {
+        return writer_.written_since(own.head());
+    }
+    [[nodiscard]] std::uint64_t reserved_bytes() const { return reserved_bytes_; }
+    // What may lie there so that compaction always finds room: of what is reserved, and of all that
+    // could be.
+    [[nodiscard]] std::uint64_t usable_bytes() const { return usable_of(reserved_bytes_); }
+    // What it can ever hold, live and dead.
+    [[nodiscard]] std::uint64_t most_bytes() const {
+        return overflows() ? capacity_bytes_ : memory_bytes();
+    }
+    [[nodiscard]] std::uint64_t usable_most_bytes() const { return usable_of(most_bytes()); }
+    // What of it lies in the overflow file, or may; null: the ring has none.
+    [[nodiscard]] const Overflow* overflow() const { return overflow_; }
+
+  private:
+    Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const ReaderEntry& entry,
+          ReaderControl& control, Overflow* overflow);
+    [[nodiscard]] bool leaves_room(std::uint64_t bytes, const LaneFeed& own) const;
+    [[nodiscard]] std::uint64_t usable_of(std::uint64_t bytes) const;
+    [[nodiscard]] bool overflows() const { return overflow_ != nullptr && overflow_->usable(); }
+    [[nodiscard]] std::uint64_t memory_bytes() const {
+        return overflow_ != nullptr ? overflow_->begin() : memory_bytes_;
+    }
+    static Result<void> reserve(std::uint64_t bytes, const RingMap& map, const Overflow* overflow);
+    bool grow_to(std::uint64_t usable_bytes, std::uint64_t most, const RingMap& map,
+                 std::int64_t now_ns);
+    Result<void> add_part(std::uint64_t least, std::uint64_t wanted, std::uint64_t most,
+                          const RingMap& map);
+    void use(std::uint64_t bytes);
+    void find_lap_end();
+
+    Mapping owner_page_;
+    Mapping data_;
+    std::uint32_t lane_;
+    std::uint64_t capacity_bytes_;  // of the lane
+    std::uint64_t memory_bytes_;    // that it may have in memory
+    ReaderControl* control_;
+    Overflow* overflow_;
+    NativeWriter writer_;
+    std::uint64_t reserved_bytes_ = 0;
+    std::uint64_t live_bytes_ = 0;
+    std::uint64_t largest_bytes_ = 0;  // of any record since it was empty last
+    std::int64_t refused_ns_ = 0;      // when the system had no more memory
+    std::string grow_error_;
+};
+
+}  // namespace rollring

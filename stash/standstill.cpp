@@ -1,0 +1,127 @@
+#include "standstill.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "human.hpp"
+
+namespace rollring {
+namespace {
+
+constexpr std::int64_t patience_ns = 1'000'000'000;
+// Every producer waits, and has waited for so long: it is no passing moment. One that may choose
+// asks again sooner than that.
+constexpr std::int64_t standstill_ns = 20'000'000;
+constexpr std::int64_t stall_told_every_ns = 10'000'000'000;
+
+}  // namespace
+
+// Whether a producer waits for room that could not be made, or may not open a group.
+Waits Standstill::who_waits() const {
+    Waits waits;
+    for (const std::uint32_t lane : core_->roster().active()) {
+        const LaneFeed& feed = core_->roster().feed(lane);
+        if (feed.is_spill() || !feed.active()) continue;
+        const Wish wish = wish_of(core_->map(), lane);
+        waits.producers++;
+        waits.tails += observe(core_->map().owner(lane).tail) + wish.room_bytes + wish.place_bytes;
+        if (wish.room_bytes != 0 && !fits(core_->map(), feed, wish.room_bytes)) {
+            waits.for_room++;
+            waits.room_lane = lane;
+            waits.room_bytes = wish.room_bytes;
+        } else if (wish.place_bytes != 0 &&
+                   !room_->lets_in(wish.place_bytes, core_->roster().active())) {
+            waits.for_place++;
+            waits.place_bytes = std::min(waits.place_bytes, wish.place_bytes);
+        }
+    }
+    return waits;
+}
+
+// Nothing can come any more that would complete a batch: a producer has no room, or may not open
+// another group while all that are open are complete, or while nothing comes for the others (what
+// they miss may lie behind the group that may not be opened). What is ready ships as a smaller
+// batch.
+bool Standstill::stuck(const Waits& waits, std::int64_t now_ns) const {
+    if (groups_->ready_groups() == 0 || groups_->leased_batches() != 0) return false;
+    if (waits.for_room != 0) return true;
+    if (waits.for_place == 0) return false;
+    return groups_->ready_groups() == groups_->open_groups() || now_ns - came_ns_ > patience_ns ||
+           stands_still(waits, now_ns);
+}
+
+// All producers wait, for what only this stash can give: nothing will come by itself. Or some wait,
+// and of those that do not nothing has come for long: they may have nothing more to send.
+bool Standstill::stands_still(const Waits& waits, std::int64_t now_ns) const {
+    if (waits.tails != tails_ || now_ns - since_ns_ < standstill_ns) return false;
+    return waits.all() || (waits.any() && impatient_);
+}
+
+// Groups that fit together were let in, so at least one of them can be completed; if all wait all
+// the same, what it misses lies behind a group that may not be opened, or records were longer than
+// was to be foreseen. The smallest of those groups is let in on top, while there is memory for it.
+void Standstill::let_go(const Waits& waits, std::int64_t now_ns) {
+    Spill* const spill = evacuation_->spill();
+    all_ = waits.all();
+    impatient_ |= waits.any() && now_ns - std::max(came_ns_, moved_ns_) > patience_ns;
+    if (waits.tails != tails_) {
+        tails_ = waits.tails;
+        since_ns_ = now_ns;
+        return;
+    }
+    if (!stands_still(waits, now_ns) || groups_->leased_batches() != 0) return;
+    if (waits.for_place != 0 && spill != nullptr) {
+        const std::uint64_t needed = room_->owed_bytes() +
+                                     room_->claimed_bytes(core_->roster().active()) +
+                                     waits.place_bytes;
+        const std::uint64_t before = spill->reserved_bytes();
+        static_cast<void>(spill->grow(needed, core_->map(), now_ns));
+        room_->widen(needed);  // until the next record comes
+        shown_->show_account(true);
+        since_ns_ = now_ns;
+        if (spill->reserved_bytes() > before) return;  // then it is no stall
+    }
+    tell_stall(waits, now_ns);
+}
+
+std::string Standstill::oldest_groups(std::int64_t now_ns) const {
+    constexpr std::size_t named = 3;
+    std::string text;
+    for (const GroupStat& group : shown_->oldest_open(named, now_ns)) {
+        text += fmt::format("{}({})", text.empty() ? "; the oldest: " : ", ", group.to_string());
+    }
+    return text;
+}
+
+// Told after a second, and again every ten.
+void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
+    const Spill* const spill = evacuation_->spill();
+    const std::int64_t began_ns = std::max(came_ns_, moved_ns_);
+    if (now_ns - began_ns < patience_ns || now_ns - told_ns_ < stall_told_every_ns) return;
+    told_ns_ = now_ns;
+    std::string why =
+        fmt::format("nothing moves: of {} producers {} wait to open a group and {} for room",
+                    waits.producers, waits.for_place, waits.for_room);
+    if (waits.for_room != 0) {
+        why += fmt::format(" (lane {}: {})", waits.room_lane, human_bytes(waits.room_bytes));
+    }
+    const std::uint64_t live = spill != nullptr ? spill->live_bytes() : 0;
+    const std::uint64_t most = spill != nullptr ? spill->most_bytes() : 0;
+    const Overflow* const overflow = core_->seat().overflow();
+    why += fmt::format(
+        "; {} groups are open and none is complete, the spill holds {} of {}{}; "
+        "'rollring groups' shows what they miss. Send the groups in the same order from all "
+        "producers, or create the ring with more --spill-bytes or {}",
+        groups_->open_groups(), human_bytes(live), human_bytes(most), oldest_groups(now_ns),
+        overflow == nullptr ? "with a directory to go on in as --overflow"
+                            : "--overflow-bytes (its file is " + overflow->path() + ")");
+    if (overflow != nullptr && !overflow->usable()) why += "; " + overflow->problem();
+    if (spill != nullptr && !spill->grow_error().empty()) {
+        why += "; " + spill->grow_error();
+    }
+    events_->push({Event::Kind::stalled, waits.room_lane, 0, {}, 0, std::move(why)});
+}
+
+}  // namespace rollring

@@ -1,0 +1,79 @@
+#pragma once
+// Whether anything moves: which producers wait, for what, and what is let go, or told, where all
+// do.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "consumer_core.hpp"
+#include "evacuation.hpp"
+#include "event_queue.hpp"
+#include "group_room.hpp"
+#include "group_stash.hpp"
+#include "shown_stash.hpp"
+
+namespace rollring {
+
+struct Waits {
+    std::uint32_t producers = 0;
+    std::uint32_t for_room = 0;
+    std::uint32_t for_place = 0;
+    std::uint32_t room_lane = 0;
+    std::uint64_t room_bytes = 0;                   // of one that waits for room
+    std::uint64_t place_bytes = ~std::uint64_t{0};  // the least that a group needs
+    std::uint64_t tails = 0;  // of all lanes with their wishes: changes when one moves
+    [[nodiscard]] bool any() const { return for_room + for_place != 0; }
+    [[nodiscard]] bool all() const { return producers != 0 && for_room + for_place == producers; }
+};
+
+class Standstill {
+  public:
+    // All outlive this.
+    Standstill(ConsumerCore& core, const GroupStash& groups, GroupRoom& room,
+               Evacuation& evacuation, ShownStash& shown, EventQueue& events)
+        : core_(&core),
+          groups_(&groups),
+          room_(&room),
+          evacuation_(&evacuation),
+          shown_(&shown),
+          events_(&events) {}
+
+    // A record came: nothing is let in on top any more.
+    void note_came(std::int64_t now_ns) {
+        came_ns_ = now_ns;
+        room_->widen(0);
+        all_ = false;
+    }
+    // A record was moved, or a batch given back.
+    void note_moved(std::int64_t now_ns) { moved_ns_ = now_ns; }
+    // A batch is complete again.
+    void note_cut() { impatient_ = false; }
+    // Every producer waited when it was looked at last.
+    [[nodiscard]] bool all_wait() const { return all_; }
+
+    [[nodiscard]] Waits who_waits() const;
+    [[nodiscard]] bool stuck(const Waits& waits, std::int64_t now_ns) const;
+    void let_go(const Waits& waits, std::int64_t now_ns);
+
+  private:
+    [[nodiscard]] bool stands_still(const Waits& waits, std::int64_t now_ns) const;
+    void tell_stall(const Waits& waits, std::int64_t now_ns);
+    [[nodiscard]] std::string oldest_groups(std::int64_t now_ns) const;
+
+    ConsumerCore* core_;
+    const GroupStash* groups_;
+    GroupRoom* room_;
+    Evacuation* evacuation_;
+    ShownStash* shown_;
+    EventQueue* events_;
+    std::int64_t came_ns_ = 0;   // when a record came last
+    std::int64_t moved_ns_ = 0;  // when one was moved
+    std::uint64_t tails_ = 0;
+    std::int64_t since_ns_ = 0;
+    std::int64_t told_ns_ = 0;
+    bool all_ = false;
+    bool impatient_ = false;  // nothing came for long; until a batch is complete again
+};
+
+}  // namespace rollring

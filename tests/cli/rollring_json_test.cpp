@@ -1,0 +1,170 @@
+// Goal: a line of --format rollring comes out as it went in, or is refused with its reason.
+
+#include <array>
+#include <cmath>
+
+#include "round_trip.hpp"
+
+using namespace rollring;
+using namespace rollring::cli;
+
+namespace {
+
+std::string round_trip(std::string_view line) {
+    return written(parsed(line));
+}
+
+}  // namespace
+
+TEST_CASE("rollring json: what goes in comes out") {
+    for (
+        const char* line : {
+            R"({"instance_id":"gsm8k/test/0","repetition_id":0,"group_size":4,"source":"6b",
+                  "n_prompt":2,"reward":0,"tokens":[1,2,3]})",
+            R"({"instance_id":"a","repetition_id":7,"reward":-0.1,"tokens":[]})",
+            R"({"instance_id":"a","repetition_id":0,"reward":null,"source":null,
+                  "tokens":[2147483647,-2147483648]})",
+            R"({"instance_id":"a","repetition_id":0,"visit":0,"attempt":0,"status":"completed",
+                  "n_prompt":0,"group_size":0,"last_subsequence":true,"subsequence_index":0,
+                  "created_ns":0,"finished_ns":0,"policy_version":-1,"tokens":[1]})",
+            R"({"instance_id":"a","repetition_id":0,"visit":18446744073709551615,
+                  "attempt":4294967295,"status":"truncated","subsequence_index":65535,
+                  "last_subsequence":false,"source_id":-3,"created_ns":1700000000000000001,
+                  "finished_ns":5,"policy_version":12,"tokens":[1]})",
+            R"({"instance_id":"a","repetition_id":0,"tokens":[1,2,3],"loss_mask":[0,1,1],
+                  "logprobs":[-0.5,NaN,-Infinity],"advantages":[0.1,1e-30,3.4e38],
+                  "ref_logprobs":[-0.0,0.0,1.0],"token_rewards":[0.25,1,2],"labels":[-100,2,3]})",
+            R"({"instance_id":"a","repetition_id":0,"tokens":[1,2],"topk_ids":[[1,2,3],[4,5,6]],
+                  "topk_logprobs":[[-1.5,-2.5,-3.5],[0.5,0.25,0.125]]})",
+            R"({"instance_id":"a","repetition_id":0,"tokens":[1,2],
+                  "routed_experts":[[[1,2],[3,255]],[[5,6],[7,8]]]})",
+            R"({"instance_id":"a","repetition_id":0,"tokens":[1],"routed_experts":[[[1,256]]]})",
+            R"({"instance_id":"a","repetition_id":0,"tokens":[1],"routed_experts":[[[-1,70000]]]})",
+            R"({"instance_id":"a","repetition_id":0,"tokens":[],"routed_experts":[],
+                  "topk_ids":[],"policy_version":[]})",
+            R"({"instance_id":"a","repetition_id":0,"n_prompt":2,"tokens":[1,2,3,4],
+                  "policy_version":[[0,3],[3,5]]})",
+            R"({"instance_id":"a","repetition_id":0,"tokens":[1],"policy_version_min":3,
+                  "policy_version_max":9})",
+            R"({"instance_id":"a","repetition_id":0,"status":"failed"})",
+            R"({"instance_id":"a","repetition_id":0,"status":"timed_out","tokens":[5],
+                  "reward":NaN})",
+            R"({"instance_id":"a","repetition_id":0,"tokens":[1],"messages":[{"role":"user",
+                  "content":"NaN \" \\ \n ü"}],"generation_params":{"temperature":0.7,"x":NaN},
+                  "overrides":{},"group_overrides":null,"images":["aGk="],"user":"u"})",
+            R"({"instance_id":"a","repetition_id":0,"tokens":[1],"unknown":{"deep":[1,2.5,
+                  "x",null,-Infinity]},"tags":[]})",
+        }) {
+        CAPTURE(line);
+        const std::string out = round_trip(line);
+        CAPTURE(out);
+        CHECK(same_json(line, out));
+        CHECK(out == round_trip(out));
+    }
+}
+
+TEST_CASE("rollring json: numbers are written exactly, and as short as they can be") {
+    const std::string out = round_trip(
+        R"({"instance_id":"a","repetition_id":0,"reward":0.1,"tokens":[1],"logprobs":[-0.1]})");
+    CHECK(out ==
+          "{\"instance_id\":\"a\",\"repetition_id\":0,\"reward\":0.1,\"tokens\":[1],"
+          "\"logprobs\":[-0.1]}\n");
+    const auto record = parsed(R"({"instance_id":"a","repetition_id":0,"reward":1,"tokens":[]})");
+    CHECK(written(record).find("\"reward\":1,") != std::string::npos);
+}
+
+TEST_CASE("rollring json: header fields") {
+    const auto record = parsed(
+        R"({"instance_id":"a","repetition_id":3,"group_size":8,"n_prompt":1,"reward":NaN,
+                  "tokens":[1,2,3],
+            "policy_version":[[0,7],[2,9]],"visit":2})");
+    CHECK(record.meta.repetition_id == 3);
+    CHECK(record.meta.group_size == 8);
+    CHECK(record.meta.visit == 2);
+    CHECK(std::isnan(record.meta.reward.value()));
+    CHECK(record.meta.policy_version_min == 7);
+    CHECK(record.meta.policy_version_max == 9);
+    CHECK(record.meta.origin == rollring_json);
+    // A run that covers only the prompt says nothing about the generated tokens.
+    const auto prompt = parsed(
+        R"({"instance_id":"a","repetition_id":0,"n_prompt":2,"tokens":[1,2,3],
+                  "policy_version":[[0,1],[2,9]]})");
+    CHECK(prompt.meta.policy_version_min == 9);
+    CHECK(!parsed(R"({"instance_id":"a","repetition_id":0,"tokens":[]})").meta.reward);
+}
+
+TEST_CASE("rollring json: ids of all kinds") {
+    const std::array<std::string, 4> ids{"é", "日本語/🙂", std::string(100'000, 'x'), "a\nb\"c\\d"};
+    for (const auto& id : ids) {
+        std::string line = "{\"instance_id\":";
+        append_string(line, id);
+        line += ",\"repetition_id\":0,\"tokens\":[1]}";
+        const auto record = parsed(line);
+        CHECK(record.text(Std::instance_id) == id);
+        CHECK(same_json(line, written(record)));
+    }
+}
+
+TEST_CASE("rollring json: bad lines and their reasons") {
+    struct Bad {
+        const char* line;
+        const char* reason;
+    };
+    for (const Bad& bad : {
+             Bad{"{", "not JSON"},
+             Bad{"[1]", "not an object"},
+             Bad{R"([{"tokens":[[1]]}])", "give --format atropos"},
+             Bad{R"({"tokens":[[1,2],[3]],"masks":[[1,2],[3]],"scores":[1,0]})",
+                 "give --format atropos"},
+             Bad{R"({"tokens":[1,2],"masks":[1,2],"scores":1})", "give --format atropos"},
+             Bad{R"({"batch":[{"tokens":[[1]]}]})", "give --format atropos"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1],"x":1,"x":2})",
+                 "'x' comes twice"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1],"reward":1e999})",
+                 "'reward' is 1e999, beyond what 64 bits can hold"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1],"logprobs":[-1e39]})",
+                 "'logprobs' is -1e39, beyond what 32 bits can hold"},
+             Bad{R"({"repetition_id":0,"tokens":[]})", "'instance_id' is missing"},
+             Bad{R"({"instance_id":"","repetition_id":0,"tokens":[]})", "'instance_id' is empty"},
+             Bad{R"({"instance_id":5,"repetition_id":0,"tokens":[]})",
+                 "'instance_id' must be a string"},
+             Bad{R"({"instance_id":"a","tokens":[]})", "'repetition_id' is missing"},
+             Bad{R"({"instance_id":"a","repetition_id":0})", "'tokens' is missing"},
+             Bad{R"({"instance_id":"a","repetition_id":-1,"tokens":[]})",
+                 "'repetition_id' is -1, outside"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[],"group_size":-1})",
+                 "'group_size' is -1, outside of 0 to 65536"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[],"group_size":65537})",
+                 "'group_size' is 65537, outside of 0 to 65536"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[2147483648]})",
+                 "'tokens' is 2147483648, outside"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1.5]})",
+                 "'tokens' must be an integer"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":"x"})",
+                 "'tokens' must be a list"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1],"n_prompt":2})",
+                 "'n_prompt' is 2, but there are 1 tokens"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1],"logprobs":[]})",
+                 "'logprobs' has 0 entries for 1 tokens"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1],"loss_mask":[2]})",
+                 "neither 0 nor 1"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1],"reward":"x"})",
+                 "'reward' must be a number"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1],"status":"done"})",
+                 "no status"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1,2],"topk_ids":[[1],[]]})",
+                 "'topk_ids' must have the same"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1,2],
+                  "policy_version":[[1,1],[0,2]]})",
+                 "not in order"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1],"policy_version":[[5,1]]})",
+                 "outside the tokens"},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1],"reward":NaNa})", "not JSON"},
+             Bad{"{\"instance_id\":\"\xff\",\"repetition_id\":0,\"tokens\":[1]}", "not JSON"},
+         }) {
+        CAPTURE(bad.line);
+        const std::string reason = refusal([&] { parsed(bad.line); });
+        CAPTURE(reason);
+        CHECK(reason.find(bad.reason) != std::string::npos);
+    }
+}

@@ -1,0 +1,84 @@
+// Goal: a batch's columns as one array are its sequences' columns, whoever copies them, and what
+// cannot be one is refused by name.
+#include <doctest/doctest.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "rollring/columns.hpp"
+#include "support/pairs.hpp"
+
+using namespace rollring;
+using rollring::test::open_stash;
+using rollring::test::patience;
+using rollring::test::TestRing;
+
+namespace {
+
+constexpr auto token_ids = static_cast<std::uint16_t>(Std::token_ids);
+constexpr auto logprobs = static_cast<std::uint16_t>(Std::logprobs);
+
+void send_tokens(Producer& producer, std::uint32_t member, std::uint32_t count,
+                 bool with_logprobs) {
+    std::vector<std::int32_t> tokens(count);
+    std::iota(tokens.begin(), tokens.end(), static_cast<std::int32_t>(1'000 * member));
+    const std::vector<float> values(count, -0.5F);
+    Draft draft("prompt");
+    draft.meta.repetition_id = member;
+    draft.meta.group_size = 2;
+    draft.set(Std::token_ids, tokens);
+    if (with_logprobs) draft.set(Std::logprobs, values);
+    REQUIRE(producer.push(draft, patience()) == Push::ok);
+}
+
+bool refused(const Result<void>& result, const std::string& part) {
+    return !result && result.error().code == Errc::invalid_argument &&
+           result.error().message.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("columns: packed and padded hold every sequence at its place") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 4 << 20});
+    auto producer = Producer::open(ring.name());
+    REQUIRE(producer.has_value());
+    send_tokens(*producer, 0, 5, true);
+    send_tokens(*producer, 1, 3, false);
+    auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
+    Batch batch;
+    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    const Schema& schema = stash->consumer().schema();
+
+    const auto shape = packed_shape(batch, schema, token_ids);
+    REQUIRE(shape.has_value());
+    CHECK(shape->elements() == 8);
+    std::vector<std::int64_t> packed(8);
+    const auto to = std::as_writable_bytes(std::span(packed));
+    for (const std::uint32_t threads : {0U, 1U, 3U}) {
+        std::ranges::fill(packed, -1);
+        REQUIRE(
+            pack_column(batch, schema, token_ids, to, {.dtype = dtype_i64, .threads = threads}));
+        CHECK(packed == std::vector<std::int64_t>{0, 1, 2, 3, 4, 1000, 1001, 1002});
+    }
+    std::vector<std::int32_t> padded(16);
+    const Padding left{.value = -7, .side = Side::left, .multiple_of = 8};
+    REQUIRE(pad_column(batch, schema, token_ids, std::as_writable_bytes(std::span(padded)), left));
+    CHECK(padded == std::vector<std::int32_t>{-7, -7, -7, 0, 1, 2, 3, 4, -7, -7, -7, -7, -7, 1000,
+                                              1001, 1002});
+
+    CHECK(refused(pack_column(batch, schema, token_ids, to.first(8)), "8 B, and 32 are needed"));
+    CHECK(refused(pack_column(batch, schema, token_ids, to.subspan(1, 32)), "not aligned"));
+    std::vector<float> values(8);
+    const auto floats = std::as_writable_bytes(std::span(values));
+    CHECK(refused(pack_column(batch, schema, logprobs, floats), "repetition 1"));
+    REQUIRE(pack_column(batch, schema, logprobs, floats, {.missing = 2.0}));
+    CHECK(values == std::vector<float>{-0.5F, -0.5F, -0.5F, -0.5F, -0.5F, 2.0F, 2.0F, 2.0F});
+    const Padding shorter{.length = 4};
+    CHECK_FALSE(padded_shape(batch, schema, token_ids, shorter).has_value());
+    const auto text = static_cast<std::uint16_t>(Std::instance_id);
+    CHECK(packed_shape(batch, schema, text).error().message.find("no row for each token") !=
+          std::string::npos);
+    REQUIRE(batch.ack(0));
+    CHECK(packed_shape(batch, schema, token_ids).error().code == Errc::not_leased);
+}

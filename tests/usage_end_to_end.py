@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Wrong use is told in the same words and with the same code everywhere.
+
+usage: usage_end_to_end.py PATH_OF_ROLLRING
+"""
+import json
+import re
+import sys
+
+from program import PREFIX, Ring, main, report, run, test
+
+COMMANDS = ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups", "weights",
+            "demo")
+
+
+@test
+def one_prefix_one_hint_and_the_same_code(folder, rollouts):
+    """The same mistake has the same code in each command, whatever finds it."""
+    spec = ("--synthetic", "groups=1,tokens=5")
+    more = {"produce": spec}
+    named = ("create", "rm", "stat", "produce", "consume", "groups", "weights")
+    mistakes = [(2, ((name, "a/b", *more.get(name, ())) for name in named)),
+                (2, ((name, "x", "--no-such-option") for name in COMMANDS)),
+                (2, ((name, "x", "y", "z") for name in COMMANDS)),
+                (2, ((name,) for name in named)),
+                (2, (("create", "x", "--lane-bytes", "64MB"), ("demo", "--lane-bytes", "64MB"),
+                     ("create", "x", "--lanes", 0), ("demo", "--producers", 0),
+                     ("create", "x", "--lane-bytes", 0), ("demo", "--lane-bytes", 0),
+                     ("create", "x", "--group-rows", 0), ("demo", "--group-rows", 0),
+                     ("consume", "x", "--group-size", 4, "--max-lag", -3),
+                     ("stat", "x", "--watch", "0"), ("groups", "x", "--stuck", "soon"),
+                     ("produce", "x", *spec, "--shard", "4/4"),
+                     ("produce", "x", "--synthetic", "a"), ("demo", "--synthetic", "a"),
+                     ("produce", "x"), (), ("nothing",))),
+                (1, ((name, PREFIX + "nowhere") for name in ("rm", "stat", "groups", "weights"))),
+                (1, (("consume", PREFIX + "nowhere", "--attach-timeout", 0),
+                     ("produce", PREFIX + "nowhere", *spec, "--timeout", 0))),
+                (1, (("produce", "x", "--input", folder / "no"), ("demo", "--input", folder / "no"),
+                     ("create", "x", "--schema", folder / "no"),
+                     ("create", "x", "--overflow", folder / "no"),
+                     ("demo", "--overflow", folder / "no"))),
+                (1, (("produce", "x", "--input", folder), ("demo", "--input", folder),
+                     ("create", "x", "--schema", folder),
+                     ("consume", "x", "--output", folder),
+                     ("consume", "x", "--group-size", 4, "--output", folder)))]
+    for code, cases in mistakes:
+        for case in cases:
+            out, err = run(*case, code=code)
+            assert out == "", (case, out)
+            assert re.fullmatch(r"rollring: [a-z_]+: .*\n", err), (case, err)
+            assert err.count("--help") == (1 if code == 2 else 0), (case, err)
+            assert not re.search(r"\b\d{6,}\b", err.replace(PREFIX, "").replace(str(folder), "")), (
+                case, err)
+            if code == 2:
+                known = case and case[0] in COMMANDS
+                see = f"'rollring {case[0]} --help'" if known else "'rollring --help'"
+                assert see in err, (case, err)
+
+
+@test
+def a_number_is_what_is_written(folder, rollouts):
+    """-1 is not the largest number, nor is what is larger than that; what is wrong is named."""
+    name = PREFIX + "number"
+    spec = ("--synthetic", "groups=1,group-size=2,tokens=5")
+    places = [("demo", "--records"), ("demo", "--hold"), ("demo", "--shuffle"),
+              ("demo", "--visit"), ("demo", "--repeat"), ("groups", name, "--limit")]
+    places += [("produce", "--digest", *spec, option)
+               for option in ("--records", "--visit", "--shuffle", "--repeat", "--batch")]
+    places += [("consume", name, "--attach-timeout", 0, option)
+               for option in ("--records", "--hold", "--hold-seed", "--producers")]
+    places += [("consume", name, "--attach-timeout", 0, "--group-size", 4, option)
+               for option in ("--batches", "--batch-tokens", "--batch-groups",
+                              "--batch-sequences", "--min-size")]
+    for place in places:
+        for number in ("-1", "-0", "99999999999999999999", "abc", "1.5", "0x10", "+7", " 7"):
+            _, err = run(*place[:-1], f"{place[-1]}={number}", code=2)
+            assert f"{place[-1]}: '{number}' is not a whole number from 0 to" in err, (place, err)
+    for option, number in (("--repeat", 0), ("--batch", 0), ("--rate", -1), ("--rate", "abc"),
+                           ("--rate", "nan"), ("--rate", "inf")):
+        _, err = run("produce", "--digest", *spec, option, number, code=2)
+        assert f"{option}: '{number}' is not a number" in err and len(err) < 150, err
+    assert report("produce", "--digest", *spec, "--records", "001")["records"] == 1
+    assert report("produce", "--digest", *spec, "--records", 2**64 - 1)["records"] == 2
+    made = report("create", name, "--lanes", "010")
+    run("rm", name)
+    assert made["lanes"] == 10, made
+
+
+@test
+def the_wrong_word_is_named(folder, rollouts):
+    for arguments, words in ((("crate",), "'crate' is no command; there are create, rm, ls"),
+                             (("crate", "x"), "'crate' is no command"),
+                             (("--nope",), "'--nope' is no option here"),
+                             (("--lanes", 5), "'--lanes' is no option here"),
+                             (("create", "--nope"), "'--nope' is not expected"),
+                             (("create", "x", "y", "z"), "'y', 'z' are not expected"),
+                             ((), "subcommand is required"), (("create",), "NAME is required"),
+                             (("ls", "--json=maybe"), "--json: 'maybe' is not understood")):
+        _, err = run(*arguments, code=2)
+        assert words in err, (arguments, err)
+
+
+@test
+def a_group_size_that_none_can_have_is_wrong_use(folder, rollouts):
+    for size in (0, "x", 65537, 70000, -1, 2**32 + 4):
+        for place in (("demo",), ("consume", "x", "--attach-timeout", 0)):
+            _, err = run(*place, f"--group-size={size}", code=2)
+            assert f"--group-size: '{size}' is not auto, or a whole number" in err, (place, err)
+            assert "1 to 65,536" in err, err
+        for place in (("demo",), ("produce", "--digest")):
+            _, err = run(*place, "--synthetic", f"group-size={size}", code=2)
+            assert "--synthetic: " in err and "group-size" in err, (place, err)
+    done = report("demo", "--synthetic", "groups=8,group-size=4,tokens=5", "--group-size", 4)
+    assert done["ok"] and done["groups"] == 8, done
+
+
+@test
+def create_shows_what_it_rounded(folder, rollouts):
+    name = f"{PREFIX}rounded"
+    out, _ = run("create", name, "--lane-bytes", 5000, "--spill-bytes", 9000)
+    assert "lanes of 8 KiB (5,000 rounded up to pages)" in out, out
+    assert "a spill of 12 KiB (9,000 rounded up to pages)" in out, out
+    stat = report("stat", name)
+    assert (stat["lane_bytes"], stat["spill_bytes"]) == (8192, 12288), stat
+    run("rm", name)
+    made = report("create", name, "--lane-bytes", 5000)
+    assert (made["lane_bytes"], made["spill_bytes"]) == (8192, 256 << 20), made
+    run("rm", name)
+    assert "pages" not in run("create", name)[0]
+    run("rm", name)
+    for least in (1, 1000):
+        assert report("create", name, "--lane-bytes", least)["lane_bytes"] == 4096
+        run("rm", name)
+
+
+@test
+def a_range_is_that_of_an_option(folder, rollouts):
+    """Not of the library's field."""
+    with Ring() as ring:
+        places = {("create", PREFIX + "range"): (
+                      ("--lanes", 0, "--lanes is 0, must be 1 to 4096"),
+                      ("--lane-bytes", 0, "--lane-bytes is 0 B, must be 1 B to 128 GiB"),
+                      ("--lane-bytes", "129GiB", "--lane-bytes is 129 GiB"),
+                      ("--journal-records", 0, "--journal-records is 0, must be 1 to"),
+                      ("--group-rows", 0, "--group-rows is 0"),
+                      ("--spill-bytes", "129GiB", "--spill-bytes is 129 GiB"),
+                      ("--overflow-bytes", 5, "--overflow-bytes is given, but no --overflow to")),
+                  ("consume", ring, "--group-size", 4): (
+                      ("--deadline", 0, "argument: --deadline must be positive"),
+                      ("--min-size", 0, "argument: --min-size must be 1 or more"),
+                      ("--max-lag", -2, "argument: --max-lag must be -1"),
+                      ("--train-ms", -1, "argument: --train-ms: '-1' must be 0 to 86400000"),
+                      ("--no-progress", 0, "argument: --no-progress must be positive"),
+                      ("--extra", 65537, "argument: --extra is 65537, at most 65536"),
+                      ("--batch-groups", 0, "one of --batch-groups, --batch-seq"))}
+        for place, cases in places.items():
+            for option, value, words in cases:
+                _, err = run(*place, f"{option}={value}", code=2)
+                assert words in err, (place, err)
+                assert not re.search("[a-z]_[a-z]", err.replace("invalid_argument", "")), err
+
+
+@test
+def the_demo_takes_what_create_does(folder, rollouts):
+    told = report("demo", "--synthetic", "groups=20,group-size=4,tokens=100", "--spill-bytes",
+                  "1MiB", "--group-rows", 64, "--journal-records", 4096)
+    assert told["ok"], told
+    _, err = run("demo", "--synthetic", "groups=20,group-size=4,tokens=100", "--group-rows", 8,
+                 code=1)
+    assert "group_rows" in err or "--group-rows" in err, err
+
+
+if __name__ == "__main__":
+    sys.exit(main())
