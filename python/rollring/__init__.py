@@ -1,0 +1,124 @@
+"""rollring moves token trajectories from rollout workers to the trainer through shared memory.
+
+    import rollring as rr
+
+    rr.create("run42")                                   # once
+    with rr.Producer("run42") as producer:               # in any process
+        producer.push("gsm8k/17", token_ids=ids, logprobs=lp, repetition_id=3, reward=1.0)
+    with rr.Stash("run42", batch_groups=16) as stash:    # in the trainer
+        for batch in stash:
+            with batch:                                  # acknowledged at the end of the block
+                ids = batch.packed("token_ids")
+
+Two processes speak to each other only if both run on one machine, as one user.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from . import _core
+from ._batch import Batch
+from ._codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec
+from ._errors import (
+    AccessError,
+    BadRecordError,
+    BusyError,
+    ChecksumError,
+    ClosedError,
+    DeviceError,
+    ExpelledError,
+    ForkedError,
+    InvalidArgumentError,
+    LayoutMismatchError,
+    NoColumnError,
+    NoGpuError,
+    NoProgressError,
+    NotEnoughMemoryError,
+    NotLeasedError,
+    NotOursError,
+    PeerGoneError,
+    ProducerDiedError,
+    QueueClosedError,
+    RejectedError,
+    RingExistsError,
+    RingNotFoundError,
+    RollringError,
+    StaleVersionError,
+    TimedOutError,
+    TooLargeError,
+    TroubleError,
+    UnsupportedError,
+    VersionAbortedError,
+    VersionError,
+    ViewsAliveError,
+)
+from ._producer import Draft, Producer
+from ._queue import RingQueue
+from ._ring import Column, check, create, describe, describe_groups, remove, rings, stats
+from ._sequence import Group, Member, Sequence
+from ._stash import Stash
+from ._weight_publisher import WeightPublisher, WeightTransaction
+from ._weight_subscriber import WeightSubscriber, WeightUpdate
+
+logging.getLogger("rollring").addHandler(logging.NullHandler())
+
+__version__ = _core.version()
+
+__all__ = [
+    "AccessError",
+    "BadRecordError",
+    "Batch",
+    "BusyError",
+    "ChecksumError",
+    "ClosedError",
+    "Codec",
+    "Column",
+    "DeviceError",
+    "Draft",
+    "ExpelledError",
+    "ForkedError",
+    "Group",
+    "InvalidArgumentError",
+    "LayoutMismatchError",
+    "Member",
+    "NoColumnError",
+    "NoGpuError",
+    "NoProgressError",
+    "NotEnoughMemoryError",
+    "NotLeasedError",
+    "NotOursError",
+    "PeerGoneError",
+    "PickleCodec",
+    "PlainCodec",
+    "Producer",
+    "ProducerDiedError",
+    "QueueClosedError",
+    "RejectedError",
+    "RingExistsError",
+    "RingNotFoundError",
+    "RingQueue",
+    "RollringError",
+    "Sequence",
+    "StaleVersionError",
+    "Stash",
+    "TimedOutError",
+    "TooLargeError",
+    "TrajectoryCodec",
+    "TroubleError",
+    "UnsupportedError",
+    "VersionAbortedError",
+    "VersionError",
+    "ViewsAliveError",
+    "WeightPublisher",
+    "WeightSubscriber",
+    "WeightTransaction",
+    "WeightUpdate",
+    "check",
+    "create",
+    "describe",
+    "describe_groups",
+    "remove",
+    "rings",
+    "stats",
+]

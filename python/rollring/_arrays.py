@@ -1,0 +1,147 @@
+"""How arrays of other packages come in and go out. torch is used if the user has imported it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _core
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+# numpy's dtype for rollring's; bf16 and 8-bit floats, which numpy lacks, come as their bits.
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    "i8": np.dtype("i1"),
+    "i16": np.dtype("i2"),
+    "i32": np.dtype("i4"),
+    "i64": np.dtype("i8"),
+    "u8": np.dtype("u1"),
+    "u16": np.dtype("u2"),
+    "u32": np.dtype("u4"),
+    "u64": np.dtype("u8"),
+    "f16": np.dtype("f2"),
+    "f32": np.dtype("f4"),
+    "f64": np.dtype("f8"),
+    "bf16": np.dtype("u2"),
+    "bool": np.dtype("?"),
+    "f8e4m3": np.dtype("u1"),
+    "f8e5m2": np.dtype("u1"),
+}
+_NAMES: dict[str, str] = {
+    **{
+        dtype.name: name
+        for name, dtype in NUMPY_DTYPES.items()
+        if name not in {"bf16", "f8e4m3", "f8e5m2"}
+    },
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+}
+
+
+def dtype_name(dtype: object) -> str:
+    """rollring's name for a dtype: its own ("i32"), numpy's ("int32", np.int32) or torch's."""
+    if isinstance(dtype, str) and dtype in NUMPY_DTYPES:
+        return dtype
+    text = str(dtype)
+    if text.startswith("torch."):
+        text = text[len("torch.") :]
+    elif text not in _NAMES:
+        text = np.dtype(dtype).name  # type: ignore[call-overload]
+    if text not in _NAMES:
+        raise TypeError(f"{dtype!r} is no dtype that rollring carries: {', '.join(NUMPY_DTYPES)}")
+    return _NAMES[text]
+
+
+def _as_buffer(value: Any, column: str, dtype: str) -> tuple[Any, str]:
+    """A C-contiguous array of what a column was given, with rollring's name of its dtype."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        tensor = value.detach().to("cpu").contiguous()
+        name = dtype_name(tensor.dtype)
+        if name in {"bf16", "f8e4m3", "f8e5m2"}:
+            tensor = tensor.view(torch.int16 if name == "bf16" else torch.uint8)
+        return tensor.numpy(), name
+    if isinstance(value, (list, tuple)):
+        # Integers stay what they are, so that floats among them are refused and not cut.
+        wanted = NUMPY_DTYPES[dtype] if dtype != "bf16" else np.dtype(np.float32)
+        array = np.asarray(
+            value, dtype=wanted if wanted.kind == "f" or not np.size(value) else None
+        )
+    else:
+        array = np.ascontiguousarray(value)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype.name not in _NAMES:
+        raise TypeError(
+            f"column '{column}' was given {type(value).__name__} of dtype {array.dtype}"
+        )
+    return array, _NAMES[array.dtype.name]
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+_core.set_helpers(_as_buffer, _as_json)
+
+
+_JSON = frozenset(("messages", "generation_params", "overrides", "group_overrides", "extra"))
+# Columns that come as what they say, and not as an array of bytes.
+TEXTS = _JSON | {"source", "user"}
+
+
+def decoded(column: str, data: bytes) -> Any:
+    """One of `TEXTS`."""
+    if column == "source":
+        return data.decode(errors="replace")
+    if column not in _JSON:
+        return data
+    try:
+        return json.loads(data)
+    except ValueError:  # it was given as text, which is taken as it is
+        return data.decode(errors="replace")
+
+
+def over(window: _core.Window) -> Array:
+    """The window as an array, which keeps it alive."""
+    return np.asarray(window)
+
+
+def holds(dtype: object, name: str) -> bool:
+    """Whether it is numpy's dtype for the bits of rollring's, one that numpy lacks."""
+    return isinstance(dtype, np.dtype) and dtype == NUMPY_DTYPES[name]
+
+
+class Target:
+    """Where `packed` and `padded` write: a new numpy array, or the caller's array or tensor."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, out: Any) -> None:
+        if out is None:
+            out = np.empty(shape, NUMPY_DTYPES[dtype])
+        self.out = out
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(out, torch.Tensor):
+            if out.device.type != "cpu":
+                raise TypeError(f"out lies on {out.device}: give a tensor in (pinned) host memory")
+            good = out.is_contiguous() and not out.requires_grad
+            self.address, self.nbytes = out.data_ptr(), out.numel() * out.element_size()
+        elif isinstance(out, np.ndarray):
+            good = out.flags.c_contiguous and out.flags.writeable and out.flags.aligned
+            good = good and out.dtype.isnative
+            self.address, self.nbytes = out.ctypes.data, out.nbytes
+        else:
+            raise TypeError(f"out is {type(out).__name__}: give a numpy array or a torch tensor")
+        if not good:
+            raise ValueError("out must be contiguous, aligned, writable and of native byte order")
+        has = dtype_name(out.dtype)
+        if has != dtype and not holds(out.dtype, dtype):
+            raise TypeError(f"out has dtype {has}, and {dtype} was asked for")
+        self.asked = dtype
+        if tuple(out.shape) != shape:
+            raise ValueError(f"out has shape {tuple(out.shape)}, and {shape} is needed")

@@ -1,0 +1,285 @@
+"""A batch as trainers see it: groups, and whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _core, _torch
+from ._arrays import Target, dtype_name, holds
+from ._sequence import Group, Member, Sequence
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Batch:
+    """Whole groups, leased together. As a context manager it acknowledges them at the end of the
+    block, and gives them back after an exception: they come again.
+
+    Arrays over the ring's memory (`Sequence` attributes) are counted: `ack` raises
+    `ViewsAliveError`
+    (a `BufferError`) while one is in use. `packed` and `padded` make copies, which are free.
+    """
+
+    def __init__(self, core: _core.Batch) -> None:
+        self._core = core
+        self._groups: list[Group] | None = None
+
+    @property
+    def leased(self) -> bool:
+        """False once it was acknowledged or given back."""
+        return self._core.leased
+
+    @property
+    def groups(self) -> list[Group]:
+        if self._groups is None:
+            offsets = self.group_offsets
+            advantages = self.advantages
+            repetitions = self.repetition_ids
+            rewards = self.rewards
+            made = []
+            for i, (low, high, size, _, bad, unrewarded) in enumerate(self._core.groups()):
+                members: list[Member] = []
+                last = -1
+                for s in range(int(offsets[i]), int(offsets[i + 1])):
+                    if int(repetitions[s]) != last or not members:
+                        members.append(Member([], float(advantages[s]), float(rewards[s])))
+                        last = int(repetitions[s])
+                    members[-1].sequences.append(Sequence(self._core, s))
+                made.append(Group((low, high), size, members, bad, unrewarded))
+            self._groups = made
+        return self._groups
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        return [Sequence(self._core, i) for i in range(self._core.sequences())]
+
+    @property
+    def rewards(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """f64[sequences]; NaN where there is none."""
+        return np.frombuffer(self._core.rewards(), np.float64)
+
+    @property
+    def advantages(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """f64[sequences]."""
+        return np.frombuffer(self._core.advantages(), np.float64)
+
+    @property
+    def repetition_ids(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        """u32[sequences]."""
+        return np.frombuffer(self._core.repetition_ids(), np.uint32)
+
+    @property
+    def policy_versions(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """i64[sequences]: the oldest version among its generated tokens; -1: unknown."""
+        return np.frombuffer(self._core.policy_versions(), np.int64)
+
+    @property
+    def group_offsets(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        """u32[groups + 1]: where the sequences of each group begin."""
+        return np.frombuffer(self._core.group_offsets(), np.uint32)
+
+    @property
+    def cu_seqlens(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """i32[sequences + 1]: where each sequence begins in `packed`, for flash-attention."""
+        offsets = np.frombuffer(self._core.cu_seqlens(), np.int64)
+        if offsets[-1] > np.iinfo(np.int32).max:
+            raise OverflowError(
+                f"{offsets[-1]} tokens are too many for i32 offsets: take less a batch"
+            )
+        return offsets.astype(np.int32)
+
+    @property
+    def n_tokens(self) -> int:
+        return int(np.frombuffer(self._core.cu_seqlens(), np.int64)[-1])
+
+    def packed(
+        self,
+        column: str,
+        *,
+        dtype: object = None,
+        out: Any = None,
+        missing: float | None = None,
+        threads: int = 0,
+    ) -> Any:
+        """A per-token column of all sequences, end to end, as one array: a copy.
+
+        Args:
+            column: Its name.
+            dtype: Of the result. Default: as the records have it, or as ``out`` has it.
+            out: A numpy array or a torch tensor in host memory (pinned is best), of the right shape
+                and dtype, to be written and returned.
+            missing: What sequences have that do not carry the column. Default: they are an error.
+            threads: At most so many; 0: as many as pay.
+
+        Returns:
+            Array of shape [`n_tokens`, ...]; `cu_seqlens` says where each sequence begins.
+
+        Raises:
+            InvalidArgumentError: No sequence carries the column, one does not, or a value is out of
+                the dtype's range.
+            NoColumnError: The ring has no such column.
+            NotLeasedError: The batch was given back.
+        """
+        own, shape = self._core.packed_shape(column)
+        target = Target(shape, self._dtype(own, dtype, out), out)
+        self._core.pack(column, target.address, target.nbytes, target.asked, missing, threads)
+        return target.out
+
+    def padded(
+        self,
+        column: str,
+        *,
+        pad: float = 0,
+        side: str = "right",
+        length: int = 0,
+        multiple_of: int = 1,
+        dtype: object = None,
+        out: Any = None,
+        missing: float | None = None,
+        threads: int = 0,
+    ) -> Any:
+        """A per-token column of all sequences, a row each, as one array: a copy.
+
+        Args:
+            column: Its name.
+            pad: What stands where a sequence has no token.
+            side: "right" or "left": where the padding is.
+            length: Tokens of each row; 0: of the longest sequence.
+            multiple_of: The length is rounded up to it.
+            dtype: As in `packed`.
+            out: As in `packed`.
+            missing: As in `packed`.
+            threads: As in `packed`.
+
+        Returns:
+            Array of shape [sequences, length, ...].
+
+        Raises:
+            InvalidArgumentError: As `packed`, or a sequence is longer than ``length``.
+            NoColumnError: The ring has no such column.
+            NotLeasedError: The batch was given back.
+        """
+        if side not in {"left", "right"}:
+            raise ValueError(f"side is {side!r}: use 'right' or 'left'")
+        left = side == "left"
+        own, shape = self._core.padded_shape(column, pad, left, length, multiple_of)
+        target = Target(shape, self._dtype(own, dtype, out), out)
+        self._core.pad(
+            column,
+            target.address,
+            target.nbytes,
+            target.asked,
+            missing,
+            threads,
+            pad,
+            left,
+            length,
+            multiple_of,
+        )
+        return target.out
+
+    @staticmethod
+    def _dtype(own: str, dtype: object, out: Any) -> str:
+        if dtype is not None:
+            return dtype_name(dtype)
+        if out is not None and not holds(out.dtype, own):
+            return dtype_name(out.dtype)
+        return own
+
+    def dtype_of(self, column: str) -> str:
+        """rollring's name for the dtype that `packed` gives a column: "i32", "bf16", ..."""
+        return str(self._core.packed_shape(column)[0])
+
+    def common_columns(self) -> tuple[str, ...]:
+        """Names of the per-token columns that every sequence carries."""
+        found = [set(self._core.columns(i, True)) for i in range(self._core.sequences())]
+        return tuple(sorted(set.intersection(*found)))
+
+    def as_dict(self, *columns: str) -> dict[str, Any]:
+        """`packed` arrays of the columns (default: all per-token ones that every sequence carries),
+        with ``cu_seqlens``, ``rewards``, ``advantages`` and ``group_offsets``. All are copies.
+        """
+        columns = columns or self.common_columns()
+        made = {column: self.packed(column) for column in columns}
+        for name in ("cu_seqlens", "rewards", "advantages", "group_offsets", "repetition_ids"):
+            made[name] = getattr(self, name).copy()
+        return made
+
+    def to_torch(self, *columns: str, pin_memory: bool = False) -> dict[str, Any]:
+        """`as_dict` as torch tensors in (pinned) host memory, bf16 and 8-bit floats as such."""
+        return _torch.tensors(self, columns, pin_memory)
+
+    def nested(self, column: str, *, pin_memory: bool = False) -> Any:
+        """A per-token column as a nested tensor of torch, of layout jagged: a copy.
+
+        Returns:
+            torch.Tensor of shape [sequences, (tokens), ...].
+
+        Raises:
+            InvalidArgumentError: As `packed`.
+            NoColumnError: The ring has no such column.
+            NotLeasedError: The batch was given back.
+        """
+        return _torch.nested(self, column, pin_memory)
+
+    def to_tensordict(self, *columns: str, pin_memory: bool = False) -> Any:
+        """The columns as nested tensors, with ``rewards``, ``advantages`` and ``repetition_ids``,
+        in a TensorDict of batch size [sequences]. Needs the package tensordict.
+        """
+        return _torch.tensordict(self, columns, pin_memory)
+
+    def ack(self, step: int | None = None, *, later: bool = False) -> None:
+        """Say that it was trained on. Its records' memory is given back, all or nothing, even if
+        this process is killed meanwhile.
+
+        Args:
+            step: Of the trainer, kept in the ring; steps do not go back. Default: one more than the
+                last.
+            later: If arrays over it are in use, do it as soon as the last one is gone.
+
+        Raises:
+            ViewsAliveError: Arrays over it are in use; the text names one.
+            NotLeasedError: It was given back before.
+        """
+        self._core.ack(step, later)
+
+    def nack(self) -> None:
+        """Give it back untrained: its groups come again, as soon as no array is left."""
+        self._core.nack()
+
+    def receipt(self) -> bytes:
+        """Names its records, for the trainer's checkpoint: see `Stash.settle`."""
+        return self._core.receipt()
+
+    def __len__(self) -> int:
+        """Groups."""
+        return len(self._core.groups())
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._core.leased:
+            return
+        if kind is not None:
+            self.nack()
+        else:
+            self.ack()
+
+    def __repr__(self) -> str:
+        if not self.leased:
+            return "<Batch that was given back>"
+        return f"<Batch of {len(self)} groups, {self._core.sequences()} sequences>"

@@ -1,0 +1,153 @@
+"""How the items of a `RingQueue` become records, and back."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from . import _core
+from ._arrays import NUMPY_DTYPES, TEXTS, decoded
+from ._errors import BadRecordError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """What a `RingQueue` needs to carry objects of any kind. It is pickled with the queue."""
+
+    def encode(self, item: Any, /) -> Buffer:
+        """The item as bytes, or anything that shows contiguous bytes."""
+        ...
+
+    def decode(self, data: memoryview, /) -> Any:
+        """The item again. ``data`` is a copy of this process's own, and may be kept."""
+        ...
+
+
+class PlainCodec:
+    """Dicts, lists and tuples of numpy arrays, torch tensors, numbers, text, bytes and None.
+
+    What comes back has the same types. An item's arrays are writable, and share the memory of that
+    one item. Anything else is a TypeError. No code is run that a record names.
+    """
+
+    def encode(self, item: Any, /) -> Buffer:
+        return _core.encode_plain(item)
+
+    def decode(self, data: memoryview, /) -> Any:
+        memory = data.obj
+        if not isinstance(memory, _core.Memory):
+            raise TypeError("PlainCodec decodes what a RingQueue hands it")
+        start = np.asarray(data).ctypes.data - np.asarray(memoryview(memory)).ctypes.data
+        return _core.decode_plain(memory, start, data.nbytes)
+
+
+class PickleCodec:
+    """Whatever pickle can carry. Who can put into the queue can run code where it is got."""
+
+    def __init__(self, protocol: int = pickle.HIGHEST_PROTOCOL) -> None:
+        self.protocol = protocol
+
+    def encode(self, item: Any, /) -> Buffer:
+        return pickle.dumps(item, self.protocol)
+
+    def decode(self, data: memoryview, /) -> Any:
+        return pickle.loads(data)
+
+
+class TrajectoryCodec:
+    """Trajectories: dicts with ``instance_id`` and the fields of `Producer.push`.
+
+    They lie in the ring in typed columns, as any producer's. A dict that was got has all fields but
+    ``n_tokens``, and the columns that the record carries: it can be put again.
+    """
+
+    def to_record(self, item: Any) -> tuple[str, dict[str, Any]]:
+        fields = dict(item)
+        try:
+            return fields.pop("instance_id"), fields
+        except KeyError:
+            raise ValueError("a trajectory needs an 'instance_id': the prompt it is for") from None
+
+    def from_record(self, taken: _core.Taken) -> dict[str, Any]:
+        made = taken.fields()
+        del made["n_tokens"]
+        memory: Any = taken.memory
+        for column, dtype, offset, nbytes, shape in taken.columns():
+            if column == "instance_id":
+                continue
+            if column in TEXTS:
+                made[column] = decoded(column, bytes(memoryview(memory)[offset : offset + nbytes]))
+            else:
+                made[column] = np.ndarray(shape, NUMPY_DTYPES[dtype], memory, offset)
+        return made
+
+
+class OpaqueRecords:
+    """Items of any other codec: their bytes are a record's column ``user``, and all it has."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._plain = type(codec) is PlainCodec
+
+    def to_record(self, item: Any) -> tuple[str, dict[str, Any]]:
+        # A status without tokens, which the schema asks of others.
+        return "item", {"user": self._codec.encode(item), "status": "filtered"}
+
+    def from_record(self, taken: _core.Taken) -> Any:
+        memory = taken.memory
+        for column, _, offset, nbytes, _ in taken.columns():
+            if column == "user":
+                if self._plain:
+                    return _core.decode_plain(memory, offset, nbytes)
+                return self._codec.decode(memoryview(memory)[offset : offset + nbytes])
+        raise ValueError("this record is no item of a RingQueue: another producer has sent it")
+
+
+_ARRAY, _SCALAR, _TENSOR = range(3)
+
+
+def _pack(value: Any) -> tuple[int, str, tuple[int, ...], Buffer]:
+    torch = sys.modules.get("torch")
+    if torch is not None and type(value) in {torch.Tensor, torch.nn.Parameter}:
+        tensor = value.detach().to("cpu").contiguous()
+        flat: Any = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
+        return _TENSOR, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat
+    if type(value) is not np.ndarray and not isinstance(value, np.generic):
+        raise TypeError(
+            f"a RingQueue carries dicts, lists and tuples of arrays, numbers, text and bytes, and "
+            f"not {type(value).__name__}: convert it, or give the queue a codec (PickleCodec "
+            f"pickles)"
+        )
+    array = np.asarray(value)
+    if array.dtype.hasobject or array.dtype.kind == "V":
+        raise TypeError(f"a RingQueue carries no arrays of dtype {array.dtype}: give it a codec")
+    kind = _ARRAY if type(value) is np.ndarray else _SCALAR
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""
+    return kind, array.dtype.str, array.shape, flat
+
+
+def _unpack(
+    memory: Any, offset: int, nbytes: int, kind: int, dtype: str, shape: tuple[int, ...]
+) -> Any:
+    if kind == _TENSOR:
+        torch: Any = importlib.import_module("torch")
+        flat = torch.empty(0, dtype=torch.uint8)
+        if nbytes:
+            flat = torch.from_numpy(np.ndarray((nbytes,), np.uint8, memory, offset))
+        return flat.view(getattr(torch, dtype)).reshape(shape)
+    of = np.dtype(dtype)
+    if math.prod(shape) * of.itemsize != nbytes:
+        raise BadRecordError(f"an array {of}{list(shape)} of {nbytes} bytes", "bad_record")
+    array = np.ndarray(shape, of, memory, offset) if nbytes else np.empty(shape, of)
+    return array[()] if kind == _SCALAR else array
+
+
+_core.set_array_helpers(np.ndarray, _pack, _unpack)

@@ -1,0 +1,206 @@
+"""What rollring raises. Each error's text says what was tried, why it failed, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _core
+
+
+class RollringError(Exception):
+    """The root of all errors of rollring.
+
+    Attributes:
+        code: The name of the error, as ``rollring --json`` gives it; it never changes.
+        sent: Of an error of `Producer.push_many`: how many records were sent before.
+    """
+
+    code: str
+    sent: int
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else self.code
+
+    def __reduce__(self) -> tuple[type[RollringError], tuple[str, str]]:
+        return type(self), (str(self), self.code)
+
+
+class InvalidArgumentError(RollringError, ValueError):
+    """An option, a name or a shape is out of its range."""
+
+
+class BadRecordError(RollringError, ValueError):
+    """A record breaks the ring's schema. It was not sent."""
+
+
+class TooLargeError(BadRecordError):
+    """A record, or its group, can never fit into the ring. It was not sent."""
+
+
+class RingExistsError(RollringError, FileExistsError):
+    """A ring of that name exists."""
+
+
+class RingNotFoundError(RollringError, KeyError):
+    """There is no ring of that name, or it was not finished in time."""
+
+
+class NoColumnError(RollringError, KeyError):
+    """The ring's schema has no column of that name."""
+
+
+class NotOursError(RollringError):
+    """A shared object is damaged, of another version of rollring, or no ring at all."""
+
+
+class AccessError(RollringError, PermissionError):
+    """The ring belongs to another user, or the system refused."""
+
+
+class NotEnoughMemoryError(RollringError, MemoryError):
+    """Shared memory, host memory or the GPU has too little left."""
+
+
+class BusyError(RollringError):
+    """Someone alive holds what was asked for: the consumer's seat, a lane, the ring."""
+
+
+class TimedOutError(RollringError, TimeoutError):
+    """Nothing came, or no room was free, in time. Nothing was sent."""
+
+
+class ClosedError(RollringError):
+    """The object was closed, or its ring was removed."""
+
+
+class QueueClosedError(ClosedError, OSError, ValueError):
+    """This process has closed the queue. The standard library's raise one or the other."""
+
+
+class ForkedError(ClosedError):
+    """The object belongs to the process that forked this one. Open another one here."""
+
+
+class NotLeasedError(RollringError):
+    """A batch or a draft was given back before: what it showed is not there any more."""
+
+
+class ViewsAliveError(RollringError, BufferError):
+    """Arrays over shared memory are still in use: nothing has happened."""
+
+
+class UnsupportedError(RollringError, ValueError):
+    """A tensor, or a way of sharing memory, that rollring cannot handle."""
+
+
+class NoGpuError(RollringError):
+    """No GPU, no driver, a build without CUDA, or a GPU that cannot read the other one's memory."""
+
+
+class DeviceError(RollringError):
+    """A call of the GPU's driver failed."""
+
+
+class LayoutMismatchError(RollringError, ValueError):
+    """Tensors of trainer and engine differ in name, dtype or shape."""
+
+
+class StaleVersionError(RollringError, ValueError):
+    """The ring has had a version as high as this one."""
+
+
+class VersionError(RollringError):
+    """A version of the weights did not become the one that is served."""
+
+
+class RejectedError(VersionError):
+    """An engine could not take the version."""
+
+
+class VersionAbortedError(VersionError):
+    """The version was given up."""
+
+
+class ChecksumError(VersionError):
+    """Bytes of a tensor did not arrive as they were sent."""
+
+
+class PeerGoneError(RollringError, ConnectionError):
+    """The other end of the weight channel closed or died: attach again."""
+
+
+class ExpelledError(PeerGoneError):
+    """The trainer went on without this engine: attach again."""
+
+
+class TroubleError(RollringError):
+    """A run waits in vain: what `check` raises.
+
+    Attributes:
+        group: The ``instance_id`` of the oldest group that waits; empty: none does.
+        producer: Name of the producer that died, or sent last; empty: there was none.
+        pid: Of that producer.
+        lane: Of that producer.
+        seconds: For how long.
+    """
+
+    group: str = ""
+    producer: str = ""
+    pid: int = 0
+    lane: int = 0
+    seconds: float = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.code), self.__dict__
+
+
+class ProducerDiedError(TroubleError):
+    """A group waits for members, and a producer that has sent to it died."""
+
+
+class NoProgressError(TroubleError, TimeoutError):
+    """The trainer has all that was sent, no group is complete, and nothing comes any more."""
+
+
+_core.set_error_classes(
+    {
+        "": RollringError,
+        "invalid_argument": InvalidArgumentError,
+        "already_exists": RingExistsError,
+        "not_found": RingNotFoundError,
+        "not_ready": RingNotFoundError,
+        "not_a_ring": NotOursError,
+        "abi_mismatch": NotOursError,
+        "permission_denied": AccessError,
+        "not_enough_shared_memory": NotEnoughMemoryError,
+        "out_of_device_memory": NotEnoughMemoryError,
+        "host_memory": NotEnoughMemoryError,
+        "busy": BusyError,
+        "no_free_lane": BusyError,
+        "bad_record": BadRecordError,
+        "too_large": TooLargeError,
+        "timed_out": TimedOutError,
+        "peer_gone": PeerGoneError,
+        "expelled": ExpelledError,
+        "stale_version": StaleVersionError,
+        "layout_mismatch": LayoutMismatchError,
+        "bad_manifest": NotOursError,
+        "rejected": RejectedError,
+        "aborted": VersionAbortedError,
+        "checksum_mismatch": ChecksumError,
+        "unsupported": UnsupportedError,
+        "no_gpu": NoGpuError,
+        "no_peer_access": NoGpuError,
+        "device_error": DeviceError,
+        "closed": ClosedError,
+        "forked": ForkedError,
+        "not_leased": NotLeasedError,
+        "not_reserved": NotLeasedError,
+        "views_alive": ViewsAliveError,
+        "no_column": NoColumnError,
+    }
+)

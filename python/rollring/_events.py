@@ -1,0 +1,85 @@
+"""What happens in a run, for ``logging.getLogger("rollring")``: told where a stash is asked for a
+batch, from what the library has counted since. No thread, and nothing is counted for it here.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import _core
+
+_log = logging.getLogger("rollring")
+
+_QUIET = frozenset(("producer_joined", "producer_closed"))
+_SAID = {
+    "producer_joined": "joined",
+    "producer_closed": "closed after {records} records",
+    "producer_died": "died after {records} records",
+    "quarantined": "has damaged its lane, which is read no more",
+    "torn": "left a record that is damaged: it is dropped",
+    "lane_failed": "has a lane that cannot be mapped here; it is tried again",
+}
+
+
+class StashLog:
+    """Tells what has changed at one stash."""
+
+    def __init__(self, ring: str) -> None:
+        self._ring = ring
+        self._counts: dict[str, int] = {}
+
+    def look(self, core: _core.Stash) -> None:
+        """Cheap while the level is above WARNING; the accounts are looked at for INFO alone."""
+        if not _log.isEnabledFor(logging.WARNING):
+            return
+        for event in core.events():
+            self._tell_event(event)
+        if _log.isEnabledFor(logging.INFO):
+            counts = core.counts()
+            for what, count in counts.items():
+                more = count - self._counts.get(what, 0)
+                if more > 0:
+                    self._tell_count(what, more, count)
+            self._counts = counts
+
+    def _tell_event(self, event: dict[str, Any]) -> None:
+        kind, detail = event["kind"], event["detail"]
+        level = logging.INFO if kind in _QUIET else logging.WARNING
+        said = _SAID.get(kind)
+        if said is None:
+            _log.log(level, "ring %s: %s: %s", self._ring, kind, detail)
+            return
+        producer = event["producer"] or "an earlier producer"
+        _log.log(
+            level,
+            "ring %s: producer %s (lane %d) %s%s",
+            self._ring,
+            producer,
+            event["lane"],
+            said.format(records=event["records"]),
+            f": {detail}" if detail else "",
+        )
+
+    def _tell_count(self, what: str, more: int, total: int) -> None:
+        if what == "groups_partial":
+            _log.info(
+                "ring %s: %d groups shipped without all of their members (%d so far)",
+                self._ring,
+                more,
+                total,
+            )
+        elif what == "groups_dropped":
+            _log.info("ring %s: %d groups dropped (%d so far)", self._ring, more, total)
+        elif what == "evacuated_records":
+            _log.info(
+                "ring %s: %d records moved to the spill (%d so far), so that producers get on",
+                self._ring,
+                more,
+                total,
+            )
+        elif what == "batches_short":
+            _log.info("ring %s: %d batches cut short (%d so far)", self._ring, more, total)
+        else:
+            _log.info("ring %s: %d records dropped (%d so far): %s", self._ring, more, total, what)

@@ -1,0 +1,358 @@
+"""The rollout side."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._arrays import over
+from ._errors import ClosedError, NoColumnError, RollringError
+from ._waits import TaskTurns, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Self
+
+    from ._arrays import Array
+
+
+_OUTCOME = frozenset(
+    "reward status n_prompt policy_version_min policy_version_max finished_ns".split()
+)
+
+
+class Draft:
+    """Room for one record in the ring, to be written in place.
+
+    Each reserved column is an attribute: a writable numpy array over the ring's memory, of zeros.
+    ``reward``, ``status``, ``n_prompt``, ``policy_version_min``, ``policy_version_max`` and
+    ``finished_ns`` can be set until it is committed: ``draft.reward = 1.0``. Leaving the
+    ``with`` block commits the record, an exception drops it. Delete what refers to the arrays
+    before: while one is in use, `commit` raises `ViewsAliveError`.
+    """
+
+    def __init__(self, core: _core.Draft) -> None:
+        object.__setattr__(self, "_core", core)
+
+    _core: _core.Draft
+
+    def __getitem__(self, column: str) -> Array:
+        window = self._core.column(column)
+        if window is None:
+            raise NoColumnError(f"this draft has no column '{column}'", "no_column")
+        return over(window)
+
+    def __getattr__(self, column: str) -> Array:
+        if column.startswith("_"):
+            raise AttributeError(column)
+        try:
+            return self[column]
+        except NoColumnError as error:
+            raise AttributeError(str(error)) from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _OUTCOME:
+            raise AttributeError(f"write into it: draft.{name}[:] = ...")
+        self._core.set({name: value})
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the record as it stands."""
+        return self._core.tokens
+
+    def shrink(self, n_tokens: int) -> None:
+        """Keep the first ``n_tokens`` rows of every per-token column."""
+        self._core.shrink(n_tokens)
+
+    def commit(self) -> None:
+        """Send the record. From then on it survives this process."""
+        self._core.commit()
+
+    def abandon(self) -> None:
+        """Drop the record."""
+        self._core.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._core.over:
+            return
+        if kind is not None:
+            self.abandon()
+        else:
+            self.commit()
+
+
+class Producer:
+    """Takes a lane of a ring and puts trajectories into it.
+
+    Threads may share one: they take turns. In a forked child it raises `ForkedError`. It pickles by
+    the ring's name, and takes a lane of its own where it is used first. If its process dies, what
+    it has sent arrives all the same.
+
+    Args:
+        ring: Its name.
+        name: Shown by ``rollring stat``, up to 39 bytes. Default: the program's name.
+        timeout: Seconds to wait for the ring to appear and for a free lane.
+        checksum: Records carry a checksum, which the trainer checks.
+        max_records: Wait while the ring holds so many records that no consumer has released; 0: no
+            bound. It holds if every producer of the ring names the same one.
+
+    Raises:
+        RingNotFoundError: There is no such ring.
+        BusyError: No lane became free.
+    """
+
+    def __init__(
+        self,
+        ring: str,
+        name: str = "",
+        *,
+        timeout: float = 10.0,
+        checksum: bool = False,
+        max_records: int = 0,
+    ) -> None:
+        self.ring = ring
+        self.name = name
+        self._timeout = timeout
+        self._checksum = checksum
+        self._max_records = max_records
+        self._open: _core.Producer | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        self._turn = TaskTurns()
+        self._attaching = threading.Lock()
+        self._attach()
+
+    def _attach(self) -> _core.Producer:
+        if (attached := self._open) is not None:
+            return attached
+        with self._attaching:  # one lane, however many threads use it first
+            if self._closed:
+                raise ClosedError("this producer is closed", "closed")
+            if self._open is None:
+                self._pid = os.getpid()
+                self._open = _core.Producer(
+                    self.ring, self.name, self._timeout, self._checksum, self._max_records
+                )
+            return self._open
+
+    def push(
+        self,
+        instance_id: str,
+        /,
+        *,
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> None:
+        """Send one trajectory. From then on it survives this process.
+
+        Args:
+            instance_id: Of the prompt. With ``visit`` it names the group.
+            timeout: Seconds to wait for room; None: as long as it takes.
+            **fields: What is left out, or None, is not set.
+
+                * ``token_ids`` i32[n], ``loss_mask`` u8[n], ``logprobs`` f32[n], ``advantages``
+                  f32[n], ``ref_logprobs`` f32[n], ``token_rewards`` f32[n], ``routed_experts``
+                  [n, layers, k], ``topk_ids`` i32[n, k], ``topk_logprobs`` f32[n, k], ``labels``
+                  i32[n], and the ring's own columns: numpy arrays, lists, torch tensors or any
+                  buffer. Other dtypes of the same kind are converted.
+                * ``repetition_id``, ``group_size``, ``visit``, ``subsequence_index``,
+                  ``last_subsequence``, ``attempt``, ``source_id``, ``n_prompt``, ``status``
+                  ("completed", "truncated", "aborted", "failed", "timed_out", "filtered"),
+                  ``policy_version`` (or ``policy_version_min`` and ``_max``), ``reward``,
+                  ``created_ns``, ``finished_ns``, ``origin``.
+                * ``source``, ``user`` (bytes), ``images``; ``messages``, ``generation_params``,
+                  ``overrides``, ``group_overrides``, ``extra``: text, or what JSON can say.
+
+        Raises:
+            TimedOutError: No room was free in time. The record was not sent.
+            BadRecordError: It breaks the schema; the text names the field.
+            TooLargeError: It can never fit into a lane.
+            ClosedError: The producer is closed, or the ring was removed.
+        """
+        self._attach().push(instance_id, timeout, fields, False)
+
+    async def push_async(
+        self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
+    ) -> None:
+        """As `push`, for asyncio and uvloop: other tasks run while it waits for room.
+
+        Tasks may share a producer: they take turns, in the order in which they ask. A push that is
+        cancelled while it waits is sent whole or not at all. Drafts have to be committed before.
+        """
+        async with self._turn:
+            core = self._attach()
+            if core.begin_push(instance_id, timeout, fields):
+                try:
+                    await readable(core.fd())
+                except BaseException:  # cancelled
+                    core.cancel_push()
+                    raise
+                core.end_push()
+
+    def push_later(
+        self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
+    ) -> None:
+        """As `push`, visible with the next `flush`, `push` or wait for room."""
+        self._attach().push(instance_id, timeout, fields, True)
+
+    def push_many(
+        self, records: Sequence[Mapping[str, Any]], /, *, timeout: float | None = None
+    ) -> int:
+        """Send trajectories, each a mapping with ``instance_id`` and the fields of `push`.
+
+        Returns:
+            How many were sent: all of them.
+
+        Raises:
+            As `push`. Those before it were sent: ``error.sent`` says how many.
+        """
+        core = self._attach()
+        sent = 0
+        try:
+            for record in records:
+                fields = dict(record)
+                core.push(fields.pop("instance_id"), timeout, fields, True)
+                sent += 1
+        except RollringError as error:
+            error.sent = sent
+            raise
+        finally:
+            core.flush()
+        return sent
+
+    def flush(self) -> None:
+        """Make visible what `push_later` has sent."""
+        self._attach().flush()
+
+    def reserve(
+        self,
+        instance_id: str,
+        /,
+        tokens: int,
+        columns: Mapping[str, Sequence[int]] | Sequence[str] = (
+            "token_ids",
+            "loss_mask",
+            "logprobs",
+        ),
+        *,
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> Draft:
+        """Take room for a record of up to ``tokens`` tokens, to be written in place.
+
+        Good until the next call of this producer. What is not written is zero.
+
+        Args:
+            instance_id: As in `push`.
+            tokens: The most that it can have; `Draft.shrink` takes fewer.
+            columns: Names of the columns to be written, or their inner shapes by name.
+            timeout: Seconds to wait for room; None: as long as it takes.
+            **fields: What is known by now, as in `push`.
+
+        Raises:
+            TimedOutError: No room was free in time.
+            BadRecordError: There is no such column, or it cannot have that shape.
+            TooLargeError: As many tokens can never fit into a lane.
+            ClosedError: The producer is closed, or the ring was removed.
+        """
+        if isinstance(columns, Mapping):
+            shapes = {column: tuple(inner) for column, inner in columns.items()}
+        else:
+            shapes = {column: () for column in columns}
+        return Draft(self._attach().reserve(instance_id, tokens, shapes, timeout, fields))
+
+    def open_group(
+        self,
+        instance_id: str,
+        /,
+        *,
+        visit: int = 0,
+        group_size: int = 0,
+        record_bytes: int = 0,
+        timeout: float | None = None,
+    ) -> None:
+        """Wait for a place for a group before any of it is generated.
+
+        Raises:
+            TimedOutError: No place was free in time.
+            TooLargeError: The ring can never hold such a group.
+        """
+        self._attach().open_group(instance_id, visit, timeout, group_size, record_bytes)
+
+    def cancel_group(self, instance_id: str, /, *, visit: int = 0) -> bool:
+        """Give back the place of a group that will not be begun."""
+        return self._attach().cancel_group(instance_id, visit)
+
+    def stats(self) -> dict[str, int]:
+        """Records, tokens and bytes sent by this producer, and how often it waited."""
+        return self._attach().stats()
+
+    @property
+    def lane(self) -> int:
+        return self._attach().lane
+
+    @property
+    def lane_bytes(self) -> int:
+        """The size of its lane: no record can be larger."""
+        return self._attach().lane_bytes
+
+    @property
+    def consumer_alive(self) -> bool:
+        """Whether the ring's trainer lives, proven by its lock."""
+        return self._attach().consumer_alive()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or (self._open is not None and self._open.closed)
+
+    def close(self) -> None:
+        """Give the lane back. The trainer reads what was sent. Twice is fine."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if os.getpid() == self._pid:
+            self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "ring": self.ring,
+            "name": self.name,
+            "_timeout": self._timeout,
+            "_checksum": self._checksum,
+            "_max_records": self._max_records,
+            "_closed": self._closed,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open = None
+        self._pid = os.getpid()
+        self._turn = TaskTurns()
+        self._attaching = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Producer({self.ring!r}, name={self.name!r}{', closed' if self.closed else ''})"

@@ -1,0 +1,319 @@
+"""A queue between processes, as multiprocessing's, over a ring."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._codecs import Codec, OpaqueRecords, PlainCodec, TrajectoryCodec
+from ._errors import BusyError, ClosedError, QueueClosedError, TimedOutError
+from ._producer import Producer
+from ._ring import Column, create, describe, remove
+from ._waits import TaskTurns, in_thread, readable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class RingQueue:
+    """The contract of `multiprocessing.Queue` over a ring: any number of processes put, one gets.
+
+    It pickles by its name, to spawned processes and Ray actors alike, and works on in a forked
+    child. A process takes a lane of the ring where it puts first, and the ring's one seat where it
+    gets first; both are free again after `close` and when it ends. When a process that gets has
+    died, the next one gets what was not taken.
+
+    An item that `put` has returned for survives its process. An item that `get` has returned comes
+    to nobody again; a process that is killed within `get` may take the one with it that it was
+    about to return. Items of one process come in its order.
+
+    Args:
+        maxsize: Items that it holds at most, put and not taken; 0: as many as its lanes can. All
+            who join a queue by its name give the same one.
+        name: Of the ring; joined if it is there, and made if not. It stays until it is removed
+            (`remove`). Default: a ring of its own, removed when its maker closes the queue or ends.
+        codec: What items become records by. Default: `PlainCodec`. Others: `TrajectoryCodec`,
+            `PickleCodec`, or any object with ``encode`` and ``decode`` (see `Codec`).
+        lanes: Processes that may put at once, where the ring is made.
+        lane_bytes: Memory of each of them. An item must fit; `put` waits while it is full.
+        columns: As for `create`, for trajectories.
+        timeout: Seconds to wait for a free lane, in a ``put`` that has no time of its own.
+
+    Raises:
+        BusyError: Of `get`: another process gets. Of `put`: no lane became free.
+    """
+
+    def __init__(
+        self,
+        maxsize: int = 0,
+        *,
+        name: str | None = None,
+        codec: Codec | TrajectoryCodec | None = None,
+        lanes: int = 64,
+        lane_bytes: int | str = "32MiB",
+        columns: Mapping[str, Column | object] | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        self.name = name or f"queue-{os.getpid()}-{secrets.token_hex(6)}"
+        self.maxsize = max(0, maxsize)
+        self._codec = PlainCodec() if codec is None else codec
+        self._timeout = timeout
+        create(
+            self.name,
+            lanes=lanes,
+            lane_bytes=lane_bytes,
+            spill_bytes=0,
+            journal_records=64,
+            group_rows=1 << 20,  # bounds the trajectories that come before somebody gets
+            columns=columns,
+            exist_ok=name is not None,
+        )
+        self._begin(_removal(self.name) if name is None else None)
+
+    def _begin(self, removes: Callable[[], object] | None) -> None:
+        self._records = (
+            self._codec if isinstance(self._codec, TrajectoryCodec) else OpaqueRecords(self._codec)
+        )
+        self._closed = False
+        self._used = False
+        self._remove = removes
+        self._detach()
+        _queues.add(self)
+
+    def _detach(self) -> None:
+        """Nothing of another process's: what there is of it is inert here."""
+        self._producer: Producer | None = None
+        self._consumer: _core.Consumer | None = None
+        self._attaching = threading.Lock()
+        self._getting = TaskTurns()
+
+    def _putter(self, timeout: float | None) -> Producer:
+        """Its producer, once a lane is free: within the caller's time, where there is one."""
+        if self._producer is None:
+            with self._attaching:
+                self._check_open()
+                if self._producer is None:
+                    self._used = True
+                    try:
+                        self._producer = Producer(
+                            self.name,
+                            timeout=self._timeout if timeout is None else timeout,
+                            max_records=self.maxsize,
+                        )
+                    except BusyError as busy:
+                        if timeout is None:
+                            raise
+                        raise queue.Full(str(busy)) from None
+        return self._producer
+
+    def _getter(self) -> _core.Consumer:
+        if self._consumer is None:
+            with self._attaching:
+                self._check_open()
+                if self._consumer is None:
+                    self._used = True
+                    self._consumer = _core.Consumer(self.name, self._timeout)
+        return self._consumer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise QueueClosedError(f"queue {self.name} is closed", "closed")
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put an item. From then on it survives this process.
+
+        Args:
+            item: What the codec carries.
+            block: Wait for room.
+            timeout: Seconds to wait; None: as long as it takes.
+
+        Raises:
+            queue.Full: No room was free in time. The item was not put.
+            TooLargeError: It can never fit into a lane.
+            ClosedError: The queue is closed (a ValueError, then), or its ring was removed.
+            TypeError: `PlainCodec` does not carry it.
+        """
+        self._check_open()
+        key, fields = self._records.to_record(item)
+        if not block:
+            timeout = 0
+        try:
+            self._putter(timeout).push(key, timeout=timeout, **fields)
+        except TimedOutError as full:
+            raise queue.Full(str(full)) from None
+        except ClosedError:
+            self._check_open()
+            raise
+
+    async def aput(self, item: Any, timeout: float | None = None) -> None:
+        """As `put`, for asyncio and uvloop. An item whose `aput` is cancelled is put whole or not
+        at all.
+        """
+        self._check_open()
+        key, fields = self._records.to_record(item)
+        try:
+            if (putter := self._producer) is None:
+                putter = await in_thread(self._putter, timeout)
+            await putter.push_async(key, timeout=timeout, **fields)
+        except TimedOutError as full:
+            raise queue.Full(str(full)) from None
+        except ClosedError:
+            self._check_open()
+            raise
+
+    def put_nowait(self, item: Any) -> None:
+        """As ``put(item, block=False)``."""
+        self.put(item, False)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take an item: a copy, of this process's own.
+
+        Args:
+            block: Wait for one.
+            timeout: Seconds to wait; None: as long as it takes.
+
+        Raises:
+            queue.Empty: Nothing came in time.
+            BusyError: Another process gets from this queue.
+            ClosedError: The queue is closed (a ValueError, then), or its ring was removed and all
+                that was put is taken.
+        """
+        self._check_open()
+        try:
+            taken = self._getter().get(timeout if block else 0)
+        except ClosedError:
+            self._check_open()
+            raise
+        if taken is None:
+            raise queue.Empty
+        return self._records.from_record(taken)
+
+    async def aget(self, timeout: float | None = None) -> Any:
+        """As `get`, for asyncio and uvloop. Tasks take turns; one that is cancelled takes nothing
+        with it.
+        """
+        self._check_open()
+        ends = None if timeout is None else time.monotonic() + timeout
+        async with self._getting:
+            core = self._getter()
+            while True:
+                try:
+                    taken = core.get(0)
+                    if taken is not None:
+                        return self._records.from_record(taken)
+                    rest = None if ends is None else ends - time.monotonic()
+                    if rest is not None and rest <= 0:
+                        raise queue.Empty
+                    core.begin(rest)
+                    await readable(core.fd())
+                except ClosedError:
+                    self._check_open()
+                    raise
+                except BaseException:  # cancelled
+                    core.cancel()
+                    raise
+
+    def get_nowait(self) -> Any:
+        """As ``get(block=False)``."""
+        return self.get(False)
+
+    def qsize(self) -> int:
+        """Items that were put and not taken, by all processes, a moment ago."""
+        self._check_open()
+        return self._count()
+
+    def _count(self) -> int:
+        return sum(
+            max(1, lane["committed_records"] - lane["released_records"])
+            for lane in describe(self.name)["lanes"]
+            if lane["depth_bytes"]
+        )
+
+    def empty(self) -> bool:
+        """Whether there is nothing to get. Unlike all else, a queue that was closed before this
+        process used it may be asked, as multiprocessing's: its tests do so.
+        """
+        if self._closed and not self._used:
+            return self._remove is not None or self._count() == 0
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        """Whether there are ``maxsize`` items. A lane that has no room for one is not told so."""
+        return self.qsize() >= self.maxsize > 0
+
+    def close(self) -> None:
+        """This process puts and gets no more. Twice is fine.
+
+        What was put comes all the same, unless this is the process that made a queue without a
+        name: then the queue is removed with all that is in it.
+        """
+        self._closed = True
+        with self._attaching:
+            for end in (self._producer, self._consumer):
+                if end is not None and not end.closed:
+                    end.close()
+            self._producer = self._consumer = None
+        if self._remove is not None:
+            self._remove()
+
+    def join_thread(self) -> None:
+        """Nothing: `put` returns when an item is in the queue."""
+
+    def cancel_join_thread(self) -> None:
+        """Nothing: there is no thread, and nothing that it could lose."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._check_open()
+        return {
+            "name": self.name,
+            "maxsize": self.maxsize,
+            "_codec": self._codec,
+            "_timeout": self._timeout,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin(None)
+
+    def __repr__(self) -> str:
+        return f"RingQueue({self.name!r}{', closed' if self._closed else ''})"
+
+
+def _removal(name: str) -> Callable[[], object]:
+    """As multiprocessing's own: at the end of this process at the latest, and of no forked child,
+    when its children are joined.
+    """
+    from multiprocessing.util import Finalize
+
+    options = {"force": True, "missing_ok": True}
+    return Finalize(None, remove, (name,), options, exitpriority=-10)
+
+
+_queues: weakref.WeakSet[RingQueue] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_queues):
+        each._detach()
+
+
+os.register_at_fork(after_in_child=_after_fork)

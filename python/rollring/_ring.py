@@ -1,0 +1,181 @@
+"""Rings by name: make, remove, list, look at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from . import _core
+from ._arrays import dtype_name
+from ._errors import NoProgressError, ProducerDiedError
+
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {u + s: 1 << 10 * (i + 1) for i, u in enumerate("kmgt") for s in ("", "ib")}
+
+
+def to_bytes(size: int | str) -> int:
+    """Bytes of ``65536`` or ``"256MiB"`` (K, M, G, T are powers of 1024, as in the program)."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", size)
+        if match is None or match[2].lower() not in _UNITS:
+            raise ValueError(f"{size!r} is no size: give bytes, or text as '256MiB'")
+        return int(float(match[1]) * _UNITS[match[2].lower()])
+    return size
+
+
+class Column:
+    """A column of a ring's schema, beside the standard ones.
+
+    Args:
+        dtype: Of its elements: "int32", "bf16", ``np.float32``, ``torch.bfloat16``, ...
+        per: "token" for a row each token, "record" for any number of rows.
+        dims: Lengths of the inner dimensions, 3 at most; 0 stands for any length.
+    """
+
+    def __init__(self, dtype: object, *, per: str = "token", dims: tuple[int, ...] = ()) -> None:
+        if per not in {"token", "record"}:
+            raise ValueError(f"per is {per!r}: use 'token' or 'record'")
+        self.dtype = dtype_name(dtype)
+        self.per = per
+        self.dims = tuple(dims)
+
+    def __repr__(self) -> str:
+        return f"Column({self.dtype!r}, per={self.per!r}, dims={self.dims})"
+
+
+def create(
+    name: str,
+    *,
+    lanes: int = 16,
+    lane_bytes: int | str = "64MiB",
+    spill_bytes: int | str | None = None,
+    overflow_dir: str | None = None,
+    overflow_bytes: int | str | None = None,
+    journal_records: int = 65536,
+    group_rows: int = 32768,
+    soft_bytes: int | str = 0,
+    columns: Mapping[str, Column | object] | None = None,
+    exist_ok: bool = False,
+) -> None:
+    """Make a ring.
+
+    Any number of processes may try: one wins.
+
+    Args:
+        name: Of the ring; its shared-memory object belongs to this user alone.
+        lanes: Producers at once, 1 to 4096.
+        lane_bytes: Memory of a lane, in bytes or as "64MiB". A record must fit. Taken from
+            ``/dev/shm`` when a producer comes.
+        spill_bytes: Where the stash puts the records of groups that stay incomplete. Default: as
+            much as all lanes, 256 MiB to 64 GiB.
+        overflow_dir: A directory on a disk where the spill may go on.
+        overflow_bytes: The most that may lie there.
+        journal_records: The most records that one acknowledgement can hold.
+        group_rows: Groups that may be open at once.
+        soft_bytes: When a lane turns back early to stay in cache; 0: chosen for this machine.
+        columns: More columns by name, each a `Column` or a dtype (then one number a token).
+        exist_ok: Do nothing if there is a ring of that name.
+
+    Raises:
+        RingExistsError: There is a ring of that name, and ``exist_ok`` is false.
+        NotEnoughMemoryError: ``/dev/shm`` has too little.
+        InvalidArgumentError: An option is out of its range.
+    """
+    options: dict[str, Any] = {
+        "lanes": lanes,
+        "lane_bytes": to_bytes(lane_bytes),
+        "journal_records": journal_records,
+        "group_rows": group_rows,
+        "soft_bytes": to_bytes(soft_bytes),
+    }
+    if spill_bytes is not None:
+        options["spill_bytes"] = to_bytes(spill_bytes)
+    if overflow_dir is not None:
+        options["overflow_dir"] = overflow_dir
+    if overflow_bytes is not None:
+        options["overflow_bytes"] = to_bytes(overflow_bytes)
+    if columns:
+        declared = [(n, c if isinstance(c, Column) else Column(c)) for n, c in columns.items()]
+        options["columns"] = [(n, c.dtype, c.per == "token", list(c.dims)) for n, c in declared]
+    try:
+        _core.create(name, options)
+    except FileExistsError:
+        if not exist_ok:
+            raise
+
+
+def remove(name: str, *, force: bool = False, missing_ok: bool = False) -> None:
+    """Remove a ring, and the records in it. Its memory goes when the last process lets go.
+
+    Args:
+        name: Of the ring.
+        force: Also while someone alive is attached.
+        missing_ok: Do nothing if there is no such ring.
+
+    Raises:
+        BusyError: Someone alive is attached, and ``force`` is false.
+        RingNotFoundError: There is no such ring.
+    """
+    try:
+        _core.remove(name, force)
+    except KeyError:
+        if not missing_ok:
+            raise
+
+
+def rings() -> list[str]:
+    """Names of all rings of this user."""
+    return _core.rings()
+
+
+def describe(name: str) -> dict[str, Any]:
+    """The facts of ``rollring stat NAME``, from outside: of the ring, and lanes under "lanes".
+
+    Spans are seconds; None where one is not known.
+    """
+    return _core.ring_stat(name)
+
+
+def describe_groups(name: str) -> dict[str, Any]:
+    """The facts of ``rollring groups NAME``: the stash, "account", and "groups"."""
+    return _core.stash_stat(name)
+
+
+def check(name: str, stale_after: float) -> None:
+    """Raise if a run waits in vain for ``stale_after`` seconds or more; from outside.
+
+    Use `Stash.check` in the trainer: it knows since when the trainer has been waiting.
+
+    Raises:
+        ProducerDiedError: A group waits, and a producer that has sent to it died.
+        NoProgressError: The trainer has all that was sent, no group is complete, nothing comes.
+    """
+    found = _core.find_trouble(name, stale_after)
+    if found is None:
+        return
+    trouble = found.pop("trouble")
+    kind = ProducerDiedError if trouble == "producer_died" else NoProgressError
+    error = kind(found.pop("text"), trouble)
+    error.__dict__.update(found)
+    raise error
+
+
+def stats(name: str, *, prefix: str = "rollring/") -> dict[str, float]:
+    """Flat numbers of a ring and its stash, for a metrics logger. Takes no part in the ring."""
+    found: dict[str, float] = {}
+
+    def take(place: str, values: Mapping[str, Any]) -> None:
+        for key, value in values.items():
+            if isinstance(value, (bool, int, float)):
+                found[place + key] = float(value)
+            elif isinstance(value, dict):
+                take(f"{place}{key}/", value)
+
+    ring = _core.ring_stat(name)
+    take(prefix, ring)
+    for lane in ring["lanes"]:
+        for key in ("committed_records", "committed_tokens", "depth_records", "depth_bytes"):
+            found[prefix + key] = found.get(prefix + key, 0.0) + float(lane[key])
+    take(prefix + "stash/", _core.stash_stat(name))
+    return found

@@ -1,0 +1,244 @@
+"""The trainer's loop: whole groups in, one lease at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._batch import Batch
+from ._errors import ClosedError, ForkedError, NoProgressError, TimedOutError
+from ._events import StashLog
+from ._ring import check, stats
+from ._waits import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+
+class Stash:
+    """Reads a ring and makes batches of whole groups. One per ring at a time.
+
+    Iterating it waits for batches until the ring is removed. Threads may share one, by turns.
+    In a forked child it raises `ForkedError`. If its process dies, the next stash gets every record
+    that was not acknowledged, and none that was.
+
+    Args:
+        ring: Its name.
+        batch_groups: How many groups make a batch; 16, unless one of the next two is given.
+        batch_sequences: How many sequences do.
+        batch_tokens: How many tokens do.
+        group_size: Members of a group whose records do not say it.
+        max_lag: Policy versions that a member may lag behind; -1: any.
+        advantages: "grpo", "mean", "loo" or "none".
+        deadline: Seconds after which an incomplete group is shipped as it is (``at_deadline``:
+            "ship", "drop" or "hold").
+        timeout: Seconds to wait for the ring to appear and for the seat.
+        **options: extra, select, seed, min_size, on_failed, bad_reward, zero_variance,
+            zero_variance_tolerance, zero_variance_run, stale, order, window_fraction,
+            source_weights (weight by source_id), max_open_groups, max_open_bytes, tombstone,
+            tombstones, no_progress: as StashOptions of the C++ library; spans are seconds.
+
+    Raises:
+        RingNotFoundError: There is no such ring.
+        BusyError: Another trainer has the seat.
+        InvalidArgumentError: An option is out of its range.
+    """
+
+    def __init__(
+        self,
+        ring: str,
+        *,
+        batch_groups: int | None = None,
+        batch_sequences: int | None = None,
+        batch_tokens: int | None = None,
+        group_size: int = 8,
+        max_lag: int = -1,
+        advantages: str = "grpo",
+        deadline: float = 600.0,
+        at_deadline: str = "ship",
+        source_weights: Mapping[int, float] | None = None,
+        timeout: float = 10.0,
+        **options: Any,
+    ) -> None:
+        targets = {
+            "batch_groups": batch_groups,
+            "batch_sequences": batch_sequences,
+            "batch_tokens": batch_tokens,
+        }
+        given = {name: amount for name, amount in targets.items() if amount is not None}
+        if len(given) > 1:
+            raise ValueError(f"a batch has one target: choose one of {', '.join(given)}")
+        options.update(
+            given,
+            group_size=group_size,
+            max_lag=max_lag,
+            advantages=advantages,
+            deadline=deadline,
+            at_deadline=at_deadline,
+        )
+        if source_weights is not None:
+            options["source_weights"] = dict(source_weights)
+        self.ring = ring
+        self._core = _core.Stash(ring, options, timeout)
+        self._pid = os.getpid()
+        self._awaited = False
+        self._waits_since: float | None = time.monotonic()
+        self._log = StashLog(ring)
+
+    def next(self, timeout: float | None = None) -> Batch:
+        """Wait for a batch.
+
+        Args:
+            timeout: Seconds; None: as long as it takes.
+
+        Raises:
+            TimedOutError: Not enough was complete in time.
+            ClosedError: The stash is closed, or the ring was removed.
+        """
+        self._begin_wait()
+        core = self._core.next(timeout)
+        return self._given(core, timeout)
+
+    def _begin_wait(self) -> None:
+        if self._waits_since is None:
+            self._waits_since = time.monotonic()
+
+    def _given(self, core: _core.Batch | None, timeout: float | None) -> Batch:
+        self._log.look(self._core)
+        if core is None:
+            raise self._timed_out(timeout)
+        self._waits_since = None
+        return Batch(core)
+
+    def _timed_out(self, timeout: float | None) -> Exception:
+        return TimedOutError(
+            f"no batch was complete within {timeout} s: "
+            f"{self._core.open_groups()} groups are open, "
+            f"{self._core.producers()} producers are there; "
+            f"`rollring groups {self.ring}` says what each waits for",
+            "timed_out",
+        )
+
+    def rest(self) -> Batch | None:
+        """Whatever is complete, be it less than a batch; for the end of a run."""
+        core = self._core.rest()
+        return None if core is None else Batch(core)
+
+    async def next_async(self, timeout: float | None = None) -> Batch:
+        """As `next`, for asyncio and uvloop.
+
+        A wait that is cancelled loses nothing: what it has got comes with the next call.
+        """
+        if self._awaited:
+            raise RuntimeError("another task waits for this stash")
+        self._awaited = True
+        self._begin_wait()
+        try:
+            if self._core.begin(timeout):
+                try:
+                    await readable(self._core.fd())
+                except BaseException:  # cancelled
+                    self._core.cancel()
+                    raise
+            core = self._core.taken()
+        finally:
+            self._awaited = False
+        return self._given(core, timeout)
+
+    def settle(self, receipt: bytes, step: int) -> int:
+        """Acknowledge the records of a receipt that are still there, before the first batch of a
+        restarted trainer. Returns how many were.
+        """
+        return self._core.settle(receipt, step)
+
+    def check(self, stale_after: float) -> None:
+        """Raise if this trainer waits in vain for ``stale_after`` seconds or more.
+
+        For where `next` has timed out: a group that is not complete may never be.
+
+        Raises:
+            ProducerDiedError: A group waits, and a producer that has sent to it died.
+            NoProgressError: No group is complete, and nothing has come since the trainer waits.
+        """
+        try:
+            check(self.ring, stale_after)
+        except NoProgressError:
+            since = self._waits_since
+            if since is not None and time.monotonic() - since >= stale_after:
+                raise
+
+    @property
+    def last_step(self) -> int:
+        """Of the last `Batch.ack`, of any trainer of this ring; -1: none yet."""
+        return self._core.last_step()
+
+    @property
+    def policy_version(self) -> int:
+        """Last committed on the weight channel; -1: none."""
+        return self._core.policy_version()
+
+    def stats(self, *, prefix: str = "rollring/") -> dict[str, float]:
+        """Flat numbers of the ring and this stash, for a metrics logger."""
+        return stats(self.ring, prefix=prefix)
+
+    @property
+    def closed(self) -> bool:
+        return self._core.closed
+
+    def close(self, *, later: bool = False) -> None:
+        """Give the seat back. What is leased comes again to the ring's next stash. Twice is fine.
+
+        Args:
+            later: If arrays over a batch are in use, do it as soon as the last one is gone.
+
+        Raises:
+            ViewsAliveError: Arrays over a batch are in use.
+        """
+        self._core.close(later)
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            try:
+                batch = self.next()
+            except ForkedError:
+                raise
+            except ClosedError:
+                return
+            yield batch
+
+    async def __aiter__(self) -> AsyncIterator[Batch]:
+        while True:
+            try:
+                batch = await self.next_async()
+            except ForkedError:
+                raise
+            except ClosedError:
+                return
+            yield batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if os.getpid() == self._pid:
+            self.close(later=kind is not None)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a stash holds the one seat of its ring and cannot be pickled: "
+            "send the ring's name, and open the stash where the trainer runs"
+        )
+
+    def __repr__(self) -> str:
+        return f"Stash({self.ring!r}{', closed' if self.closed else ''})"

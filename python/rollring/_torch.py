@@ -1,0 +1,56 @@
+"""Batches as torch tensors. torch is imported when one of these is called, never before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ._batch import Batch
+
+# What numpy has no dtype for: torch's.
+_OWN = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+# What torch did not have for long, and what holds its values.
+_WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
+
+
+def _tensor(array: Any, dtype: str, pin_memory: bool) -> Any:
+    import torch
+
+    if dtype not in _OWN and array.dtype.name in _WIDER:
+        array = array.astype(_WIDER[array.dtype.name])
+    tensor = torch.from_numpy(array if dtype != "bf16" else array.view(np.int16))
+    if dtype in _OWN:
+        tensor = tensor.view(getattr(torch, _OWN[dtype]))
+    return tensor.pin_memory() if pin_memory else tensor
+
+
+def _packed(batch: Batch, column: str, pin_memory: bool) -> Any:
+    return _tensor(batch.packed(column), batch.dtype_of(column), pin_memory)
+
+
+def tensors(batch: Batch, columns: tuple[str, ...], pin_memory: bool) -> dict[str, Any]:
+    columns = columns or batch.common_columns()
+    made = {column: _packed(batch, column, pin_memory) for column in columns}
+    for name in ("cu_seqlens", "rewards", "advantages", "group_offsets", "repetition_ids"):
+        made[name] = _tensor(getattr(batch, name).copy(), "", pin_memory)
+    return made
+
+
+def nested(batch: Batch, column: str, pin_memory: bool) -> Any:
+    import torch
+
+    offsets = torch.from_numpy(batch.cu_seqlens.astype(np.int64))
+    values = _packed(batch, column, pin_memory)
+    return torch.nested.nested_tensor_from_jagged(values, offsets)
+
+
+def tensordict(batch: Batch, columns: tuple[str, ...], pin_memory: bool) -> Any:
+    from tensordict import TensorDict
+
+    columns = columns or batch.common_columns()
+    made = {column: nested(batch, column, pin_memory) for column in columns}
+    for name in ("rewards", "advantages", "repetition_ids"):
+        made[name] = _tensor(getattr(batch, name).copy(), "", pin_memory)
+    return TensorDict(made, batch_size=[len(batch.rewards)])

@@ -1,0 +1,318 @@
+"""The trainer's end of the weight channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._weights import ChannelEnd, Left, describe, place, refused
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class WeightTransaction:
+    """A version on its way out of a trainer: from `WeightPublisher.begin`.
+
+    As a context manager it sends at the end of the block what was not put, and commits. After an
+    exception, or if that fails, the version is given up: engines go on with the one before.
+
+    Attributes:
+        version: Its number.
+        report: Once it is committed, what `WeightPublisher.publish` returns.
+    """
+
+    def __init__(self, publisher: WeightPublisher, version: int) -> None:
+        self._publisher = publisher
+        self._sources: list[Any] = []
+        self._over = False
+        self.version = version
+        self.report: dict[str, Any] | None = None
+
+    def put(self, name: str, tensor: Any = None, timeout: float | None = None) -> None:
+        """Send one tensor, for trainers that gather layer by layer: in the order of the tensors.
+
+        Args:
+            name: Of a tensor of the publisher.
+            tensor: Where its values lie, with the same dtype, shape, strides and device; None:
+                where they always do. It is kept alive, and must stay as it is until the version
+                is over.
+            timeout: Seconds to wait for engines to free memory of the channel.
+
+        Raises:
+            TimedOutError: They did not, and the text names one; it may be called again.
+            InvalidArgumentError: Another tensor is next, or this one differs.
+        """
+        self._publisher._end.put(*self._source(name, tensor, timeout))
+
+    async def put_async(self, name: str, tensor: Any = None, timeout: float | None = None) -> None:
+        """As `put`, for asyncio and uvloop."""
+        publisher = self._publisher
+        await publisher._later(publisher._end.put, *self._source(name, tensor, timeout))
+
+    def _source(
+        self, name: str, tensor: Any, timeout: float | None
+    ) -> tuple[str, int, float | None, int]:
+        publisher = self._publisher
+        self._check()
+        address = 0
+        if tensor is not None:
+            found, gpu = place(name, tensor, False)
+            wanted = publisher._described.get(name)
+            if wanted is not None and (found[1:4], gpu) != (wanted[1:4], publisher._gpu):
+                raise refused(
+                    f"tensor '{name}' has dtype, shape and strides {found[1:4]}, and "
+                    f"{wanted[1:4]} in the publisher, or it lies on another device"
+                )
+            address = found[4]
+            self._sources.append(tensor)
+        return name, address, timeout, publisher._stream()
+
+    def commit(self, timeout: float | None = None) -> dict[str, Any]:
+        """Send what was not put, wait until every engine has staged the version, and commit it.
+
+        Raises:
+            TimedOutError: An engine, named in the text, has not staged it; call it again, or
+                `expel` the engine, or leave the block with an exception.
+            RejectedError: An engine could not take it; the text says which, and why.
+            VersionAbortedError: Another rank gave it up.
+        """
+        self._check()
+        left = Left(timeout)
+        publisher = self._publisher
+        publisher._end.put_all(left(), publisher._stream())
+        publisher._end.commit(left())
+        return self._committed()
+
+    async def commit_async(self, timeout: float | None = None) -> dict[str, Any]:
+        """As `commit`, for asyncio and uvloop."""
+        self._check()
+        left = Left(timeout)
+        publisher = self._publisher
+        await publisher._later(publisher._end.put_all, left(), publisher._stream())
+        await publisher._later(publisher._end.commit, left())
+        return self._committed()
+
+    def _committed(self) -> dict[str, Any]:
+        self._finish()
+        self.report = self._publisher._end.report()
+        return self.report
+
+    def give_up(self, why: str = "given up by the trainer") -> None:
+        """Engines drop the version. Nothing, once it is over."""
+        if not self._over:
+            self._publisher._end.give_up(why)
+            self._finish()
+
+    def _check(self) -> None:
+        if self._over:
+            raise refused(f"version {self.version} is over: begin another one")
+
+    def _finish(self) -> None:
+        self._over = True
+        self._sources.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None and not self._over:
+                self.commit()
+        except BaseException as failed:
+            self.give_up(f"{type(failed).__name__}: {failed}")
+            raise
+        self.give_up(f"{kind.__name__}: {error}" if kind else "")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None and not self._over:
+                await self.commit_async()
+        except BaseException as failed:
+            self.give_up(f"{type(failed).__name__}: {failed}")
+            raise
+        self.give_up(f"{kind.__name__}: {error}" if kind else "")
+
+    def __repr__(self) -> str:
+        return f"<WeightTransaction of version {self.version}{', over' if self._over else ''}>"
+
+
+class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
+    """The trainer's end: sends versions of its tensors to all engines that are attached.
+
+    Tensors stay where they are and are read when a version is published; they are kept alive. A
+    committed version is what producers of the ring stamp on rollouts from then on. Threads may
+    share one: they take turns. In a forked child it raises `ForkedError`.
+
+    Args:
+        ring: Name of the ring that the channel belongs to.
+        tensors: numpy arrays or torch tensors by name (``model.state_dict()``), all in host memory
+            or all on one GPU.
+        publish_as: Dtypes by name: f32 may go out as bf16 or f16, rounded to nearest even.
+        name: For people.
+        rank: Of publishers that commit together, one a GPU.
+        ranks: How many they are.
+        memory: "automatic", "vmm", "legacy_ipc" or "host": where the slots lie.
+        allow_legacy_ipc: "automatic" may take it where vmm is refused.
+        slots: How many pieces of memory the channel has; 0: chosen.
+        slot_bytes: How large each is; 0: chosen.
+        checksums: Of every tensor's bytes, checked by engines.
+        subscribers_max: Engines at once.
+
+    Raises:
+        RingNotFoundError: There is no such ring.
+        BusyError: A live publisher has the rank.
+        UnsupportedError: A tensor, by name, cannot be sent.
+        NoGpuError: The tensors lie on a GPU, and this build or machine has none.
+    """
+
+    def __init__(
+        self,
+        ring: str,
+        tensors: Mapping[str, Any],
+        *,
+        publish_as: Mapping[str, object] | None = None,
+        name: str = "trainer",
+        rank: int = 0,
+        ranks: int = 1,
+        memory: str = "automatic",
+        allow_legacy_ipc: bool = False,
+        slots: int = 0,
+        slot_bytes: int = 0,
+        checksums: bool = False,
+        subscribers_max: int = 64,
+    ) -> None:
+        self.ring = ring
+        self._kept = dict(tensors)
+        described, self._gpu = describe(self._kept, False, publish_as or {})
+        self._described = {one[0]: one for one in described}
+        options = {
+            "name": name,
+            "rank": rank,
+            "ranks": ranks,
+            "gpu": self._gpu,
+            "memory": memory,
+            "allow_legacy_ipc": allow_legacy_ipc,
+            "slots": slots,
+            "slot_bytes": slot_bytes,
+            "checksums": checksums,
+            "subscribers_max": subscribers_max,
+        }
+        self._end = _core.WeightPublisher(ring, described, options)
+
+    def begin(self, version: int) -> WeightTransaction:
+        """Open a version, larger than any before it in this ring.
+
+        Raises:
+            StaleVersionError: The ring has had a version as high.
+            BusyError: Another one is open.
+        """
+        self._end.begin(version)
+        return WeightTransaction(self, version)
+
+    def publish(self, version: int, timeout: float | None = None) -> dict[str, Any]:
+        """Send the tensors as they are now, and wait until every engine has staged them.
+
+        Work that torch has queued on its current stream is waited for by the GPU. If this raises,
+        the version is given up: engines go on with the one before.
+
+        Args:
+            version: Larger than any before it in this ring.
+            timeout: Seconds; None: as long as it takes.
+
+        Returns:
+            "version", "payload_bytes", "subscribers" and how long the stages took, in seconds:
+            "wait_slot_s", "put_s", "publish_s", "staged_s", "commit_s".
+
+        Raises:
+            TimedOutError: An engine, named in the text, has not staged it in time.
+            RejectedError: An engine could not take it; the text says which, and why.
+            StaleVersionError: The ring has had a version as high.
+            VersionAbortedError: Another rank gave it up.
+        """
+        with self.begin(version) as transaction:
+            return transaction.commit(timeout)
+
+    async def publish_async(self, version: int, timeout: float | None = None) -> dict[str, Any]:
+        """As `publish`, for asyncio and uvloop. Cancelled, it gives the version up."""
+        async with self.begin(version) as transaction:
+            return await transaction.commit_async(timeout)
+
+    def resend(self, timeout: float | None = None) -> dict[str, Any]:
+        """Send the committed version again to engines that are `behind`, from unchanged tensors.
+
+        Returns and raises what `publish` does.
+        """
+        with self._begin_again() as transaction:
+            return transaction.commit(timeout)
+
+    async def resend_async(self, timeout: float | None = None) -> dict[str, Any]:
+        """As `resend`, for asyncio and uvloop."""
+        async with self._begin_again() as transaction:
+            return await transaction.commit_async(timeout)
+
+    def _begin_again(self) -> WeightTransaction:
+        self._end.begin_again()
+        return WeightTransaction(self, self.committed_version)
+
+    def wait_subscribers(self, count: int, timeout: float | None = None) -> None:
+        """Wait until so many engines are attached.
+
+        Raises:
+            TimedOutError: There are fewer.
+        """
+        self._end.wait_subscribers(count, timeout)
+
+    async def wait_subscribers_async(self, count: int, timeout: float | None = None) -> None:
+        """As `wait_subscribers`, for asyncio and uvloop."""
+        await self._later(self._end.wait_subscribers, count, timeout)
+
+    def wait_live(self, count: int, timeout: float | None = None) -> None:
+        """Wait until so many engines serve the last committed version.
+
+        Raises:
+            TimedOutError: Fewer do.
+        """
+        self._end.wait_live(count, timeout)
+
+    async def wait_live_async(self, count: int, timeout: float | None = None) -> None:
+        """As `wait_live`, for asyncio and uvloop."""
+        await self._later(self._end.wait_live, count, timeout)
+
+    def expel(self, subscriber: str) -> None:
+        """Go on without an engine that is stopped or stuck: it has to attach again.
+
+        Raises:
+            NotFoundError: No engine of that name is attached.
+        """
+        self._end.expel(subscriber)
+
+    @property
+    def behind(self) -> int:
+        """Engines that came too late for the committed version, or are poisoned: see `resend`."""
+        return self._end.behind()
+
+    @property
+    def committed_version(self) -> int:
+        """-1: none yet."""
+        return self._end.committed_version()
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of one version."""
+        return self._end.payload_bytes()

@@ -1,0 +1,230 @@
+"""The engine's end of the weight channel."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._weights import ChannelEnd, Left, describe
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class WeightUpdate:
+    """A version on its way into an engine.
+
+    As a context manager it does at the end of the block what was not done in it: `load`, `stage`,
+    `adopt`. After an exception it is rejected, and the trainer told why.
+
+    Attributes:
+        version: Its number.
+    """
+
+    def __init__(self, subscriber: WeightSubscriber) -> None:
+        self._subscriber = subscriber
+        self._loaded = self._staged = self._over = False
+        self.version = subscriber._end.under_way()
+
+    def load(self, timeout: float | None = None) -> None:
+        """Copy the version into the engine's tensors, as its parts come.
+
+        Raises:
+            TimedOutError: Not all came in time; it may be called again.
+            VersionAbortedError: The trainer gave the version up.
+            PeerGoneError: The trainer is gone.
+            ExpelledError: The trainer went on without this engine.
+            ChecksumError: Bytes of a tensor did not arrive as they were sent.
+        """
+        engine = self._subscriber
+        engine._end.load(self.version, timeout, engine._stream())
+        self._loaded = True
+
+    async def load_async(self, timeout: float | None = None) -> None:
+        """As `load`, for asyncio and uvloop."""
+        engine = self._subscriber
+        await engine._later(engine._end.load, self.version, timeout, engine._stream())
+        self._loaded = True
+
+    def stage(self, timeout: float | None = None) -> None:
+        """Say that the engine holds the whole version; the GPU is waited for."""
+        self._subscriber._end.stage(self.version, timeout)
+        self._staged = True
+
+    async def stage_async(self, timeout: float | None = None) -> None:
+        """As `stage`, for asyncio and uvloop."""
+        engine = self._subscriber
+        await engine._later(engine._end.stage, self.version, timeout)
+        self._staged = True
+
+    def adopt(self, timeout: float | None = None) -> None:
+        """Wait until all engines have it and the trainer committed it, and say that it is served.
+
+        Raises:
+            TimedOutError: It is not committed yet; it may be called again.
+            VersionAbortedError: It was given up.
+        """
+        self._subscriber._end.adopt(self.version, timeout)
+        self._over = True
+
+    async def adopt_async(self, timeout: float | None = None) -> None:
+        """As `adopt`, for asyncio and uvloop."""
+        engine = self._subscriber
+        await engine._later(engine._end.adopt, self.version, timeout)
+        self._over = True
+
+    def finish(self, timeout: float | None = None) -> None:
+        """What is left of `load`, `stage` and `adopt`, in this many seconds."""
+        left = Left(timeout)
+        if not self._loaded:
+            self.load(left())
+        if not self._staged:
+            self.stage(left())
+        if not self._over:
+            self.adopt(left())
+
+    async def finish_async(self, timeout: float | None = None) -> None:
+        """As `finish`, for asyncio and uvloop."""
+        left = Left(timeout)
+        if not self._loaded:
+            await self.load_async(left())
+        if not self._staged:
+            await self.stage_async(left())
+        if not self._over:
+            await self.adopt_async(left())
+
+    def reject(self, why: str, tensor: str = "") -> None:
+        """Tell the trainer that the engine cannot take the version. ``tensor``: the culprit."""
+        if not self._over:
+            self._over = True
+            self._subscriber._end.reject(self.version, why, tensor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.reject(f"{kind.__name__}: {error}")
+        elif not self._over:
+            self.finish()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.reject(f"{kind.__name__}: {error}")
+        elif not self._over:
+            await self.finish_async()
+
+    def __repr__(self) -> str:
+        return f"<WeightUpdate to version {self.version}>"
+
+
+class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
+    """An engine's end: takes versions over into its own tensors.
+
+    Iterating it waits for versions; `PeerGoneError` ends that when the trainer is gone. Threads may
+    share one: they take turns. In a forked child it raises `ForkedError`.
+
+    Args:
+        ring: Name of the ring that the channel belongs to.
+        into: The engine's tensors by name, which match the trainer's in name, dtype and shape, all
+            in host memory or all on one GPU. They are kept alive.
+        name: Unique on the channel: errors of the trainer name the engine by it.
+        rank: Which publisher; default: the one on the same GPU, or the only one.
+        in_place: False: the engine does not serve from ``into`` before a version is adopted, so
+            that one which fails leaves the old one whole.
+        partial: ``into`` may lack tensors of the channel.
+        held_version: The version that the engine serves already, from an earlier attachment.
+        timeout: Seconds to wait for a publisher; None: as long as it takes.
+
+    Raises:
+        RingNotFoundError: There is no such ring.
+        TimedOutError: No publisher came in time.
+        LayoutMismatchError: Tensors differ; the text names the first one and what differs.
+        BusyError: The name is taken, or the channel is full.
+    """
+
+    def __init__(
+        self,
+        ring: str,
+        into: Mapping[str, Any],
+        *,
+        name: str = "engine",
+        rank: int | None = None,
+        in_place: bool = True,
+        partial: bool = False,
+        held_version: int = -1,
+        timeout: float | None = 10.0,
+    ) -> None:
+        self.ring = ring
+        self.name = name
+        self._kept = dict(into)
+        described, self._gpu = describe(self._kept, True, {})
+        options: dict[str, Any] = {
+            "name": name,
+            "gpu": self._gpu,
+            "in_place": in_place,
+            "partial": partial,
+            "held_version": held_version,
+        }
+        if rank is not None:
+            options["rank"] = rank
+        self._end = _core.WeightSubscriber(ring, described, options, timeout)
+
+    def next(self, timeout: float | None = None) -> WeightUpdate:
+        """Wait for a version that this engine lacks. One that is under way is rejected.
+
+        Raises:
+            TimedOutError: None came in time.
+            PeerGoneError: The trainer is gone: attach again.
+            ExpelledError: The trainer went on without this engine: attach again.
+        """
+        self._end.next(timeout)
+        return WeightUpdate(self)
+
+    async def next_async(self, timeout: float | None = None) -> WeightUpdate:
+        """As `next`, for asyncio and uvloop. What a cancelled wait has got comes with the next."""
+        await self._later(self._end.next, timeout)
+        return WeightUpdate(self)
+
+    def __iter__(self) -> Iterator[WeightUpdate]:
+        while True:
+            yield self.next()
+
+    async def __aiter__(self) -> AsyncIterator[WeightUpdate]:
+        while True:
+            yield await self.next_async()
+
+    @property
+    def live_version(self) -> int:
+        """The version that the engine serves; -1: none yet."""
+        return self._end.live_version()
+
+    @property
+    def state(self) -> str:
+        """ "ready", "reading", "staged", "poisoned", "closed" or "expelled"."""
+        return self._end.state()
+
+    @property
+    def problem(self) -> str:
+        """Why the last version was not taken; empty if it was."""
+        return self._end.problem()
+
+    @property
+    def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """Name, dtype and shape of what the trainer publishes."""
+        return self._end.tensors()

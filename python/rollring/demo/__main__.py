@@ -1,0 +1,159 @@
+"""The command line of the demo."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+from typing import Any, NoReturn
+
+import rollring as rr
+from rollring._ring import to_bytes
+
+from .load import SYNTHETIC, Load, parse_synthetic
+from .processes import Stops, Workers
+from .proof import Seen
+from .report import Progress, as_text, bytes_text, note, summary
+from .sides import produce, train
+
+PROGRAM = "python -m rollring.demo"
+EXAMPLES = f"""\
+Examples:
+  {PROGRAM}
+  {PROGRAM} --input rollouts.jsonl --producers 8
+  {PROGRAM} --synthetic groups=32,tokens=65536 --batch-groups 4
+Creates a ring of its own, spawns processes that push their share of the records, takes
+whole groups out of it as a trainer does, and removes it whatever happens: the records of
+a group come from all producers, the groups leave whole. `rollring demo` is the same in
+C++, with more options.
+Exit codes: 0 everything arrived, once and whole; 1 it did not, or a producer died;
+2 wrong use; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells of wrong use as the program `rollring` does."""
+
+    def error(self, message: str) -> NoReturn:
+        note(f"invalid_argument: {message}; see '{PROGRAM} --help'")
+        sys.exit(2)
+
+
+def number(low: int, high: int) -> Any:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"'{text}' must be {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def checked(parse: Any) -> Any:
+    """What a ValueError says becomes what the command line says."""
+
+    def parse_text(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_text
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog=PROGRAM,
+        usage=f"{PROGRAM} [OPTIONS]",
+        description="A ring, producers and a trainer in one go, all of it in Python, with proof.",
+        epilog=EXAMPLES,
+        formatter_class=lambda prog: argparse.RawTextHelpFormatter(
+            prog, max_help_position=22, width=90
+        ),
+        allow_abbrev=False,
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "-i",
+        "--input",
+        metavar="FILE",
+        help="JSON lines to send, a record each, of rollring's format",
+    )
+    source.add_argument(
+        "--synthetic",
+        metavar="SPEC",
+        type=checked(parse_synthetic),
+        default=SYNTHETIC,
+        help=f"load without a file; all parts have defaults:\n{SYNTHETIC}",
+    )
+    for name, metavar, parse, default, what in (
+        ("--repeat", "N", number(1, 1 << 30), 1, "passes over the input; `visit` grows with each"),
+        ("--producers", "N", number(1, 4096), 4, "how many processes share the input"),
+        ("--lane-bytes", "BYTES", checked(to_bytes), "64MiB", "memory of each lane"),
+        ("--batch-groups", "N", number(1, 1 << 20), 16, "groups that the trainer takes at a time"),
+        ("--group-size", "N", number(1, 4096), 8, "of records that do not say it"),
+    ):
+        parser.add_argument(
+            name,
+            metavar=metavar,
+            type=parse,
+            default=default,
+            help=f"{what} (default: {default})",
+        )
+    parser.add_argument("--json", action="store_true", help="report as one JSON object on stdout")
+    return parser
+
+
+def demo(options: argparse.Namespace, load: Load) -> int:
+    stops = Stops()
+    ring = f"demo-{os.getpid()}-{time.time_ns() & 0xFFFFFF:x}"
+    seen = Seen()
+    with Progress(load.total(), options.json) as progress:
+        try:
+            rr.create(ring, lanes=options.producers, lane_bytes=options.lane_bytes)
+            with Workers(produce) as workers:
+                workers.start(ring, load, options.producers)
+                with rr.Stash(
+                    ring, batch_groups=options.batch_groups, group_size=options.group_size
+                ) as stash:
+                    for _ in train(stash, workers, seen):
+                        if stops.number or workers.trouble:
+                            break
+                        progress.draw(seen.tally)
+            stopped = stops.end()
+            report = summary(ring, workers, seen, interrupted=bool(stopped))
+        finally:
+            rr.remove(ring, force=True, missing_ok=True)
+    if not stopped:  # else they may have ended for the same reason
+        for trouble in workers.trouble:
+            note(trouble)
+    if options.json:
+        print(json.dumps(report), flush=True)
+    else:
+        lanes = bytes_text(options.lane_bytes)
+        print(f"{options.producers} producers, one trainer, lanes of {lanes}, all in Python")
+        print(as_text(report), flush=True)
+    return 128 + stopped if stopped else int(not report["ok"])
+
+
+def main() -> int:
+    parser = make_parser()
+    options = parser.parse_args()
+    if options.input in {"-", ""}:
+        parser.error("--input must be a file: producers cannot share standard input")
+    load = Load(path=options.input) if options.input else options.synthetic
+    try:
+        return demo(options, dataclasses.replace(load, repeat=options.repeat))
+    except rr.InvalidArgumentError as error:
+        parser.error(str(error))
+    except rr.RollringError as error:
+        note(f"{error.code}: {error}")
+        return 1
+    except OSError as error:
+        note(f"system: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

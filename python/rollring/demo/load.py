@@ -1,0 +1,106 @@
+"""What a demo sends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_POOL = 65536  # columns are slices of a pool, which begin within so much of it
+_VOCABULARY = 151936
+
+
+@dataclass(frozen=True)
+class Load:
+    """The records of a file of JSON lines or, without one, some that are made up."""
+
+    path: str = ""
+    groups: int = 2000
+    group_size: int = 8
+    tokens: tuple[int, int] = (256, 4096)
+    seed: int = 1
+    repeat: int = 1
+
+    def total(self) -> int:
+        """Of all shares together. An OSError says that there is no such file."""
+        if not self.path:
+            return self.repeat * self.groups * self.group_size
+        with open(self.path, "rb") as lines:
+            return self.repeat * sum(1 for line in lines if line.strip())
+
+    def records(self, share: int, shares: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A share of them, each as instance_id and the fields of `Producer.push`."""
+        source = self._read if self.path else self._make
+        for visit in range(self.repeat):
+            for instance_id, fields in source(share, shares):
+                fields["visit"] = fields.get("visit", 0) + visit
+                yield instance_id, fields
+
+    def _read(self, share: int, shares: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        with open(self.path, "rb") as lines:
+            for number, line in enumerate(lines):
+                if number % shares != share or not line.strip():
+                    continue
+                try:
+                    fields = json.loads(line)
+                    fields["token_ids"] = fields.pop("tokens")
+                    instance_id = fields.pop("instance_id")
+                    if not isinstance(instance_id, str):
+                        raise TypeError("instance_id is no text")
+                except (ValueError, TypeError, AttributeError, KeyError) as error:
+                    raise ValueError(
+                        f"{self.path}:{number + 1}: this line is no record, "
+                        f"an object with instance_id and tokens ({error!r})"
+                    ) from None
+                yield instance_id, fields
+
+    def _make(self, share: int, shares: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        total = self.groups * self.group_size
+        low, high = self.tokens
+        random = np.random.default_rng(self.seed)  # the same numbers in every process
+        lengths = random.integers(low, high, total, endpoint=True)
+        prompts = random.integers(0, lengths)
+        rewards = random.integers(0, 2, total)
+        begins = random.integers(0, _POOL, total)
+        token_ids = random.integers(0, _VOCABULARY, high + _POOL, np.int32)
+        logprobs = -random.exponential(0.5, high + _POOL).astype(np.float32)
+        loss_mask = (np.arange(2 * high) >= high).astype(np.uint8)  # zeros, then ones
+        for i in range(share, total, shares):
+            begin, length, prompt = int(begins[i]), int(lengths[i]), int(prompts[i])
+            yield (
+                f"synthetic/{self.seed}/{i // self.group_size}",
+                {
+                    "repetition_id": i % self.group_size,
+                    "group_size": self.group_size,
+                    "n_prompt": prompt,
+                    "reward": float(rewards[i]),
+                    "token_ids": token_ids[begin : begin + length],
+                    "logprobs": logprobs[begin : begin + length],
+                    "loss_mask": loss_mask[high - prompt : high - prompt + length],
+                },
+            )
+
+
+SYNTHETIC = "groups=2000,group-size=8,tokens=256:4096,seed=1"
+
+
+def parse_synthetic(text: str) -> Load:
+    """A `Load` as of ``--synthetic``; a ValueError says what is wrong."""
+    found: dict[str, tuple[int, int]] = {}
+    for part in f"{SYNTHETIC},{text}".split(","):
+        name, _, value = part.partition("=")
+        low, colon, high = value.partition(":")
+        high = high if colon else low
+        good = name in {"groups", "group-size", "seed"} and not colon or name == "tokens"
+        if not (good and low.isdecimal() and high.isdecimal()):
+            raise ValueError(f"'{part}' is not a part of a synthetic load: {SYNTHETIC}")
+        found[name] = int(low), int(high)
+    tokens, group_size = found["tokens"], found["group-size"][0]
+    if not 1 <= tokens[0] <= tokens[1] < 1 << 27:
+        raise ValueError(f"tokens={tokens[0]}:{tokens[1]} is no range from 1 to 134217727")
+    if not 1 <= group_size <= 4096 or found["groups"][0] > 1 << 24:
+        raise ValueError("groups are at most 16777216, of 1 to 4096 records each")
+    return Load("", found["groups"][0], group_size, tokens, found["seed"][0])

@@ -1,0 +1,253 @@
+#include "column_input.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "errors.hpp"
+#include "rollring/convert.hpp"
+
+namespace rollring::python {
+namespace {
+
+struct Helpers {
+    nb::object as_buffer;
+    nb::object as_json;
+};
+Helpers& helpers() {
+    static auto* made = new Helpers();  // never freed: used while the interpreter ends
+    return *made;
+}
+
+// The dtype that a letter of struct stands for; none for what rollring does not carry.
+std::optional<DType> dtype_of_letter(const char* format, Py_ssize_t item_bytes) {
+    if (format == nullptr) return dtype_u8;
+    if (*format == '@' || *format == '=' || *format == '<') format++;
+    if (format[0] == '\0' || format[1] != '\0') return std::nullopt;
+    const auto bits = static_cast<std::uint8_t>(item_bytes * 8);
+    switch (format[0]) {
+        case '?':
+            return DType{6, 8};
+        case 'b':
+        case 'h':
+        case 'i':
+        case 'l':
+        case 'q':
+            return DType{0, bits};
+        case 'B':
+        case 'c':
+        case 'H':
+        case 'I':
+        case 'L':
+        case 'Q':
+            return DType{1, bits};
+        case 'e':
+        case 'f':
+        case 'd':
+            return DType{2, bits};
+        default:
+            return std::nullopt;
+    }
+}
+
+[[noreturn]] void mismatch(const Column& declared, const std::string& what) {
+    raise("bad_record",
+          "column '" + declared.name + "' is " + declared.dtype.to_string() + ": " + what);
+}
+
+// Of an object that is not what it was tried as. Anything else, Ctrl-C before all, goes on.
+void clear_refusal() {
+    if (PyErr_Occurred() == nullptr) return;
+    for (PyObject* kind :
+         {PyExc_BufferError, PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError}) {
+        if (PyErr_ExceptionMatches(kind) == 0) continue;
+        PyErr_Clear();
+        return;
+    }
+    throw nb::python_error();
+}
+
+// Numbers keep their kind: token ids are never cut from floats.
+bool same_kind(DType from, DType to) {
+    const auto floats = [](DType dtype) { return dtype.code == 2 || dtype.code == 4; };
+    return floats(from) == floats(to) && can_convert(from, to);
+}
+
+bool is_json(std::uint16_t column) {
+    switch (static_cast<Std>(column)) {
+        case Std::messages:
+        case Std::generation_params:
+        case Std::overrides:
+        case Std::group_overrides:
+        case Std::extra:
+            return true;
+        default:
+            return false;
+    }
+}
+
+// Elements of a list into `to`, of type T. False, with or without an exception: not such a number.
+template <class T>
+bool take_numbers(PyObject* list, Py_ssize_t count, std::byte* to) {
+    auto* target = reinterpret_cast<T*>(to);
+    const bool is_list = PyList_Check(list) != 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject* item = is_list ? PyList_GetItem(list, i) : PyTuple_GetItem(list, i);
+        if (item == nullptr) return false;
+        if constexpr (std::is_same_v<T, std::uint64_t>) {
+            target[i] = PyLong_AsUnsignedLongLong(item);
+            if (target[i] == static_cast<T>(-1) && PyErr_Occurred() != nullptr) return false;
+        } else if constexpr (std::is_integral_v<T>) {
+            const long long value = PyLong_AsLongLong(item);
+            if (value == -1 && PyErr_Occurred() != nullptr) return false;
+            if (!std::in_range<T>(value)) return false;
+            target[i] = static_cast<T>(value);
+        } else {
+            const double value = PyFloat_AsDouble(item);
+            if (value == -1 && PyErr_Occurred() != nullptr) return false;
+            target[i] = static_cast<T>(value);
+        }
+    }
+    return true;
+}
+
+bool take_numbers_as(DType dtype, PyObject* list, Py_ssize_t count, std::byte* to) {
+    switch (dtype.code << 8 | dtype.bits) {
+        case 0x008:
+            return take_numbers<std::int8_t>(list, count, to);
+        case 0x010:
+            return take_numbers<std::int16_t>(list, count, to);
+        case 0x020:
+            return take_numbers<std::int32_t>(list, count, to);
+        case 0x040:
+            return take_numbers<std::int64_t>(list, count, to);
+        case 0x108:
+            return take_numbers<std::uint8_t>(list, count, to);
+        case 0x110:
+            return take_numbers<std::uint16_t>(list, count, to);
+        case 0x120:
+            return take_numbers<std::uint32_t>(list, count, to);
+        case 0x140:
+            return take_numbers<std::uint64_t>(list, count, to);
+        case 0x220:
+            return take_numbers<float>(list, count, to);
+        case 0x240:
+            return take_numbers<double>(list, count, to);
+        default:
+            break;
+    }
+    std::vector<double> numbers(static_cast<std::size_t>(count));
+    auto* first = reinterpret_cast<std::byte*>(numbers.data());
+    return take_numbers<double>(list, count, first) &&
+           convert(dtype_f64, first, dtype, to, numbers.size());
+}
+
+}  // namespace
+
+void set_helpers(nb::object as_buffer, nb::object as_json) {
+    helpers() = {std::move(as_buffer), std::move(as_json)};
+}
+
+ColumnInput::~ColumnInput() {
+    for (Py_buffer& buffer : buffers_) PyBuffer_Release(&buffer);
+}
+
+void ColumnInput::add(Draft& draft, const Schema& schema, std::uint16_t column, nb::handle object) {
+    const Column& declared = schema.columns()[column];
+    PyObject* raw = object.ptr();
+    if (PyUnicode_Check(raw)) {
+        Py_ssize_t bytes = 0;
+        const char* text = PyUnicode_AsUTF8AndSize(raw, &bytes);
+        if (text == nullptr) throw nb::python_error();
+        add_text(draft, column, {text, static_cast<std::size_t>(bytes)});
+        return;
+    }
+    if (PyObject_CheckBuffer(raw) != 0) {
+        Py_buffer& buffer = buffers_.emplace_back();
+        if (PyObject_GetBuffer(raw, &buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) == 0) {
+            const auto dtype = dtype_of_letter(buffer.format, buffer.itemsize);
+            if (dtype) return add_buffer(draft, declared, column, buffer, *dtype);
+            PyBuffer_Release(&buffer);
+        }
+        buffers_.pop_back();  // not contiguous, or foreign: the helper makes it so, or says why not
+        clear_refusal();
+    } else if (is_json(column)) {
+        nb::object text = helpers().as_json(object);
+        texts_.push_back(text);
+        return add(draft, schema, column, text);
+    } else if (PyList_Check(raw) || PyTuple_Check(raw)) {
+        const bool flat = declared.dims.empty();
+        if (flat) return add_numbers(draft, declared, column, object);
+    }
+    const nb::object made = helpers().as_buffer(object, declared.name, declared.dtype.to_string());
+    texts_.push_back(made);
+    Py_buffer& buffer = buffers_.emplace_back();
+    const nb::object array = made[0];
+    if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
+        buffers_.pop_back();
+        throw nb::python_error();
+    }
+    const auto dtype = DType::parse(nb::cast<std::string>(made[1]));
+    if (!dtype || dtype->bytes() != static_cast<std::uint32_t>(buffer.itemsize)) {
+        mismatch(declared, "it was given numbers of a dtype that rollring does not carry");
+    }
+    add_buffer(draft, declared, column, buffer, *dtype);
+}
+
+void ColumnInput::add_buffer(Draft& draft, const Column& declared, std::uint16_t column,
+                             Py_buffer& buffer, DType dtype) {
+    if (buffer.ndim > 4) mismatch(declared, "an array may have 4 dimensions at most");
+    DraftColumn to{.column = column, .dtype = dtype, .shape = {1, 0, 0, 0}, .dims = 1, .data = ""};
+    if (buffer.ndim > 0) to.dims = static_cast<std::uint8_t>(buffer.ndim);
+    for (int i = 0; i < buffer.ndim; i++) {
+        if (buffer.shape[i] > std::numeric_limits<std::uint32_t>::max())
+            mismatch(declared, "an array may have 2^32 - 1 rows at most");
+        to.shape[static_cast<std::size_t>(i)] = static_cast<std::uint32_t>(buffer.shape[i]);
+    }
+    const auto elements =
+        static_cast<std::uint64_t>(buffer.len / std::max<Py_ssize_t>(buffer.itemsize, 1));
+    const bool keeps = dtype == declared.dtype || declared.accepts == Accepts::any ||
+                       (declared.accepts == Accepts::any_integer && dtype.is_integer());
+    if (keeps) {
+        if (buffer.len > 0) to.data = buffer.buf;
+    } else {
+        if (!same_kind(dtype, declared.dtype)) {
+            mismatch(declared, "it was given " + dtype.to_string());
+        }
+        auto& made = converted_.emplace_back(elements * declared.dtype.bytes());
+        if (!convert(dtype, static_cast<const std::byte*>(buffer.buf), declared.dtype, made.data(),
+                     elements)) {
+            mismatch(declared, "a number that it was given is out of its range");
+        }
+        to.dtype = declared.dtype;
+        if (!made.empty()) to.data = made.data();
+    }
+    draft.add(to);
+}
+
+void ColumnInput::add_numbers(Draft& draft, const Column& declared, std::uint16_t column,
+                              nb::handle list) {
+    const Py_ssize_t count = PySequence_Size(list.ptr());
+    auto& made = converted_.emplace_back(static_cast<std::size_t>(count) * declared.dtype.bytes());
+    if (!take_numbers_as(declared.dtype, list.ptr(), count, made.data())) {
+        clear_refusal();
+        mismatch(declared, "an element of the list that it was given is no such number");
+    }
+    draft.add({column,
+               declared.dtype,
+               {static_cast<std::uint32_t>(count), 0, 0, 0},
+               1,
+               made.empty() ? static_cast<const void*>("") : made.data()});
+}
+
+void ColumnInput::add_text(Draft& draft, std::uint16_t column, std::string_view text) {
+    if (text.size() > std::numeric_limits<std::uint32_t>::max())
+        raise("too_large", "a text of " + std::to_string(text.size()) + " B");
+    draft.add(
+        {column, dtype_u8, {static_cast<std::uint32_t>(text.size()), 0, 0, 0}, 1, text.data()});
+}
+
+}  // namespace rollring::python

@@ -1,0 +1,40 @@
+#pragma once
+// A Python object as a column of a draft: any buffer, any list of numbers, text, bytes.
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "nb.hpp"
+#include "rollring/trajectory.hpp"
+
+namespace rollring::python {
+
+// What Python does better, from rollring/_arrays.py: as_buffer(object) -> (buffer, dtype name), for
+// tensors and the like; as_json(object) -> str.
+void set_helpers(nb::object as_buffer, nb::object as_json);
+
+// Holds what the columns of one draft point into. With the GIL.
+class ColumnInput {
+  public:
+    ColumnInput() = default;
+    ColumnInput(const ColumnInput&) = delete;
+    ColumnInput& operator=(const ColumnInput&) = delete;
+    ~ColumnInput();
+
+    // Raises TypeError or ValueError, naming the column, where the object cannot be one.
+    void add(Draft& draft, const Schema& schema, std::uint16_t column, nb::handle object);
+
+  private:
+    void add_buffer(Draft& draft, const Column& declared, std::uint16_t column, Py_buffer& buffer,
+                    DType dtype);
+    void add_numbers(Draft& draft, const Column& declared, std::uint16_t column, nb::handle list);
+    void add_text(Draft& draft, std::uint16_t column, std::string_view text);
+
+    std::deque<Py_buffer> buffers_;
+    std::deque<std::vector<std::byte>> converted_;
+    std::deque<nb::object> texts_;
+};
+
+}  // namespace rollring::python

@@ -1,0 +1,162 @@
+#include "consumer.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "errors.hpp"
+#include "fields.hpp"
+#include "taking.hpp"
+#include "turn.hpp"
+#include "waiter.hpp"
+
+namespace rollring::python {
+namespace {
+
+using Timeout = std::optional<double>;
+
+// A record that was taken: its memory is this process's own.
+class Taken {
+  public:
+    Taken(Copied copied, std::shared_ptr<const Schema> schema)
+        : view_(std::move(copied.view)),
+          schema_(std::move(schema)),
+          memory_(nb::cast(std::move(copied.memory))) {}
+
+    [[nodiscard]] nb::object memory() const { return memory_; }
+    [[nodiscard]] nb::dict fields() const { return fields_of(view_); }
+    // (name, dtype, offset in the memory, bytes, shape) of each.
+    [[nodiscard]] nb::list columns() const {
+        const std::byte* const from = nb::cast<const Memory&>(memory_).data();
+        nb::list made;
+        for (const ColumnView& column : view_.columns()) {
+            nb::list shape;
+            for (std::size_t i = 0; i < column.dims; i++) shape.append(column.shape[i]);
+            made.append(nb::make_tuple(text(schema_->columns()[column.column].name),
+                                       column.dtype.to_string(), column.data.data() - from,
+                                       column.data.size(), nb::tuple(shape)));
+        }
+        return made;
+    }
+
+  private:
+    TrajectoryView view_;
+    std::shared_ptr<const Schema> schema_;
+    nb::object memory_;
+};
+
+class PyConsumer {
+  public:
+    // Waits for the ring, but not for the seat: who has it may have it for long.
+    PyConsumer(const std::string& ring, double attach_timeout) {
+        const Deadline deadline = deadline_of(attach_timeout);
+        while (true) {  // in slices: Ctrl-C ends it
+            auto opened = [&] {
+                const Released released;
+                return Consumer::open(ring, {.attach_timeout = std::chrono::milliseconds(0)});
+            }();
+            if (opened) {
+                schema_ = std::make_shared<const Schema>(opened->schema());
+                shared_->consumer.emplace(std::move(*opened));
+                return;
+            }
+            const bool waits = opened.error().code == Errc::not_ready;
+            if (!waits || deadline.passed()) raise(opened.error());
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        }
+    }
+
+    // None: nothing came in time. What was returned is released, and comes to nobody again.
+    nb::object get(Timeout timeout) {
+        check();
+        std::optional<Copied> copied;
+        const Poll answer = in_slices(
+            shared_->turns, deadline_of(timeout),
+            [&](Deadline deadline) {
+                const Poll found = shared_->look(deadline);
+                if (found == Poll::record) copied.emplace(shared_->take());
+                return found;
+            },
+            Poll::timed_out);
+        if (answer == Poll::closed) raise_closed();
+        if (!copied) return nb::none();
+        return nb::cast(Taken(std::move(*copied), schema_));
+    }
+    // For event loops: begin(), then get(0) once fd() is readable. A wait takes nothing, so that
+    // one which is cancelled loses nothing.
+    int fd() {
+        if (!waiter_) waiter_ = Waiter::make();
+        return waiter_->fd();
+    }
+    void begin(Timeout timeout) {
+        check();
+        fd();
+        finish_wait();
+        waiter_->begin(
+            [shared = shared_](Deadline deadline) {
+                shared->turns.lock_for_wait();
+                const std::scoped_lock turn(std::adopt_lock, shared->turns);
+                return shared->look(deadline) != Poll::timed_out;
+            },
+            deadline_of(timeout));
+    }
+    void cancel() {
+        if (waiter_) waiter_->cancel();
+    }
+    // What was not taken comes to the ring's next consumer. Twice is fine.
+    void close() {
+        if (closed()) return;
+        cancel();
+        finish_wait();
+        const Turn turn(shared_->turns);
+        shared_->consumer.reset();
+    }
+    [[nodiscard]] bool closed() const {
+        return shared_->turns.inherited() || !shared_->consumer.has_value();
+    }
+
+  private:
+    void check() const {
+        shared_->turns.check("this consumer");
+        if (!shared_->consumer) raise("closed", "this consumer is closed");
+    }
+    [[noreturn]] void raise_closed() {
+        std::string problem = "this consumer was closed by another thread";
+        {
+            const Turn turn(shared_->turns);
+            if (shared_->consumer) problem = shared_->consumer->problem();
+        }
+        raise("closed", problem);
+    }
+    void finish_wait() {
+        while (waiter_ && waiter_->busy()) {
+            const Released released;
+            waiter_->finish();
+        }
+    }
+
+    std::shared_ptr<const Schema> schema_;
+    std::shared_ptr<SharedConsumer> shared_ = std::make_shared<SharedConsumer>();
+    Waiter::Ptr waiter_;
+};
+
+}  // namespace
+
+void bind_consumer(nb::module_& module) {
+    nb::class_<Taken>(module, "Taken")
+        .def_prop_ro("memory", &Taken::memory)
+        .def("fields", &Taken::fields)
+        .def("columns", &Taken::columns);
+    nb::class_<PyConsumer>(module, "Consumer")
+        .def(nb::init<const std::string&, double>())
+        .def("get", &PyConsumer::get, nb::arg("timeout").none())
+        .def("fd", &PyConsumer::fd)
+        .def("begin", &PyConsumer::begin, nb::arg("timeout").none())
+        .def("cancel", &PyConsumer::cancel)
+        .def("close", &PyConsumer::close)
+        .def_prop_ro("closed", &PyConsumer::closed);
+}
+
+}  // namespace rollring::python

@@ -1,0 +1,10 @@
+#pragma once
+// Consumer and its records, copied, for rollring/_queue.py.
+
+#include "nb.hpp"
+
+namespace rollring::python {
+
+void bind_consumer(nb::module_& module);
+
+}  // namespace rollring::python

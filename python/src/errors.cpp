@@ -1,0 +1,34 @@
+#include "errors.hpp"
+
+namespace rollring::python {
+namespace {
+
+// Never freed: an exception may be raised while the interpreter ends.
+nb::dict& error_classes() {
+    static auto* classes = new nb::dict();
+    return *classes;
+}
+
+}  // namespace
+
+void set_error_classes(nb::dict classes) {
+    error_classes() = std::move(classes);
+}
+
+void raise(std::string_view code, const std::string& message) {
+    nb::dict& classes = error_classes();
+    const nb::str key(code.data(), code.size());
+    const nb::object error = classes[classes.contains(key) ? key : nb::str("")];
+    // Names may hold bytes that are no UTF-8.
+    const nb::object text = nb::steal(
+        PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));
+    if (!text.is_valid()) throw nb::python_error();
+    PyErr_SetObject(error.ptr(), error(text, key).ptr());
+    throw nb::python_error();
+}
+
+void raise(const Error& error) {
+    raise(name(error.code), error.message);
+}
+
+}  // namespace rollring::python

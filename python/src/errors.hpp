@@ -1,0 +1,24 @@
+#pragma once
+// rollring's errors as Python exceptions: the class by the code, the message as it is.
+
+#include <string>
+
+#include "nb.hpp"
+#include "rollring/error.hpp"
+#include "rollring/producer.hpp"
+
+namespace rollring::python {
+
+// The classes of rollring/_errors.py, by the names of Errc; "" is the one for all others.
+void set_error_classes(nb::dict classes);
+
+[[noreturn]] void raise(std::string_view code, const std::string& message);
+[[noreturn]] void raise(const Error& error);
+
+template <class T>
+T value_or_raise(Result<T> result) {
+    if (!result) raise(result.error());
+    if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+}  // namespace rollring::python

@@ -1,0 +1,104 @@
+#pragma once
+// A stash and its batches as Python has them: which thread is at them, and when what is leased can
+// be given back.
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "rollring/stash.hpp"
+#include "turn.hpp"
+#include "window.hpp"
+
+namespace rollring::python {
+
+class Leased;
+
+// Shared with its batches, whose windows may live longer.
+struct SharedStash {
+    std::unique_ptr<Stash> stash;
+    Turns turns{[this] {
+        if (stash) stash->interrupt();
+    }};
+    std::vector<Leased*> leased;  // what Python has of it
+    bool closing = false;         // as soon as no window is left
+
+    ~SharedStash() {
+        // A child's copy is left as it is: another thread may have been in the middle of it.
+        if (turns.inherited()) static_cast<void>(stash.release());
+    }
+    // The answer of use(stash), made in this thread's turn: no Python code may run in it.
+    template <class Use>
+    auto in_turn(Use use) {
+        turns.check("this stash");
+        std::optional<decltype(use(*stash))> answer;
+        {
+            const Turn turn(turns);
+            if (!closing) answer.emplace(use(*stash));
+        }
+        if (!answer) raise("closed", "this stash is closed");
+        return std::move(*answer);
+    }
+    // With the turn.
+    void close_if_free();
+};
+
+// A batch, and how it is to be given back once no array shows it any more.
+class Leased final : public Loan {
+  public:
+    explicit Leased(std::shared_ptr<SharedStash> of) : shared(std::move(of)) {
+        shared->leased.push_back(this);
+    }
+    ~Leased() override {
+        if (inherited()) {
+            static_cast<void>(batch.release());
+            return;
+        }
+        const Turn turn(shared->turns);
+        std::erase(shared->leased, this);
+        give_back();
+        batch.reset();
+        if (shared->closing) shared->close_if_free();
+    }
+    [[nodiscard]] bool in_use() const { return windows() > 0 || copies > 0; }
+    [[nodiscard]] std::string use_text() const {
+        return windows() > 0 ? windows_text() + " still in use" : "another thread copies from it";
+    }
+    // Both with the turn.
+    Result<void> ack() {
+        const std::int64_t last = shared->stash->consumer().last_acked_step();
+        return batch->ack(step.value_or(last + 1));
+    }
+    void give_back() {
+        if (!batch->leased()) return;
+        if (ack_later) {
+            // Later batches may have been acknowledged meanwhile: steps do not go back.
+            const std::int64_t last = shared->stash->consumer().last_acked_step();
+            step = std::max(step.value_or(last + 1), last);
+            if (ack()) return;
+        }
+        batch->nack();
+    }
+    // The last window is gone, or the last copy made.
+    void on_free() override {
+        if (!later || in_use()) return;
+        const Turn turn(shared->turns);
+        give_back();
+        if (shared->closing) shared->close_if_free();
+    }
+
+    std::shared_ptr<SharedStash> shared;
+    std::unique_ptr<Batch> batch = std::make_unique<Batch>();
+    int copies = 0;                    // that are under way without the GIL
+    bool later = false;                // given back as soon as the last window is gone
+    bool ack_later = false;            // as acknowledged
+    std::optional<std::int64_t> step;  // none: one more than the last
+};
+
+inline void SharedStash::close_if_free() {
+    if (std::ranges::none_of(leased, &Leased::in_use)) stash.reset();
+}
+
+}  // namespace rollring::python

@@ -1,0 +1,100 @@
+// rollring._core: what rollring/*.py stands on. Not for users.
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "batch.hpp"
+#include "column_input.hpp"
+#include "consumer.hpp"
+#include "draft.hpp"
+#include "errors.hpp"
+#include "fields.hpp"
+#include "nb.hpp"
+#include "options.hpp"
+#include "plain.hpp"
+#include "producer.hpp"
+#include "released.hpp"
+#include "rollring/ring.hpp"
+#include "rollring/stash_stat.hpp"
+#include "rollring/version.hpp"
+#include "stash.hpp"
+#include "stat_dict.hpp"
+#include "weights.hpp"
+#include "window.hpp"
+
+namespace rollring::python {
+namespace {
+
+void create(const std::string& name, nb::dict given) {
+    const RingOptions options = ring_options(given);
+    const Result<void> made = [&] {
+        const Released released;
+        return create_ring(name, options);
+    }();
+    value_or_raise(Result<void>(made));
+}
+
+nb::dict ring_stat(const std::string& name) {
+    const RingStat stat = value_or_raise(stat_ring(name));
+    nb::dict made = stat_dict(stat);
+    nb::list lanes;
+    for (const LaneStat& lane : stat.lanes) lanes.append(stat_dict(lane));
+    made["lanes"] = lanes;
+    return made;
+}
+
+nb::dict stash_stat(const std::string& name) {
+    const StashStat stat = value_or_raise(stat_stash(name));
+    nb::dict made = stat_dict(stat);
+    nb::list groups;
+    for (const GroupStat& group : stat.groups) groups.append(stat_dict(group));
+    made["groups"] = groups;
+    made["account"] = stat_dict(stat.account);
+    return made;
+}
+
+// None: no trouble.
+nb::object find_trouble(const std::string& name_of, double stale_after) {
+    const std::chrono::nanoseconds span(
+        static_cast<std::int64_t>(std::min(stale_after, 1e9) * 1e9));
+    const RunTrouble found = value_or_raise(rollring::find_trouble(name_of, span));
+    if (found.trouble == Trouble::none) return nb::none();
+    nb::dict made;
+    made["trouble"] = std::string(name(found.trouble));
+    made["text"] = text(found.text);
+    made["group"] = text(found.instance_id);
+    made["producer"] = text(found.producer);
+    made["lane"] = found.lane;
+    made["pid"] = found.pid;
+    made["seconds"] = static_cast<double>(found.for_ns) * 1e-9;
+    return made;
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+    nb::set_leak_warnings(false);  // what lives at the end of the interpreter goes with the process
+    bind_window(module);
+    bind_draft(module);
+    bind_producer(module);
+    bind_batch(module);
+    bind_stash(module);
+    bind_weights(module);
+    bind_consumer(module);
+    bind_plain(module);
+    module.def("set_error_classes", &set_error_classes);
+    module.def("set_helpers", &set_helpers);
+    nb::module_::import_("atexit").attr("register")(nb::cpp_function(&Released::end));
+    module.def("version", [] { return std::string(version()); });
+    module.def("create", &create);
+    module.def("remove", [](const std::string& name, bool force) {
+        value_or_raise(remove_ring(name, force));
+    });
+    module.def("rings", &list_rings);
+    module.def("ring_stat", &ring_stat);
+    module.def("stash_stat", &stash_stat);
+    module.def("find_trouble", &find_trouble);
+}
+
+}  // namespace rollring::python

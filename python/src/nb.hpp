@@ -1,0 +1,14 @@
+#pragma once
+// nanobind with all of its casters that we use: a file that lacks one would cast the same type in
+// another way, under the same name.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+namespace rollring::python {
+namespace nb = nanobind;
+}

@@ -1,0 +1,182 @@
+#include "options.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.hpp"
+
+namespace rollring::python {
+namespace {
+
+// Takes options out of a dict, each with an error that names it.
+class Options {
+  public:
+    explicit Options(nb::dict given) : left_(nb::steal<nb::dict>(PyDict_Copy(given.ptr()))) {}
+
+    // Leaves `member` as it is where there is no such option. True: there was one.
+    template <class T>
+    bool take(const char* field, T& member) {
+        nb::object value = pop(field);
+        if (!value.is_valid()) return false;
+        member = as<T>(value, field);
+        return true;
+    }
+    bool take(const char* field, std::chrono::nanoseconds& span) {
+        double seconds = 0;
+        if (!take(field, seconds)) return false;
+        const double within = std::clamp(seconds, 0.0, 1e9);
+        span = std::chrono::nanoseconds(static_cast<std::int64_t>(within * 1e9));
+        return true;
+    }
+    // By name, up to the last one there is.
+    template <class Enum>
+    void take(const char* field, Enum& member, Enum last) {
+        std::string text;
+        if (!take(field, text)) return;
+        std::string known;
+        for (int i = 0; i <= static_cast<int>(last); i++) {
+            if (name(static_cast<Enum>(i)) == text) {
+                member = static_cast<Enum>(i);
+                return;
+            }
+            known += (i > 0 ? ", " : "") + std::string(name(static_cast<Enum>(i)));
+        }
+        raise("invalid_argument", std::string(field) + ": '" + text + "' is none of " + known);
+    }
+    // What is left is an option that `what` does not have.
+    void end(const char* what) {
+        for (const auto& [key, value] : left_) {
+            raise("invalid_argument",
+                  std::string(what) + " has no option '" + nb::cast<std::string>(key) + "'");
+        }
+    }
+
+    template <class T>
+    static T as(nb::handle value, const char* field) {
+        try {
+            return nb::cast<T>(value);
+        } catch (const nb::cast_error&) {
+            raise("invalid_argument", std::string(field) + ": " +
+                                          nb::cast<std::string>(nb::repr(value)) +
+                                          " is of another kind, or out of its range");
+        }
+    }
+
+  private:
+    nb::object pop(const char* field) {
+        if (!left_.contains(field)) return {};
+        nb::object value = left_[field];
+        nb::del(left_[field]);
+        return value;
+    }
+    nb::dict left_;
+};
+
+Column column_of(nb::handle given) {
+    const auto text = nb::cast<std::string>(given[1]);
+    const auto dtype = DType::parse(text);
+    if (!dtype) raise("invalid_argument", "'" + text + "' is no dtype");
+    return {.name = nb::cast<std::string>(given[0]),
+            .dtype = *dtype,
+            .per = nb::cast<bool>(given[2]) ? Per::token : Per::record,
+            .dims = nb::cast<std::vector<std::uint32_t>>(given[3])};
+}
+
+}  // namespace
+
+StashOptions stash_options(nb::dict given) {
+    StashOptions made;
+    Options options(std::move(given));
+    std::uint64_t target = 0;
+    if (options.take("batch_tokens", target)) made.batch = BatchTarget::tokens(target);
+    std::uint32_t count = 0;
+    if (options.take("batch_sequences", count)) made.batch = BatchTarget::sequences(count);
+    if (options.take("batch_groups", count)) made.batch = BatchTarget::groups(count);
+    options.take("group_size", made.group_size);
+    options.take("extra", made.extra);
+    options.take("select", made.select, Select::uniform);
+    options.take("seed", made.seed);
+    options.take("deadline", made.deadline);
+    options.take("at_deadline", made.at_deadline, AtDeadline::hold);
+    options.take("min_size", made.min_size);
+    options.take("on_failed", made.on_failed, OnFailed::hold);
+    options.take("bad_reward", made.bad_reward, BadReward::absent);
+    options.take("zero_variance", made.zero_variance, ZeroVariance::drop);
+    options.take("zero_variance_tolerance", made.zero_variance_tolerance);
+    options.take("zero_variance_run", made.zero_variance_run);
+    options.take("max_lag", made.max_lag);
+    options.take("stale", made.stale, Stale::withhold);
+    options.take("order", made.order, Order::freshest);
+    options.take("window_fraction", made.window_fraction);
+    options.take("advantages", made.advantages, Advantages::loo);
+    options.take("max_open_groups", made.max_open_groups);
+    options.take("max_open_bytes", made.max_open_bytes);
+    options.take("tombstone", made.tombstone);
+    options.take("tombstones", made.tombstones);
+    options.take("no_progress", made.no_progress);
+    nb::dict weights;
+    options.take("source_weights", weights);
+    for (const auto& [id, weight] : weights) {
+        made.source_weights.push_back({Options::as<std::int64_t>(id, "source_weights"),
+                                       Options::as<double>(weight, "source_weights")});
+    }
+    options.end("a stash");
+    return made;
+}
+
+RingOptions ring_options(nb::dict given) {
+    RingOptions made;
+    Options options(std::move(given));
+    options.take("lanes", made.lanes);
+    options.take("lane_bytes", made.lane_bytes);
+    options.take("soft_bytes", made.soft_bytes);
+    options.take("journal_records", made.journal_records);
+    options.take("spill_bytes", made.spill_bytes);
+    options.take("overflow_dir", made.overflow_dir);
+    options.take("overflow_bytes", made.overflow_bytes);
+    options.take("group_rows", made.group_rows);
+    nb::list columns;
+    if (options.take("columns", columns)) {
+        std::vector<Column> custom;
+        for (const nb::handle one : columns) custom.push_back(column_of(one));
+        made.schema = value_or_raise(Schema::standard_with(std::move(custom)));
+    }
+    options.end("a ring");
+    return made;
+}
+
+PublisherOptions publisher_options(nb::dict given) {
+    PublisherOptions made;
+    Options options(std::move(given));
+    options.take("name", made.name);
+    options.take("rank", made.rank);
+    options.take("ranks", made.ranks);
+    options.take("gpu", made.device.gpu);
+    options.take("memory", made.memory, PayloadMemory::host);
+    options.take("allow_legacy_ipc", made.allow_legacy_ipc);
+    options.take("slots", made.slots);
+    options.take("slot_bytes", made.slot_bytes);
+    options.take("checksums", made.checksums);
+    options.take("subscribers_max", made.subscribers_max);
+    options.end("a weight publisher");
+    return made;
+}
+
+SubscriberOptions subscriber_options(nb::dict given) {
+    SubscriberOptions made;
+    Options options(std::move(given));
+    options.take("name", made.name);
+    std::uint32_t rank = 0;
+    if (options.take("rank", rank)) made.rank = rank;
+    options.take("gpu", made.device.gpu);
+    options.take("in_place", made.in_place);
+    options.take("partial", made.partial);
+    options.take("held_version", made.held_version);
+    options.end("a weight subscriber");
+    return made;
+}
+
+}  // namespace rollring::python

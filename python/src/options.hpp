@@ -1,0 +1,16 @@
+#pragma once
+// Options given by name. What is wrong with one is an error that names it.
+
+#include "nb.hpp"
+#include "rollring/ring.hpp"
+#include "rollring/stash_options.hpp"
+#include "rollring/weights.hpp"
+
+namespace rollring::python {
+
+StashOptions stash_options(nb::dict given);
+RingOptions ring_options(nb::dict given);
+PublisherOptions publisher_options(nb::dict given);
+SubscriberOptions subscriber_options(nb::dict given);
+
+}  // namespace rollring::python

@@ -1,0 +1,270 @@
+#include "rollring/producer.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "draft.hpp"
+#include "given.hpp"
+#include "nb.hpp"
+#include "producer.hpp"
+#include "producing.hpp"
+#include "stat_dict.hpp"
+#include "waiter.hpp"
+
+namespace rollring::python {
+namespace {
+
+using Timeout = std::optional<double>;
+
+// What lay there before is an earlier record: nobody is to train on it by mistake.
+void clear_holes(const Draft& draft, const Reservation& room) {
+    for (const DraftColumn& column : draft.columns()) {
+        if (column.data != nullptr) continue;
+        const auto hole = room.bytes(column.column, column.dtype);
+        std::memset(hole.data(), 0, hole.size());
+    }
+}
+
+class PyProducer {
+  public:
+    PyProducer(const std::string& ring, const std::string& name_of, double attach_timeout,
+               bool checksum, std::uint64_t max_records) {
+        ProducerOptions options;
+        options.name = name_of;
+        options.max_records = max_records;
+        if (checksum) options.checksum = Checksum::xxh3;
+        const Deadline deadline = deadline_of(attach_timeout);
+        // In slices: Ctrl-C ends it.
+        while (true) {
+            const auto rest = deadline.at_ns - monotonic_ns();
+            options.attach_timeout =
+                std::chrono::nanoseconds(std::clamp<std::int64_t>(rest, 0, 50'000'000));
+            auto opened = [&] {
+                const Released released;
+                return Producer::open(ring, options);
+            }();
+            if (opened) {
+                shared_->schema = opened->schema();
+                shared_->producer.emplace(std::move(*opened));
+                return;
+            }
+            const Errc code = opened.error().code;
+            const bool waits =
+                code == Errc::not_found || code == Errc::not_ready || code == Errc::no_free_lane;
+            if (!waits || deadline.passed()) raise(opened.error());
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        }
+    }
+
+    void push(nb::handle instance_id, Timeout timeout, nb::dict fields, bool later) {
+        check();
+        const Given given(shared_->schema, instance_id, fields);
+        wait(timeout, [&](Producer& producer, Deadline deadline) {
+            return later ? producer.push_later(given.draft, deadline)
+                         : producer.push(given.draft, deadline);
+        });
+    }
+
+    // For event loops: once fd() is readable, end_push() says what became of the push.
+    int fd() {
+        if (!waiter_) waiter_ = Waiter::make();
+        return waiter_->fd();
+    }
+    // True: it waits for room. One at a time: what was cancelled ends first.
+    bool begin_push(nb::handle instance_id, Timeout timeout, nb::dict fields) {
+        check();
+        fd();
+        finish_wait();
+        auto waiting = std::make_shared<Waiting>(shared_, instance_id, fields);
+        const bool over = [&] {
+            const Released released;
+            return waiting->step(Deadline::now());
+        }();
+        if (over) {
+            waiting->raise_unless_sent();
+            return false;
+        }
+        waiting_ = std::move(waiting);
+        waiter_->begin([it = waiting_.get()](Deadline slice) { return it->step(slice); },
+                       deadline_of(timeout));
+        return true;
+    }
+    void end_push() {
+        finish_wait();
+        if (const auto waiting = std::exchange(waiting_, nullptr)) waiting->raise_unless_sent();
+    }
+    void cancel_push() {
+        if (waiter_) waiter_->cancel();
+    }
+
+    void flush() {
+        shared_->in_turn([](Producer& producer) {
+            producer.flush();
+            return true;
+        });
+    }
+    nb::object reserve(nb::handle instance_id, std::uint32_t tokens, nb::dict columns,
+                       Timeout timeout, nb::dict fields) {
+        check();
+        Given given(shared_->schema, instance_id, fields);
+        given.add_holes(shared_->schema, columns, tokens);
+        auto reserved = std::make_shared<Reserved>(
+            shared_, "'" + std::string(given.draft.instance_id()) + "', repetition " +
+                         std::to_string(given.draft.meta.repetition_id));
+        wait(timeout, [&](Producer& producer, Deadline deadline) {
+            const Push push = producer.reserve(given.draft, deadline, *reserved->room);
+            if (push == Push::ok) clear_holes(given.draft, *reserved->room);
+            return push;
+        });
+        shared_->draft = reserved;
+        return made_draft(std::move(reserved));
+    }
+    void open_group(const std::string& instance_id, std::uint64_t visit, Timeout timeout,
+                    std::uint32_t group_size, std::uint64_t record_bytes) {
+        check();
+        wait(timeout, [&](Producer& producer, Deadline deadline) {
+            return producer.open_group(instance_id, visit, deadline, {group_size, record_bytes});
+        });
+    }
+    bool cancel_group(const std::string& instance_id, std::uint64_t visit) {
+        return shared_->in_turn(
+            [&](Producer& producer) { return producer.cancel_group(instance_id, visit); });
+    }
+    // Twice is fine.
+    void close() {
+        if (closed()) return;
+        cancel_push();
+        finish_wait();
+        const bool done = shared_->in_turn([&](Producer&) {
+            if (shared_->windows > 0) return false;
+            shared_->producer.reset();
+            if (waiting_ != nullptr) waiting_->close();
+            return true;
+        });
+        if (done) return;
+        raise("views_alive", "cannot close: " + shared_->windows_text() +
+                                 " still in use; commit the draft, or delete what refers to it");
+    }
+    [[nodiscard]] bool closed() const {
+        return shared_->turns.inherited() || !shared_->producer.has_value();
+    }
+    nb::dict stats() {
+        return stat_dict(shared_->in_turn([](Producer& producer) { return producer.stats(); }));
+    }
+    std::uint32_t lane() {
+        return shared_->in_turn([](Producer& producer) { return producer.lane(); });
+    }
+    std::uint64_t lane_bytes() {
+        return shared_->in_turn([](Producer& producer) { return producer.lane_bytes(); });
+    }
+    bool consumer_alive() {
+        return shared_->in_turn([](Producer& producer) { return producer.consumer_alive(); });
+    }
+
+  private:
+    void check() const {
+        shared_->turns.check("this producer");
+        if (!shared_->producer) raise("closed", "this producer is closed");
+    }
+    // Any call that looks for room takes that of the last draft, whose arrays must be gone. With
+    // the turn; `problem` says why it is not Push::ok. None: arrays are there.
+    template <class Try>
+    static std::optional<Push> once(SharedProducer& shared, std::string& problem, Deadline deadline,
+                                    Try attempt) {
+        if (!shared.producer) {
+            problem = "this producer was closed by another thread";
+            return Push::closed;
+        }
+        if (shared.windows > 0) return std::nullopt;
+        const Push answer = attempt(*shared.producer, deadline);
+        if (answer != Push::ok) problem = shared.producer->problem();
+        return answer;
+    }
+    static void raise_unless_ok(SharedProducer& shared, std::optional<Push> push,
+                                const std::string& problem) {
+        if (!push) {
+            raise("views_alive",
+                  "cannot take the lane's room: " + shared.windows_text() +
+                      " still in use; commit the draft, or delete what refers to it");
+        }
+        if (*push != Push::ok) raise(name(*push), problem);
+    }
+    template <class Try>
+    void wait(Timeout timeout, Try attempt) {
+        std::string problem;
+        const auto push = in_slices(
+            shared_->turns, deadline_of(timeout),
+            [&](Deadline deadline) { return once(*shared_, problem, deadline, attempt); },
+            std::optional(Push::timed_out));
+        raise_unless_ok(*shared_, push, problem);
+    }
+
+    // A push that an event loop waits for.
+    struct Waiting {
+        std::shared_ptr<SharedProducer> shared;
+        Given given;
+        std::optional<Push> answer = Push::timed_out;
+        std::string problem;
+
+        Waiting(std::shared_ptr<SharedProducer> of, nb::handle instance_id, nb::dict fields)
+            : shared(std::move(of)), given(shared->schema, instance_id, fields) {}
+        // In any thread, with or without the GIL. True: it is over.
+        bool step(Deadline deadline) {
+            shared->turns.lock_for_wait();
+            const std::scoped_lock turn(std::adopt_lock, shared->turns);
+            answer = once(*shared, problem, deadline, [&](Producer& producer, Deadline until) {
+                return producer.push(given.draft, until);
+            });
+            return answer != Push::timed_out;
+        }
+        // Whoever awaits it learns why it is over.
+        void close() {
+            if (answer != Push::timed_out) return;
+            answer = Push::closed;
+            problem = "this producer was closed meanwhile";
+        }
+        void raise_unless_sent() const { raise_unless_ok(*shared, answer, problem); }
+    };
+    void finish_wait() {
+        while (waiter_ && waiter_->busy()) {
+            const Released released;
+            waiter_->finish();
+        }
+    }
+
+    std::shared_ptr<SharedProducer> shared_ = std::make_shared<SharedProducer>();
+    std::shared_ptr<Waiting> waiting_;
+    Waiter::Ptr waiter_;  // goes first: it is at `waiting_`
+};
+
+}  // namespace
+
+void bind_producer(nb::module_& module) {
+    nb::class_<PyProducer>(module, "Producer")
+        .def(nb::init<const std::string&, const std::string&, double, bool, std::uint64_t>())
+        .def("push", &PyProducer::push, nb::arg("instance_id"), nb::arg("timeout").none(),
+             nb::arg("fields"), nb::arg("later"))
+        .def("fd", &PyProducer::fd)
+        .def("begin_push", &PyProducer::begin_push, nb::arg("instance_id"),
+             nb::arg("timeout").none(), nb::arg("fields"))
+        .def("end_push", &PyProducer::end_push)
+        .def("cancel_push", &PyProducer::cancel_push)
+        .def("flush", &PyProducer::flush)
+        .def("reserve", &PyProducer::reserve, nb::arg("instance_id"), nb::arg("tokens"),
+             nb::arg("columns"), nb::arg("timeout").none(), nb::arg("fields"))
+        .def("open_group", &PyProducer::open_group, nb::arg("instance_id"), nb::arg("visit"),
+             nb::arg("timeout").none(), nb::arg("group_size"), nb::arg("record_bytes"))
+        .def("cancel_group", &PyProducer::cancel_group)
+        .def("close", &PyProducer::close)
+        .def("stats", &PyProducer::stats)
+        .def("consumer_alive", &PyProducer::consumer_alive)
+        .def_prop_ro("closed", &PyProducer::closed)
+        .def_prop_ro("lane", &PyProducer::lane)
+        .def_prop_ro("lane_bytes", &PyProducer::lane_bytes);
+}
+
+}  // namespace rollring::python

@@ -1,0 +1,70 @@
+#pragma once
+// A producer and its drafts as Python has them: which thread is at them.
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "errors.hpp"
+#include "rollring/producer.hpp"
+#include "turn.hpp"
+#include "window.hpp"
+
+namespace rollring::python {
+
+// Shared with its drafts, whose windows may live longer.
+struct SharedProducer {
+    Turns turns;
+    std::optional<Producer> producer;
+    Schema schema;                         // its ring's
+    std::weak_ptr<Loan> draft;             // reserved last
+    std::atomic<std::size_t> windows = 0;  // of all drafts; made in a turn
+
+    ~SharedProducer() {
+        // A child's copy is left as it is: another thread may have been in the middle of it.
+        if (turns.inherited() && producer) new Producer(std::move(*producer));
+    }
+
+    // The answer of use(producer), made in this thread's turn: no Python code may run in it.
+    template <class Use>
+    auto in_turn(Use use) {
+        turns.check("this producer");
+        std::optional<decltype(use(*producer))> answer;
+        {
+            const Turn turn(turns);
+            if (producer) answer.emplace(use(*producer));
+        }
+        if (!answer) raise("closed", "this producer is closed");
+        return std::move(*answer);
+    }
+
+    // What Python still has of its drafts. With the GIL.
+    [[nodiscard]] std::string windows_text() const {
+        const auto last = draft.lock();
+        return last != nullptr && last->windows() > 0 ? last->windows_text()
+                                                      : "an array over an earlier draft is";
+    }
+};
+
+class Reserved final : public Loan {
+  public:
+    Reserved(std::shared_ptr<SharedProducer> of, std::string record)
+        : Loan(&of->windows), shared(std::move(of)), who(std::move(record)) {}
+    ~Reserved() override {
+        if (inherited()) {
+            static_cast<void>(room.release());
+            return;
+        }
+        const Turn turn(shared->turns);
+        room.reset();
+    }
+
+    std::shared_ptr<SharedProducer> shared;
+    std::string who;  // for errors
+    std::unique_ptr<Reservation> room = std::make_unique<Reservation>();
+    bool over = false;  // committed or dropped
+};
+
+}  // namespace rollring::python

@@ -1,0 +1,243 @@
+#include "stash.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "batch.hpp"
+#include "errors.hpp"
+#include "fields.hpp"
+#include "leased.hpp"
+#include "nb.hpp"
+#include "options.hpp"
+#include "turn.hpp"
+#include "waiter.hpp"
+
+namespace rollring::python {
+namespace {
+
+using Timeout = std::optional<double>;
+
+class PyStash {
+  public:
+    PyStash(const std::string& ring, nb::dict given, double attach_timeout) {
+        const StashOptions options = stash_options(given);
+        const Deadline deadline = deadline_of(attach_timeout);
+        while (true) {  // in slices: Ctrl-C ends it
+            ConsumerOptions consumer;
+            consumer.attach_timeout = std::chrono::nanoseconds(
+                std::clamp<std::int64_t>(deadline.at_ns - monotonic_ns(), 0, 50'000'000));
+            auto opened = [&] {
+                const Released released;
+                return Stash::open(ring, options, consumer);
+            }();
+            if (opened) {
+                shared_->stash = std::move(*opened);
+                return;
+            }
+            const Errc code = opened.error().code;
+            const bool waits =
+                code == Errc::not_found || code == Errc::not_ready || code == Errc::busy;
+            if (!waits || deadline.passed()) raise(opened.error());
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        }
+    }
+
+    // None: not enough was complete in time.
+    nb::object next(Timeout timeout) {
+        check();
+        end_wait();  // what a cancelled one has got comes first
+        if (auto batch = taken(); !batch.is_none()) return batch;
+        auto leased = std::make_shared<Leased>(shared_);
+        const NextBatch answer = in_slices(
+            shared_->turns, deadline_of(timeout),
+            [&](Deadline deadline) {
+                if (shared_->closing) return NextBatch::closed;
+                return shared_->stash->next_batch(*leased->batch, deadline);
+            },
+            NextBatch::timed_out);
+        return answered(answer, std::move(leased));
+    }
+    // For event loops: begin(), then taken() once fd() is readable. A wait that is cancelled keeps
+    // what it has got for the next call of any kind.
+    int fd() {
+        if (!waiter_) waiter_ = Waiter::make();
+        return waiter_->fd();
+    }
+    // False: there is something to be taken already.
+    bool begin(Timeout timeout) {
+        check();
+        fd();
+        end_wait();
+        if (waiting_ != nullptr && waiting_->answer != NextBatch::timed_out) return false;
+        waiting_ = std::make_shared<Waiting>(std::make_shared<Leased>(shared_));
+        const auto step = [waiting = waiting_.get()](Deadline deadline) {
+            SharedStash& shared = *waiting->leased->shared;
+            shared.turns.lock_for_wait();
+            const std::scoped_lock turn(std::adopt_lock, shared.turns);
+            waiting->answer = shared.closing
+                                  ? NextBatch::closed
+                                  : shared.stash->next_batch(*waiting->leased->batch, deadline);
+            return waiting->answer != NextBatch::timed_out;
+        };
+        cancelled_ = false;
+        waiter_->begin(step, deadline_of(timeout));
+        return true;
+    }
+    void cancel() {
+        cancelled_ = true;
+        if (!waiter_) return;
+        waiter_->cancel();
+        if (waiter_->busy() && !closed()) shared_->stash->interrupt();
+    }
+    nb::object taken() {
+        if (waiting_ == nullptr || waiter_->busy()) return nb::none();
+        const auto waiting = std::exchange(waiting_, nullptr);
+        return answered(waiting->answer, waiting->leased);
+    }
+    nb::object rest() {
+        end_wait();
+        if (auto batch = taken(); !batch.is_none()) return batch;
+        auto leased = std::make_shared<Leased>(shared_);
+        const NextBatch answer =
+            shared_->in_turn([&](Stash& stash) { return stash.rest(*leased->batch); });
+        return answered(answer, std::move(leased));
+    }
+    std::uint64_t settle(nb::bytes receipt, std::int64_t step) {
+        return value_or_raise(shared_->in_turn(
+            [&](Stash& stash) { return stash.settle({receipt.c_str(), receipt.size()}, step); }));
+    }
+    std::int64_t last_step() {
+        return shared_->in_turn([](Stash& stash) { return stash.consumer().last_acked_step(); });
+    }
+    std::int64_t policy_version() {
+        return shared_->in_turn([](Stash& stash) { return stash.consumer().policy_version(); });
+    }
+    std::size_t open_groups() {
+        return shared_->in_turn([](Stash& stash) { return stash.open_groups(); });
+    }
+    std::uint32_t producers() {
+        return shared_->in_turn([](Stash& stash) { return stash.consumer().producers_active(); });
+    }
+    bool no_progress() {
+        return shared_->in_turn([](Stash& stash) { return stash.no_progress(); });
+    }
+    // What happened to producers since this was asked last, oldest first.
+    nb::list events() {
+        const auto happened = shared_->in_turn([](Stash& stash) {
+            std::vector<Event> found;
+            for (Event event; stash.next_event(event);) found.push_back(event);
+            return found;
+        });
+        nb::list made;
+        for (const Event& event : happened) {
+            nb::dict one;
+            one["kind"] = text(name(event.kind));
+            one["lane"] = event.lane;
+            one["producer"] = text(event.producer);
+            one["records"] = event.records;
+            one["detail"] = text(event.detail);
+            made.append(one);
+        }
+        return made;
+    }
+    // What a log tells when it grows: records dropped by reason, and what became of groups.
+    nb::dict counts() {
+        const auto [account, copies] = shared_->in_turn(
+            [](Stash& stash) { return std::pair(stash.account(), stash.copies()); });
+        nb::dict made;
+        for (std::size_t i = 0; i < account.dropped.size(); i++) {
+            made[text(name(static_cast<DropReason>(i)))] = account.dropped[i].records;
+        }
+        made["groups_partial"] = account.groups_partial;
+        made["groups_dropped"] = account.groups_dropped;
+        made["evacuated_records"] = copies.evacuated_records;
+        made["batches_short"] = copies.batches_short;
+        return made;
+    }
+    // What is leased comes again to the ring's next stash. With `later`: as soon as the last array
+    // is gone. Twice is fine.
+    void close(bool later) {
+        if (closed()) return;
+        cancel();
+        end_wait();
+        waiting_ = nullptr;
+        std::string used;
+        shared_->in_turn([&](Stash&) {
+            for (const Leased* leased : shared_->leased) {
+                if (leased->in_use() && !later) used = leased->use_text();
+            }
+            if (!used.empty()) return false;
+            shared_->closing = true;
+            for (Leased* leased : shared_->leased) {
+                leased->later = true;
+                if (!leased->in_use()) leased->give_back();
+            }
+            shared_->close_if_free();
+            return true;
+        });
+        if (used.empty()) return;
+        raise("views_alive", "cannot close the stash: " + used +
+                                 "; delete what refers to it, or use close(later=True)");
+    }
+    [[nodiscard]] bool closed() const { return shared_->turns.inherited() || shared_->closing; }
+
+  private:
+    // A wait that was cancelled; one that an event loop still waits for is not ours to end.
+    void end_wait() {
+        if (!waiter_) return;
+        while (waiter_->busy()) {
+            if (!cancelled_) {
+                raise("busy", "an event loop waits for this stash: let it, or cancel that task");
+            }
+            const Released released;
+            waiter_->finish();
+        }
+    }
+    void check() const {
+        shared_->turns.check("this stash");
+        if (shared_->closing) raise("closed", "this stash is closed");
+    }
+    nb::object answered(NextBatch answer, std::shared_ptr<Leased> leased) {
+        if (answer == NextBatch::batch) return made_batch(std::move(leased));
+        if (answer == NextBatch::timed_out) return nb::none();
+        if (shared_->closing) raise("closed", "this stash was closed by another thread");
+        raise("closed", shared_->stash->problem());
+    }
+    struct Waiting {
+        std::shared_ptr<Leased> leased;
+        NextBatch answer = NextBatch::timed_out;
+    };
+    std::shared_ptr<SharedStash> shared_ = std::make_shared<SharedStash>();
+    std::shared_ptr<Waiting> waiting_;
+    bool cancelled_ = false;
+    Waiter::Ptr waiter_;  // goes first: it writes into `waiting_`
+};
+
+}  // namespace
+
+void bind_stash(nb::module_& module) {
+    nb::class_<PyStash>(module, "Stash")
+        .def(nb::init<const std::string&, nb::dict, double>())
+        .def("next", &PyStash::next, nb::arg("timeout").none())
+        .def("fd", &PyStash::fd)
+        .def("begin", &PyStash::begin, nb::arg("timeout").none())
+        .def("cancel", &PyStash::cancel)
+        .def("taken", &PyStash::taken)
+        .def("rest", &PyStash::rest)
+        .def("settle", &PyStash::settle)
+        .def("last_step", &PyStash::last_step)
+        .def("policy_version", &PyStash::policy_version)
+        .def("open_groups", &PyStash::open_groups)
+        .def("producers", &PyStash::producers)
+        .def("no_progress", &PyStash::no_progress)
+        .def("events", &PyStash::events)
+        .def("counts", &PyStash::counts)
+        .def("close", &PyStash::close)
+        .def_prop_ro("closed", &PyStash::closed);
+}
+
+}  // namespace rollring::python

@@ -1,0 +1,66 @@
+#pragma once
+// Records as copies: read, copied and released one at a time.
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "memory.hpp"
+#include "rollring/consumer.hpp"
+#include "turn.hpp"
+
+namespace rollring::python {
+
+// A record's columns in private memory, with the view that shows them.
+struct Copied {
+    Memory memory;
+    TrajectoryView view;
+
+    explicit Copied(const TrajectoryView& shared) : view(shared) {
+        const std::byte* begin = nullptr;
+        const std::byte* end = nullptr;
+        for (const ColumnView& column : shared.columns()) {
+            const std::byte* at = column.data.data();
+            begin = begin == nullptr ? at : std::min(begin, at);
+            end = std::max(end, at + column.data.size());
+        }
+        memory.append(begin, static_cast<std::size_t>(end - begin));
+        view.follow(begin, memory.data());
+    }
+};
+
+// The consumer of a ring, shared with waits that may end later than their object.
+struct SharedConsumer {
+    std::optional<Consumer> consumer;
+    Turns turns{[this] {
+        if (consumer) consumer->interrupt();
+    }};
+
+    ~SharedConsumer() {
+        // A child's copy is left as it is: another thread may have been in the middle of it.
+        if (turns.inherited() && consumer) new Consumer(std::move(*consumer));
+    }
+
+    // With the turn. The record that is next: it stays in the ring until take().
+    Poll look(Deadline deadline) {
+        if (!consumer) return Poll::closed;
+        if (next_) return Poll::record;
+        const Poll answer = consumer->wait(record_, deadline);
+        if (answer == Poll::record) next_ = true;
+        return answer;
+    }
+    // What look() has found. If this throws, it is still there.
+    Copied take() {
+        Copied copied(record_.view);
+        static_cast<void>(consumer->release(record_.ref));
+        next_ = false;
+        return copied;
+    }
+
+  private:
+    Record record_;
+    bool next_ = false;
+};
+
+}  // namespace rollring::python

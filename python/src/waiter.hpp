@@ -1,0 +1,55 @@
+#pragma once
+// One wait at a time in a thread of its own, for event loops: they watch an eventfd, and nothing of
+// theirs blocks.
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "forks.hpp"
+#include "rollring/time.hpp"
+
+namespace rollring::python {
+
+class Waiter {
+  public:
+    struct End {
+        void operator()(Waiter* waiter) const;  // ends the wait, within a slice
+    };
+    using Ptr = std::unique_ptr<Waiter, End>;
+    static Ptr make() { return Ptr(new Waiter()); }
+
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+
+    // Readable once the wait that was begun is over.
+    [[nodiscard]] int fd() const { return fd_; }
+
+    // Calls step(slice), without the GIL, until it returns true, the deadline is over, or cancel().
+    // What was begun before is over: see finish().
+    void begin(std::function<bool(Deadline)> step, Deadline deadline);
+    // The wait ends within a slice, if it has not by itself.
+    void cancel();
+    // Until the wait that is under way is over: without the GIL.
+    void finish();
+    [[nodiscard]] bool busy();
+
+  private:
+    Waiter();
+    ~Waiter();
+    void serve();
+    int fd_;
+    std::uint64_t forks_ = fork_number();
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::function<bool(Deadline)> step_;  // empty: nothing to do
+    Deadline deadline_{0};
+    bool cancelled_ = false;
+    bool stop_ = false;
+    std::uint64_t serial_ = 0;
+    std::thread thread_;  // from the first wait on
+};
+
+}  // namespace rollring::python

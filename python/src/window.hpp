@@ -1,0 +1,80 @@
+#pragma once
+// Memory of a ring that Python code may look at, and what it belongs to.
+//
+// A Loan is a leased batch or a reserved record. Its Windows are the arrays that Python has over
+// it: they are counted, keep it alive, and forbid that it is given away while one of them is there.
+// In a forked child the parent goes on writing where a window looks: the child sees zeros there
+// from the fork on, and what it writes nobody else sees.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "forks.hpp"
+#include "nb.hpp"
+#include "rollring/schema.hpp"
+
+namespace rollring::python {
+
+class Loan {
+  public:
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+    virtual ~Loan() = default;
+
+    [[nodiscard]] bool inherited() const { return forks_ != fork_number(); }
+    // "token_ids of 'gsm8k/17', repetition 3" for one of the windows, and how many there are.
+    [[nodiscard]] std::string windows_text() const;
+    [[nodiscard]] std::size_t windows() const { return windows_; }
+
+  protected:
+    // `all`: counts the windows of several loans; lives as long as this one.
+    explicit Loan(std::atomic<std::size_t>* all = nullptr) : all_(all) {}
+    // The last window is gone. With the GIL; Python code must not run.
+    virtual void on_free() {}
+
+  private:
+    friend class Window;
+    std::atomic<std::size_t> windows_ = 0;
+    std::atomic<std::size_t>* all_;
+    std::uint64_t forks_ = fork_number();
+};
+
+class Window {
+  public:
+    Window(std::shared_ptr<Loan> loan, std::string what, DType dtype, std::span<std::byte> memory,
+           std::span<const std::uint32_t> shape, bool writable);
+    Window(const Window&) = delete;
+    Window& operator=(const Window&) = delete;
+    ~Window();
+
+    [[nodiscard]] const std::string& what() const { return what_; }
+    [[nodiscard]] std::string dtype() const { return dtype_.to_string(); }
+
+    int get_buffer(PyObject* self, Py_buffer* view, int flags);
+
+  private:
+    friend class Loan;
+    friend struct Windows;
+    std::shared_ptr<Loan> loan_;
+    std::string what_;
+    DType dtype_;
+    std::span<std::byte> memory_;
+    std::size_t dims_;
+    std::array<Py_ssize_t, 4> shape_{};
+    std::array<Py_ssize_t, 4> strides_{};
+    bool writable_;
+    Window* before_ = nullptr;  // of all windows of this process
+    Window* after_ = nullptr;
+};
+
+// struct's letter for a dtype, "H" for bf16 and "B" for 8-bit floats, which Python has no letter
+// for.
+const char* letter_of(DType dtype);
+
+void bind_window(nb::module_& module);
+
+}  // namespace rollring::python

@@ -1,0 +1,81 @@
+"""A ring of its own for each test, removed behind it; and what tests send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollring as rr
+
+PATIENCE = 60.0  # seconds that a wait may take which ends in well under one
+
+
+RunLoop = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run_loop(request: pytest.FixtureRequest) -> RunLoop:
+    """Runs a coroutine in an event loop of its own."""
+    if request.param == "asyncio":
+        return asyncio.run
+    run: RunLoop = pytest.importorskip("uvloop").run
+    return run
+
+
+@pytest.fixture
+def ring() -> Iterator[str]:
+    name = f"test-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    rr.create(name, lanes=8, lane_bytes="4MiB", spill_bytes="4MiB", group_rows=512)
+    yield name
+    rr.remove(name, force=True, missing_ok=True)
+
+
+def tokens_of(prompt: int, member: int, length: int = 16) -> Any:
+    return (np.arange(length, dtype=np.int32) + 1000 * prompt + 100 * member).astype(np.int32)
+
+
+def send_group(producer: rr.Producer, prompt: int, size: int = 2, length: int = 16) -> None:
+    for member in range(size):
+        producer.push(
+            f"p/{prompt}",
+            token_ids=tokens_of(prompt, member, length),
+            logprobs=np.full(length, -0.5, np.float32),
+            repetition_id=member,
+            group_size=size,
+            n_prompt=4,
+            reward=float(member),
+            timeout=PATIENCE,
+        )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--log-json", help="write a line for each test, as Meson's testlog.json")
+
+
+class _Log:
+    """One line a test: {"name": ..., "result": "OK"}."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115  until the end
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed:
+            results = {"passed": "OK", "failed": "FAIL", "skipped": "SKIP"}
+            line = {"name": report.nodeid, "result": results[report.outcome]}
+            self._file.write(json.dumps(line) + "\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A shell's background jobs ignore Ctrl-C, and so would the children that tests send it to.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    path = config.getoption("--log-json")
+    if path:
+        config.pluginmanager.register(_Log(path))

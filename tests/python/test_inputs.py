@@ -1,0 +1,201 @@
+"""What a producer is given: numbers of many kinds, text, drafts; and what it refuses."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollring as rr
+from conftest import PATIENCE
+
+
+def only(stash: rr.Stash) -> tuple[rr.Batch, rr.Sequence]:
+    batch = stash.next(PATIENCE)
+    assert len(batch.sequences) == 1
+    return batch, batch.sequences[0]
+
+
+@pytest.fixture
+def one(ring: str) -> Any:
+    """A producer, and a stash whose batches are single records."""
+    with (
+        rr.Producer(ring) as producer,
+        rr.Stash(ring, batch_sequences=1, group_size=1, advantages="none") as stash,
+    ):
+        yield producer, stash
+
+
+def test_a_draft_is_told_how_it_ended(one: Any) -> None:
+    producer, stash = one
+    with producer.reserve("a", tokens=8, group_size=1, created_ns=3) as draft:
+        draft.token_ids[:5] = range(5)
+        draft.shrink(5)
+        draft.reward = 0.5
+        draft.status = "truncated"
+        draft.n_prompt = 2
+        draft.finished_ns = 9
+        with pytest.raises(rr.BadRecordError, match="n_prompt is 6 of 5 tokens"):
+            draft.n_prompt = 6
+        with pytest.raises(rr.BadRecordError, match="status"):
+            draft.status = "well"
+        with pytest.raises(AttributeError, match=r"write into it: draft.token_ids\[:\]"):
+            draft.token_ids = np.zeros(5, np.int32)
+    batch, sequence = only(stash)
+    with batch:
+        assert sequence.token_ids.tolist() == [0, 1, 2, 3, 4]
+        assert (sequence.reward, sequence.status) == (0.5, "truncated")
+        assert (sequence.n_prompt, sequence.created_ns, sequence.finished_ns) == (2, 3, 9)
+
+
+def test_what_is_not_written_of_a_draft_is_zero(ring: str) -> None:
+    with (
+        rr.Producer(ring) as producer,
+        rr.Stash(ring, batch_sequences=1, group_size=1, advantages="none") as stash,
+    ):
+        row = np.full(50_000, 7, np.int32)
+        for lap in range(50):  # the lane is gone round twice
+            producer.push("a", visit=lap, group_size=1, token_ids=row)
+            batch, _ = only(stash)
+            batch.ack()
+        producer.reserve("b", tokens=50_000, columns=("token_ids",), group_size=1).commit()
+        batch, sequence = only(stash)
+        with batch:
+            assert not sequence.token_ids.any()
+
+
+def test_numbers_of_numpy_are_numbers(one: Any) -> None:
+    producer, stash = one
+    producer.push(
+        "a",
+        token_ids=[1],
+        group_size=np.int64(1),
+        policy_version=np.int64(4),
+        reward=np.float32(0.5),
+        last_subsequence=np.bool_(True),
+        n_prompt=np.uint8(1),
+    )
+    batch, sequence = only(stash)
+    with batch:
+        assert (sequence.policy_version_min, sequence.policy_version_max) == (4, 4)
+        assert (sequence.reward, sequence.n_prompt) == (0.5, 1)
+
+
+def test_a_field_of_another_kind_is_refused(one: Any) -> None:
+    producer, _ = one
+    for field, value in [
+        ("policy_version", 1.5),
+        ("repetition_id", -1),
+        ("repetition_id", 2.5),
+        ("reward", "much"),
+        ("last_subsequence", "yes"),
+        ("n_prompt", 2**32),
+    ]:
+        with pytest.raises(rr.BadRecordError, match=field):
+            producer.push("a", token_ids=[1], **{field: value})
+
+
+def test_large_and_nested_lists_are_not_cut(ring: str) -> None:
+    rr.remove(ring)
+    rr.create(
+        ring,
+        lanes=1,
+        lane_bytes="1MiB",
+        columns={"hash": "u64", "pair": rr.Column("i32", dims=(2,)), "wide": "i64"},
+    )
+    with (
+        rr.Producer(ring) as producer,
+        rr.Stash(ring, batch_sequences=1, group_size=1, advantages="none") as stash,
+    ):
+        producer.push(
+            "a",
+            token_ids=[1, 2],
+            group_size=1,
+            hash=[2**64 - 1, 2**53 + 1],
+            pair=[[1, 2], [3, 4]],
+            wide=[-(2**63), 2**63 - 1],
+        )
+        batch, sequence = only(stash)
+        with batch:
+            assert sequence["hash"].tolist() == [2**64 - 1, 2**53 + 1]
+            assert sequence["pair"].tolist() == [[1, 2], [3, 4]]
+            assert sequence["wide"].tolist() == [-(2**63), 2**63 - 1]
+        for column, value in [
+            ("hash", [2**64, 0]),
+            ("hash", [-1, 0]),
+            ("pair", [[1.5, 2], [3, 4]]),
+            ("wide", [2**63, 0]),
+        ]:
+            with pytest.raises(rr.BadRecordError, match=column):
+                producer.push("b", token_ids=[1, 2], group_size=1, **{column: value})
+
+
+def test_text_that_is_no_json_comes_back_as_it_is(one: Any) -> None:
+    producer, stash = one
+    producer.push("a", token_ids=[1], group_size=1, extra="hello", messages='[{"role": "user"}]')
+    batch, sequence = only(stash)
+    with batch:
+        assert sequence.extra == "hello"
+        assert sequence.messages == [{"role": "user"}]
+
+
+def test_a_column_that_is_not_there(one: Any) -> None:
+    producer, stash = one
+    producer.push("a", token_ids=[1], group_size=1)
+    batch, sequence = only(stash)
+    with batch:
+        with pytest.raises(KeyError, match="no column 'x'"):
+            sequence["x"]
+        with pytest.raises(AttributeError, match="no column and no field 'x'"):
+            sequence.x
+
+
+def test_push_many_says_how_far_it_came(one: Any) -> None:
+    producer, stash = one
+    record = {"instance_id": "a", "token_ids": [1], "group_size": 1}
+    with pytest.raises(rr.BadRecordError) as refused:
+        producer.push_many([record, {**record, "visit": 1}, {**record, "reward": "much"}, record])
+    assert refused.value.sent == 2
+    for visit in range(2):
+        batch, sequence = only(stash)
+        with batch:
+            assert sequence.visit == visit
+
+
+def test_threads_that_use_a_pickled_producer_first_take_one_lane(ring: str) -> None:
+    import pickle
+
+    with rr.Producer(ring) as first:
+        copy = pickle.loads(pickle.dumps(first))
+        threads = [
+            threading.Thread(target=lambda: copy.push("a", token_ids=[1], repetition_id=0))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(lane["state"] == "active" for lane in rr.describe(ring)["lanes"]) == 2
+        copy.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"deadline": "soon"}, "deadline: 'soon'"),
+        ({"batch_groups": -1}, "batch_groups: -1"),
+        ({"select": "best"}, "select: 'best' is none of first, uniform"),
+        ({"source_weights": {"math": 1}}, "source_weights: 'math'"),
+        ({"nonsense": 1}, "no option 'nonsense'"),
+    ],
+)
+def test_an_option_that_is_wrong_is_named(ring: str, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(rr.InvalidArgumentError, match=match):
+        rr.Stash(ring, **options)
+
+
+def test_an_option_of_a_ring_that_is_wrong_is_named(ring: str) -> None:
+    with pytest.raises(rr.InvalidArgumentError, match="lanes: 'two'"):
+        rr.create(f"{ring}-other", lanes="two")  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+"""What happens in a run reaches the logger "rollring", and costs nothing where it is off."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollring as rr
+
+from conftest import PATIENCE, send_group
+
+
+def _send_and_die(ring: str) -> None:
+    producer = rr.Producer(ring, name="env-dies")
+    producer.push("p/9", token_ids=[1], repetition_id=0, group_size=2)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _until_logged(caplog: Any, stash: rr.Stash, text: str) -> logging.LogRecord:
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        with pytest.raises(TimeoutError):
+            stash.next(0.01)
+        for record in caplog.records:
+            if text in record.getMessage():
+                return record
+    raise AssertionError(f"not logged: {text}; {caplog.text}")
+
+
+def test_a_death_is_a_warning(ring: str, caplog: Any) -> None:
+    caplog.set_level(logging.WARNING, "rollring")
+    with rr.Stash(ring, batch_groups=1) as stash:
+        child = multiprocessing.get_context("spawn").Process(target=_send_and_die, args=(ring,))
+        child.start()
+        child.join(PATIENCE)
+        record = _until_logged(caplog, stash, "env-dies")
+        assert record.levelno == logging.WARNING and record.name == "rollring"
+        assert f"ring {ring}: producer env-dies (lane 0) died after 1 records" in caplog.text
+        assert "joined" not in caplog.text
+
+
+def test_groups_and_drops_are_told_with_info(ring: str, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "rollring")
+    with (
+        rr.Stash(ring, batch_groups=1, deadline=0.05, min_size=1) as stash,
+        rr.Producer(ring, name="env-1") as producer,
+    ):
+        send_group(producer, 1)
+        stash.next(PATIENCE).ack()
+        send_group(producer, 1)  # all of it late
+        _until_logged(caplog, stash, "2 records dropped (2 so far): late")
+        assert "producer env-1 (lane 0) joined" in caplog.text
+        producer.push("p/2", token_ids=[1], repetition_id=0, group_size=2)
+        stash.next(PATIENCE).ack()
+        _until_logged(caplog, stash, "1 groups shipped without all of their members (1 so far)")
+        producer.close()
+        _until_logged(caplog, stash, "env-1 (lane 0) closed after 5 records")
+        told = len(caplog.records)
+        with pytest.raises(TimeoutError):
+            stash.next(0)
+        assert len(caplog.records) == told  # nothing is told twice
+
+
+def test_nothing_is_asked_for_where_the_level_is_off(ring: str, caplog: Any) -> None:
+    caplog.set_level(logging.CRITICAL, "rollring")
+    with rr.Stash(ring, batch_groups=1) as stash, rr.Producer(ring) as producer:
+        send_group(producer, 1)
+        stash.next(PATIENCE).ack()
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                stash.next(0.01)
+        assert caplog.records == []
+        # They are still there for who would ask.
+        assert [event["kind"] for event in stash._core.events()] == ["producer_joined"]
+
+
+def test_records_that_move_to_the_spill_are_told(ring: str, caplog: Any) -> None:
+    """A group that is not complete pins its lane, in which other groups come and go."""
+    caplog.set_level(logging.INFO, "rollring")
+    tokens = np.zeros(100_000, np.int32)
+
+    def send() -> None:
+        with rr.Producer(ring, name="env-1") as producer:
+            producer.push("waits", token_ids=tokens, group_size=2, timeout=PATIENCE)
+            for i in range(30):
+                producer.push(f"p/{i}", token_ids=tokens, group_size=1, timeout=PATIENCE)
+
+    with rr.Stash(ring, batch_groups=1, min_size=1) as stash:
+        sender = threading.Thread(target=send)
+        sender.start()
+        for _ in range(30):
+            stash.next(PATIENCE).ack()
+        sender.join(PATIENCE)
+        record = _until_logged(caplog, stash, "records moved to the spill")
+        assert record.levelno == logging.INFO and ring in record.getMessage()

@@ -1,0 +1,108 @@
+"""Batches as torch tensors, and tensors as columns: where torch is installed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import rollring as rr
+from conftest import PATIENCE, tokens_of
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def batch(ring: str) -> Any:
+    """Two sequences of 3 and 5 tokens, with columns that numpy has no dtype for."""
+    rr.remove(ring)
+    rr.create(ring, lanes=1, lane_bytes="1MiB", columns={"half": "bf16", "small": "f8e4m3"})
+    with (
+        rr.Producer(ring) as producer,
+        rr.Stash(ring, batch_sequences=2, group_size=2) as stash,
+    ):
+        for member, length in enumerate((3, 5)):
+            producer.push(
+                "a",
+                repetition_id=member,
+                reward=float(member),
+                token_ids=torch.from_numpy(tokens_of(0, member, length)),
+                logprobs=torch.linspace(-1, 0, length, dtype=torch.float64),
+                half=torch.arange(length, dtype=torch.bfloat16),
+                small=torch.arange(length, dtype=torch.float32).to(torch.float8_e4m3fn),
+            )
+        with stash.next(PATIENCE) as leased:
+            yield leased
+
+
+def test_tensors_come_back_with_their_dtypes(batch: Any) -> None:
+    made = batch.to_torch()
+    assert made["token_ids"].tolist() == [*tokens_of(0, 0, 3), *tokens_of(0, 1, 5)]
+    assert made["token_ids"].dtype == torch.int32
+    assert made["logprobs"].dtype == torch.float32
+    assert made["half"].dtype == torch.bfloat16
+    assert made["half"].tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
+    assert made["small"].dtype == torch.float8_e4m3fn
+    assert made["small"].float().tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
+    assert made["cu_seqlens"].tolist() == [0, 3, 8]
+    assert made["cu_seqlens"].dtype == torch.int32
+    assert made["rewards"].tolist() == [0.0, 1.0]
+
+
+def test_nested_tensors_have_a_row_for_each_sequence(batch: Any) -> None:
+    rows = batch.nested("token_ids").unbind()
+    assert [row.tolist() for row in rows] == [[*tokens_of(0, 0, 3)], [*tokens_of(0, 1, 5)]]
+
+
+def test_a_tensordict_has_the_batch_size_of_the_sequences(batch: Any) -> None:
+    pytest.importorskip("tensordict")
+    made = batch.to_tensordict("token_ids", "half")
+    assert made.batch_size == torch.Size([2])
+    assert made["half"].unbind()[1].tolist() == [0, 1, 2, 3, 4]
+    assert made["rewards"].tolist() == [0.0, 1.0]
+
+
+def test_a_tensor_is_a_target(batch: Any) -> None:
+    target = torch.empty(2, 8, dtype=torch.int64)
+    assert batch.padded("token_ids", pad=-1, multiple_of=8, out=target) is target
+    assert target[0].tolist() == [*tokens_of(0, 0, 3), *[-1] * 5]
+    half = torch.empty(8, dtype=torch.bfloat16)
+    batch.packed("half", out=half)
+    assert half.tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="contiguous"):
+        batch.packed("half", out=torch.empty(16, dtype=torch.bfloat16)[::2])
+    with pytest.raises(ValueError, match="shape"):
+        batch.packed("half", out=torch.empty(7, dtype=torch.bfloat16))
+
+
+def test_a_state_dict_goes_to_an_engine(ring: str) -> None:
+    """bf16, tied and transposed weights, without a copy in between."""
+
+    def model() -> Any:
+        made = torch.nn.Sequential(torch.nn.Embedding(64, 16), torch.nn.Linear(16, 64))
+        made[1].weight = made[0].weight
+        return made.to(torch.bfloat16)
+
+    trained, served = model(), model()
+    tensors = {**trained.state_dict(), "turned": torch.arange(12.0).reshape(3, 4).T}
+    into = {**served.state_dict(), "turned": torch.zeros(4, 3)}
+    with (
+        rr.WeightPublisher(ring, tensors) as trainer,
+        rr.WeightSubscriber(ring, into) as engine,
+    ):
+        assert dict((name, dtype) for name, dtype, _ in engine.tensors)["1.bias"] == "bf16"
+        for version in (1, 2):
+            with torch.no_grad():
+                trained[1].bias.add_(1)
+            thread = threading.Thread(target=trainer.publish, args=(version, PATIENCE))
+            thread.start()
+            with engine.next(PATIENCE):
+                pass
+            thread.join()
+            assert engine.live_version == version
+            assert torch.equal(served[1].weight, trained[1].weight)
+            assert torch.equal(served[1].bias, trained[1].bias)
+            assert torch.equal(into["turned"], tensors["turned"])
+        with pytest.raises(rr.InvalidArgumentError, match="sparse"):
+            rr.WeightSubscriber(ring, {"w": torch.zeros(4).to_sparse()}, name="other")

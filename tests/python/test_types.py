@@ -1,0 +1,113 @@
+"""Types: the package and its examples are clean, and the stubs say what the module has."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollring import _core
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = re.findall(
+    r"```python\n(.*?)```",
+    "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/python.md")),
+    re.DOTALL,
+)
+
+
+def passes(*command: str, **options: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> list[str]:
+    made = []
+    for number, example in enumerate(EXAMPLES):
+        path = tmp_path / f"example_{number}.py"
+        path.write_text(example, encoding="utf-8")
+        made.append(str(path))
+    return made
+
+
+def test_the_package_and_its_examples_are_clean(examples: list[str], tmp_path: Path) -> None:
+    settings = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path)]
+    passes("mypy", *settings, "--strict", "-p", "rollring", cwd=tmp_path)
+    # Examples leave out what is said of parameters: nothing else.
+    loose = ["--allow-untyped-defs", "--allow-untyped-calls", "--allow-incomplete-defs"]
+    for example in examples:
+        passes("mypy", *settings, *loose, example, cwd=tmp_path)
+
+
+def _signature(function: Any) -> ast.arguments:
+    """What nanobind says of a function; defaults stand there as numbers after a backslash."""
+    text = re.sub(r"\\\d+", "None", function.__nb_signature__[0][0])
+    definition = ast.parse(f"{text}: ...").body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    return definition.args
+
+
+def _same(where: str, stub: ast.arguments, function: Any) -> None:
+    module = _signature(function)
+
+    def shape(arguments: ast.arguments) -> tuple[int, int]:
+        return len([*arguments.posonlyargs, *arguments.args]), len(arguments.defaults)
+
+    assert shape(stub) == shape(module), where
+    # What the stub lets a caller give by its name has this name in the module.
+    names = [arg.arg for arg in [*module.posonlyargs, *module.args]]
+    for arg, name in zip([*stub.posonlyargs, *stub.args], names, strict=True):
+        assert arg in stub.posonlyargs or arg.arg in {name, "self"}, f"{where}: {arg.arg}"
+
+
+def test_stubs_are_of_this_module() -> None:
+    text = (ROOT / "python/rollring/_core.pyi").read_text(encoding="utf-8")
+    stubs = {node.name: node for node in ast.parse(text).body if hasattr(node, "name")}
+    assert {name for name in vars(_core) if not name.startswith("_")} == {
+        name for name in stubs if not name.startswith("_")
+    }
+    for name, node in stubs.items():
+        if isinstance(node, ast.FunctionDef):
+            _same(name, node.args, getattr(_core, name))
+        elif isinstance(node, ast.ClassDef) and not name.startswith("_"):
+            members = list(node.body)
+            for base in node.bases:
+                above = stubs.get(getattr(base, "id", ""))
+                members += above.body if isinstance(above, ast.ClassDef) else []
+            _check_class(getattr(_core, name), members)
+
+
+def _check_class(kind: type, members: list[ast.stmt]) -> None:
+    stubbed = set()
+    for member in members:
+        if isinstance(member, ast.FunctionDef):
+            stubbed.add(member.name)
+            found = vars(kind)[member.name]
+            if hasattr(found, "__nb_signature__"):
+                _same(f"{kind.__name__}.{member.name}", member.args, found)
+        elif isinstance(member, ast.AnnAssign):
+            assert isinstance(member.target, ast.Name)
+            stubbed.add(member.target.id)
+            assert isinstance(vars(kind)[member.target.id], property)
+    missing = {name for name in vars(kind) if not name.startswith("_")} - stubbed
+    assert not missing, f"{kind.__name__} has {missing}, its stub has not"
+
+
+def test_pyright(examples: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("pyright")
+    here = ["pyright", "--pythonpath", sys.executable]
+    passes(*here, "-p", str(ROOT / "pyproject.toml"), cwd=tmp_path)
+    passes(*here, *examples, cwd=tmp_path)
