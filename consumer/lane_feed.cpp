@@ -142,6 +142,10 @@ LaneFeed::Feed LaneFeed::pass_damage() {
     return Feed::torn;
 }
 
+LaneFeed::Feed LaneFeed::found_damaged() {
+    return quarantine(damage_.found(), "an earlier consumer found it damaged");
+}
+
 LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
     damage_.quarantine(reason, std::move(why));
     return Feed::quarantined;
@@ -170,7 +174,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
     if (blocked()) return pass_damage();
     // What a predecessor delivered and did not release comes again; then the damage it found.
     if (damage_.found() != Quarantine::none && read_position() >= delivered_at_attach_) {
-        return quarantine(damage_.found(), "an earlier consumer found it damaged");
+        return found_damaged();
     }
     Frame frame;
     int repeated = 0;
@@ -180,6 +184,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
                 break;
             case LanePoll::empty:
                 noted_tail_ = 0;  // whatever the tail said
+                if (damage_.found() != Quarantine::none) return found_damaged();
                 return Feed::empty;
             case LanePoll::bad_tail:
                 return quarantine(Quarantine::bad_tail, "its tail is impossible");
@@ -267,9 +272,10 @@ bool LaneFeed::ended(const RingMap& map) const {
     return closed() || !map.producer_alive(lane_);
 }
 
+// In quarantine the cursor tells nothing: released-bits may have been written over in front of it.
 bool LaneFeed::drained() const {
     if (damage_.found() != Quarantine::none && !quarantined()) return false;  // next() will tell
-    return quarantined() ? reader_.held_bytes() == 0 : reader_.drained();
+    return quarantined() ? unreleased_bytes() == 0 : reader_.drained();
 }
 
 Event LaneFeed::event(Event::Kind kind) const {

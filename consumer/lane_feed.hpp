@@ -133,6 +133,7 @@ class LaneFeed {
     }
     Feed damaged(std::uint64_t position, Quarantine reason, std::string why);
     Feed pass_damage();
+    Feed found_damaged();
     Feed quarantine(Quarantine reason, std::string why);
     [[nodiscard]] EpochBook::Turn turn_of(const Frame& frame);
     void learn_of_passed();

@@ -75,6 +75,55 @@ TEST_CASE("words: wherever a lane's tail says that it is, its producer writes wi
     }
 }
 
+TEST_CASE("words: a lane in quarantine whose released-bits were written over is given back") {
+    const TestRing ring({.lanes = 1, .lane_bytes = lane_size});
+    const Pages pages(ring);
+    auto bad = ring.producer();
+    for (int i = 0; i < 2; i++) REQUIRE(push(bad, 200, 0, patience()) == Push::ok);
+    {
+        auto consumer = ring.consumer();
+        std::array<Record, 2> records;
+        for (Record& record : records) REQUIRE(consumer.wait(record, patience()) == Poll::record);
+        REQUIRE(consumer.release(records[1].ref));
+        pages.bits(0) = std::uint64_t{1} << records[1].ref.position / line_bytes;  // of its first
+    }
+    auto consumer = ring.consumer();
+    Record record;
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    consumer.release(record.ref);
+    REQUIRE(consumer.wait(record, Deadline::after_ms(10)) == Poll::timed_out);
+    pages.owner(0).tail = lane_size * 9 + 1;
+    REQUIRE(consumer.wait(record, Deadline::after_ms(10)) == Poll::timed_out);
+    REQUIRE(consumer.stats().quarantines == 1);
+    bad.close();
+    lane_works(ring, consumer);
+}
+
+TEST_CASE("words: a lane that is called damaged behind its end is given back") {
+    const TestRing ring({.lanes = 1, .lane_bytes = lane_size});
+    const Pages pages(ring);
+    std::optional<Producer> bad;
+    {
+        auto consumer = ring.consumer();
+        auto earlier = ring.producer();
+        REQUIRE(push(earlier, 200, 0, patience()) == Push::ok);
+        Record held;
+        REQUIRE(consumer.wait(held, patience()) == Poll::record);
+        earlier.close();
+        await_close(consumer);
+        bad = ring.producer();
+    }
+    pages.entry(0).delivered = pages.owner(0).tail + 1024;
+    pages.entry(0).quarantine = 7;
+    auto consumer = ring.consumer();
+    Record record;
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    consumer.release(record.ref);
+    REQUIRE(consumer.wait(record, Deadline::after_ms(10)) == Poll::timed_out);
+    bad->close();
+    lane_works(ring, consumer);
+}
+
 TEST_CASE("words: what is written over the journal meanwhile is not what is released") {
     std::array<JournalEntry, 4> shared{};
     std::atomic<std::uint64_t> count{0};
