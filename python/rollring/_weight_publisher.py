@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._errors import RollringError
 from ._weights import ChannelEnd, Left, describe, place, refused
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ class WeightTransaction:
     """A version on its way out of a trainer: from `WeightPublisher.begin`.
 
     As a context manager it sends at the end of the block what was not put, and commits. After an
-    exception, or if that fails, the version is given up: engines go on with the one before.
+    exception, or if that fails, or if it is dropped, the version is given up: engines go on with
+    the one before.
 
     Attributes:
         version: Its number.
@@ -147,6 +149,12 @@ class WeightTransaction:
             self.give_up(f"{type(failed).__name__}: {failed}")
             raise
         self.give_up(f"{kind.__name__}: {error}" if kind else "")
+
+    def __del__(self) -> None:
+        try:
+            self.give_up("the trainer dropped it")
+        except RollringError:  # the trainer left the channel, or this is a child's copy
+            pass
 
     def __repr__(self) -> str:
         return f"<WeightTransaction of version {self.version}{', over' if self._over else ''}>"

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._errors import RollringError
 from ._weights import ChannelEnd, Left, describe
 
 if TYPE_CHECKING:
@@ -17,16 +18,18 @@ class WeightUpdate:
     """A version on its way into an engine.
 
     As a context manager it does at the end of the block what was not done in it: `load`, `stage`,
-    `adopt`. After an exception it is rejected, and the trainer told why.
+    `adopt`. After an exception it is rejected, and the trainer told why; so is one that is dropped
+    before it is adopted.
 
     Attributes:
         version: Its number.
     """
 
     def __init__(self, subscriber: WeightSubscriber) -> None:
+        self._over = True  # until there is one
         self._subscriber = subscriber
+        self.version = subscriber._end.taken()
         self._loaded = self._staged = self._over = False
-        self.version = subscriber._end.under_way()
 
     def load(self, timeout: float | None = None) -> None:
         """Copy the version into the engine's tensors, as its parts come.
@@ -128,6 +131,12 @@ class WeightUpdate:
             self.reject(f"{kind.__name__}: {error}")
         elif not self._over:
             await self.finish_async()
+
+    def __del__(self) -> None:
+        try:
+            self.reject("the engine dropped it")
+        except RollringError:  # the engine left the channel, or this is a child's copy
+            pass
 
     def __repr__(self) -> str:
         return f"<WeightUpdate to version {self.version}>"

@@ -203,17 +203,17 @@ class PySubscriber {
         if (owned_.turns.inherited() && update_) new Update(std::move(*update_));
     }
 
-    // What is under way is given up, but for one that nothing was done with: that is the next.
+    // What is under way is given up, but for one that nobody was handed: that is the next.
     void next(Timeout timeout, bool later) {
         waits_.run(owned_, timeout, later,
                    [this](Subscriber& subscriber, Deadline until) -> Result<void> {
-                       if (update_ && !begun_) return {};
+                       if (update_ && !handed_) return {};
                        if (update_) update_->reject("the engine asked for the next version");
                        update_.reset();
                        auto got = subscriber.next(until);
                        if (!got) return std::unexpected(std::move(got.error()));
                        update_.emplace(std::move(*got));
-                       begun_ = false;
+                       handed_ = false;
                        return {};
                    });
     }
@@ -247,8 +247,11 @@ class PySubscriber {
     void outcome() { waits_.outcome(owned_); }
     void cancel() { waits_.cancel(); }
 
-    std::int64_t under_way() {  // -1: none
-        return owned_.in_turn([&](Subscriber&) { return update_ ? update_->version() : -1; });
+    std::int64_t taken() {  // what next() has got, which is handed out by this; -1: nothing
+        return owned_.in_turn([&](Subscriber&) {
+            handed_ = true;
+            return update_ ? update_->version() : -1;
+        });
     }
     std::int64_t live_version() {
         return owned_.in_turn([](Subscriber& subscriber) { return subscriber.live_version(); });
@@ -296,14 +299,13 @@ class PySubscriber {
                                        " is over: it was adopted, rejected, or another "
                                        "one was asked for");
                 }
-                begun_ = true;
                 return step(*update_, until);
             });
     }
 
     Owned<Subscriber> owned_{"this weight subscriber"};
     std::optional<Update> update_;  // under way; ends before its subscriber
-    bool begun_ = false;            // something was done with it
+    bool handed_ = false;           // out, by taken()
     Waits<Subscriber> waits_;
 };
 
@@ -344,7 +346,7 @@ void bind_weights(nb::module_& module) {
         .def("fd", &PySubscriber::fd)
         .def("outcome", &PySubscriber::outcome)
         .def("cancel", &PySubscriber::cancel)
-        .def("under_way", &PySubscriber::under_way)
+        .def("taken", &PySubscriber::taken)
         .def("live_version", &PySubscriber::live_version)
         .def("state", &PySubscriber::state)
         .def("problem", &PySubscriber::problem)

@@ -326,6 +326,33 @@ def test_an_update_is_over_once_another_is_asked_for(ring: str) -> None:
         assert outcome.get()["version"] == engine.live_version == 2
 
 
+def test_what_is_dropped_is_over(ring: str) -> None:
+    with (
+        rr.WeightPublisher(ring, model(1)) as trainer,
+        rr.WeightSubscriber(ring, model(-7)) as engine,
+    ):
+        outcome: queue.Queue[Any] = queue.Queue()
+
+        def send() -> None:
+            try:
+                outcome.put(trainer.publish(1, PATIENCE))
+            except rr.RollringError as error:
+                outcome.put(error)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        update = engine.next(PATIENCE)
+        assert update.version == 1
+        del update
+        assert isinstance(outcome.get(timeout=PATIENCE), rr.RejectedError)
+        thread.join()
+        dropped = trainer.begin(2)
+        with pytest.raises(rr.BusyError):
+            trainer.begin(3)
+        del dropped
+        _publish_beside(trainer, engine, 3)
+
+
 def test_tensors_are_put_one_by_one(ring: str) -> None:
     tensors, engines = model(), model(-7)
     with (
