@@ -122,8 +122,11 @@ class Target:
     """Where `packed` and `padded` write: a new numpy array, or the caller's array or tensor."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str, out: Any) -> None:
-        if out is None:
-            out = np.empty(shape, NUMPY_DTYPES[dtype])
+        self.asked = dtype
+        if out is None:  # nothing to check
+            self.out = np.empty(shape, NUMPY_DTYPES[dtype])
+            self.address, self.nbytes = self.out.ctypes.data, self.out.nbytes
+            return
         self.out = out
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(out, torch.Tensor):
@@ -142,6 +145,5 @@ class Target:
         has = dtype_name(out.dtype)
         if has != dtype and not holds(out.dtype, dtype):
             raise TypeError(f"out has dtype {has}, and {dtype} was asked for")
-        self.asked = dtype
         if tuple(out.shape) != shape:
             raise ValueError(f"out has shape {tuple(out.shape)}, and {shape} is needed")

@@ -84,6 +84,10 @@ class PyStash {
             return waiting->answer != NextBatch::timed_out;
         };
         cancelled_ = false;
+        {  // what is there costs no other thread
+            const Released released;
+            if (step(Deadline::now())) return false;
+        }
         waiter_->begin(step, deadline_of(timeout));
         return true;
     }

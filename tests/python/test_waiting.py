@@ -46,6 +46,25 @@ def test_async_batches_come_and_a_cancelled_wait_loses_none(ring: str, run_loop:
     run_loop(run())
 
 
+def test_a_batch_that_is_there_costs_no_other_thread(ring: str, run_loop: RunLoop) -> None:
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    async def run() -> None:
+        with rr.Producer(ring) as producer, rr.Stash(ring, batch_groups=1) as stash:
+            before = threads()
+            for prompt in range(3):
+                send_group(producer, prompt)
+                with await stash.next_async(PATIENCE) as batch:
+                    assert batch.groups[0].key == (f"p/{prompt}", 0)
+            assert threads() == before
+            with pytest.raises(TimeoutError):
+                await stash.next_async(0.01)
+            assert threads() == before + 1
+
+    run_loop(run())
+
+
 def test_async_iteration_ends_when_the_ring_is_removed(ring: str, run_loop: RunLoop) -> None:
     async def run() -> int:
         seen = 0
