@@ -46,6 +46,13 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
             step random_kills .carry/fault/kill_weights --kills 40 --gpu
             export LD_LIBRARY_PATH="$PWD/.carry/lib" ;;
         gpu_test) step gpu_test "$bin/gpu_test" ;;
+        python)
+            # Of .carry/whl: rollring for CPython 3.12 (./dev wheel), pytest and what it needs.
+            python3 -m pip install -q --no-index --no-deps --no-compile --upgrade \
+                --target /tmp/rollring-python .carry/whl/*.whl
+            export PYTHONPATH=/tmp/rollring-python
+            LIMIT_S=280 step python python3 -m pytest -p no:cacheprovider -v \
+                tests/python/test_gpu.py tests/python/test_torch.py tests/python/test_weights.py ;;
         sanitize)
             for tool in memcheck racecheck; do
                 step $tool compute-sanitizer --tool $tool --target-processes application-only \

@@ -35,12 +35,14 @@ from ._errors import (
     NoGpuError,
     NoProgressError,
     NotEnoughMemoryError,
+    NotFoundError,
     NotLeasedError,
     NotOursError,
     PeerGoneError,
     ProducerDiedError,
     QueueClosedError,
     RejectedError,
+    ReleasedError,
     RingExistsError,
     RingNotFoundError,
     RollringError,
@@ -53,6 +55,7 @@ from ._errors import (
     VersionError,
     ViewsAliveError,
 )
+from ._memory import MemoryDomain
 from ._producer import Draft, Producer
 from ._queue import RingQueue
 from ._ring import Column, check, create, describe, describe_groups, remove, rings, stats
@@ -82,10 +85,12 @@ __all__ = [
     "InvalidArgumentError",
     "LayoutMismatchError",
     "Member",
+    "MemoryDomain",
     "NoColumnError",
     "NoGpuError",
     "NoProgressError",
     "NotEnoughMemoryError",
+    "NotFoundError",
     "NotLeasedError",
     "NotOursError",
     "PeerGoneError",
@@ -95,6 +100,7 @@ __all__ = [
     "ProducerDiedError",
     "QueueClosedError",
     "RejectedError",
+    "ReleasedError",
     "RingExistsError",
     "RingNotFoundError",
     "RingQueue",

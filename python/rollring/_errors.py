@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from . import _core
+
+T = TypeVar("T")
 
 
 class RollringError(Exception):
@@ -45,7 +48,11 @@ class RingExistsError(RollringError, FileExistsError):
     """A ring of that name exists."""
 
 
-class RingNotFoundError(RollringError, KeyError):
+class NotFoundError(RollringError, KeyError):
+    """There is no engine, or no tag, of that name."""
+
+
+class RingNotFoundError(NotFoundError):
     """There is no ring of that name, or it was not finished in time."""
 
 
@@ -103,6 +110,10 @@ class NoGpuError(RollringError):
 
 class DeviceError(RollringError):
     """A call of the GPU's driver failed."""
+
+
+class ReleasedError(RollringError):
+    """The memory of a tag is released and must not be, or is not and should be."""
 
 
 class LayoutMismatchError(RollringError, ValueError):
@@ -166,6 +177,14 @@ class NoProgressError(TroubleError, TimeoutError):
     """The trainer has all that was sent, no group is complete, and nothing comes any more."""
 
 
+def named(call: Callable[..., T], *args: Any) -> T:
+    """For what is looked for and is no ring."""
+    try:
+        return call(*args)
+    except RingNotFoundError as error:
+        raise NotFoundError(str(error), error.code) from None
+
+
 _core.set_error_classes(
     {
         "": RollringError,
@@ -196,6 +215,8 @@ _core.set_error_classes(
         "no_gpu": NoGpuError,
         "no_peer_access": NoGpuError,
         "device_error": DeviceError,
+        "already_released": ReleasedError,
+        "not_released": ReleasedError,
         "closed": ClosedError,
         "forked": ForkedError,
         "not_leased": NotLeasedError,

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._errors import RollringError
+from ._errors import RollringError, named
 from ._weights import ChannelEnd, Left, describe, place, refused
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         Raises:
             NotFoundError: No engine of that name is attached.
         """
-        self._end.expel(subscriber)
+        named(self._end.expel, subscriber)
 
     @property
     def behind(self) -> int:

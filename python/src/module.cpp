@@ -7,6 +7,7 @@
 #include "batch.hpp"
 #include "column_input.hpp"
 #include "consumer.hpp"
+#include "domain.hpp"
 #include "draft.hpp"
 #include "errors.hpp"
 #include "fields.hpp"
@@ -81,6 +82,7 @@ NB_MODULE(_core, module) {
     bind_batch(module);
     bind_stash(module);
     bind_weights(module);
+    bind_domain(module);
     bind_consumer(module);
     bind_plain(module);
     module.def("set_error_classes", &set_error_classes);

@@ -478,3 +478,11 @@ def test_a_version_that_is_waited_for_by_a_loop(ring: str, run_loop: RunLoop) ->
 
     with rr.WeightPublisher(ring, tensors) as trainer:
         assert run_loop(run()) == [1, 2, 3, 4, 5]
+
+
+def test_without_a_gpu_a_memory_domain_says_why() -> None:
+    if not (why := rr._core.why_no_gpu()):
+        pytest.skip("there is one")
+    with pytest.raises(rr.NoGpuError) as told:
+        rr.MemoryDomain(0)
+    assert why in str(told.value)

@@ -1,0 +1,210 @@
+#include "domain.hpp"
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "errors.hpp"
+#include "forks.hpp"
+#include "released.hpp"
+#include "rollring/memory_domain.hpp"
+
+namespace rollring::python {
+namespace {
+
+// Lives until its last region is freed: torch may do that long after Python let go of the domain.
+struct SharedDomain {
+    std::mutex mutex;  // never held while the GIL is asked for: torch allocates with and without it
+    std::optional<MemoryDomain> domain;
+    int gpu = 0;
+    std::string why;  // the last allocation that failed
+    std::uint64_t forks = fork_number();
+
+    SharedDomain() = default;
+    SharedDomain(const SharedDomain&) = delete;
+    SharedDomain& operator=(const SharedDomain&) = delete;
+    ~SharedDomain() {
+        // A child's copy is left as it is: the GPU is its parent's.
+        if (forks != fork_number() && domain) new MemoryDomain(std::move(*domain));
+    }
+};
+
+// Whose the memory is that torch gives back.
+class Placements {
+  public:
+    // Never destroyed: torch frees while the process ends, in an order that nobody knows.
+    static Placements& all() {
+        static auto* const made = new Placements();
+        return *made;
+    }
+    void add(void* region, std::shared_ptr<SharedDomain> domain) {
+        const std::scoped_lock lock(mutex_);
+        owners_[region] = std::move(domain);
+    }
+    std::shared_ptr<SharedDomain> take(void* region) {
+        const std::scoped_lock lock(mutex_);
+        auto found = owners_.extract(region);
+        return found ? std::move(found.mapped()) : nullptr;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::unordered_map<void*, std::shared_ptr<SharedDomain>> owners_;
+};
+
+struct Region {
+    std::shared_ptr<SharedDomain> domain;
+    std::string tag;
+};
+
+// What this thread's allocations belong to; the innermost is the last.
+std::vector<Region>& regions() {
+    thread_local std::vector<Region> open;
+    return open;
+}
+
+// Null is torch's OutOfMemoryError.
+void* allocate(std::uint64_t bytes, int gpu) {
+    if (regions().empty()) return nullptr;
+    const Region& region = regions().back();
+    SharedDomain& shared = *region.domain;
+    void* memory = nullptr;
+    {
+        const std::scoped_lock lock(shared.mutex);
+        if (gpu != shared.gpu) {
+            shared.why = "the domain's memory lies on GPU " + std::to_string(shared.gpu) +
+                         ", and memory of GPU " + std::to_string(gpu) + " was asked for";
+            return nullptr;
+        }
+        auto got = shared.domain->allocate(region.tag, bytes);
+        if (!got) {
+            shared.why = got.error().to_string();
+            return nullptr;
+        }
+        memory = *got;
+    }
+    Placements::all().add(memory, region.domain);
+    return memory;
+}
+
+void give_back(void* memory) {
+    const auto shared = Placements::all().take(memory);
+    if (shared == nullptr || shared->forks != fork_number()) return;
+    const std::scoped_lock lock(shared->mutex);
+    if (auto freed = shared->domain->free(memory); !freed) shared->why = freed.error().to_string();
+}
+
+nb::dict told(const DomainReport& report) {
+    nb::dict made;
+    made["device_bytes"] = report.device_bytes;
+    made["copied_bytes"] = report.copied_bytes;
+    made["seconds"] = static_cast<double>(report.wall_ns) / 1e9;
+    return made;
+}
+
+class PyDomain {
+    template <class Use>
+    auto used(Use use) {
+        if (shared_->forks != fork_number()) {
+            raise("forked",
+                  "this memory domain belongs to the process that forked this one: CUDA works in "
+                  "processes that are spawned");
+        }
+        const Released released;
+        const std::scoped_lock lock(shared_->mutex);
+        return use(*shared_->domain);
+    }
+
+  public:
+    PyDomain(int gpu, std::uint64_t chunk_bytes) {
+        auto opened = [&] {
+            const Released released;
+            return MemoryDomain::open(Device::cuda(gpu), {.chunk_bytes = chunk_bytes});
+        }();
+        shared_->gpu = gpu;
+        shared_->domain.emplace(value_or_raise(std::move(opened)));
+    }
+    // Until leave(), what this thread allocates through torch's pool is under the tag.
+    void enter(const std::string& tag) {
+        if (tag.empty() || tag.size() > 63) {
+            raise("invalid_argument",
+                  "a tag has 1 to 63 bytes, not " + std::to_string(tag.size()) + ": '" + tag + "'");
+        }
+        for (const TagStat& one : stats()) {
+            if (one.tag != tag || one.resident) continue;
+            raise("already_released",
+                  "the memory of '" + tag + "' is released: resume it before more is allocated");
+        }
+        regions().push_back({shared_, tag});
+    }
+    static void leave() { regions().pop_back(); }
+
+    nb::dict release(const std::vector<std::string>& tags, bool keep) {
+        return told(value_or_raise(used([&](MemoryDomain& domain) {
+            const std::vector<std::string_view> all(tags.begin(), tags.end());
+            return domain.release(all, keep ? Contents::keep : Contents::drop);
+        })));
+    }
+    nb::dict resume(const std::vector<std::string>& tags) {
+        return told(value_or_raise(used([&](MemoryDomain& domain) {
+            const std::vector<std::string_view> all(tags.begin(), tags.end());
+            return domain.resume(all);
+        })));
+    }
+    std::uint64_t trim_host() {
+        return used([](MemoryDomain& domain) { return domain.trim_host(); });
+    }
+    nb::dict tags() {
+        nb::dict made;
+        for (const TagStat& one : stats()) {
+            nb::dict tag;
+            tag["bytes"] = one.bytes;
+            tag["resident"] = one.resident;
+            tag["host_bytes"] = one.host_bytes;
+            made[one.tag.c_str()] = tag;
+        }
+        return made;
+    }
+    // Why the last allocation failed, once.
+    std::string why() {
+        return used([&](MemoryDomain&) { return std::exchange(shared_->why, {}); });
+    }
+
+  private:
+    std::vector<TagStat> stats() {
+        return used([](MemoryDomain& domain) { return domain.tags(); });
+    }
+
+    std::shared_ptr<SharedDomain> shared_ = std::make_shared<SharedDomain>();
+};
+
+}  // namespace
+
+void bind_domain(nb::module_& module) {
+    nb::class_<PyDomain>(module, "MemoryDomain")
+        .def(nb::init<int, std::uint64_t>())
+        .def("enter", &PyDomain::enter)
+        .def_static("leave", &PyDomain::leave)
+        .def("release", &PyDomain::release)
+        .def("resume", &PyDomain::resume)
+        .def("trim_host", &PyDomain::trim_host)
+        .def("tags", &PyDomain::tags)
+        .def("why", &PyDomain::why);
+}
+
+}  // namespace rollring::python
+
+// What torch.cuda.memory.CUDAPluggableAllocator looks up by name, with its signatures.
+extern "C" {
+[[gnu::visibility("default")]] void* rollring_torch_allocate(ssize_t bytes, int gpu, void*) {
+    return rollring::python::allocate(static_cast<std::uint64_t>(bytes), gpu);
+}
+[[gnu::visibility("default")]] void rollring_torch_free(void* memory, ssize_t, int, void*) {
+    rollring::python::give_back(memory);
+}
+}

@@ -1,0 +1,92 @@
+"""Processes with a GPU of their own that test_gpu.py runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+import rollring as rr
+
+GPU = "cuda:0"
+
+
+def model(value: int = 0) -> dict[str, Any]:
+    """Tens of megabytes: views, a scalar, an empty one, several dtypes."""
+    wide = torch.full((2048, 4096), float(value), device=GPU)
+    return {
+        "embed": torch.full((4096, 1024), float(value), dtype=torch.bfloat16, device=GPU),
+        "turned": wide[:, ::2].t(),
+        "norm": torch.full((33,), float(value), dtype=torch.float16, device=GPU),
+        "steps": torch.full((), value, dtype=torch.int64, device=GPU),
+        "empty": torch.zeros((0, 4), device=GPU),
+        "mask": torch.full((100,), value % 2 == 1, device=GPU),
+    }
+
+
+def fill(tensors: dict[str, Any], value: int) -> None:
+    for name, tensor in tensors.items():
+        tensor.fill_(value % 2 == 1 if name == "mask" else value)
+
+
+def whole(tensors: dict[str, Any]) -> int:
+    """The one version that all elements are of; -1: they are mixed."""
+    value = int(tensors["steps"])
+    same = all(
+        bool((tensor == (value % 2 == 1 if name == "mask" else value)).all())
+        for name, tensor in tensors.items()
+    )
+    return value if same else -1
+
+
+def serve(ring: str, name: str, last: int, options: dict[str, Any], seen: Any) -> None:
+    """An engine: says what it serves, from a stream of its own, until `last`."""
+    tensors = model(-7)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with (
+        torch.cuda.stream(stream),
+        rr.WeightSubscriber(ring, tensors, name=name, timeout=None, **options) as channel,
+    ):
+        for update in channel:
+            with update:
+                update.load()
+                held = whole(tensors)
+            seen.send((name, update.version, held))
+            if update.version >= last:
+                break
+
+
+def sleep_and_wake(ring: str, orders: Any, seen: Any) -> None:
+    """An engine whose weights and cache lie in a domain: does what it is told, a word each time."""
+    domain = rr.MemoryDomain(chunk_bytes="64MiB")
+    with domain.region("weights"):
+        tensors = model(-7)
+    with domain.region("kv_cache"):
+        cache = torch.zeros(1 << 30, dtype=torch.uint8, device=GPU)
+    with rr.WeightSubscriber(ring, tensors, name="sleeper", timeout=None) as channel:
+        seen.send("ready")
+        while (order := orders.recv()) != "end":
+            if order == "take":
+                with channel.next():
+                    pass
+                seen.send(whole(tensors))
+            elif order == "sleep":
+                seen.send(domain.release("weights", "kv_cache", keep=False)["device_bytes"])
+            elif order == "wake":
+                seen.send(domain.resume("weights", "kv_cache")["device_bytes"])
+    assert cache.numel() == 1 << 30
+
+
+def end_with_everything(seen: Any) -> None:
+    """Ends with a domain, a released tag and tensors alive, by the interpreter, as scripts do."""
+    global kept
+    domain = rr.MemoryDomain()
+    with domain.region("kept"):
+        tensor = torch.ones(1 << 24, device=GPU)
+    with domain.region("asleep"):
+        other = torch.ones(1 << 24, device=GPU)
+    domain.release("asleep")
+    kept = (domain, tensor, other)
+    seen.send(os.getpid())

@@ -1,0 +1,243 @@
+"""The weight channel and memory domains on a real GPU, with torch."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import rollring as rr
+from conftest import PATIENCE
+from rollring import _core
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available() or _core.why_no_gpu():
+    pytest.skip(f"no GPU: {_core.why_no_gpu()}", allow_module_level=True)
+
+import gpu_children
+from gpu_children import GPU, fill, model, whole
+
+SPAWN = multiprocessing.get_context("spawn")
+MIB = 1 << 20
+
+
+class Children:
+    """Processes that are gone when the test is."""
+
+    def __init__(self) -> None:
+        self._reader, self.seen = SPAWN.Pipe(duplex=False)
+        self.started: list[Any] = []
+
+    def start(self, target: Any, *args: Any) -> Any:
+        child = SPAWN.Process(target=target, args=(*args, self.seen), daemon=True)
+        child.start()
+        self.started.append(child)
+        return child
+
+    def next(self) -> Any:
+        assert self._reader.poll(2 * PATIENCE), "no child says anything"
+        return self._reader.recv()
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    made = Children()
+    yield made
+    for child in made.started:
+        child.kill()
+        child.join()
+
+
+def free_bytes() -> int:
+    torch.cuda.synchronize()
+    return int(torch.cuda.mem_get_info()[0])
+
+
+@pytest.mark.parametrize("memory", ["vmm", "legacy_ipc", "host"])
+def test_every_engine_holds_each_version_whole(ring: str, children: Children, memory: str) -> None:
+    last = 20
+    tensors = model()
+    # Smaller than a version: it streams through them.
+    options: dict[str, Any] = {"slots": 2, "slot_bytes": 4 * MIB, "checksums": True}
+    stream = torch.cuda.Stream()
+    try:
+        trainer = rr.WeightPublisher(ring, tensors, memory=memory, **options)
+    except rr.UnsupportedError as error:
+        pytest.skip(str(error))
+    with trainer, torch.cuda.stream(stream):
+        for name in ("engine-0", "engine-1"):
+            children.start(gpu_children.serve, ring, name, last, {})
+        trainer.wait_subscribers(2, 2 * PATIENCE)
+        for version in range(1, last + 1):
+            # What the trainer's stream still has to do is done before a byte is read.
+            torch.cuda._sleep(20_000_000)
+            fill(tensors, version)
+            assert trainer.publish(version, PATIENCE)["subscribers"] == 2
+        found: dict[str, list[int]] = {}
+        for _ in range(2 * last):
+            name, version, held = children.next()
+            assert held == version
+            found.setdefault(name, []).append(version)
+    assert found == dict.fromkeys(("engine-0", "engine-1"), list(range(1, last + 1)))
+
+
+def test_rounded_on_the_way(ring: str, children: Children) -> None:
+    sent = {"w": torch.randn(1 << 20, device=GPU)}
+    half = {"w": torch.zeros(1 << 20, dtype=torch.bfloat16, device=GPU)}
+    with (
+        rr.WeightPublisher(ring, sent, publish_as={"w": torch.bfloat16}) as trainer,
+        rr.WeightSubscriber(ring, half) as engine,
+    ):
+        transaction = trainer.begin(1)
+        transaction.put("w", timeout=PATIENCE)
+        update = engine.next(PATIENCE)
+        update.load(PATIENCE)
+        update.stage(PATIENCE)
+        transaction.commit(PATIENCE)
+        update.adopt(PATIENCE)
+    assert torch.equal(half["w"], sent["w"].to(torch.bfloat16))
+
+
+def test_tensors_gathered_one_by_one(ring: str, children: Children) -> None:
+    tensors = model()
+    with rr.WeightPublisher(ring, tensors) as trainer:
+        children.start(gpu_children.serve, ring, "engine", 3, {"in_place": False})
+        trainer.wait_subscribers(1, 2 * PATIENCE)
+        for version in (1, 2, 3):
+            with trainer.begin(version) as transaction:
+                for name, tensor in tensors.items():
+                    gathered = torch.empty_strided(
+                        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=GPU
+                    )
+                    fill({name: gathered}, version)
+                    transaction.put(name, gathered, PATIENCE)
+            assert children.next() == ("engine", version, version)
+    assert whole(tensors) == 0
+
+
+def test_what_does_not_fit_is_named(ring: str) -> None:
+    mixed = {"here": torch.zeros(3), "there": torch.zeros(3, device=GPU)}
+    with pytest.raises(rr.InvalidArgumentError, match="cuda:0"):
+        rr.WeightPublisher(ring, mixed)
+    with rr.WeightPublisher(ring, {"w": torch.zeros(3, device=GPU)}) as trainer:
+        with trainer.begin(1) as transaction:
+            with pytest.raises(rr.InvalidArgumentError, match="device"):
+                transaction.put("w", torch.zeros(3))
+            transaction.give_up()
+        with pytest.raises(rr.LayoutMismatchError, match="w"):
+            rr.WeightSubscriber(ring, {"w": torch.zeros(4, device=GPU)})
+
+
+def test_memory_is_let_go_of_and_comes_back_as_it_was() -> None:
+    domain = rr.MemoryDomain(chunk_bytes="64MiB")
+    before = free_bytes()
+    with domain.region("weights"):
+        weights = torch.randn(128 * MIB // 4, device=GPU)
+        small = [torch.full((5,), float(i), device=GPU) for i in range(100)]
+    with domain.region("kv_cache"):
+        cache = torch.ones(256 * MIB, dtype=torch.uint8, device=GPU)
+    outside = torch.ones(64 * MIB // 4, device=GPU)
+    assert set(domain.tags()) == {"weights", "kv_cache"}
+    taken = sum(tag["bytes"] for tag in domain.tags().values())
+    assert taken >= 384 * MIB
+    copy = weights.clone()
+    address = weights.data_ptr()
+
+    # A CUDA graph holds addresses: they stay valid.
+    result = torch.zeros((), device=GPU)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        result.copy_(weights.sum())
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result.copy_(weights.sum())
+
+    full = free_bytes()
+    weights.mul_(2)  # is waited for
+    kept = domain.release("weights")
+    dropped = domain.release("kv_cache", keep=False)
+    assert kept["copied_bytes"] >= 128 * MIB and dropped["copied_bytes"] == 0
+    assert free_bytes() - full >= taken - 4 * MIB
+    assert not domain.tags()["weights"]["resident"]
+    with pytest.raises(rr.ReleasedError, match="weights"):
+        with domain.region("weights"):
+            pass
+    with pytest.raises(rr.ReleasedError, match="weights"):
+        domain.release("weights")
+    assert bool((outside == 1).all())
+
+    domain.resume("kv_cache", "weights")
+    assert weights.data_ptr() == address and torch.equal(weights, copy * 2)
+    assert [int(one[3]) for one in small] == list(range(100))
+    graph.replay()
+    assert torch.equal(result, weights.sum())
+    cache.fill_(3)
+    assert int(cache.sum(dtype=torch.int64)) == 3 * 256 * MIB
+    with pytest.raises(rr.ReleasedError, match="weights"):
+        domain.resume("weights")
+    assert domain.trim_host() >= 128 * MIB
+
+    del graph, weights, small, cache
+    for tag in ("weights", "kv_cache"):
+        domain.forget(tag)
+    torch.cuda.empty_cache()
+    assert domain.tags() == {}
+    del outside, copy, result
+    torch.cuda.empty_cache()
+    assert before - free_bytes() < 64 * MIB
+
+
+def test_what_a_domain_cannot_do_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    domain = rr.MemoryDomain()
+    with caplog.at_level(logging.ERROR, "rollring"):
+        with pytest.raises(torch.cuda.OutOfMemoryError), domain.region("huge"):
+            torch.empty(1 << 40, dtype=torch.uint8, device=GPU)
+    assert "huge" in caplog.text and "free" in caplog.text
+    with pytest.raises(rr.NotFoundError):
+        domain.release("nowhere")
+    with pytest.raises(rr.InvalidArgumentError):
+        domain.release()
+    with pytest.raises(rr.InvalidArgumentError), domain.region("x" * 64):
+        torch.zeros(1, device=GPU)
+    with pytest.raises(TypeError):
+        pickle.dumps(domain)
+    # Tensors outlive the domain that they lie in.
+    with domain.region("kept"):
+        tensor = torch.arange(10, device=GPU)
+    del domain
+    assert tensor.tolist() == list(range(10))
+
+
+def test_an_engine_sleeps_and_wakes_to_the_next_version(ring: str, children: Children) -> None:
+    theirs, orders = SPAWN.Pipe(duplex=False)
+    tensors = model(1)
+    with rr.WeightPublisher(ring, tensors) as trainer:
+        child = children.start(gpu_children.sleep_and_wake, ring, theirs)
+        assert children.next() == "ready"
+        for version in (1, 2, 3):
+            fill(tensors, version)
+            awake = free_bytes()
+            orders.send("sleep")
+            let_go = children.next()
+            assert let_go > 1 << 30 and free_bytes() - awake >= let_go
+            orders.send("wake")
+            assert children.next() == let_go
+            orders.send("take")
+            assert trainer.publish(version, PATIENCE)["subscribers"] == 1
+            assert children.next() == version
+        orders.send("end")
+        child.join(PATIENCE)
+    assert child.exitcode == 0
+
+
+def test_a_process_ends_with_all_of_it_alive(children: Children) -> None:
+    child = children.start(gpu_children.end_with_everything)
+    assert children.next() == child.pid
+    child.join(PATIENCE)
+    assert child.exitcode == 0
