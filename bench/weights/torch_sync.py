@@ -7,13 +7,17 @@ Each method follows the code of a system, with a local pipe in the place of its 
               it, one handle, ipc_collect
   vllm        vLLM packed_tensor.py: one buffer of 1 GiB per sync, one handle that the engine
               imports once; vLLM's consumer clones what it slices, too: --clone
+  rollring    rollring for Python, where it is installed
 A tensor larger than a chunk is a chunk of its own (vLLM refuses it). Prints a JSON object a line;
 ms is the median after two rounds of warm-up. The engine's bytes are compared with the trainer's.
 Exits 77 where torch or a GPU is missing.
 """
 import argparse
+import importlib.util
+import itertools
 import json
 import multiprocessing
+import os
 import pickle
 import statistics
 import sys
@@ -122,6 +126,27 @@ def send_vllm(engine, tensors, device):
 SEND = {"per_tensor": send_per_tensor, "skyrl": send_skyrl, "vllm": send_vllm}
 
 
+def send_rollring():
+    """Its trainer's end stays, as the library is used: made at the first sync."""
+    import rollring
+    ring = f"torch-sync-{os.getpid()}"
+    rollring.create(ring, lanes=1, lane_bytes="1MiB")
+    made, version = [], itertools.count(1)
+
+    def send(engine, tensors, _):
+        if not made:
+            made.append(rollring.WeightPublisher(ring, tensors))
+            call(engine, "attach", ring=ring)
+        engine.send_bytes(pickle.dumps({"what": "take", "names": []}))
+        made[0].publish(next(version))
+        engine.recv_bytes()
+
+    def end():
+        made[0].close()
+        rollring.remove(ring)
+    return send, end
+
+
 def views_of(message, kept, clone):
     handles = message["handles"]
     if message["what"] == "tensors":
@@ -140,12 +165,18 @@ def views_of(message, kept, clone):
 
 def serve(trainer, options, device):
     parameters = make_tensors(options.list, device)
-    kept, message = {}, {"what": "ready"}
+    kept, message, channel = {}, {"what": "ready"}, None
     while message["what"] != "end":
         message, answer = pickle.loads(trainer.recv_bytes()), None
         if message["names"]:
             views = zip(message["names"], views_of(message, kept, options.clone))
             views = [parameters[name].copy_(view) for name, view in views]  # and lets go of them
+        elif message["what"] == "attach":
+            import rollring
+            channel = rollring.WeightSubscriber(message["ring"], parameters)
+        elif message["what"] == "take":
+            with channel.next():
+                pass
         elif message["what"] == "digest":
             answer = digest(parameters, device)
         synchronize()
@@ -153,6 +184,9 @@ def serve(trainer, options, device):
 
 
 def measure(method, engine, tensors, device, repeat):
+    send, end = SEND.get(method), lambda: None
+    if send is None:
+        send, end = send_rollring()
     took_ms = []
     for turn in range(repeat + 2):
         if turn in (0, repeat + 1):
@@ -160,8 +194,9 @@ def measure(method, engine, tensors, device, repeat):
                 flat(tensor).random_(0, 120)  # finite as any float
         synchronize()
         began = time.perf_counter()
-        SEND[method](engine, tensors, device)
+        send(engine, tensors, device)
         took_ms.append((time.perf_counter() - began) * 1e3)
+    end()
     if call(engine, "digest") != digest(tensors, device):
         sys.exit(f"{method}: what the engine holds is not what was sent")
     print(json.dumps({"method": method, "ms": statistics.median(took_ms[2:]), "repeats":
@@ -172,7 +207,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--list", required=True, help="from rollring-bench weights --print-list")
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--method", default="all", choices=("all", *SEND))
+    parser.add_argument("--method", default="all", choices=("all", "rollring", *SEND))
     parser.add_argument("--clone", action="store_true", help="see above")
     parser.add_argument("--gpu", default="0", help="ordinal; cpu: to try this script, no figures")
     options = parser.parse_args()
@@ -187,7 +222,10 @@ def main():
     there.close()  # so that an engine that dies is noticed
     tensors = make_tensors(options.list, device)
     call(here, "ready")
-    for method in SEND if options.method == "all" else (options.method,):
+    methods = [options.method]
+    if options.method == "all":
+        methods = [*SEND, *(["rollring"] if importlib.util.find_spec("rollring") else [])]
+    for method in methods:
         measure(method, here, tensors, device, options.repeat)
     call(here, "end")
     engine.join()
