@@ -92,6 +92,20 @@ def push_all(plan, records, ring):
                           logprobs=logprobs, loss_mask=mask, finished_ns=digest - (1 << 63))
 
 
+def push_many(plan, records, ring):
+    """As an environment does that has a group's completions at once."""
+    import rollring
+    at_once = 16
+    ready = [{"instance_id": "record", "group_size": 1, "token_ids": token_ids,
+              "logprobs": logprobs, "loss_mask": mask, "finished_ns": digest - (1 << 63)}
+             for token_ids, logprobs, mask, digest in records]
+    total = plan.warmup + plan.records
+    with rollring.Producer(ring) as producer:
+        for first in range(0, total, at_once):
+            producer.push_many([{**ready[sequence % len(ready)], "visit": sequence}
+                                for sequence in range(first, min(first + at_once, total))])
+
+
 def take_records(batch, meter):
     for one in batch.sequences:
         meter.record(one.visit, one.token_ids, one.logprobs, one.loss_mask,
@@ -99,7 +113,8 @@ def take_records(batch, meter):
 
 
 def run_rollring_packed(plan):
-    """As trainers do that pack: a column of the whole batch as one array, in memory that stays."""
+    """As trainers do that pack: a column of the whole batch as one array, in memory that stays.
+    They come from an environment that sends several at once."""
     import numpy
     kept = {}
 
@@ -115,21 +130,21 @@ def run_rollring_packed(plan):
                       column(batch, "logprobs", numpy.float32),
                       column(batch, "loss_mask", numpy.uint8))
 
-    return run_rollring(plan, take_columns)
+    return run_rollring(plan, take_columns, push_many, 64)
 
 
-def run_rollring(plan, take=take_records):
+def run_rollring(plan, take=take_records, send=push_all, at_once=16):
     import rollring
     ring = f"peers-{os.getpid()}"
     rollring.create(ring, lanes=1, lane_bytes="64MiB")
     try:
-        producer = start(plan, push_all, array_records(plan.tokens), ring)
+        producer = start(plan, send, array_records(plan.tokens), ring)
         meter = Meter(plan, array_digest, ordered=False)
-        with rollring.Stash(ring, batch_sequences=16, group_size=1, min_size=1,
+        with rollring.Stash(ring, batch_sequences=at_once, group_size=1, min_size=1,
                             advantages="none") as stash:
             while not meter.done:
                 left = meter.total - meter.count
-                batch = stash.next(ROLL_WAIT_S) if left >= 16 else stash.rest()
+                batch = stash.next(ROLL_WAIT_S) if left >= at_once else stash.rest()
                 if batch is None:
                     continue
                 with batch:

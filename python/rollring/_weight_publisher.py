@@ -61,7 +61,7 @@ class WeightTransaction:
         self._check()
         address = 0
         if tensor is not None:
-            found, gpu = place(name, tensor, False)
+            found, gpu = place(name, tensor, False, self._sources)
             wanted = publisher._described.get(name)
             if wanted is not None and (found[1:4], gpu) != (wanted[1:4], publisher._gpu):
                 raise refused(
@@ -207,7 +207,8 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
     ) -> None:
         self.ring = ring
         self._kept = dict(tensors)
-        described, self._gpu = describe(self._kept, False, publish_as or {})
+        self._views: list[Any] = []
+        described, self._gpu = describe(self._kept, False, publish_as or {}, self._views)
         self._described = {one[0]: one for one in described}
         options = {
             "name": name,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._errors import RollringError
-from ._weights import ChannelEnd, Left, describe
+from ._weight_parts import Parts
+from ._weights import ChannelEnd, Left, describe, device_of, refused
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -18,8 +19,8 @@ class WeightUpdate:
     """A version on its way into an engine.
 
     As a context manager it does at the end of the block what was not done in it: `load`, `stage`,
-    `adopt`. After an exception it is rejected, and the trainer told why; so is one that is dropped
-    before it is adopted.
+    `adopt`. After an exception, or if that fails, it is rejected, and the trainer told why; so is
+    one that is dropped before it is adopted.
 
     Attributes:
         version: Its number.
@@ -41,14 +42,64 @@ class WeightUpdate:
             ExpelledError: The trainer went on without this engine.
             ChecksumError: Bytes of a tensor did not arrive as they were sent.
         """
-        engine = self._subscriber
+        engine = self._loading()
         engine._end.load(self.version, timeout, engine._stream())
         self._loaded = True
 
     async def load_async(self, timeout: float | None = None) -> None:
         """As `load`, for asyncio and uvloop."""
-        engine = self._subscriber
+        engine = self._loading()
         await engine._later(engine._end.load, self.version, timeout, engine._stream())
+        self._loaded = True
+
+    def _loading(self) -> WeightSubscriber:
+        if not self._subscriber._kept:
+            raise refused(
+                "this engine gave no tensors to load into: take all that update.tensors() yields"
+            )
+        return self._subscriber
+
+    def tensors(self, timeout: float | None = None) -> Iterator[tuple[str, Any]]:
+        """In the place of `load`, for engines that load by themselves: each tensor by its name.
+
+        They come as their parts do, each whole and the caller's own: numpy arrays, or torch tensors
+        where the subscriber has a ``device``. Tied tensors are one tensor under several names.
+
+        Args:
+            timeout: Seconds for all of them.
+
+        Raises:
+            TimedOutError: Not all came in time: the version can only be rejected now.
+            RollringError: As `load` does.
+        """
+        engine = self._subscriber
+        left = Left(timeout)
+        parts = Parts(engine._end, engine._device)
+        yield from parts.empty()
+        for number in range(engine._end.parts()):
+            engine._end.part(self.version, number, left())
+            addresses, whole = parts.take(engine._end.pieces())
+            if addresses:
+                engine._end.copy_pieces(self.version, addresses)
+            engine._end.done_part(self.version, number, engine._stream())
+            yield from whole
+        self._loaded = True
+
+    async def tensors_async(self, timeout: float | None = None) -> AsyncIterator[tuple[str, Any]]:
+        """As `tensors`, for asyncio and uvloop."""
+        engine = self._subscriber
+        left = Left(timeout)
+        parts = Parts(engine._end, engine._device)
+        for one in parts.empty():
+            yield one
+        for number in range(engine._end.parts()):
+            await engine._later(engine._end.part, self.version, number, left())
+            addresses, whole = parts.take(engine._end.pieces())
+            if addresses:
+                await engine._later(engine._end.copy_pieces, self.version, addresses)
+            engine._end.done_part(self.version, number, engine._stream())
+            for one in whole:
+                yield one
         self._loaded = True
 
     def stage(self, timeout: float | None = None) -> None:
@@ -113,10 +164,14 @@ class WeightUpdate:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            if kind is None and not self._over:
+                self.finish()
+        except BaseException as failed:
+            self.reject(f"{type(failed).__name__}: {failed}")
+            raise
         if kind is not None:
             self.reject(f"{kind.__name__}: {error}")
-        elif not self._over:
-            self.finish()
 
     async def __aenter__(self) -> Self:
         return self
@@ -127,10 +182,14 @@ class WeightUpdate:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            if kind is None and not self._over:
+                await self.finish_async()
+        except BaseException as failed:
+            self.reject(f"{type(failed).__name__}: {failed}")
+            raise
         if kind is not None:
             self.reject(f"{kind.__name__}: {error}")
-        elif not self._over:
-            await self.finish_async()
 
     def __del__(self) -> None:
         try:
@@ -151,7 +210,9 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     Args:
         ring: Name of the ring that the channel belongs to.
         into: The engine's tensors by name, which match the trainer's in name, dtype and shape, all
-            in host memory or all on one GPU. They are kept alive.
+            in host memory or all on one GPU. They are kept alive. None: the engine loads by itself
+            what `WeightUpdate.tensors` gives it.
+        device: Without ``into``, torch's device, where those lie; None: they are numpy arrays.
         name: Unique on the channel: errors of the trainer name the engine by it.
         rank: Which publisher; default: the one on the same GPU, or the only one.
         in_place: False: the engine does not serve from ``into`` before a version is adopted, so
@@ -170,8 +231,9 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     def __init__(
         self,
         ring: str,
-        into: Mapping[str, Any],
+        into: Mapping[str, Any] | None = None,
         *,
+        device: Any = None,
         name: str = "engine",
         rank: int | None = None,
         in_place: bool = True,
@@ -181,8 +243,17 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     ) -> None:
         self.ring = ring
         self.name = name
-        self._kept = dict(into)
-        described, self._gpu = describe(self._kept, True, {})
+        self._kept = dict(into or {})
+        self._views: list[Any] = []
+        self._device = None
+        if into is not None:
+            if device is not None:
+                raise refused("device is for engines that load by themselves: leave it, or into")
+            described, self._gpu = describe(self._kept, True, {}, self._views)
+        else:
+            described, self._gpu = [], -1
+            if device is not None:
+                self._device, self._gpu = device_of(device)
         options: dict[str, Any] = {
             "name": name,
             "gpu": self._gpu,
@@ -236,4 +307,4 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     @property
     def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]:
         """Name, dtype and shape of what the trainer publishes."""
-        return self._end.tensors()
+        return [(name, dtype, shape) for name, dtype, shape, _ in self._end.tensors()]

@@ -26,8 +26,15 @@ def refused(text: str) -> InvalidArgumentError:
     return InvalidArgumentError(text, "invalid_argument")
 
 
-def place(name: str, tensor: Any, written: bool) -> tuple[Described, int]:
-    """What the library wants to know of a tensor that stays where it is, and its GPU (-1: none)."""
+def place(name: str, tensor: Any, written: bool, kept: list[Any]) -> tuple[Described, int]:
+    """What the library wants to know of a tensor that stays where it is, and its GPU (-1: none).
+
+    Args:
+        name: For errors.
+        tensor: numpy's, torch's, or one of any package that speaks DLPack.
+        written: An engine loads into it.
+        kept: Gets what else has to live as long.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         if tensor.layout != torch.strided or tensor.device.type not in {"cpu", "cuda"}:
@@ -50,14 +57,21 @@ def place(name: str, tensor: Any, written: bool) -> tuple[Described, int]:
         strides = tuple(step // tensor.itemsize for step in tensor.strides)
         address = int(tensor.ctypes.data)
     else:
-        raise TypeError(
-            f"tensor '{name}' is {type(tensor).__name__}: give a numpy array or a torch tensor"
-        )
+        found = _core.describe_array(tensor, written) if hasattr(tensor, "__dlpack__") else None
+        if found is None:
+            raise TypeError(
+                f"tensor '{name}' is {type(tensor).__name__}: give a numpy array, a torch tensor, "
+                f"or one {'to write to ' if written else ''}that speaks DLPack, in host memory or "
+                "on a GPU"
+            )
+        dtype, shape, strides, address, gpu, view = found
+        kept.append(view)
+        return (name, dtype, shape, strides, address, None), gpu
     return (name, dtype_name(tensor.dtype), shape, strides, address, None), gpu
 
 
 def describe(
-    tensors: Mapping[str, Any], written: bool, published: Mapping[str, object]
+    tensors: Mapping[str, Any], written: bool, published: Mapping[str, object], kept: list[Any]
 ) -> tuple[list[Described], int]:
     """All of them, which lie on one device: it and what the library wants to know."""
     if not tensors:
@@ -67,7 +81,7 @@ def describe(
     for name, tensor in tensors.items():
         if not isinstance(name, str):
             raise TypeError(f"{name!r} names a tensor: names are text")
-        described, gpu = place(name, tensor, written)
+        described, gpu = place(name, tensor, written, kept)
         if name in published:
             described = (*described[:5], dtype_name(published[name]))
         found.append(described)
@@ -81,6 +95,19 @@ def describe(
             + ", ".join("the host" if gpu < 0 else f"cuda:{gpu}" for gpu in sorted(gpus))
         )
     return found, gpus.pop() if gpus else -1
+
+
+def device_of(device: object) -> tuple[Any, int]:
+    """torch's device, with its number if it is a GPU, and the GPU (-1: none)."""
+    import torch
+
+    given = torch.device(device)
+    if given.type == "cpu":
+        return given, -1
+    if given.type != "cuda":
+        raise refused(f"device {given} is neither host memory nor a GPU")
+    gpu = torch.cuda.current_device() if given.index is None else given.index
+    return torch.device("cuda", gpu), gpu
 
 
 class Left:

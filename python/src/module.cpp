@@ -7,6 +7,7 @@
 #include "batch.hpp"
 #include "column_input.hpp"
 #include "consumer.hpp"
+#include "dlpack.hpp"
 #include "domain.hpp"
 #include "draft.hpp"
 #include "errors.hpp"
@@ -83,6 +84,7 @@ NB_MODULE(_core, module) {
     bind_stash(module);
     bind_weights(module);
     bind_domain(module);
+    bind_dlpack(module);
     bind_consumer(module);
     bind_plain(module);
     module.def("set_error_classes", &set_error_classes);

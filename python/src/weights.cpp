@@ -1,5 +1,6 @@
 #include "weights.hpp"
 
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -222,6 +223,50 @@ class PySubscriber {
             return update.load(until, stream_at(stream));
         });
     }
+    // A part, for engines that load by themselves: pieces() lie where they lie until done_part().
+    void part(std::int64_t version, std::uint32_t number, Timeout timeout, bool later) {
+        wait_update(version, timeout, later,
+                    [this, number](Update& update, Deadline until) -> Result<void> {
+                        auto lent = update.part(number, until);
+                        if (!lent) return std::unexpected(std::move(lent.error()));
+                        pieces_.assign(lent->begin(), lent->end());
+                        return {};
+                    });
+    }
+    nb::list pieces() const {  // (tensor, first element, elements, address) of each
+        nb::list made;
+        for (const TensorPiece& piece : pieces_) {
+            made.append(nb::make_tuple(piece.tensor, piece.first_element, piece.elements,
+                                       reinterpret_cast<std::uintptr_t>(piece.data)));
+        }
+        return made;
+    }
+    // Each to its address in host memory, which the caller keeps.
+    void copy_pieces(std::int64_t version, std::vector<std::uintptr_t> to, bool later) {
+        waits_.run(
+            owned_, std::nullopt, later,
+            [this, version, to = std::move(to)](Subscriber& subscriber, Deadline) -> Result<void> {
+                if (!update_ || update_->version() != version) return over(version);
+                for (std::size_t i = 0; i < pieces_.size() && i < to.size(); i++) {
+                    const TensorPiece& piece = pieces_[i];
+                    const DType dtype = subscriber.tensors()[piece.tensor].dtype;
+                    std::memcpy(reinterpret_cast<void*>(to[i]), piece.data,
+                                piece.elements * dtype.bytes());
+                }
+                return {};
+            });
+    }
+    // `stream`: where what reads it was queued.
+    void done_part(std::int64_t version, std::uint32_t number, std::uintptr_t stream) {
+        value_or_raise(owned_.in_turn([&](Subscriber&) -> Result<void> {
+            if (!update_ || update_->version() != version) return over(version);
+            pieces_.clear();
+            return update_->done_reading(number, stream_at(stream));
+        }));
+    }
+    std::uint32_t parts() {  // of the version under way
+        return owned_.in_turn([&](Subscriber&) { return update_ ? update_->parts() : 0; });
+    }
     void stage(std::int64_t version, Timeout timeout, bool later) {
         wait_update(version, timeout, later,
                     [](Update& update, Deadline until) { return update.stage(until); });
@@ -273,7 +318,8 @@ class PySubscriber {
         for (const TensorInfo& tensor : found) {
             nb::list shape;
             for (const std::int64_t length : tensor.shape) shape.append(length);
-            made.append(nb::make_tuple(tensor.name, tensor.dtype.to_string(), nb::tuple(shape)));
+            made.append(nb::make_tuple(tensor.name, tensor.dtype.to_string(), nb::tuple(shape),
+                                       tensor.tied_to));
         }
         return made;
     }
@@ -288,17 +334,17 @@ class PySubscriber {
     [[nodiscard]] bool closed() const { return owned_.gone(); }
 
   private:
+    static std::unexpected<Error> over(std::int64_t version) {
+        return refused(Errc::aborted, "version " + std::to_string(version) +
+                                          " is over: it was adopted, rejected, or another one was "
+                                          "asked for");
+    }
     template <class Step>
     void wait_update(std::int64_t version, Timeout timeout, bool later, Step step) {
         waits_.run(
             owned_, timeout, later,
             [this, version, step = std::move(step)](Subscriber&, Deadline until) -> Result<void> {
-                if (!update_ || update_->version() != version) {
-                    return refused(Errc::aborted,
-                                   "version " + std::to_string(version) +
-                                       " is over: it was adopted, rejected, or another "
-                                       "one was asked for");
-                }
+                if (!update_ || update_->version() != version) return over(version);
                 return step(*update_, until);
             });
     }
@@ -306,6 +352,7 @@ class PySubscriber {
     Owned<Subscriber> owned_{"this weight subscriber"};
     std::optional<Update> update_;  // under way; ends before its subscriber
     bool handed_ = false;           // out, by taken()
+    std::vector<TensorPiece> pieces_;
     Waits<Subscriber> waits_;
 };
 
@@ -340,6 +387,11 @@ void bind_weights(nb::module_& module) {
              nb::arg("into"), nb::arg("options"), timeout)
         .def("next", &PySubscriber::next, timeout, later)
         .def("load", &PySubscriber::load, nb::arg("version"), timeout, nb::arg("stream"), later)
+        .def("part", &PySubscriber::part, nb::arg("version"), nb::arg("number"), timeout, later)
+        .def("pieces", &PySubscriber::pieces)
+        .def("copy_pieces", &PySubscriber::copy_pieces, nb::arg("version"), nb::arg("to"), later)
+        .def("done_part", &PySubscriber::done_part)
+        .def("parts", &PySubscriber::parts)
         .def("stage", &PySubscriber::stage, nb::arg("version"), timeout, later)
         .def("adopt", &PySubscriber::adopt, nb::arg("version"), timeout, later)
         .def("reject", &PySubscriber::reject)

@@ -58,6 +58,21 @@ def serve(ring: str, name: str, last: int, options: dict[str, Any], seen: Any) -
                 break
 
 
+def load_by_itself(ring: str, last: int, seen: Any) -> None:
+    """An engine without tensors of its own, from a stream of its own."""
+    stream = torch.cuda.Stream()
+    with (
+        torch.cuda.stream(stream),
+        rr.WeightSubscriber(ring, device="cuda", timeout=None) as channel,
+    ):
+        for update in channel:
+            with update:
+                tensors = dict(update.tensors())
+            seen.send((sorted(tensors), channel.live_version, whole(tensors)))
+            if update.version >= last:
+                break
+
+
 def sleep_and_wake(ring: str, orders: Any, seen: Any) -> None:
     """An engine whose weights and cache lie in a domain: does what it is told, a word each time."""
     domain = rr.MemoryDomain(chunk_bytes="64MiB")

@@ -119,6 +119,20 @@ def test_tensors_gathered_one_by_one(ring: str, children: Children) -> None:
     assert whole(tensors) == 0
 
 
+def test_an_engine_that_loads_by_itself_gets_each_tensor_whole(
+    ring: str, children: Children
+) -> None:
+    tensors = model()
+    # Slots that are smaller than a tensor: it comes in pieces.
+    with rr.WeightPublisher(ring, tensors, slots=2, slot_bytes=2 * MIB) as trainer:
+        children.start(gpu_children.load_by_itself, ring, 5)
+        trainer.wait_subscribers(1, 2 * PATIENCE)
+        for version in range(1, 6):
+            fill(tensors, version)
+            assert trainer.publish(version, PATIENCE)["subscribers"] == 1
+            assert children.next() == (sorted(tensors), version, version)
+
+
 def test_what_does_not_fit_is_named(ring: str) -> None:
     mixed = {"here": torch.zeros(3), "there": torch.zeros(3, device=GPU)}
     with pytest.raises(rr.InvalidArgumentError, match="cuda:0"):

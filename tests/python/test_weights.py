@@ -486,3 +486,99 @@ def test_without_a_gpu_a_memory_domain_says_why() -> None:
     with pytest.raises(rr.NoGpuError) as told:
         rr.MemoryDomain(0)
     assert why in str(told.value)
+
+
+def test_an_engine_that_loads_by_itself_gets_each_tensor_whole(ring: str) -> None:
+    tensors = model(3)
+    tensors["tied"] = tensors["embed"]
+    tensors["bits"] = np.arange(100, dtype=np.float32)
+    # The slots are smaller than a tensor: it comes in pieces.
+    with (
+        rr.WeightPublisher(
+            ring, tensors, slots=2, slot_bytes=1 << 20, publish_as={"bits": "bf16"}
+        ) as trainer,
+        rr.WeightSubscriber(ring) as engine,
+    ):
+        for version in (3, 4):
+            fill({name: one for name, one in tensors.items() if name != "bits"}, version)
+            sender = threading.Thread(target=trainer.publish, args=(version, PATIENCE))
+            sender.start()
+            with engine.next(PATIENCE) as update:
+                found = dict(update.tensors(PATIENCE))
+            sender.join()
+            assert engine.live_version == version
+            assert sorted(found) == sorted(tensors)
+            for name, one in found.items():
+                assert one.shape == tensors[name].shape, name
+                if name != "bits":
+                    assert one.dtype == tensors[name].dtype and (one == tensors[name]).all(), name
+            assert found["tied"] is found["embed"]
+            assert found["bits"].tolist() == (tensors["bits"].view(np.uint32) >> 16).tolist()
+        # Not all of it is no version.
+        outcome: queue.Queue[Any] = queue.Queue()
+
+        def send() -> None:
+            try:
+                outcome.put(trainer.publish(5, PATIENCE))
+            except rr.RollringError as error:
+                outcome.put(error)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        with pytest.raises(rr.InvalidArgumentError, match="tensors"):
+            with engine.next(PATIENCE) as update:
+                next(update.tensors())
+        sender.join()
+        assert isinstance(outcome.get(), rr.RejectedError)
+    with pytest.raises(rr.InvalidArgumentError, match="device"):
+        rr.WeightSubscriber(ring, {"w": np.zeros(1)}, device="cpu", timeout=0)
+
+
+def test_tensors_come_to_an_event_loop(ring: str, run_loop: RunLoop) -> None:
+    tensors = model(7)
+
+    async def run() -> None:
+        with (
+            rr.WeightPublisher(ring, tensors, slot_bytes=1 << 20) as trainer,
+            rr.WeightSubscriber(ring) as engine,
+        ):
+            sending = asyncio.create_task(trainer.publish_async(1, PATIENCE))
+            async with await engine.next_async(PATIENCE) as update:
+                found = {name: one async for name, one in update.tensors_async(PATIENCE)}
+            assert (await sending)["subscribers"] == 1
+            assert whole(found) == 7 and engine.live_version == 1
+
+    run_loop(run())
+
+
+class Foreign:
+    """An array of another package, as DLPack shows it."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def test_arrays_of_other_packages_come_by_dlpack(ring: str) -> None:
+    sent = np.arange(24, dtype=np.float32).reshape(4, 6)[:, ::2]
+    into = np.zeros((4, 3), np.float32)
+    with (
+        rr.WeightPublisher(ring, {"w": Foreign(sent)}) as trainer,
+        rr.WeightSubscriber(ring, {"w": Foreign(into)}) as engine,
+    ):
+        _publish_beside(trainer, engine, 1)
+        assert (into == sent).all()
+        sender = threading.Thread(target=lambda: trainer.begin(2).commit(PATIENCE))
+        sender.start()
+        with engine.next(PATIENCE):
+            pass
+        sender.join()
+    with pytest.raises(TypeError, match="DLPack"):
+        rr.WeightPublisher(ring, {"w": Foreign(np.array(["text"], object))})
+    with pytest.raises(TypeError, match="DLPack"):
+        rr.WeightPublisher(ring, {"w": [1.0]})

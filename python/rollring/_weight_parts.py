@@ -1,0 +1,99 @@
+"""Whole tensors out of a version's parts, for engines that load by themselves."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._arrays import NUMPY_DTYPES
+
+# Index of a tensor, first element, elements, address.
+Piece = tuple[int, int, int, int]
+
+_TORCH = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+
+
+class _Lent:
+    """GPU memory of the channel, as torch asks for it."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+class _Target:
+    def __init__(self, dtype: str, shape: tuple[int, ...], device: Any) -> None:
+        self.itemsize = NUMPY_DTYPES[dtype].itemsize
+        self.missing = math.prod(shape)
+        if device is None:
+            self.tensor: Any = np.empty(shape, NUMPY_DTYPES[dtype])
+            self.address = int(self.tensor.ctypes.data)
+        else:
+            torch = sys.modules["torch"]
+            named = getattr(torch, _TORCH.get(dtype) or NUMPY_DTYPES[dtype].name)
+            self.tensor = torch.empty(shape, dtype=named, device=device)
+            self.address = int(self.tensor.data_ptr())
+
+    def copy_on_gpu(self, first: int, elements: int, address: int) -> None:
+        """Queued on torch's current stream."""
+        torch = sys.modules["torch"]
+        begin, end = first * self.itemsize, (first + elements) * self.itemsize
+        lent = torch.as_tensor(_Lent(address, end - begin), device=self.tensor.device)
+        self.tensor.view(-1).view(torch.uint8)[begin:end].copy_(lent)
+
+
+class Parts:
+    """What has come of one version so far.
+
+    Args:
+        end: The subscriber.
+        device: torch's, for torch tensors; None: numpy arrays.
+    """
+
+    def __init__(self, end: _core.WeightSubscriber, device: Any) -> None:
+        self._device = device
+        self._infos = end.tensors()
+        self._open: dict[int, _Target] = {}
+        self._tied: dict[int, list[str]] = {}
+        for name, _, _, tied_to in self._infos:
+            if tied_to >= 0:
+                self._tied.setdefault(tied_to, []).append(name)
+
+    def empty(self) -> list[tuple[str, Any]]:
+        """The tensors that no part has anything of."""
+        return [
+            (name, _Target(dtype, shape, self._device).tensor)
+            for name, dtype, shape, tied_to in self._infos
+            if tied_to < 0 and math.prod(shape) == 0
+        ]
+
+    def take(self, pieces: list[Piece]) -> tuple[list[int], list[tuple[str, Any]]]:
+        """Where each piece is to be copied to in host memory, and what is whole once it was.
+
+        On a GPU the copies are queued by this.
+        """
+        addresses: list[int] = []
+        whole: list[tuple[str, Any]] = []
+        for index, first, elements, address in pieces:
+            name, dtype, shape, _ = self._infos[index]
+            target = self._open.get(index)
+            if target is None:
+                target = self._open[index] = _Target(dtype, shape, self._device)
+            if self._device is not None and self._device.type == "cuda":
+                target.copy_on_gpu(first, elements, address)
+            else:
+                addresses.append(target.address + first * target.itemsize)
+            target.missing -= elements
+            if target.missing == 0:
+                del self._open[index]
+                names = (name, *self._tied.get(index, ()))
+                whole += [(one, target.tensor) for one in names]
+        return addresses, whole
