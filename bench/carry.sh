@@ -49,7 +49,6 @@ if [ "${1-}" = --binaries ]; then
         mkdir .carry/fault
         cp build-faultgpu/tests/crash/fault_weights build-faultgpu/tests/crash/kill_weights \
             .carry/fault/
-        cp build-faultgpu/librollring.so.*.*[0-9] .carry/fault/librollring.so.0
         cp /usr/lib/*/libfmt.so.9 .carry/fault/
     fi
 fi
