@@ -377,10 +377,10 @@ void Stash::interrupt() {
 }
 
 NextBatch Stash::rest(Batch& batch) {
-    batch.nack();
+    // Also where it says closed: what was read before the ring was removed is still to come.
+    if (next_batch(batch, Deadline::now()) == NextBatch::batch) return NextBatch::batch;
     if (!impl_->core.usable()) return NextBatch::closed;
     const std::int64_t now = monotonic_ns();
-    impl_->hear_events(now);
     const bool cut =
         impl_->spill_read && impl_->groups.cut_rest(now, impl_->core.policy_version(), impl_->plan);
     impl_->finish_changes(now);

@@ -157,7 +157,8 @@ class ROLLRING_API Stash {
     // Any thread may call this while another one uses the stash: its next_batch(), or else its next
     // one, answers timed_out soon, whatever its deadline.
     void interrupt();
-    // Whatever is complete, be it less than a batch; for the end of a run. Does not wait.
+    // Whatever is complete, be it less than a batch; for the end of a run. Reads what lies there,
+    // as next_batch does, and does not wait.
     NextBatch rest(Batch& batch);
 
     [[nodiscard]] StashAccount account() const;

@@ -162,6 +162,16 @@ def test_a_child_of_a_process_that_awaited_ends(ring: str, run_loop: RunLoop) ->
     stash.close()
 
 
+def test_the_rest_holds_what_nobody_has_read_yet(ring: str) -> None:
+    with rr.Producer(ring) as producer, rr.Stash(ring, batch_groups=64) as stash:
+        assert stash.rest() is None
+        send_group(producer, 1)
+        batch = stash.rest()
+        assert batch is not None and [group.key for group in batch.groups] == [("p/1", 0)]
+        batch.ack()
+        assert stash.rest() is None
+
+
 def test_one_wait_at_a_time(ring: str, run_loop: RunLoop) -> None:
     async def run() -> None:
         with rr.Producer(ring) as producer, rr.Stash(ring, batch_groups=1) as stash:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rollring/stash.hpp"
+#include "support/pairs.hpp"
 #include "support/test_ring.hpp"
 
 using namespace rollring;
@@ -236,4 +237,21 @@ TEST_CASE(
     CHECK(found[0].records == 5);
     CHECK(found[0].late == 4);
     CHECK(found[0].duplicate == 0);
+}
+
+TEST_CASE("stash: the rest holds what was sent and nobody has read yet") {
+    const TestRing ring;
+    StashOptions options = rollring::test::freshest_pair;
+    options.batch = BatchTarget::groups(64);
+    const auto stash = rollring::test::open_stash(ring, options);
+    auto producer = ring.producer();
+    for (const char* prompt : {"a", "b"}) {
+        send_reward(producer, prompt, 0, 1.0);
+        send_reward(producer, prompt, 1, 0.0);
+    }
+    Batch batch;
+    REQUIRE(stash->rest(batch) == NextBatch::batch);
+    CHECK(batch.groups().size() == 2);
+    REQUIRE(batch.ack(0).has_value());
+    CHECK(stash->rest(batch) == NextBatch::timed_out);
 }
