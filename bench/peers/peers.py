@@ -22,7 +22,7 @@ import sys
 
 import peers_atropos
 from peers_load import (ROLL_WAIT_S, Meter, Wrong, array_digest, array_records, list_digest,
-                        list_records, start)
+                        list_records, pin, start)
 
 
 class Late(Exception):
@@ -155,6 +155,17 @@ def run_rollring(plan, take=take_records, send=push_all, at_once=16):
         rollring.remove(ring, force=True)
 
 
+# --- no transport --------------------------------------------------------------------------------
+
+def run_sums(plan):
+    """What the consumer's numpy does with each record, and nothing else: the floor of all."""
+    pin(plan.cpus[1])
+    records = array_records(plan.tokens)
+    meter = Meter(plan, array_digest)
+    put_all(plan, records, lambda record: meter.record(*record))
+    return meter.seconds
+
+
 # --- Ray's object store --------------------------------------------------------------------------
 
 def run_ray(plan):
@@ -203,6 +214,7 @@ def run_atropos_plain(plan):
 ATROPOS_NEEDS = ("atroposlib", "fastapi", "uvicorn", "aiohttp", "requests")
 # key: (name, how, modules it needs, records of a first run, records come in multiples of)
 PEERS = {
+    "numpy-sums": ("numpy's sums alone", run_sums, ("numpy",), 800, 1),
     "mpq-lists": ("mp.Queue, pickled lists", run_mpq_lists, (), 400, 1),
     "mpq-numpy": ("mp.Queue, numpy", run_mpq_numpy, ("numpy",), 800, 1),
     "faster-fifo": ("faster-fifo, numpy", run_faster_fifo, ("faster_fifo", "numpy"), 800, 1),

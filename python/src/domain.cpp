@@ -142,7 +142,10 @@ class PyDomain {
         }
         regions().push_back({shared_, tag});
     }
-    static void leave() { regions().pop_back(); }
+    // A generator that another thread ends leaves no region there.
+    static void leave() {
+        if (!regions().empty()) regions().pop_back();
+    }
 
     nb::dict release(const std::vector<std::string>& tags, bool keep) {
         return told(value_or_raise(used([&](MemoryDomain& domain) {
