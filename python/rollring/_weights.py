@@ -97,7 +97,7 @@ def describe(
     return found, gpus.pop() if gpus else -1
 
 
-def device_of(device: object) -> tuple[Any, int]:
+def device_of(device: Any) -> tuple[Any, int]:
     """torch's device, with its number if it is a GPU, and the GPU (-1: none)."""
     import torch
 

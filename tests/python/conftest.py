@@ -74,8 +74,10 @@ class _Log:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell's background jobs ignore Ctrl-C, and so would the children that tests send it to.
+    # A shell's background jobs ignore Ctrl-C, and what nohup starts a hang-up; so would the
+    # children that tests send them to.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     path = config.getoption("--log-json")
     if path:
         config.pluginmanager.register(_Log(path))
