@@ -113,6 +113,9 @@ def over(window: _core.Window) -> Array:
     return np.asarray(window)
 
 
+_core.set_view_helpers(np.asarray, decoded, TEXTS)
+
+
 def holds(dtype: object, name: str) -> bool:
     """Whether it is numpy's dtype for the bits of rollring's, one that numpy lacks."""
     return isinstance(dtype, np.dtype) and dtype == NUMPY_DTYPES[name]

@@ -37,26 +37,21 @@ class Batch:
     @property
     def groups(self) -> list[Group]:
         if self._groups is None:
-            offsets = self.group_offsets
-            advantages = self.advantages
-            repetitions = self.repetition_ids
-            rewards = self.rewards
-            made = []
-            for i, (low, high, size, _, bad, unrewarded) in enumerate(self._core.groups()):
-                members: list[Member] = []
-                last = -1
-                for s in range(int(offsets[i]), int(offsets[i + 1])):
-                    if int(repetitions[s]) != last or not members:
-                        members.append(Member([], float(advantages[s]), float(rewards[s])))
-                        last = int(repetitions[s])
-                    members[-1].sequences.append(Sequence(self._core, s))
-                made.append(Group((low, high), size, members, bad, unrewarded))
-            self._groups = made
+            every = self.sequences
+            self._groups = [
+                Group(
+                    size,
+                    [Member(every[begin:end], *values) for begin, end, *values in members],
+                    bad,
+                    unrewarded,
+                )
+                for size, bad, unrewarded, members in self._core.groups()
+            ]
         return self._groups
 
     @property
     def sequences(self) -> list[Sequence]:
-        return [Sequence(self._core, i) for i in range(self._core.sequences())]
+        return self._core.sequences(Sequence)
 
     @property
     def rewards(self) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -197,8 +192,7 @@ class Batch:
 
     def common_columns(self) -> tuple[str, ...]:
         """Names of the per-token columns that every sequence carries."""
-        found = [set(self._core.columns(i, True)) for i in range(self._core.sequences())]
-        return tuple(sorted(set.intersection(*found)))
+        return tuple(sorted(self._core.common_columns()))
 
     def as_dict(self, *columns: str) -> dict[str, Any]:
         """`packed` arrays of the columns (default: all per-token ones that every sequence carries),
@@ -258,7 +252,7 @@ class Batch:
 
     def __len__(self) -> int:
         """Groups."""
-        return len(self._core.groups())
+        return self._core.n_groups()
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self.groups)
@@ -282,4 +276,4 @@ class Batch:
     def __repr__(self) -> str:
         if not self.leased:
             return "<Batch that was given back>"
-        return f"<Batch of {len(self)} groups, {self._core.sequences()} sequences>"
+        return f"<Batch of {len(self)} groups, {self._core.n_sequences()} sequences>"

@@ -1,13 +1,14 @@
 """The compiled half; for the package alone."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
+import numpy.typing as npt
 from typing_extensions import Buffer
 
-class Window(Buffer):
-    what: str
-    dtype: str
+_Array = npt.NDArray[Any]
+
+class Window(Buffer): ...
 
 class Draft:
     over: bool
@@ -56,7 +57,51 @@ class Producer:
     def stats(self) -> dict[str, int]: ...
     def consumer_alive(self) -> bool: ...
 
-def field_names() -> list[str]: ...
+_S = TypeVar("_S", bound="SequenceView")
+
+class SequenceView:
+    index: int
+    withheld: bool
+    columns: list[str]
+    def _leased(self) -> bool: ...
+    def _fields(self) -> dict[str, Any]: ...
+    def __getitem__(self, column: str, /) -> Any: ...
+    instance_id: str
+    visit: int
+    repetition_id: int
+    group_size: int
+    subsequence_index: int
+    last_subsequence: bool
+    attempt: int
+    source_id: int | None
+    status: str
+    n_tokens: int
+    n_prompt: int
+    policy_version_min: int
+    policy_version_max: int
+    reward: float | None
+    created_ns: int
+    finished_ns: int
+    origin: int
+    token_ids: _Array | None
+    loss_mask: _Array | None
+    logprobs: _Array | None
+    advantages: _Array | None
+    ref_logprobs: _Array | None
+    token_rewards: _Array | None
+    routed_experts: _Array | None
+    topk_ids: _Array | None
+    topk_logprobs: _Array | None
+    labels: _Array | None
+    policy_version: _Array | None
+    source: str | None
+    user: bytes | None
+    images: _Array | None
+    messages: Any
+    generation_params: Any
+    overrides: Any
+    group_overrides: Any
+    extra: Any
 
 class Batch:
     leased: bool
@@ -66,14 +111,13 @@ class Batch:
     def group_offsets(self) -> bytes: ...
     def repetition_ids(self) -> bytes: ...
     def policy_versions(self) -> bytes: ...
-    def sequences(self) -> int: ...
-    def groups(self) -> list[tuple[int, int, int, int, int, int]]: ...
-    def fields(self, sequence: int, /) -> dict[str, Any]: ...
-    def field(self, sequence: int, number: int, /) -> Any: ...
-    def withheld(self, sequence: int, /) -> bool: ...
-    def columns(self, sequence: int, per_token: bool, /) -> list[str]: ...
-    def has_column(self, name: str, /) -> bool: ...
-    def column(self, sequence: int, name: str, /) -> Window | None: ...
+    def sequences(self, kind: type[_S], /) -> list[_S]: ...
+    def n_sequences(self) -> int: ...
+    def n_groups(self) -> int: ...
+    def groups(
+        self,
+    ) -> list[tuple[int, int, int, list[tuple[int, int, float, float]]]]: ...
+    def common_columns(self) -> list[str]: ...
     def packed_shape(self, column: str, /) -> tuple[str, tuple[int, ...]]: ...
     def padded_shape(
         self, column: str, pad: float, left: bool, length: int, multiple_of: int, /
@@ -215,6 +259,9 @@ def set_array_helpers(
 def set_error_classes(classes: dict[str, type[Exception]], /) -> None: ...
 def set_helpers(
     as_buffer: Callable[[Any, str, str], tuple[Any, str]], as_json: Callable[[Any], str], /
+) -> None: ...
+def set_view_helpers(
+    array: Callable[[Window], Any], decoded: Callable[[str, bytes], Any], texts: Iterable[str], /
 ) -> None: ...
 def version() -> str: ...
 def create(name: str, options: dict[str, Any], /) -> None: ...

@@ -1,5 +1,6 @@
 #include "batch.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "fields.hpp"
 #include "nb.hpp"
 #include "rollring/columns.hpp"
+#include "sequence.hpp"
 
 namespace rollring::python {
 namespace {
@@ -32,58 +34,35 @@ class PyBatch {
     nb::bytes repetition_ids() { return array(batch().repetition_ids()); }
     nb::bytes policy_versions() { return array(batch().policy_versions()); }
 
-    std::size_t sequences() { return batch().sequences().size(); }
+    std::size_t n_sequences() { return batch().sequences().size(); }
+    std::size_t n_groups() { return batch().groups().size(); }
+    // (size, bad rewards, unrewarded, members), a member as (begin and end of its sequences,
+    // advantage, reward).
     nb::list groups() {
         nb::list made;
-        for (const BatchGroupInfo& group : batch().groups()) {
-            made.append(nb::make_tuple(group.key.low, group.key.high, group.size, group.members,
-                                       group.bad_rewards, group.unrewarded));
+        for (std::size_t i = 0; i < batch().groups().size(); i++) {
+            const BatchGroupInfo& group = batch().groups()[i];
+            made.append(nb::make_tuple(
+                group.size, group.bad_rewards, group.unrewarded,
+                members(batch().group_offsets()[i], batch().group_offsets()[i + 1])));
         }
         return made;
     }
-    // What Meta has of a sequence, by name.
-    nb::dict fields(std::size_t i) {
-        const Sequence& sequence = at(i);
-        nb::dict made = fields_of(sequence.view);
-        made["group"] = sequence.group;
-        made["member"] = sequence.member;
-        made["withheld"] = sequence.withheld;
-        return made;
-    }
-    // By its place in field_names().
-    nb::object field(std::size_t i, std::size_t number) {
-        return record_fields.at(number).of(at(i).view);
-    }
-    bool withheld(std::size_t i) { return at(i).withheld; }
-    nb::list columns(std::size_t i, bool per_token) {
-        const TrajectoryView& view = at(i).view;
-        const auto declared = schema().columns();
+    // Each an instance of this class, which is derived from ours.
+    nb::list sequences(nb::handle kind) { return made_sequences(leased_, kind); }
+    // Names of the per-token columns that every sequence carries, in the schema's order.
+    nb::list common_columns() {
         nb::list made;
+        const auto declared = schema().columns();
         for (std::uint16_t column = 0; column < declared.size(); column++) {
-            if (view.find(column) == nullptr) continue;
-            if (per_token && declared[column].per != Per::token) continue;
-            made.append(text(declared[column].name));
+            if (declared[column].per != Per::token) continue;
+            const bool common = std::ranges::all_of(batch().sequences(), [&](const Sequence& one) {
+                return one.view.find(column) != nullptr;
+            });
+            if (common) made.append(text(declared[column].name));
         }
         return made;
     }
-    bool has_column(std::string_view column_name) {
-        batch();
-        return schema().find(column_name).has_value();
-    }
-    std::unique_ptr<Window> column(std::size_t i, std::string_view column_name) {
-        const Sequence& sequence = at(i);
-        const auto index = schema().find(column_name);
-        const ColumnView* found = index ? sequence.view.find(*index) : nullptr;
-        if (found == nullptr) return nullptr;
-        auto* bytes = const_cast<std::byte*>(found->data.data());
-        return std::make_unique<Window>(
-            leased_,
-            std::string(column_name) + " of '" + std::string(sequence.view.instance_id()) +
-                "', repetition " + std::to_string(sequence.view.meta().repetition_id),
-            found->dtype, std::span(bytes, found->data.size()),
-            std::span(found->shape).first(found->dims), false);
-    }
-
     // (dtype, shape) of the packed array.
     nb::tuple packed_shape(std::string_view column_name) {
         return told(value_or_raise(rollring::packed_shape(batch(), schema(), index(column_name))));
@@ -156,21 +135,20 @@ class PyBatch {
     }
 
   private:
-    const Batch& batch() const {
-        if (leased_->inherited()) {
-            raise("forked", "this batch is leased to the process that forked this one");
+    const Batch& batch() const { return leased_->leased_batch(); }
+    const Schema& schema() const { return leased_->schema(); }
+    nb::list members(std::size_t begin, std::size_t end) const {
+        nb::list made;
+        while (begin < end) {
+            std::size_t next = begin + 1;
+            while (next < end &&
+                   batch().sequences()[next].member == batch().sequences()[begin].member)
+                next++;
+            made.append(
+                nb::make_tuple(begin, next, batch().advantages()[begin], batch().rewards()[begin]));
+            begin = next;
         }
-        if (leased_->later || !leased_->batch->leased()) {
-            raise("not_leased",
-                  "the batch was acknowledged or given back before, or its stash is "
-                  "closed: what it showed may be another record by now");
-        }
-        return *leased_->batch;
-    }
-    const Schema& schema() const { return leased_->shared->stash->consumer().schema(); }
-    const Sequence& at(std::size_t i) const {
-        if (i >= batch().sequences().size()) throw nb::index_error("no such sequence");
-        return batch().sequences()[i];
+        return made;
     }
     std::uint16_t index(std::string_view column_name) const {
         batch();
@@ -223,11 +201,6 @@ nb::object made_batch(std::shared_ptr<Leased> leased) {
 }
 
 void bind_batch(nb::module_& module) {
-    module.def("field_names", [] {
-        nb::list names;
-        for (const Field& field : record_fields) names.append(field.name);
-        return names;
-    });
     nb::class_<PyBatch>(module, "Batch")
         .def_prop_ro("leased", &PyBatch::leased)
         .def("rewards", &PyBatch::rewards)
@@ -238,12 +211,9 @@ void bind_batch(nb::module_& module) {
         .def("policy_versions", &PyBatch::policy_versions)
         .def("sequences", &PyBatch::sequences)
         .def("groups", &PyBatch::groups)
-        .def("fields", &PyBatch::fields)
-        .def("field", &PyBatch::field)
-        .def("withheld", &PyBatch::withheld)
-        .def("columns", &PyBatch::columns)
-        .def("has_column", &PyBatch::has_column)
-        .def("column", &PyBatch::column)
+        .def("n_sequences", &PyBatch::n_sequences)
+        .def("n_groups", &PyBatch::n_groups)
+        .def("common_columns", &PyBatch::common_columns)
         .def("packed_shape", &PyBatch::packed_shape)
         .def("padded_shape", &PyBatch::padded_shape)
         .def("pack", &PyBatch::pack, nb::arg("column"), nb::arg("target"), nb::arg("bytes"),

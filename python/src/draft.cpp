@@ -20,10 +20,8 @@ class PyDraft {
             const TrajectoryView view = reserved_->room->view();
             const ColumnView* found = index ? view.find(*index) : nullptr;
             if (found == nullptr) return nullptr;
-            return std::make_unique<Window>(reserved_, std::string(name) + " of " + reserved_->who,
-                                            found->dtype,
-                                            reserved_->room->bytes(*index, found->dtype),
-                                            std::span(found->shape).first(found->dims), true);
+            return std::make_unique<Window>(reserved_, *found, 0,
+                                            reserved_->room->bytes(*index, found->dtype), true);
         });
     }
 

@@ -62,6 +62,27 @@ class Leased final : public Loan {
         batch.reset();
         if (shared->closing) shared->close_if_free();
     }
+    // Raises where what it shows may be another record by now.
+    [[nodiscard]] const Batch& leased_batch() const {
+        if (inherited()) {
+            raise("forked", "this batch is leased to the process that forked this one");
+        }
+        if (later || !batch->leased()) {
+            raise(
+                "not_leased",
+                "the batch was acknowledged or given back before, or its stash is closed: what it "
+                "showed may be another record by now");
+        }
+        return *batch;
+    }
+    [[nodiscard]] const Schema& schema() const { return shared->stash->consumer().schema(); }
+    [[nodiscard]] std::string name_of(std::uint16_t column, std::size_t item) const override {
+        const std::string& name = schema().columns()[column].name;
+        if (inherited()) return name;  // the parent may have given the record back
+        const TrajectoryView& view = batch->sequences()[item].view;
+        return name + " of '" + std::string(view.instance_id()) + "', repetition " +
+               std::to_string(view.meta().repetition_id);
+    }
     [[nodiscard]] bool in_use() const { return windows() > 0 || copies > 0; }
     [[nodiscard]] std::string use_text() const {
         return windows() > 0 ? windows_text() + " still in use" : "another thread copies from it";

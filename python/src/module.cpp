@@ -20,6 +20,7 @@
 #include "rollring/ring.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/version.hpp"
+#include "sequence.hpp"
 #include "stash.hpp"
 #include "stat_dict.hpp"
 #include "weights.hpp"
@@ -80,6 +81,7 @@ NB_MODULE(_core, module) {
     bind_window(module);
     bind_draft(module);
     bind_producer(module);
+    bind_sequence(module);
     bind_batch(module);
     bind_stash(module);
     bind_weights(module);

@@ -60,6 +60,9 @@ class Reserved final : public Loan {
         const Turn turn(shared->turns);
         room.reset();
     }
+    [[nodiscard]] std::string name_of(std::uint16_t column, std::size_t) const override {
+        return shared->schema.columns()[column].name + " of " + who;
+    }
 
     std::shared_ptr<SharedProducer> shared;
     std::string who;  // for errors

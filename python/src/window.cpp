@@ -49,24 +49,26 @@ std::string Loan::windows_text() const {
     const Windows& all = Windows::all();
     for (const Window* window = all.first; window != nullptr; window = window->after_) {
         if (window->loan_.get() != this) continue;
-        return windows_ == 1 ? "an array over " + window->what_ + " is"
-                             : std::to_string(windows_) + " arrays, over " + window->what_ +
-                                   " and others, are";
+        const std::string name = name_of(window->column_, window->item_);
+        return windows_ == 1
+                   ? "an array over " + name + " is"
+                   : std::to_string(windows_) + " arrays, over " + name + " and others, are";
     }
     return "no array is";
 }
 
-Window::Window(std::shared_ptr<Loan> loan, std::string what, DType dtype,
-               std::span<std::byte> memory, std::span<const std::uint32_t> shape, bool writable)
+Window::Window(std::shared_ptr<Loan> loan, const ColumnView& column, std::size_t item,
+               std::span<std::byte> memory, bool writable)
     : loan_(std::move(loan)),
-      what_(std::move(what)),
-      dtype_(dtype),
+      column_(column.column),
+      item_(item),
+      dtype_(column.dtype),
       memory_(memory),
-      dims_(shape.size()),
+      dims_(column.dims),
       writable_(writable) {
-    Py_ssize_t stride = dtype.bytes();
+    Py_ssize_t stride = dtype_.bytes();
     for (std::size_t i = dims_; i-- > 0;) {
-        shape_[i] = shape[i];
+        shape_[i] = column.shape[i];
         strides_[i] = stride;
         stride *= shape_[i];
     }
@@ -131,9 +133,7 @@ void bind_window(nb::module_& module) {
          })},
         {0, nullptr},
     };
-    nb::class_<Window>(module, "Window", nb::type_slots(slots))
-        .def_prop_ro("what", &Window::what)
-        .def_prop_ro("dtype", &Window::dtype);
+    nb::class_<Window>(module, "Window", nb::type_slots(slots));
 
     ::pthread_atfork([] { Windows::all().mutex.lock(); }, [] { Windows::all().mutex.unlock(); },
                      [] {

@@ -16,6 +16,7 @@
 #include "forks.hpp"
 #include "nb.hpp"
 #include "rollring/schema.hpp"
+#include "rollring/trajectory.hpp"
 
 namespace rollring::python {
 
@@ -26,7 +27,8 @@ class Loan {
     virtual ~Loan() = default;
 
     [[nodiscard]] bool inherited() const { return forks_ != fork_number(); }
-    // "token_ids of 'gsm8k/17', repetition 3" for one of the windows, and how many there are.
+    // "an array over token_ids of 'gsm8k/17', repetition 3 is" for one of the windows, with how
+    // many there are.
     [[nodiscard]] std::string windows_text() const;
     [[nodiscard]] std::size_t windows() const { return windows_; }
 
@@ -35,6 +37,8 @@ class Loan {
     explicit Loan(std::atomic<std::size_t>* all = nullptr) : all_(all) {}
     // The last window is gone. With the GIL; Python code must not run.
     virtual void on_free() {}
+    // What a window shows: it is asked only for an error's text.
+    [[nodiscard]] virtual std::string name_of(std::uint16_t column, std::size_t item) const = 0;
 
   private:
     friend class Window;
@@ -45,14 +49,12 @@ class Loan {
 
 class Window {
   public:
-    Window(std::shared_ptr<Loan> loan, std::string what, DType dtype, std::span<std::byte> memory,
-           std::span<const std::uint32_t> shape, bool writable);
+    // `item`: of the loan, what it calls a record.
+    Window(std::shared_ptr<Loan> loan, const ColumnView& column, std::size_t item,
+           std::span<std::byte> memory, bool writable);
     Window(const Window&) = delete;
     Window& operator=(const Window&) = delete;
     ~Window();
-
-    [[nodiscard]] const std::string& what() const { return what_; }
-    [[nodiscard]] std::string dtype() const { return dtype_.to_string(); }
 
     int get_buffer(PyObject* self, Py_buffer* view, int flags);
 
@@ -60,7 +62,8 @@ class Window {
     friend class Loan;
     friend struct Windows;
     std::shared_ptr<Loan> loan_;
-    std::string what_;
+    std::uint16_t column_;
+    std::size_t item_;
     DType dtype_;
     std::span<std::byte> memory_;
     std::size_t dims_;
