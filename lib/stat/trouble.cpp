@@ -6,6 +6,7 @@
 
 #include "rollring/ring.hpp"
 #include "rollring/stash_stat.hpp"
+#include "rollring/time.hpp"
 
 namespace rollring {
 namespace {

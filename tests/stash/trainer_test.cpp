@@ -183,7 +183,7 @@ TEST_CASE("trainer: another thread ends the wait for a batch, whatever its deadl
     waits.join();
     CHECK(answer == NextBatch::timed_out);
     auto producer = ring.producer();
-    for (const std::uint32_t repetition : {0U, 1U}) send(producer, "p", repetition, 0);
+    for (const std::uint32_t repetition : {0U, 1U}) send_reward(producer, "p", repetition, 0);
     CHECK(stash.next_batch(batch, Deadline::never()) == NextBatch::batch);
 }
 
