@@ -47,7 +47,7 @@ class Trainer {
     void run() {
         std::int64_t progress_ns = monotonic_ns();
         for (;;) {
-            const bool last_round = paper_.senders_ended.load() == rollouts;
+            const bool last_round = paper_.senders_ended.load() == paper_.senders.load();
             Batch batch;
             NextBatch got = stash_->next_batch(batch, Deadline::after_ms(last_round ? 0 : 20));
             if (got == NextBatch::timed_out && last_round) got = stash_->rest(batch);
@@ -133,11 +133,11 @@ class Trainer {
 }  // namespace
 
 RingOptions group_ring() {
-    return {.lanes = 2 * rollouts + 1,  // one for a guest
+    return {.lanes = 2 * rollouts + 2,  // two for a guest
             .lane_bytes = 64 << 10,
             .soft_bytes = 16 << 10,
             .journal_records = 64,
-            .spill_bytes = 1 << 20,  // while a trainer is stopped, others find room for groups
+            .spill_bytes = 1 << 20,
             .group_rows = 1024};
 }
 

@@ -53,6 +53,7 @@ struct GroupPlan {
 
 struct GroupPaper {
     std::atomic<std::uint64_t> end;  // nobody begins a group of this number
+    std::atomic<std::uint32_t> senders;
     std::atomic<std::uint32_t> senders_ended;
     std::atomic<std::uint64_t> begun[rollouts + 1];
     // the groups that ack() is at work on; 0: none

@@ -27,6 +27,7 @@ class TrainerKill {
         require(pipe2(attached_, O_NONBLOCK) == 0, "pipe: {}", errno);
         paper_->step_done = -1;
         paper_->end = groups_max;
+        paper_->senders = rollouts;
     }
     TrainerKill(const TrainerKill&) = delete;
     TrainerKill& operator=(const TrainerKill&) = delete;

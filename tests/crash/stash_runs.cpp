@@ -17,15 +17,20 @@ namespace {
 constexpr std::uint64_t groups_each = 1000;
 constexpr std::uint64_t guest_groups = 4;
 
-// Another producer comes, sends whole groups and goes, whatever the trainer does.
-void send_as_guest(GroupPaper& paper, const std::string& ring) {
+// The first members of a guest's groups, or the others. A group that has begun has its room, so the
+// others find theirs whatever the trainer does; a new group would wait for him once the room for
+// groups is taken.
+enum class Part : std::uint8_t { first, others };
+
+void send_as_guest(GroupPaper& paper, const std::string& ring, Part part) {
     auto producer = Producer::open(ring, {.attach_timeout = std::chrono::milliseconds(5000)});
     require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
+    paper.begun[guest] = guest_groups;
     std::vector<std::int32_t> values;
     for (std::uint64_t number = 0; number < guest_groups; number++) {
         const GroupPlan plan{GroupPlan::id_of(guest, number)};
-        paper.begun[guest] = number + 1;
-        for (std::uint32_t r = 0; r < plan.size(); r++) {
+        const bool first = part == Part::first;
+        for (std::uint32_t r = first ? 0 : 1; r < (first ? 1 : plan.size()); r++) {
             const Push push = producer->push(plan.member(r, values), patience());
             require(push == Push::ok, "push: {}: {}", name(push), producer->problem());
         }
@@ -58,6 +63,9 @@ bool stash_run(const Fault& fault, Dice& dice) {
     const Shared<GroupPaper> paper;
     paper->step_done = -1;
     paper->end = groups_each;
+    const bool stops = fault.action == "stop";
+    paper->senders = rollouts + (stops ? 1 : 0);
+    if (stops) send_as_guest(*paper.operator->(), ring.name(), Part::first);
     Brood brood;
     int attached[2];
     require(pipe(attached) == 0, "pipe: {}", errno);
@@ -85,8 +93,9 @@ bool stash_run(const Fault& fault, Dice& dice) {
                                   {.attach_timeout = std::chrono::milliseconds(2)});
         require(!second && second.error().code == Errc::busy, "the seat of a stopped trainer");
         const std::uint64_t groups = paper->groups.load();
-        send_as_guest(*paper.operator->(), ring.name());
+        send_as_guest(*paper.operator->(), ring.name(), Part::others);
         require(paper->groups.load() == groups, "a stopped trainer has acknowledged something");
+        paper->senders_ended++;
         kill(victim, SIGCONT);
     } else {
         struck = was_struck(fault, brood.collected(victim));
@@ -104,7 +113,6 @@ bool stash_run(const Fault& fault, Dice& dice) {
     }
     close(attached[0]);
     close(attached[1]);
-    // The guest came late in a run that was over before: what he sent is still to be shipped.
     check_all_shipped(*paper.operator->(), ring.name());
     require(paper->evacuated.load() >= 50, "only {} records evacuated", paper->evacuated.load());
     return struck;
