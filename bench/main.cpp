@@ -147,8 +147,9 @@ void add_peers(CLI::App& app) {
         option(sub, "--tokens", options.tokens, 1, tokens_most, "tokens per record");
         option(sub, "--queue-bytes", options.queue_bytes, "room in queues that have a choice");
         option(sub, "--peers", options.wanted,
-               "only these: limit, memcpy, unix, pipe, boost, zmq, http, rollring-numpy, "
-               "rollring-packed, mpq-lists, mpq-numpy, faster-fifo, ray, atropos, atropos-plain");
+               "only these: stash, limit, memcpy, unix, pipe, boost, zmq, http, numpy-sums, "
+               "rollring-numpy, rollring-packed, mpq-lists, mpq-numpy, faster-fifo, trl, ray, "
+               "transferqueue, atropos, atropos-plain");
         option(sub, "--python", options.python, "interpreter of the peers in Python")
             ->envname("ROLLRING_PYTHON");
         sub->add_option("--peers-script", options.script, "bench/peers/peers.py");

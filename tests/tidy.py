@@ -88,7 +88,7 @@ ARROWS = {
     "bench/ring": ("bench", "cli/terminal"),
     "bench/stash": ("bench/ring", "bench", "cli/terminal"),
     "bench/weights": ("bench", "cli/terminal"),
-    "bench/peers": ("bench/ring", "bench", "cli/terminal"),
+    "bench/peers": ("bench/stash", "bench/ring", "bench", "cli/terminal"),
 }
 
 # Classes that are longer still. A class leaves the table when it is split by its state; none comes.

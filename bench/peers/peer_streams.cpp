@@ -6,6 +6,7 @@
 
 #include "peers/peer.hpp"
 #include "ring/ring_transport.hpp"
+#include "stash/stash_transport.hpp"
 
 namespace bench {
 namespace {
@@ -104,6 +105,10 @@ std::vector<Peer> own_peers(const PeerOptions& options) {
     const auto bare = std::make_shared<BareHandoff>(options.n_tokens, options.queue_bytes);
     return {{"rollring", "rollring",
              [=](const Plan& plan, const Cpus& cpus) { return measure_ring(ring, plan, cpus); }},
+            {.key = "stash",
+             .name = "rollring's stash, groups of one",
+             .run = measure_stash_loop,
+             .unit = 16},
             {"limit", "limit",
              [=](const Plan& plan, const Cpus& cpus) {
                  return measure(bare->transport(), plan, cpus);

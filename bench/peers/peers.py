@@ -13,6 +13,7 @@ Each digest is the cheapest that reads everything, so that it costs the peer lit
 64-bit words for numpy arrays, plain sums for lists.
 """
 import argparse
+import dataclasses
 import importlib.util
 import json
 import multiprocessing
@@ -21,6 +22,7 @@ import signal
 import sys
 
 import peers_atropos
+import peers_stores
 from peers_load import (ROLL_WAIT_S, Meter, Wrong, array_digest, array_records, list_digest,
                         list_records, pin, start)
 
@@ -62,6 +64,50 @@ def run_mpq_lists(plan):
 
 def run_mpq_numpy(plan):
     return run_queue(plan, array_records(plan.tokens), array_digest)
+
+
+def run_trl(plan):
+    """TRL's asynchronous trainers: their worker puts one dataclass a sample into an mp.Queue, with
+    64-bit ids and mask (trl/experimental/async_grpo)."""
+    queue = multiprocessing.get_context("fork").Queue(queue_capacity(plan))
+    producer = start(plan, put_samples, [Sample.of(*one) for one in array_records(plan.tokens)],
+                     queue)
+    meter = Meter(plan, array_digest)
+    while not meter.done:
+        sequence, sample = queue.get(timeout=ROLL_WAIT_S)
+        meter.record(sequence, sample.input_ids, sample.old_log_probs, sample.completion_mask,
+                     sample.group_id)
+    producer.join()
+    return meter.seconds
+
+
+def put_samples(plan, samples, queue):
+    for sequence in range(plan.warmup + plan.records):
+        queue.put((sequence, samples[sequence % len(samples)]))
+    queue.close()
+    queue.join_thread()
+
+
+@dataclasses.dataclass(slots=True)
+class Sample:
+    """The fields of TRL's RolloutSample; its group_id carries the digest."""
+    prompt: list
+    completion: list
+    input_ids: object
+    completion_mask: object
+    old_log_probs: object
+    advantage: float
+    model_version: int  # tidy-ok: TRL's name of the field
+    group_id: int
+    metrics: dict
+    enqueued_at: float
+
+    @classmethod
+    def of(cls, token_ids, logprobs, mask, _digest):
+        import numpy
+        wide_ids, wide_mask = token_ids.astype(numpy.int64), mask.astype(numpy.int64)
+        return cls([], [], wide_ids, wide_mask, logprobs, 0.5, 1,
+                   array_digest(wide_ids, logprobs, wide_mask), {"reward": 1.0}, 0.0)
 
 
 def put_to_fifo(plan, records, queue):
@@ -166,41 +212,6 @@ def run_sums(plan):
     return meter.seconds
 
 
-# --- Ray's object store --------------------------------------------------------------------------
-
-def run_ray(plan):
-    """An actor puts each record into the object store; the driver gets them, 32 at a time."""
-    import ray
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False,
-             object_store_memory=256 << 20)
-    at_once, ahead = 32, 4
-
-    @ray.remote
-    class Producer:
-        def __init__(self, n_tokens):
-            sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-            self.records = array_records(n_tokens)
-
-        def put(self, first, count):
-            size = len(self.records)
-            return [ray.put((i, *self.records[i % size])) for i in range(first, first + count)]
-
-    try:
-        producer = Producer.remote(plan.tokens)
-        meter = Meter(plan, array_digest)
-        starts = list(range(0, meter.total, at_once))
-        flight = []
-        while not meter.done:
-            while starts and len(flight) < ahead:
-                first = starts.pop(0)
-                flight.append(producer.put.remote(first, min(at_once, meter.total - first)))
-            for record in ray.get(ray.get(flight.pop(0))):
-                meter.record(*record)
-        return meter.seconds
-    finally:
-        ray.shutdown()
-
-
 # --- the table -----------------------------------------------------------------------------------
 
 def run_atropos(plan):
@@ -221,7 +232,10 @@ PEERS = {
     "rollring-numpy": ("rollring in Python, numpy", run_rollring, ("rollring", "numpy"), 800, 16),
     "rollring-packed": ("rollring in Python, packed", run_rollring_packed,
                         ("rollring", "numpy"), 800, 16),
-    "ray": ("Ray object store", run_ray, ("ray", "numpy"), 256, 1),
+    "trl": ("TRL's sample through mp.Queue", run_trl, ("numpy",), 400, 1),
+    "ray": ("Ray object store", peers_stores.run_ray, ("ray", "numpy"), 256, 1),
+    "transferqueue": ("TransferQueue", peers_stores.run_transferqueue,
+                      ("transfer_queue", "ray", "torch"), 256, 32),
     "atropos": ("Atropos API server", run_atropos, ATROPOS_NEEDS, 64, 32),
     "atropos-plain": ("Atropos server, no gzip", run_atropos_plain, ATROPOS_NEEDS, 64, 32),
 }
