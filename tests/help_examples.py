@@ -35,7 +35,7 @@ def place(folder, rollouts):
 
 
 def paste(folder, line, ring, **options):
-    return shell(re.sub(r"\br\b", ring, line), folder, **options)
+    return shell(re.sub(r"\b(r|run42)\b", ring, line), folder, **options)
 
 
 def done(process, codes=(0,)):
@@ -62,7 +62,7 @@ def room_for(line):
 @test
 def every_command_has_examples_that_fit_a_terminal(folder, rollouts):
     for command in ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups",
-                    "weights", "demo"):
+                    "weights", "serve-atropos", "demo"):
         assert examples(command), command
         footer = run(command, "--help")[0].split("Examples:")[1]
         assert all(len(line) <= 90 for line in footer.splitlines()), command
@@ -179,6 +179,19 @@ def consume(folder, rollouts):
             for sender in senders:
                 sender.communicate(timeout=LIMIT_S)
                 assert sender.returncode == 0, line
+
+
+@test
+def serve_atropos(folder, rollouts):
+    place(folder, rollouts)
+    for line in examples("serve-atropos"):
+        with Ring("--lanes", 2) as ring:
+            # On a port of its own: 8000 may be another's here.
+            free = line if "--port" in line else line + " --port 0"
+            process = paste(folder, free.replace("--port 8001", "--port 0"), ring)
+            assert "serving the ring" in process.stderr.readline(), line
+            os.killpg(process.pid, signal.SIGINT)
+            assert "0" in done(process, STOPPED)
 
 
 @test

@@ -113,12 +113,13 @@ def examples(command):
     text = text[re.search("Examples:|Try it:", text).start():]
     lines = (re.sub(r"\s+# .*", "", line.strip()) for line in text.splitlines()
              if line.startswith("  "))
-    return [line for line in lines if re.match(r"(wait; )?rollring ", line)]
+    return [line for line in lines if re.match(r"(wait; |[A-Z_]+=\w+ )?rollring ", line)]
 
 
 def shell(text, folder, before=(), **options):
     """A shell in `folder` as its own process group, with `rollring` of folder/bin."""
-    path = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    path = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}",
+            "XDG_STATE_HOME": f"{folder}/state"}
     return subprocess.Popen([*before, "sh", "-c", text], cwd=folder, env=path, text=True,
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, start_new_session=True, **options)

@@ -8,6 +8,7 @@
 
 #include "cli/commands/willing_source.hpp"
 #include "cli/formats/json_tree.hpp"
+#include "cli/formats/parsed_record.hpp"
 #include "cli/terminal/progress.hpp"
 
 namespace rollring::cli {
@@ -77,17 +78,6 @@ class Sink {
     Waiting waiting_;
     std::string problem_;
 };
-
-// The columns that our parsers fill are those of the standard schema, by their place in it.
-bool has_standard_columns(const Schema& schema) {
-    const auto standard = Schema::standard().columns();
-    const auto given = schema.columns();
-    return given.size() >= standard.size() &&
-           std::ranges::equal(standard, given.first(standard.size()),
-                              [](const Column& a, const Column& b) {
-                                  return a.name == b.name && a.dtype == b.dtype;
-                              });
-}
 
 Result<void> Sink::open() {
     if (options_->digest_only) return {};

@@ -37,7 +37,11 @@ std::string draw_run_id();
 // A line taken apart into one record a member.
 class AtroposLine {
   public:
-    explicit AtroposLine(std::string run_id) : run_id_(std::move(run_id)) {}
+    // A column by token with more or fewer entries than tokens is refused; or kept as it is
+    // written, in extra: their server takes such, and some of their environments send it.
+    enum class Uneven : std::uint8_t { refused, kept };
+    explicit AtroposLine(std::string run_id, Uneven uneven = Uneven::refused)
+        : run_id_(std::move(run_id)), uneven_(uneven) {}
 
     // Throws BadRecord with the key and what is wrong with it; the line then has no members. A bad
     // group of a list costs no other: it is among the problems. The line must live as long as the
@@ -48,6 +52,7 @@ class AtroposLine {
 
   private:
     std::string run_id_;
+    Uneven uneven_;
     std::size_t count_ = 0;
     std::vector<ParsedRecord> records_;  // the first count_ of them; kept for their memory
     std::vector<std::string> problems_;
@@ -56,6 +61,10 @@ class AtroposLine {
 // Puts the members of groups together again, in whatever order they come.
 class AtroposGroups {
   public:
+    // What a group does not have: its key is left out, or is null, as Atropos' server answers.
+    enum class Absent : std::uint8_t { left_out, null };
+    explicit AtroposGroups(Absent absent = Absent::left_out) : absent_(absent) {}
+
     // Appends the line of each group that this record completes. Returns what could not be written
     // as the JSON that it should be, and is a string there instead; empty if all could.
     std::string add(const TrajectoryView& record, const Schema& schema, std::string& out);
@@ -96,8 +105,9 @@ class AtroposGroups {
 
     static Member read_member(const TrajectoryView& record, const Schema& schema,
                               std::string& blamed);
-    static void write(Group& group, std::string& out);
+    void write(Group& group, std::string& out) const;
 
+    Absent absent_;
     std::unordered_multimap<GroupKey, Group, HashKey> open_;
     std::uint64_t arrivals_ = 0;
 };

@@ -93,7 +93,8 @@ bool has_even_rows(std::string_view key, JsonValue rows) {
 // One group of a line, on its way into records.
 class GroupReader {
   public:
-    GroupReader(JsonValue group, const Schema& schema) : schema_(&schema) {
+    GroupReader(JsonValue group, const Schema& schema, AtroposLine::Uneven uneven)
+        : schema_(&schema), uneven_(uneven) {
         if (!group.is_object()) {
             throw BadRecord("not an object: a group is {\"tokens\":[[...]],...}");
         }
@@ -132,9 +133,11 @@ class GroupReader {
     [[nodiscard]] bool is_item(JsonValue tokens) const;
     void take_fields();
     [[nodiscard]] bool take_list(List list, JsonValue value);
+    [[nodiscard]] bool fits_tokens(const List& list) const;
     void read_member(std::uint32_t index, ParsedRecord& record) const;
 
     const Schema* schema_;
+    AtroposLine::Uneven uneven_;
     std::vector<JsonMember> fields_;
     bool item_ = false;
     std::uint32_t size_ = 0;
@@ -180,7 +183,23 @@ bool GroupReader::take_list(List list, JsonValue value) {
         })) {
         return false;
     }
+    if (uneven_ == AtroposLine::Uneven::kept && !fits_tokens(list)) return false;
     lists_.push_back(std::move(list));
+    return true;
+}
+
+// Each member has as many entries as tokens, or it is not a matter of tokens. Of the masks there is
+// no question: without them nothing says what to train on.
+bool GroupReader::fits_tokens(const List& list) const {
+    constexpr std::array<std::string_view, 5> by_token{"advantages", "ref_logprobs",
+                                                       "inference_logprobs", "distill_token_ids",
+                                                       "distill_logprobs"};
+    if (std::ranges::find(by_token, list.key) == by_token.end()) return true;
+    const std::vector<JsonValue>& tokens = lists_.front().values;
+    for (std::size_t i = 0; i < list.values.size(); i++) {
+        if (!list.values[i].is_array() || !tokens[i].is_array()) continue;
+        if (list.values[i].count() != tokens[i].count()) return false;
+    }
     return true;
 }
 
@@ -305,7 +324,7 @@ void AtroposLine::parse(JsonValue line, const Schema& schema, std::uint64_t line
     for (const JsonValue group : groups_of(line, listed)) {
         const std::string at = listed ? fmt::format("/{}", place++) : "";
         try {
-            const GroupReader reader(group, schema);
+            const GroupReader reader(group, schema, uneven_);
             const std::size_t size = reader.size();
             if (count_ + size > group_size_max) {
                 bad("batch", fmt::format("has more than {} members in all: give its groups lines "

@@ -46,7 +46,9 @@ std::optional<std::string> masks_of(const TrajectoryView& record) {
 // Builds one line, key by key.
 struct GroupLine {
     std::string* out;
+    AtroposGroups::Absent absent;
     std::vector<std::string_view> written = {};
+    std::vector<std::string_view> nulls = {};
 
     std::string& key(std::string_view name) {
         *out += written.empty() ? "{\"" : ",\"";
@@ -56,7 +58,23 @@ struct GroupLine {
         return *out;
     }
     void text(std::string_view name, const std::optional<std::string>& value) {
-        if (value) key(name) += *value;
+        if (value) {
+            key(name) += *value;
+        } else {
+            none(name);
+        }
+    }
+    void none(std::string_view name) {
+        if (absent == AtroposGroups::Absent::null) nulls.push_back(name);
+    }
+    // Behind what is written: but those that `extra` has.
+    void finish(std::string_view extra) {
+        const auto others = extra.empty() ? std::vector<JsonMember>() : parse_json(extra).members();
+        for (const std::string_view name : nulls) {
+            if (std::ranges::find(others, name, &JsonMember::key) == others.end()) {
+                key(name) += "null";
+            }
+        }
     }
 };
 
@@ -86,14 +104,15 @@ AtroposGroups::Member AtroposGroups::read_member(const TrajectoryView& record, c
     return member;
 }
 
-void AtroposGroups::write(Group& group, std::string& out) {
+void AtroposGroups::write(Group& group, std::string& out) const {
     std::ranges::sort(group.members, {}, &Member::repetition_id);
-    GroupLine line{&out};
+    GroupLine line{&out, absent_};
     // One entry a member, from what `entry` gives for it, if any has one.
     const auto list_by = [&](std::string_view name, const auto& entry) {
         if (!std::ranges::any_of(group.members,
-                                 [&](const Member& m) { return entry(m) != nullptr; }))
-            return;
+                                 [&](const Member& m) { return entry(m) != nullptr; })) {
+            return line.none(name);
+        }
         std::string& text = line.key(name);
         if (!group.item) text += '[';
         for (std::size_t i = 0; i < group.members.size(); i++) {
@@ -119,7 +138,11 @@ void AtroposGroups::write(Group& group, std::string& out) {
     list("overrides", overrides);
     line.text("group_overrides", group.group_overrides);
     line.text("images", group.images);
-    if (group.env_id) append_number(line.key("env_id"), *group.env_id);
+    if (group.env_id) {
+        append_number(line.key("env_id"), *group.env_id);
+    } else {
+        line.none("env_id");
+    }
     list("distill_token_ids", distill_token_ids);
     list("distill_logprobs", distill_logprobs);
     std::set<std::string> custom;
@@ -132,7 +155,8 @@ void AtroposGroups::write(Group& group, std::string& out) {
             return found == member.custom.end() ? nullptr : &found->second;
         });
     }
-    if (!group.extra.empty()) append_extra(out, group.extra, line.written);
+    const bool object = !group.extra.empty() && append_extra(out, group.extra, line.written);
+    line.finish(object ? group.extra : "");
     out += "}\n";
 }
 

@@ -41,4 +41,14 @@ void ParsedRecord::fill(Draft& draft) const {
     }
 }
 
+bool has_standard_columns(const Schema& schema) {
+    const auto standard = Schema::standard().columns();
+    const auto given = schema.columns();
+    return given.size() >= standard.size() &&
+           std::ranges::equal(standard, given.first(standard.size()),
+                              [](const Column& a, const Column& b) {
+                                  return a.name == b.name && a.dtype == b.dtype;
+                              });
+}
+
 }  // namespace rollring::cli

@@ -70,4 +70,7 @@ class ParsedRecord {
     std::array<Values, 32> columns_;  // as many as a schema has columns
 };
 
+// The columns that our parsers fill are those of the standard schema, by their place in it.
+bool has_standard_columns(const Schema& schema);
+
 }  // namespace rollring::cli

@@ -1,0 +1,102 @@
+#pragma once
+// What an Atropos server knows besides the groups themselves: the trainer, the environments, which
+// groups wait in which order, and which of them make the next batch. No JSON, no ring, no clock,
+// one thread at a time. The rules are those of atroposlib 0.4.0 (`atroposlib.api`), but for what
+// docs/atropos.md lists.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace rollring::cli {
+
+// What a trainer says of itself when it registers.
+struct AtroposTrainer {
+    std::string wandb_group;
+    std::string wandb_project;
+    std::int64_t batch_size = -1;  // sequences
+    std::int64_t max_token_len = -1;
+    std::string checkpoint_dir;
+    std::int64_t save_checkpoint_interval = 0;
+    std::int64_t starting_step = 0;
+    std::int64_t num_steps = -1;
+};
+
+struct AtroposEnv {
+    std::int64_t max_token_length = 0;
+    std::string desired_name;
+    std::string real_name = {};  // desired_name and how many had it before: what wandb shows
+    double weight = 1;
+    std::int64_t group_size = 1;
+    std::optional<double> min_batch_allocation = {};  // share of a batch
+    bool connected = true;
+};
+
+// A group that waits for its batch.
+struct AtroposEntry {
+    std::uint64_t id;  // when it came, and no other's
+    std::optional<std::int64_t> env_id;
+    std::uint32_t size;  // sequences
+};
+
+struct AtroposEnvStatus {
+    std::int64_t queue_size;  // groups of this size that it could be given
+    std::int64_t self_queue_size;
+    double unallocated_fraction;
+    std::int64_t max_group_size;
+    double env_weight;
+};
+
+class AtroposBook {
+  public:
+    // The first trainer's word holds until reset.
+    void enter_trainer(const AtroposTrainer& trainer);
+    [[nodiscard]] const std::optional<AtroposTrainer>& trainer() const { return trainer_; }
+    // The trainer has asked for a batch: environments may begin.
+    void start() { started_ = true; }
+    [[nodiscard]] bool started() const { return started_; }
+
+    // Its number, from 0 on.
+    std::int64_t enter_env(AtroposEnv env);
+    void enter_env_again(AtroposEnv env) { envs_.push_back(std::move(env)); }  // named already
+    [[nodiscard]] std::span<const AtroposEnv> envs() const { return envs_; }
+    bool disconnect(std::int64_t env_id);  // false: there is no such environment
+
+    // A group has come. What it is kept with if it is not of the size that its environment has
+    // announced: how many sequences are there now; else nothing.
+    std::optional<std::uint64_t> enter(const AtroposEntry& entry);
+    void forget(std::uint64_t id);
+    // A batch of exactly batch_size sequences, the oldest that make one; empty if none do.
+    [[nodiscard]] std::vector<AtroposEntry> take_batch();
+    void put_back(std::span<const AtroposEntry> batch);
+    [[nodiscard]] std::int64_t step() const { return step_; }
+    void set_step(std::int64_t step) { step_ = step; }
+
+    [[nodiscard]] std::size_t waiting() const { return queue_.size(); }
+    [[nodiscard]] std::uint64_t waiting_sequences() const;  // buffers included
+    // Throws std::out_of_range if there is no such environment.
+    [[nodiscard]] AtroposEnvStatus status_of(std::int64_t env_id);
+
+  private:
+    void queue(const AtroposEntry& entry);    // where its id says
+    using Choice = std::vector<std::size_t>;  // places in the queue
+    [[nodiscard]] Choice choose() const;
+    [[nodiscard]] bool choose_minimums(Choice& chosen, std::int64_t& left) const;
+    [[nodiscard]] bool known(std::optional<std::int64_t> env_id) const {
+        return env_id && *env_id >= 0 && static_cast<std::size_t>(*env_id) < envs_.size();
+    }
+
+    std::optional<AtroposTrainer> trainer_;
+    bool started_ = false;
+    std::int64_t step_ = 0;
+    std::vector<AtroposEnv> envs_;
+    std::deque<AtroposEntry> queue_;  // by id
+    // By environment: groups of another size than announced, until some make up one of that size.
+    std::map<std::int64_t, std::deque<AtroposEntry>> buffers_;
+};
+
+}  // namespace rollring::cli

@@ -1,0 +1,59 @@
+#pragma once
+// The sending side of the server: whole groups into lanes of the ring, one lane a group. When what
+// is not yet released fills a lane, another is taken; when there is no other, who sends waits.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rollring/producer.hpp"
+
+namespace rollring::cli {
+
+enum class LaneSend {
+    ok,
+    no_room,     // the lanes are full: nothing of the group was sent
+    too_large,   // no lane can ever hold it
+    bad_record,  // a record breaks the schema: nothing of the group was sent
+    given_up,    // whoever sent it is gone
+    closed,      // the ring was removed
+};
+
+class LanePool {
+  public:
+    // Takes the first lane.
+    static Result<std::unique_ptr<LanePool>> open(const std::string& ring);
+
+    // Any thread. Waits `wait_ms` for room before the first record, and then until all are in.
+    // `gone` is asked now and then; `problem` says why it is not ok.
+    LaneSend send(std::span<const Draft> group, std::int64_t wait_ms,
+                  const std::function<bool()>& gone, std::string& problem);
+    [[nodiscard]] const Schema& schema() const { return lanes_.front()->producer.schema(); }
+
+  private:
+    struct Lane {
+        explicit Lane(Producer one) : producer(std::move(one)) {}
+        std::mutex mutex;  // whoever sends into it
+        Producer producer;
+        std::uint64_t filled = 0;  // bytes that it pins, at the most
+    };
+
+    explicit LanePool(std::string ring) : ring_(std::move(ring)) {}
+    [[nodiscard]] Result<void> add();
+    void look();  // what the lanes pin by now
+    [[nodiscard]] Lane* choose(std::uint64_t bytes);
+    LaneSend push(Lane& lane, std::span<const Draft> group, const std::function<bool()>& gone,
+                  std::string& problem);
+
+    std::string ring_;
+    std::uint32_t lanes_max_ = 1;
+    std::mutex mutex_;  // of all below, but what a lane's own mutex guards
+    std::vector<std::unique_ptr<Lane>> lanes_;
+    std::int64_t refused_ns_ = 0;  // when no further lane could be had
+};
+
+}  // namespace rollring::cli
