@@ -1,4 +1,4 @@
-"""`rollring serve-atropos` beside the server that atroposlib ships: its own tests, and its answers."""
+"""`rollring serve-atropos` beside the server of atroposlib: its own tests, and its answers."""
 
 from __future__ import annotations
 
