@@ -149,6 +149,7 @@ const AtroposApi::Route* AtroposApi::find(const HttpRequest& request, bool& othe
         Route{"GET", "/status", &Api::status},
         Route{"GET", "/status-env", &Api::status_env},
         Route{"GET", "/reset_data", &Api::reset_data},
+        Route{"GET", "/rollring", &Api::rollring},  // not theirs: for who sends into the ring
     };
     const auto found = std::ranges::find(routes, request.path, &Route::path);
     other_method = found != routes.end() && found->method != request.method;
@@ -169,6 +170,10 @@ HttpAnswer AtroposApi::answer(const HttpRequest& request) {
 
 HttpAnswer AtroposApi::root(const HttpRequest&) {
     return say({{"message", "AtroposLib API"}});
+}
+
+HttpAnswer AtroposApi::rollring(const HttpRequest&) {
+    return say({{"ring", hub_->ring()}});
 }
 
 HttpAnswer AtroposApi::register_trainer(const HttpRequest& request) {
@@ -318,6 +323,7 @@ HttpAnswer AtroposApi::send(const HttpRequest& request, bool list) {
 }
 
 HttpAnswer AtroposApi::status(const HttpRequest&) {
+    hub_->look();
     return hub_->with_book(
         [](AtroposBook& book) {
             return say({{"current_step", book.step()}, {"queue_size", book.waiting()}});
@@ -327,6 +333,7 @@ HttpAnswer AtroposApi::status(const HttpRequest&) {
 
 HttpAnswer AtroposApi::status_env(const HttpRequest& request) {
     const std::int64_t id = Fields(request.body).whole("env_id");
+    hub_->look();
     return hub_->with_book(
         [&](AtroposBook& book) {
             if (id < 0 || static_cast<std::size_t>(id) >= book.envs().size()) {

@@ -33,6 +33,7 @@ class AtroposApi {
     HttpAnswer status_env(const HttpRequest& request);
     HttpAnswer reset_data(const HttpRequest& request);
     HttpAnswer root(const HttpRequest& request);
+    HttpAnswer rollring(const HttpRequest& request);
 
     // Whole groups, in their order.
     HttpAnswer send(const HttpRequest& request, bool list);

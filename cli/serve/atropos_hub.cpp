@@ -257,6 +257,11 @@ void AtroposHub::register_trainer(const AtroposTrainer& trainer) {
     save();
 }
 
+void AtroposHub::look() {
+    const std::unique_lock turn(trainer_mutex_, std::try_to_lock);
+    if (turn && stash_) lease_what_came();
+}
+
 std::string AtroposHub::reset() {
     const std::scoped_lock trainer_lock(trainer_mutex_);
     const bool untouched = with_book(

@@ -38,6 +38,7 @@ class AtroposHub {
     static Result<std::unique_ptr<AtroposHub>> open(const AtroposHubOptions& options);
 
     [[nodiscard]] const Schema& schema() const { return lanes_->schema(); }
+    [[nodiscard]] const std::string& ring() const { return options_.ring; }
 
     // The members of one group; `id` from next_id(), in each one's meta.visit. Waits while the
     // ring is full. How many sequences are kept, if it is not of the size that its environment has
@@ -60,6 +61,9 @@ class AtroposHub {
     Handed next_batch();
     // Whoever trains begins anew: a batch that was handed out comes again.
     void register_trainer(const AtroposTrainer& trainer);
+    // Enters into the book what others have sent into the ring, if a trainer has asked before and
+    // does not ask now.
+    void look();
     // Everything is dropped, what lies in the ring included. Why not, if not.
     std::string reset();
 

@@ -1,0 +1,1 @@
+"""rollring in other systems. Each module imports its system only where that is used."""

@@ -1,0 +1,124 @@
+"""Atropos' groups as records: the same columns that `rollring serve-atropos` makes of their JSON.
+
+The fields and their columns are listed in cli/formats/atropos_json.hpp.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+MASKED = -100
+ORIGIN = 2  # what `rollring consume --output` writes back as a group of Atropos
+# Of a member: the key of the group, and the column.
+_BY_TOKEN = {
+    "advantages": "advantages",
+    "ref_logprobs": "ref_logprobs",
+    "inference_logprobs": "logprobs",
+    "distill_token_ids": "topk_ids",
+    "distill_logprobs": "topk_logprobs",
+}
+_BY_MEMBER = ("messages", "overrides")
+_OF_ALL = ("generation_params", "group_overrides")
+_TAKEN = ("tokens", "masks", "scores", "env_id", "images", *_OF_ALL)
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _column(key: str, values: Sequence[Any], tokens: Sequence[Any]) -> list[Any] | None:
+    """An array a member; None if it is not one entry a token, or its rows differ in length."""
+    dtype = np.int32 if key == "distill_token_ids" else np.float32
+    columns: list[Any] = []
+    for value, ids in zip(values, tokens):
+        if value is None:
+            columns.append(None)
+            continue
+        if len(value) != len(ids):
+            return None
+        try:
+            columns.append(np.asarray(value, dtype))
+        except ValueError:
+            if key.startswith("distill_"):
+                return None
+            raise
+    return columns
+
+
+def _masks(ids: Any, masks: Sequence[int]) -> dict[str, Any]:
+    labels = np.asarray(masks, np.int32)
+    if labels.shape != ids.shape:
+        raise ValueError(f"'masks' has {labels.size} entries for {ids.size} tokens")
+    trained = labels != MASKED
+    fields: dict[str, Any] = {"loss_mask": trained.astype(np.uint8)}
+    fields["n_prompt"] = int(trained.argmax()) if trained.any() else int(labels.size)
+    if not np.array_equal(labels[trained], ids[trained]):
+        fields["labels"] = labels
+    return fields
+
+
+def records(
+    group: Mapping[str, Any], instance_id: str, visit: int, created_ns: int = 0
+) -> Iterator[dict[str, Any]]:
+    """One record a member, as `Producer.push_many` takes them.
+
+    Args:
+        group: A ScoredDataGroup.
+        instance_id: Of its prompt.
+        visit: With ``instance_id`` it names the group: no other has both.
+        created_ns: When it was made; the server hands out groups in this order.
+
+    Raises:
+        ValueError: Its lists do not belong together; the text names the field.
+    """
+    tokens = group["tokens"]
+    size = len(tokens)
+    if size == 0:
+        raise ValueError("'tokens' has no members")
+    columns: dict[str, list[Any]] = {}
+    by_member: dict[str, Sequence[Any]] = {}
+    extra: dict[str, Any] = {}
+    for key, value in group.items():
+        if value is not None and (key in _BY_TOKEN or key in _BY_MEMBER or key in _TAKEN[:3]):
+            if len(value) != size:
+                raise ValueError(f"'{key}' has {len(value)} entries for {size} members")
+        if key in _TAKEN[:3] or (key in _TAKEN and value is not None):
+            continue
+        if key in _BY_TOKEN and value is not None and any(one is not None for one in value):
+            made = _column(key, value, tokens)
+            if made is not None:
+                columns[_BY_TOKEN[key]] = made
+                continue
+        elif key in _BY_MEMBER and value is not None and any(one is not None for one in value):
+            by_member[key] = value
+            continue
+        extra[key] = value
+    of_all = {key: _text(group[key]) for key in _OF_ALL if group.get(key) is not None}
+    for member in range(size):
+        ids = np.asarray(tokens[member], np.int32)
+        record: dict[str, Any] = {
+            "instance_id": instance_id,
+            "visit": visit,
+            "created_ns": created_ns,
+            "repetition_id": member,
+            "group_size": size,
+            "origin": ORIGIN,
+            "token_ids": ids,
+            "reward": float(group["scores"][member]),
+            "source_id": group.get("env_id"),
+            **_masks(ids, group["masks"][member]),
+            **{column: values[member] for column, values in columns.items()},
+            **of_all,
+        }
+        for key, values in by_member.items():
+            if values[member] is not None:
+                record[key] = _text(values[member])
+        if member == 0 and group.get("images") is not None:
+            record["images"] = _text(group["images"])
+        if member == 0 and extra:
+            record["extra"] = _text(extra)
+        yield record

@@ -1,0 +1,85 @@
+"""Environments of Atropos that send their groups into a ring, and not as JSON.
+
+They go on talking to the server for everything else: `rollring serve-atropos` has both.
+
+    class Mine(RollringSendMixin, GSM8kEnv):
+        pass
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import time
+import urllib.request
+from typing import Any
+
+from .. import Producer
+from ._atropos_fields import records
+
+_ANSWER_TIMEOUT = 30.0  # seconds
+
+
+def _ask_for_ring(server_url: str) -> str:
+    with urllib.request.urlopen(f"{server_url}/rollring", timeout=_ANSWER_TIMEOUT) as answer:
+        return str(json.load(answer)["ring"])
+
+
+async def _send(producer: Producer, members: list[dict[str, Any]]) -> None:
+    for record in members:
+        await producer.push_async(record.pop("instance_id"), **record)
+
+
+class RollringSendMixin:
+    """Put before an environment's class: its groups go into the ring of the server.
+
+    The ring's name is ``rollring_ring`` of the class, else ``$ROLLRING_RING``, else what the server
+    at ``rollout_server_url`` says. While the ring is full, sending waits and other tasks run. What
+    cannot be sent is raised, and the environment tells it.
+    """
+
+    rollring_ring: str | None = None
+    config: Any
+
+    _rollring_producer: Producer | None = None
+    _rollring_opening: asyncio.Lock | None = None
+    _rollring_run = ""
+    _rollring_visit = 0
+
+    async def _rollring_open(self) -> Producer:
+        if self._rollring_opening is None:
+            self._rollring_opening = asyncio.Lock()
+        async with self._rollring_opening:
+            if self._rollring_producer is None:
+                ring = self.rollring_ring or os.environ.get("ROLLRING_RING")
+                if not ring:
+                    url = self.config.rollout_server_url
+                    ring = await asyncio.to_thread(_ask_for_ring, url)
+                self._rollring_run = secrets.token_hex(8)
+                name = f"{type(self).__name__} {getattr(self, 'env_id', '')}"[:39]
+                self._rollring_producer = await asyncio.to_thread(Producer, ring, name)
+        return self._rollring_producer
+
+    async def _send_scored_data_to_api(self, scored_data: Any) -> None:
+        producer = await self._rollring_open()
+        groups = scored_data if isinstance(scored_data, list) else [scored_data]
+        for group in groups:
+            group["env_id"] = getattr(self, "env_id", None)
+            now_ns = time.time_ns()
+            self._rollring_visit = max(self._rollring_visit + 1, now_ns)
+            instance_id = group.get("instance_id") or (
+                f"atropos/{group['env_id'] or 0}/{self._rollring_run}/{self._rollring_visit}"
+            )
+            # All of it is checked before the first record is sent; and a group that is begun is
+            # sent to its end, though the worker that made it be cancelled.
+            members = list(records(group, instance_id, self._rollring_visit, now_ns))
+            await asyncio.shield(asyncio.ensure_future(_send(producer, members)))
+
+
+def with_rollring(environment: type) -> type:
+    """The environment's class with `RollringSendMixin` before it, of the same name."""
+    made: type = type(environment.__name__, (RollringSendMixin, environment), {})
+    made.__module__ = environment.__module__
+    return made

@@ -1,0 +1,171 @@
+"""Real environments of Atropos on `rollring serve-atropos`: by HTTP as they are, and by the ring."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("atroposlib")
+pytest.importorskip("transformers")
+
+from atropos_servers import TRAINER, Server, ours
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+import rollring as rr
+from rollring.integrations.atropos import RollringSendMixin
+
+CHILD = Path(__file__).with_name("atropos_env.py")
+PATIENCE = 60.0
+# (members, groups): none of the sizes divides all others, all of them make five batches of 24.
+ENVIRONMENTS = [(8, 6), (3, 8), (4, 6), (2, 12)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(folder)
+    return str(folder)
+
+
+@contextmanager
+def environments(url: str, tokenizer: str, *more: str) -> Iterator[list[subprocess.Popen[str]]]:
+    children = [
+        subprocess.Popen(
+            [sys.executable, str(CHILD), url, str(size), str(groups), str(tag), tokenizer, *more],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for tag, (size, groups) in enumerate(ENVIRONMENTS)
+    ]
+    try:
+        yield children
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+
+
+def next_batch(server: Server) -> list[dict[str, Any]]:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        batch = server.get("/batch")["batch"]
+        if batch:
+            return list(batch)
+        signal.sigtimedwait([], 0.05)
+    raise AssertionError(f"no batch came: {server.get('/status')}")
+
+
+@pytest.mark.parametrize("way", [(), ("ring",)], ids=["http", "ring"])
+def test_four_environments_of_different_sizes(
+    way: tuple[str, ...], ring: str, tmp_path: Path, tokenizer: str
+) -> None:
+    with ours(ring, tmp_path) as server:
+        server.post("/register", {**TRAINER, "batch_size": 24, "starting_step": 0})
+        server.get("/batch")  # the trainer has started
+        with environments(server.url, tokenizer, *way):
+            seen: Counter[tuple[int, int]] = Counter()
+            for _ in range(5):
+                batch = next_batch(server)
+                assert sum(len(group["tokens"]) for group in batch) == 24
+                for group in batch:
+                    (head,) = {tuple(ids[:2]) for ids in group["tokens"]}
+                    seen[head] += 1
+                    size = ENVIRONMENTS[head[0]][0]
+                    assert [ids[2] for ids in group["tokens"]] == [1000 + i for i in range(size)]
+                    assert group["scores"] == [float(i) for i in range(size)]
+                    assert group["inference_logprobs"][0] == [1.0, 1.0, -0.5, -1.0, -1.5]
+                    assert isinstance(group["env_id"], int)
+    wanted = {(tag, i): 1 for tag, (_, groups) in enumerate(ENVIRONMENTS) for i in range(groups)}
+    assert seen == wanted
+
+
+GROUPS: list[dict[str, Any]] = [
+    {"tokens": [[1, 2, 3], [4, 5, 6]], "masks": [[-100, 2, 3], [-100, -100, 6]],
+     "scores": [1.0, 0.25], "advantages": [[0.5] * 3, [-0.5] * 3],
+     "ref_logprobs": [[-1.5, -2.5, -3.5], [0.0, -0.25, -1e-8]],
+     "messages": [[{"role": "user", "content": "ü🙂\n"}], []],
+     "generation_params": {"temperature": 0.7}, "inference_logprobs": [[1.0, -0.5, -2.0]] * 2,
+     "overrides": [{"set_advantage_to_zero": True}, {}], "group_overrides": {"group_size": 2},
+     "images": [None, ["aGk="]],
+     "distill_token_ids": [[[1, 2]] * 3, [[3, 4]] * 3],
+     "distill_logprobs": [[[-0.5, -1.5]] * 3] * 2, "instance_id": "whole"},
+    {"tokens": [[1, 2]], "masks": [[7, 2]], "scores": [0], "advantages": None,
+     "ref_logprobs": None, "overrides": None, "instance_id": "nulls", "mine": {"x": [1, None]}},
+    {"tokens": [[1, 2], [3]], "masks": [[-100, -100], [3]], "scores": [1, 2],
+     "advantages": [[1, 1, 1], [1]], "distill_token_ids": [[[1], [2, 3]], [[4]]],
+     "messages": [[], [{"role": "user", "content": "x"}]], "instance_id": "uneven"},
+]  # fmt: skip
+
+
+class Sender(RollringSendMixin):
+    env_id = 5
+
+    def __init__(self, ring: str) -> None:
+        self.rollring_ring = ring
+
+
+def digests(ring: str) -> dict[str, str]:
+    """Of each group, all that its records hold but when they came."""
+    found: dict[str, str] = {}
+    with rr.Stash(ring, batch_groups=1) as stash:
+        for _ in GROUPS:
+            with stash.next(timeout=PATIENCE) as batch:
+                for group in batch.groups:
+                    digest = hashlib.sha256()
+                    for member in group.members:
+                        fields = member.sequences[0].as_dict(copy=True)
+                        for moment in ("visit", "created_ns"):
+                            assert fields.pop(moment) > 0
+                        for name, value in sorted(fields.items()):
+                            digest.update(name.encode())
+                            if isinstance(value, np.ndarray):
+                                digest.update(f"{value.dtype} {value.shape}".encode())
+                                digest.update(value.tobytes())
+                            else:
+                                digest.update(json.dumps(value, default=str).encode())
+                    found[group.instance_id] = digest.hexdigest()
+    return found
+
+
+def test_both_ways_make_the_same_records(ring: str, tmp_path: Path) -> None:
+    other = ring + "-b"
+    rr.create(other, lanes=4, lane_bytes="4MiB", spill_bytes="4MiB")
+    try:
+        with ours(other, tmp_path) as server:
+            for group in GROUPS:
+                said = server.post("/scored_data", {**group, "env_id": 5})
+                assert said == {"status": "received"}, said
+        sender = Sender(ring)
+        asyncio.run(sender._send_scored_data_to_api([{**group} for group in GROUPS]))
+        assert digests(ring) == digests(other)
+    finally:
+        rr.remove(other, force=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"masks": [[1]]}, {"masks": [[1, 2], [3]]}, {"scores": []}, {"tokens": []}],
+    ids=["mask", "masks", "scores", "tokens"],
+)
+def test_what_is_wrong_is_named_and_not_sent(wrong: dict[str, Any], ring: str) -> None:
+    group = {"tokens": [[1, 2]], "masks": [[-100, 2]], "scores": [1.0], **wrong}
+    with pytest.raises(ValueError, match=f"'{next(iter(wrong))}'"):
+        asyncio.run(Sender(ring)._send_scored_data_to_api(group))
+    with rr.Stash(ring, batch_groups=1) as stash, pytest.raises(TimeoutError):
+        stash.next(timeout=0.1)
