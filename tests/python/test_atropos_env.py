@@ -1,4 +1,4 @@
-"""Real environments of Atropos on `rollring serve-atropos`: by HTTP as they are, and by the ring."""
+"""Real environments of Atropos on our server: by HTTP as they are, and by the ring."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ usage: python -m rollring.integrations.run_env MODULE:CLASS [ARGUMENTS OF ITS OW
 
     python -m rollring.integrations.run_env my_envs.gsm8k:GSM8kEnv serve --slurm false
 
-In the place of `python my_envs/gsm8k.py serve --slurm false`. The server at its rollout_server_url
+In the place of running that file with the same arguments. The server at its rollout_server_url
 is `rollring serve-atropos`, which says what the ring's name is (or $ROLLRING_RING does).
 """
 
