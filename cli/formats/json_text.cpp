@@ -25,7 +25,7 @@ void append_float(std::string& out, T value, Integral integral) {
     } else if (std::isinf(value)) {
         out += value < 0 ? "\"-Infinity\"" : "\"Infinity\"";
     } else {
-        std::array<char, 40> text{};
+        std::array<char, 40> text;  // as far as it is written
         const char* end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
         const std::string_view digits(text.data(), static_cast<std::size_t>(end - text.data()));
         out += digits;
@@ -33,6 +33,12 @@ void append_float(std::string& out, T value, Integral integral) {
         // An integer has no -0: without its point it would lose the sign.
         if (plain && (integral == Integral::with_point || digits == "-0")) out += ".0";
     }
+}
+
+template <class T>
+void append_integer(std::string& out, T value) {
+    std::array<char, 24> text;  // as far as it is written
+    out.append(text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr);
 }
 
 }  // namespace
@@ -46,11 +52,11 @@ void append_number(std::string& out, float value, Integral integral) {
 }
 
 void append_number(std::string& out, std::int64_t value) {
-    fmt::format_to(std::back_inserter(out), "{}", value);
+    append_integer(out, value);
 }
 
 void append_number(std::string& out, std::uint64_t value) {
-    fmt::format_to(std::back_inserter(out), "{}", value);
+    append_integer(out, value);
 }
 
 std::size_t utf8_bytes(std::string_view text) {

@@ -86,13 +86,14 @@ class JsonElements {
 
       private:
         friend class JsonElements;
-        explicit Iterator(const char* at) : at_(at) { step(); }
+        Iterator(const char* at, const char* limit) : at_(at), limit_(limit) { step(); }
         void step();
         const char* at_;  // behind the value, or behind the opening bracket
+        const char* limit_;
         std::string_view value_;
     };
 
-    [[nodiscard]] Iterator begin() const { return Iterator(text_.data() + 1); }
+    [[nodiscard]] Iterator begin() const { return {text_.data() + 1, text_.data() + text_.size()}; }
     [[nodiscard]] static End end() { return {}; }
 
   private:
