@@ -223,10 +223,9 @@ AtroposHub::Handed AtroposHub::next_batch() {
     if (batch.empty()) return {.groups = {}};
     if (!lease_all(batch)) {
         // Not there after all: another reader has taken it.
-        const auto lost = std::ranges::stable_partition(
-            batch, [this](const AtroposEntry& entry) { return leased_.contains(entry.id); });
-        note(fmt::format("{} groups of a batch are not in the ring any more", lost.size()));
-        batch.erase(lost.begin(), lost.end());
+        const std::size_t lost = std::erase_if(
+            batch, [this](const AtroposEntry& entry) { return !leased_.contains(entry.id); });
+        note(fmt::format("{} groups of a batch are not in the ring any more", lost));
         with_book([&](AtroposBook& book) { book.put_back(batch); }, false);
         return {.groups = {}};
     }
