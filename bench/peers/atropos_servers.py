@@ -40,6 +40,7 @@ import rollring as rr
 from rollring.integrations.atropos import RollringSendMixin
 
 MEMBERS = 8
+BATCH_GROUPS = 4  # of each batch, whichever way
 DISTINCT = 4  # groups that an environment sends again and again
 PROGRAM = Path(sys.executable).with_name("rollring")
 WAIT_S = 60
@@ -123,21 +124,19 @@ def read_batches(url, groups):
     return total
 
 
-def read(one):
-    ids = one.token_ids
-    masks = np.where(one.loss_mask, ids, -100)  # as Atropos writes them
-    return int(ids.sum(dtype=np.int64)) + int(masks.sum(dtype=np.int64)) + \
-        float(one.logprobs.sum(dtype=np.float64))
-
-
 def read_ring(ring, groups):
     total = 0.0
     seen = 0
-    with rr.Stash(ring, batch_groups=4) as stash:
+    with rr.Stash(ring, batch_groups=BATCH_GROUPS) as stash:
         while seen < groups:
             with stash.next(timeout=WAIT_S) as batch:
                 seen += len(batch.groups)
-                total += sum(map(read, batch.sequences))
+                ids = batch.packed("token_ids")
+                mask = batch.packed("loss_mask")
+                # The sum of what Atropos has as masks: the id, or -100.
+                masks = int((ids * mask).sum(dtype=np.int64)) - 100 * int((mask == 0).sum())
+                total += int(ids.sum(dtype=np.int64)) + masks
+                total += float(batch.packed("logprobs").sum(dtype=np.float64))
     return total
 
 
@@ -164,7 +163,7 @@ def server(command, port):
                 assert process.poll() is None and time.monotonic() < end, "no server came"
                 time.sleep(0.05)
         requests.post(url + "/register", timeout=WAIT_S, json={
-            "wandb_group": "", "wandb_project": "", "batch_size": 4 * MEMBERS,
+            "wandb_group": "", "wandb_project": "", "batch_size": BATCH_GROUPS * MEMBERS,
             "max_token_len": -1, "checkpoint_dir": "", "save_checkpoint_interval": 0,
             "starting_step": 0, "num_steps": 1 << 30}).raise_for_status()
         yield url
