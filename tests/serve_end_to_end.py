@@ -192,6 +192,9 @@ def nothing_received_is_lost_with_the_server(folder, _):
         (env,) = server.begin([{}])
         server.post(*[group(i, env_id=env) for i in range(5)])
         assert firsts(server.one_batch()) == [0, 1]
+        # Killed between writing an answer and noting that, it would hand it out again.
+        noted = folder / "state.json"
+        wait_until(lambda: json.loads(noted.read_text())["receipts"], "the note of what it has")
         server.kill()
         # The same trainer and environment go on: nobody registers again.
         with Server(ring, folder) as again:

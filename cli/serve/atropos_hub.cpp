@@ -120,9 +120,10 @@ void AtroposHub::adopt(Leased stranger) {
 
 // Everything that is complete in the ring. What was not posted here came before this server did,
 // or is sent by those who use the ring themselves.
-void AtroposHub::lease_what_came() {
+void AtroposHub::lease_what_came(Deadline deadline) {
     Batch batch;
-    while (stash_->next_batch(batch, Deadline::now()) == NextBatch::batch) {
+    while (stash_->next_batch(batch, deadline) == NextBatch::batch) {
+        deadline = Deadline::now();  // for the first alone
         const auto& first = batch.sequences().front().view;
         AtroposEntry entry{.id = 0,
                            .env_id = first.meta().source_id,
@@ -156,7 +157,7 @@ bool AtroposHub::lease_all(std::span<const AtroposEntry> wanted) {
     const auto missing = [this](const AtroposEntry& entry) { return !leased_.contains(entry.id); };
     while (std::ranges::any_of(wanted, missing)) {
         if (deadline.passed()) return false;
-        lease_what_came();
+        lease_what_came(Deadline::after_ms(slice_ms));
     }
     return true;
 }

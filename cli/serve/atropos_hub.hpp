@@ -105,7 +105,7 @@ class AtroposHub {
     std::string open_stash();
     void finish_last();
     bool lease_all(std::span<const AtroposEntry> wanted);
-    void lease_what_came();
+    void lease_what_came(Deadline deadline = Deadline::now());
     void adopt(Leased stranger);
     std::string text_of(std::span<const AtroposEntry> entries);
     void delivered(bool written);
