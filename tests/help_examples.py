@@ -62,7 +62,7 @@ def room_for(line):
 @test
 def every_command_has_examples_that_fit_a_terminal(folder, rollouts):
     for command in ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups",
-                    "weights", "serve-atropos", "demo"):
+                    "weights", "serve-atropos", "run-env", "demo"):
         assert examples(command), command
         footer = run(command, "--help")[0].split("Examples:")[1]
         assert all(len(line) <= 90 for line in footer.splitlines()), command
@@ -192,6 +192,18 @@ def serve_atropos(folder, rollouts):
             assert "serving the ring" in process.stderr.readline(), line
             os.killpg(process.pid, signal.SIGINT)
             assert "0" in done(process, STOPPED)
+
+
+@test
+def run_env(folder, rollouts):
+    place(folder, rollouts)
+    python = folder / "bin/python3"  # the first on the path
+    python.write_text('#!/bin/sh\necho "asked: $*"\n', encoding="utf-8")
+    python.chmod(0o755)
+    for line in examples("run-env"):
+        out = done(paste(folder, line, "x"))
+        assert "asked: -m rollring.integrations.run_env my_envs.gsm8k:GSM8kEnv serve" in out, out
+    python.unlink()
 
 
 @test

@@ -233,6 +233,14 @@ void App::require_subcommand(int count) {
     parts_->app->require_subcommand(count);
 }
 
+void App::end_at_word() {
+    parts_->app->prefix_command();
+}
+
+std::vector<std::string> App::rest() const {
+    return parts_->app->remaining();
+}
+
 void App::set_version_flag(const std::string& names, const std::string& version) {
     parts_->app->set_version_flag(names, version);
 }

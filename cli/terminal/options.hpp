@@ -89,6 +89,9 @@ class App {
     App* add_subcommand(const std::string& name, const std::string& description);
     void footer(const std::string& text);
     void require_subcommand(int count);
+    // The first word that is no option, and all behind it, are somebody else's: see rest().
+    void end_at_word();
+    [[nodiscard]] std::vector<std::string> rest() const;
     void set_version_flag(const std::string& names, const std::string& version);
 
     // `value` keeps what it holds if the option is absent. For the types that options.cpp lists.

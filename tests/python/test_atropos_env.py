@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("atroposlib")
 pytest.importorskip("transformers")
 
-from atropos_servers import TRAINER, Server, ours
+from atropos_servers import PROGRAM, TRAINER, Server, ours
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
@@ -169,3 +169,31 @@ def test_what_is_wrong_is_named_and_not_sent(wrong: dict[str, Any], ring: str) -
         asyncio.run(Sender(ring)._send_scored_data_to_api(group))
     with rr.Stash(ring, batch_groups=1) as stash, pytest.raises(TimeoutError):
         stash.next(timeout=0.1)
+
+
+OWN_ENVIRONMENT = """
+import sys
+
+class Mine:
+    @classmethod
+    def cli(cls):
+        print(cls.__name__, cls.__mro__[1].__name__, cls.__mro__[2] is Mine, sys.argv)
+"""
+
+
+def test_run_env_puts_the_mixin_before_the_class(tmp_path: Path) -> None:
+    (tmp_path / "my_env.py").write_text(OWN_ENVIRONMENT)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(PROGRAM), "run-env", *words], cwd=tmp_path, capture_output=True, text=True
+        )
+
+    done = run("my_env:Mine", "serve", "--slurm", "false")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "Mine RollringSendMixin True ['my_env:Mine', 'serve', '--slurm', 'false']\n"
+    )
+    for wrong, told in (("my_env", "MODULE:CLASS"), ("my_env:No", "No"), ("no_env:A", "no_env")):
+        done = run(wrong)
+        assert done.returncode == 2 and told in done.stderr, done

@@ -1,8 +1,8 @@
 """Runs an environment of Atropos as it is, with its groups going into a ring.
 
-usage: python -m rollring.integrations.run_env MODULE:CLASS [ARGUMENTS OF ITS OWN ...]
+usage: rollring run-env MODULE:CLASS [ARGUMENTS OF ITS OWN ...]
 
-    python -m rollring.integrations.run_env my_envs.gsm8k:GSM8kEnv serve --slurm false
+    rollring run-env my_envs.gsm8k:GSM8kEnv serve --slurm false
 
 In the place of running that file with the same arguments. The server at its rollout_server_url
 is `rollring serve-atropos`, which says what the ring's name is (or $ROLLRING_RING does).
