@@ -7,7 +7,8 @@ import json
 import os
 import sys
 
-from program import Ring, finish, main, run, start, test
+from program import PREFIX, Ring, finish, main, run, start, test
+from served import Server
 
 LONGEST = "groups=32,group-size=16,tokens=131072"
 MIB = 1 << 20
@@ -66,6 +67,28 @@ def groups_of_16_of_131072_tokens_from_64_producers(folder, rollouts):
             told = shipped_whole(32, "--producers", 64, "--synthetic", LONGEST, "--shuffle", seed,
                                  "--lane-bytes", f"{lane_mib}MiB")
             assert told["records_shipped"] == 512, told
+
+
+@test
+def groups_of_16_of_131072_tokens_through_a_server_with_every_default(folder, rollouts):
+    name = f"{PREFIX}served"
+    members, tokens = 16, 131072
+    row = list(range(tokens))
+    long = {"tokens": [row] * members, "masks": [row] * members, "scores": [0.5] * members,
+            "inference_logprobs": [[-0.5] * tokens] * members}
+    text = json.dumps(long)
+    try:
+        with Server(name, folder) as server:
+            server.begin(batch_size=2 * members, max_token_len=2 * tokens)
+            for _ in range(4):
+                status, said = server.raw("POST", "/scored_data", text)
+                assert status == 200, said
+            for _ in range(2):
+                batch = server.one_batch()
+                for key, value in long.items():
+                    assert [one[key] for one in batch] == [value] * 2, key
+    finally:
+        run("rm", name, "--force")
 
 
 if __name__ == "__main__":
