@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Environments of the frameworks in python/frameworks.ini, for ./dev test --frameworks.
+
+    frameworks.py names                  of all
+    frameworks.py python NAME            the CPythons that it runs on, the first to be preferred
+    frameworks.py tests NAME             what pytest is to run; nothing where there is none yet
+    frameworks.py install NAME PYTHON    into .cache/frameworks/NAME, anew if its versions changed
+
+`install` says how long it took and what was downloaded for it.
+"""
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PINS = ROOT / "python/frameworks.ini"
+OURS = ROOT / "python/requirements-dev.txt"
+PLACES = ROOT / ".cache/frameworks"
+FETCHED = re.compile(r"^\s*(Downloading|Using cached) \S+ \(([\d.]+) (bytes|kB|MB|GB)\)", re.M)
+MEGABYTES = {"bytes": 1e-6, "kB": 1e-3, "MB": 1.0, "GB": 1e3}
+
+
+def frameworks() -> configparser.ConfigParser:
+    found = configparser.ConfigParser(interpolation=None)
+    found.read_string(PINS.read_text(encoding="utf-8"))
+    return found
+
+
+def of_ours(names: str) -> list[str]:
+    """Lines of requirements-dev.txt, by the package's name."""
+    lines = OURS.read_text(encoding="utf-8").split()
+    return [line for name in names.split() for line in lines if re.split("[=<>]", line)[0] == name]
+
+
+def tests(given: str) -> list[str]:
+    """The given files and tests, those of patterns by their names."""
+    found = []
+    for each in given.split():
+        pattern, colons, test = each.partition("::")
+        found += [f"{path.relative_to(ROOT)}{colons}{test}" for path in sorted(ROOT.glob(pattern))]
+    return found
+
+
+def megabytes(log: str, how: str) -> float:
+    """What pip says that it has downloaded, or taken from its cache."""
+    sizes = [(float(size), unit) for what, size, unit in FETCHED.findall(log) if what == how]
+    return sum(size * MEGABYTES[unit] for size, unit in sizes)
+
+
+def pip(place: Path, *arguments: str) -> str:
+    command = [str(place / "bin/pip"), "install", "--disable-pip-version-check",
+               "--progress-bar", "off", *arguments]
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        sys.exit(f"{done.stdout[-4000:]}\nfailed: {' '.join(command)}")
+    return done.stdout
+
+
+def install(name: str, python: str) -> None:
+    pins = frameworks()[name]
+    place = PLACES / name
+    stamp = place / "installed.txt"
+    packages = [*pins["packages"].split(), *of_ours(pins["ours"])]
+    alone = pins["alone"].split()
+    wanted = "\n".join([python, *packages, "alone:", *alone]) + "\n"
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        print(f"{name}: {place.relative_to(ROOT)} is as it was installed")
+        return
+    print(f"{name}: installing {' '.join([*alone, *packages])}", flush=True)
+    shutil.rmtree(place, ignore_errors=True)
+    began = time.monotonic()
+    subprocess.run([python, "-m", "venv", str(place)], check=True)
+    log = pip(place, *packages)
+    if alone:
+        log += pip(place, "--no-deps", *alone)
+    seconds = time.monotonic() - began
+    bytes_here = sum(path.lstat().st_size for path in place.rglob("*") if path.is_file())
+    stamp.write_text(wanted, encoding="utf-8")
+    print(f"{name}: installed in {seconds:.0f} s: {megabytes(log, 'Downloading'):,.0f} MB "
+          f"downloaded, {megabytes(log, 'Using cached'):,.0f} MB from pip's cache, "
+          f"{bytes_here / 1e6:,.0f} MB on disk")
+
+
+def main(arguments: list[str]) -> None:
+    known = frameworks()
+    if arguments == ["names"]:
+        print(*known.sections())
+        return
+    if len(arguments) < 2:
+        sys.exit(__doc__)
+    what, name = arguments[:2]
+    if name not in known:
+        sys.exit(f"{PINS.name} has no framework '{name}': it has {', '.join(known.sections())}")
+    if what == "python":
+        print(known[name]["python"])
+    elif what == "tests":
+        print(*tests(known[name]["tests"]))
+    elif what == "install" and len(arguments) == 3:
+        install(name, arguments[2])
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,81 @@
+"""docs/integrations.md shows the versions that are tested, and nothing is tested that it does not
+show.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ALWAYS = ("requirements-alone.txt", "requirements-dev.txt")  # what ./dev test has
+
+
+def _script() -> Any:
+    spec = importlib.util.spec_from_file_location("frameworks", ROOT / "python/frameworks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+frameworks = _script()
+
+
+def _pins(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\s*([\w.-]+)(?:\[\w+\])?==(\S+)$", text, re.MULTILINE))
+
+
+def _shown(page: str) -> list[tuple[str, str]]:
+    """(package, version) of the table's third column."""
+    rows = re.findall(r"^\|(?:[^|]*\|){2}([^|]*)\|[^|]*\|$", page, re.MULTILINE)[2:]
+    return [pair for row in rows for pair in re.findall(r"`([\w.-]+) (\S+)`", row)]
+
+
+def _disagreements(page: str, pinned: dict[str, dict[str, str]], tested: set[str]) -> list[str]:
+    """``pinned``: versions by package, by framework; ``tested``: frameworks that have tests."""
+    shown = _shown(page)
+    known = {pair for pins in pinned.values() for pair in pins.items()}
+    found = [f"{' '.join(pair)} is not tested" for pair in shown if pair not in known]
+    for framework in sorted(tested):
+        if not set(shown) & set(pinned[framework].items()):
+            found.append(f"{framework} is tested and not shown")
+    return found
+
+
+def _pinned() -> dict[str, dict[str, str]]:
+    found = {}
+    for name, section in frameworks.frameworks().items():
+        found[name] = _pins(section.get("packages", "") + "\n" + section.get("alone", ""))
+    for name in ALWAYS:
+        found[name] = _pins((ROOT / "python" / name).read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_page_shows_the_versions_that_are_tested() -> None:
+    page = (ROOT / "docs/integrations.md").read_text(encoding="utf-8")
+    known = frameworks.frameworks()
+    tested = {name for name in known.sections() if frameworks.tests(known[name]["tests"])}
+    assert "torch" in tested
+    assert _disagreements(page, _pinned(), tested) == []
+
+
+def test_a_page_that_differs_is_noticed() -> None:
+    pinned = {"one": {"one": "1.0", "its-part": "2.0"}, "two": {"two": "3.0"}}
+    page = "| a | b | c | d |\n| - | - | - | - |\n| One | x | `one 1.0`, `its-part 2.1` | y |\n"
+    found = _disagreements(page, pinned, {"one", "two"})
+    assert found == ["its-part 2.1 is not tested", "two is tested and not shown"]
+
+
+def test_what_pip_downloaded_is_added_up() -> None:
+    log = (
+        "Collecting torch\n  Downloading torch-2.15.0-cp312-cp312-manylinux.whl (1.5 GB)\n"
+        "  Using cached numpy-2.5.5-cp312.whl.metadata (800 kB)\n"
+        "Downloading six-1.17.0-py2.py3-none-any.whl (11 kB)\nUsing cached x.whl (2.0 MB)\n"
+    )
+    assert frameworks.megabytes(log, "Downloading") == pytest.approx(1500.011)
+    assert frameworks.megabytes(log, "Using cached") == pytest.approx(2.8)
