@@ -1,0 +1,506 @@
+"""Episodes of the real verifiers through a ring: whole groups, and not a bit else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("verifiers")
+pytest.importorskip("transformers")
+
+import verifiers.v1 as vf
+from atropos_servers import TRAINER, ours
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from verifiers.v1.configs.agent import WireAgentConfig
+from verifiers.v1.graph import prepare_turn
+from verifiers.v1.types import AssistantMessage, Response, TurnTokens, UserMessage
+
+import rollring as rr
+from rollring.integrations import _fields
+from rollring.integrations.verifiers import records
+
+CHILD = Path(__file__).with_name("verifiers_child.py")
+PATIENCE = 60.0
+MEMBERS = 8
+END, USER, ASSISTANT, LONG, REFUSE = 1, 2, 3, 6, 7
+LAYERS, TOP_K = 2, 3
+
+
+# --- a rollout in another process ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    words = {"[UNK]": 0, "<end>": END, "<user>": USER, "<assistant>": ASSISTANT, "count": 4}
+    words |= {"to": 5, "long": LONG, "refuse": REFUSE}
+    words |= {str(number): 10 + number for number in range(100)}
+    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", eos_token="<end>")
+    fast.chat_template = (
+        "{% for message in messages %}<{{ message.role }}> {{ message.content }} <end> {% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    folder = tmp_path_factory.mktemp("tokenizer")
+    fast.save_pretrained(folder)
+    return str(folder)
+
+
+def experts(length: int, start: int = 0) -> Any:
+    """A row of its own for each of the tokens from ``start`` on."""
+    rows = np.arange(start, length, dtype=np.uint16)[:, None, None]
+    return ((rows * 7 + np.arange(LAYERS * TOP_K).reshape(LAYERS, TOP_K)) % 251).astype(np.uint8)
+
+
+class Engine(BaseHTTPRequestHandler):
+    """The part of vLLM's server that verifiers' train client asks: three tokens a turn."""
+
+    turns: dict[str, list[tuple[list[int], list[int], list[float]]]]
+
+    def do_GET(self) -> None:
+        self._answer(200, {"data": []})
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        prompt, sampling = asked["token_ids"], asked["sampling_params"]
+        if REFUSE in prompt:
+            self._answer(400, {"error": {"message": "refused"}})
+            return
+        said = [20 + len(prompt) % 50, 21, END]
+        logprobs = [-0.25 * (1 + len(prompt) % 7), -0.5, -1.0]
+        self.turns.setdefault(self.headers["x-session-id"], []).append((prompt, said, logprobs))
+        start = sampling.get("routed_experts_prompt_start", 0)
+        routed = experts(len(prompt) + len(said), start)
+        choice = {
+            "token_ids": said,
+            "finish_reason": "length" if LONG in prompt else "stop",
+            "logprobs": {
+                "content": [
+                    {"token": f"token_id:{token}", "logprob": logprob}
+                    for token, logprob in zip(said, logprobs)
+                ]
+            },
+            "routed_experts": {
+                "data": base64.b64encode(routed.tobytes()).decode(),
+                "shape": routed.shape,
+                "start": start,
+            },
+        }
+        self._answer(200, {"request_id": "1", "choices": [choice]})
+
+    def _answer(self, status: int, body: Any) -> None:
+        text = json.dumps(body, separators=(",", ":")).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def engine() -> Iterator[tuple[str, type[Engine]]]:
+    asked = type("Asked", (Engine,), {"turns": {}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), asked)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def digest(member: rr.Member) -> str:
+    samples = [
+        (one.token_ids.tolist(), one.loss_mask.astype(bool).tolist(), one.logprobs.tolist())
+        for one in member.sequences
+    ]
+    return hashlib.sha256(json.dumps(samples).encode()).hexdigest()
+
+
+# As verifiers_child.py has them; the two that are missing are marks.
+KINDS = ("plain", "plain", "fork", "long", "late", "refused", "plain", "turns")
+EXPECTED = {  # by kind: status, samples, reward
+    "plain": ("completed", 1, 1.0),
+    "fork": ("completed", 2, 3.0),
+    "long": ("truncated", 1, 1.0),
+    "turns": ("completed", 1, 3.0),
+}
+
+
+def check_member(member: rr.Member, turns: list[Any], kind: str) -> None:
+    status, samples, reward = EXPECTED[kind]
+    assert (member.reward, len(member.sequences)) == (reward, samples)
+    # A fork shares its first turn; otherwise the last turn's prompt has all those before.
+    for number, one in enumerate(member.sequences):
+        prompt, said, logprobs = turns[number + 1] if kind == "fork" else turns[-1]
+        assert one.status == status
+        assert one.token_ids.tolist() == prompt + said
+        assert one.logprobs.tolist()[-len(said) :] == logprobs
+        assert one.n_prompt == len(turns[0][0])
+        wanted = np.zeros(len(one), bool)
+        for before, made, _ in turns:
+            if (prompt + said)[: len(before)] == before:
+                wanted[len(before) : len(before) + len(made)] = True
+        assert np.array_equal(one.loss_mask.astype(bool), wanted)
+        assert one.extra["branch"] == number and one.extra["rewards"] == {"length": reward}
+        assert np.array_equal(one.routed_experts, experts(len(one)))
+
+
+def test_rollouts_of_another_process_become_whole_groups(ring: str, tokenizer: str) -> None:
+    groups = 3
+    with (
+        engine() as (url, asked),
+        rr.Stash(ring, batch_groups=1) as stash,
+        subprocess.Popen(
+            [sys.executable, str(CHILD), ring, url, tokenizer, str(groups)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child,
+    ):
+        seen: dict[str, str] = {}
+        try:
+            for _ in range(groups):
+                with stash.next(timeout=PATIENCE) as batch:
+                    (group,) = batch.groups
+                    assert (group.size, len(group)) == (MEMBERS, MEMBERS - 2)
+                    for member in group:
+                        trace = member.sequences[0].extra["trace"]
+                        seen[trace] = digest(member)
+                        check_member(member, asked.turns[trace], KINDS[member.repetition_id])
+        except TimeoutError:
+            child.kill()
+            pytest.fail(child.communicate()[1])
+        said, wrong = child.communicate(timeout=PATIENCE)
+        assert child.returncode == 0, wrong
+        stats = stash.stats()
+    rollouts = [json.loads(line) for line in said.splitlines()]
+    assert len(rollouts) == groups * MEMBERS
+    assert seen == {
+        one["trace"]: one["digest"] for one in rollouts if one["kind"] not in ("late", "refused")
+    }
+    assert len(seen) == groups * (MEMBERS - 2)
+    assert stats["rollring/stash/account/dropped/failed/records"] == groups * 2, stats
+
+
+# --- episodes made by hand ----------------------------------------------------------------------
+
+
+def said(prompt: list[int], tokens: list[int], **more: Any) -> Response:
+    return Response(
+        id="1",
+        created=0,
+        model="m",
+        message=AssistantMessage(content=" ".join(map(str, tokens))),
+        finish_reason="stop",
+        tokens=TurnTokens(
+            prompt_ids=prompt,
+            completion_ids=tokens,
+            completion_logprobs=[-0.5 - token / 1024 for token in tokens],
+            **more,
+        ),
+    )
+
+
+def user(text: str) -> UserMessage:
+    return UserMessage(content=text)
+
+
+def trace_of(*turns: tuple[list[Any], Response], **fields: Any) -> vf.Trace:
+    """A trace whose turns were committed as the interception server does it."""
+    made = vf.Trace(
+        task=vf.TraceTask(type="T", data=vf.TaskData(prompt="p"), key="task/1"),
+        agent=vf.AgentInfo(config=WireAgentConfig(), **fields),
+    )
+    for prompt, response in turns:
+        prepare_turn(made, prompt).commit(response)
+    made.is_completed = made.ok = True
+    return made
+
+
+def plain(tokens: int = 3, **fields: Any) -> vf.Trace:
+    return trace_of(([user("a")], said([1, 2], [100 + i for i in range(tokens)])), **fields)
+
+
+def episode_of(*traces: vf.Trace, ok: bool = True, **fields: Any) -> vf.Episode:
+    task = vf.TraceTask(type="T", data=vf.TaskData(prompt="p"), key="task/1")
+    return vf.Episode(task=task, ok=ok, traces=list(traces), **fields)
+
+
+def forked() -> vf.Trace:
+    """Two leaves that share their first two messages: [1 2] 10 11, and 3 12 or 4 13."""
+    first = said([1, 2], [10, 11])
+    base = [user("a"), first.message]
+    return trace_of(
+        ([user("a")], first),
+        ([*base, user("b")], said([1, 2, 10, 11, 3], [12])),
+        ([*base, user("c")], said([1, 2, 10, 11, 4], [13])),
+    )
+
+
+def test_branches_and_what_their_nodes_lack() -> None:
+    trace = forked()
+    trace.record_reward("right", 0.5, weight=2.0)
+    trace.record_metric("turns", 3)
+    sampled = [node for node in trace.nodes if node.sampled]
+    sampled[0].reference_logprobs, sampled[1].reference_logprobs = [-1.0, -2.0], None
+    sampled[2].advantages = [0.25]
+    for node in trace.nodes:
+        node.routed_experts = np.full((len(node.token_ids), 2, 3), len(node.token_ids), np.uint8)
+    sampled[1].routed_experts = None
+    one, two = records(episode_of(trace), group_size=8, repetition_id=5, policy_version=3)
+    for index, record in enumerate((one, two)):
+        assert record["instance_id"] == "task/1" and record["repetition_id"] == 5
+        assert (record["subsequence_index"], record["last_subsequence"]) == (index, index == 1)
+        assert (record["policy_version_min"], record["policy_version_max"]) == (3, 3)
+        assert (record["reward"], record["n_prompt"], record["group_size"]) == (1.0, 2, 8)
+        assert json.loads(record["extra"]) == {
+            "trace": trace.id, "agent": "agent", "rewards": {"right": 0.5},
+            "metrics": {"turns": 3.0}, "branch": index,
+        }  # fmt: skip
+    assert one["token_ids"].tolist() == [1, 2, 10, 11, 3, 12]
+    assert two["token_ids"].tolist() == [1, 2, 10, 11, 4, 13]
+    assert one["loss_mask"].tolist() == two["loss_mask"].tolist() == [0, 0, 1, 1, 0, 1]
+    at = [-0.5 - token / 1024 for token in (10, 11, 12)]
+    assert one["logprobs"].tolist() == [0, 0, at[0], at[1], 0, at[2]]
+    # A node that was not scored among others that were has zeros; where none was, no column.
+    assert one["ref_logprobs"].tolist() == two["ref_logprobs"].tolist() == [0, 0, -1, -2, 0, 0]
+    assert "advantages" not in one and two["advantages"].tolist() == [0, 0, 0, 0, 0, 0.25]
+    assert "routed_experts" not in one and two["routed_experts"].shape == (6, 2, 3)
+
+
+def test_all_columns_survive_the_ring(ring: str) -> None:
+    traces = [forked() for _ in range(MEMBERS)]
+    for number, trace in enumerate(traces):
+        trace.record_reward("right", number / 4)
+        for node in trace.nodes:
+            node.routed_experts = experts(len(node.token_ids))
+            if node.sampled:
+                node.advantages = [number / 8] * sum(node.mask)
+                node.reference_logprobs = [-0.125 * number] * sum(node.mask)
+    sent = records(episode_of(*traces), group="g/1", visit=2, group_size=MEMBERS, messages=True)
+    with rr.Producer(ring) as producer, rr.Stash(ring, batch_groups=1) as stash:
+        assert producer.push_many(sent) == 2 * MEMBERS
+        with stash.next(timeout=PATIENCE) as batch:
+            (group,) = batch.groups
+            assert group.key == ("g/1", 2) and len(group) == MEMBERS
+            assert group.rewards.tolist() == [number / 4 for number in range(MEMBERS)]
+            sequences = [one for member in group for one in member.sequences]
+            got = [one.as_dict(copy=True) for one in sequences]
+            made = [_fields.tokens(one) for one in sequences]  # what TRL's samples are made of
+    for record, come in zip(sent, got):
+        for name, value in record.items():
+            if isinstance(value, np.ndarray):
+                assert come[name].dtype == value.dtype and np.array_equal(come[name], value), name
+            elif name == "extra":
+                assert come[name] == json.loads(value)
+            elif value is not None:
+                assert come[name] == value, name
+    branches = [branch for trace in traces for branch in trace.branches]
+    for branch, sample in zip(branches, made):
+        assert sample.token_ids.tolist() == branch.token_ids
+        assert sample.loss_mask.astype(bool).tolist() == branch.sampled_mask
+        assert sample.logprobs.tolist() == branch.logprobs
+
+
+@pytest.mark.parametrize("tokens", [2048, 131_072])
+def test_long_groups_with_every_default(tokens: int) -> None:
+    ring = f"test-verifiers-{tokens}"
+    rr.create(ring)
+    try:
+        random = np.random.default_rng(7)
+        traces = []
+        for number in range(MEMBERS):
+            trace = plain(1)
+            node = trace.nodes[-1]
+            node.token_ids = random.integers(0, 150_000, tokens).tolist()
+            node.mask = [False] * 16 + [True] * (tokens - 16)
+            node.logprobs = (-random.random(tokens - 16)).tolist()
+            trace.record_reward("right", number % 2)
+            traces.append(trace)
+        with rr.Producer(ring) as producer, rr.Stash(ring, batch_groups=1) as stash:
+            for number, trace in enumerate(traces):
+                producer.push_many(
+                    records(episode_of(trace), group_size=MEMBERS, repetition_id=number)
+                )
+            with stash.next(timeout=PATIENCE) as batch:
+                (group,) = batch.groups
+                for trace, member in zip(traces, group):
+                    (branch,) = trace.branches
+                    assert member.token_ids.tolist() == branch.token_ids
+                    assert member.loss_mask.tolist() == branch.sampled_mask
+                    wanted = np.array(branch.logprobs, np.float32)
+                    assert np.array_equal(member.logprobs, wanted)
+    finally:
+        rr.remove(ring, force=True)
+
+
+def failed(trace: vf.Trace, error: Exception) -> vf.Trace:
+    trace.record_error(error)
+    return trace
+
+
+def late(stage: str, ok: bool = True) -> vf.Trace:
+    trace = plain()
+    trace.record_timeout(stage)
+    trace.ok = ok
+    return trace
+
+
+def stopped(condition: str) -> vf.Trace:
+    trace = plain()
+    trace.stop(condition)
+    return trace
+
+
+def recovered() -> vf.Trace:
+    trace = failed(plain(), vf.SandboxError("once"))
+    trace.ok = True
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("trace", "status", "error"),
+    [
+        (stopped("agent_completed"), "completed", None),
+        (stopped("max_turns"), "truncated", None),
+        (stopped("max_total_tokens"), "truncated", None),
+        (recovered(), "completed", "SandboxError: once"),
+        (failed(plain(), vf.ProviderError("gone")), "failed", "ProviderError: gone"),
+        (late("agent"), "timed_out", None),
+        (late("setup", ok=False), "timed_out", None),
+        (trace_of(), "failed", "the model sampled no token"),
+    ],
+    ids=["done", "turns", "tokens", "recovered", "error", "late", "late-setup", "empty"],
+)
+def test_what_became_of_a_trace(trace: vf.Trace, status: str, error: str | None) -> None:
+    trace.record_reward("right", 1.0)
+    (record,) = records(episode_of(trace, ok=trace.ok))
+    trained = status in ("completed", "truncated")
+    assert record["status"] == status and record["last_subsequence"]
+    assert ("token_ids" in record) == ("reward" in record) == trained
+    assert json.loads(record["extra"]).get("error") == error
+
+
+def test_timeouts_can_be_trained_on() -> None:
+    (record,) = records(episode_of(late("agent")), train_on_timeouts=True)
+    assert record["status"] == "truncated" and record["token_ids"].tolist() == [1, 2, 100, 101, 102]
+
+
+def test_what_failed_is_not_waited_for(ring: str) -> None:
+    env = vf.Error(type="EnvError", message="finalize")
+    with rr.Producer(ring) as producer, rr.Stash(ring, batch_groups=1) as stash:
+
+        def send(repetition: int, episode: vf.Episode, **more: Any) -> None:
+            sent = records(episode, group_size=MEMBERS, repetition_id=repetition, **more)
+            producer.push_many(sent)
+
+        send(0, episode_of(plain(), plain()))
+        send(2, episode_of(failed(plain(), ValueError("x")), plain(), ok=False))
+        send(4, episode_of(ok=False, errors=[env]), members=1)  # no trace at all
+        send(5, episode_of(plain(), plain(), ok=False, errors=[env]))  # not judged
+        with pytest.raises(TimeoutError):
+            stash.next(timeout=0.1)
+        send(7, episode_of(ok=False, is_timeout=True, errors=[env]))
+        with stash.next(timeout=PATIENCE) as batch:
+            (group,) = batch.groups
+            assert [member.repetition_id for member in group] == [0, 1, 3]
+
+
+def test_agents_and_branches_that_are_not_trained_are_left_out() -> None:
+    solvers = [plain(name="solver") for _ in range(2)]
+    judge, proposer = plain(name="judge", trainable=False), plain(name="proposer")
+    episode = episode_of(solvers[0], judge, proposer, solvers[1])
+    told = [json.loads(record["extra"])["agent"] for record in records(episode)]
+    assert told == ["solver", "proposer", "solver"]
+    only = records(episode, agent="solver", members=3)
+    assert [record["repetition_id"] for record in only] == [0, 1, 2]
+    assert [record["status"] for record in only] == ["completed", "completed", "failed"]
+    # A compaction that the program did not go on from: a leaf that is no sample.
+    trace = forked()
+    trace.nodes[-1].semantic_parents.append(vf.ParentLink(node=1, type="compaction_attempt"))
+    (record,) = records(episode_of(trace))
+    assert record["token_ids"].tolist() == [1, 2, 10, 11, 3, 12] and record["last_subsequence"]
+
+
+def test_keys_versions_and_columns_of_ones_own(ring: str) -> None:
+    episode = episode_of(plain(), group=vf.GroupInfo(id="group/7"))
+    episode.env.id = "counting"
+    episode.record_run(
+        vf.TrainRunInfo(
+            id="r", work=vf.TrainWorkInfo(step=9, policy=vf.PolicySpan(start=4, end=6))
+        )
+    )
+    node = episode.traces[0].nodes[-1]
+    node.entropies = [0.5, 0.25, 0.125]
+    wire = vf.WireEpisode.model_validate(episode.model_dump(mode="python"))
+    for one in (episode, wire):
+        (record,) = records(
+            one, source_id=3, columns={"entropies": lambda branch: branch.entropies,
+                                       "none": lambda branch: branch.trainer_logprobs}
+        )  # fmt: skip
+        assert record["instance_id"] == "group/7" and record["source"] == "counting"
+        assert (record["policy_version_min"], record["policy_version_max"]) == (4, 6)
+        assert record["entropies"] == [0, 0, 0.5, 0.25, 0.125] and "none" not in record
+        assert record["source_id"] == 3
+    assert records(episode, policy_version=(1, 2))[0]["policy_version_max"] == 2
+    assert records(episode, group="mine")[0]["instance_id"] == "mine"
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    episode = episode_of(plain(), plain())
+    with pytest.raises(ValueError, match=f"{episode.id} has 2 traces"):
+        records(episode, members=1)
+    episode.task.key = None
+    with pytest.raises(ValueError, match="group="):
+        records(episode)
+    relayed = Response(
+        id="1", created=0, model="m", message=AssistantMessage(content="x"), finish_reason="stop"
+    )
+    trace = trace_of(([user("a")], relayed))
+    with pytest.raises(ValueError, match=f"{trace.id} has messages of the model without"):
+        records(episode_of(trace))
+
+
+def test_a_trainer_of_atropos_gets_them(ring: str, tmp_path: Path) -> None:
+    with ours(ring, tmp_path) as server, rr.Producer(ring) as producer:
+        server.post("/register", {**TRAINER, "batch_size": MEMBERS, "starting_step": 0})
+        assert server.get("/batch")["batch"] is None
+        for number in range(MEMBERS):
+            trace = plain(number + 1)
+            trace.record_reward("right", float(number))
+            producer.push_many(
+                records(
+                    episode_of(trace), group_size=MEMBERS, repetition_id=number, messages=True
+                )
+            )
+        batch = None
+        while batch is None:
+            batch = server.get("/batch")["batch"]
+    (group,) = batch
+    for number in range(MEMBERS):
+        ids = [1, 2, *(100 + i for i in range(number + 1))]
+        assert group["tokens"][number] == ids
+        assert group["masks"][number] == [-100, -100, *ids[2:]]
+        assert group["scores"][number] == float(number)
+        logprobs = np.array(group["inference_logprobs"][number], np.float32)
+        assert logprobs.tolist() == [0, 0, *(-0.5 - token / 1024 for token in ids[2:])]
+        assert group["messages"][number][0] == {"role": "user", "content": "a"}

@@ -1,0 +1,77 @@
+"""A rollout worker of verifiers as a process: its own environment, its train client, our producer.
+
+usage: verifiers_child.py RING ENGINE_URL TOKENIZER GROUPS
+It plays GROUPS tasks once in each of the ways of KINDS, a group of eight, and says of each rollout
+in a line what it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from contextlib import AsyncExitStack
+
+import verifiers.v1 as vf
+from renderers.configs import DefaultRendererConfig
+from verifiers.v1.runtimes import SubprocessConfig
+
+import rollring as rr
+from rollring.integrations.verifiers import records
+
+RING, URL, TOKENIZER, GROUPS = sys.argv[1:5]
+KINDS = ("plain", "plain", "fork", "long", "late", "refused", "plain", "turns")
+
+
+def digest(trace: vf.Trace) -> str:
+    samples = [(one.token_ids, one.sampled_mask, one.logprobs) for one in trace.branches]
+    return hashlib.sha256(json.dumps(samples).encode()).hexdigest()
+
+
+def environment(kind: str) -> vf.Env:
+    config = vf.SingleAgentEnvConfig(
+        taskset={"id": "verifiers_tasks"},
+        agent=vf.AgentConfig(
+            harness={"id": "verifiers_tasks", "kind": kind},
+            runtime=SubprocessConfig(),
+            timeout={"rollout": 1.0 if kind == "late" else None},
+        ),
+    )
+    return vf.SingleAgentEnv(config)
+
+
+async def rollout(env: vf.Env, number: int, repetition: int, producer: rr.Producer) -> None:
+    client = vf.TrainClientConfig(
+        base_url=URL,
+        api_key_var="NO_SUCH_KEY",
+        renderer=DefaultRendererConfig(),
+        renderer_model_name=TOKENIZER,
+    )
+    task = list(env.taskset)[number]
+    (slot,) = env.slots(task)
+    episode = await env.run_slot(slot, vf.ModelContext(model="counting", client=client))
+    for record in records(episode, group_size=len(KINDS), repetition_id=repetition):
+        await producer.push_async(record.pop("instance_id"), **record)
+    (trace,) = episode.traces
+    said = {"kind": KINDS[repetition], "trace": trace.id, "digest": digest(trace)}
+    print(json.dumps(said), flush=True)
+
+
+async def main() -> None:
+    async with AsyncExitStack() as served:
+        envs = [environment(kind) for kind in KINDS]
+        for env in envs:
+            await served.enter_async_context(env.serving())
+        with rr.Producer(RING, name="verifiers") as producer:
+            await asyncio.gather(
+                *(
+                    rollout(env, number, repetition, producer)
+                    for number in range(int(GROUPS))
+                    for repetition, env in enumerate(envs)
+                )
+            )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
