@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cli/formats/json_value.hpp"
@@ -58,7 +59,8 @@ class AtroposLine {
     std::vector<std::string> problems_;
 };
 
-// Puts the members of groups together again, in whatever order they come.
+// Puts the members of groups together again, in whatever order they come. Each subsequence of a
+// member is an entry of its own: their groups know no other way to say it.
 class AtroposGroups {
   public:
     // What a group does not have: its key is left out, or is null, as Atropos' server answers.
@@ -86,7 +88,8 @@ class AtroposGroups {
         field_count,
     };
     struct Member {
-        std::uint32_t repetition_id = 0;
+        std::pair<std::uint32_t, std::uint16_t> place;  // repetition_id, subsequence_index
+        bool last = true;                               // of its repetition's subsequences
         std::array<std::optional<std::string>, field_count> fields;
         std::map<std::string, std::string> custom;  // columns of the schema, by name
     };

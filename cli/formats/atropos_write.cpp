@@ -83,7 +83,8 @@ struct GroupLine {
 AtroposGroups::Member AtroposGroups::read_member(const TrajectoryView& record, const Schema& schema,
                                                  std::string& blamed) {
     Member member;
-    member.repetition_id = record.meta().repetition_id;
+    member.place = {record.meta().repetition_id, record.meta().subsequence_index};
+    member.last = record.meta().last_subsequence;
     member.fields[tokens] = column_of(record, Std::token_ids);
     member.fields[masks] = masks_of(record);
     if (record.meta().reward) {
@@ -105,7 +106,7 @@ AtroposGroups::Member AtroposGroups::read_member(const TrajectoryView& record, c
 }
 
 void AtroposGroups::write(Group& group, std::string& out) const {
-    std::ranges::sort(group.members, {}, &Member::repetition_id);
+    std::ranges::sort(group.members, {}, &Member::place);
     GroupLine line{&out, absent_};
     // One entry a member, from what `entry` gives for it, if any has one.
     const auto list_by = [&](std::string_view name, const auto& entry) {
@@ -166,9 +167,8 @@ std::string AtroposGroups::add(const TrajectoryView& record, const Schema& schem
     Member member = read_member(record, schema, blamed);
     const bool item = record.meta().origin == atropos_item;
     const auto has_member = [&](const Group& group) {
-        return std::ranges::any_of(group.members, [&](const Member& known) {
-            return known.repetition_id == member.repetition_id;
-        });
+        return std::ranges::any_of(
+            group.members, [&](const Member& known) { return known.place == member.place; });
     };
     // The same key may come twice: by --repeat of an equal id, or again after a crash.
     auto [at, end] = open_.equal_range(record.group_key());
@@ -183,7 +183,7 @@ std::string AtroposGroups::add(const TrajectoryView& record, const Schema& schem
     group.env_id = record.meta().source_id;
     group.generation_params = json_of(record, Std::generation_params, blamed);
     group.group_overrides = json_of(record, Std::group_overrides, blamed);
-    if (item || member.repetition_id == 0) {
+    if (item || member.place == std::pair<std::uint32_t, std::uint16_t>()) {
         group.images = json_of(record, Std::images, blamed);
         group.extra = record.text(Std::extra);
         std::string unused;
@@ -192,7 +192,8 @@ std::string AtroposGroups::add(const TrajectoryView& record, const Schema& schem
         }
     }
     group.members.push_back(std::move(member));
-    if (group.members.size() >= group.group_size) {
+    const auto whole = std::ranges::count_if(group.members, &Member::last);
+    if (std::cmp_greater_equal(whole, group.group_size)) {
         write(group, out);
         open_.erase(at);
     }

@@ -163,6 +163,29 @@ TEST_CASE("atropos: groups that mix, repeat or stay incomplete") {
     CHECK(std::ranges::count(out, '\n') == 2);
 }
 
+TEST_CASE("atropos: the subsequences of a member are entries of one group") {
+    AtroposLine line("run");
+    const Schema& schema = Schema::standard();
+    line.parse(parse_json(R"({"tokens":[[1],[2],[3]],"scores":[1,1,0]})"), schema, 1);
+    const auto members = line.members();
+    for (ParsedRecord& member : members) member.meta.group_size = 2;
+    members[0].meta.last_subsequence = false;
+    members[1].meta.repetition_id = 0;
+    members[1].meta.subsequence_index = 1;
+    members[2].meta.repetition_id = 1;
+    for (const auto& order : {std::array{0, 1, 2}, std::array{2, 0, 1}, std::array{0, 2, 1}}) {
+        AtroposGroups groups;
+        std::string out;
+        for (const int which : order) {
+            CHECK(out.empty());
+            CHECK(groups.add(Encoded(members[static_cast<std::size_t>(which)]).view, schema, out) ==
+                  "");
+        }
+        CHECK(out == "{\"tokens\":[[1],[2],[3]],\"scores\":[1.0,1.0,0.0]}\n");
+        CHECK(groups.finish(out) == 0);
+    }
+}
+
 TEST_CASE("atropos: a list, as it is posted, and a batch, as it is returned, are their groups") {
     const std::string one = R"({"tokens":[[1],[2]],"scores":[1.0,0.0],"env_id":0})";
     const std::string two = R"({"tokens":[[3]],"masks":[[3]],"scores":[0.5]})";

@@ -481,11 +481,12 @@ def test_what_cannot_be_sent_is_named() -> None:
 
 
 def test_a_trainer_of_atropos_gets_them(ring: str, tmp_path: Path) -> None:
+    """Each branch is a sequence of its group; all but the first member have one."""
     with ours(ring, tmp_path) as server, rr.Producer(ring) as producer:
-        server.post("/register", {**TRAINER, "batch_size": MEMBERS, "starting_step": 0})
+        server.post("/register", {**TRAINER, "batch_size": MEMBERS + 1, "starting_step": 0})
         assert server.get("/batch")["batch"] is None
         for number in range(MEMBERS):
-            trace = plain(number + 1)
+            trace = plain(number + 1) if number else forked()
             trace.record_reward("right", float(number))
             producer.push_many(
                 records(
@@ -496,11 +497,14 @@ def test_a_trainer_of_atropos_gets_them(ring: str, tmp_path: Path) -> None:
         while batch is None:
             batch = server.get("/batch")["batch"]
     (group,) = batch
-    for number in range(MEMBERS):
+    assert group["tokens"][:2] == [[1, 2, 10, 11, 3, 12], [1, 2, 10, 11, 4, 13]]
+    assert group["masks"][:2] == [[-100, -100, 10, 11, -100, 12], [-100, -100, 10, 11, -100, 13]]
+    assert [chat[-2]["content"] for chat in group["messages"][:2]] == ["b", "c"]
+    assert group["scores"] == [0.0, *map(float, range(MEMBERS))]
+    for number in range(1, MEMBERS):
         ids = [1, 2, *(100 + i for i in range(number + 1))]
-        assert group["tokens"][number] == ids
-        assert group["masks"][number] == [-100, -100, *ids[2:]]
-        assert group["scores"][number] == float(number)
-        logprobs = np.array(group["inference_logprobs"][number], np.float32)
+        assert group["tokens"][number + 1] == ids
+        assert group["masks"][number + 1] == [-100, -100, *ids[2:]]
+        logprobs = np.array(group["inference_logprobs"][number + 1], np.float32)
         assert logprobs.tolist() == [0, 0, *(-0.5 - token / 1024 for token in ids[2:])]
-        assert group["messages"][number][0] == {"role": "user", "content": "a"}
+        assert group["messages"][number + 1][0] == {"role": "user", "content": "a"}
