@@ -93,12 +93,6 @@ std::optional<std::uint64_t> AtroposBook::enter(const AtroposEntry& entry) {
     return kept;
 }
 
-void AtroposBook::forget(std::uint64_t id) {
-    const auto same = [id](const AtroposEntry& entry) { return entry.id == id; };
-    std::erase_if(queue_, same);
-    for (auto& [env_id, buffer] : buffers_) std::erase_if(buffer, same);
-}
-
 // Of each connected environment that asks for a share of the batch, as many sequences as that is.
 // False: one of them has not sent enough yet.
 bool AtroposBook::choose_minimums(Choice& chosen, std::int64_t& left) const {

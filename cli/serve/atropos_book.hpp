@@ -69,7 +69,6 @@ class AtroposBook {
     // A group has come. What it is kept with if it is not of the size that its environment has
     // announced: how many sequences are there now; else nothing.
     std::optional<std::uint64_t> enter(const AtroposEntry& entry);
-    void forget(std::uint64_t id);
     // A batch of exactly batch_size sequences, the oldest that make one; empty if none do.
     [[nodiscard]] std::vector<AtroposEntry> take_batch();
     void put_back(std::span<const AtroposEntry> batch);
