@@ -201,7 +201,9 @@ HttpAnswer AtroposApi::register_env(const HttpRequest& request) {
     if (env.group_size < 1) bad("group_size", "must be at least 1");
     return hub_->with_book(
         [&](AtroposBook& book) {
-            if (!book.started()) return say({{"status", "wait for trainer to start"}});
+            if (!book.started() && !hub_->read_by_another()) {
+                return say({{"status", "wait for trainer to start"}});
+            }
             const std::int64_t id = book.enter_env(std::move(env));
             const AtroposTrainer trainer = book.trainer().value_or(AtroposTrainer());
             return say({{"status", "success"},

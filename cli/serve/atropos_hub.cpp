@@ -76,8 +76,13 @@ AtroposHub::Posted AtroposHub::post(std::span<ParsedRecord> members,
     answer.sent = lanes_->send(drafts, options_.hold_ms, gone, answer.problem);
     const std::scoped_lock lock(book_mutex_);
     if (answer.sent == LaneSend::ok) {
-        answer.buffered = book_.enter(entry);
         counts_.groups++;
+        // What another takes would stay in the book for ever, and throttle who sends.
+        if (read_by_another()) {
+            posted_.erase(key);
+        } else {
+            answer.buffered = book_.enter(entry);
+        }
     } else {
         posted_.erase(key);
     }
@@ -104,6 +109,7 @@ std::string AtroposHub::open_stash() {
         }
     }
     stash_ = std::move(*opened);
+    reads_ = true;
     return {};
 }
 

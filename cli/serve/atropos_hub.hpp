@@ -9,6 +9,7 @@
 //
 // Any thread may call any function.
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -61,6 +62,8 @@ class AtroposHub {
     Handed next_batch();
     // Whoever trains begins anew: a batch that was handed out comes again.
     void register_trainer(const AtroposTrainer& trainer);
+    // Whether a trainer reads the ring that does not ask this server: what is sent goes to it.
+    [[nodiscard]] bool read_by_another() const { return !reads_ && lanes_->consumer_alive(); }
     // Enters into the book what others have sent into the ring, if a trainer has asked before and
     // does not ask now.
     void look();
@@ -119,6 +122,7 @@ class AtroposHub {
 
     std::mutex trainer_mutex_;  // taken before book_mutex_: the stash and what it has leased
     std::unique_ptr<Stash> stash_;
+    std::atomic<bool> reads_ = false;         // stash_ is there
     std::map<std::uint64_t, Leased> leased_;  // by id
     std::vector<AtroposEntry> handed_;        // the batch that the trainer has
     bool written_ = false;                    // and has read

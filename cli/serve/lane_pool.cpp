@@ -28,6 +28,7 @@ Result<std::unique_ptr<LanePool>> LanePool::open(const std::string& ring) {
     // The others are for those who send without this server.
     pool->lanes_max_ = std::max(1U, stat->lane_count / 2);
     if (auto added = pool->add(); !added) return std::unexpected(added.error());
+    pool->first_ = pool->lanes_.front().get();
     return pool;
 }
 
@@ -104,7 +105,7 @@ LaneSend LanePool::send(std::span<const Draft> group, std::int64_t wait_ms,
         if (!problem.empty()) return LaneSend::bad_record;
         bytes += encoder.bytes() + frame_bytes;
     }
-    const std::uint64_t lane_bytes = lanes_.front()->producer.lane_bytes();
+    const std::uint64_t lane_bytes = first_->producer.lane_bytes();
     if (bytes > usable(lane_bytes)) {
         problem = fmt::format(
             "the group takes {} bytes, and a lane of this ring has {}: make the "

@@ -32,7 +32,8 @@ class LanePool {
     // `gone` is asked now and then; `problem` says why it is not ok.
     LaneSend send(std::span<const Draft> group, std::int64_t wait_ms,
                   const std::function<bool()>& gone, std::string& problem);
-    [[nodiscard]] const Schema& schema() const { return lanes_.front()->producer.schema(); }
+    [[nodiscard]] const Schema& schema() const { return first_->producer.schema(); }
+    [[nodiscard]] bool consumer_alive() const { return first_->producer.consumer_alive(); }
 
   private:
     struct Lane {
@@ -51,7 +52,8 @@ class LanePool {
 
     std::string ring_;
     std::uint32_t lanes_max_ = 1;
-    std::mutex mutex_;  // of all below, but what a lane's own mutex guards
+    Lane* first_ = nullptr;  // lanes_ moves when it grows
+    std::mutex mutex_;       // of all below, but what a lane's own mutex guards
     std::vector<std::unique_ptr<Lane>> lanes_;
     std::int64_t refused_ns_ = 0;  // when no further lane could be had
 };

@@ -1,12 +1,15 @@
 """An environment of Atropos as a process: a real BaseEnv in its testing harness.
 
-usage: atropos_env.py URL GROUP_SIZE GROUPS TAG TOKENIZER
+usage: atropos_env.py URL GROUP_SIZE GROUPS TAG TOKENIZER [ring [DIES_AFTER]]
 It sends GROUPS groups, whose every first token is TAG and whose second their number, and lives on.
+With `ring` they go there, by the mixin; and it is killed when so many records are in it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from typing import Any
 
@@ -63,7 +66,25 @@ class Counting(BaseEnv):
         }, []
 
 
+def die_after(records: int) -> None:
+    """As kill -9 would do it there, whatever is on its way."""
+    from rollring import Producer
+
+    push, sent = Producer.push_async, 0
+
+    async def last(self: Producer, instance_id: str, **fields: Any) -> None:
+        nonlocal sent
+        await push(self, instance_id, **fields)
+        sent += 1
+        if sent == records:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Producer.push_async = last  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
+    if len(sys.argv) > 7:
+        die_after(int(sys.argv[7]))
     if len(sys.argv) > 6:  # through the ring
         from rollring.integrations.atropos import with_rollring
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,15 +42,21 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+def environment(
+    url: str, tokenizer: str, tag: int, size: int, groups: int, *more: str
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(CHILD), url, str(size), str(groups), str(tag), tokenizer, *more],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 @contextmanager
 def environments(url: str, tokenizer: str, *more: str) -> Iterator[list[subprocess.Popen[str]]]:
     children = [
-        subprocess.Popen(
-            [sys.executable, str(CHILD), url, str(size), str(groups), str(tag), tokenizer, *more],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        environment(url, tokenizer, tag, size, groups, *more)
         for tag, (size, groups) in enumerate(ENVIRONMENTS)
     ]
     try:
@@ -93,6 +99,89 @@ def test_four_environments_of_different_sizes(
                     assert isinstance(group["env_id"], int)
     wanted = {(tag, i): 1 for tag, (_, groups) in enumerate(ENVIRONMENTS) for i in range(groups)}
     assert seen == wanted
+
+
+LIVING, KILLED, ANEW = 0, 1, 2  # tags of environments
+SENT_BEFORE = 19  # of groups of 8: at least one is begun and not whole
+
+
+class Came:
+    """What a trainer has been given, by the group's tag and number."""
+
+    def __init__(self) -> None:
+        self.members: dict[tuple[int, int], list[int]] = {}
+
+    def take(self, batch: rr.Batch) -> None:
+        for group in batch.groups:
+            (head,) = {tuple(member.token_ids[:2].tolist()) for member in group}  # not mixed
+            assert head not in self.members, "a group came twice"
+            self.members[head] = [int(member.token_ids[2]) - 1000 for member in group]
+            assert self.members[head] == [member.repetition_id for member in group]
+
+    def of(self, tag: int) -> list[list[int]]:
+        return [members for head, members in self.members.items() if head[0] == tag]
+
+    def count(self, tag: int) -> int:
+        return sum(map(len, self.of(tag)))
+
+
+def account(stash: rr.Stash, amount: str) -> int:
+    return int(stash.stats()[f"rollring/stash/account/{amount}/records"])
+
+
+def take_until(done: Callable[[], bool], stash: rr.Stash, came: Came) -> None:
+    end = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < end, stash.stats()
+        try:
+            with stash.next(timeout=0.1) as batch:
+                came.take(batch)
+        except TimeoutError:
+            pass
+
+
+@pytest.mark.parametrize("at_deadline", ["ship", "drop"])
+def test_an_environment_that_is_killed_in_a_group(
+    at_deadline: str, ring: str, tmp_path: Path, tokenizer: str
+) -> None:
+    whole, came = list(range(8)), Came()
+    children: list[subprocess.Popen[str]] = []
+    with ours(ring, tmp_path) as server:
+        try:
+            server.post("/register", {**TRAINER, "batch_size": 8, "starting_step": 0})
+            with rr.Stash(ring, batch_groups=1, min_size=1) as stash:  # the trainer is not theirs
+                for tag, groups, *more in ((LIVING, 9), (KILLED, 9, str(SENT_BEFORE))):
+                    children.append(
+                        environment(server.url, tokenizer, tag, 8, groups, "ring", *map(str, more))
+                    )
+                assert children[1].wait(PATIENCE) == -signal.SIGKILL, children[1].communicate()
+                sent = 9 * 8 + SENT_BEFORE
+                take_until(lambda: account(stash, "accepted") == sent, stash, came)
+                take_until(lambda: len(came.of(LIVING)) == 9, stash, came)
+                assert came.of(LIVING) == [whole] * 9
+                assert came.of(KILLED) == [whole] * len(came.of(KILLED))
+                left = SENT_BEFORE - 8 * len(came.of(KILLED))
+                assert left > 0
+                with pytest.raises(rr.ProducerDiedError) as trouble:
+                    stash.check(stale_after=1e-3)
+                assert trouble.value.pid == children[1].pid
+                # It is started again: a new run, and groups of its own.
+                children.append(environment(server.url, tokenizer, ANEW, 8, 5, "ring"))
+                take_until(lambda: len(came.of(ANEW)) == 5, stash, came)
+                assert came.of(ANEW) == [whole] * 5
+            # What was cut off, by the rules for a deadline.
+            with rr.Stash(
+                ring, batch_groups=1, min_size=1, deadline=0.2, at_deadline=at_deadline
+            ) as stash:
+                dropped, shipped = (left, 0) if at_deadline == "drop" else (0, left)
+                take_until(lambda: came.count(KILLED) == SENT_BEFORE - dropped, stash, came)
+                take_until(lambda: account(stash, "dropped/deadline") == dropped, stash, came)
+                assert account(stash, "shipped") == shipped
+            assert server.get("/status")["queue_size"] == 0
+        finally:
+            for child in children:
+                child.kill()
+                child.communicate()
 
 
 GROUPS: list[dict[str, Any]] = [
