@@ -214,6 +214,37 @@ def a_sender_that_waits_too_long_is_told(folder, _):
 
 
 @test
+def a_list_that_is_posted_again_is_not_sent_twice(folder, _):
+    with Ring("--lanes", 2, "--lane-bytes", "1MiB") as ring, \
+            Server(ring, folder, "--hold", "100ms") as server:
+        server.begin(batch_size=16)
+        groups = [group(i, 8, tokens=2000) for i in range(20)]
+        taken = []
+
+        def post():
+            status, _ = server.raw("POST", "/scored_data_list", json.dumps(groups))
+            taken.append(server.ask("GET", "/status")["queue_size"])
+            return status
+
+        assert post() == 503 and post() == 503, "there is room for all"
+        assert 0 < taken[0] == taken[1] < 20, taken
+        got = []
+        wait_until(lambda: got.extend(firsts(server.batch() or [])) or post() == 200, "room")
+        while len(got) < 20:
+            got += firsts(server.one_batch())
+        assert got == list(range(20)), got
+        # It was answered: the same list is a new one.
+        server.ask("POST", "/scored_data_list", groups[:2])
+        server.ask("POST", "/scored_data_list", groups[:2])
+        assert firsts(server.one_batch() + server.one_batch()) == [0, 1, 0, 1]
+        # One that can never be taken does not send those before it again and again.
+        endless = [*groups[:2], group(1, 8, tokens=40000)]
+        for _ in range(3):
+            assert server.ask("POST", "/scored_data_list", endless, status=413)
+        assert server.ask("GET", "/status")["queue_size"] == 2
+
+
+@test
 def gzip_is_taken_and_a_bomb_is_not(folder, _):
     with Ring() as ring, Server(ring, folder, "--max-body", "1MiB") as server:
         server.begin()

@@ -284,6 +284,22 @@ HttpAnswer AtroposApi::scored_data_list(const HttpRequest& request) {
     return send(request, true);
 }
 
+std::size_t AtroposApi::taken_of(const GroupKey& body) {
+    const std::scoped_lock lock(begun_mutex_);
+    const auto found = std::ranges::find(begun_, body, &Begun::body);
+    if (found == begun_.end()) return 0;
+    const std::size_t taken = found->taken;
+    begun_.erase(found);
+    return taken;
+}
+
+void AtroposApi::remember(const GroupKey& body, std::size_t taken) {
+    constexpr std::size_t begun_max = 1024;
+    const std::scoped_lock lock(begun_mutex_);
+    begun_.push_back({.body = body, .taken = taken});
+    if (begun_.size() > begun_max) begun_.pop_front();
+}
+
 HttpAnswer AtroposApi::send(const HttpRequest& request, bool list) {
     const JsonValue body = parse_json(request.body);
     std::vector<JsonValue> groups;
@@ -302,11 +318,15 @@ HttpAnswer AtroposApi::send(const HttpRequest& request, bool list) {
     }
     std::uint64_t buffered = 0;
     std::optional<std::uint64_t> kept;
-    for (std::size_t i = 0; i < lines.size(); i++) {
+    const GroupKey key = list ? GroupKey::of(request.body, 0) : GroupKey();
+    for (std::size_t i = list ? taken_of(key) : 0; i < lines.size(); i++) {
         const std::uint64_t id = hub_->next_id();
         for (ParsedRecord& member : lines[i].members()) member.meta.visit = id;
         const AtroposHub::Posted posted = hub_->post(lines[i].members(), request.gone);
-        if (posted.sent != LaneSend::ok) return not_received(posted, hub_->stuck());
+        if (posted.sent != LaneSend::ok) {
+            if (i > 0) remember(key, i);
+            return not_received(posted, hub_->stuck());
+        }
         if (posted.buffered) {
             buffered++;
             kept = posted.buffered;
@@ -353,6 +373,10 @@ HttpAnswer AtroposApi::status_env(const HttpRequest& request) {
 }
 
 HttpAnswer AtroposApi::reset_data(const HttpRequest&) {
+    {
+        const std::scoped_lock lock(begun_mutex_);
+        begun_.clear();
+    }
     if (const std::string problem = hub_->reset(); !problem.empty()) return refuse(503, problem);
     {
         const std::scoped_lock lock(latest_mutex_);

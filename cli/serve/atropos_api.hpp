@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <string>
 
@@ -38,6 +39,11 @@ class AtroposApi {
     // Whole groups, in their order.
     HttpAnswer send(const HttpRequest& request, bool list);
 
+    // A list of which not all was taken, when it is posted again: what was taken is not sent twice.
+    // How many groups of it are in the ring already.
+    std::size_t taken_of(const GroupKey& body);
+    void remember(const GroupKey& body, std::size_t taken);
+
     struct Route;
     static const Route* find(const HttpRequest& request, bool& other_method);
 
@@ -46,6 +52,12 @@ class AtroposApi {
     std::atomic<std::uint64_t> bodies_ = 0;
     std::mutex latest_mutex_;
     std::string latest_;  // the group that came last, as it was posted
+    struct Begun {
+        GroupKey body;  // a hash of it
+        std::size_t taken;
+    };
+    std::mutex begun_mutex_;
+    std::deque<Begun> begun_;
 };
 
 }  // namespace rollring::cli
