@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """A server for Atropos from end to end: groups in by HTTP, batches out, whoever is killed.
 
+In the build `tsan` its threads are watched: a race ends the server with another exit code.
+
 usage: serve_end_to_end.py PATH_OF_ROLLRING
 """
 import gzip
@@ -11,7 +13,7 @@ import socket
 import sys
 import threading
 
-from program import PREFIX, Ring, finish, main, run, test, wait_until
+from program import PREFIX, Ring, finish, main, report, run, test, wait_until
 from served import ENV, TRAINER, Server, firsts, group
 
 KEYS = ["tokens", "masks", "scores", "advantages", "ref_logprobs", "messages",
@@ -215,10 +217,10 @@ def a_sender_that_waits_too_long_is_told(folder, _):
 
 @test
 def a_list_that_is_posted_again_is_not_sent_twice(folder, _):
-    with Ring("--lanes", 2, "--lane-bytes", "1MiB") as ring, \
+    with Ring("--lanes", 2, "--lane-bytes", "256KiB") as ring, \
             Server(ring, folder, "--hold", "100ms") as server:
         server.begin(batch_size=16)
-        groups = [group(i, 8, tokens=2000) for i in range(20)]
+        groups = [group(i, 8, tokens=500) for i in range(20)]
         taken = []
 
         def post():
@@ -242,6 +244,50 @@ def a_list_that_is_posted_again_is_not_sent_twice(folder, _):
         for _ in range(3):
             assert server.ask("POST", "/scored_data_list", endless, status=413)
         assert server.ask("GET", "/status")["queue_size"] == 2
+
+
+@test
+def everything_at_once(folder, _):
+    """Lanes are added while others are sent into, and everything is asked for meanwhile."""
+    senders, lists, size = 4, 6, 5
+    with Ring("--lanes", 16, "--lane-bytes", "64KiB") as ring, Server(ring, folder) as server:
+        server.begin(batch_size=8)
+        stop = threading.Event()
+        wrong = []
+
+        def guarded(work):
+            try:
+                work()
+            except AssertionError as error:
+                wrong.append(error)
+
+        def send(number):
+            server.ask("POST", "/register-env", ENV)
+            for i in range(lists):
+                first = (number * lists + i) * size
+                groups = [group(first + k, 4, tokens=200) for k in range(size)]
+                server.ask("POST", "/scored_data_list", groups[:-1])
+                server.post(groups[-1])
+
+        def look():
+            while not stop.is_set():
+                for path in ("/status", "/latest_example", "/info", "/wandb_info"):
+                    server.ask("GET", path)
+
+        works = [lambda number=number: send(number) for number in range(senders)] + [look, look]
+        threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+        for thread in threads:
+            thread.start()
+        got = []
+        while len(got) < senders * lists * size and not wrong:
+            got += firsts(server.one_batch())
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        assert not wrong, wrong
+        assert sorted(got) == list(range(senders * lists * size))
+        lanes = [one for one in report("stat", ring)["lanes"] if one["committed_records"] > 0]
+        assert len(lanes) > 2, lanes
 
 
 @test
