@@ -1,0 +1,550 @@
+"""TRL's asynchronous trainers (`AsyncGRPOTrainer`, `AsyncDistillationTrainer`) on a ring.
+
+Two ways, docs/trl.md has both:
+
+* Their worker, our queue: `share_rollout_queue(trainer)`, or a `ShmRolloutWorker`
+  (`ShmDistillationRolloutWorker`) in the place of their `AsyncRolloutWorker`.
+* Any number of rollout workers of your own, which push into a ring: `RingRolloutWorker`.
+
+TRL is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pickle
+import queue
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._batch import Batch
+from .._codecs import PlainCodec
+from .._errors import ClosedError, NoProgressError, TimedOutError
+from .._queue import RingQueue
+from .._ring import check, create, describe, describe_groups
+from .._sequence import Group
+from .._stash import Stash
+from .._weight_publisher import WeightPublisher
+from . import _fields
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    Trainer = Any
+
+PACKAGES = {"grpo": "async_grpo", "distillation": "async_distillation"}
+
+
+def _theirs(kind: str) -> Any:
+    """Their module of rollout workers, for a kind of trainer."""
+    if kind not in PACKAGES:
+        raise ValueError(f"kind is {kind!r}: choose one of {', '.join(PACKAGES)}")
+    return importlib.import_module(f"trl.experimental.{PACKAGES[kind]}.async_rollout_worker")
+
+
+# --- their worker, our queue ----------------------------------------------------------------------
+
+
+class SampleCodec:
+    """How a `RingQueue` carries samples, of a dataclass: what is plain data as it is, field by
+    field, and other objects (images in a prompt) pickled.
+
+    Args:
+        kind: The dataclass, `RolloutSample` of either trainer.
+    """
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        self._names = tuple(each.name for each in dataclasses.fields(kind))
+        self._plain = PlainCodec()
+
+    def encode(self, item: Any, /) -> Buffer:
+        values = [getattr(item, name) for name in self._names]
+        try:
+            return self._plain.encode((values, ()))
+        except TypeError:
+            strange = tuple(i for i, value in enumerate(values) if not self._is_plain(value))
+            for i in strange:
+                values[i] = pickle.dumps(values[i], pickle.HIGHEST_PROTOCOL)
+            return self._plain.encode((values, strange))
+
+    def _is_plain(self, value: Any) -> bool:
+        try:
+            self._plain.encode(value)
+        except TypeError:
+            return False
+        return True
+
+    def decode(self, data: memoryview, /) -> Any:
+        values, strange = self._plain.decode(data)
+        for i in strange:
+            values[i] = pickle.loads(values[i])
+        return self._kind(*values)
+
+
+def _rollout_queue(kind: type, maxsize: int, lane_bytes: int | str) -> RingQueue:
+    # One child puts; its successor may come before its lane is seen to be free.
+    return RingQueue(maxsize, codec=SampleCodec(kind), lanes=2, lane_bytes=lane_bytes)
+
+
+def _shm_worker(kind: str, name: str) -> type:
+    theirs = _theirs(kind)
+    base: Any = theirs.AsyncRolloutWorker
+
+    class ShmRolloutWorker(base):  # type: ignore[misc]
+        """Their `AsyncRolloutWorker`, whose samples go through shared memory.
+
+        It is one, so that a checkpoint keeps the index of the next prompt. `stop` removes the queue
+        with what is in it.
+
+        Args:
+            lane_bytes: Memory of the queue. A sample must fit; the child waits while it is full.
+            **options: As theirs.
+        """
+
+        def __init__(
+            self, *, queue_maxsize: int = 0, lane_bytes: int | str = "256MiB", **options: Any
+        ) -> None:
+            super().__init__(queue_maxsize=queue_maxsize, **options)
+            self.rollout_buffer = _rollout_queue(theirs.RolloutSample, queue_maxsize, lane_bytes)
+
+        def stop(self) -> None:
+            super().stop()
+            self.rollout_buffer.close()
+
+    ShmRolloutWorker.__name__ = ShmRolloutWorker.__qualname__ = name
+    return ShmRolloutWorker
+
+
+_SHM_WORKERS = {"ShmRolloutWorker": "grpo", "ShmDistillationRolloutWorker": "distillation"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SHM_WORKERS:
+        made = globals()[name] = _shm_worker(_SHM_WORKERS[name], name)
+        return made
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def share_rollout_queue(trainer: Trainer, *, lane_bytes: int | str = "256MiB") -> None:
+    """Give the trainer's own rollout worker a queue in shared memory, before ``train()``.
+
+    Every rank may call it: those without a worker have nothing to do. The queue is removed when
+    this process ends.
+
+    Args:
+        trainer: An `AsyncGRPOTrainer` or `AsyncDistillationTrainer`.
+        lane_bytes: Memory of the queue. A sample must fit; the worker waits while it is full.
+
+    Raises:
+        TypeError: Its worker is none of theirs, and has a queue of its own.
+        RuntimeError: The worker runs already.
+    """
+    worker = trainer.rollout_worker
+    if worker is None:
+        return
+    for kind in PACKAGES:
+        theirs = _theirs(kind)
+        if isinstance(worker, theirs.AsyncRolloutWorker):
+            break
+    else:
+        raise TypeError(f"{type(worker).__name__} is no AsyncRolloutWorker of TRL's")
+    if worker._process is not None:
+        raise RuntimeError("the rollout worker runs already: share its queue before train()")
+    worker.rollout_buffer = trainer.rollout_queue = _rollout_queue(
+        theirs.RolloutSample, worker._loop_kwargs["queue_maxsize"], lane_bytes
+    )
+
+
+# --- records as samples ---------------------------------------------------------------------------
+
+
+def _metrics(record: Any) -> dict[str, float]:
+    """Numbers of its ``extra["metrics"]``; NaN for null."""
+    extra = _fields.field(record, "extra")
+    given = extra.get("metrics") if isinstance(extra, Mapping) else None
+    return {k: float("nan") if v is None else float(v) for k, v in (given or {}).items()}
+
+
+def _common(record: Any, version: int) -> dict[str, Any]:
+    """The fields of both kinds of sample. Arrays are copies: 9 bytes a token with logprobs."""
+    made = _fields.tokens(record)
+    prompt, completion = _fields.conversation(_fields.field(record, "messages"))
+    finished_ns = _fields.field(record, "finished_ns")
+    return {
+        "prompt": prompt,
+        "completion": completion,
+        "input_ids": made.token_ids,
+        "completion_mask": made.loss_mask,
+        "old_log_probs": made.logprobs,
+        "model_version": version,
+        "metrics": {"reward": _fields.reward(record), **_metrics(record)},
+        "enqueued_at": finished_ns * 1e-9 if finished_ns else None,
+    }
+
+
+def grpo_fields(
+    record: Any, *, advantage: float, group_id: int, version: int, reward_std: float
+) -> dict[str, Any]:
+    """A record as the fields of `async_grpo`'s RolloutSample."""
+    made = _common(record, version)
+    made["metrics"].setdefault("reward_std", reward_std)
+    return {**made, "advantage": advantage, "group_id": group_id}
+
+
+def distillation_fields(record: Any, *, group_id: int, version: int) -> dict[str, Any]:
+    """A record as the fields of `async_distillation`'s RolloutSample.
+
+    Raises:
+        ValueError: It has no ``topk_ids`` and ``topk_logprobs``, what the teacher said.
+    """
+    made = _common(record, version)
+    del made["old_log_probs"]
+    for theirs, ours, dtype in (
+        ("teacher_topk_ids", "topk_ids", np.int64),
+        ("teacher_topk_logprobs", "topk_logprobs", np.float32),
+    ):
+        column = _fields.field(record, ours)
+        if column is None:
+            raise ValueError(f"record {_fields.name(record)} has no {ours} of a teacher")
+        made[theirs] = np.array(column, dtype)
+    extra = _fields.field(record, "extra")
+    teacher = extra.get("teacher_id", "") if isinstance(extra, Mapping) else ""
+    return {**made, "teacher_id": teacher, "prompt_id": group_id}
+
+
+# --- any number of rollout workers, whole groups --------------------------------------------------
+
+
+class _Samples:
+    """The side of a queue that a trainer uses: `RingRolloutWorker.rollout_buffer`."""
+
+    def __init__(self, worker: RingRolloutWorker) -> None:
+        self._worker = worker
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """The next sample, of whole groups. queue.Empty if none was complete in time."""
+        return self._worker._next_sample(timeout if block else 0)
+
+    def get_nowait(self) -> Any:
+        return self.get(False)
+
+    def qsize(self) -> int:
+        """Samples of groups that were taken from the ring, and of those that are complete in it, a
+        moment ago.
+        """
+        return self._worker._waiting()
+
+    def empty(self) -> bool:
+        return self.qsize() == 0
+
+
+class RingRolloutWorker:
+    """The rollout worker of a trainer whose rollouts come from a ring: TRL's protocol, and no more.
+
+    Any number of processes push records into the ring. A `Stash` makes whole groups of them, and
+    their members become samples, each a copy. Nothing is opened before the trainer begins, and
+    only on the rank that trains with it.
+
+    A group is acknowledged once it was trained on. As far as the protocol tells, that is when the
+    trainer has ended the step after the one in which it took the group's last sample (the trainer
+    reads ahead). Until then the group comes again to the next trainer of the ring: what it had read
+    ahead is never lost. Add `callback` to the trainer, and groups are acknowledged by the exact
+    step or, with ``acknowledge="save"``, with the checkpoint that has them.
+
+    Versions: each `update_model_version` commits the next policy version of the ring, and producers
+    stamp it on what they push. A ring's versions go on over restarts of the trainer, which counts
+    from 1 again: samples say the version as this trainer counts.
+
+    One thread uses it.
+
+    Args:
+        ring: Its name. It is made if it is not there, and stays.
+        kind: "grpo" or "distillation": of which trainer the samples are.
+        advantages: "grpo", "mean" or "loo": by the stash from the rewards; "carried": each record
+            has an ``advantages`` column, of one number.
+        acknowledge: "step" or "save".
+        died_after: Seconds after which a group that waits for a dead producer is reported.
+        versions: "worker": it commits them. "publisher": a `WeightPublisher` of this ring does,
+            and each of its commits comes before `update_model_version`.
+        lanes: Producers at once, where the ring is made.
+        lane_bytes: Memory of each, where the ring is made.
+        **options: Of the `Stash`: group_size, deadline, at_deadline, ...
+    """
+
+    def __init__(
+        self,
+        ring: str,
+        *,
+        kind: str = "grpo",
+        advantages: str = "grpo",
+        acknowledge: str = "step",
+        died_after: float = 10.0,
+        versions: str = "worker",
+        lanes: int = 64,
+        lane_bytes: int | str = "256MiB",
+        **options: Any,
+    ) -> None:
+        for name, value, known in (
+            ("kind", kind, tuple(PACKAGES)),
+            ("advantages", advantages, ("grpo", "mean", "loo", "carried")),
+            ("acknowledge", acknowledge, ("step", "save")),
+            ("versions", versions, ("worker", "publisher")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} is {value!r}: choose one of {', '.join(known)}")
+        self.ring = ring
+        self.rollout_buffer = _Samples(self)
+        self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue(4096)
+        self._kind = kind
+        self._carried = advantages == "carried"
+        self._acknowledge = acknowledge
+        self._died_after = died_after
+        self._commits = versions == "worker"
+        self._ring_options = {"lanes": lanes, "lane_bytes": lane_bytes}
+        self._stash_options = {
+            "batch_groups": 1,
+            "advantages": "none" if self._carried else advantages,
+            **options,
+        }
+        self._stash: Stash | None = None
+        self._publisher: WeightPublisher | None = None
+        self._over = False
+        self._sample: type | None = None
+        self._ready: deque[Any] = deque()
+        self._leased: deque[tuple[Batch, int]] = deque()  # and samples up to its end
+        self._made = 0  # samples of all groups so far
+        self._handed = 0
+        self._handed_before = 0  # when the step before ended
+        self._trained = 0  # all that are sure
+        self._reads_ahead = 1  # samples beyond whole micro-batches, at the most
+        self._called_back = False
+        self._next_group = 0
+        self._offset: int | None = None  # versions of the ring above those of the trainer
+        self._idle_since = time.monotonic()
+        self._looked = (float("-inf"), 0)
+        self._dropped = 0
+
+    # --- what TRL calls
+
+    def start(self) -> None:
+        """Take the ring's seat. The trainer calls it where its training begins."""
+        self._open()
+        self._idle_since = time.monotonic()
+
+    def stop(self) -> None:
+        """Close the ring. What was not acknowledged comes again. Twice is fine."""
+        self._over = True
+        self._ready.clear()
+        self._leased.clear()
+        if self._stash is not None:
+            self._stash.close(later=True)
+        if self._publisher is not None:
+            self._publisher.close()
+            self._publisher = None
+
+    def update_model_version(self, model_version: int) -> None:
+        """The trainer has a new version: from here on, producers stamp it.
+
+        Raises:
+            BusyError: Somebody else publishes weights on this ring: say ``versions="publisher"``.
+        """
+        stash = self._open()
+        if self._offset is None:
+            self._offset = max(0, stash.policy_version - model_version + 1) if self._commits else 0
+        if self._commits:
+            self._commit(model_version + self._offset)
+        else:
+            self._offset = stash.policy_version - model_version
+        if not self._called_back:
+            self._step_ended()
+        self._tell()
+
+    def check_health(self, stale_after_s: float) -> None:
+        """Raise if the trainer waits in vain. The trainer calls it while it gets no sample.
+
+        Raises:
+            ProducerDiedError: A group waits for a producer that died, for ``died_after`` seconds.
+            NoProgressError: No record has come for ``stale_after_s`` seconds.
+        """
+        self._open()
+        try:
+            check(self.ring, min(self._died_after, stale_after_s))
+        except NoProgressError:
+            pass  # after so short a time that is nothing
+        waited = time.monotonic() - self._idle_since
+        if waited >= stale_after_s and _silence(self.ring) >= stale_after_s:
+            raise _no_progress(self.ring, waited)
+
+    # --- what a run may use
+
+    def callback(self) -> Any:
+        """A `TrainerCallback` for ``trainer.add_callback``, which tells this worker when a step
+        has ended and when a checkpoint was saved.
+        """
+        base: Any = importlib.import_module("transformers").TrainerCallback
+        worker = self
+
+        class Acknowledges(base):  # type: ignore[misc]
+            def on_step_end(self, args: Any, *_: Any, **__: Any) -> None:
+                worker._reads_ahead = 1 if getattr(args, "token_budget", None) else 0
+                worker._step_ended()
+
+            def on_save(self, *_: Any, **__: Any) -> None:
+                worker._acknowledge_trained()
+
+        self._called_back = True
+        return Acknowledges()
+
+    # --- inside
+
+    def _open(self) -> Stash:
+        if self._over:
+            raise ClosedError(f"the rollout worker of ring {self.ring} was stopped", "closed")
+        if self._stash is None:
+            if self._acknowledge == "save" and not self._called_back:
+                raise ValueError(
+                    "acknowledge='save' needs to be told of saves: "
+                    "trainer.add_callback(worker.callback())"
+                )
+            self._sample = _theirs(self._kind).RolloutSample
+            create(self.ring, exist_ok=True, **self._ring_options)  # type: ignore[arg-type]
+            self._stash = Stash(self.ring, **self._stash_options)
+        return self._stash
+
+    def _commit(self, version: int) -> None:
+        if self._publisher is None:
+            # A ring's version is that of its weight channel: this one carries a single number.
+            tensors = {"version": np.zeros(1, np.float32)}
+            self._publisher = WeightPublisher(self.ring, tensors, name="TRL", memory="host")
+        if version > self._publisher.committed_version:
+            self._publisher.publish(version, timeout=60.0)
+
+    def _next_sample(self, timeout: float | None) -> Any:
+        ends = None if timeout is None else time.monotonic() + timeout
+        while not self._ready:
+            rest = None if ends is None else max(0.0, ends - time.monotonic())
+            try:
+                batch = self._open().next(rest)
+            except TimedOutError as nothing:
+                raise queue.Empty(str(nothing)) from None
+            samples = [each for group in batch.groups for each in self._samples_of(group)]
+            self._ready.extend(samples)
+            self._made += len(samples)
+            self._leased.append((batch, self._made))
+        self._handed += 1
+        self._idle_since = time.monotonic()
+        return self._ready.popleft()
+
+    def _samples_of(self, group: Group) -> Iterator[Any]:
+        assert self._sample is not None
+        rewards = group.rewards[np.isfinite(group.rewards)]
+        std = float(rewards.std()) if rewards.size else float("nan")
+        group_id = self._next_group
+        self._next_group += 1
+        for member in group.members:
+            for record in member.sequences:
+                if record.withheld:
+                    continue
+                version = self._version_of(record)
+                if self._kind == "distillation":
+                    fields = distillation_fields(record, group_id=group_id, version=version)
+                else:
+                    fields = grpo_fields(
+                        record,
+                        advantage=self._advantage(record, member.advantage),
+                        group_id=group_id,
+                        version=version,
+                        reward_std=std,
+                    )
+                yield self._sample(**fields)
+
+    def _advantage(self, record: Any, computed: float) -> float:
+        if not self._carried:
+            return computed
+        carried = _fields.advantage(record)
+        if carried is None:
+            raise ValueError(f"record {_fields.name(record)} carries no 'advantages'")
+        return carried
+
+    def _version_of(self, record: Any) -> int:
+        """As this trainer counts. One that is not known is taken for the last before its first."""
+        version = _fields.oldest_version(record)
+        return 0 if version < 0 else version - (self._offset or 0)
+
+    def _step_ended(self) -> None:
+        """What was taken before the step that ended now began to train is trained on."""
+        self._trained = max(self._trained, self._handed_before - self._reads_ahead)
+        self._handed_before = self._handed
+        if self._acknowledge == "step":
+            self._acknowledge_trained()
+
+    def _acknowledge_trained(self) -> None:
+        stash = self._open()
+        while self._leased and self._leased[0][1] <= self._trained:
+            batch, _ = self._leased.popleft()
+            batch.ack(max(stash.last_step, stash.policy_version, 0))
+
+    def _waiting(self) -> int:
+        at, count = self._looked
+        now = time.monotonic()
+        if now - at > 0.1 and self._stash is not None and not self._over:
+            rows = describe_groups(self.ring)["groups"]
+            count = sum(row["records"] for row in rows if row["state"] == "ready")
+            self._looked = now, count
+        return len(self._ready) + count
+
+    def _tell(self) -> None:
+        """For the trainer's log. Dropped where nobody reads it."""
+        stash = describe_groups(self.ring)
+        dropped = sum(each["records"] for each in stash["account"]["dropped"].values())
+        try:
+            self.metrics_queue.put_nowait(
+                {
+                    "rollring/groups_open": float(stash["open_groups"]),
+                    "rollring/groups_unacknowledged": float(len(self._leased)),
+                    "rollring/held_bytes": float(stash["held_bytes"]),
+                    "rollring/dropped_total": float(dropped - self._dropped),
+                }
+            )
+            self._dropped = dropped
+        except queue.Full:
+            pass
+
+
+def _silence(ring: str) -> float:
+    """Seconds since a record came; endless, if none did."""
+    return min((lane["newest_age_s"] for lane in _senders(ring)), default=float("inf"))
+
+
+def _senders(ring: str) -> list[dict[str, Any]]:
+    """Lanes that have ever had a record."""
+    return [lane for lane in describe(ring)["lanes"] if lane["newest_age_s"] is not None]
+
+
+def _no_progress(ring: str, waited: float) -> NoProgressError:
+    """What a trainer waits for that still holds other groups; `check` is for those with none."""
+    alive = sum(lane["alive"] for lane in describe(ring)["lanes"])
+    rows = [row for row in describe_groups(ring)["groups"] if row["state"] == "open"]
+    text = f"no record came into ring {ring} while the trainer waited for {waited:.1f} s: "
+    text += f"{alive} producers are alive, {len(rows)} groups wait"
+    found: dict[str, Any] = {"seconds": waited}
+    if rows:
+        oldest = max(rows, key=lambda row: float(row["age_s"]))
+        found["group"] = oldest["instance_id"]
+        text += (
+            f", the oldest is {oldest['instance_id']!r} with {oldest['complete']} of "
+            f"{oldest['size']} members, sent by {', '.join(oldest['producers'])}"
+        )
+    if senders := _senders(ring):
+        last = min(senders, key=lambda lane: float(lane["newest_age_s"]))
+        found.update(producer=last["producer"], pid=last["pid"], lane=last["lane"])
+        text += f"; the last record was of producer {last['producer']} (pid {last['pid']})"
+    error = NoProgressError(text, "no_progress")
+    error.__dict__.update(found)
+    return error

@@ -1,0 +1,160 @@
+"""The real AsyncGRPOTrainer of TRL takes its samples from a ring."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("trl")
+
+import trl_tiny
+from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+from trl_load import PATIENCE, grpo, members, produce, produce_and_die
+
+import rollring as rr
+from rollring.integrations.trl import RingRolloutWorker
+
+SPAWN = multiprocessing.get_context("spawn")
+SEEN = ("loss", "grad_norm", "reward", "reward_std", "entropy", "rewards/exact")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return trl_tiny.save_model(tmp_path_factory.mktemp("model"))
+
+
+class StockWorker:
+    """The protocol with a queue of the standard library's, and all samples in it."""
+
+    def __init__(self, samples: list[RolloutSample]) -> None:
+        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue()
+        self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
+        for sample in samples:
+            self.rollout_buffer.put(sample)
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def update_model_version(self, model_version: int) -> None: ...
+
+    def check_health(self, stale_after_s: float) -> None:
+        raise RuntimeError("there are too few samples")
+
+
+def stock_samples(group: int, group_id: int, version: int = 1) -> list[RolloutSample]:
+    """As a rollout worker of TRL's makes them."""
+    whole = members(group)
+    rewards = np.array([each["reward"] for each in whole])
+    return [
+        RolloutSample(
+            prompt=each["messages"][:1],
+            completion=each["messages"][1:],
+            input_ids=each["token_ids"].astype(np.int64),
+            completion_mask=each["loss_mask"].astype(np.int64),
+            old_log_probs=each["logprobs"],
+            advantage=float(advantage),
+            model_version=version,
+            group_id=group_id,
+            metrics={
+                "reward": each["reward"],
+                "reward_std": float(rewards.std()),
+                **each["extra"]["metrics"],
+            },
+        )
+        for each, advantage in zip(whole, grpo(rewards), strict=True)
+    ]
+
+
+class Watched:
+    """A worker's buffer that notes which groups were handed out, by their first token."""
+
+    def __init__(self, worker: Any) -> None:
+        self._buffer = worker.rollout_buffer
+        self.groups: list[int] = []
+        self.samples: list[Any] = []
+        worker.rollout_buffer = self
+
+    def get(self, timeout: float) -> Any:
+        sample = self._buffer.get(timeout=timeout)
+        self.samples.append(sample)
+        group = int(sample.input_ids[0]) - 5
+        if not self.groups or self.groups[-1] != group:
+            self.groups.append(group)
+        return sample
+
+    def qsize(self) -> int:
+        return int(self._buffer.qsize())
+
+
+@contextmanager
+def producing(*calls: tuple[Any, ...], **more: Any) -> Iterator[None]:
+    children = [SPAWN.Process(target=each[0], args=each[1:], kwargs=more) for each in calls]
+    for child in children:
+        child.start()
+    try:
+        yield
+        for child in children:
+            child.join(PATIENCE)
+    finally:
+        for child in children:
+            child.kill()
+
+
+def test_the_same_losses_as_from_a_queue(ring: str, model: str, tmp_path: Path) -> None:
+    options = {"max_steps": 6, "max_staleness": 99}
+    worker = RingRolloutWorker(ring, advantages="carried")
+    seen = Watched(worker)
+    shares = [[g for g in range(9) if g % 3 == of] for of in range(3)]
+    with producing(*[(produce, ring, f"env-{i}", share) for i, share in enumerate(shares)]):
+        trainer = trl_tiny.grpo_trainer(model, worker, tmp_path, **options)
+        trainer.train()
+    assert len(seen.groups) == 7 and set(seen.groups) <= set(range(9))
+
+    stock = [s for i, g in enumerate(seen.groups) for s in stock_samples(g, i)]
+    for ours, theirs in zip(seen.samples, stock, strict=True):
+        assert ours.input_ids.tolist() == theirs.input_ids.tolist()
+        assert ours.completion_mask.tolist() == theirs.completion_mask.tolist()
+        assert ours.old_log_probs.tolist() == theirs.old_log_probs.tolist()
+        assert (ours.prompt, ours.completion) == (theirs.prompt, theirs.completion)
+        assert (ours.metrics, ours.group_id) == (theirs.metrics, theirs.group_id)
+    again = trl_tiny.grpo_trainer(model, StockWorker(stock), tmp_path, **options)
+    again.train()
+    losses = trl_tiny.logs(again, *SEEN)
+    assert len(losses) == 6 and len({loss for loss, *_ in losses}) == 6
+    assert trl_tiny.logs(trainer, *SEEN) == losses  # bit for bit
+
+
+def test_stale_samples_are_dropped_as_theirs(ring: str, model: str, tmp_path: Path) -> None:
+    versions = [9, 9, 1, 9, 2, 1, 9, 9, 9]  # 9 is never stale, and at version v all below v - 1 are
+    keys = ("loss", "sample/dropped_stale_total", "sample/staleness_max")
+    options: dict[str, Any] = {"max_staleness": 1, "max_steps": 5}
+    worker = RingRolloutWorker(ring, advantages="carried")
+    with rr.Producer(ring) as producer:
+        for group, version in enumerate(versions):
+            producer.push_many(members(group, policy_version=version))
+    trainer = trl_tiny.grpo_trainer(model, worker, tmp_path, **options)
+    trainer.train()
+    stock = [s for g, v in enumerate(versions) for s in stock_samples(g, g, v)]
+    again = trl_tiny.grpo_trainer(model, StockWorker(stock), tmp_path, **options)
+    again.train()
+    found = trl_tiny.logs(again, *keys)
+    assert sum(dropped or 0 for _, dropped, _ in found) >= 4
+    assert trl_tiny.logs(trainer, *keys) == found
+
+
+def test_a_killed_producer_is_named(ring: str, model: str, tmp_path: Path) -> None:
+    worker = RingRolloutWorker(ring, died_after=0.2)
+    trainer = trl_tiny.grpo_trainer(model, worker, tmp_path, max_steps=100)
+    with producing((produce_and_die, ring, "env-dies", [0, 1, 2, 3])):
+        with pytest.raises(rr.ProducerDiedError, match=r"env-dies .*prompt/3") as raised:
+            trainer.train()
+    assert (raised.value.group, raised.value.producer) == ("prompt/3", "env-dies")
+    assert trainer.state.global_step >= 1

@@ -1,0 +1,159 @@
+"""TRL's asynchronous trainers on a machine without a GPU: a tiny random model, and the two things
+that they ask of a GPU. Everything of TRL's own is as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+os.environ.update(
+    CUDA_VISIBLE_DEVICES="",
+    HF_HUB_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    TOKENIZERS_PARALLELISM="false",
+    TRL_EXPERIMENTAL_SILENCE="1",
+)
+
+import torch
+import torch.nn.functional as functional
+import transformers
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AttentionInterface, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from trl_load import VOCABULARY
+
+torch.set_num_threads(1)
+CHAT = (
+    "{% for m in messages %}{{ '<' + m['role'] + '> ' + m['content'] + ' ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
+)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = ["<pad>", "<eos>", "<unk>", "<user>", "<assistant>"]
+    words += [f"w{i}" for i in range(VOCABULARY - len(words))]
+    made = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        padding_side="left",
+    )
+    fast.chat_template = CHAT
+    return fast
+
+
+def save_model(folder: Path) -> str:
+    """A random Qwen2 with its tokenizer."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+        initializer_range=0.3,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def tree_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Any,
+    *,
+    tree_kv_index: torch.Tensor,
+    tree_cu_seqlens_q: torch.Tensor,
+    tree_cu_seqlens_k: torch.Tensor,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """What TRL asks the FlashAttention-3 kernel for: each run of queries sees the keys of its own
+    path, and of its own tokens those before it.
+    """
+    query, key, value = query[0], key[0], value[0]
+    of_one = query.shape[0] // key.shape[0]
+    q_ends, k_ends = tree_cu_seqlens_q.tolist(), tree_cu_seqlens_k.tolist()
+    parts = []
+    for i in range(len(q_ends) - 1):
+        rows = slice(q_ends[i], q_ends[i + 1])
+        path = tree_kv_index[k_ends[i] : k_ends[i + 1]]
+        n, seen = q_ends[i + 1] - q_ends[i], len(path)
+        keys, values = (each[:, path].repeat_interleave(of_one, 0)[None] for each in (key, value))
+        allowed = torch.ones(n, seen, dtype=torch.bool).tril(seen - n)
+        parts.append(
+            functional.scaled_dot_product_attention(
+                query[None, :, rows], keys, values, attn_mask=allowed, scale=scaling
+            )[0]
+        )
+    return torch.cat(parts, 1).transpose(0, 1)[None], None
+
+
+class NoTransfer:
+    """Weights go nowhere."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in {"init_weight_transfer", "pause", "send_weights", "resume", "destroy"}:
+            raise AttributeError(name)
+        return lambda *_: None
+
+
+def grpo_trainer(model: str, worker: Any, output: Path, **options: Any) -> Any:
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+    prompts = options.pop("prompts", ["w1"] * 4)
+    more = {key: options.pop(key) for key in ("reward_funcs",) if key in options}
+    arguments: dict[str, Any] = {
+        "output_dir": str(output),
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "max_steps": 5,
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "token_budget": 0,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "seed": 7,
+        **options,
+    }
+    with mock.patch("torch.cuda.get_device_name", return_value="cpu"):
+        trainer = AsyncGRPOTrainer(
+            model=model,
+            args=AsyncGRPOConfig(**arguments),
+            train_dataset=Dataset.from_dict(
+                {"prompt": [[{"role": "user", "content": each}] for each in prompts]}
+            ),
+            processing_class=tokenizer(),
+            rollout_worker=worker,
+            weight_transfer=NoTransfer(),
+            **more,
+        )
+    AttentionInterface.register("tree_fa3", tree_attention)  # the constructor sets it
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
+def logs(trainer: Any, *keys: str) -> list[tuple[Any, ...]]:
+    """What it logged in each step."""
+    steps = [each for each in trainer.state.log_history if "loss" in each]
+    return [tuple(each.get(key) for key in keys) for each in steps]
