@@ -69,6 +69,7 @@ ARROWS = {
     "lib/shm": ("lib/base",),
     "lib/record": ("lib/shm", "lib/base"),
     "lib/ring": ("lib/record", "lib/shm", "lib/base"),
+    "lib/requests": ("lib/ring", "lib/shm", "lib/base"),
     "lib/device": ("lib/shm", "lib/base"),
     "lib/domain": ("lib/device", "lib/base"),
     "lib/weights": ("lib/device", "lib/shm", "lib/base"),

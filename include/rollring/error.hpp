@@ -50,6 +50,8 @@ enum class Errc : std::uint32_t {
     forked = 30,                // the object is its parent process's: a forked child has none
     not_leased = 31,            // acknowledged, given back or released before, or its stash is gone
     system = 32,                // any other failed system call
+    closed = 33,                // the object was closed, or its ring was removed
+    too_large = 34,             // it can never fit
 };
 
 // The name of a code as it stands above, for logs and --json; empty for a number that is none.

@@ -74,6 +74,10 @@ std::string_view name(Errc code) {
             return "not_leased";
         case Errc::system:
             return "system";
+        case Errc::closed:
+            return "closed";
+        case Errc::too_large:
+            return "too_large";
     }
     return {};
 }

@@ -80,6 +80,16 @@ Result<Geometry> geometry_of(const RingOptions& options) {
         return refuse(fmt::format("group_rows is {}, must be 1 to {}",
                                   human_count(options.group_rows), human_count(group_rows_max)));
     }
+    if (options.requests > requests_max) {
+        return refuse(fmt::format("requests is {}, must be at most {}",
+                                  human_count(options.requests), human_count(requests_max)));
+    }
+    if (options.requests != 0 &&
+        (options.request_bytes < 1 || options.request_bytes > lane_bytes_max)) {
+        return refuse(fmt::format("request_bytes is {}, must be {} to {}",
+                                  human_bytes(options.request_bytes), human_bytes(1),
+                                  human_bytes(lane_bytes_max)));
+    }
     Geometry geometry{};
     geometry.lane_count = options.lanes;
     geometry.journal_records = options.journal_records;
@@ -90,6 +100,8 @@ Result<Geometry> geometry_of(const RingOptions& options) {
                                                          spill_bytes_least, spill_bytes_most)),
                  page_bytes);
     geometry.group_rows = options.group_rows;
+    geometry.requests = options.requests;
+    if (options.requests != 0) geometry.request_bytes = round_up(options.request_bytes, page_bytes);
     geometry.soft_bytes = std::min(round_up(geometry.soft_bytes, line_bytes), geometry.lane_bytes);
     if (auto wrong = add_overflow(options, geometry); !wrong.empty()) {
         return refuse(std::move(wrong));

@@ -24,7 +24,9 @@ struct LifeByte {
     static LifeByte creation() { return {base}; }
     static LifeByte consumer() { return {base + 1}; }
     static LifeByte counting() { return {base + 2}; }  // of a ring with a bound on its records
+    static LifeByte request_board() { return {base + 3}; }
     static LifeByte lane(std::uint32_t index) { return {base + 16 + index}; }
+    static LifeByte request_seat(std::uint32_t seat) { return {base + 16384 + seat}; }
     // On the control memory of a weight channel.
     static LifeByte publisher() { return {base}; }
     static LifeByte subscriber(std::uint32_t seat) { return {base + 16 + seat}; }

@@ -41,8 +41,9 @@ std::unexpected<Error> unreadable(const std::string& object) {
 }
 
 Geometry geometry_of(const SegmentHeader& header) {
-    return {header.lane_count,  header.journal_records, header.lane_bytes,    header.soft_bytes,
-            header.spill_bytes, header.group_rows,      header.overflow_bytes};
+    return {header.lane_count,     header.journal_records, header.lane_bytes,
+            header.soft_bytes,     header.spill_bytes,     header.group_rows,
+            header.overflow_bytes, header.requests,        header.request_bytes};
 }
 
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
@@ -79,6 +80,11 @@ Result<void> check_header(const SegmentHeader& header, const std::string& object
         return damaged("overflow bytes");
     }
     if (header.group_rows == 0 || header.group_rows > group_rows_max) return damaged("group rows");
+    if (header.requests > requests_max || header.request_bytes % page_bytes != 0 ||
+        header.request_bytes > lane_bytes_max ||
+        (header.requests == 0) != (header.request_bytes == 0)) {
+        return damaged("requests");
+    }
     if (header.segment_bytes != geometry_of(header).segment_bytes() ||
         header.segment_bytes != object_bytes) {
         return damaged(

@@ -97,6 +97,8 @@ HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema) {
     header.spill_bytes = geometry.spill_bytes;
     header.group_rows = geometry.group_rows;
     header.overflow_bytes = geometry.overflow_bytes;
+    header.requests = geometry.requests;
+    header.request_bytes = geometry.request_bytes;
     if (getrandom(&header.ring_id, sizeof header.ring_id, 0) < 0) {
         header.ring_id = static_cast<std::uint64_t>(realtime_ns());
     }
@@ -214,9 +216,12 @@ void mark_removed(int fd, const std::string& object) {
 }
 
 bool attached(int fd) {
-    bool found = alive(fd, LifeByte::consumer());
+    bool found = alive(fd, LifeByte::consumer()) || alive(fd, LifeByte::request_board());
     for (std::uint32_t lane = 0; lane < lanes_max && !found; lane++) {
         found = alive(fd, LifeByte::lane(lane));
+    }
+    for (std::uint32_t seat = 0; seat < request_seats && !found; seat++) {
+        found = alive(fd, LifeByte::request_seat(seat));
     }
     return found;
 }

@@ -58,6 +58,7 @@ from ._errors import (
 from ._memory import MemoryDomain
 from ._producer import Draft, Producer
 from ._queue import RingQueue
+from ._requests import Request, RequestBoard
 from ._ring import Column, check, create, describe, describe_groups, remove, rings, stats
 from ._sequence import Group, Member, Sequence
 from ._stash import Stash
@@ -101,6 +102,8 @@ __all__ = [
     "QueueClosedError",
     "RejectedError",
     "ReleasedError",
+    "Request",
+    "RequestBoard",
     "RingExistsError",
     "RingNotFoundError",
     "RingQueue",

@@ -73,6 +73,8 @@ class RingQueue:
             spill_bytes=0,
             journal_records=64,
             group_rows=1 << 20,  # bounds the trajectories that come before somebody gets
+            requests=0,
+            request_bytes=0,
             columns=columns,
             exist_ok=name is not None,
         )

@@ -54,6 +54,8 @@ def create(
     overflow_bytes: int | str | None = None,
     journal_records: int = 65536,
     group_rows: int = 32768,
+    requests: int = 1024,
+    request_bytes: int | str = "2MiB",
     soft_bytes: int | str = 0,
     columns: Mapping[str, Column | object] | None = None,
     exist_ok: bool = False,
@@ -73,6 +75,8 @@ def create(
         overflow_bytes: The most that may lie there.
         journal_records: The most records that one acknowledgement can hold.
         group_rows: Groups that may be open at once.
+        requests: Requests to workers that may be under way at once (`RequestBoard`); 0: none.
+        request_bytes: Of the longest request. Taken from ``/dev/shm`` as it is used.
         soft_bytes: When a lane turns back early to stay in cache; 0: chosen for this machine.
         columns: More columns by name, each a `Column` or a dtype (then one number a token).
         exist_ok: Do nothing if there is a ring of that name.
@@ -87,6 +91,8 @@ def create(
         "lane_bytes": to_bytes(lane_bytes),
         "journal_records": journal_records,
         "group_rows": group_rows,
+        "requests": requests,
+        "request_bytes": to_bytes(request_bytes),
         "soft_bytes": to_bytes(soft_bytes),
     }
     if spill_bytes is not None:

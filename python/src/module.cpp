@@ -17,6 +17,7 @@
 #include "plain.hpp"
 #include "producer.hpp"
 #include "released.hpp"
+#include "requests.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/version.hpp"
@@ -88,6 +89,7 @@ NB_MODULE(_core, module) {
     bind_domain(module);
     bind_dlpack(module);
     bind_consumer(module);
+    bind_requests(module);
     bind_plain(module);
     module.def("set_error_classes", &set_error_classes);
     module.def("set_helpers", &set_helpers);

@@ -138,6 +138,8 @@ RingOptions ring_options(nb::dict given) {
     options.take("overflow_dir", made.overflow_dir);
     options.take("overflow_bytes", made.overflow_bytes);
     options.take("group_rows", made.group_rows);
+    options.take("requests", made.requests);
+    options.take("request_bytes", made.request_bytes);
     nb::list columns;
     if (options.take("columns", columns)) {
         std::vector<Column> custom;

@@ -18,7 +18,12 @@ struct Owned {
     std::optional<T> object;
     const char* what;  // "this publisher"
 
-    explicit Owned(const char* name) : what(name) {}
+    // `hurry` ends the slice of who waits with the turn, where the object can do that.
+    explicit Owned(const char* name, void (T::*hurry)() = nullptr)
+        : turns([this, hurry] {
+              if (hurry != nullptr && object) ((*object).*hurry)();
+          }),
+          what(name) {}
     Owned(const Owned&) = delete;
     Owned& operator=(const Owned&) = delete;
     ~Owned() {

@@ -97,6 +97,12 @@ const std::vector<Point> points = {
     {"admit.before_sleep", admit_run, {1}},
     {"bound.in_turn", bound_run, {1, 2, 20}},
     {"bound.claimed", bound_run, {1, 2, 20}},
+    {"requests.seat_taken", request_run, {1}},
+    {"requests.taken", request_run, {1, 2, 5}},
+    {"requests.before_finish", request_run, {1, 2, 5}},
+    {"requests.finished", request_run, {1, 2, 5}},
+    {"requests.before_post", request_run, {1, 2, 5}},
+    {"requests.after_post", request_run, {1, 2, 5}},
 };
 
 // Every FAULT_POINT("name") of the folders that may have some; those of the weight channel have a

@@ -8,6 +8,7 @@
 
 #include "group_load.hpp"
 #include "ledger.hpp"
+#include "request_load.hpp"
 #include "ring_map.hpp"
 #include "support/arrivals.hpp"
 
@@ -114,6 +115,10 @@ std::function<int()> fault_role(const std::vector<std::string>& arguments) {
         {"--trainer", [](const auto& all) { return trainer_role({all.begin() + 1, all.end()}); }},
         {"--opener", opener_role},
         {"--bounded", bounded_role},
+        {"--request-board",
+         [](const auto& all) { return request_board_role({all.begin() + 1, all.end()}); }},
+        {"--request-worker",
+         [](const auto& all) { return request_worker_role({all.begin() + 1, all.end()}); }},
     };
     if (arguments.empty() || !roles.contains(arguments[0])) return {};
     die_with_parent();

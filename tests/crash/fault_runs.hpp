@@ -25,6 +25,7 @@ bool consumer_run(const Fault& fault, Dice& dice);
 bool stash_run(const Fault& fault, Dice& dice);
 bool admit_run(const Fault& fault, Dice& dice);
 bool bound_run(const Fault& fault, Dice& dice);
+bool request_run(const Fault& fault, Dice& dice);
 
 // How a victim ended: struck by its own fault, or not at all.
 bool was_struck(const Fault& fault, int status);

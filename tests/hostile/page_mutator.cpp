@@ -72,7 +72,7 @@ class Scribbler {
         }
         add(geometry.board_offset(), geometry.keys_offset());
         add(geometry.keys_offset(), geometry.tombstones_offset());
-        add(geometry.tombstones_offset(), geometry.segment_bytes());
+        add(geometry.tombstones_offset(), geometry.requests_offset());
     }
 
     void scribble() {
@@ -149,7 +149,8 @@ class Run {
                           .soft_bytes = 16 << 10,
                           .journal_records = 64,
                           .spill_bytes = lane_bytes,
-                          .group_rows = 64}),
+                          .group_rows = 64,
+                          .requests = 0}),
           scribbler_(ring_.name(), dice_.next()) {}
 
     void rounds(std::uint64_t count) {

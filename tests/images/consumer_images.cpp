@@ -21,7 +21,8 @@ RingOptions options() {
             .soft_bytes = 1024,
             .journal_records = 8,
             .spill_bytes = 0,
-            .group_rows = 1};
+            .group_rows = 1,
+            .requests = 0};
 }
 
 class ConsumerSteps {

@@ -12,7 +12,7 @@ constexpr std::uint64_t newcomer = 1'000'000;  // its stream
 Segment attach_whole(const std::string& ring) {
     auto segment = Segment::attach(ring, patience());
     require(segment.has_value(), "{}", segment ? "" : segment.error().to_string());
-    const auto reserved = segment->reserve(0, segment->geometry().segment_bytes());
+    const auto reserved = segment->reserve(0, segment->geometry().requests_offset());
     require(reserved.has_value(), "{}", reserved ? "" : reserved.error().to_string());
     return std::move(*segment);
 }

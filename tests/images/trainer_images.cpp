@@ -21,7 +21,8 @@ RingOptions options() {
             .soft_bytes = 2048,
             .journal_records = 16,
             .spill_bytes = 8 << 10,
-            .group_rows = 32};
+            .group_rows = 32,
+            .requests = 0};
 }
 
 class TrainerSteps {

@@ -1,0 +1,318 @@
+"""Requests from a trainer to the workers that answer them with records."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._codecs import Codec, PlainCodec
+from ._errors import ClosedError, ForkedError, TimedOutError
+from ._waits import TaskTurns, readable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Request:
+    """A request that this process has taken; no other has it.
+
+    Leaving the ``with`` block says that it is answered, an exception gives it back. It is given
+    back, too, when this process ends. Push its records before it is answered: what dies between the
+    two is begun again, and a record that comes twice is dropped.
+
+    Attributes:
+        number: Of the request, on its board.
+        attempt: How many have begun it before. Give it to `Producer.push`: records of a higher
+            attempt replace those of a lower one.
+        item: What was posted.
+    """
+
+    def __init__(self, worker: _core.RequestWorker, number: int, attempt: int, item: Any) -> None:
+        self._worker = worker
+        self._over = False
+        self.number = number
+        self.attempt = attempt
+        self.item = item
+
+    def done(self) -> bool:
+        """It is answered. False: the trainer had withdrawn it."""
+        self._over = True
+        return self._worker.finish(self.number)
+
+    def give_back(self) -> bool:
+        """Another worker takes it, or it is given up. False: as of `done`."""
+        self._over = True
+        return self._worker.give_back(self.number)
+
+    @property
+    def withdrawn(self) -> bool:
+        """The trainer does not want it any more: what works on it may stop."""
+        return self._worker.withdrawn(self.number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._over or self._worker.closed:
+            return
+        if kind is None:
+            self.done()
+        else:
+            self.give_back()
+
+    def __repr__(self) -> str:
+        return f"<Request {self.number}, attempt {self.attempt}>"
+
+
+class RequestBoard:
+    """Requests of one trainer to any number of workers, through a ring.
+
+    For trainers that ask for the completions of certain prompts, and wait for those
+    (`Stash.group`). The process that posts is the trainer, one per ring; others take. Each request
+    is taken by exactly one worker. If that one dies or gives it back, the next one takes it, until
+    so many have begun it as ``attempts`` says: then it is given up. When the trainer ends, or the
+    next one begins, all that was posted is withdrawn.
+
+    A board pickles by the name of its ring. Threads and tasks may share one. What a forked child
+    inherits raises `ForkedError`.
+
+    Args:
+        ring: Its name.
+        name: Of this worker, shown to people; up to 39 bytes. Default: the program's name.
+        attempts: Workers that may begin a request, 1 to 31; the trainer's counts.
+        codec: What requests become bytes by; the same at both ends. Default: `PlainCodec`.
+        timeout: Seconds to wait for the ring to appear.
+
+    Raises:
+        BusyError: Of `post`: another process posts. Of `take`: 1,024 workers take already.
+    """
+
+    def __init__(
+        self,
+        ring: str,
+        name: str = "",
+        *,
+        attempts: int = 3,
+        codec: Codec | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        self.ring = ring
+        self.name = name
+        self._attempts = attempts
+        self._codec = PlainCodec() if codec is None else codec
+        self._timeout = timeout
+        self._begin()
+
+    def _begin(self) -> None:
+        self._closed = False
+        self._board: _core.RequestBoard | None = None
+        self._worker: _core.RequestWorker | None = None
+        self._attaching = threading.Lock()
+        self._posting, self._waiting, self._taking = TaskTurns(), TaskTurns(), TaskTurns()
+
+    def _poster(self) -> _core.RequestBoard:
+        if self._board is None:
+            with self._attaching:
+                self._check_open()
+                if self._board is None:
+                    self._board = _core.RequestBoard(self.ring, self._attempts, self._timeout)
+        return self._board
+
+    def _taker(self) -> _core.RequestWorker:
+        if self._worker is None:
+            with self._attaching:
+                self._check_open()
+                if self._worker is None:
+                    self._worker = _core.RequestWorker(self.ring, self.name, self._timeout)
+        return self._worker
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this request board is closed", "closed")
+
+    def open(self) -> None:
+        """Be the trainer, now: what a predecessor has posted is withdrawn. `post` does it, too."""
+        self._poster()
+
+    def post(self, item: Any, *, timeout: float | None = None) -> int:
+        """Post a request. Returns its number.
+
+        Args:
+            item: What the codec carries, up to the ring's ``request_bytes``.
+            timeout: Seconds to wait for a free place; None: as long as it takes.
+
+        Raises:
+            TimedOutError: All places were taken. Nothing was posted.
+            TooLargeError: It can never fit. Nothing was posted.
+            ClosedError: The board is closed, or the ring was removed.
+        """
+        return self._poster().post(self._codec.encode(item), timeout)
+
+    async def post_async(self, item: Any, *, timeout: float | None = None) -> int:
+        """As `post`, for asyncio and uvloop. One that is cancelled is withdrawn."""
+        async with self._posting:
+            core = self._poster()
+            core.begin_post(self._codec.encode(item), timeout)
+            try:
+                await readable(core.post_fd())
+            except BaseException:  # cancelled
+                core.cancel_post()
+                if core.number():
+                    core.withdraw(core.number())
+                raise
+            core.post_outcome()
+            return core.number()
+
+    def withdraw(self, number: int) -> bool:
+        """Take a request back. A worker that has it is told. False: it is over."""
+        return self._poster().withdraw(number)
+
+    def given_up(self, timeout: float | None = 0) -> list[int]:
+        """Wait for requests that too many workers have begun in vain; each number comes once.
+
+        Args:
+            timeout: Seconds to wait for one; None: as long as it takes.
+        """
+        core = self._poster()
+        try:
+            core.given_up(timeout)
+        except TimedOutError:
+            return []
+        return core.numbers()
+
+    async def given_up_async(self, timeout: float | None = None) -> list[int]:
+        """As `given_up`, for asyncio and uvloop."""
+        async with self._waiting:
+            core = self._poster()
+            core.given_up(timeout, later=True)
+            try:
+                await readable(core.fd())
+            except BaseException:  # cancelled
+                core.cancel()
+                raise
+            try:
+                core.outcome()
+            except TimedOutError:
+                return []
+            return core.numbers()
+
+    def counts(self) -> dict[str, int]:
+        """Requests by state, "waiting", "taken", "given_up", and "workers" alive; the trainer's."""
+        return self._poster().counts()
+
+    def take(self, timeout: float | None = None) -> Request:
+        """Take the oldest request that nobody has.
+
+        Args:
+            timeout: Seconds to wait for one; None: as long as it takes.
+
+        Raises:
+            TimedOutError: None came in time.
+            ClosedError: The board is closed, or the ring was removed.
+        """
+        core = self._taker()
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            core.take(timeout)
+            request = self._taken(core)
+            if request is not None:
+                return request
+            if until is not None:  # another thread was faster
+                timeout = max(0.0, until - time.monotonic())
+
+    async def take_async(self, timeout: float | None = None) -> Request:
+        """As `take`, for asyncio and uvloop. Tasks take turns; one that is cancelled takes nothing
+        with it.
+        """
+        async with self._taking:
+            core = self._taker()
+            while True:
+                core.take(timeout, later=True)
+                try:
+                    await readable(core.fd())
+                except BaseException:  # cancelled
+                    core.cancel()
+                    raise
+                core.outcome()
+                request = self._taken(core)
+                if request is not None:
+                    return request
+
+    def _taken(self, core: _core.RequestWorker) -> Request | None:
+        found = core.taken()
+        if found is None:
+            return None
+        number, attempt, body = found
+        try:
+            item = self._codec.decode(memoryview(body))
+        except BaseException:
+            core.give_back(number)
+            raise
+        return Request(core, number, attempt, item)
+
+    def close(self) -> None:
+        """Post and take no more. What was posted is withdrawn, what was taken given back. Twice is
+        fine.
+        """
+        self._closed = True
+        with self._attaching:
+            for end in (self._board, self._worker):
+                if end is not None:
+                    end.close()
+
+    def __iter__(self) -> Iterator[Request]:
+        while True:
+            try:
+                request = self.take()
+            except ForkedError:
+                raise
+            except ClosedError:
+                return
+            yield request
+
+    async def __aiter__(self) -> AsyncIterator[Request]:
+        while True:
+            try:
+                request = await self.take_async()
+            except ForkedError:
+                raise
+            except ClosedError:
+                return
+            yield request
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._check_open()
+        return {
+            "ring": self.ring,
+            "name": self.name,
+            "_attempts": self._attempts,
+            "_codec": self._codec,
+            "_timeout": self._timeout,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def __repr__(self) -> str:
+        return f"RequestBoard({self.ring!r}{', closed' if self._closed else ''})"

@@ -1,0 +1,108 @@
+// Words of a ring's requests that somebody has written over: both ends stay within their memory and
+// their time, and new ones work again.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "pages.hpp"
+#include "request_word.hpp"
+#include "rollring/requests.hpp"
+#include "support/splitmix64.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+using requests::State;
+using requests::Word;
+
+namespace {
+
+constexpr std::uint32_t places = 4;
+
+// A word that says what may be, or anything.
+std::uint64_t rubbish(Dice& dice) {
+    if (dice.below(4) == 0) return dice.next();
+    return Word{static_cast<State>(dice.below(8)), dice.below(2) == 0,
+                static_cast<std::uint32_t>(dice.below(32)),
+                static_cast<std::uint32_t>(dice.below(3)),
+                static_cast<std::uint32_t>(dice.below(1 << 22))}
+        .packed();
+}
+
+}  // namespace
+
+TEST_CASE("words: whatever the entries of requests say, both ends go on") {
+    const TestRing ring(
+        {.lanes = 1, .lane_bytes = 64 << 10, .requests = places, .request_bytes = 4096});
+    const Pages pages(ring);
+    const Geometry& geometry = pages.geometry;
+    Dice dice{7};
+    const std::vector<std::byte> body(100);
+    std::uint64_t taken_ever = 0;
+    for (int round = 0; round < 40; round++) {
+        {
+            auto board = RequestBoard::open(ring.name());
+            auto worker = RequestWorker::open(ring.name());
+            REQUIRE(board.has_value());
+            REQUIRE(worker.has_value());
+            std::vector<TakenRequest> has;
+            for (int step = 0; step < 500; step++) {
+                auto& entry = pages.all.at<RequestEntry>(geometry.request_entries_offset() +
+                                                         dice.below(places) * sizeof(RequestEntry));
+                switch (dice.below(9)) {
+                    case 0:
+                        entry.word = rubbish(dice);
+                        break;
+                    case 1:
+                        entry.bytes = dice.below(2) == 0 ? dice.next() : dice.below(8192);
+                        break;
+                    case 2: {  // bells, control, seats
+                        const std::uint64_t bytes =
+                            geometry.request_entries_offset() - geometry.requests_offset();
+                        const std::uint64_t word = dice.next();
+                        std::memcpy(pages.all.data() + geometry.requests_offset() +
+                                        dice.below(bytes / 8) * 8,
+                                    &word, sizeof word);
+                        break;
+                    }
+                    case 3:
+                        static_cast<void>(board->post(body, Deadline::now()));
+                        break;
+                    case 4:
+                        static_cast<void>(board->withdraw(dice.next()));
+                        static_cast<void>(board->given_up(Deadline::now()));
+                        break;
+                    case 5:
+                        if (auto taken = worker->take(Deadline::now()); taken && *taken) {
+                            CHECK((*taken)->body.size() <= geometry.request_bytes);
+                            has.push_back(**taken);
+                            taken_ever++;
+                        }
+                        break;
+                    default:
+                        if (has.empty()) break;
+                        static_cast<void>(dice.below(2) == 0 ? worker->finish(has.back())
+                                                             : worker->give_back(has.back()));
+                        has.pop_back();
+                        break;
+                }
+            }
+        }
+        auto board = RequestBoard::open(ring.name());
+        auto worker = RequestWorker::open(ring.name());
+        REQUIRE(board.has_value());
+        REQUIRE(worker.has_value());
+        for (std::uint32_t i = 0; i < 3 * places; i++) {
+            const auto number = board->post(body, patience());
+            REQUIRE(number.has_value());
+            const auto taken = worker->take(patience());
+            REQUIRE(taken.has_value());
+            REQUIRE(taken->has_value());
+            CHECK((*taken)->number == *number);
+            CHECK((*taken)->body.size() == body.size());
+            CHECK(worker->finish(**taken));
+        }
+    }
+    CHECK(taken_ever > 100);
+}
