@@ -29,7 +29,7 @@ from verifiers.v1.graph import prepare_turn
 from verifiers.v1.types import AssistantMessage, Response, TurnTokens, UserMessage
 
 import rollring as rr
-from rollring.integrations import _fields
+from rollring.integrations import trl
 from rollring.integrations.verifiers import records
 
 CHILD = Path(__file__).with_name("verifiers_child.py")
@@ -291,6 +291,7 @@ def test_all_columns_survive_the_ring(ring: str) -> None:
     traces = [forked() for _ in range(MEMBERS)]
     for number, trace in enumerate(traces):
         trace.record_reward("right", number / 4)
+        trace.record_metric("turns", 3)
         for node in trace.nodes:
             node.routed_experts = experts(len(node.token_ids))
             if node.sampled:
@@ -305,7 +306,10 @@ def test_all_columns_survive_the_ring(ring: str) -> None:
             assert group.rewards.tolist() == [number / 4 for number in range(MEMBERS)]
             sequences = [one for member in group for one in member.sequences]
             got = [one.as_dict(copy=True) for one in sequences]
-            made = [_fields.tokens(one) for one in sequences]  # what TRL's samples are made of
+            made = [
+                trl.grpo_fields(one, advantage=0.5, group_id=1, version=3, reward_std=1.0)
+                for one in sequences
+            ]
     for record, come in zip(sent, got):
         for name, value in record.items():
             if isinstance(value, np.ndarray):
@@ -315,10 +319,12 @@ def test_all_columns_survive_the_ring(ring: str) -> None:
             elif value is not None:
                 assert come[name] == value, name
     branches = [branch for trace in traces for branch in trace.branches]
-    for branch, sample in zip(branches, made):
-        assert sample.token_ids.tolist() == branch.token_ids
-        assert sample.loss_mask.astype(bool).tolist() == branch.sampled_mask
-        assert sample.logprobs.tolist() == branch.logprobs
+    for branch, record, sample in zip(branches, sent, made):  # of TRL's RolloutSample
+        assert sample["input_ids"].tolist() == branch.token_ids
+        assert sample["completion_mask"].astype(bool).tolist() == branch.sampled_mask
+        assert sample["old_log_probs"].tolist() == branch.logprobs
+        assert [*sample["prompt"], *sample["completion"]] == record["messages"]
+        assert sample["metrics"] == {"reward": record["reward"], "reward_std": 1.0, "turns": 3.0}
 
 
 @pytest.mark.parametrize("tokens", [2048, 131_072])
