@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import queue
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +12,13 @@ pytest.importorskip("trl")
 
 import trl_tiny
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-from trl_load import PATIENCE, grpo, members, produce, produce_and_die
+from trl_load import grpo, members, produce, produce_and_die, producing
+from trl_tiny import StockWorker, Watched
 
 import rollring as rr
 from rollring.integrations.trl import RingRolloutWorker
 
-SPAWN = multiprocessing.get_context("spawn")
 SEEN = ("loss", "grad_norm", "reward", "reward_std", "entropy", "rewards/exact")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return trl_tiny.save_model(tmp_path_factory.mktemp("model"))
-
-
-class StockWorker:
-    """The protocol with a queue of the standard library's, and all samples in it."""
-
-    def __init__(self, samples: list[RolloutSample]) -> None:
-        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue()
-        self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
-        for sample in samples:
-            self.rollout_buffer.put(sample)
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def update_model_version(self, model_version: int) -> None: ...
-
-    def check_health(self, stale_after_s: float) -> None:
-        raise RuntimeError("there are too few samples")
 
 
 def stock_samples(group: int, group_id: int, version: int = 1) -> list[RolloutSample]:
@@ -71,41 +43,6 @@ def stock_samples(group: int, group_id: int, version: int = 1) -> list[RolloutSa
         )
         for each, advantage in zip(whole, grpo(rewards), strict=True)
     ]
-
-
-class Watched:
-    """A worker's buffer that notes which groups were handed out, by their first token."""
-
-    def __init__(self, worker: Any) -> None:
-        self._buffer = worker.rollout_buffer
-        self.groups: list[int] = []
-        self.samples: list[Any] = []
-        worker.rollout_buffer = self
-
-    def get(self, timeout: float) -> Any:
-        sample = self._buffer.get(timeout=timeout)
-        self.samples.append(sample)
-        group = int(sample.input_ids[0]) - 5
-        if not self.groups or self.groups[-1] != group:
-            self.groups.append(group)
-        return sample
-
-    def qsize(self) -> int:
-        return int(self._buffer.qsize())
-
-
-@contextmanager
-def producing(*calls: tuple[Any, ...], **more: Any) -> Iterator[None]:
-    children = [SPAWN.Process(target=each[0], args=each[1:], kwargs=more) for each in calls]
-    for child in children:
-        child.start()
-    try:
-        yield
-        for child in children:
-            child.join(PATIENCE)
-    finally:
-        for child in children:
-            child.kill()
 
 
 def test_the_same_losses_as_from_a_queue(ring: str, model: str, tmp_path: Path) -> None:

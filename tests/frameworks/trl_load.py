@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ import rollring as rr
 
 VOCABULARY = 64
 PATIENCE = 300.0
+SPAWN = multiprocessing.get_context("spawn")
 
 
 def members(group: int, size: int = 4, **more: Any) -> list[dict[str, Any]]:
@@ -69,3 +73,17 @@ def produce_and_die(ring: str, name: str, groups: list[int]) -> None:
         whole = members(group)
         producer.push_many(whole[:2] if group == groups[-1] else whole, timeout=PATIENCE)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def producing(*calls: tuple[Any, ...], **more: Any) -> Iterator[None]:
+    children = [SPAWN.Process(target=each[0], args=each[1:], kwargs=more) for each in calls]
+    for child in children:
+        child.start()
+    try:
+        yield
+        for child in children:
+            child.join(PATIENCE)
+    finally:
+        for child in children:
+            child.kill()

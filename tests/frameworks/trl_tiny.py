@@ -5,6 +5,7 @@ that they ask of a GPU. Everything of TRL's own is as it is.
 from __future__ import annotations
 
 import os
+import queue
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,6 +47,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
         padding_side="left",
     )
     fast.chat_template = CHAT
+    fast.response_template = {  # TRL knows it of the chat templates that it knows
+        "defaults": {"role": "assistant"},
+        "start_anchor": "<assistant>",
+        "fields": {"content": {"close": "<eos>"}},
+    }
     return fast
 
 
@@ -112,6 +118,46 @@ class NoTransfer:
         if name not in {"init_weight_transfer", "pause", "send_weights", "resume", "destroy"}:
             raise AttributeError(name)
         return lambda *_: None
+
+
+class StockWorker:
+    """The protocol with a queue of the standard library's, and all samples in it."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.rollout_buffer: queue.Queue[Any] = queue.Queue()
+        self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
+        for sample in samples:
+            self.rollout_buffer.put(sample)
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def update_model_version(self, model_version: int) -> None: ...
+
+    def check_health(self, stale_after_s: float) -> None:
+        raise RuntimeError("there are too few samples")
+
+
+class Watched:
+    """A worker's buffer that notes which groups were handed out, by their first token."""
+
+    def __init__(self, worker: Any) -> None:
+        self._buffer = worker.rollout_buffer
+        self.groups: list[int] = []
+        self.samples: list[Any] = []
+        worker.rollout_buffer = self
+
+    def get(self, timeout: float) -> Any:
+        sample = self._buffer.get(timeout=timeout)
+        self.samples.append(sample)
+        group = int(sample.input_ids[0]) - 5
+        if not self.groups or self.groups[-1] != group:
+            self.groups.append(group)
+        return sample
+
+    def qsize(self) -> int:
+        return int(self._buffer.qsize())
 
 
 def grpo_trainer(model: str, worker: Any, output: Path, **options: Any) -> Any:
