@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import rollring as rr
 from rollring import _core
 
 ROOT = Path(__file__).parents[2]
@@ -111,3 +112,12 @@ def test_pyright(examples: list[str], tmp_path: Path) -> None:
     here = ["pyright", "--pythonpath", sys.executable]
     passes(*here, "-p", str(ROOT / "pyproject.toml"), cwd=tmp_path)
     passes(*here, *examples, cwd=tmp_path)
+
+
+def test_all_of_the_package_is_installed() -> None:
+    """python/meson.build names each of its files."""
+
+    def modules(folder: Path) -> set[str]:
+        return {str(one.relative_to(folder)) for one in folder.rglob("*.py")}
+
+    assert modules(ROOT / "python/rollring") == modules(Path(rr.__file__).parent)
