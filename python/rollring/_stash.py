@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._batch import Batch
-from ._errors import ClosedError, ForkedError, NoProgressError, TimedOutError
+from ._errors import (
+    ClosedError,
+    ForkedError,
+    InvalidArgumentError,
+    NoProgressError,
+    TimedOutError,
+)
 from ._events import StashLog
+from ._group_waits import GroupWaits
 from ._ring import check, stats
 from ._waits import readable
 
@@ -85,6 +92,8 @@ class Stash:
         if source_weights is not None:
             options["source_weights"] = dict(source_weights)
         self.ring = ring
+        self._by_key = options.get("batch_groups") == 1 and options.get("order") == "freshest"
+        self._group_waits: GroupWaits | None = None
         self._core = _core.Stash(ring, options, timeout)
         self._pid = os.getpid()
         self._awaited = False
@@ -150,6 +159,44 @@ class Stash:
         finally:
             self._awaited = False
         return self._given(core, timeout)
+
+    async def group(self, instance_id: str, visit: int = 0, timeout: float | None = None) -> Batch:
+        """Wait for one group, as soon as it is complete: a batch of it alone.
+
+        For trainers that ask for certain prompts (`RequestBoard`). Any number of tasks of one event
+        loop may wait at once, each for another group. The stash is opened with ``batch_groups=1,
+        order="freshest"``, so that no group waits for another one; `next` has no part in it. Groups
+        that come and that nobody waits for are kept, leased, until somebody asks for them or they
+        are forgotten (`unasked`, `forget`). A wait that is cancelled or times out loses nothing.
+
+        Args:
+            instance_id: Of the prompt.
+            visit: With ``instance_id`` it names the group.
+            timeout: Seconds; None: as long as it takes. A group that the stash drops by its options
+                never comes.
+
+        Raises:
+            TimedOutError: It was not complete in time.
+            InvalidArgumentError: Another task waits for it, or the stash was opened otherwise.
+            ClosedError: The stash is closed, or the ring was removed.
+        """
+        if not self._by_key:
+            raise InvalidArgumentError(
+                "a stash whose groups are asked for by name is opened with batch_groups=1, "
+                'order="freshest"',
+                "invalid_argument",
+            )
+        if self._group_waits is None:
+            self._group_waits = GroupWaits(self.ring, self.next_async)
+        return await self._group_waits.group((instance_id, visit), timeout)
+
+    def unasked(self) -> list[tuple[str, int]]:
+        """(instance_id, visit) of the groups that came while others were waited for by `group`."""
+        return [] if self._group_waits is None else self._group_waits.unasked
+
+    def forget(self, instance_id: str, visit: int = 0) -> bool:
+        """Acknowledge a group of `unasked` unread. False: it is none of them."""
+        return self._group_waits is not None and self._group_waits.forget((instance_id, visit))
 
     def settle(self, receipt: bytes, step: int) -> int:
         """Acknowledge the records of a receipt that are still there, before the first batch of a
