@@ -13,7 +13,7 @@ pytest.importorskip("trl")
 import trl_tiny
 from test_trl import stock_samples
 from transformers import TrainerCallback
-from trl_load import PATIENCE, SPAWN, produce, producing
+from trl_load import PATIENCE, SPAWN, members, produce, producing
 from trl_tiny import StockWorker, Watched
 
 import rollring as rr
@@ -72,3 +72,27 @@ def test_after_a_kill_every_group_is_trained_on_once(
             with batch:
                 left.append(int(batch.groups[0].members[0].token_ids[0]) - 5)
     assert left == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("budget", [0, 100])
+@pytest.mark.parametrize("called_back", [False, True])
+def test_no_group_is_acknowledged_before_it_was_trained_on(
+    ring: str, model: str, tmp_path: Path, budget: int, accumulation: int, called_back: bool
+) -> None:
+    worker = RingRolloutWorker(ring, advantages="carried")
+    options = {"token_budget": budget, "gradient_accumulation_steps": accumulation}
+    with rr.Producer(ring) as producer:
+        for group in range(40):
+            producer.push_many(members(group))
+    trainer = trl_tiny.grpo_trainer(model, worker, tmp_path, max_staleness=99, **options)
+    if called_back:
+        trainer.add_callback(worker.callback())
+    trainer.train()
+    steps = [int(each[0]) for each in trl_tiny.logs(trainer, "batch/samples_per_step")]
+    acknowledged = 4 * rr.describe_groups(ring)["account"]["batches"]
+    assert len(steps) == 5
+    # At the most one step's samples, and the rest of a group, come again without need.
+    assert sum(steps) - steps[-1] - 8 <= acknowledged <= sum(steps)
+    if called_back and budget == 0 and accumulation == 1:
+        assert acknowledged == sum(steps)
