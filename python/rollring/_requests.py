@@ -259,6 +259,10 @@ class RequestBoard:
             raise
         return Request(core, number, attempt, item)
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Post and take no more. What was posted is withdrawn, what was taken given back. Twice is
         fine.
