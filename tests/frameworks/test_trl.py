@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,17 @@ def test_a_killed_producer_is_named(ring: str, model: str, tmp_path: Path) -> No
             trainer.train()
     assert (raised.value.group, raised.value.producer) == ("prompt/3", "env-dies")
     assert trainer.state.global_step >= 1
+
+
+def test_two_ranks_and_one_of_them_reads(ring: str, model: str, tmp_path: Path) -> None:
+    with rr.Producer(ring) as producer:
+        for group in range(8):
+            producer.push_many(members(group))
+    script = Path(__file__).with_name("trl_ranks.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", str(script)]
+    done = subprocess.run([*command, ring, model, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    first, second = ((tmp_path / f"rank-{rank}").read_text().split() for rank in range(2))
+    assert (first[:2], second[:2]) == (["5", "True"], ["5", "False"])
+    assert first[2] == second[2]  # one model

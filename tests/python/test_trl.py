@@ -210,6 +210,14 @@ def test_a_group_goes_with_the_checkpoint_that_has_it(ring: str) -> None:
     assert groups_left(ring) == [2, 3, 4, 5, 6]
 
 
+def test_the_callback_of_a_rank_that_reads_nothing_opens_nothing() -> None:
+    for acknowledge in ("step", "save"):
+        callback = RingRolloutWorker("no-ring", acknowledge=acknowledge).callback()
+        callback.on_step_end(_Arguments(), None, None)
+        callback.on_save(None, None, None)
+    assert "no-ring" not in rr.rings()
+
+
 def test_a_micro_batch_that_ends_in_a_group(ring: str) -> None:
     worker = RingRolloutWorker(ring)
     trainer = Trainer(worker, batch=3)

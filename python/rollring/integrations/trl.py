@@ -485,7 +485,9 @@ class RingRolloutWorker:
             self._acknowledge_trained()
 
     def _acknowledge_trained(self) -> None:
-        stash = self._open()
+        stash = self._stash
+        if stash is None:  # on another rank than the one that reads
+            return
         while self._leased and self._leased[0][1] <= self._trained:
             batch, _ = self._leased.popleft()
             batch.ack(max(stash.last_step, stash.policy_version, 0))
