@@ -50,6 +50,8 @@ void report_created(const CreateOptions& options, const RingStat& stat) {
                     {"overflow_bytes", stat.overflow_bytes},
                     {"overflow_file", stat.overflow_path},
                     {"group_rows", options.made.group_rows},
+                    {"requests", options.made.requests},
+                    {"request_bytes", options.made.request_bytes},
                     {"columns", options.made.schema.columns().size()}});
         return;
     }
@@ -117,6 +119,12 @@ Command add_create(CLI::App& app) {
                     "Groups that a stash can have open at once")
         ->type_name("N")
         ->capture_default_str();
+    sub->add_option("--requests", options->made.requests,
+                    "Requests to workers that may be under way at once; 0: none")
+        ->type_name("N")
+        ->capture_default_str();
+    add_bytes(sub, "--request-bytes", options->made.request_bytes, "Of the longest request")
+        ->default_str("2MiB");
     sub->add_option("--schema", options->schema, "standard, or a file with more columns")
         ->type_name("standard|FILE.json")
         ->capture_default_str();

@@ -20,6 +20,8 @@ constexpr std::array names{
     Name{"overflow_dir", "--overflow"},
     Name{"overflow_bytes", "--overflow-bytes"},
     Name{"group_rows", "--group-rows"},
+    Name{"requests", "--requests"},
+    Name{"request_bytes", "--request-bytes"},
     Name{"group_size", "--group-size"},
     Name{"extra", "--extra"},
     Name{"deadline", "--deadline"},

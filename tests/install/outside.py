@@ -15,7 +15,7 @@ import textwrap
 
 os.environ.pop("LD_LIBRARY_PATH", None)  # Meson points it at the build tree
 source, build, rollring = (pathlib.Path(arg).resolve() for arg in sys.argv[1:4])
-PROGRAMS = ("producer", "consumer", "trainer", "trainer_weights", "engine_weights")
+PROGRAMS = ("producer", "consumer", "trainer", "trainer_weights", "engine_weights", "requests")
 
 
 def run(*command, **options):
@@ -192,6 +192,9 @@ def main():
                 sys.exit(f"trainer_weights: exit {trainer.returncode}: {said}")
             if output != "serves version 1, bias 42\n":
                 sys.exit(f"engine_weights: unexpected output:\n{output}")
+            output = run(scratch / "requests")
+            if output != "attempt 0, 6 bytes\n":
+                sys.exit(f"requests: unexpected output:\n{output}")
         finally:
             run(rollring, "rm", "--force", "quickstart")
     print("installed, built outside the tree, 4 records arrived, and as a group; so did weights")
