@@ -1,0 +1,142 @@
+"""GRPO from nothing to a model that sorts digits, over a ring: rollout workers, a trainer, weights
+back. `./dev grpo` runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import rollring as rr
+from plan import LARGE, Plan
+from report import report
+from ring import create
+from rollring.demo.processes import Stops
+from run import Run, RunFailed
+from view import make_view
+
+PROGRAM = "./dev grpo"
+EXAMPLES = f"""\
+Examples:
+  {PROGRAM}
+  {PROGRAM} --seeds 3 --json grpo.json --chart grpo.svg
+  {PROGRAM} --chaos
+  {PROGRAM} --model large
+Exit codes: 0 it learned and every group is accounted for; 1 it did not, or a process died too
+often; 2 wrong use; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal."""
+
+
+def note(text: str) -> None:
+    print(f"grpo: {text}", file=sys.stderr)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        note(f"{message}; see '{PROGRAM} --help'")
+        sys.exit(2)
+
+
+def number(low: int, high: int) -> Any:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"'{text}' must be {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog=PROGRAM,
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--seeds", type=number(1, 100), default=1, metavar="N", help="runs, one after another (1)")
+    add("--seed", type=number(0, 1 << 30), default=0, metavar="N", help="of the first run (0)")
+    add("--steps", type=number(1, 1 << 20), metavar="N", help="of the trainer (600)")
+    add("--workers", type=number(1, 64), metavar="N", help="rollout workers (2)")
+    add("--length", type=number(2, 64), metavar="N", help="digits of a prompt (6; large: 12)")
+    add("--model", choices=("small", "large"), help="default: large where torch finds a GPU")
+    add("--host-weights", action="store_true", help="publish from host memory, also with a GPU")
+    add("--json", type=Path, metavar="FILE", help="what came of it, as JSON")
+    add("--folder", type=Path, metavar="DIR", help="keep checkpoints and logs there")
+    return parser
+
+
+def plan_of(options: argparse.Namespace, folder: str, seed: int) -> Plan:
+    given = {name: value for name in ("steps", "workers", "length")
+             if (value := getattr(options, name)) is not None}
+    ring = f"grpo-{os.getpid()}-{seed}"
+    if options.model == "large":
+        sizes = {"shape": LARGE, "device": "cuda", "rate": 3e-4, "length": 12, "steps": 800,
+                 "worker_groups": 32, "batch_groups": 64, "host_weights": options.host_weights}
+        given = {**sizes, **given}
+    return Plan(folder=folder, ring=ring, seed=seed, **given)
+
+
+def one_run(plan: Plan, stops: Stops, view: Any) -> dict[str, Any] | None:
+    """What came of it; None if it was stopped."""
+    create(plan)
+    run = Run(plan)
+    try:
+        while not run.over():
+            if stops.number:
+                return None
+            view.show(run)
+            time.sleep(0.1)
+        return report(run, time.monotonic() - run.began)
+    finally:
+        run.end()
+        rr.remove(plan.ring, force=True, missing_ok=True)
+
+
+def on_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def main() -> int:
+    options = make_parser().parse_args()
+    if options.model is None:
+        options.model = "large" if on_gpu() else "small"
+    stops = Stops()
+    results = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="grpo-") as place, make_view(options) as view:
+            for seed in range(options.seed, options.seed + options.seeds):
+                folder = (options.folder or Path(place)) / f"seed-{seed}"
+                folder.mkdir(parents=True)
+                result = one_run(plan_of(options, str(folder), seed), stops, view)
+                if result is None:
+                    break
+                view.tell(result)
+                results.append(result)
+    except FileExistsError as error:
+        note(f"{error.filename} is there already: --folder names a new one")
+        return 2
+    except (RunFailed, rr.RollringError, OSError) as error:
+        note(str(error))
+        return 1
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if stopped := stops.end():
+        return 128 + stopped
+    return int(not all(result["learned"] and holds(result) for result in results))
+
+
+def holds(result: dict[str, Any]) -> bool:
+    return bool(result.get("proof", {"holds": True})["holds"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

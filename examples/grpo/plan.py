@@ -1,0 +1,61 @@
+"""What a run is made of; every process of it gets the same one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import task
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a model is."""
+
+    width: int = 64
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    inner: int = 176
+    vocabulary: int = task.VOCABULARY
+
+
+@dataclass(frozen=True)
+class Plan:
+    folder: str  # checkpoints, and what processes write down
+    ring: str
+    transport: str = "ring"  # or "queue", "atropos"
+    url: str = ""  # of the Atropos server
+    seed: int = 0
+    steps: int = 600  # of the optimizer
+    length: int = 6  # digits of a prompt
+    members: int = 8  # of a group
+    worker_groups: int = 16  # that a worker samples at once
+    batch_groups: int = 32  # that the trainer takes for a step
+    max_lag: int = 8  # versions that a trained token may be behind
+    checkpoint_steps: int = 2
+    workers: int = 2
+    shape: Shape = Shape()
+    rate: float = 2e-3
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    device: str = "cpu"
+    host_weights: bool = False  # publish from host memory although the model is on a GPU
+    threads: int = 1
+
+    @property
+    def waiting_records(self) -> int:
+        """Workers wait while so many records are with the trainer or on their way to it."""
+        return (self.checkpoint_steps + 2) * self.batch_groups * self.members
+
+    def path(self, name: str) -> Path:
+        return Path(self.folder) / name
+
+    @property
+    def stopped(self) -> bool:
+        """Whether workers are to end after the batch that they are at."""
+        return self.path("stop").exists()
+
+
+SMALL = Shape()
+LARGE = Shape(width=512, layers=8, heads=8, kv_heads=2, inner=1408)

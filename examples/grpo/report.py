@@ -1,0 +1,67 @@
+"""What a run came to, as one object."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from ledger import Proof, prove
+from plan import Plan
+from run import Run
+from naming import sent_keys
+
+FIRST = 5  # steps that the reward at the start is the mean of
+LAST = 20  # and at the end
+
+
+def report(run: Run, seconds: float) -> dict[str, Any]:
+    steps = by_step(run.steps.rows)
+    rewards = [row["reward"] for row in steps]
+    start, end = fmean(rewards[:FIRST]), fmean(rewards[-LAST:])
+    found: dict[str, Any] = {
+        "transport": run.plan.transport,
+        "seed": run.plan.seed,
+        "seconds": seconds,
+        "steps": len(steps),
+        "reward_start": start,
+        "reward_end": end,
+        "times": end / start,
+        "learned": end >= 3 * start,
+        "kills": run.kills,
+        "curve": [[row["step"], round(row["at"] - run.began, 3), round(row["reward"], 4)]
+                  for row in steps],
+        **rates(run, steps),
+    }
+    if run.plan.transport == "ring":
+        found["proof"] = as_data(proof(run))
+        found["dropped_records"] = run.dropped
+    return found
+
+
+def by_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each step: of one that was done again, after a death, the one that counts."""
+    return list({row["step"]: row for row in rows}.values())
+
+
+def rates(run: Run, steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """From the first step to the last one."""
+    spent = {name: sum(row[name] for row in steps)
+             for name in ("waiting", "training", "saving", "publishing")}
+    seconds = max(1e-9, steps[-1]["at"] - steps[0]["at"])
+    return {
+        "loop_tokens_per_s": sum(row["tokens"] for row in steps[1:]) / seconds,
+        "trainer_share": {name: part / sum(spent.values()) for name, part in spent.items()},
+        "publish_ms": 1e3 * spent["publishing"] / len(steps),
+        "lag_mean": fmean(row["lag"] for row in steps),
+        "lag_most": max(row["lag_most"] for row in steps),
+        "clipped": fmean(row["clipped"] for row in steps),
+    }
+
+
+def proof(run: Run) -> Proof:
+    return prove(run.plan.path("ledger.txt"), sent_keys(run.plan), run.groups_dropped)
+
+
+def as_data(proof: Proof) -> dict[str, Any]:
+    return {"holds": proof.holds, **asdict(proof)}

@@ -1,0 +1,90 @@
+"""A rollout worker: samples groups with the latest weights that it has, and sends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import task
+from model import Model
+from naming import batches_sent, keys
+from plan import Plan
+from sampler import Refresh, Sampled, sample
+from transport import Group, worker_end
+
+
+def work(plan: Plan, number: int) -> None:
+    """A worker, in a process of its own.
+
+    Its batches have numbers, and a file says which one is next. One that was killed comes again
+    with the batch it was at: the stash drops what had come of that already, as duplicates.
+    """
+    torch.set_num_threads(plan.threads)
+    torch.manual_seed(time.time_ns())
+    model = Model(plan.shape).to(plan.device).eval()
+    end = worker_end(plan, number, {name: p.detach() for name, p in model.named_parameters()})
+    progress = plan.path(f"worker-{number}.next")
+    with open(plan.path(f"worker-{number}.jsonl"), "a", encoding="utf-8", buffering=1) as log:
+        while end.refresh() < 0 and not plan.stopped:  # the first weights come from the trainer
+            time.sleep(0.01)
+        batch = batches_sent(plan, number)
+        while not plan.stopped:
+            began = time.monotonic()
+            groups = roll_out(plan, model, number, batch, end.refresh)
+            sampled = time.monotonic()
+            for group in groups:
+                end.send(group)
+            batch += 1
+            note_sent(progress, batch)
+            log.write(json.dumps({
+                "at": time.monotonic(),
+                "tokens": sum(group.tokens.size for group in groups),
+                "sampling": sampled - began,
+                "sending": time.monotonic() - sampled,
+            }) + "\n")
+    end.close()
+
+
+def note_sent(progress: Path, batches: int) -> None:
+    new = progress.with_suffix(".new")
+    new.write_text(str(batches))
+    os.replace(new, progress)
+
+
+def roll_out(
+    plan: Plan, model: Model, number: int, batch: int, refresh: Refresh
+) -> list[Group]:
+    first = batch * plan.worker_groups
+    asked = task.prompts(plan.seed, number, first, plan.worker_groups, plan.length)
+    rows = np.repeat(asked, plan.members, 0)
+    drawn = sample(model, rows, plan.length, refresh)
+    rewards = task.rewards(rows, drawn.tokens)
+    return [
+        group_of(key, rows[part], drawn, rewards[part], part)
+        for key, part in zip(keys(plan, number, batch), parts(plan), strict=True)
+    ]
+
+
+def parts(plan: Plan) -> list[slice]:
+    return [slice(i * plan.members, (i + 1) * plan.members) for i in range(plan.worker_groups)]
+
+
+def group_of(
+    key: str, asked: np.ndarray, drawn: Sampled, rewards: np.ndarray, part: slice
+) -> Group:
+    def behind(prompt: float, column: np.ndarray, dtype: type) -> np.ndarray:
+        return np.concatenate((np.full(asked.shape, prompt), column[part]), 1).astype(dtype)
+
+    return Group(
+        key=key,
+        tokens=np.concatenate((asked, drawn.tokens[part]), 1).astype(np.int32),
+        logprobs=behind(0, drawn.logprobs, np.float32),
+        versions=behind(-1, drawn.versions, np.int32),
+        rewards=rewards,
+        n_prompt=asked.shape[1],
+    )

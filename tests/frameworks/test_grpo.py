@@ -1,0 +1,64 @@
+"""./dev grpo itself, for some steps: it learns, and deaths lose nothing and train nothing twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollring as rr
+
+pytest.importorskip("torch")
+EXAMPLE = Path(__file__).parents[2] / "examples/grpo"
+PATIENCE = 600
+
+
+def begin(*options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(EXAMPLE), "--model", "small", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
+    result = tmp_path / "result.json"
+    process = begin("--json", str(result), *options)
+    out, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, out + errors
+    found: list[dict[str, Any]] = json.loads(result.read_text(encoding="utf-8"))
+    assert not [name for name in rr.rings() if name.startswith(f"grpo-{process.pid}-")]
+    return found
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    (found,) = run(tmp_path, "--steps", "200")
+    assert found["reward_end"] >= 3 * found["reward_start"]
+    proof = found["proof"]
+    assert proof["holds"] and proof["trained"] == 200 * 32
+    assert found["lag_most"] > 0  # asynchronous
+    assert [step for step, *_ in found["curve"]] == list(range(1, 201))
+
+
+def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
+    process = begin("--steps", "100000", "--folder", str(tmp_path / "run"))
+    assert process.stdout is not None
+    assert "step" in process.stdout.readline()  # it trains
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)  # the pipe closes with the last child
+    assert process.returncode == 130
+    assert not [name for name in rr.rings() if name.startswith(f"grpo-{process.pid}-")]
+
+
+def test_wrong_use(tmp_path: Path) -> None:
+    process = begin("--steps", "none")
+    assert "grpo: argument --steps" in process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 2
+    assert os.listdir(tmp_path) == []
