@@ -161,15 +161,15 @@ class RequestBoard:
         """As `post`, for asyncio and uvloop. One that is cancelled is withdrawn."""
         async with self._posting:
             core = self._poster()
-            core.begin_post(self._codec.encode(item), timeout)
-            try:
-                await readable(core.post_fd())
-            except BaseException:  # cancelled
-                core.cancel_post()
-                if core.number():
-                    core.withdraw(core.number())
-                raise
-            core.post_outcome()
+            if not core.begin_post(self._codec.encode(item), timeout):
+                try:
+                    await readable(core.post_fd())
+                except BaseException:  # cancelled
+                    core.cancel_post()
+                    if core.number():
+                        core.withdraw(core.number())
+                    raise
+                core.post_outcome()
             return core.number()
 
     def withdraw(self, number: int) -> bool:
@@ -236,13 +236,14 @@ class RequestBoard:
         async with self._taking:
             core = self._taker()
             while True:
-                core.take(timeout, later=True)
-                try:
-                    await readable(core.fd())
-                except BaseException:  # cancelled
-                    core.cancel()
-                    raise
-                core.outcome()
+                if not core.take_now():
+                    core.take(timeout, later=True)
+                    try:
+                        await readable(core.fd())
+                    except BaseException:  # cancelled
+                        core.cancel()
+                        raise
+                    core.outcome()
                 request = self._taken(core)
                 if request is not None:
                     return request

@@ -61,13 +61,21 @@ class PyRequestBoard {
         Waits<RequestBoard>().run(owned_, timeout, false, posting(bytes.get(), number));
         return number;
     }
-    // For an event loop, one at a time: the body is kept here until it is posted.
-    void begin_post(nb::handle body, Timeout timeout) {
+    // For an event loop, one at a time: true if it was posted at once. Else the body is kept here
+    // until it is. A wait under way stands back for the first try, and not for the thread that
+    // waits.
+    bool begin_post(nb::handle body, Timeout timeout) {
         const Bytes bytes(body);
+        number_ = 0;
+        auto posted = owned_.in_turn([&](RequestBoard& board) {
+            return posting(bytes.get(), number_)(board, Deadline::now());
+        });
+        if (posted) return true;
+        if (posted.error().code != Errc::timed_out) raise(posted.error());
         body_ = {};
         body_.append(bytes.get().data(), bytes.get().size());
-        number_ = 0;
         posts_.run(owned_, timeout, true, posting({body_.data(), body_.size()}, number_));
+        return false;
     }
     // Of what was posted so; 0: it was not.
     [[nodiscard]] std::uint64_t number() const { return number_; }
@@ -144,17 +152,15 @@ class PyRequestWorker {
     }
 
     void take(Timeout timeout, bool later) {
-        const auto look = [this](RequestWorker& worker, Deadline until) -> Result<void> {
-            if (found_) return {};  // of a wait that was cancelled
-            auto taken = worker.take(until);
-            if (!taken) return std::unexpected(taken.error());
-            if (!*taken) return refused(Errc::timed_out, "no request came in time");
-            found_ = **taken;
-            body_ = {};
-            body_.append(found_->body.data(), found_->body.size());
-            return {};
-        };
-        waits_.run(owned_, timeout, later, look);
+        waits_.run(owned_, timeout, later,
+                   [this](RequestWorker& worker, Deadline until) { return look(worker, until); });
+    }
+    // What is there now, before an event loop waits; false if nothing is.
+    bool take_now() {
+        auto found =
+            owned_.in_turn([this](RequestWorker& worker) { return look(worker, Deadline::now()); });
+        if (!found && found.error().code != Errc::timed_out) raise(found.error());
+        return found.has_value();
     }
     // (number, attempt, body) of what take() has found; None: nothing.
     nb::object taken() {
@@ -196,6 +202,16 @@ class PyRequestWorker {
     [[nodiscard]] bool closed() const { return owned_.gone(); }
 
   private:
+    Result<void> look(RequestWorker& worker, Deadline until) {
+        if (found_) return {};  // of a wait that was cancelled
+        auto taken = worker.take(until);
+        if (!taken) return std::unexpected(taken.error());
+        if (!*taken) return refused(Errc::timed_out, "no request came in time");
+        found_ = **taken;
+        body_ = {};
+        body_.append(found_->body.data(), found_->body.size());
+        return {};
+    }
     template <class How>
     bool let_go(std::uint64_t number, How how) {
         return owned_.in_turn([this, number, how](RequestWorker& worker) {
@@ -236,6 +252,7 @@ void bind_requests(nb::module_& module) {
     nb::class_<PyRequestWorker>(module, "RequestWorker")
         .def(nb::init<const std::string&, const std::string&, double>())
         .def("take", &PyRequestWorker::take, timeout, later)
+        .def("take_now", &PyRequestWorker::take_now)
         .def("taken", &PyRequestWorker::taken)
         .def("finish", &PyRequestWorker::finish)
         .def("give_back", &PyRequestWorker::give_back)

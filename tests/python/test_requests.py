@@ -171,3 +171,18 @@ def test_tasks_share_both_ends(ring: str, run_loop: RunLoop) -> None:
             assert (await worker.take_async(PATIENCE)).item == "after"
 
     run_loop(main())
+
+
+def test_a_call_does_not_stand_in_line_behind_a_wait(ring: str) -> None:
+    async def main() -> None:
+        with rr.RequestBoard(ring) as board, rr.RequestBoard(ring) as worker:
+            for i in range(50):
+                idle = asyncio.ensure_future(board.given_up_async())
+                await asyncio.sleep(0)
+                core = board._poster()
+                assert core.begin_post(rr.PlainCodec().encode(i), None), "it was put off"
+                assert worker._taker().take_now()
+                idle.cancel()
+                await asyncio.wait({idle})
+
+    asyncio.run(main())

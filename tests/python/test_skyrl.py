@@ -117,6 +117,27 @@ def test_without_workers_the_rows_are_masked_at_the_timeout(ring: str) -> None:
     generator.close()
 
 
+def test_a_trainer_that_nobody_works_for_says_so(
+    ring: str,
+    trainer: RollringGenerator,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("rollring.integrations.skyrl.IDLE_SECONDS", 0.01)
+
+    async def main() -> None:
+        given = asked(1, 2)
+        wait = asyncio.ensure_future(trainer.generate(given))
+        while not caplog.records:
+            await asyncio.sleep(0.001)
+        assert "2 rollouts are asked for, and no worker is there" in caplog.text
+        workers = Workers(ring, 1)
+        check_rows(given, await wait)
+        assert workers.end(PATIENCE) == [0]
+
+    asyncio.run(main())
+
+
 def test_a_call_that_is_cancelled_withdraws_what_it_asked_for(
     ring: str, trainer: RollringGenerator
 ) -> None:
@@ -214,8 +235,6 @@ def test_what_does_not_fit_is_named(ring: str, trainer: RollringGenerator) -> No
         asyncio.run(trainer.generate(twice))
     with pytest.raises(ValueError, match="on_missing"):
         RollringGenerator(ring, on_missing="drop")
-    with pytest.raises(rr.BusyError):
-        RollringGenerator(ring)
 
     async def silent(item: dict[str, Any]) -> dict[str, Any]:
         return {"prompt_ids": [1], "response_ids": [2], "reward": 1.0}

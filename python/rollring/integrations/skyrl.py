@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rollring")
 
 STOP_ERROR = "rollout_error"
+IDLE_SECONDS = 30.0  # after which a trainer that nobody works for says so
 
 
 # --- the workers' side ----------------------------------------------------------------------------
@@ -326,10 +327,24 @@ class RollringGenerator:
     async def _mask_given_up(self) -> None:
         """Rollouts that no worker could make have a row all the same, so that their group comes."""
         while True:
-            for number in await self._board.given_up_async():
+            numbers = await self._board.given_up_async(IDLE_SECONDS)
+            if not numbers:
+                self._tell_idle()
+            for number in numbers:
                 item = self._asked.pop(number, None)
                 if item is not None:
                     await self._push(_failed(item, "too many workers failed", self._pad))
+
+    def _tell_idle(self) -> None:
+        counts = self._board.counts()
+        if counts["waiting"] and not counts["workers"]:
+            _log.warning(
+                "ring %s: %d rollouts are asked for, and no worker is there: start some with "
+                "rollring.integrations.skyrl.serve(%r, ...)",
+                self._stash.ring,
+                counts["waiting"],
+                self._stash.ring,
+            )
 
     async def _push(self, record: dict[str, Any]) -> None:
         await self._producer.push_async(record.pop("instance_id"), **record)
