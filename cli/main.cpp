@@ -43,10 +43,19 @@ int run(int argc, char** argv) {
     app.footer(main_footer);
     app.require_subcommand(1);
     app.set_version_flag("--version", std::string(rollring::version()));
-    const std::vector<Command> commands{add_create(app),        add_rm(app),      add_ls(app),
-                                        add_stat(app),          add_doctor(app),  add_produce(app),
-                                        add_consume(app),       add_groups(app),  add_weights(app),
-                                        add_serve_atropos(app), add_run_env(app), add_demo(app)};
+    const std::vector<Command> commands{add_create(app),
+                                        add_rm(app),
+                                        add_ls(app),
+                                        add_stat(app),
+                                        add_doctor(app),
+                                        add_produce(app),
+                                        add_consume(app),
+                                        add_groups(app),
+                                        add_weights(app),
+                                        add_metrics(app),
+                                        add_serve_atropos(app),
+                                        add_run_env(app),
+                                        add_demo(app)};
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

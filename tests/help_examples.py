@@ -62,7 +62,7 @@ def room_for(line):
 @test
 def every_command_has_examples_that_fit_a_terminal(folder, rollouts):
     for command in ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups",
-                    "weights", "serve-atropos", "run-env", "demo"):
+                    "weights", "metrics", "serve-atropos", "run-env", "demo"):
         assert examples(command), command
         footer = run(command, "--help")[0].split("Examples:")[1]
         assert all(len(line) <= 90 for line in footer.splitlines()), command
@@ -192,6 +192,22 @@ def serve_atropos(folder, rollouts):
             assert "serving the ring" in process.stderr.readline(), line
             os.killpg(process.pid, signal.SIGINT)
             assert "0" in done(process, STOPPED)
+
+
+@test
+def metrics(folder, rollouts):
+    place(folder, rollouts)
+    with Ring() as ring:
+        for line in examples("metrics"):
+            # On a port of its own, and here alone.
+            port = re.sub(r"--listen \S+", "", line) + " --listen 127.0.0.1:0"
+            process = paste(folder, line if "--once" in line else port, ring)
+            if "--once" in line:
+                assert "rollring_up" in done(process), line
+                continue
+            assert "/metrics" in process.stderr.readline(), line
+            os.killpg(process.pid, signal.SIGINT)
+            done(process, STOPPED)
 
 
 @test

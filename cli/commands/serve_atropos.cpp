@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <memory>
 
 #include "cli/commands/command.hpp"
+#include "cli/commands/door.hpp"
 #include "cli/formats/json_tree.hpp"
 #include "cli/serve/atropos_api.hpp"
 #include "rollring/ring.hpp"
@@ -59,21 +59,12 @@ Result<bool> make_ring(const std::string& name) {
 }
 
 int serve(ServeOptions& options) {
-    if (options.token.empty()) {
-        const char* token = std::getenv("ROLLRING_TOKEN");
-        options.token = token != nullptr ? token : "";
-    }
+    const std::string token = token_of(options.token);
     if (options.hub.state_path.empty()) {
         options.hub.state_path = default_state_path(options.hub.ring);
     }
-    auto listener = Listener::open(options.host, static_cast<std::uint16_t>(options.port));
+    auto listener = open_door(options.host, static_cast<std::uint16_t>(options.port), token);
     if (!listener) return fail(listener.error());
-    if (!listener->loopback() && options.token.empty()) {
-        return fail(Errc::invalid_argument,
-                    fmt::format("{} can be reached from other machines: give a --token that every "
-                                "client must say, or listen on 127.0.0.1",
-                                options.host));
-    }
     const auto made = make_ring(options.hub.ring);
     if (!made) return fail(made.error());
     auto hub = AtroposHub::open(options.hub);
@@ -87,7 +78,7 @@ int serve(ServeOptions& options) {
                      options.hub.ring, options.host, listener->port()));
     AtroposApi api(**hub);
     {
-        HttpServer server(std::move(*listener), options.limits, options.token,
+        HttpServer server(std::move(*listener), options.limits, token,
                           [&api](const HttpRequest& request) { return api.answer(request); });
         server.run();
     }
@@ -112,10 +103,7 @@ Command add_serve_atropos(CLI::App& app) {
         ->check(CLI::Range(0, 65535))
         ->type_name("N")
         ->capture_default_str();
-    sub->add_option("--token", options->token,
-                    "What clients must say (Authorization: Bearer TOKEN);\n"
-                    "default: $ROLLRING_TOKEN, which other users cannot see")
-        ->type_name("TOKEN");
+    add_token(sub, options->token);
     add_bytes(sub, "--max-body", options->limits.body_bytes,
               "The longest body taken, unpacked; a few are in memory at once")
         ->default_str("1GiB");

@@ -252,6 +252,7 @@ Option* App::add_option(const std::string& names, T& value, const std::string& h
     return parts_->keep(option);
 }
 template Option* App::add_option(const std::string&, std::string&, const std::string&);
+template Option* App::add_option(const std::string&, std::vector<std::string>&, const std::string&);
 template Option* App::add_option(const std::string&, double&, const std::string&);
 template Option* App::add_option(const std::string&, std::int64_t&, const std::string&);
 template Option* App::add_option(const std::string&, std::uint32_t&, const std::string&);

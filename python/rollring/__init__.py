@@ -59,7 +59,17 @@ from ._memory import MemoryDomain
 from ._producer import Draft, Producer
 from ._queue import RingQueue
 from ._requests import Request, RequestBoard
-from ._ring import Column, check, create, describe, describe_groups, remove, rings, stats
+from ._ring import (
+    Column,
+    check,
+    create,
+    describe,
+    describe_groups,
+    describe_weights,
+    remove,
+    rings,
+    stats,
+)
 from ._sequence import Group, Member, Sequence
 from ._stash import Stash
 from ._weight_publisher import WeightPublisher, WeightTransaction
@@ -127,6 +137,7 @@ __all__ = [
     "create",
     "describe",
     "describe_groups",
+    "describe_weights",
     "remove",
     "rings",
     "stats",

@@ -148,6 +148,16 @@ def describe_groups(name: str) -> dict[str, Any]:
     return _core.stash_stat(name)
 
 
+def describe_weights(name: str) -> list[dict[str, Any]]:
+    """The facts of ``rollring weights NAME``: a dict for each live publisher, by rank.
+
+    Its "engines" are a list, "last_sync" the spans of the last version that was committed. Spans
+    are seconds, versions -1 where there is none yet. A publisher that is stopped costs two seconds
+    and has the state "not answering".
+    """
+    return _core.weights_stat(name)
+
+
 def check(name: str, stale_after: float) -> None:
     """Raise if a run waits in vain for ``stale_after`` seconds or more; from outside.
 

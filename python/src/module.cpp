@@ -21,6 +21,7 @@
 #include "rollring/ring.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/version.hpp"
+#include "rollring/weights.hpp"
 #include "sequence.hpp"
 #include "stash.hpp"
 #include "stat_dict.hpp"
@@ -56,6 +57,24 @@ nb::dict stash_stat(const std::string& name) {
     made["groups"] = groups;
     made["account"] = stat_dict(stat.account);
     return made;
+}
+
+nb::list weights_stat(const std::string& name) {
+    auto looked = [&] {
+        const Released released;  // one that is stopped is waited for
+        return stat_weights(name);
+    }();
+    const std::vector<WeightsStat> ranks = value_or_raise(std::move(looked));
+    nb::list all;
+    for (const WeightsStat& rank : ranks) {
+        nb::dict made = stat_dict(rank);
+        nb::list engines;
+        for (const SubscriberStat& engine : rank.subscribers) engines.append(stat_dict(engine));
+        made["last_sync"] = stat_dict(rank.last_times);
+        made["engines"] = engines;
+        all.append(made);
+    }
+    return all;
 }
 
 // None: no trouble.
@@ -102,6 +121,7 @@ NB_MODULE(_core, module) {
     module.def("rings", &list_rings);
     module.def("ring_stat", &ring_stat);
     module.def("stash_stat", &stash_stat);
+    module.def("weights_stat", &weights_stat);
     module.def("find_trouble", &find_trouble);
 }
 

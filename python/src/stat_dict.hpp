@@ -1,9 +1,11 @@
 #pragma once
-// A stat struct as a dict, by the table of its fields.
+// A stat struct as a dict, by the table of its fields. All spans are in seconds.
 
 #include <string>
 #include <type_traits>
+#include <vector>
 
+#include "fields.hpp"
 #include "nb.hpp"
 #include "rollring/stat_fields.hpp"
 
@@ -34,7 +36,13 @@ nb::dict stat_dict(const Stat& stat) {
             made[key] = dropped;
         } else if constexpr (std::is_same_v<T, GroupKey>) {
             made[key] = nb::make_tuple(value.low, value.high);
-        } else if (field.unit == FieldUnit::seconds) {
+        } else if constexpr (std::is_same_v<T, std::string>) {
+            made[key] = text(value);
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+            nb::list texts;
+            for (const std::string& one : value) texts.append(text(one));
+            made[key] = texts;
+        } else if (field.unit == FieldUnit::seconds || field.unit == FieldUnit::milliseconds) {
             if constexpr (std::is_same_v<T, std::int64_t>) {  // negative: not known
                 made[key] = value < 0 ? nb::object(nb::none())
                                       : nb::object(nb::float_(static_cast<double>(value) * 1e-9));

@@ -1,0 +1,54 @@
+#pragma once
+// Metrics as Prometheus reads them: families of samples with labels, in its text format 0.0.4.
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "cli/formats/json_tree.hpp"
+
+namespace rollring::cli {
+
+enum class MetricType : std::uint8_t { gauge, counter };
+
+using MetricLabels = std::vector<std::pair<std::string, std::string>>;
+using MetricValue = std::variant<std::uint64_t, double>;
+
+// Families in the order in which they are declared. One that has no sample is told all the same:
+// who looks sees what there is.
+class MetricSet {
+  public:
+    // Names are [a-z][a-z0-9_]*, those of counters end in _total.
+    void declare(const std::string& name, MetricType type, const std::string& help);
+    // To a family that was declared. A second sample with the same labels is left out: it would
+    // make readers refuse the page.
+    void add(const std::string& name, const MetricLabels& labels, MetricValue value);
+
+    // Text of others is escaped; bytes that are not UTF-8 become U+FFFD.
+    [[nodiscard]] std::string text() const;
+    [[nodiscard]] Json json() const;
+
+    static constexpr std::string_view content_type = "text/plain; version=0.0.4; charset=utf-8";
+
+  private:
+    struct Sample {
+        MetricLabels labels;
+        MetricValue value;
+    };
+    struct Family {
+        std::string name;
+        MetricType type;
+        std::string help;
+        std::vector<Sample> samples = {};
+        std::set<MetricLabels> seen = {};
+    };
+
+    std::vector<Family> families_;
+    std::map<std::string, std::size_t, std::less<>> index_;
+};
+
+}  // namespace rollring::cli
