@@ -23,8 +23,9 @@ Step by step, with rollouts.jsonl of your own:
   rollring produce r --input rollouts.jsonl         # the rollout side, any number
   rollring stat r                                   # who is attached, how full it is
   wait; rollring rm r
-To look at while it runs: rollring groups r (which groups a trainer waits for),
-rollring weights r (which weights the engines serve), rollring ls, rollring doctor.
+To look at while it runs: rollring top r (a live page), rollring groups r (which groups
+a trainer waits for), rollring weights r (which weights the engines serve), rollring ls,
+rollring doctor; for Prometheus: rollring metrics.
 For environments and trainers of Atropos, as they are: rollring serve-atropos r.
 Exit codes: 0 done; 1 failed, which includes a report that could not be written;
 2 wrong use; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal;
@@ -43,19 +44,11 @@ int run(int argc, char** argv) {
     app.footer(main_footer);
     app.require_subcommand(1);
     app.set_version_flag("--version", std::string(rollring::version()));
-    const std::vector<Command> commands{add_create(app),
-                                        add_rm(app),
-                                        add_ls(app),
-                                        add_stat(app),
-                                        add_doctor(app),
-                                        add_produce(app),
-                                        add_consume(app),
-                                        add_groups(app),
-                                        add_weights(app),
-                                        add_metrics(app),
-                                        add_serve_atropos(app),
-                                        add_run_env(app),
-                                        add_demo(app)};
+    const std::vector<Command> commands{add_create(app),  add_rm(app),     add_ls(app),
+                                        add_stat(app),    add_doctor(app), add_produce(app),
+                                        add_consume(app), add_groups(app), add_weights(app),
+                                        add_metrics(app), add_top(app),    add_serve_atropos(app),
+                                        add_run_env(app), add_demo(app)};
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -62,7 +62,7 @@ def room_for(line):
 @test
 def every_command_has_examples_that_fit_a_terminal(folder, rollouts):
     for command in ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups",
-                    "weights", "metrics", "serve-atropos", "run-env", "demo"):
+                    "weights", "metrics", "top", "serve-atropos", "run-env", "demo"):
         assert examples(command), command
         footer = run(command, "--help")[0].split("Examples:")[1]
         assert all(len(line) <= 90 for line in footer.splitlines()), command
@@ -208,6 +208,18 @@ def metrics(folder, rollouts):
             assert "/metrics" in process.stderr.readline(), line
             os.killpg(process.pid, signal.SIGINT)
             done(process, STOPPED)
+
+
+@test
+def top(folder, rollouts):
+    place(folder, rollouts)
+    python = folder / "bin/python3"  # the first on the path
+    python.write_text('#!/bin/sh\necho "asked: $*"\n', encoding="utf-8")
+    python.chmod(0o755)
+    for line in examples("top"):
+        out = done(paste(folder, line, "x"))
+        assert "asked: -m rollring.top --every " in out and out.endswith("-- x\n"), out
+    python.unlink()
 
 
 @test

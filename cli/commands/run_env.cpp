@@ -1,14 +1,9 @@
 // `rollring run-env`.
 
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <memory>
 
 #include "cli/commands/command.hpp"
+#include "cli/commands/in_python.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -21,25 +16,11 @@ and not as JSON over HTTP; for the rest it talks to the server at its
 rollout_server_url, which is `rollring serve-atropos` and tells it the ring's name
 ($ROLLRING_RING does, too). Needs the Python package where the environment runs.)";
 
-// The interpreter of the environment that this program is installed into, if it is.
-std::string default_python() {
-    std::error_code error;
-    const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-    const auto beside = program.parent_path() / "python3";
-    return !error && ::access(beside.c_str(), X_OK) == 0 ? beside.string() : "python3";
-}
-
 int run_env(const std::string& python, std::vector<std::string> words) {
     if (words.empty()) {
         return fail(Errc::invalid_argument, "run-env needs the MODULE:CLASS of an environment");
     }
-    words.insert(words.begin(), {python, "-m", "rollring.integrations.run_env"});
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    ::execvp(python.c_str(), arguments.data());
-    return fail(Errc::not_found, fmt::format("cannot run {}: {}; say which with --python", python,
-                                             std::strerror(errno)));
+    return become_python(python, "rollring.integrations.run_env", std::move(words));
 }
 
 }  // namespace
@@ -50,9 +31,7 @@ Command add_run_env(CLI::App& app) {
         "run-env", "Run an environment of Atropos whose groups go into the ring");
     sub->footer(run_footer);
     sub->end_at_word();
-    sub->add_option("--python", *python,
-                    "Its interpreter; default: the one beside this\nprogram, else python3")
-        ->type_name("PROGRAM");
+    add_python(sub, *python);
     return {sub, [python, sub] { return run_env(*python, sub->rest()); }};
 }
 

@@ -1,0 +1,51 @@
+"""The command line of the live page."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+
+import rollring as rr
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="rollring top",
+        description="A live page of a ring: lanes, groups, versions, engines.",
+        epilog="Keys: q quit, p pause, s sort the table, tab the next one, enter explain a group.",
+    )
+    parser.add_argument("name", metavar="NAME", help="name of the ring; it may come later")
+    parser.add_argument(
+        "--every", type=float, default=1.0, metavar="SECONDS", help="between two looks (default: 1)"
+    )
+    options = parser.parse_args(arguments)
+    if not 0.05 <= options.every <= 3600:
+        parser.error("--every: give 0.05 to 3600 seconds")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parsed(arguments)
+    if importlib.util.find_spec("textual") is None:
+        print(
+            f"rollring top: {sys.executable} has no textual, which draws the page: "
+            "pip install 'rollring[top]', or pip install textual",
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        rr.describe(options.name)
+    except KeyError:
+        pass  # it may come
+    except rr.RollringError as error:
+        print(f"rollring top: {error}", file=sys.stderr)
+        return 2 if isinstance(error, rr.InvalidArgumentError) else 1
+    from ._page import Page
+
+    Page(options.name, options.every).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""What the page shows: looks at a ring from outside, and what changed between two of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import rollring as rr
+
+
+@dataclass(frozen=True)
+class Look:
+    """A ring at one moment. ``problem`` says why there is nothing to see."""
+
+    at: float
+    ring: dict[str, Any] = field(default_factory=dict)
+    stash: dict[str, Any] = field(default_factory=dict)
+    publishers: list[dict[str, Any]] = field(default_factory=list)
+    problem: str = ""
+
+    @property
+    def lanes(self) -> list[dict[str, Any]]:
+        lanes: list[dict[str, Any]] = self.ring.get("lanes", [])
+        return lanes
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        groups: list[dict[str, Any]] = self.stash.get("groups", [])
+        return groups
+
+
+def look_at(name: str) -> Look:
+    """Takes no part in the ring. A stopped publisher of weights is waited for, two seconds."""
+    now = time.monotonic()
+    try:
+        ring, stash = rr.describe(name), rr.describe_groups(name)
+    except KeyError:
+        return Look(now, problem=f"there is no ring '{name}': waiting for it")
+    except rr.RollringError as error:
+        return Look(now, problem=str(error))
+    try:
+        publishers = rr.describe_weights(name)
+    except (rr.RollringError, KeyError) as error:
+        return Look(now, ring, stash, problem=f"the weight channel cannot be looked at: {error}")
+    return Look(now, ring, stash, publishers)
+
+
+def tokens_per_second(before: Look | None, now: Look) -> dict[int, float]:
+    """By lane. Without an earlier look at the same ring there is none."""
+    if before is None or before.ring.get("created_ns") != now.ring.get("created_ns"):
+        return {}
+    seconds = now.at - before.at
+    if seconds <= 0:
+        return {}
+    was = {lane["lane"]: lane["committed_tokens"] for lane in before.lanes}
+    return {
+        lane["lane"]: max(0, lane["committed_tokens"] - was.get(lane["lane"], 0)) / seconds
+        for lane in now.lanes
+    }
+
+
+def explained(group: dict[str, Any], lanes: list[dict[str, Any]]) -> str:
+    """What a group waits for, from whom and since when, in lines."""
+    state = group["state"]
+    lines = [
+        f"group {group['instance_id']}",
+        f"{state} for {span(group['age_s'])}, unchanged for {span(group['unchanged_s'])}",
+        f"{group['complete']} of {group['size']} members complete, {group['failed']} failed; "
+        f"{group['records']} records, {short(group['tokens'])} tokens",
+        "",
+    ]
+    if state == "open":
+        missing = group["missing"]
+        shown = ", ".join(str(one) for one in missing[:32]) + (", ..." if missing[32:] else "")
+        lines.append(f"waits for members {shown}" if missing else "waits for members unknown")
+    elif state == "ready":
+        lines.append("complete: waits for a batch")
+    else:
+        lines.append("in a batch: it is being trained on")
+    died = {f"{lane['producer']} (lane {lane['lane']})" for lane in lanes if lane["died"]}
+    for producer in group["producers"]:
+        lines.append(f"from {producer}{', which DIED' if producer in died else ''}")
+    return "\n".join(lines)
+
+
+def span(seconds: float | None) -> str:
+    """``0.25 ms``, ``1.5 s``, ``3 min``; a dash where it is not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1e3:.{0 if seconds >= 0.01 else 2}f} ms"
+    for limit, one, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / one:.{1 if one == 1 and seconds < 10 else 0}f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def short(number: float) -> str:
+    """``950``, ``12.3k``, ``4.56M``."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= limit:
+            return f"{number / (1e3 if unit == 'k' else limit):.3g}{unit}"
+    return f"{number:.0f}"
+
+
+def size(count: float) -> str:
+    """Of bytes, in powers of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1024
+    return f"{count:.3g} TiB"

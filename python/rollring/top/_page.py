@@ -1,0 +1,285 @@
+"""The page, drawn by textual."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Sparkline, Static
+
+from ._looks import Look, explained, look_at, short, size, span, tokens_per_second
+
+ROWS = 200  # of a table, the first ones in its order
+CURVE = 120  # looks that the curve remembers
+
+Row = dict[str, Any]
+Order = tuple[str, Callable[[Row], Any]]
+
+
+class Explanation(ModalScreen[None]):
+    """What a group waits for."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,enter,q", "dismiss", "Close"),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def compose(self) -> ComposeResult:
+        yield Static(Text(self.text), id="explanation")
+        yield Footer()
+
+
+class Table(DataTable[Text]):
+    """Rows in one of several orders, which keeps the row that the cursor is on."""
+
+    def __init__(self, title: str, columns: list[str], orders: list[Order], **options: Any) -> None:
+        super().__init__(cursor_type="row", zebra_stripes=True, **options)
+        self.title, self.titles, self.orders, self.order = title, columns, orders, 0
+        self.shown: dict[str, Row] = {}
+
+    def on_mount(self) -> None:
+        self.add_columns(*self.titles)
+
+    def sort_otherwise(self) -> None:
+        self.order = (self.order + 1) % len(self.orders)
+
+    def show(self, rows: dict[str, Row], cells: Callable[[Row], list[str]]) -> None:
+        name, key = self.orders[self.order]
+        there = sorted(rows, key=lambda one: key(rows[one]))[:ROWS]
+        at = list(self.shown)[self.cursor_row : self.cursor_row + 1]
+        self.shown = {one: rows[one] for one in there}
+        self.clear()
+        for one in there:
+            self.add_row(*(Text(cell) for cell in cells(rows[one])), key=one)
+        if at and at[0] in self.shown:
+            self.move_cursor(row=there.index(at[0]))
+        more = f", the first {ROWS}" if len(rows) > ROWS else ""
+        self.border_title = f"{self.title}: {len(rows)}, by {name}{more}"
+
+
+def lane_cells(lane: Row) -> list[str]:
+    return [
+        str(lane["lane"]),
+        lane["producer"][:20],
+        "free (died)" if lane["died"] and lane["state"] == "free" else lane["state"],
+        short(lane["depth_records"]),
+        size(lane["depth_bytes"]),
+        span(lane["oldest_age_s"]),
+        short(lane["rate"]),
+        short(lane["waits"]),
+    ]
+
+
+def group_cells(group: Row) -> list[str]:
+    missing = ",".join(str(one) for one in group["missing"])
+    return [
+        group["instance_id"][:20],
+        group["state"],
+        f"{group['complete']}/{group['size']}",
+        span(group["unchanged_s"]),
+        missing if len(missing) <= 12 else missing[:9] + "...",
+        ", ".join(group["producers"]),
+    ]
+
+
+def engine_cells(engine: Row) -> list[str]:
+    behind = engine["committed"] - engine["live_version"]
+    return [
+        engine["name"][:20],
+        engine["state"] if engine["alive"] else "dead",
+        "-" if engine["live_version"] < 0 else str(engine["live_version"]),
+        "-" if engine["committed"] < 0 else str(behind),
+        engine["problem"],
+    ]
+
+
+class Page(App[None]):
+    """A ring, looked at again and again from outside."""
+
+    TITLE = "rollring top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #facts { height: auto; max-height: 6; padding: 0 1; }
+    #speed { height: 2; padding: 0 1; }
+    #rate { width: 22; }
+    #curve { width: 1fr; height: 2; }
+    Table { height: 1fr; border-top: solid $primary; }
+    #engines { height: auto; max-height: 6; }
+    Explanation { align: center middle; }
+    #explanation { width: 80%; max-height: 80%; height: auto; border: round $primary;
+        padding: 0 1; background: $surface; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("p", "pause", "Pause"),
+        Binding("s", "sort", "Sort"),
+        Binding("tab", "app.focus_next", "Next table"),
+    ]
+
+    def __init__(self, name: str, every: float = 1.0) -> None:
+        super().__init__()
+        self.ring_name, self.every = name, every
+        self.paused = self.looking = False
+        self.last: Look | None = None
+        self.rates: dict[int, float] = {}
+        self.history: deque[float] = deque(maxlen=CURVE)
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="facts")
+        with Horizontal(id="speed"):
+            yield Static(id="rate")
+            yield Sparkline([], id="curve")
+        yield Table(
+            "lanes",
+            ["lane", "producer", "state", "waiting", "pinned", "oldest", "tokens/s", "waits"],
+            [
+                ("number", lambda lane: lane["lane"]),
+                ("tokens/s", lambda lane: -lane["rate"]),
+                ("bytes pinned", lambda lane: -lane["depth_bytes"]),
+                ("age", lambda lane: -(lane["oldest_age_s"] or 0)),
+            ],
+            id="lanes",
+        )
+        yield Table(
+            "groups",
+            ["group", "state", "there", "unchanged", "missing", "from"],
+            [
+                ("time unchanged", lambda group: -(group["unchanged_s"] or 0)),
+                ("name", lambda group: group["instance_id"]),
+                ("members there", lambda group: -group["complete"]),
+                ("state", lambda group: group["state"]),
+            ],
+            id="groups",
+        )
+        yield Table(
+            "engines",
+            ["engine", "state", "serves", "behind", "problem"],
+            [
+                ("name", lambda engine: engine["name"]),
+                ("version", lambda engine: engine["live_version"]),
+            ],
+            id="engines",
+        )
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.query_one("#groups").border_subtitle = "enter: explain"
+        self.set_interval(self.every, self.look)
+        self.look()
+
+    def look(self) -> None:
+        if not self.paused and not self.looking:
+            self.looking = True
+            self.look_beside()
+
+    @work(thread=True)
+    def look_beside(self) -> None:
+        """In a thread: a stopped publisher makes it wait."""
+        found = look_at(self.ring_name)
+        self.call_from_thread(self.take, found)
+
+    def take(self, found: Look) -> None:
+        self.looking = False
+        if found.ring.get("created_ns") != (self.last.ring if self.last else {}).get("created_ns"):
+            self.history.clear()  # another ring
+        self.rates = tokens_per_second(self.last, found)
+        if self.rates:
+            self.history.append(sum(self.rates.values()))
+        self.last = found
+        self.draw()
+
+    def draw(self) -> None:
+        """Shows the last look once more."""
+        if self.last is None:
+            return
+        self.query_one("#facts", Static).update(Text(facts_of(self.ring_name, self.last)))
+        rate = f"{short(sum(self.rates.values()))} tokens/s"
+        self.query_one("#rate", Static).update(Text(rate + ("\nPAUSED" if self.paused else "")))
+        self.query_one("#curve", Sparkline).data = list(self.history)
+        lanes = {
+            str(lane["lane"]): {**lane, "rate": self.rates.get(lane["lane"], 0.0)}
+            for lane in self.last.lanes
+        }
+        self.query_one("#lanes", Table).show(lanes, lane_cells)
+        groups = {str(group["key"]): group for group in self.last.groups}
+        self.query_one("#groups", Table).show(groups, group_cells)
+        engines = {
+            f"{rank['rank']} {number}": {**engine, "committed": rank["committed_version"]}
+            for rank in self.last.publishers
+            for number, engine in enumerate(rank.get("engines", []))
+        }
+        table = self.query_one("#engines", Table)
+        table.display = bool(self.last.publishers)
+        table.show(engines, engine_cells)
+
+    def action_pause(self) -> None:
+        self.paused = not self.paused
+        self.draw()
+
+    def action_sort(self) -> None:
+        if isinstance(self.focused, Table):
+            self.focused.sort_otherwise()
+            self.draw()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        table = event.data_table
+        if isinstance(table, Table) and table.id == "groups" and self.last is not None:
+            group = table.shown.get(str(event.row_key.value))
+            if group is not None:
+                self.push_screen(Explanation(explained(group, self.last.lanes)))
+
+
+def version_text(version: int) -> str:
+    return "none" if version < 0 else str(version)
+
+
+def facts_of(name: str, look: Look) -> str:
+    """The lines above the tables."""
+    if not look.ring:
+        return f"{name}: {look.problem}"
+    ring, stash = look.ring, look.stash
+    alive = sum(lane["alive"] for lane in look.lanes)
+    died = sum(lane["died"] for lane in look.lanes)
+    consumer = f"alive (pid {ring['consumer_pid']})" if ring["consumer_alive"] else "not there"
+    pinned = sum(lane["depth_bytes"] for lane in look.lanes)
+    account = stash["account"]
+    dropped = ", ".join(
+        f"{reason} {amount['records']}"
+        for reason, amount in account["dropped"].items()
+        if amount["records"]
+    )
+    lines = [
+        f"{name}: consumer {consumer}; producers {alive} alive, {died} died, of "
+        f"{ring['lane_count']} lanes",
+        f"pinned {size(pinned)}, reserved {size(ring['resident_bytes'])}; policy version "
+        f"{version_text(ring['policy_version'])}, last step "
+        f"{version_text(ring['last_acked_step'])}",
+        f"records shipped {short(account['shipped']['records'])}, held "
+        f"{short(account['held']['records'])}, dropped: {dropped or 'none'}",
+    ]
+    for rank in look.publishers:
+        lines.append(publisher_line(rank))
+    if look.problem:
+        lines.append(look.problem)
+    return "\n".join(lines)
+
+
+def publisher_line(rank: dict[str, Any]) -> str:
+    text = (
+        f"weights, rank {rank['rank']}: {rank['state']}, committed "
+        f"{version_text(rank['committed_version'])}"
+    )
+    if rank["syncs"]:
+        times = ", ".join(f"{key} {span(rank['last_sync'][key])}" for key in ("put", "staged"))
+        text += f"; last sync: {times}"
+    return text

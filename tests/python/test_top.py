@@ -1,0 +1,252 @@
+"""The live page, by textual's own pilot, of rings that other processes use; and in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import multiprocessing
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyte
+import pytest
+from textual.widgets import DataTable, Sparkline, Static
+
+import rollring as rr
+from rollring.top._looks import Look, short, size, span, tokens_per_second
+from rollring.top._page import Explanation, Page
+
+from conftest import PATIENCE, tokens_of
+
+SPAWN = multiprocessing.get_context("spawn")
+EVERY = 0.05
+
+
+def push_half_a_group(ring: str, ready: Any) -> None:
+    with rr.Producer(ring, name="doomed [red]") as producer:
+        for member in range(2):
+            producer.push(
+                "p/[bold]1", token_ids=tokens_of(1, member), repetition_id=member, group_size=4
+            )
+        ready.set()
+        signal.pause()
+
+
+def push_on(ring: str) -> None:
+    with rr.Producer(ring, name="busy") as producer:
+        for prompt in range(10**9):
+            producer.push(f"q/{prompt}", token_ids=np.arange(64), group_size=1)
+
+
+def run(page: Page, play: Callable[[Any], Any], size: tuple[int, int] = (80, 24)) -> None:
+    async def played() -> None:
+        async with page.run_test(size=size) as pilot:
+            await play(pilot)
+
+    asyncio.run(played())
+
+
+async def until(pilot: Any, condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, facts(pilot.app)
+        await pilot.pause(EVERY)
+
+
+def facts(page: Page) -> str:
+    return str(page.query_one("#facts", Static).content)
+
+
+def cells(page: Page, table: str) -> list[list[str]]:
+    found = page.query_one(f"#{table}", DataTable)
+    return [[str(cell) for cell in found.get_row_at(row)] for row in range(found.row_count)]
+
+
+def test_a_group_that_waits_for_one_who_died(ring: str) -> None:
+    ready = SPAWN.Event()
+    child = SPAWN.Process(target=push_half_a_group, args=(ring, ready))
+    child.start()
+    assert ready.wait(PATIENCE)
+    page = Page(ring, EVERY)
+
+    async def play(pilot: Any) -> None:
+        await until(pilot, lambda: "producers 1 alive, 0 died" in facts(page))
+        assert cells(page, "lanes")[0][:3] == ["0", "doomed [red]", "active"]
+        await until(pilot, lambda: len(cells(page, "groups")) == 1)
+        assert cells(page, "groups")[0][:3] == ["p/[bold]1", "open", "2/4"]
+        child.kill()
+        child.join(PATIENCE)
+        await until(pilot, lambda: "producers 0 alive, 1 died" in facts(page))
+        page.query_one("#groups").focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(page.screen, Explanation))
+        assert isinstance(page.screen, Explanation)
+        for part in ("p/[bold]1", "2 of 4 members", "members 2, 3", "doomed [red]", "DIED"):
+            assert part in page.screen.text, page.screen.text
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(page.screen, Explanation))
+
+    with rr.Stash(ring, batch_groups=1) as stash:
+        with pytest.raises(TimeoutError):
+            stash.next(timeout=0.01)
+        run(page, play)
+
+
+def test_tokens_per_second_pause_and_sort(ring: str) -> None:
+    child = SPAWN.Process(target=push_on, args=(ring,))
+    child.start()
+    page = Page(ring, EVERY)
+
+    async def play(pilot: Any) -> None:
+        curve = page.query_one("#curve", Sparkline)
+        with rr.Stash(ring, batch_groups=8) as stash:
+
+            def speed() -> bool:
+                with stash.next(PATIENCE):
+                    return sum(curve.data or []) > 0
+
+            await until(pilot, speed)
+        await pilot.press("p")
+        assert "PAUSED" in str(page.query_one("#rate", Static).content)
+        await until(pilot, lambda: not page.looking)
+        last = page.last
+        await pilot.pause(3 * EVERY)
+        assert page.last is last
+        await pilot.press("p")
+        await until(pilot, lambda: page.last is not last)
+        lanes = page.query_one("#lanes", DataTable)
+        lanes.focus()
+        assert "by number" in str(lanes.border_title)
+        await pilot.press("s")
+        assert "by tokens/s" in str(lanes.border_title)
+
+    try:
+        run(page, play)
+    finally:
+        child.kill()
+        child.join(PATIENCE)
+
+
+def test_a_ring_that_goes_and_comes(ring: str) -> None:
+    page = Page(ring, EVERY)
+
+    async def play(pilot: Any) -> None:
+        await until(pilot, lambda: "consumer not there" in facts(page))
+        rr.remove(ring)
+        await until(pilot, lambda: "waiting for it" in facts(page))
+        assert cells(page, "lanes") == []
+        rr.create(ring, lanes=3, lane_bytes="1MiB")
+        await until(pilot, lambda: "of 3 lanes" in facts(page))
+
+    run(page, play)
+
+
+def test_versions_and_engines(ring: str) -> None:
+    weights, held = {"w": np.ones(10, np.float32)}, {"w": np.zeros(10, np.float32)}
+    page = Page(ring, EVERY)
+
+    async def play(pilot: Any) -> None:
+        with (
+            rr.WeightPublisher(ring, weights) as trainer,
+            rr.WeightSubscriber(ring, held, name="engine-0") as engine,
+        ):
+            await until(pilot, lambda: len(cells(page, "engines")) == 1)
+            assert cells(page, "engines")[0][:4] == ["engine-0", "ready", "-", "-"]
+
+            async def take() -> None:
+                await (await engine.next_async(PATIENCE)).finish_async(PATIENCE)
+
+            await asyncio.gather(take(), trainer.publish_async(7, PATIENCE))
+            await until(pilot, lambda: cells(page, "engines")[0][2:4] == ["7", "0"])
+            assert "policy version 7" in facts(page) and "last sync: put" in facts(page)
+
+    run(page, play, size=(120, 40))
+
+
+def test_rates_are_of_one_ring() -> None:
+    lane = {"lane": 0, "committed_tokens": 100}
+    first = Look(1.0, {"created_ns": 1, "lanes": [lane]})
+    later = Look(3.0, {"created_ns": 1, "lanes": [{"lane": 0, "committed_tokens": 300}]})
+    assert tokens_per_second(first, later) == {0: 100.0}
+    assert tokens_per_second(Look(1.0, {"created_ns": 2, "lanes": [lane]}), later) == {}
+    assert tokens_per_second(None, later) == tokens_per_second(later, later) == {}
+
+
+def test_numbers_for_people() -> None:
+    assert [short(n) for n in (0, 950, 12345, 4_560_000)] == ["0", "950", "12.3k", "4.56M"]
+    assert [size(n) for n in (0, 1023, 1536, 1 << 30)] == ["0 B", "1023 B", "1.5 KiB", "1 GiB"]
+    spans = [span(seconds) for seconds in (None, 0.25, 1.5, 90, 600)]
+    assert spans == ["-", "250 ms", "1.5 s", "90 s", "10 min"]
+
+
+def test_in_a_terminal(ring: str) -> None:
+    """What a person sees at 80x24, and that the terminal is left as it was."""
+    screen = pyte.Screen(80, 24)
+    stream = pyte.ByteStream(screen)
+    process, master = in_terminal(ring)
+    with rr.Producer(ring, name="env-3") as producer:
+        producer.push("p/1", token_ids=tokens_of(1, 0), repetition_id=0, group_size=4)
+        parts = (ring, "env-3", "tokens/s", "lanes: 1", "groups: ", "Quit", "Pause")
+        read_until(master, stream, lambda: all(p in "\n".join(screen.display) for p in parts))
+    os.write(master, b"q")
+    read_until(master, stream, lambda: process.poll() is not None)
+    assert process.returncode == 0
+    os.close(master)
+
+
+def in_terminal(ring: str) -> tuple[subprocess.Popen[bytes], int]:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen(
+        [os.path.join(os.path.dirname(sys.executable), "rollring"), "top", ring, "--every", "0.1"],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(slave)
+    return process, master
+
+
+def read_until(master: int, stream: Any, condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "\n".join(stream.listener.display)
+        if select.select([master], [], [], 0.05)[0]:
+            try:
+                stream.feed(os.read(master, 65536))
+            except OSError:  # the other end is closed: nothing more comes
+                signal.sigtimedwait([], 0.05)
+
+
+def test_without_textual_it_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['textual'] = None\n"
+        "import importlib.util as util; find = util.find_spec\n"
+        "util.find_spec = lambda name: None if name == 'textual' else find(name)\n"
+        "from rollring.top.__main__ import main; sys.exit(main(['x']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "rollring[top]" in done.stderr, done
+
+
+@pytest.mark.parametrize("words", [["a/b"], ["r", "--every", "0"], []])
+def test_wrong_use(words: list[str]) -> None:
+    command = [sys.executable, "-m", "rollring.top", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr, done
