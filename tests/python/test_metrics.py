@@ -121,3 +121,12 @@ def test_the_weight_channel(ring: str, url: str) -> None:
         assert told["last_sync"]["put"] == pytest.approx(put.value)
         assert set(told["last_sync"]) == {"wait_slot", "put", "publish", "staged", "commit"}
     assert rr.describe_weights(ring) == []
+
+
+def test_a_name_that_is_cut_within_a_character(ring: str, url: str) -> None:
+    with rr.Producer(ring, name="a" + "\N{PILE OF POO}" * 20):
+        (lane,) = rr.describe(ring)["lanes"]
+        (alive,) = of_ring(scrape(url)["rollring_lane_alive"], ring)
+    for shown in (lane["producer"], alive.labels["producer"]):
+        assert shown.endswith("\N{REPLACEMENT CHARACTER}")
+        assert shown.rstrip("\N{REPLACEMENT CHARACTER}") == "a" + "\N{PILE OF POO}" * 9
