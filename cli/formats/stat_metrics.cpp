@@ -225,15 +225,16 @@ void add_stash(MetricSet& to, const MetricLabels& ring, const StashStat& stash) 
     add_groups(to, ring, stash.groups);
 }
 
-void add_engines(MetricSet& to, const MetricLabels& rank, std::vector<SubscriberStat> engines) {
-    // One that was expelled may live beside its successor, which has its name.
-    std::ranges::stable_partition(engines, [](const SubscriberStat& engine) {
-        return engine.state != SubscriberState::expelled;
-    });
-    for (const SubscriberStat& engine : engines) {
-        const MetricLabels labels = with(rank, "engine", printable(engine.name));
-        add_info(to, engine_prefix, labels, engine, {"name", "problem"});
-        add_fields(to, engine_prefix, labels, engine);
+void add_engines(MetricSet& to, const MetricLabels& rank,
+                 const std::vector<SubscriberStat>& engines) {
+    // One that was expelled may live beside its successor, which has its name: it comes last.
+    for (const bool expelled : {false, true}) {
+        for (const SubscriberStat& engine : engines) {
+            if ((engine.state == SubscriberState::expelled) != expelled) continue;
+            const MetricLabels labels = with(rank, "engine", printable(engine.name));
+            add_info(to, engine_prefix, labels, engine, {"name", "problem"});
+            add_fields(to, engine_prefix, labels, engine);
+        }
     }
 }
 
