@@ -13,6 +13,7 @@ from plan import Plan
 from transport import Batch, Group, Tensors
 
 PATIENCE = 60.0  # seconds for what takes milliseconds
+ATTACH_SECONDS = 5.0  # a GPU's memory is mapped in some tenths of one
 
 
 def create(plan: Plan) -> None:
@@ -100,7 +101,7 @@ class RingWorker:
                     name=self._name,
                     in_place=False,
                     held_version=self.version,
-                    timeout=0,
+                    timeout=ATTACH_SECONDS,
                 )
             except (rr.TimedOutError, rr.BusyError, rr.PeerGoneError):
                 pass
