@@ -10,10 +10,13 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import rollring as rr
+from chaos import Chaos
+from chart import draw
 from plan import LARGE, Plan
 from report import report
 from ring import create
@@ -68,6 +71,10 @@ def make_parser() -> Parser:
     add("--model", choices=("small", "large"), help="default: large where torch finds a GPU")
     add("--host-weights", action="store_true", help="publish from host memory, also with a GPU")
     add("--json", type=Path, metavar="FILE", help="what came of it, as JSON")
+    add("--chart", type=Path, metavar="FILE", help="the rewards as .svg, .png or .pdf (matplotlib)")
+    add("--chaos", action="store_true",
+        help="each seed once more, with a worker killed every 20 s and the trainer twice")
+    add("--plain", action="store_true", help="lines instead of a page, also on a terminal")
     add("--folder", type=Path, metavar="DIR", help="keep checkpoints and logs there")
     return parser
 
@@ -83,7 +90,7 @@ def plan_of(options: argparse.Namespace, folder: str, seed: int) -> Plan:
     return Plan(folder=folder, ring=ring, seed=seed, **given)
 
 
-def one_run(plan: Plan, stops: Stops, view: Any) -> dict[str, Any] | None:
+def one_run(plan: Plan, chaos: Chaos | None, stops: Stops, view: Any) -> dict[str, Any] | None:
     """What came of it; None if it was stopped."""
     create(plan)
     run = Run(plan)
@@ -91,12 +98,21 @@ def one_run(plan: Plan, stops: Stops, view: Any) -> dict[str, Any] | None:
         while not run.over():
             if stops.number:
                 return None
+            if chaos is not None:
+                chaos.strike(run)
             view.show(run)
             time.sleep(0.1)
         return report(run, time.monotonic() - run.began)
     finally:
         run.end()
         rr.remove(plan.ring, force=True, missing_ok=True)
+
+
+def runs(options: argparse.Namespace) -> Iterator[tuple[int, Chaos | None]]:
+    for seed in range(options.seed, options.seed + options.seeds):
+        yield seed, None
+        if options.chaos:
+            yield seed, Chaos()
 
 
 def on_gpu() -> bool:
@@ -110,13 +126,14 @@ def main() -> int:
     if options.model is None:
         options.model = "large" if on_gpu() else "small"
     stops = Stops()
-    results = []
+    results: list[dict[str, Any]] = []
     try:
-        with tempfile.TemporaryDirectory(prefix="grpo-") as place, make_view(options) as view:
-            for seed in range(options.seed, options.seed + options.seeds):
-                folder = (options.folder or Path(place)) / f"seed-{seed}"
+        with tempfile.TemporaryDirectory(prefix="grpo-") as place, make_view(options.plain) as view:
+            for seed, chaos in runs(options):
+                name = f"seed-{seed}" + ("-chaos" if chaos else "")
+                folder = (options.folder or Path(place)) / name
                 folder.mkdir(parents=True)
-                result = one_run(plan_of(options, str(folder), seed), stops, view)
+                result = one_run(plan_of(options, str(folder), seed), chaos, stops, view)
                 if result is None:
                     break
                 view.tell(result)
@@ -127,6 +144,8 @@ def main() -> int:
     except (RunFailed, rr.RollringError, OSError) as error:
         note(str(error))
         return 1
+    if options.chart and results:
+        draw(results, options.chart)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if stopped := stops.end():

@@ -28,7 +28,9 @@ def report(run: Run, seconds: float) -> dict[str, Any]:
         "reward_end": end,
         "times": end / start,
         "learned": end >= 3 * start,
-        "kills": run.kills,
+        "seconds_to_three_times": seconds_to(3 * start, steps, run.began),
+        "kills": run.kills if any(run.kills.values()) else None,
+        "deaths": run.deaths,
         "curve": [[row["step"], round(row["at"] - run.began, 3), round(row["reward"], 4)]
                   for row in steps],
         **rates(run, steps),
@@ -37,6 +39,14 @@ def report(run: Run, seconds: float) -> dict[str, Any]:
         found["proof"] = as_data(proof(run))
         found["dropped_records"] = run.dropped
     return found
+
+
+def seconds_to(reward: float, steps: list[dict[str, Any]], began: float) -> float | None:
+    """From the start of all processes until the mean of some steps is so high."""
+    for at in range(LAST, len(steps) + 1):
+        if fmean(row["reward"] for row in steps[at - LAST : at]) >= reward:
+            return round(float(steps[at - 1]["at"]) - began, 1)
+    return None
 
 
 def by_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ class Run:
             Child(f"worker {number}", run_worker, plan, number) for number in range(plan.workers)
         ]
         self.kills = {"worker": 0, "trainer": 0}
+        self.deaths: list[dict[str, Any]] = []
         self.steps = Tail(plan, "steps.jsonl")
         self.sent = [Tail(plan, f"worker-{number}.jsonl") for number in range(plan.workers)]
 
@@ -57,9 +58,20 @@ class Run:
         by_us = self.kills["trainer" if child is self.trainer else "worker"]
         if child.deaths > DEATHS_MOST + by_us:
             raise RunFailed(f"{child.name} ended with {child.exit_code}, {child.deaths} times")
+        self.deaths.append({
+            "who": child.name,
+            "step": self.step,
+            "seconds": round(time.monotonic() - self.began, 1),
+            "exit_code": child.exit_code,
+        })
         if child is self.trainer:
             self._note_account()
         child.restart()
+
+    @property
+    def step(self) -> int:
+        """The trainer's last."""
+        return int(self.steps.rows[-1]["step"]) if self.steps.rows else 0
 
     def kill(self, child: Child) -> None:
         child.kill()

@@ -1,18 +1,81 @@
-"""What a run looks like while it runs."""
+"""What a run looks like while it runs: a page on a terminal, lines anywhere else."""
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
+from collections.abc import Iterable
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+import rollring as rr
 
 if TYPE_CHECKING:
     from run import Run
 
+SHADES = " ▁▂▃▄▅▆▇█"
+RECENT = 20  # steps that rates are the mean of
 
-def make_view(options: argparse.Namespace) -> PlainView:
+
+def make_view(plain: bool) -> PlainView:
+    """By rich, if it is there and somebody looks."""
+    if not plain and sys.stdout.isatty():
+        try:
+            import rich  # noqa: F401
+        except ImportError:
+            return PlainView()
+        return LiveView()
     return PlainView()
+
+
+def facts(run: Run) -> dict[str, str]:
+    """What there is to see, by name."""
+    rows = run.steps.rows[-RECENT:]
+    if not rows:
+        return {"step": "waits for the first batch"}
+    seconds = rows[-1]["at"] - rows[0]["at"]
+    rate = sum(row["tokens"] for row in rows[1:]) / seconds if seconds > 0 else 0.0
+    spent = {name: sum(row[name] for row in rows)
+             for name in ("waiting", "training", "saving", "publishing")}
+    whole = max(1e-9, sum(spent.values()))
+    return {
+        "step": f"{run.step} of {run.plan.steps}",
+        "reward": f"{fmean(row['reward'] for row in rows):.3f}",
+        "tokens/s": f"{rate:,.0f}",
+        "staleness": f"{fmean(row['lag'] for row in rows):.1f} versions, at most "
+                     f"{max(row['lag_most'] for row in rows)}",
+        "trainer": ", ".join(f"{name} {part / whole:.0%}" for name, part in spent.items()),
+        "version": str(rows[-1]["version"]),
+        **transport_facts(run),
+        "deaths": ", ".join(f"{d['who']} at step {d['step']}" for d in run.deaths[-4:]) or "none",
+    }
+
+
+def transport_facts(run: Run) -> dict[str, str]:
+    """Of the ring, from outside."""
+    if run.plan.transport != "ring":
+        return {}
+    found = rr.stats(run.plan.ring, prefix="")
+    groups = rr.describe_groups(run.plan.ring)
+    lanes = rr.describe(run.plan.ring)["lanes"]
+    return {
+        "groups": f"{len(groups['groups'])} wait, {groups['account']['groups_shipped']} shipped, "
+                  f"{run.groups_dropped + groups['account']['groups_dropped']} dropped",
+        "records": f"{found.get('depth_records', 0):,.0f} in lanes",
+        "stalls": f"{sum(lane.get('stalls', 0) for lane in lanes):,} waits of workers",
+    }
+
+
+def curve_of(rewards: list[float], width: int) -> str:
+    """A line of blocks, each the mean of its share of the rewards."""
+    if not rewards:
+        return ""
+    share = max(1.0, len(rewards) / width)
+    parts: Iterable[list[float]] = (
+        rewards[int(at * share) : max(int(at * share) + 1, int((at + 1) * share))]
+        for at in range(min(width, len(rewards)))
+    )
+    return "".join(SHADES[round(min(1.0, fmean(part)) * (len(SHADES) - 1))] for part in parts)
 
 
 class PlainView:
@@ -34,18 +97,76 @@ class PlainView:
         if now < self._next or not run.steps.rows:
             return
         self._next = now + self.EVERY
-        rows = run.steps.rows[-20:]
-        seconds = rows[-1]["at"] - rows[0]["at"]
-        rate = sum(row["tokens"] for row in rows[1:]) / seconds if seconds else 0.0
-        print(
-            f"{now - run.began:6.1f} s  step {rows[-1]['step']:5}  "
-            f"reward {fmean(row['reward'] for row in rows):.3f}  {rate:9,.0f} tokens/s  "
-            f"lag {fmean(row['lag'] for row in rows):.1f}  deaths "
-            f"{sum(run.kills.values())}",
-            flush=True,
-        )
+        found = facts(run)
+        parts = [f"{name} {found[name]}" for name in ("step", "reward", "tokens/s", "staleness")]
+        print(f"{now - run.began:6.1f} s  " + "  ".join([*parts, f"deaths {len(run.deaths)}"]),
+              flush=True)
 
     def tell(self, result: dict[str, Any]) -> None:
-        shown = {name: value for name, value in result.items() if name != "curve"}
-        for name, value in shown.items():
-            print(f"  {name:<18} {value}")
+        print(summary(result), flush=True)
+
+
+class LiveView(PlainView):
+    """A page that is drawn anew four times a second."""
+
+    EVERY = 0.25
+
+    def __init__(self) -> None:
+        from rich.live import Live
+
+        super().__init__()
+        self._live = Live(refresh_per_second=4)
+
+    def __enter__(self) -> PlainView:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
+
+    def show(self, run: Run) -> None:
+        from rich.panel import Panel
+        from rich.table import Table
+
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self.EVERY
+        table = Table.grid(padding=(0, 2))
+        width = max(20, self._live.console.width - 24)
+        table.add_row("reward curve", curve_of([row["reward"] for row in run.steps.rows], width))
+        for name, value in facts(run).items():
+            table.add_row(name, value)
+        title = f"seed {run.plan.seed}, {now - run.began:.0f} s, {run.plan.workers} workers"
+        self._live.update(Panel(table, title=title, title_align="left"))
+
+    def tell(self, result: dict[str, Any]) -> None:
+        self._live.console.print(summary(result))
+
+
+def summary(result: dict[str, Any]) -> str:
+    """What one run came to, in a few lines."""
+    shares = ", ".join(f"{name} {part:.0%}" for name, part in result["trainer_share"].items())
+    lines = [
+        f"{result['transport']}, seed {result['seed']}: reward {result['reward_start']:.3f} -> "
+        f"{result['reward_end']:.3f} ({result['times']:.1f} times; three times after "
+        f"{said(result['seconds_to_three_times'])}) in {result['steps']} steps, "
+        f"{result['seconds']:.0f} s",
+        f"  {result['loop_tokens_per_s']:,.0f} tokens/s through the loop; trainer: {shares}; "
+        f"publishing {result['publish_ms']:.1f} ms; staleness {result['lag_mean']:.1f} versions, "
+        f"at most {result['lag_most']}",
+    ]
+    if kills := result["kills"]:
+        lines.append(f"  killed: workers {kills['worker']} times, trainer {kills['trainer']} times")
+    if proof := result.get("proof"):
+        lines.append(
+            f"  groups: {proof['sent']:,} sent = {proof['trained']:,} trained + "
+            f"{proof['left']:,} left at the end + {proof['dropped']:,} dropped"
+            f" + {proof['missing']:,} missing; twice: {len(proof['twice'])}, "
+            f"never sent: {len(proof['unknown'])}: {'it holds' if proof['holds'] else 'IT DOES NOT HOLD'}"
+        )
+    return "\n".join(lines)
+
+
+def said(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:.0f} s"

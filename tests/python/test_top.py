@@ -204,6 +204,15 @@ def test_in_a_terminal(ring: str) -> None:
     os.close(master)
 
 
+def test_it_ends_when_its_terminal_is_gone(ring: str) -> None:
+    screen = pyte.Screen(80, 24)
+    stream = pyte.ByteStream(screen)
+    process, master = in_terminal(ring)
+    read_until(master, stream, lambda: "Quit" in "\n".join(screen.display))
+    os.close(master)
+    assert process.wait(PATIENCE) == 1
+
+
 def in_terminal(ring: str) -> tuple[subprocess.Popen[bytes], int]:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -43,8 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2 if isinstance(error, rr.InvalidArgumentError) else 1
     from ._page import Page
 
-    Page(options.name, options.every).run()
-    return 0
+    page = Page(options.name, options.every)
+    page.run()
+    return page.return_code or 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -21,6 +24,17 @@ CURVE = 120  # looks that the curve remembers
 
 Row = dict[str, Any]
 Order = tuple[str, Callable[[Row], Any]]
+
+
+def terminal_is_gone() -> bool:
+    """Whether nobody can read the page any more. A hang-up signal may be ignored, or come to nobody
+    (a terminal that was opened by a program); reading then fails at once, again and again.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        poll = select.poll()
+        poll.register(sys.__stdin__ or 0, 0)  # hang-ups and errors are told in any case
+        return bool(poll.poll(0))
+    return True
 
 
 class Explanation(ModalScreen[None]):
@@ -178,6 +192,8 @@ class Page(App[None]):
         self.look()
 
     def look(self) -> None:
+        if not self.is_headless and terminal_is_gone():
+            self.exit(return_code=1)
         if not self.paused and not self.looking:
             self.looking = True
             self.look_beside()
