@@ -84,7 +84,7 @@ def plan_of(options: argparse.Namespace, folder: str, seed: int) -> Plan:
              if (value := getattr(options, name)) is not None}
     ring = f"grpo-{os.getpid()}-{seed}"
     if options.model == "large":
-        sizes = {"shape": LARGE, "device": "cuda", "rate": 3e-4, "length": 12, "steps": 800,
+        sizes = {"shape": LARGE, "device": "cuda", "rate": 3e-4, "length": 12, "steps": 300,
                  "worker_groups": 32, "batch_groups": 64, "host_weights": options.host_weights}
         given = {**sizes, **given}
     return Plan(folder=folder, ring=ring, seed=seed, **given)
