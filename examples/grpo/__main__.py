@@ -11,20 +11,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import rollring as rr
 from chaos import Chaos
 from chart import draw
+from places import place_of
 from plan import LARGE, Plan
+from replay import replay
 from report import report
-from ring import create
 from rollring.demo.processes import Stops
 from run import Run, RunFailed
 from view import make_view
 
 PROGRAM = "./dev grpo"
+REPLAY_SECONDS = 10.0
+TRANSPORTS = ("ring", "queue", "atropos")
 EXAMPLES = f"""\
 Examples:
   {PROGRAM}
@@ -74,12 +78,16 @@ def make_parser() -> Parser:
     add("--chart", type=Path, metavar="FILE", help="the rewards as .svg, .png or .pdf (matplotlib)")
     add("--chaos", action="store_true",
         help="each seed once more, with a worker killed every 20 s and the trainer twice")
+    add("--compare", action="store_true",
+        help="each seed also over multiprocessing.Queue and over the Atropos server")
+    add("--rollouts", type=Path, metavar="FILE",
+        help="JSON lines of recorded rollouts, for the transports alone (made up)")
     add("--plain", action="store_true", help="lines instead of a page, also on a terminal")
     add("--folder", type=Path, metavar="DIR", help="keep checkpoints and logs there")
     return parser
 
 
-def plan_of(options: argparse.Namespace, folder: str, seed: int) -> Plan:
+def plan_of(options: argparse.Namespace, folder: str, seed: int, transport: str) -> Plan:
     given = {name: value for name in ("steps", "workers", "length")
              if (value := getattr(options, name)) is not None}
     ring = f"grpo-{os.getpid()}-{seed}"
@@ -87,32 +95,43 @@ def plan_of(options: argparse.Namespace, folder: str, seed: int) -> Plan:
         sizes = {"shape": LARGE, "device": "cuda", "rate": 3e-4, "length": 12, "steps": 300,
                  "worker_groups": 32, "batch_groups": 64, "host_weights": options.host_weights}
         given = {**sizes, **given}
-    return Plan(folder=folder, ring=ring, seed=seed, **given)
+    return Plan(folder=folder, ring=ring, seed=seed, transport=transport, **given)
 
 
 def one_run(plan: Plan, chaos: Chaos | None, stops: Stops, view: Any) -> dict[str, Any] | None:
     """What came of it; None if it was stopped."""
-    create(plan)
-    run = Run(plan)
-    try:
-        while not run.over():
-            if stops.number:
-                return None
-            if chaos is not None:
-                chaos.strike(run)
-            view.show(run)
-            time.sleep(0.1)
-        return report(run, time.monotonic() - run.began)
-    finally:
-        run.end()
-        rr.remove(plan.ring, force=True, missing_ok=True)
+    with place_of(plan) as placed:
+        run = Run(placed)
+        try:
+            while not run.over():
+                if stops.number:
+                    return None
+                if chaos is not None:
+                    chaos.strike(run)
+                view.show(run)
+                time.sleep(0.1)
+            return report(run, time.monotonic() - run.began)
+        finally:
+            run.end()
 
 
-def runs(options: argparse.Namespace) -> Iterator[tuple[int, Chaos | None]]:
+def runs(options: argparse.Namespace) -> Iterator[tuple[int, str, Chaos | None]]:
+    """Seed, transport and kills of each."""
     for seed in range(options.seed, options.seed + options.seeds):
-        yield seed, None
+        for transport in TRANSPORTS if options.compare else TRANSPORTS[:1]:
+            yield seed, transport, None
         if options.chaos:
-            yield seed, Chaos()
+            yield seed, TRANSPORTS[0], Chaos()
+
+
+def replay_all(options: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
+    for transport in TRANSPORTS:
+        folder = place / f"replay-{transport}"
+        folder.mkdir()
+        plan = plan_of(options, str(folder), 0, transport)
+        found = replay(replace(plan, batch_groups=16), options.rollouts, REPLAY_SECONDS)
+        print(f"replay over {transport}: {found['tokens_per_s']:,.0f} tokens/s", flush=True)
+        yield found
 
 
 def on_gpu() -> bool:
@@ -127,17 +146,22 @@ def main() -> int:
         options.model = "large" if on_gpu() else "small"
     stops = Stops()
     results: list[dict[str, Any]] = []
+    replays: list[dict[str, Any]] = []
+    machine = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start"
     try:
         with tempfile.TemporaryDirectory(prefix="grpo-") as place, make_view(options.plain) as view:
-            for seed, chaos in runs(options):
-                name = f"seed-{seed}" + ("-chaos" if chaos else "")
+            for seed, transport, chaos in runs(options):
+                name = f"seed-{seed}-{transport}" + ("-chaos" if chaos else "")
                 folder = (options.folder or Path(place)) / name
                 folder.mkdir(parents=True)
-                result = one_run(plan_of(options, str(folder), seed), chaos, stops, view)
+                plan = plan_of(options, str(folder), seed, transport)
+                result = one_run(plan, chaos, stops, view)
                 if result is None:
                     break
                 view.tell(result)
                 results.append(result)
+            if options.compare and not stops.number:
+                replays = list(replay_all(options, Path(place)))
     except FileExistsError as error:
         note(f"{error.filename} is there already: --folder names a new one")
         return 2
@@ -147,7 +171,8 @@ def main() -> int:
     if options.chart and results:
         draw(results, options.chart)
     if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        found = {"machine": machine, "command": sys.argv[1:], "runs": results, "replays": replays}
+        options.json.write_text(json.dumps(found) + "\n", encoding="utf-8")
     if stopped := stops.end():
         return 128 + stopped
     return int(not all(result["learned"] and holds(result) for result in results))

@@ -17,12 +17,14 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 3.6))
-    for number, result in enumerate(results):
+    for result in results:
         steps, rewards = smooth(result["curve"])
         killed = bool(result["deaths"])
-        label = f"seed {result['seed']}" + (", with kills" if killed else "")
-        color, alpha = KILLED if killed else CALM, 1 - 0.2 * (number % 3)
-        axes.plot(steps, rewards, color=color, alpha=alpha, lw=1.2, label=label)
+        axes.plot(
+            steps, rewards, color=KILLED if killed else CALM, lw=1.2,
+            label=f"{result['transport']}, seed {result['seed']}"
+            + (", with kills" if killed else ""),
+        )
         for death in result["deaths"]:
             if death["who"] == "trainer":
                 axes.axvline(death["step"], color=KILLED, lw=0.6, ls=":")

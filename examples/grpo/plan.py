@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import task
 
@@ -26,6 +27,7 @@ class Plan:
     ring: str
     transport: str = "ring"  # or "queue", "atropos"
     url: str = ""  # of the Atropos server
+    queues: Any = None  # of the queue
     seed: int = 0
     steps: int = 600  # of the optimizer
     length: int = 6  # digits of a prompt

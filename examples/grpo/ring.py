@@ -20,7 +20,7 @@ def create(plan: Plan) -> None:
     rr.create(
         plan.ring,
         lanes=2 * plan.workers + 2,  # a dead worker's is free once it is read
-        lane_bytes="8MiB",
+        lane_bytes="32MiB",
         spill_bytes="64MiB",
         group_rows=4096,
         columns={"version": np.int32},  # for each token, the weights that it was drawn with

@@ -36,6 +36,33 @@ class Batch:
     receipt: bytes  # names it in a checkpoint
 
 
+def batch_of(groups: list[Group]) -> Batch:
+    """For transports that have neither advantages nor batches nor receipts."""
+    longest = max(group.tokens.shape[1] for group in groups)
+
+    def rows(name: str, pad: float) -> np.ndarray:
+        made = [getattr(group, name) for group in groups]
+        return np.concatenate([
+            np.pad(part, ((0, 0), (0, longest - part.shape[1])), constant_values=pad)
+            for part in made
+        ])
+
+    return Batch(
+        keys=[group.key for group in groups],
+        tokens=rows("tokens", 0).astype(np.int64),
+        logprobs=rows("logprobs", 0),
+        versions=rows("versions", -1),
+        rewards=np.concatenate([group.rewards for group in groups]),
+        advantages=np.concatenate([advantages(group.rewards) for group in groups]),
+        receipt=b"",
+    )
+
+
+def advantages(rewards: np.ndarray) -> np.ndarray:
+    """GRPO's: how many standard deviations each is above its group's mean."""
+    return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+
+
 class WorkerEnd(Protocol):
     version: int  # of the weights that the worker has; -1: none yet
 
@@ -75,6 +102,14 @@ def worker_end(plan: Plan, number: int, tensors: Tensors) -> WorkerEnd:
         from ring import RingWorker
 
         return RingWorker(plan, number, tensors)
+    if plan.transport == "queue":
+        from queues import QueueWorker
+
+        return QueueWorker(plan, number, tensors)
+    if plan.transport == "atropos":
+        from atropos import AtroposWorker
+
+        return AtroposWorker(plan, number, tensors)
     raise ValueError(f"no transport '{plan.transport}'")
 
 
@@ -83,4 +118,12 @@ def trainer_end(plan: Plan, tensors: Tensors) -> TrainerEnd:
         from ring import RingTrainer
 
         return RingTrainer(plan, tensors)
+    if plan.transport == "queue":
+        from queues import QueueTrainer
+
+        return QueueTrainer(plan, tensors)
+    if plan.transport == "atropos":
+        from atropos import AtroposTrainer
+
+        return AtroposTrainer(plan, tensors)
     raise ValueError(f"no transport '{plan.transport}'")

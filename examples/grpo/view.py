@@ -55,13 +55,13 @@ def transport_facts(run: Run) -> dict[str, str]:
     """Of the ring, from outside."""
     if run.plan.transport != "ring":
         return {}
-    stash = rr.describe_groups(run.plan.ring)
-    account = stash["account"]
+    found = rr.stats(run.plan.ring, prefix="")
+    groups = rr.describe_groups(run.plan.ring)
     lanes = rr.describe(run.plan.ring)["lanes"]
-    dropped = run.groups_dropped + account["groups_dropped"]
     return {
-        "groups": f"{stash['open_groups']} wait or are leased, {dropped} dropped",
-        "records": f"{sum(lane['depth_records'] for lane in lanes):,} in lanes",
+        "groups": f"{len(groups['groups'])} wait, {groups['account']['groups']} shipped, "
+                  f"{run.groups_dropped + groups['account']['groups_dropped']} dropped",
+        "records": f"{found.get('depth_records', 0):,.0f} in lanes",
         "stalls": f"{sum(lane['waits'] for lane in lanes):,} waits of workers for room",
     }
 
@@ -164,7 +164,7 @@ def summary(result: dict[str, Any]) -> str:
             f"{proof['left']:,} left at the end + {proof['dropped']:,} dropped"
             f" + {proof['missing']:,} missing; twice: {len(proof['twice'])}, "
             f"never sent: {len(proof['unknown'])}: "
-            f"{'it holds' if proof['holds'] else 'IT DOES NOT HOLD'}"
+            + ("it holds" if proof["holds"] else "IT DOES NOT HOLD")
         )
     return "\n".join(lines)
 

@@ -33,7 +33,7 @@ def run(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
     process = begin("--json", str(result), *options)
     out, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, out + errors
-    found: list[dict[str, Any]] = json.loads(result.read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = json.loads(result.read_text(encoding="utf-8"))["runs"]
     assert not [name for name in rr.rings() if name.startswith(f"grpo-{process.pid}-")]
     return found
 
@@ -45,6 +45,21 @@ def test_it_learns(tmp_path: Path) -> None:
     assert proof["holds"] and proof["trained"] == 200 * 32
     assert found["lag_most"] > 0  # asynchronous
     assert [step for step, *_ in found["curve"]] == list(range(1, 201))
+
+
+def test_deaths_change_nothing_but_the_time(tmp_path: Path) -> None:
+    calm, killed = run(tmp_path, "--steps", "300", "--chaos")
+    assert killed["kills"]["trainer"] == 2 and killed["kills"]["worker"] >= 1
+    for found in calm, killed:
+        assert found["reward_end"] >= 3 * found["reward_start"]
+        assert found["proof"]["holds"] and found["proof"]["trained"] == 300 * 32
+
+
+def test_other_transports_train_the_same_loop(tmp_path: Path) -> None:
+    found = run(tmp_path, "--steps", "100", "--compare")
+    assert [one["transport"] for one in found] == ["ring", "queue", "atropos"]
+    for one in found:
+        assert one["steps"] == 100 and one["loop_tokens_per_s"] > 0
 
 
 def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +20,11 @@ import task  # noqa: E402
 from ledger import LEFT, Ledger, Mark, prove  # noqa: E402
 from plan import Plan  # noqa: E402
 from ring import create  # noqa: E402
-from transport import Group, trainer_end, worker_end  # noqa: E402
+from processes import SPAWN  # noqa: E402
+from queues import Queues  # noqa: E402
+from transport import Group, TrainerEnd, WorkerEnd, advantages, batch_of  # noqa: E402
+from transport import trainer_end, worker_end  # noqa: E402
+from view import curve_of  # noqa: E402
 
 PATIENCE = 60.0
 
@@ -115,3 +123,45 @@ def test_a_killed_trainer_goes_on_from_its_receipt(plan: Plan) -> None:
     assert trainer.rest() is None
     worker.close()
     trainer.close()
+
+
+def weights_travel(trainer: TrainerEnd, worker: WorkerEnd, theirs: Any, mine: Any) -> None:
+    theirs["w"][:] = 3
+    publishing = threading.Thread(target=trainer.publish, args=(5,))
+    publishing.start()
+    end = time.monotonic() + PATIENCE
+    while worker.refresh() < 5:
+        assert time.monotonic() < end
+    publishing.join(PATIENCE)
+    assert (mine["w"] == 3).all() and worker.version == 5
+
+
+@pytest.mark.parametrize("transport", ["ring", "queue"])
+def test_groups_and_weights_travel(plan: Plan, transport: str) -> None:
+    plan = replace(plan, transport=transport, workers=1)
+    if transport == "queue":
+        plan = replace(plan, queues=Queues(SPAWN, plan))
+    theirs, mine = {"w": np.zeros(8, np.float32)}, {"w": np.zeros(8, np.float32)}
+    trainer, worker = trainer_end(plan, theirs), worker_end(plan, 0, mine)
+    weights_travel(trainer, worker, theirs, mine)
+    sent = [group_of(number, plan, 5) for number in range(2)]
+    for group in sent:
+        worker.send(group)
+    batch, wanted = trainer.take(PATIENCE), batch_of(sent)
+    assert batch is not None and batch.keys == wanted.keys
+    for name in ("tokens", "logprobs", "versions", "rewards"):
+        assert (getattr(batch, name) == getattr(wanted, name)).all(), name
+    assert batch.advantages == pytest.approx(wanted.advantages, abs=1e-3)
+    trainer.done(1)
+    worker.close()
+    trainer.close()
+
+
+def test_advantages_of_equal_rewards_are_nothing() -> None:
+    assert advantages(np.full(8, 0.5)).tolist() == [0] * 8
+
+
+def test_a_curve_is_as_wide_as_there_is_room() -> None:
+    assert curve_of([], 5) == ""
+    assert curve_of([0, 1], 5) == " \u2588"
+    assert len(curve_of([0.5] * 100, 7)) == 7

@@ -1,0 +1,77 @@
+"""What lies between workers and trainer, from before a run until after it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import rollring as rr
+from plan import Plan
+from processes import SPAWN
+
+PATIENCE = 60.0
+
+
+@contextmanager
+def place_of(plan: Plan) -> Iterator[Plan]:
+    """The plan with what its processes need to know of it."""
+    if plan.transport == "ring":
+        from ring import create
+
+        create(plan)
+        try:
+            yield plan
+        finally:
+            rr.remove(plan.ring, force=True, missing_ok=True)
+    elif plan.transport == "queue":
+        from queues import Queues
+
+        yield replace(plan, queues=Queues(SPAWN, plan))
+    else:
+        with atropos_server() as url:
+            from atropos import register
+
+            found = replace(plan, url=url)
+            register(found)
+            yield found
+
+
+@contextmanager
+def atropos_server() -> Iterator[str]:
+    """The API server of atroposlib as it ships."""
+    import requests
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = int(one.getsockname()[1])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "atroposlib.cli.run_api", "--host", "127.0.0.1", "--port",
+         str(port)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for us to pass on
+    )
+    url = f"http://127.0.0.1:{port}"
+    end = time.monotonic() + PATIENCE
+    try:
+        while True:
+            try:
+                requests.get(url, timeout=PATIENCE)
+                break
+            except requests.ConnectionError:
+                if process.poll() is not None or time.monotonic() > end:
+                    raise OSError("the server of atroposlib did not start") from None
+                time.sleep(0.05)
+        yield url
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
