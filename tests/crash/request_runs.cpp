@@ -12,7 +12,12 @@ bool request_run(const Fault& fault, Dice& dice) {
         fault.point == "requests.before_post" || fault.point == "requests.after_post";
     RequestRun::Role& victim = of_board ? run.board() : run.worker(dice.below(2));
     run.start(victim, fault.plan());
-    run.start_all();
+    // Alone at first: another worker might leave it nothing to take.
+    if (of_board) {
+        run.start_all();
+    } else {
+        run.start(run.board());
+    }
     bool struck = false;
     // A victim that is not struck ends well: the board when all is over, a worker never.
     while (look_at(victim.pid) == 'r' && (of_board || look_at(run.board().pid) == 'r')) {
@@ -27,8 +32,8 @@ bool request_run(const Fault& fault, Dice& dice) {
         struck = was_struck(fault, status);
         if (!struck) return false;
         run.note_death(victim);
-        run.start(victim);
     }
+    run.start_all();
     run.finish();
     return struck;
 }
