@@ -48,10 +48,24 @@ struct Stream {
     void* handle = nullptr;
 };
 
+// Which elements of a published tensor a tensor of an engine takes: its element (i, j, ...) is the
+// published element number offset + i * strides[0] + j * strides[1] + ..., where the elements of
+// the published tensor are counted in row-major order, from 0, whatever its strides are there.
+// Rows 8 to 11 of a published [32, 100] are {.offset = 800} of a tensor [4, 100]; columns 25 to 49
+// are {.offset = 25, .strides = {100, 1}} of a tensor [32, 25].
+struct TensorView {
+    std::uint64_t offset = 0;
+    // One for each extent of the engine's tensor, none below zero; 0 takes the same elements again.
+    // Empty: one published element after the other.
+    std::vector<std::int64_t> strides = {};
+
+    friend bool operator==(const TensorView&, const TensorView&) = default;
+};
+
 // A tensor of the caller's, described and never owned: `data` must stay valid while a publisher or
 // a subscriber that was given it lives.
 struct WeightTensor {
-    std::string name;  // UTF-8, 1 to 1023 bytes, unique
+    std::string name;  // UTF-8, 1 to 1023 bytes, unique (but see `view`)
     DType dtype{};     // of the elements at `data`
     std::vector<std::int64_t> shape = {};
     std::vector<std::int64_t> strides = {};  // in elements; empty: contiguous, row-major
@@ -60,6 +74,9 @@ struct WeightTensor {
     std::string tag = "weights";                // up to 63 bytes, for people and for selection
     std::optional<DType> published_dtype = {};  // f32 can go out as bf16 or f16, rounded to nearest
                                                 // even; else the same as dtype
+    // For engines: takes this view of the published tensor of that name. Tensors that all have
+    // views may share a name. Without one, the shape is the published one.
+    std::optional<TensorView> view = {};
 };
 
 }  // namespace rollring

@@ -66,6 +66,11 @@ struct CopyJob {
     static constexpr std::size_t dims_max = 6;
     std::vector<std::int64_t> shape;
     std::vector<std::int64_t> strides;
+    // Unpack only: takes a part of a piece. slot_offset may be any multiple of element_bytes, and
+    // first_element is 0. With a shape, element (i, j, ...) lies in the slot at slot_offset and
+    // i * packed_strides[0] + j * packed_strides[1] + ... elements; none of them is below zero.
+    bool view = false;
+    std::vector<std::int64_t> packed_strides = {};
 
     [[nodiscard]] std::uint32_t packed_element_bytes() const {
         return cast == Cast::none ? element_bytes : 2;
@@ -84,7 +89,7 @@ class CopyPlan {
     // One job of it, from another address.
     virtual Result<void> pack_one(std::size_t job, const void* tensor, std::byte* slot,
                                   std::optional<std::uint64_t> sums_offset, Stream stream) = 0;
-    // The slot into the tensors (no casts).
+    // The slot into the tensors (no casts). A plan with views can do nothing else.
     virtual Result<void> unpack(const std::byte* slot, Stream stream) = 0;
     // Recomputes the checksums of the slot and compares them with those in it; waits. The first
     // job that differs. timed_out: the device has not got there; it may be called again.

@@ -1,5 +1,6 @@
 #include "host_mover.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -108,11 +109,51 @@ void unpack_job(const CopyJob& job, const std::byte* from) {
     });
 }
 
+// Copies from the slot, where elements lie in an order of their own: rows of the last dimension.
+void unpack_view(const CopyJob& job, const std::byte* from) {
+    if (job.shape.empty()) {
+        std::memcpy(job.tensor, from, job.elements * job.element_bytes);
+        return;
+    }
+    const std::size_t last = job.shape.size() - 1;
+    const std::int64_t bytes = job.element_bytes;
+    const std::int64_t row = job.shape[last];
+    const bool contiguous = job.strides[last] == 1 && job.packed_strides[last] == 1;
+    std::array<std::int64_t, CopyJob::dims_max> at{};
+    for (std::uint64_t done = 0; done < job.elements; done += static_cast<std::uint64_t>(row)) {
+        std::int64_t to = 0;
+        std::int64_t of = 0;
+        for (std::size_t dim = 0; dim < last; dim++) {
+            to += at[dim] * job.strides[dim];
+            of += at[dim] * job.packed_strides[dim];
+        }
+        if (contiguous) {
+            std::memcpy(job.tensor + to * bytes, from + of * bytes,
+                        static_cast<std::size_t>(row * bytes));
+        } else {
+            with_element(job.element_bytes, [&](auto element) {
+                for (std::int64_t i = 0; i < row; i++) {
+                    std::memcpy(job.tensor + (to + i * job.strides[last]) * bytes,
+                                from + (of + i * job.packed_strides[last]) * bytes, sizeof element);
+                }
+            });
+        }
+        for (std::size_t dim = last; dim-- > 0;) {
+            at[dim]++;
+            if (at[dim] != job.shape[dim]) break;
+            at[dim] = 0;
+        }
+    }
+}
+
 class HostPlan : public CopyPlan {
   public:
-    explicit HostPlan(std::vector<CopyJob> jobs) : jobs_(std::move(jobs)) {}
+    explicit HostPlan(std::vector<CopyJob> jobs) : jobs_(std::move(jobs)) {
+        has_views_ = std::ranges::any_of(jobs_, &CopyJob::view);
+    }
 
     Result<void> pack(std::byte* slot, std::optional<std::uint64_t> sums_offset, Stream) override {
+        if (has_views_) return only_unpacks();
         for (std::size_t i = 0; i < jobs_.size(); i++) {
             static_cast<void>(pack_one(i, jobs_[i].tensor, slot, sums_offset, {}));
         }
@@ -121,6 +162,7 @@ class HostPlan : public CopyPlan {
 
     Result<void> pack_one(std::size_t job, const void* tensor, std::byte* slot,
                           std::optional<std::uint64_t> sums_offset, Stream) override {
+        if (has_views_) return only_unpacks();
         const CopyJob& one = jobs_[job];
         auto* from = static_cast<std::byte*>(const_cast<void*>(tensor));
         pack_job(one, from, slot + one.slot_offset);
@@ -132,12 +174,19 @@ class HostPlan : public CopyPlan {
     }
 
     Result<void> unpack(const std::byte* slot, Stream) override {
-        for (const CopyJob& job : jobs_) unpack_job(job, slot + job.slot_offset);
+        for (const CopyJob& job : jobs_) {
+            if (job.view) {
+                unpack_view(job, slot + job.slot_offset);
+            } else {
+                unpack_job(job, slot + job.slot_offset);
+            }
+        }
         return {};
     }
 
     Result<std::optional<std::size_t>> verify(const std::byte* slot, std::uint64_t sums_offset,
                                               Deadline) override {
+        if (has_views_) return only_unpacks();
         for (std::size_t i = 0; i < jobs_.size(); i++) {
             std::uint64_t sum = 0;
             std::memcpy(&sum, slot + sums_offset + i * sizeof sum, sizeof sum);
@@ -147,7 +196,12 @@ class HostPlan : public CopyPlan {
     }
 
   private:
+    static std::unexpected<Error> only_unpacks() {
+        return refused(Errc::invalid_argument, "a plan with views can only unpack");
+    }
+
     std::vector<CopyJob> jobs_;
+    bool has_views_ = false;
 };
 
 }  // namespace

@@ -11,10 +11,6 @@
 namespace rollring::weights {
 namespace {
 
-std::unexpected<Error> refused(Errc code, const WeightTensor& tensor, std::string_view why) {
-    return refused(code, fmt::format("tensor '{}': {}", tensor.name, why));
-}
-
 constexpr std::uint64_t aligned(std::uint64_t bytes) {
     return round_up(bytes, piece_alignment);
 }
@@ -25,6 +21,10 @@ bool plain_text(std::string_view text) {
 }
 
 }  // namespace
+
+std::unexpected<Error> refused(Errc code, const WeightTensor& tensor, std::string_view why) {
+    return refused(code, fmt::format("tensor '{}': {}", tensor.name, why));
+}
 
 Result<void> check_tensor(const WeightTensor& tensor) {
     if (tensor.name.empty() || tensor.name.size() > tensor_name_bytes_max ||
@@ -172,6 +172,10 @@ Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_
         if (auto checked = check_tensor(tensor); !checked) return std::unexpected(checked.error());
         if (!names.insert(tensor.name).second) {
             return refused(Errc::invalid_argument, tensor, "its name is there twice");
+        }
+        if (tensor.view) {
+            return refused(Errc::invalid_argument, tensor,
+                           "it has a view, which is for engines: publish the whole tensor");
         }
         text_bytes += tensor.name.size() + tensor.tag.size();
         const DType out = tensor.published_dtype.value_or(tensor.dtype);

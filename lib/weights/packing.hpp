@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backend.hpp"
@@ -70,6 +71,9 @@ struct Strided {
     std::vector<std::int64_t> strides;
 };
 Strided coalesce(std::span<const std::int64_t> shape, std::span<const std::int64_t> strides);
+
+// An error that names the tensor.
+std::unexpected<Error> refused(Errc code, const WeightTensor& tensor, std::string_view why);
 
 // Name, tag, dtypes and strides of a tensor; invalid_argument or unsupported, naming it.
 Result<void> check_tensor(const WeightTensor& tensor);

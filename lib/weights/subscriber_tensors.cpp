@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "packing.hpp"
+#include "tensor_view.hpp"
 
 namespace rollring::weights {
 namespace {
@@ -45,20 +47,63 @@ std::unexpected<Error> mismatch(const WeightTensor& tensor, std::string_view wha
     return refused(Errc::layout_mismatch, fmt::format("tensor '{}': {}", tensor.name, what));
 }
 
-using Targets = std::vector<std::vector<const WeightTensor*>>;
+struct Target {
+    const WeightTensor* tensor;
+    std::optional<ViewCopies> view;
+
+    // Whether it writes the same elements to the same place.
+    [[nodiscard]] bool is(const WeightTensor& other) const {
+        return tensor->data == other.data && tensor->shape == other.shape &&
+               tensor->strides == other.strides && tensor->view == other.view;
+    }
+};
+using Targets = std::vector<std::vector<Target>>;
+
+// Tensors of one name, which is there once or for views alone.
+using Named = std::map<std::string_view, std::vector<const WeightTensor*>>;
+
+Result<Named> by_name(std::span<const WeightTensor> into, device::Mover& mover) {
+    Named named;
+    for (const WeightTensor& tensor : into) {
+        if (auto usable = check_target(tensor, mover); !usable)
+            return std::unexpected(usable.error());
+        auto& same = named[tensor.name];
+        if (!same.empty() && !(tensor.view && same.front()->view)) {
+            return refused(Errc::invalid_argument,
+                           fmt::format("tensor '{}' is there twice", tensor.name));
+        }
+        same.push_back(&tensor);
+    }
+    return named;
+}
+
+// How one of them takes the published tensor.
+Result<Target> meet(const WeightTensor& theirs, const PackedTensor& ours) {
+    if (theirs.dtype != ours.dtype) {
+        return mismatch(theirs, fmt::format("dtype {} here, {} published", theirs.dtype.to_string(),
+                                            ours.dtype.to_string()));
+    }
+    Target target{.tensor = &theirs, .view = {}};
+    if (theirs.view) {
+        auto view = ViewCopies::make(theirs, ours);
+        if (!view) return std::unexpected(view.error());
+        target.view = std::move(*view);
+    } else if (theirs.shape != ours.shape) {
+        return mismatch(theirs, fmt::format("shape {} here, {} published", text_of(theirs.shape),
+                                            text_of(ours.shape)));
+    }
+    if (theirs.data == nullptr && *count_elements(theirs) > 0) {
+        return mismatch(theirs, "no address");
+    }
+    return target;
+}
 
 // The engine's tensors for the pieces of each of the channel's; several where they are tied.
 Result<Targets> match(const Packing& packing, std::span<const WeightTensor> into, bool partial,
                       device::Mover& mover) {
-    std::map<std::string_view, const WeightTensor*> engine;
-    for (const WeightTensor& tensor : into) {
-        if (auto usable = check_target(tensor, mover); !usable)
-            return std::unexpected(usable.error());
-        if (!engine.emplace(tensor.name, &tensor).second) {
-            return refused(Errc::invalid_argument,
-                           fmt::format("tensor '{}' is there twice", tensor.name));
-        }
-    }
+    auto named = by_name(into, mover);
+    if (!named) return std::unexpected(named.error());
+    Named& engine = *named;
     Targets targets(packing.tensors.size());
     for (std::size_t i = 0; i < packing.tensors.size() && !into.empty(); i++) {
         const PackedTensor& ours = packing.tensors[i];
@@ -70,26 +115,19 @@ Result<Targets> match(const Packing& packing, std::span<const WeightTensor> into
                                        "name (partial allows it)",
                                        ours.name));
         }
-        const WeightTensor& theirs = *found->second;
-        if (theirs.dtype != ours.dtype) {
-            return mismatch(theirs, fmt::format("dtype {} here, {} published",
-                                                theirs.dtype.to_string(), ours.dtype.to_string()));
-        }
-        if (theirs.shape != ours.shape) {
-            return mismatch(theirs, fmt::format("shape {} here, {} published",
-                                                text_of(theirs.shape), text_of(ours.shape)));
-        }
-        if (theirs.data == nullptr && ours.elements > 0) return mismatch(theirs, "no address");
         const auto owner = ours.tied_to < 0 ? i : static_cast<std::size_t>(ours.tied_to);
         auto& known = targets[owner];
-        const bool same = std::ranges::any_of(known, [&](const WeightTensor* other) {
-            return other->data == theirs.data && other->strides == theirs.strides;
-        });
-        if (!same) known.push_back(&theirs);
+        for (const WeightTensor* theirs : found->second) {
+            auto target = meet(*theirs, ours);
+            if (!target) return std::unexpected(target.error());
+            const bool same =
+                std::ranges::any_of(known, [&](const Target& other) { return other.is(*theirs); });
+            if (!same) known.push_back(std::move(*target));
+        }
         engine.erase(found);
     }
     if (!engine.empty()) {
-        return mismatch(*engine.begin()->second, "is not published");
+        return mismatch(*engine.begin()->second.front(), "is not published");
     }
     return targets;
 }
@@ -141,12 +179,23 @@ Result<SubscriberTensors> SubscriberTensors::compile(const Manifest& manifest,
                         .slot_offset = piece.slot_offset,
                         .element_bytes = element_bytes};
             sums.push_back(job);
-            for (const WeightTensor* target : (*targets)[piece.tensor]) {
-                Strided strided = coalesce(target->shape, target->strides);
-                if (strided.shape.size() > CopyJob::dims_max) {
-                    return mismatch(*target, "more than 6 dimensions that are not contiguous");
+            for (const Target& target : (*targets)[piece.tensor]) {
+                if (target.view) {
+                    if (mover.gpu().is_gpu()) {
+                        return refused(Errc::unsupported, *target.tensor,
+                                       "views are for engines in host memory so far");
+                    }
+                    if (auto cut = target.view->cut(piece, jobs); !cut) {
+                        return std::unexpected(cut.error());
+                    }
+                    continue;
                 }
-                job.tensor = static_cast<std::byte*>(target->data);
+                Strided strided = coalesce(target.tensor->shape, target.tensor->strides);
+                if (strided.shape.size() > CopyJob::dims_max) {
+                    return mismatch(*target.tensor,
+                                    "more than 6 dimensions that are not contiguous");
+                }
+                job.tensor = static_cast<std::byte*>(target.tensor->data);
                 job.shape = std::move(strided.shape);
                 job.strides = std::move(strided.strides);
                 jobs.push_back(job);

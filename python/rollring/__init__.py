@@ -74,6 +74,7 @@ from ._sequence import Group, Member, Sequence
 from ._stash import Stash
 from ._weight_publisher import WeightPublisher, WeightTransaction
 from ._weight_subscriber import WeightSubscriber, WeightUpdate
+from ._weights import WeightView
 
 logging.getLogger("rollring").addHandler(logging.NullHandler())
 
@@ -133,6 +134,7 @@ __all__ = [
     "WeightSubscriber",
     "WeightTransaction",
     "WeightUpdate",
+    "WeightView",
     "check",
     "create",
     "describe",

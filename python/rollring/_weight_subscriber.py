@@ -210,8 +210,10 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     Args:
         ring: Name of the ring that the channel belongs to.
         into: The engine's tensors by name, which match the trainer's in name, dtype and shape, all
-            in host memory or all on one GPU. They are kept alive. None: the engine loads by itself
-            what `WeightUpdate.tensors` gives it.
+            in host memory or all on one GPU. They are kept alive. Instead of a tensor, a
+            `WeightView` or a sequence of them takes parts of the trainer's tensor of that name,
+            each to a place of its own. None: the engine loads by itself what
+            `WeightUpdate.tensors` gives it.
         device: Without ``into``, torch's device, where those lie; None: they are numpy arrays.
         name: Unique on the channel: errors of the trainer name the engine by it.
         rank: Which publisher; default: the one on the same GPU, or the only one.
@@ -224,7 +226,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     Raises:
         RingNotFoundError: There is no such ring.
         TimedOutError: No publisher came in time.
-        LayoutMismatchError: Tensors differ; the text names the first one and what differs.
+        LayoutMismatchError: Tensors differ, or a view reaches beyond what is published; the text
+            names the first one and what differs.
         BusyError: The name is taken, or the channel is full.
     """
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -18,12 +20,87 @@ from ._waits import readable
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Name, dtype, shape, strides in elements, address, and the dtype that is published.
-Described = tuple[str, str, tuple[int, ...], tuple[int, ...], int, "str | None"]
+# Name, dtype, shape, strides in elements, address, the dtype that is published, and the offset and
+# the strides of a view.
+Described = tuple[
+    str,
+    str,
+    tuple[int, ...],
+    tuple[int, ...],
+    int,
+    "str | None",
+    "tuple[int, tuple[int, ...]] | None",
+]
 
 
 def refused(text: str) -> InvalidArgumentError:
     return InvalidArgumentError(text, "invalid_argument")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WeightView:
+    """An engine's tensor that takes some elements of a published one.
+
+    Its element (i, j, ...) is the published element number offset + i * strides[0] +
+    j * strides[1] + ..., where the elements of the published tensor are counted in row-major order,
+    from 0. What a chain of views of a tensor of the published shape would be says both: of torch's
+    ``torch.empty(shape, device="meta")[8:12].T`` they are ``storage_offset()`` and ``stride()``.
+
+    Args:
+        tensor: Where the elements go: all of this tensor is written, in its shape and strides, and
+            nothing beside it. It is kept alive.
+        offset: The published element that is its first one.
+        strides: One for each dimension of ``tensor``, in published elements and none below zero; 0
+            takes the same ones again. None: one published element after the other, row by row.
+
+    Raises:
+        InvalidArgumentError: ``offset`` or a stride does not fit into 63 bits.
+    """
+
+    tensor: Any
+    offset: int
+    strides: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        offset = _counted("offset", self.offset)
+        if offset < 0:
+            raise refused(f"a view's offset is {offset}: it is none below zero")
+        object.__setattr__(self, "offset", offset)
+        if self.strides is not None:
+            strides = tuple(_counted("stride", stride) for stride in self.strides)
+            object.__setattr__(self, "strides", strides)
+
+    def __repr__(self) -> str:
+        shape = tuple(getattr(self.tensor, "shape", ()))
+        return f"<WeightView of shape {shape} from element {self.offset}, strides {self.strides}>"
+
+
+def _counted(what: str, value: Any) -> int:
+    found = index(value)
+    if abs(found) >= 1 << 63:
+        raise refused(f"a view's {what} is {found}: it does not fit into 63 bits")
+    return found
+
+
+def views_of(name: str, given: Any) -> list[WeightView] | None:
+    """The views that are given for a name; None: it is a tensor, or nothing that goes.
+
+    Raises:
+        TypeError: A sequence of views holds something else.
+    """
+    if isinstance(given, WeightView):
+        return [given]
+    if not isinstance(given, Sequence) or not any(isinstance(one, WeightView) for one in given):
+        return None
+    views: list[WeightView] = []
+    for one in given:
+        if not isinstance(one, WeightView):
+            raise TypeError(
+                f"tensor '{name}' has a {type(one).__name__} among its views: give one tensor, or "
+                "WeightViews alone"
+            )
+        views.append(one)
+    return views
 
 
 def place(name: str, tensor: Any, written: bool, kept: list[Any]) -> tuple[Described, int]:
@@ -62,12 +139,12 @@ def place(name: str, tensor: Any, written: bool, kept: list[Any]) -> tuple[Descr
             raise TypeError(
                 f"tensor '{name}' is {type(tensor).__name__}: give a numpy array, a torch tensor, "
                 f"or one {'to write to ' if written else ''}that speaks DLPack, in host memory or "
-                "on a GPU"
+                f"on a GPU{', or views of them' if written else ''}"
             )
         dtype, shape, strides, address, gpu, view = found
         kept.append(view)
-        return (name, dtype, shape, strides, address, None), gpu
-    return (name, dtype_name(tensor.dtype), shape, strides, address, None), gpu
+        return (name, dtype, shape, strides, address, None, None), gpu
+    return (name, dtype_name(tensor.dtype), shape, strides, address, None, None), gpu
 
 
 def describe(
@@ -81,11 +158,22 @@ def describe(
     for name, tensor in tensors.items():
         if not isinstance(name, str):
             raise TypeError(f"{name!r} names a tensor: names are text")
-        described, gpu = place(name, tensor, written, kept)
-        if name in published:
-            described = (*described[:5], dtype_name(published[name]))
-        found.append(described)
-        gpus.add(gpu)
+        views = views_of(name, tensor)
+        if views is not None and not written:
+            raise refused(f"tensor '{name}' is a view, which is for engines: publish all of it")
+        for view in [None] if views is None else views:
+            described, gpu = place(name, tensor if view is None else view.tensor, written, kept)
+            if view is not None:
+                dims, strides = len(described[2]), view.strides
+                if strides is not None and len(strides) != dims:
+                    raise refused(
+                        f"tensor '{name}' has {dims} dimensions, its view {len(strides)} strides"
+                    )
+                described = (*described[:6], (view.offset, tuple(strides or ())))
+            elif name in published:
+                described = (*described[:5], dtype_name(published[name]), None)
+            found.append(described)
+            gpus.add(gpu)
     unknown = [name for name in published if name not in tensors]
     if unknown:
         raise refused(f"publish_as names '{unknown[0]}', which is none of the tensors")

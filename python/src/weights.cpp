@@ -26,8 +26,8 @@ DType dtype_called(nb::handle name) {
     return *dtype;
 }
 
-// (name, dtype, shape, strides in elements, address, dtype that is published or None) of each: the
-// caller keeps what lies there.
+// (name, dtype, shape, strides in elements, address, dtype that is published or None, (offset,
+// strides) of a view or None) of each: the caller keeps what lies there.
 std::vector<WeightTensor> tensors_of(nb::list given) {
     std::vector<WeightTensor> made;
     for (const nb::handle one : given) {
@@ -42,6 +42,13 @@ std::vector<WeightTensor> tensors_of(nb::list given) {
         }
         tensor.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(one[4]));
         if (!one[5].is_none()) tensor.published_dtype = dtype_called(one[5]);
+        if (!one[6].is_none()) {
+            TensorView& view = tensor.view.emplace();
+            view.offset = nb::cast<std::uint64_t>(one[6][0]);
+            for (const nb::handle stride : one[6][1]) {
+                view.strides.push_back(nb::cast<std::int64_t>(stride));
+            }
+        }
         made.push_back(std::move(tensor));
     }
     return made;

@@ -106,3 +106,23 @@ def test_a_state_dict_goes_to_an_engine(ring: str) -> None:
             assert torch.equal(into["turned"], tensors["turned"])
         with pytest.raises(rr.InvalidArgumentError, match="sparse"):
             rr.WeightSubscriber(ring, {"w": torch.zeros(4).to_sparse()}, name="other")
+
+
+def test_views_as_torch_makes_them(ring: str) -> None:
+    """The offset and the strides of a chain of views, as a tensor of the meta device has them."""
+    sent = torch.arange(8 * 6 * 10, dtype=torch.bfloat16).reshape(8, 60)
+    chain = torch.empty(8, 60, device="meta")[2:6].unflatten(1, (6, 10))[:, ::2, 5:].transpose(0, 1)
+    fused = torch.zeros(9, 4, 5, dtype=torch.bfloat16)
+    view = rr.WeightView(fused[3:6], chain.storage_offset(), chain.stride())
+    with (
+        rr.WeightPublisher(ring, {"w": sent}) as trainer,
+        rr.WeightSubscriber(ring, {"w": view}) as engine,
+    ):
+        thread = threading.Thread(target=trainer.publish, args=(1, PATIENCE))
+        thread.start()
+        with engine.next(PATIENCE):
+            pass
+        thread.join()
+    wanted = sent[2:6].unflatten(1, (6, 10))[:, ::2, 5:].transpose(0, 1)
+    assert torch.equal(fused[3:6], wanted)
+    assert not fused[:3].any() and not fused[6:].any()

@@ -259,6 +259,71 @@ def test_what_cannot_be_sent_or_written_is_refused(ring: str) -> None:
             rr.WeightSubscriber(ring, {"w": good})
 
 
+@pytest.mark.parametrize("slot_bytes", [0, 512])
+def test_a_sharded_engine_takes_views(ring: str, slot_bytes: int) -> None:
+    """Rank 1 of 2: rows of q and k side by side, columns of o, an embedding that is padded."""
+    dice = np.random.default_rng(5)
+    shapes = {"q": (16, 24), "k": (4, 24), "o": (24, 16), "embed": (13, 24), "norm": (24,)}
+    sent = {name: dice.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    qk = np.full((10, 24), -1, np.float32)
+    o = np.full((24, 8), -1, np.float32)
+    embed = np.full((8, 24), -1, np.float32)
+    norms = np.full((3, 24), -1, np.float32)
+    into = {
+        "q": rr.WeightView(qk[:8], 8 * 24),
+        "k": [rr.WeightView(qk[8:9], 2 * 24), rr.WeightView(qk[9:], 3 * 24)],
+        "o": rr.WeightView(o.T, 8, (1, 16)),
+        "embed": rr.WeightView(embed[:6], 7 * 24, (24, 1)),
+        "norm": (rr.WeightView(norms[::2], 0, (0, 1)),),
+    }
+    options = {"slot_bytes": slot_bytes, "slots": 2} if slot_bytes else {}
+    with (
+        rr.WeightPublisher(ring, sent, **options) as trainer,
+        rr.WeightSubscriber(ring, into) as engine,
+    ):
+        for version in (1, 2):
+            for tensor in sent.values():
+                tensor += version
+            _publish_beside(trainer, engine, version)
+            assert np.array_equal(qk, np.concatenate([sent["q"][8:], sent["k"][2:]]))
+            assert np.array_equal(o, sent["o"][:, 8:])
+            assert np.array_equal(embed[:6], sent["embed"][7:]) and (embed[6:] == -1).all()
+            assert np.array_equal(norms[::2], [sent["norm"]] * 2) and (norms[1] == -1).all()
+
+
+def test_views_that_cannot_be_are_refused(ring: str) -> None:
+    held = np.zeros((2, 3), np.float32)
+    view = rr.WeightView(held, 4, [6, 1])
+    assert view.strides == (6, 1) and "(2, 3) from element 4" in repr(view)
+    with pytest.raises(AttributeError):
+        view.offset = 1  # type: ignore[misc]
+    for kind, match, make in (
+        (rr.InvalidArgumentError, "offset is -1", lambda: rr.WeightView(held, -1)),
+        (rr.InvalidArgumentError, "63 bits", lambda: rr.WeightView(held, 1 << 63)),
+        (rr.InvalidArgumentError, "stride is 9.*63", lambda: rr.WeightView(held, 0, [2**63, 1])),
+        (TypeError, "float", lambda: rr.WeightView(held, 1.5)),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(kind, match=match):
+            make()
+    with rr.WeightPublisher(ring, {"w": np.zeros((4, 6), np.float32)}):
+        for kind, match, into in (
+            (rr.LayoutMismatchError, "'w': its view .* element 24, 24", rr.WeightView(held, 19)),
+            (rr.LayoutMismatchError, "'w': dtype f64", rr.WeightView(held.astype(float), 0)),
+            (rr.UnsupportedError, "'w': strides of its view", rr.WeightView(held, 9, [-6, 1])),
+            (rr.InvalidArgumentError, "'w' has 2 dim.* 1 strides", rr.WeightView(held, 0, [1])),
+            (rr.InvalidArgumentError, "'w' has 2 dim.* 0 strides", rr.WeightView(held, 0, [])),
+            (TypeError, "'w' is list", []),
+            (TypeError, "'w' has a ndarray among its views", [view, held]),
+            (TypeError, "'w' is list", rr.WeightView([1.0], 0)),
+        ):
+            with pytest.raises(kind, match=match):
+                rr.WeightSubscriber(ring, {"w": into})
+        with rr.WeightSubscriber(ring, {"w": [view, view]}):
+            pass
+    with pytest.raises(rr.InvalidArgumentError, match="'w' is a view, which is for engines"):
+        rr.WeightPublisher(ring, {"w": view})
+
+
 def test_ends_close_once_and_do_not_travel(ring: str) -> None:
     tensors = model()
     trainer = rr.WeightPublisher(ring, tensors)
