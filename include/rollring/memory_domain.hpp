@@ -15,6 +15,7 @@
 // driver knows no end to a wait for a whole device. Whoever needs one waits for its own streams
 // first.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -36,6 +37,11 @@ struct DomainOptions {
 enum class Contents : std::uint8_t {
     keep,  // copied to pinned host memory, and back
     drop,  // undefined after resume: a KV cache, or weights that the next sync brings
+};
+
+struct TagRelease {
+    std::string_view tag;
+    Contents contents = Contents::keep;
 };
 
 struct DomainReport {
@@ -67,7 +73,17 @@ class ROLLRING_API MemoryDomain {
     // it has regions. Errors: out_of_device_memory, invalid_argument, already_released (the tag is
     // released at present), device_error.
     Result<void*> allocate(std::string_view tag, std::uint64_t bytes);
+    // Lends memory of another allocator to the domain, under a tag: `bytes` that are mapped at
+    // `address` from the start of one chunk of physical memory (cuMemCreate), whose handle is
+    // *handle. It is released and resumed like the domain's own, and *handle follows: it names the
+    // chunk that belongs to the addresses now, 0 while there is none. Addresses and chunk stay the
+    // owner's, who must call `free` here before it unmaps them or `handle` goes.
+    // Errors: invalid_argument (no multiple of 2 MiB, no handle, or lent already),
+    // already_released.
+    Result<void> adopt(std::string_view tag, void* address, std::uint64_t bytes,
+                       std::uint64_t* handle);
     // Whole regions only, of released tags too; waits for the device if the memory is resident.
+    // Of adopted memory only what the domain pinned for it: it stays as it is, mapped or not.
     // Errors: invalid_argument (not a region of this domain), device_error (it is still there).
     Result<void> free(void* region);
 
@@ -81,11 +97,20 @@ class ROLLRING_API MemoryDomain {
     // released, and resume tries again.
     Result<DomainReport> release(std::span<const std::string_view> tags, Contents contents,
                                  std::span<const Stream> streams = {});
+    // The same where each tag says what becomes of its contents. invalid_argument, too, if a tag is
+    // named twice and differs.
+    Result<DomainReport> release(std::span<const TagRelease> tags,
+                                 std::span<const Stream> streams = {});
     // Takes it back, at the same addresses, with the contents kept, and waits until they are there.
     // Errors: not_found, not_released, out_of_device_memory (says how much is needed and free),
     // invalid_argument (no tags), device_error. On an error nothing has changed and it can be tried
     // again.
     Result<DomainReport> resume(std::span<const std::string_view> tags);
+
+    // While a tag is released with its contents kept: where the bytes lie that `device_bytes` of
+    // one of its regions had there. Null if they are not kept, or lie in no region. Valid until the
+    // tag is resumed.
+    [[nodiscard]] const std::byte* kept(const void* device_address, std::uint64_t bytes) const;
 
     // Gives pinned host memory that holds no contents (of tags that are resident, or released with
     // drop) back to the system. Returns the bytes.

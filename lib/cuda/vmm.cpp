@@ -32,8 +32,8 @@ Vmm::Vmm(const Context& context, Sharing sharing) : context_(&context) {
     kind_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     kind_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     kind_.location.id = context.device();
-    if (sharing == Sharing::none) return;
-    kind_.requestedHandleTypes = descriptor;
+    if (sharing != Sharing::none) kind_.requestedHandleTypes = descriptor;
+    // Chunks take the place of another allocator's (MemoryDomain::adopt), which may have had this.
     int remote = 0;
     const CUresult asked = api().cuDeviceGetAttribute(
         &remote, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, context.device());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -22,6 +23,10 @@ std::string called(std::string_view call, std::span<const std::string_view> name
         text += names[i];
     }
     return text;
+}
+
+bool is_among(std::span<const std::string_view> names, std::string_view name) {
+    return std::ranges::find(names, name) != names.end();
 }
 
 }  // namespace
@@ -45,26 +50,71 @@ Domain::~Domain() {
 
 Result<void*> Domain::allocate(std::string_view tag, std::uint64_t bytes) {
     memory_.discard_again();
-    if (tag.empty() || tag.size() > 63) {
-        return refused(Errc::invalid_argument,
-                       fmt::format("a tag has 1 to 63 bytes, not {}: '{}'", tag.size(), tag));
-    }
     const std::string doing = fmt::format("allocate {} bytes for tag '{}'", bytes, tag);
     if (bytes == 0)
         return refused(Errc::invalid_argument, doing + ": there is nothing to allocate");
-    auto found = std::ranges::find(tags_, tag, &Tag::name);
-    if (found != tags_.end() && !found->resident) {
-        return refused(Errc::already_released, doing + ": the tag is released, resume it first");
-    }
+    const auto found = growing(tag, doing);
+    if (!found) return std::unexpected(found.error());
     if (const auto enough = memory_.check_free(bytes); !enough) {
         return failed(doing, enough.error());
     }
     auto region = memory_.make(bytes);
     if (!region) return failed(doing, region.error());
     void* const address = region->address;
-    if (found == tags_.end()) found = tags_.insert(found, Tag{.name = std::string(tag)});
-    found->regions.push_back(std::move(*region));
+    add(*found, tag, std::move(*region));
     return address;
+}
+
+Result<void> Domain::adopt(std::string_view tag, void* address, std::uint64_t bytes,
+                           std::uint64_t* handle) {
+    const std::string doing = fmt::format("adopt {} bytes at {} for tag '{}'", bytes, address, tag);
+    const auto found = growing(tag, doing);
+    if (!found) return std::unexpected(found.error());
+    const std::uint64_t unit = memory_.granularity_bytes();
+    const auto is_odd = [&](std::uint64_t number) { return number == 0 || number % unit != 0; };
+    if (is_odd(bytes) || is_odd(reinterpret_cast<std::uintptr_t>(address))) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("{}: address and size are multiples of {}", doing, unit));
+    }
+    if (handle == nullptr || *handle == 0) {
+        return refused(Errc::invalid_argument, doing + ": no handle of its physical memory");
+    }
+    auto* const begin = static_cast<std::byte*>(address);
+    for (const Tag& one : tags_) {
+        for (const Region& region : one.regions) {
+            const std::less<> before;  // a total order also of unrelated pointers
+            if (!before(begin, region.address + region.reserved_bytes)) continue;
+            if (!before(region.address, begin + bytes)) continue;
+            return refused(Errc::invalid_argument,
+                           fmt::format("{}: memory of tag '{}' lies there", doing, one.name));
+        }
+    }
+    Region region{.address = begin, .reserved_bytes = bytes, .used_bytes = bytes};
+    region.chunks.push_back({.address = begin,
+                             .bytes = bytes,
+                             .used_bytes = bytes,
+                             .state = ChunkState::mapped,
+                             .handle = MemoryHandle{*handle},
+                             .owner_handle = handle});
+    add(*found, tag, std::move(region));
+    return {};
+}
+
+Result<Domain::Tag*> Domain::growing(std::string_view name, std::string_view doing) {
+    if (name.empty() || name.size() > 63) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("a tag has 1 to 63 bytes, not {}: '{}'", name.size(), name));
+    }
+    const auto found = std::ranges::find(tags_, name, &Tag::name);
+    if (found == tags_.end()) return nullptr;
+    if (found->resident) return &*found;
+    return refused(Errc::already_released,
+                   fmt::format("{}: the tag is released, resume it first", doing));
+}
+
+void Domain::add(Tag* tag, std::string_view name, Region region) {
+    if (tag == nullptr) tag = &tags_.emplace_back(Tag{.name = std::string(name)});
+    tag->regions.push_back(std::move(region));
 }
 
 Result<void> Domain::free(void* address) {
@@ -74,7 +124,9 @@ Result<void> Domain::free(void* address) {
         if (region == tag->regions.end()) continue;
         const std::string doing = fmt::format("free {} of tag '{}'", address, tag->name);
         const auto is_mapped = [](const Chunk& chunk) { return chunk.state == ChunkState::mapped; };
-        if (std::ranges::any_of(region->chunks, is_mapped)) {
+        if (region->is_adopted()) {
+            if (auto ended = memory_.end_copies(); !ended) return failed(doing, ended.error());
+        } else if (std::ranges::any_of(region->chunks, is_mapped)) {
             Result<void> step = memory_.wait({});  // work in flight may still use it
             Region* const one[] = {&*region};
             if (step) step = memory_.unmap_all(one);
@@ -123,16 +175,37 @@ std::vector<Region*> Domain::regions_of(std::span<Tag* const> chosen) {
 
 Result<DomainReport> Domain::release(std::span<const std::string_view> names, Contents contents,
                                      std::span<const Stream> streams) {
+    std::vector<TagRelease> wanted;
+    for (const std::string_view name : names) wanted.push_back({name, contents});
+    return release(wanted, streams);
+}
+
+Result<DomainReport> Domain::release(std::span<const TagRelease> wanted,
+                                     std::span<const Stream> streams) {
     const std::int64_t start_ns = monotonic_ns();
+    std::vector<std::string_view> names;
+    std::vector<std::string_view> kept_names;
+    for (const TagRelease& one : wanted) {
+        names.push_back(one.tag);
+        if (one.contents == Contents::keep) kept_names.push_back(one.tag);
+    }
     const std::string doing = called("release", names);
+    for (const TagRelease& one : wanted) {
+        if (one.contents == Contents::keep || !is_among(kept_names, one.tag)) continue;
+        return refused(
+            Errc::invalid_argument,
+            fmt::format("{}: the contents of '{}' cannot be kept and dropped", doing, one.tag));
+    }
     const auto chosen = select(names, true);
     if (!chosen) return failed(doing, chosen.error());
+    std::vector<Tag*> kept;
+    std::ranges::copy_if(*chosen, std::back_inserter(kept),
+                         [&](const Tag* tag) { return is_among(kept_names, tag->name); });
     if (const auto done = memory_.wait(streams); !done) return failed(doing, done.error());
     const std::vector<Region*> regions = regions_of(*chosen);
     std::vector<Region*> pinned;
-    if (contents == Contents::keep) {
-        const auto copied = memory_.copy_out(regions, pinned);
-        if (!copied) return failed(doing, copied.error());
+    if (const auto copied = memory_.copy_out(regions_of(kept), pinned); !copied) {
+        return failed(doing, copied.error());
     }
     const auto unmapped = memory_.unmap_all(regions);
     if (!unmapped) {
@@ -148,9 +221,8 @@ Result<DomainReport> Domain::release(std::span<const std::string_view> names, Co
         return failed(doing, unmapped.error());
     }
     DomainReport report;
-    for (Region* region : regions) {
-        report.device_bytes += memory_.destroy_handles(*region);
-        if (contents == Contents::drop) continue;
+    for (Region* region : regions) report.device_bytes += memory_.destroy_handles(*region);
+    for (Region* region : regions_of(kept)) {
         report.copied_bytes += region->used_bytes;
         for (Chunk& chunk : region->chunks) chunk.on_host = true;
     }
@@ -187,6 +259,24 @@ Result<DomainReport> Domain::resume(std::span<const std::string_view> names) {
     report.copied_bytes = *copied;
     report.wall_ns = monotonic_ns() - start_ns;
     return report;
+}
+
+const std::byte* Domain::kept(const void* device_address, std::uint64_t bytes) const {
+    const auto* const address = static_cast<const std::byte*>(device_address);
+    for (const Tag& tag : tags_) {
+        for (const Region& region : tag.regions) {
+            const std::less_equal<> before;  // a total order also of unrelated pointers
+            if (!before(region.address, address) ||
+                !before(address, region.address + region.used_bytes)) {
+                continue;
+            }
+            const auto offset = static_cast<std::uint64_t>(address - region.address);
+            const bool whole = bytes <= region.used_bytes - offset;
+            const bool there = std::ranges::all_of(region.chunks, &Chunk::on_host);
+            return whole && there && !tag.resident ? region.slab + offset : nullptr;
+        }
+    }
+    return nullptr;
 }
 
 std::uint64_t Domain::trim_host() {

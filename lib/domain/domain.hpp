@@ -31,10 +31,15 @@ class Domain {
     ~Domain();
 
     Result<void*> allocate(std::string_view tag, std::uint64_t bytes);
+    Result<void> adopt(std::string_view tag, void* address, std::uint64_t bytes,
+                       std::uint64_t* handle);
     Result<void> free(void* address);
     Result<DomainReport> release(std::span<const std::string_view> names, Contents contents,
                                  std::span<const Stream> streams);
+    Result<DomainReport> release(std::span<const TagRelease> wanted,
+                                 std::span<const Stream> streams);
     Result<DomainReport> resume(std::span<const std::string_view> names);
+    [[nodiscard]] const std::byte* kept(const void* device_address, std::uint64_t bytes) const;
     std::uint64_t trim_host();
     [[nodiscard]] std::vector<TagStat> tags() const;
 
@@ -45,6 +50,9 @@ class Domain {
         std::vector<Region> regions;
     };
 
+    // The tag if there is one; an error if no memory can come under it now.
+    Result<Tag*> growing(std::string_view name, std::string_view doing);
+    void add(Tag* tag, std::string_view name, Region region);
     Result<std::vector<Tag*>> select(std::span<const std::string_view> names, bool resident);
     static std::vector<Region*> regions_of(std::span<Tag* const> chosen);
 

@@ -71,6 +71,10 @@ void RegionMemory::discard(Region region) {
 // Whether nothing is left of it.
 bool RegionMemory::take_down(Region& region) {
     bool gone = true;
+    if (!region.chunks.empty() && region.is_adopted()) {
+        region.chunks.clear();
+        region.address = nullptr;
+    }
     for (Chunk& chunk : region.chunks) {
         if (chunk.state == ChunkState::mapped && memory_->unmap(chunk.address, chunk.bytes)) {
             chunk.state = ChunkState::held;
@@ -98,7 +102,7 @@ Result<void> RegionMemory::bring(Chunk& chunk, std::vector<Before>& undo) {
     if (chunk.state == ChunkState::absent) {
         const auto handle = memory_->create(chunk.bytes);
         if (!handle) return std::unexpected(handle.error());
-        chunk.handle = *handle;
+        chunk.set_handle(*handle);
         chunk.state = ChunkState::held;
     }
     if (const auto mapped = memory_->map(chunk.address, chunk.bytes, chunk.handle); !mapped) {
@@ -123,7 +127,10 @@ Result<void> RegionMemory::put_back(std::span<const Before> undo) {
         }
         if (step && undo[i].state == ChunkState::absent && chunk.state == ChunkState::held) {
             step = memory_->destroy(chunk.handle);
-            if (step) chunk.state = ChunkState::absent;
+            if (step) {
+                chunk.state = ChunkState::absent;
+                chunk.set_handle({});
+            }
         }
         if (!step && all) all = step;
     }
@@ -238,6 +245,7 @@ std::uint64_t RegionMemory::destroy_handles(Region& region) {
     for (Chunk& chunk : region.chunks) {
         if (chunk.state != ChunkState::held || !memory_->destroy(chunk.handle)) continue;
         chunk.state = ChunkState::absent;
+        chunk.set_handle({});
         taken_bytes += chunk.bytes;
     }
     return taken_bytes;

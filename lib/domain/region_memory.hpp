@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "physical_memory.hpp"
@@ -30,6 +31,12 @@ struct Chunk {
     ChunkState state = ChunkState::absent;
     bool on_host = false;  // its contents are in the slab and not yet on the device
     MemoryHandle handle{};
+    std::uint64_t* owner_handle = nullptr;  // of adopted memory: where its owner looks for `handle`
+
+    void set_handle(MemoryHandle is) {
+        handle = is;
+        if (owner_handle != nullptr) *owner_handle = std::to_underlying(is);
+    }
 };
 struct Region {
     std::byte* address = nullptr;
@@ -37,6 +44,9 @@ struct Region {
     std::uint64_t used_bytes = 0;
     std::byte* slab = nullptr;
     std::vector<Chunk> chunks;
+
+    // Addresses and physical memory are another allocator's. There is one chunk.
+    [[nodiscard]] bool is_adopted() const { return chunks.front().owner_handle != nullptr; }
 };
 
 class RegionMemory {
@@ -44,6 +54,8 @@ class RegionMemory {
     // chunk_bytes: a multiple of the granularity.
     RegionMemory(std::unique_ptr<PhysicalMemory> memory, std::uint64_t chunk_bytes)
         : memory_(std::move(memory)), chunk_bytes_(chunk_bytes) {}
+
+    [[nodiscard]] std::uint64_t granularity_bytes() const { return memory_->granularity_bytes(); }
 
     // A new region, all of it mapped. out_of_device_memory, device_error: then there is none.
     Result<Region> make(std::uint64_t bytes);

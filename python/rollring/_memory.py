@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from . import _core
-from ._errors import named
+from ._errors import InvalidArgumentError, named
 from ._ring import to_bytes
 
 _log = logging.getLogger("rollring")
@@ -35,7 +38,7 @@ class MemoryDomain:
         if gpu is None:
             gpu = _current_gpu()
         self.gpu = gpu
-        self._pools: dict[str, Any] = {}
+        self._pools: dict[str, dict[object, Any]] = {}
         self._core = _core.MemoryDomain(gpu, to_bytes(chunk_bytes))
 
     @contextlib.contextmanager
@@ -51,11 +54,10 @@ class MemoryDomain:
         """
         import torch
 
-        if tag not in self._pools:
-            self._pools[tag] = torch.cuda.MemPool(_allocator())
+        pool = self._pool(tag)
         self._core.enter(tag)
         try:
-            with torch.cuda.use_mem_pool(self._pools[tag], device=self.gpu):
+            with _only_pool(lambda: torch.cuda.use_mem_pool(pool, device=self.gpu)):
                 yield
         except torch.cuda.OutOfMemoryError:
             _log.error("GPU %d, region '%s': %s", self.gpu, tag, self._core.why())
@@ -63,13 +65,44 @@ class MemoryDomain:
         finally:
             self._core.leave()
 
-    def release(self, *tags: str, keep: bool = True) -> dict[str, Any]:
+    @contextlib.contextmanager
+    def graph_region(self, tag: str, pool: object = None) -> Iterator[Any]:
+        """What a CUDA graph allocates while it is captured in the block lies under the tag.
+
+        Args:
+            tag: 1 to 63 bytes.
+            pool: Graphs of one tag and one `pool`, which may be anything hashable, share memory.
+
+        Yields:
+            What ``torch.cuda.graph`` takes as ``pool``.
+
+        Raises:
+            ReleasedError: Resume it first.
+        """
+        made = self._pool(tag, pool)
+        self._core.enter(tag)
+        try:
+            with outside():
+                yield made.id
+        finally:
+            self._core.leave()
+
+    def _pool(self, tag: str, of: object = None) -> Any:
+        import torch
+
+        pools = self._pools.setdefault(tag, {})
+        if of not in pools:
+            pools[of] = torch.cuda.MemPool(_allocator())
+        return pools[of]
+
+    def release(self, *tags: str, keep: bool | Collection[str] = True) -> dict[str, Any]:
         """Let go of the memory under the tags, once all work that the GPU has is done.
 
         Args:
             *tags: Of regions.
             keep: Copy the contents to pinned host memory, and back with `resume`. False: they are
-                undefined after it: a KV cache, or weights that the next version brings.
+                undefined after it: a KV cache, or weights that the next version brings. Or those
+                of the tags whose contents are kept.
 
         Returns:
             "device_bytes" let go of, "copied_bytes", and "seconds".
@@ -79,7 +112,15 @@ class MemoryDomain:
             NotEnoughMemoryError: There is no pinned host memory to be had. Nothing has changed.
             ReleasedError: A tag is released already.
         """
-        return named(self._core.release, list(tags), keep)
+        if isinstance(keep, str):
+            keep = (keep,)
+        if not isinstance(keep, bool) and not set(keep) <= set(tags):
+            strange = ", ".join(sorted(set(keep) - set(tags)))
+            raise InvalidArgumentError(
+                f"keep names what is not to be released: {strange}", "invalid_argument"
+            )
+        kept = [tag for tag in tags if (keep if isinstance(keep, bool) else tag in keep)]
+        return named(self._core.release, kept, [tag for tag in tags if tag not in kept])
 
     def resume(self, *tags: str) -> dict[str, Any]:
         """Take the memory back, at the same addresses, with the contents that were kept.
@@ -92,6 +133,31 @@ class MemoryDomain:
             ReleasedError: A tag is not released.
         """
         return named(self._core.resume, list(tags))
+
+    def kept(self, tensor: Any) -> Any:
+        """The contents of a tensor on the host, while its tag is released with them kept.
+
+        Args:
+            tensor: A contiguous one, all of which was allocated under one tag.
+
+        Returns:
+            A tensor on the CPU over the pinned memory itself, which is as it was until the tag is
+            resumed and must not be used after it; or None, if nothing is kept.
+
+        Raises:
+            InvalidArgumentError: The tensor is not contiguous.
+        """
+        import torch
+
+        if not tensor.is_contiguous():
+            raise InvalidArgumentError(
+                "only of a contiguous tensor the contents lie in one piece", "invalid_argument"
+            )
+        address = self._core.kept(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else 0
+        if not address:
+            return None
+        memory = (ctypes.c_uint8 * tensor.nbytes).from_address(address)
+        return torch.frombuffer(memory, dtype=torch.uint8).view(tensor.dtype).view(tensor.shape)
 
     def tags(self) -> dict[str, dict[str, Any]]:
         """By tag: "bytes" of GPU memory, "resident", and "host_bytes" that are pinned for it."""
@@ -114,6 +180,62 @@ class MemoryDomain:
 
     def __repr__(self) -> str:
         return f"MemoryDomain(gpu={self.gpu})"
+
+
+class _Pool:
+    """A pool of torch's: how it is entered, and what leaves it."""
+
+    def __init__(self, enter: Callable[[], AbstractContextManager[Any]] | None) -> None:
+        self._enter = enter
+        self._entered = contextlib.ExitStack()
+
+    @property
+    def is_region(self) -> bool:
+        return self._enter is not None
+
+    def enter(self) -> None:
+        if self._enter is not None:
+            self._entered.enter_context(self._enter())
+
+    def leave(self) -> None:
+        self._entered.close()
+
+
+class _Thread(threading.local):
+    pool: _Pool | None = None  # of the innermost region
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def _only_pool(enter: Callable[[], AbstractContextManager[Any]] | None) -> Iterator[None]:
+    """The one pool that is entered in the block: torch would not choose the innermost of two."""
+    outer = _thread.pool
+    inner = _Pool(enter)
+    if outer is not None:
+        outer.leave()
+    try:
+        inner.enter()
+        try:
+            _thread.pool = inner
+            yield
+        finally:
+            inner.leave()
+    finally:
+        _thread.pool = outer
+        if outer is not None:
+            outer.enter()
+
+
+def outside() -> AbstractContextManager[None]:
+    """What this thread allocates in the block lies in no region, although one is open."""
+    return _only_pool(None)
+
+
+def in_region() -> bool:
+    """Whether what this thread allocates lies in a region."""
+    return _thread.pool is not None and _thread.pool.is_region
 
 
 def _current_gpu() -> int:

@@ -147,10 +147,13 @@ class PyDomain {
         if (!regions().empty()) regions().pop_back();
     }
 
-    nb::dict release(const std::vector<std::string>& tags, bool keep) {
+    nb::dict release(const std::vector<std::string>& kept,
+                     const std::vector<std::string>& dropped) {
         return told(value_or_raise(used([&](MemoryDomain& domain) {
-            const std::vector<std::string_view> all(tags.begin(), tags.end());
-            return domain.release(all, keep ? Contents::keep : Contents::drop);
+            std::vector<TagRelease> all;
+            for (const std::string& tag : kept) all.push_back({tag, Contents::keep});
+            for (const std::string& tag : dropped) all.push_back({tag, Contents::drop});
+            return domain.release(all);
         })));
     }
     nb::dict resume(const std::vector<std::string>& tags) {
@@ -158,6 +161,24 @@ class PyDomain {
             const std::vector<std::string_view> all(tags.begin(), tags.end());
             return domain.resume(all);
         })));
+    }
+    void adopt(const std::string& tag, std::uintptr_t address, std::uint64_t bytes,
+               std::uintptr_t handle) {
+        value_or_raise(used([&](MemoryDomain& domain) {
+            return domain.adopt(tag, reinterpret_cast<void*>(address), bytes,
+                                reinterpret_cast<std::uint64_t*>(handle));
+        }));
+    }
+    void disown(std::uintptr_t address) {
+        value_or_raise(used(
+            [&](MemoryDomain& domain) { return domain.free(reinterpret_cast<void*>(address)); }));
+    }
+    // 0: nothing is kept.
+    std::uintptr_t kept(std::uintptr_t address, std::uint64_t bytes) {
+        return used([&](MemoryDomain& domain) {
+            return reinterpret_cast<std::uintptr_t>(
+                domain.kept(reinterpret_cast<const void*>(address), bytes));
+        });
     }
     std::uint64_t trim_host() {
         return used([](MemoryDomain& domain) { return domain.trim_host(); });
@@ -195,6 +216,9 @@ void bind_domain(nb::module_& module) {
         .def_static("leave", &PyDomain::leave)
         .def("release", &PyDomain::release)
         .def("resume", &PyDomain::resume)
+        .def("adopt", &PyDomain::adopt)
+        .def("disown", &PyDomain::disown)
+        .def("kept", &PyDomain::kept)
         .def("trim_host", &PyDomain::trim_host)
         .def("tags", &PyDomain::tags)
         .def("why", &PyDomain::why);

@@ -53,6 +53,50 @@ TEST_CASE("what is kept after a drop is the new contents") {
     world.end();
 }
 
+TEST_CASE("tags of one release may differ in what becomes of their contents") {
+    World world;
+    constexpr std::array<TagRelease, 2> mixed = {TagRelease{"kv_cache", Contents::drop},
+                                                 TagRelease{"weights", Contents::keep}};
+    const auto released = world.domain->release(mixed, {});
+    REQUIRE(released);
+    CHECK(released->device_bytes == 3 * chunk + 3 * unit);
+    CHECK(released->copied_bytes == 2 * chunk + unit + 3 + 5);
+    CHECK(world.gpu.slabs.size() == 2);
+    REQUIRE(world.domain->resume(both));
+    CHECK(world.is_intact(world.parts[0]));
+    CHECK(world.is_intact(world.parts[1]));
+    CHECK(world.is_mapped(world.parts[2]));
+
+    constexpr std::array<TagRelease, 2> differing = {TagRelease{"weights", Contents::drop},
+                                                     TagRelease{"weights", Contents::keep}};
+    const std::string before = seen(world);
+    const auto refused = world.domain->release(differing, {});
+    REQUIRE(!refused);
+    CHECK(refused.error().code == Errc::invalid_argument);
+    CHECK(seen(world) == before);
+    world.end();
+}
+
+TEST_CASE("what is kept can be read while it is released, and at no other time") {
+    World world;
+    const World::Part& part = world.parts[0];
+    CHECK(world.domain->kept(part.address, 1) == nullptr);
+    REQUIRE(world.domain->release(weights, Contents::keep, {}));
+    for (const std::uint64_t at : {std::uint64_t{0}, chunk + 1, part.bytes - 1}) {
+        const std::byte* const byte = world.domain->kept(part.address + at, part.bytes - at);
+        REQUIRE(byte != nullptr);
+        CHECK(*byte == World::expected(part, at));
+    }
+    CHECK(world.domain->kept(part.address + 1, part.bytes) == nullptr);  // reaches out of it
+    CHECK(world.domain->kept(part.address + part.bytes, 1) == nullptr);
+    CHECK(world.domain->kept(world.parts[2].address, 1) == nullptr);
+    REQUIRE(world.domain->resume(weights));
+    CHECK(world.domain->kept(part.address, 1) == nullptr);  // the slab is there, and stale
+    REQUIRE(world.domain->release(weights, Contents::drop, {}));
+    CHECK(world.domain->kept(part.address, 1) == nullptr);
+    world.end();
+}
+
 TEST_CASE("misuse has its own errors and changes nothing") {
     World world;
     const auto code = [](const auto& result) {

@@ -13,6 +13,7 @@ import pytest
 import rollring as rr
 from conftest import PATIENCE
 from rollring import _core
+from rollring.memory_saver import MemorySaver
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available() or _core.why_no_gpu():
@@ -226,6 +227,41 @@ def test_what_a_domain_cannot_do_is_said(caplog: pytest.LogCaptureFixture) -> No
         tensor = torch.arange(10, device=GPU)
     del domain
     assert tensor.tolist() == list(range(10))
+
+
+def test_what_a_memory_saver_pauses_comes_back_as_it_was() -> None:
+    saver = MemorySaver()
+    with saver.region("weights", enable_cpu_backup=True):
+        weights = torch.arange(32 * MIB, dtype=torch.int32, device=GPU)
+        with saver.disable():
+            outside = torch.ones(MIB, device=GPU)
+        with saver.region("kv_cache"):
+            cache = torch.zeros(64 * MIB, dtype=torch.uint8, device=GPU)
+        small = torch.full((3,), 7.0, device=GPU)
+    graph = torch.cuda.CUDAGraph()
+    with saver.cuda_graph(graph, tag="graphs", enable_cpu_backup=True):
+        doubled = weights * 2
+    graph.replay()
+    expected = weights * 2
+    addresses = [one.data_ptr() for one in (weights, cache, small, doubled)]
+    for _ in range(3):
+        doubled.zero_()
+        before = free_bytes()
+        saver.pause("kv_cache")
+        saver.pause()
+        # Weights, the cache, and what the graph allocated.
+        assert free_bytes() - before >= (128 + 64 + 128) * MIB
+        assert bool((outside == 1).all())
+        assert torch.equal(saver.get_cpu_backup(weights), torch.arange(32 * MIB, dtype=torch.int32))
+        assert saver.get_cpu_backup(cache) is None and saver.get_cpu_backup(outside) is None
+        with pytest.raises(rr.ReleasedError):
+            saver.pause()
+        saver.resume()
+        assert addresses == [one.data_ptr() for one in (weights, cache, small, doubled)]
+        assert saver.get_cpu_backup(weights) is None
+        assert small.tolist() == [7.0] * 3 and int(doubled.abs().sum()) == 0
+        graph.replay()
+        assert torch.equal(doubled, expected)
 
 
 def test_an_engine_sleeps_and_wakes_to_the_next_version(ring: str, children: Children) -> None:
