@@ -77,7 +77,7 @@ class ROLLRING_API MemoryDomain {
     // `address` from the start of one chunk of physical memory (cuMemCreate), whose handle is
     // *handle. It is released and resumed like the domain's own, and *handle follows: it names the
     // chunk that belongs to the addresses now, 0 while there is none. Addresses and chunk stay the
-    // owner's, who must call `free` here before it unmaps them or `handle` goes.
+    // owner's. Once they are gone, or `handle` is, `free` comes before any other call here.
     // Errors: invalid_argument (no multiple of 2 MiB, no handle, or lent already),
     // already_released.
     Result<void> adopt(std::string_view tag, void* address, std::uint64_t bytes,

@@ -134,6 +134,32 @@ class MemoryDomain:
         """
         return named(self._core.resume, list(tags))
 
+    def adopt(self, tag: str, address: int, nbytes: int, handle: int) -> None:
+        """Lend memory of another allocator to the domain, which releases and resumes it as its own.
+
+        Args:
+            tag: 1 to 63 bytes.
+            address: Where it is mapped, from the start of one chunk of physical memory.
+            nbytes: Of the whole chunk.
+            handle: The address of the chunk's ``CUmemGenericAllocationHandle``, which follows: it
+                names the chunk that is mapped now, and is 0 while there is none.
+
+        Raises:
+            InvalidArgumentError: It is no multiple of 2 MiB, or lent already.
+            ReleasedError: Resume the tag first.
+        """
+        self._core.adopt(tag, address, nbytes, handle)
+
+    def disown(self, address: int) -> None:
+        """End the loan of `adopt`: the memory stays as it is, mapped or not.
+
+        The owner may free it before, if the domain releases and resumes nothing in between.
+
+        Raises:
+            InvalidArgumentError: Nothing is lent there.
+        """
+        self._core.disown(address)
+
     def kept(self, tensor: Any) -> Any:
         """The contents of a tensor on the host, while its tag is released with them kept.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -76,6 +77,77 @@ class FakeCore:
         return "the fake is full"
 
 
+class FakeDriver:
+    """Physical memory by its handle, and what is mapped where; it notes what breaks its rules."""
+
+    def __init__(self) -> None:
+        self._handles = iter(range(101, 100_000))
+        self.physical: dict[int, bytearray] = {}
+        self.mapped: dict[int, int] = {}
+
+    def create_and_map(self, address: int, size: int) -> int:
+        assert address not in self.mapped, "mapped already"
+        handle = next(self._handles)
+        self.physical[handle] = bytearray(b"?" * size)
+        self.mapped[address] = handle
+        return handle
+
+    def unmap_and_release(self, address: int, handle: int) -> None:
+        assert self.mapped.pop(address) == handle, "the handle of something else"
+        del self.physical[handle]
+
+    def at(self, address: int) -> bytearray:
+        return self.physical[self.mapped[address]]
+
+
+class LendingCore(FakeCore):
+    """Memory of others: the tags' memory is what a driver has at addresses."""
+
+    driver: FakeDriver
+
+    def __init__(self, gpu: int, chunk_bytes: int) -> None:
+        super().__init__(gpu, chunk_bytes)
+        self.lent: dict[int, tuple[str, int, ctypes.c_uint64]] = {}
+        self.slabs: dict[int, bytes] = {}
+
+    def adopt(self, tag: str, address: int, size: int, word: int) -> None:
+        assert address not in self.lent, "lent already"
+        assert tag not in self.released, "grew while it was released"
+        handle = ctypes.c_uint64.from_address(word)
+        assert self.driver.mapped[address] == handle.value, "not what is mapped there"
+        self.lent[address] = (tag, size, handle)
+        self.regions.setdefault(tag, [])
+
+    def disown(self, address: int) -> None:
+        tag, _, _ = self.lent.pop(address)
+        self.slabs.pop(address, None)
+        if all(one != tag for one, _, _ in self.lent.values()):
+            del self.regions[tag]
+            self.released.pop(tag, None)
+
+    def release(self, kept: list[str], dropped: list[str]) -> dict[str, Any]:
+        answer = super().release(kept, dropped)
+        for address, (tag, _, handle) in self.lent.items():
+            if tag not in [*kept, *dropped]:
+                continue
+            if tag in kept:
+                self.slabs[address] = bytes(self.driver.at(address))
+            self.driver.unmap_and_release(address, handle.value)
+            handle.value = 0
+        return answer
+
+    def resume(self, tags: list[str]) -> dict[str, Any]:
+        kept = [tag for tag in tags if self.released.get(tag)]
+        answer = super().resume(tags)
+        for address, (tag, size, handle) in self.lent.items():
+            if tag not in tags:
+                continue
+            handle.value = self.driver.create_and_map(address, size)
+            if tag in kept:
+                self.driver.at(address)[:] = self.slabs[address]
+        return answer
+
+
 class Allocation:
     def __init__(self, owner: str, contents: bytes) -> None:
         self.owner = owner
@@ -123,6 +195,7 @@ class FakeTorch:
                 OutOfMemoryError=MemoryError,
                 is_available=lambda: True,
                 current_device=lambda: self.gpu,
+                empty_cache=lambda: None,
             )
         )
 
