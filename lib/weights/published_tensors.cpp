@@ -15,10 +15,7 @@ Result<PublishedTensors> PublishedTensors::pack(std::span<const WeightTensor> te
     made.manifest_.packing = std::move(*packing);
     made.tensors_.assign(tensors.begin(), tensors.end());
     for (std::uint32_t i = 0; i < made.tensors_.size(); i++) {
-        const WeightTensor& tensor = made.tensors_[i];
-        made.index_[tensor.name] = i;
-        const bool has_bytes = made.packing().tensors[i].pieces > 0;
-        if (has_bytes && tensor.data == nullptr) made.unaddressed_ = tensor.name;
+        made.index_[made.tensors_[i].name] = i;
     }
     return made;
 }

@@ -43,15 +43,12 @@ class PublishedTensors {
     [[nodiscard]] const void* address(std::uint32_t tensor) const { return tensors_[tensor].data; }
     // By name; invalid_argument.
     [[nodiscard]] Result<std::uint32_t> find(std::string_view name) const;
-    // A tensor that can only be put by name; empty: none.
-    [[nodiscard]] const std::string& unaddressed() const { return unaddressed_; }
 
   private:
     PublishedTensors() = default;
 
     std::vector<WeightTensor> tensors_;
     std::unordered_map<std::string_view, std::uint32_t> index_;  // of names in tensors_
-    std::string unaddressed_;
     Manifest manifest_;
     Sealed manifest_memory_;
 };

@@ -290,12 +290,14 @@ void PublisherImpl::open_publication(std::int64_t version, bool only_behind) {
 
 Result<void> PublisherImpl::put_all(Deadline deadline, Stream stream) {
     if (auto fine = check_open(); !fine) return fine;
-    if (!tensors_.unaddressed().empty()) {
-        return refused(
-            Errc::invalid_argument,
-            fmt::format("tensor '{}' has no address: put it by name", tensors_.unaddressed()));
-    }
     const auto end = static_cast<std::uint32_t>(packing().pieces.size());
+    for (std::uint32_t piece = filler_->next_piece(); piece < end; piece++) {
+        const std::uint32_t tensor = packing().pieces[piece].tensor;
+        if (tensors_.address(tensor) != nullptr) continue;
+        return refused(Errc::invalid_argument,
+                       fmt::format("tensor '{}' has no address: put it by name",
+                                   packing().tensors[tensor].name));
+    }
     return filler_->fill_up_to(end, nullptr, deadline, stream);
 }
 

@@ -45,6 +45,17 @@ _NAMES: dict[str, str] = {
 }
 
 
+# What numpy has no dtype for: torch's.
+TORCH_ALONE = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+
+
+def torch_dtype(name: str) -> Any:
+    """torch's dtype for one of rollring's names."""
+    import torch
+
+    return getattr(torch, TORCH_ALONE.get(name) or NUMPY_DTYPES[name].name)
+
+
 def dtype_name(dtype: object) -> str:
     """rollring's name for a dtype: its own ("i32"), numpy's ("int32", np.int32) or torch's."""
     if isinstance(dtype, str) and dtype in NUMPY_DTYPES:

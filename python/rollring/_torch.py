@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._arrays import TORCH_ALONE, torch_dtype
+
 if TYPE_CHECKING:
     from ._batch import Batch
 
-# What numpy has no dtype for: torch's.
-_OWN = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 # What torch did not have for long, and what holds its values.
 _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 
@@ -18,11 +18,11 @@ _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 def _tensor(array: Any, dtype: str, pin_memory: bool) -> Any:
     import torch
 
-    if dtype not in _OWN and array.dtype.name in _WIDER:
+    if dtype not in TORCH_ALONE and array.dtype.name in _WIDER:
         array = array.astype(_WIDER[array.dtype.name])
     tensor = torch.from_numpy(array if dtype != "bf16" else array.view(np.int16))
-    if dtype in _OWN:
-        tensor = tensor.view(getattr(torch, _OWN[dtype]))
+    if dtype in TORCH_ALONE:
+        tensor = tensor.view(torch_dtype(dtype))
     return tensor.pin_memory() if pin_memory else tensor
 
 

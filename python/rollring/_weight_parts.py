@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import NUMPY_DTYPES
+from ._arrays import NUMPY_DTYPES, torch_dtype
 
 # Index of a tensor, first element, elements, address.
 Piece = tuple[int, int, int, int]
-
-_TORCH = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 
 
 class _Lent:
@@ -38,8 +36,7 @@ class _Target:
             self.address = int(self.tensor.ctypes.data)
         else:
             torch = sys.modules["torch"]
-            named = getattr(torch, _TORCH.get(dtype) or NUMPY_DTYPES[dtype].name)
-            self.tensor = torch.empty(shape, dtype=named, device=device)
+            self.tensor = torch.empty(shape, dtype=torch_dtype(dtype), device=device)
             self.address = int(self.tensor.data_ptr())
 
     def copy_on_gpu(self, first: int, elements: int, address: int) -> None:

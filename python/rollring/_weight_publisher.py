@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._errors import RollringError, named
-from ._weights import ChannelEnd, Left, describe, place, refused
+from ._weights import ChannelEnd, Left, describe, device_of, place, refused
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -170,7 +170,9 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
     Args:
         ring: Name of the ring that the channel belongs to.
         tensors: numpy arrays or torch tensors by name (``model.state_dict()``), all in host memory
-            or all on one GPU.
+            or all on one GPU. Those on torch's meta device are only described: each version's
+            values are given to `WeightTransaction.put`.
+        device: torch's, where the values of tensors on the meta device will lie.
         publish_as: Dtypes by name: f32 may go out as bf16 or f16, rounded to nearest even.
         name: For people.
         rank: Of publishers that commit together, one a GPU.
@@ -194,6 +196,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         ring: str,
         tensors: Mapping[str, Any],
         *,
+        device: Any = None,
         publish_as: Mapping[str, object] | None = None,
         name: str = "trainer",
         rank: int = 0,
@@ -208,7 +211,10 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         self.ring = ring
         self._kept = dict(tensors)
         self._views: list[Any] = []
-        described, self._gpu = describe(self._kept, False, publish_as or {}, self._views)
+        promised = None if device is None else device_of(device)[1]
+        described, self._gpu = describe(
+            self._kept, False, publish_as or {}, self._views, promised
+        )
         self._described = {one[0]: one for one in described}
         options = {
             "name": name,

@@ -103,7 +103,9 @@ def views_of(name: str, given: Any) -> list[WeightView] | None:
     return views
 
 
-def place(name: str, tensor: Any, written: bool, kept: list[Any]) -> tuple[Described, int]:
+def place(
+    name: str, tensor: Any, written: bool, kept: list[Any], promised: int | None = None
+) -> tuple[Described, int]:
     """What the library wants to know of a tensor that stays where it is, and its GPU (-1: none).
 
     Args:
@@ -111,9 +113,13 @@ def place(name: str, tensor: Any, written: bool, kept: list[Any]) -> tuple[Descr
         tensor: numpy's, torch's, or one of any package that speaks DLPack.
         written: An engine loads into it.
         kept: Gets what else has to live as long.
+        promised: The GPU (-1: none) on which values of tensors on torch's meta device will lie.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
+        if tensor.is_meta and promised is not None:
+            described = dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride())
+            return (name, *described, 0, None, None), promised
         if tensor.layout != torch.strided or tensor.device.type not in {"cpu", "cuda"}:
             raise refused(
                 f"tensor '{name}' is {tensor.layout} on {tensor.device}: give a dense one in host "
@@ -148,7 +154,11 @@ def place(name: str, tensor: Any, written: bool, kept: list[Any]) -> tuple[Descr
 
 
 def describe(
-    tensors: Mapping[str, Any], written: bool, published: Mapping[str, object], kept: list[Any]
+    tensors: Mapping[str, Any],
+    written: bool,
+    published: Mapping[str, object],
+    kept: list[Any],
+    promised: int | None = None,
 ) -> tuple[list[Described], int]:
     """All of them, which lie on one device: it and what the library wants to know."""
     if not tensors:
@@ -162,7 +172,8 @@ def describe(
         if views is not None and not written:
             raise refused(f"tensor '{name}' is a view, which is for engines: publish all of it")
         for view in [None] if views is None else views:
-            described, gpu = place(name, tensor if view is None else view.tensor, written, kept)
+            given = tensor if view is None else view.tensor
+            described, gpu = place(name, given, written, kept, promised)
             if view is not None:
                 dims, strides = len(described[2]), view.strides
                 if strides is not None and len(strides) != dims:

@@ -126,3 +126,31 @@ def test_views_as_torch_makes_them(ring: str) -> None:
     wanted = sent[2:6].unflatten(1, (6, 10))[:, ::2, 5:].transpose(0, 1)
     assert torch.equal(fused[3:6], wanted)
     assert not fused[:3].any() and not fused[6:].any()
+
+
+def test_what_is_gathered_for_each_version_needs_only_a_description(ring: str) -> None:
+    described = {
+        "a": torch.empty(3, 4, device="meta"),
+        "b": torch.empty(5, dtype=torch.bfloat16, device="meta"),
+    }
+    with pytest.raises(rr.InvalidArgumentError, match="'a' is torch.strided on meta"):
+        rr.WeightPublisher(ring, described)
+    with rr.WeightPublisher(ring, described, device="cpu") as publisher:
+        into = {"a": torch.zeros(3, 4), "b": torch.zeros(5, dtype=torch.bfloat16)}
+        with rr.WeightSubscriber(ring, into) as engine:
+            for version in (1, 2):
+                values = {
+                    "a": torch.full((3, 4), float(version)),
+                    "b": torch.full((5,), version, dtype=torch.bfloat16),
+                }
+                with publisher.begin(version) as transaction:
+                    with pytest.raises(rr.InvalidArgumentError, match="'a' has no address"):
+                        transaction.commit(PATIENCE)
+                    for name, tensor in values.items():
+                        transaction.put(name, tensor, PATIENCE)
+                    update = engine.next(PATIENCE)
+                    update.load(PATIENCE)
+                    update.stage(PATIENCE)
+                    transaction.commit(PATIENCE)
+                    update.adopt(PATIENCE)
+                assert all(torch.equal(into[name], values[name]) for name in values)

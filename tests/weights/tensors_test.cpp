@@ -184,6 +184,7 @@ TEST_CASE("tensors that are gathered one by one") {
         }
         REQUIRE_OK(transaction->put(tensor.name, tensor.data, patience()));
     }
+    REQUIRE_OK(transaction->put_all(patience()));  // nothing is left that would need an address
     REQUIRE_OK(transaction->publish());
     REQUIRE_OK(transaction->commit(patience()));
     other.join();
