@@ -70,6 +70,35 @@ struct Walk {
         }
     }
 
+    // Memory of another allocator, which makes it and takes it down without faults.
+    void adopt() {
+        const auto real = std::exchange(gpu.fails, [](std::string_view) { return false; });
+        const std::uint64_t bytes = (1 + below(8)) * unit;
+        const auto made = owner.create(bytes);
+        if (!made) return;
+        std::byte* const address = *owner.reserve(bytes);
+        REQUIRE(owner.map(address, bytes, *made));
+        auto& handle = owned[address] = std::make_unique<std::uint64_t>(std::to_underlying(*made));
+        gpu.fails = real;
+        const std::string tag = some_tag();
+        const auto adopted = domain->adopt(tag, address, bytes, handle.get());
+        CHECK(bool(adopted) == !released.contains(tag));
+        if (!adopted) return disown(address, bytes);
+        auto& region = regions[address];
+        region = {tag, std::vector<std::byte>(bytes)};
+        write(address, region);
+    }
+
+    void disown(std::byte* address, std::uint64_t bytes) {
+        const auto real = std::exchange(gpu.fails, [](std::string_view) { return false; });
+        if (gpu.mappings.contains(address)) REQUIRE(owner.unmap(address, bytes));
+        const std::uint64_t handle = *owned.at(address);
+        if (handle != 0) REQUIRE(owner.destroy(device::MemoryHandle{handle}));
+        REQUIRE(owner.unreserve(address, bytes));
+        owned.erase(address);
+        gpu.fails = real;
+    }
+
     void free() {
         if (regions.empty()) return;
         const auto region = std::next(regions.begin(), std::ptrdiff_t(below(regions.size())));
@@ -77,6 +106,7 @@ struct Walk {
         if (faults == 0) REQUIRE(freed);
         if (!freed) return;
         const std::string tag = region->second.tag;
+        if (owned.contains(region->first)) disown(region->first, region->second.contents.size());
         regions.erase(region);
         if (!exists(tag)) released.erase(tag);
     }
@@ -157,9 +187,11 @@ struct Walk {
     void step() {
         choose_faults();
         if (below(10) == 0) gpu.others_bytes = below(40) * unit;
-        switch (below(7)) {
+        switch (below(8)) {
             case 0:
                 return allocate();
+            case 7:
+                return adopt();
             case 1:
                 return below(2) == 0 ? free() : rewrite();
             case 2:
@@ -189,14 +221,25 @@ struct Walk {
             }
             REQUIRE(intact);
         }
+        for (const auto& [address, handle] : owned) {
+            const auto mapping = gpu.mappings.find(address);
+            const bool is_held = gpu.physical.contains(device::MemoryHandle{*handle});
+            if (mapping == gpu.mappings.end()) {
+                CHECK((*handle == 0 || is_held));
+            } else {
+                CHECK(std::to_underlying(mapping->second.handle) == *handle);
+            }
+        }
         for (const std::string& tag : tags) CHECK(exists(tag));
         for (const std::string& broken : gpu.broken) FAIL(broken);
     }
 
     std::mt19937_64 random;
     FakeGpu gpu;
+    FakePhysical owner{gpu};
     std::optional<domain::Domain> domain;
     std::map<std::byte*, ModelRegion> regions;
+    std::map<std::byte*, std::unique_ptr<std::uint64_t>> owned;  // adopted ones: their handles
     std::set<std::string> released;
     int calls = 0;
     int faults = 0;
@@ -217,6 +260,9 @@ TEST_CASE("a random walk stays with its model") {
         CHECK(resumed > 20);  // it did get somewhere
         walk.gpu.fails = [](std::string_view) { return false; };
         walk.domain.reset();
+        for (const auto& [address, region] : walk.regions) {
+            if (walk.owned.contains(address)) walk.disown(address, region.contents.size());
+        }
         CHECK(walk.gpu.is_empty());
         CHECK(walk.gpu.broken.empty());
     }
