@@ -19,6 +19,7 @@ pinned memory and the GPU. Bytes are compared, and a CUDA graph over them is rep
 resume. Exits 77 where torch or a GPU is missing, 1 if anything was not as it was.
 """
 import argparse
+import ctypes
 import json
 import logging
 import os
@@ -171,8 +172,18 @@ def stand_in(name, **fields):
     return module
 
 
+def preload(library):
+    """One that their extension names and torch has not loaded."""
+    packages = Path(torch.__file__).parents[1]
+    for place in (*packages.glob("nvidia/**/lib"), *Path("/usr/local").glob("cuda*/lib64")):
+        if (place / library).exists():
+            ctypes.CDLL(str(place / library), ctypes.RTLD_GLOBAL)
+            return
+
+
 def vllm_allocator(theirs):
     """CuMemAllocator itself, with stand-ins for the rest of vLLM."""
+    preload("libnvrtc.so.13")
     stand_in("vllm", __path__=[str(theirs / "vllm")])
     stand_in("vllm.envs", VLLM_CUDART_SO_PATH=None)
     stand_in("vllm.logger", init_logger=logging.getLogger)
