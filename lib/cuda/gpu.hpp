@@ -22,9 +22,10 @@ enum class Kernel : std::size_t {
     pack_anything_sums,
     unpack_plain,
     unpack_anything,
+    unpack_views,
     checksum,
 };
-inline constexpr std::size_t kernel_count = 9;
+inline constexpr std::size_t kernel_count = 10;
 
 class Gpu {
   public:

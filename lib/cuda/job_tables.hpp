@@ -31,8 +31,10 @@ struct Tables {
     std::vector<HostJob> host_jobs;
     std::vector<Layout> layouts;
     std::vector<Tile> tiles;
+    std::vector<Tile> view_tiles;  // of jobs that have a view_units or view_rows
     Features features = Features::plain;
     bool casts = false;
+    bool views = false;                          // jobs that can only be unpacked
     std::optional<std::size_t> without_address;  // a job that only pack_one can run
 
     void add(const device::CopyJob& job, std::uint64_t tile_bytes);

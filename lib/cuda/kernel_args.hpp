@@ -14,20 +14,28 @@ inline constexpr unsigned dims_max = 6;
 
 struct alignas(16) DeviceJob {
     std::uint64_t tensor;         // contiguous: address of the piece; strided: of element 0
-    std::uint64_t slot_offset;    // multiple of 512
+    std::uint64_t slot_offset;    // multiple of 512; of a view any
     std::uint64_t elements;       // of the piece
     std::uint64_t first_element;  // of the piece in the tensor; for strided jobs
-    std::uint32_t element_shift;  // log2 of the bytes of an element at the tensor's side
+    std::uint32_t element_shift;  // log2 of the bytes of an element at the tensor's side, to 16
     std::uint32_t cast;           // device::Cast
     std::uint32_t layout;         // 0: contiguous; else one more than an index into layouts
-    std::uint32_t unused;
+    std::uint32_t view;           // not view_none: both sides are strided, and elements are units
 };
 static_assert(sizeof(DeviceJob) == 48);
 
+// How a view is copied: in units of 1 to 16 bytes that are aligned on both sides, each by a lane;
+// or row by row, each by a warp.
+enum View : std::uint32_t { view_none, view_units, view_rows };
+
 struct Layout {
     std::uint64_t dims;
-    std::uint64_t shape[dims_max];
-    std::int64_t strides[dims_max];  // in bytes
+    std::uint64_t shape[dims_max + 1];   // one more for the bytes of misaligned elements
+    std::int64_t strides[dims_max + 1];  // in bytes
+    // For views alone:
+    std::int64_t packed_strides[dims_max + 1];  // in bytes, in the slot
+    std::uint64_t reciprocals[dims_max + 1];    // the upper half of a number times it is the number
+                                                // divided by the extent; 0 for the outermost
 };
 
 struct alignas(8) Tile {

@@ -3,9 +3,10 @@
 //
 // Plain plans (contiguous, no casts), plans with casts and plans with anything have kernels of
 // their own, with sums and without: what a plan does not use costs it neither registers nor
-// branches.
+// branches. The tiles of views that are not contiguous have a kernel, and a launch, to themselves.
 
 #include "copy_run.cuh"
+#include "copy_view.cuh"
 
 namespace rollring::cuda {
 namespace {
@@ -215,6 +216,23 @@ __device__ __forceinline__ void unpack_tile(const KernelArgs& args, Tile tile, u
                                      lane);
 }
 
+__device__ __forceinline__ void unpack_view_tile(const KernelArgs& args, Tile tile, u32 lane) {
+    const DeviceJob& job = args.jobs[tile.job];
+    const u64 per_tile = args.tile_bytes >> job.element_shift;
+    const u64 begin = tile.index * per_tile;
+    const ViewTile of = {.to = job.tensor,
+                         .from = args.slot + job.slot_offset,
+                         .begin = begin,
+                         .units = static_cast<u32>(min(per_tile, job.elements - begin)),
+                         .shift = job.element_shift};
+    const Layout& layout = args.layouts[job.layout - 1];
+    if (job.view == view_rows) {
+        copy_view_rows(of, layout, lane);
+    } else {
+        copy_view_units(of, layout, lane);
+    }
+}
+
 // Calls `each(tile, lane)` for the tiles of this warp; the next tile is on its way meanwhile.
 template <class Each>
 __device__ __forceinline__ void for_tiles(const KernelArgs& args, Each each) {
@@ -250,6 +268,7 @@ ROLLRING_KERNEL(rollring_pack_anything, (pack_tile<anything, false>))
 ROLLRING_KERNEL(rollring_pack_anything_sums, (pack_tile<anything, true>))
 ROLLRING_KERNEL(rollring_unpack_plain, (unpack_tile<plain>))
 ROLLRING_KERNEL(rollring_unpack_anything, (unpack_tile<anything>))
+ROLLRING_KERNEL(rollring_unpack_views, unpack_view_tile)
 
 extern "C" __global__ void __launch_bounds__(block_threads)
     rollring_checksum(const __grid_constant__ KernelArgs args) {

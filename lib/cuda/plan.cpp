@@ -50,6 +50,11 @@ class GpuPlan : public device::CopyPlan {
   private:
     [[nodiscard]] Result<KernelArgs> args_for(const std::byte* slot, bool of_all_tensors,
                                               std::uint64_t sums_offset) const;
+    [[nodiscard]] Result<KernelArgs> pack_args(const std::byte* slot, bool of_all_tensors,
+                                               std::uint64_t sums_offset) const {
+        if (!views_) return args_for(slot, of_all_tensors, sums_offset);
+        return refused(Errc::invalid_argument, "a plan with views can only unpack");
+    }
     Result<void> zero(std::uint64_t address, std::uint64_t bytes, CUstream stream) const;
 
     std::shared_ptr<const Gpu> gpu_;
@@ -57,6 +62,8 @@ class GpuPlan : public device::CopyPlan {
     std::vector<HostJob> jobs_;  // and one more: the end of the last one's tiles
     Features features_ = Features::plain;
     bool casts_ = false;
+    bool views_ = false;
+    std::uint64_t view_tiles_ = 0;  // behind those of other jobs
     std::optional<std::size_t> without_address_;
     DeviceBuffer job_table_;
     DeviceBuffer layout_table_;
@@ -69,15 +76,19 @@ Result<void> GpuPlan::lay_down(Tables tables) {
     if (!jobs) return std::unexpected(jobs.error());
     auto layouts = upload(gpu_, tables.layouts);
     if (!layouts) return std::unexpected(layouts.error());
+    const std::uint64_t first_view_tile = tables.tiles.size();
+    view_tiles_ = tables.view_tiles.size();
+    tables.tiles.insert(tables.tiles.end(), tables.view_tiles.begin(), tables.view_tiles.end());
     auto tiles = upload(gpu_, tables.tiles);
     if (!tiles) return std::unexpected(tiles.error());
     job_table_ = std::move(*jobs);
     layout_table_ = std::move(*layouts);
     tile_table_ = std::move(*tiles);
     jobs_ = std::move(tables.host_jobs);
-    jobs_.push_back({tables.tiles.size(), 0, Features::plain});
+    jobs_.push_back({first_view_tile, 0, Features::plain});
     features_ = tables.features;
     casts_ = tables.casts;
+    views_ = tables.views;
     without_address_ = tables.without_address;
     return {};
 }
@@ -120,7 +131,7 @@ Result<void> GpuPlan::zero(std::uint64_t address, std::uint64_t bytes, CUstream 
 
 Result<void> GpuPlan::pack(std::byte* slot, std::optional<std::uint64_t> sums_offset,
                            Stream stream) {
-    auto args = args_for(slot, true, sums_offset.value_or(0));
+    auto args = pack_args(slot, true, sums_offset.value_or(0));
     if (!args) return std::unexpected(args.error());
     const Context::Scope scope(gpu_->context());
     const auto behind = gpu_->stream_behind(stream);
@@ -141,7 +152,7 @@ Result<void> GpuPlan::pack_one(std::size_t job, const void* tensor, std::byte* s
         return refused(Errc::invalid_argument,
                        fmt::format("job {} of a plan of {}", job, jobs_.size() - 1));
     }
-    auto args = args_for(slot, false, sums_offset.value_or(0));
+    auto args = pack_args(slot, false, sums_offset.value_or(0));
     if (!args) return std::unexpected(args.error());
     args->tile_count = jobs_[job + 1].first_tile - jobs_[job].first_tile;
     args->tiles += jobs_[job].first_tile;
@@ -165,19 +176,23 @@ Result<void> GpuPlan::pack_one(std::size_t job, const void* tensor, std::byte* s
 
 Result<void> GpuPlan::unpack(const std::byte* slot, Stream stream) {
     if (casts_) return refused(Errc::invalid_argument, "a plan with casts can only pack");
-    const auto args = args_for(slot, true, 0);
+    auto args = args_for(slot, true, 0);
     if (!args) return std::unexpected(args.error());
     const Context::Scope scope(gpu_->context());
     const Kernel kernel =
         features_ == Features::plain ? Kernel::unpack_plain : Kernel::unpack_anything;
     const auto behind = gpu_->stream_behind(stream);
     if (!behind) return std::unexpected(behind.error());
-    return gpu_->launch(kernel, *args, tuning_.waves, *behind);
+    const auto launched = gpu_->launch(kernel, *args, tuning_.waves, *behind);
+    if (!launched || view_tiles_ == 0) return launched;
+    args->tiles += args->tile_count;
+    args->tile_count = view_tiles_;
+    return gpu_->launch(Kernel::unpack_views, *args, tuning_.waves, *behind);
 }
 
 Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::uint64_t sums_offset,
                                                    Deadline deadline) {
-    auto args = args_for(slot, false, sums_offset);
+    auto args = pack_args(slot, false, sums_offset);
     if (!args) return std::unexpected(args.error());
     const std::size_t count = jobs_.size() - 1;
     if (count == 0) return std::nullopt;

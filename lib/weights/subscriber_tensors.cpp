@@ -181,10 +181,6 @@ Result<SubscriberTensors> SubscriberTensors::compile(const Manifest& manifest,
             sums.push_back(job);
             for (const Target& target : (*targets)[piece.tensor]) {
                 if (target.view) {
-                    if (mover.gpu().is_gpu()) {
-                        return refused(Errc::unsupported, *target.tensor,
-                                       "views are for engines in host memory so far");
-                    }
                     if (auto cut = target.view->cut(piece, jobs); !cut) {
                         return std::unexpected(cut.error());
                     }

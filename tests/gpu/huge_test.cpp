@@ -13,6 +13,8 @@
 namespace rollring::test {
 namespace {
 
+using device::CopyJob;
+
 constexpr std::uint64_t period = 67'108'859;  // a prime: no two places of interest look alike
 constexpr std::uint64_t sample = 70'000;
 
@@ -86,6 +88,37 @@ TEST_CASE("a transposed tensor of more than 4 Gi elements") {
     need(plan->pack(slot.data(), std::nullopt, {}));
     check_samples(slot.data(), rows * columns, [&](std::uint64_t i) {
         return pattern[(i % rows * columns + i / rows) % period];
+    });
+}
+
+TEST_CASE("views of more than 4 Gi units: columns but the first, and those transposed") {
+    constexpr std::uint64_t rows = 65'543;
+    constexpr std::uint64_t columns = 65'537;
+    constexpr std::uint64_t taken = columns - 1;
+    if (too_little_memory(2 * rows * columns)) return;
+    Random random(31);
+    const Bytes pattern = random_bytes(period, random);
+    const DeviceBytes slot(rows * columns);
+    const DeviceBytes tensor(rows * taken);
+    fill(slot.data(), rows * columns, pattern);
+    CopyJob view{.tensor = tensor.data(),
+                 .elements = rows * taken,
+                 .slot_offset = 1,
+                 .element_bytes = 1,
+                 .shape = {rows, taken},
+                 .strides = {taken, 1},
+                 .view = true,
+                 .packed_strides = {columns, 1}};
+    need(need(cuda::make_plan(gpu(), {view}))->unpack(slot.data(), {}));
+    check_samples(tensor.data(), rows * taken, [&](std::uint64_t i) {
+        return pattern[(i / taken * columns + 1 + i % taken) % period];
+    });
+    view.shape = {taken, rows};
+    view.strides = {rows, 1};
+    view.packed_strides = {1, columns};
+    need(need(cuda::make_plan(gpu(), {view}))->unpack(slot.data(), {}));
+    check_samples(tensor.data(), rows * taken, [&](std::uint64_t i) {
+        return pattern[(i % rows * columns + 1 + i / rows) % period];
     });
 }
 

@@ -271,6 +271,25 @@ TEST_CASE("jobs that no kernel can run are refused") {
     CHECK(refused({.elements = 7, .element_bytes = 1, .shape = {2, 3}, .strides = {3, 1}}));
     CHECK(refused({.elements = 1, .element_bytes = 1, .shape = {2}, .strides = {}}));
     CHECK(refused({.elements = 1, .element_bytes = 1, .shape = {2, 0}, .strides = {1, 1}}));
+    const auto view = [&](const auto& change) {
+        CopyJob job{.elements = 6,
+                    .slot_offset = 2,
+                    .element_bytes = 2,
+                    .shape = {2, 3},
+                    .strides = {3, 1},
+                    .view = true,
+                    .packed_strides = {8, 1}};
+        change(job);
+        return job;
+    };
+    CHECK_FALSE(refused(view([](CopyJob&) {})));
+    CHECK(refused(view([](CopyJob& job) { job.slot_offset = 3; })));
+    CHECK(refused(view([](CopyJob& job) { job.view = false; })));
+    CHECK(refused(view([](CopyJob& job) { job.elements = 5; })));
+    CHECK(refused(view([](CopyJob& job) { job.first_element = 1; })));
+    CHECK(refused(view([](CopyJob& job) { job.packed_strides = {1}; })));
+    CHECK(refused(view([](CopyJob& job) { job.packed_strides = {-8, 1}; })));
+    CHECK(refused(view([](CopyJob& job) { job.shape = {6, 1, 0}; })));
     const DeviceBytes slot(1024);
     const auto plan = need(make_plan(gpu(), {}));
     CHECK(plan->pack(slot.data() + 16, std::nullopt, {}).error().code == Errc::invalid_argument);

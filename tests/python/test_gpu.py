@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import pickle
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,6 +102,42 @@ def test_rounded_on_the_way(ring: str, children: Children) -> None:
         transaction.commit(PATIENCE)
         update.adopt(PATIENCE)
     assert torch.equal(half["w"], sent["w"].to(torch.bfloat16))
+
+
+def test_views_land_in_their_places(ring: str) -> None:
+    """Half of the rows of q and k in one tensor, half of the columns of o, and a padded one."""
+    sent = {
+        "q": torch.randn(512, 384, device=GPU, dtype=torch.bfloat16),
+        "k": torch.randn(64, 384, device=GPU, dtype=torch.bfloat16),
+        "o": torch.randn(384, 512, device=GPU, dtype=torch.bfloat16),
+        "embed": torch.randn(1003, 384, device=GPU, dtype=torch.bfloat16),
+    }
+    qk = torch.zeros(288, 384, device=GPU, dtype=torch.bfloat16)
+    o = torch.zeros(384, 256, device=GPU, dtype=torch.bfloat16)
+    embed = torch.zeros(1024, 384, device=GPU, dtype=torch.bfloat16)
+    into = {
+        "q": rr.WeightView(qk[:256], 256 * 384),
+        "k": rr.WeightView(qk[256:], 32 * 384),
+        "o": rr.WeightView(o, 256, (512, 1)),
+        "embed": [rr.WeightView(embed[:500], 0), rr.WeightView(embed[500:1003], 500 * 384)],
+    }
+    for version, slot_bytes in enumerate((MIB, 100_000), start=1):
+        for tensor in (qk, o, embed):
+            tensor.zero_()
+        with (
+            rr.WeightPublisher(ring, sent, slots=2, slot_bytes=slot_bytes) as trainer,
+            rr.WeightSubscriber(ring, into) as engine,
+        ):
+            thread = threading.Thread(target=trainer.publish, args=(version, PATIENCE))
+            thread.start()
+            with engine.next(PATIENCE):
+                pass
+            thread.join()
+            assert engine.live_version == version
+        torch.cuda.synchronize()
+        assert torch.equal(qk, torch.cat([sent["q"][256:], sent["k"][32:]]))
+        assert torch.equal(o, sent["o"][:, 256:])
+        assert torch.equal(embed[:1003], sent["embed"]) and not embed[1003:].any()
 
 
 def test_tensors_gathered_one_by_one(ring: str, children: Children) -> None:

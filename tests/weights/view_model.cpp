@@ -150,8 +150,7 @@ Shape random_shape(const ViewSizes& sizes, Dice& dice) {
     Shape shape(1 + below(3, dice));
     std::uint64_t room = 1 + below(sizes.elements_max, dice);
     for (std::size_t dim = shape.size(); dim-- > 0;) {
-        std::uint64_t extent =
-            dim == 0 ? room : 1 + below(std::min<std::uint64_t>(room, 300), dice);
+        std::uint64_t extent = dim == 0 ? room : 1 + below(std::min(room, sizes.extent_max), dice);
         const bool row = dim + 1 == shape.size();
         if (row)
             extent = std::max(extent / sizes.row_multiple, std::uint64_t{1}) * sizes.row_multiple;

@@ -15,6 +15,7 @@ namespace rollring::test {
 
 struct ViewSizes {
     std::uint64_t elements_max = 4000;  // of a published tensor
+    std::uint64_t extent_max = 300;     // of all dimensions but the first
     std::uint64_t row_multiple = 1;     // of the last extent, so that long rows are aligned
     std::uint64_t slot_bytes = 0;
     std::size_t views = 12;
