@@ -1,0 +1,207 @@
+"""What a model's own loaders would do with published tensors: recorded, and nothing is copied.
+
+Sources are tensors on torch's meta device, and so are the model's parameters while it is recorded
+(vLLM's layerwise reload puts them there). Loaders take views of both and copy from one to the
+other; views on the meta device know their offset and strides, which is all that a plan needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class View(NamedTuple):
+    """A part of a tensor, in elements of its memory."""
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> View:
+        return cls(int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride()))
+
+    def on(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same part of a tensor that lies as the recorded one did."""
+        return tensor.as_strided(
+            self.shape, self.strides, int(tensor.storage_offset()) + self.offset
+        )
+
+
+class Place(NamedTuple):
+    """A parameter or buffer of a model."""
+
+    module: str
+    tensor: str
+
+
+class Copy(NamedTuple):
+    """A loader copies ``taken`` of the published tensor ``name`` to ``into`` of ``place``."""
+
+    name: str
+    taken: View
+    place: Place
+    into: View
+
+
+def box_of(view: View, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """Where a view begins and ends in each dimension of its tensor; None if it is no such box."""
+    start = []
+    rest = view.offset
+    for extent, stride in zip(shape, strides, strict=True):
+        at = rest // stride if stride and extent > 1 else 0
+        start.append(at)
+        rest -= at * stride
+    if rest:
+        return None
+    end = [at + 1 for at in start]
+    for extent, stride in zip(view.shape, view.strides, strict=True):
+        if extent == 1:
+            continue
+        dims = [d for d in range(len(shape)) if strides[d] == stride and shape[d] > 1]
+        if len(dims) != 1 or end[dims[0]] != start[dims[0]] + 1:
+            return None
+        end[dims[0]] = start[dims[0]] + extent
+        if end[dims[0]] > shape[dims[0]]:
+            return None
+    return tuple(start), tuple(end)
+
+
+def disjoint(boxes: list[Any]) -> bool:
+    """Whether no element is in two of them."""
+    boxes = sorted(boxes)
+    open_ones: list[Any] = []
+    for start, end in boxes:
+        open_ones = [one for one in open_ones if not start or one[1][0] > start[0]]
+        for other_start, other_end in open_ones:
+            if all(
+                a < other and b > mine
+                for a, other, b, mine in zip(start, other_end, end, other_start, strict=True)
+            ):
+                return False
+        open_ones.append((start, end))
+    return True
+
+
+class Record:
+    """What came of it.
+
+    Attributes:
+        copies: In the order in which they were made.
+        spoiled: Modules of which something was done that copies of views do not say, with what.
+        unloaded: Published names that the loaders could not be shown, with why.
+    """
+
+    def __init__(self) -> None:
+        self.copies: list[Copy] = []
+        self.spoiled: dict[str, str] = {}
+        self.unloaded: dict[str, str] = {}
+
+    def settle(self, shapes: Mapping[Place, tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+        """Spoil modules of which elements are written twice, or not box by box."""
+        boxes: dict[Place, list[Any]] = {}
+        for copy in self.copies:
+            box = box_of(copy.into, *shapes[copy.place])
+            if box is None:
+                self.spoiled.setdefault(copy.place.module, f"{copy.place.tensor}: not by boxes")
+            else:
+                boxes.setdefault(copy.place, []).append(box)
+        for place, of_it in boxes.items():
+            if not disjoint(of_it):
+                self.spoiled.setdefault(place.module, f"{place.tensor}: written twice")
+
+
+class Recorder(TorchDispatchMode):
+    """Sees every operation on tensors, and keeps those that write to a model from happening."""
+
+    def __init__(self, model: torch.nn.Module, sources: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.record = Record()
+        self._sources = {_memory(tensor): name for name, tensor in sources.items()}
+        self._places: dict[int, Place] = {}
+        self._kept: list[Any] = []  # or the address of their memory would come again
+        for module_name, module in model.named_modules():
+            for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+                if tensor is not None:
+                    self._kept.append(tensor.untyped_storage())
+                    self._places.setdefault(_memory(tensor), Place(module_name, name))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            target = args[index] if index < len(args) else kwargs.get(argument.name)
+            if not isinstance(target, torch.Tensor):
+                continue
+            place = self._places.get(_memory(target))
+            if place is not None:
+                self._written(func, place, target, args)
+                return target
+        return func(*args, **kwargs)
+
+    def _written(self, func: Any, place: Place, target: torch.Tensor, args: Any) -> None:
+        if func is torch.ops.aten.copy_.default:
+            source = args[1]
+            name = self._sources.get(_memory(source))
+            if name is None:
+                self.record.spoiled.setdefault(
+                    place.module, f"{place.tensor}: loaded with what was worked out of it"
+                )
+            elif source.dtype != target.dtype or source.shape != target.shape:
+                self.record.spoiled.setdefault(
+                    place.module,
+                    f"{place.tensor}: {name} is {source.dtype} of shape {tuple(source.shape)}, "
+                    f"and its place {target.dtype} of {tuple(target.shape)}",
+                )
+            else:
+                self.record.copies.append(Copy(name, View.of(source), place, View.of(target)))
+        elif func is torch.ops.aten.zero_.default or (
+            func is torch.ops.aten.fill_.Scalar and args[1] == 0
+        ):
+            return  # padding: it is zero already where nothing else is written
+        else:
+            self.record.spoiled.setdefault(place.module, f"{place.tensor}: {func}")
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def record(
+    model: Any, sources: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]
+) -> Record:
+    """Run ``model.load_weights`` over tensors on the meta device, all at once or one by one.
+
+    The model's parameters must lie on the meta device, too, or hold still: nothing is written.
+    """
+    described = list(sources)
+    tensors = {
+        name: torch.empty_strided(shape, _row_major(shape), dtype=dtype, device="meta")
+        for name, dtype, shape in described
+    }
+    recorder = Recorder(model, tensors)
+    try:
+        with recorder, torch.no_grad():
+            model.load_weights(iter(tensors.items()))
+        return recorder.record
+    except Exception:  # one of them cannot be shown: which?
+        recorder = Recorder(model, tensors)
+    with recorder, torch.no_grad():
+        for name, tensor in tensors.items():
+            try:
+                model.load_weights(iter([(name, tensor)]))
+            except Exception as error:
+                recorder.record.unloaded[name] = f"{type(error).__name__}: {error}"
+    return recorder.record
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))

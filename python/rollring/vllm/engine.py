@@ -1,0 +1,265 @@
+"""The engine's end of the weight channel in vLLM: `--weight-transfer-config '{"backend": ...}'`.
+
+    start     nothing is touched
+    update    the version is loaded beside the model, or into it, and staged
+    (the trainer commits it, once all engines of the channel have staged it)
+    finish    the version is adopted, and what was loaded beside is copied into the model
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+from .. import InvalidArgumentError, PeerGoneError, VersionAbortedError, WeightSubscriber
+from .._arrays import torch_dtype
+from ._model import LoadedModel
+
+if TYPE_CHECKING:
+    from .. import WeightUpdate
+
+_log = logging.getLogger("vllm.rollring")  # vLLM shows what its own loggers say
+
+STAGINGS = ("auto", "out_of_place", "in_place")
+
+
+@dataclass
+class RollringInitInfo(WeightTransferInitInfo):
+    """What the trainer tells an engine once.
+
+    Attributes:
+        ring: The channel belongs to it.
+        staging: "out_of_place": versions are loaded beside the model, so that one which fails
+            leaves the old one served. "in_place": modules that are written directly need no memory
+            beside. "auto": out of place where twice the memory for it is free.
+        deadline_s: Seconds to wait for the trainer, at each step.
+    """
+
+    ring: str
+    staging: str = "auto"
+    deadline_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.staging not in STAGINGS:
+            raise InvalidArgumentError(
+                f"staging '{self.staging}': it is one of {', '.join(STAGINGS)}", "invalid_argument"
+            )
+
+
+@dataclass
+class RollringUpdateInfo(WeightTransferUpdateInfo):
+    """One a version."""
+
+    version: int
+
+
+class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo]):
+    """Made by vLLM, one for each worker; called by its main thread."""
+
+    init_info_cls = RollringInitInfo
+    update_info_cls = RollringUpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: Any) -> None:
+        super().__init__(config, vllm_config, device, model)
+        self._info: RollringInitInfo | None = None
+        self._model: LoadedModel | None = None
+        self._channel: WeightSubscriber | None = None
+        self._update: WeightUpdate | None = None
+        self._served = -1
+
+    # --- what vLLM calls --------------------------------------------------------------------------
+
+    def init_transfer_engine(self, init_info: RollringInitInfo) -> None:
+        """Attach to the trainer's channel, and plan what goes where. A restarted trainer's, too."""
+        if self.parallel_config.enable_eplb:
+            raise InvalidArgumentError(
+                "EPLB moves experts while the engine serves, and a plan would write to where they "
+                "were: start vLLM without --enable-eplb, or with another backend",
+                "unsupported",
+            )
+        if self._info is not None and self._info.ring != init_info.ring:
+            self._served = -1
+        self._info = init_info
+        self._leave()
+        with WeightSubscriber(
+            init_info.ring, device=self.device, name=self._name, timeout=init_info.deadline_s
+        ) as onlooker:
+            published = [
+                (name, torch_dtype(dtype), shape)
+                for name, dtype, shape in onlooker.tensors
+            ]
+        with set_current_vllm_config(self.vllm_config):
+            if self._model is None:
+                self._model = LoadedModel(self.model, self.model_config, self._out_of_place())
+            self._model.plan(published)
+        self._attach()
+
+    def start_weight_update(self) -> None:
+        self._refuse_asleep()
+        self._attached()
+        if self._update is not None:
+            self._drop("another one was started")
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        # The base class waits for the whole device afterwards; staging has waited for ours.
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: RollringUpdateInfo) -> None:
+        """Load the version and stage it: the engine serves the one before meanwhile."""
+        channel = self._attached()
+        assert self._info is not None and self._model is not None
+        deadline = self._info.deadline_s
+        self._update = None
+        update = channel.next(deadline)
+        try:
+            if update.version != update_info.version:
+                raise InvalidArgumentError(
+                    f"the trainer announced version {update_info.version}, and version "
+                    f"{update.version} came: do two trainers use ring '{self._info.ring}'?",
+                    "invalid_argument",
+                )
+            update.load(deadline)
+            update.stage(deadline)
+        except BaseException as error:
+            update.reject(f"{type(error).__name__}: {error}")
+            self._say_if_poisoned(channel, update.version)
+            raise
+        self._update = update
+
+    def finish_weight_update(self) -> None:
+        """Serve the version that was staged. Nothing, if none was: a session that was given up."""
+        update, self._update = self._update, None
+        if update is None:
+            return
+        channel = self._attached()
+        assert self._info is not None and self._model is not None
+        try:
+            update.adopt(self._info.deadline_s)
+        except (VersionAbortedError, PeerGoneError) as error:
+            # vLLM keeps the session open now; the next finish, which has nothing to do, ends it.
+            self._say_if_poisoned(channel, update.version)
+            raise type(error)(
+                f"version {update.version} was not committed, and version {self._served} is "
+                f"served: {error}",
+                error.code,
+            ) from error
+        try:
+            self._model.install()
+        except BaseException:
+            self._leave()  # the channel would say that the version is served
+            self._served = -1
+            _log.error(
+                "POISONED: version %d was installed in part. Send another one.", update.version
+            )
+            raise
+        self._served = update.version
+        if self._model.learn():
+            self._model.plan(self._model.published)
+            self._attach()
+
+    def shutdown(self) -> None:
+        self._leave()
+
+    # --- the channel ------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return f"vllm.{os.getpid()}.{self.parallel_config.rank}"
+
+    def _attach(self) -> None:
+        assert self._info is not None and self._model is not None
+        self._leave()
+        self._channel = WeightSubscriber(
+            self._info.ring,
+            self._model.into,
+            name=self._name,
+            in_place=not self._model.out_of_place,
+            held_version=self._served,
+            timeout=self._info.deadline_s,
+        )
+        _log.info(
+            "vLLM engine %s: %d modules of ring '%s' are written directly, %d by their loaders; "
+            "%.1f MB beside the model",
+            self._name,
+            len(self._model.direct),
+            self._info.ring,
+            len(self._model.reasons),
+            self._model.bytes_beside / 1e6,
+        )
+
+    def _attached(self) -> WeightSubscriber:
+        if self._channel is None or self._channel.closed:
+            raise PeerGoneError(
+                "this engine is not attached to a trainer: call init_weight_transfer_engine with "
+                'the name of the ring ({"ring": ...})',
+                "peer_gone",
+            )
+        return self._channel
+
+    def _leave(self) -> None:
+        self._update = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _drop(self, why: str) -> None:
+        update, self._update = self._update, None
+        if update is not None:
+            update.reject(why)
+
+    def _say_if_poisoned(self, channel: WeightSubscriber, version: int) -> None:
+        if channel.state == "poisoned":
+            self._served = -1
+            _log.error(
+                "POISONED: the model holds parts of version %d, which was not committed. It is "
+                "cured by the next version. With staging='out_of_place' the old one would be "
+                "served.",
+                version,
+            )
+
+    # --- the engine -------------------------------------------------------------------------------
+
+    def _out_of_place(self) -> bool:
+        assert self._info is not None
+        if self._info.staging != "auto":
+            return self._info.staging == "out_of_place"
+        wanted = 2 * sum(p.numel() * p.element_size() for p in self.model.parameters())
+        if self.device.type == "cuda":
+            free = torch.cuda.mem_get_info(self.device)[0]
+        else:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if free < wanted:
+            _log.warning(
+                "versions are loaded in place: %.1f GB are free, and out of place takes %.1f GB "
+                "with some to spare. A version that fails will leave this engine POISONED until "
+                "the next one.",
+                free / 1e9,
+                wanted / 1e9,
+            )
+        return bool(free >= wanted)
+
+    def _refuse_asleep(self) -> None:
+        if self.device.type != "cuda":
+            return
+        from vllm.device_allocator.cumem import CuMemAllocator
+
+        allocator = CuMemAllocator.instance
+        held = {} if allocator is None else allocator.pointer_to_data
+        asleep = [data for data in held.values() if getattr(data, "is_asleep", False)]
+        if any(data.tag == "weights" for data in asleep):
+            raise InvalidArgumentError(
+                "the engine's weights are asleep, and writing to them would end it: "
+                'wake_up(tags=["weights"]) first',
+                "released",
+            )
