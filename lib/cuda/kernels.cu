@@ -6,7 +6,7 @@
 // branches. The tiles of views that are not contiguous have a kernel, and a launch, to themselves.
 
 #include "copy_run.cuh"
-#include "copy_view.cuh"
+#include "copy_view.hpp"
 
 namespace rollring::cuda {
 namespace {
@@ -218,19 +218,15 @@ __device__ __forceinline__ void unpack_tile(const KernelArgs& args, Tile tile, u
 
 __device__ __forceinline__ void unpack_view_tile(const KernelArgs& args, Tile tile, u32 lane) {
     const DeviceJob& job = args.jobs[tile.job];
-    const u64 per_tile = args.tile_bytes >> job.element_shift;
-    const u64 begin = tile.index * per_tile;
-    const ViewTile of = {.to = job.tensor,
-                         .from = args.slot + job.slot_offset,
-                         .begin = begin,
-                         .units = static_cast<u32>(min(per_tile, job.elements - begin)),
-                         .shift = job.element_shift};
     const Layout& layout = args.layouts[job.layout - 1];
-    if (job.view == view_rows) {
-        copy_view_rows(of, layout, lane);
-    } else {
-        copy_view_units(of, layout, lane);
+    if (job.view == view_units) {
+        copy_view_units(view_tile(args, tile), layout, lane);
+        return;
     }
+    copy_view_rows(view_tile(args, tile), layout, [lane](u64 to, u64 from, u32 bytes) {
+        copy_run<cast_none, false, true>(reinterpret_cast<u8*>(to),
+                                         reinterpret_cast<const u8*>(from), bytes, bytes, 0, lane);
+    });
 }
 
 // Calls `each(tile, lane)` for the tiles of this warp; the next tile is on its way meanwhile.
