@@ -184,6 +184,47 @@ std::ptrdiff_t descriptors() {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
 }
 
+TEST_CASE("memory of another allocator comes back to its addresses, with a chunk of its owner's") {
+    const RawGpu gpu;
+    const auto& api = gpu.api();
+    constexpr std::uint64_t bytes = 96 * mib;  // more than a chunk of the domain
+    MemoryDomain domain = open_domain(32 * mib);
+    const std::uint64_t at_first = gpu.free_bytes();
+    CUmemAllocationProp kind{};
+    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    CUmemAccessDesc access{kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUdeviceptr address = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    gpu.must(api.cuMemAddressReserve(&address, bytes, 0, 0, 0), "cuMemAddressReserve");
+    gpu.must(api.cuMemCreate(&handle, bytes, &kind, 0), "cuMemCreate");
+    gpu.must(api.cuMemMap(address, bytes, 0, handle, 0), "cuMemMap");
+    gpu.must(api.cuMemSetAccess(address, bytes, &access, 1), "cuMemSetAccess");
+    auto* const memory = reinterpret_cast<void*>(address);
+    const auto words = random_words(bytes, 3);
+    gpu.to_device(memory, words.data(), bytes);
+
+    std::uint64_t word = handle;
+    RawGpu::must(domain.adopt("weights", memory, bytes, &word));
+    for (int i = 0; i < 3; i++) {
+        const std::uint64_t resident = gpu.free_bytes();
+        REQUIRE(domain.release(weights, Contents::keep));
+        CHECK(word == 0);
+        CHECK(gpu.free_bytes() >= resident + bytes - slack);
+        scribble(gpu);
+        REQUIRE(domain.resume(weights));
+        CHECK(word != 0);
+        CHECK(holds(gpu, memory, bytes, words));
+    }
+    RawGpu::must(domain.free(memory));
+    CHECK(holds(gpu, memory, bytes, words));
+    // By the owner, as vLLM does it.
+    gpu.must(api.cuMemUnmap(address, bytes), "cuMemUnmap");
+    gpu.must(api.cuMemRelease(word), "cuMemRelease");
+    gpu.must(api.cuMemAddressFree(address, bytes), "cuMemAddressFree");
+    CHECK(gpu.free_bytes() + slack >= at_first);
+}
+
 TEST_CASE("200 cycles take nothing with them") {
     const RawGpu gpu;
     MemoryDomain domain = open_domain(16 * mib);
