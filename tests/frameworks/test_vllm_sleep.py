@@ -23,13 +23,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 from memory_fakes import FakeCore, FakeDriver, LendingCore  # noqa: E402
 
+import rollring.vllm  # noqa: E402
 from rollring import _core  # noqa: E402
 
 
 @pytest.fixture
 def backend_class(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(SleepModeBackendFactory, "_registry", {})
-    SleepModeBackendFactory.register_backend("rollring", "rollring.vllm.sleep", "RollringSleep")
+    for _ in range(2):  # as often as vLLM likes
+        rollring.vllm.register()
     return SleepModeBackendFactory.get_backend_class("rollring")
 
 

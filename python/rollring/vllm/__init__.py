@@ -1,19 +1,24 @@
-"""Weights into vLLM: a weight transfer backend named "rollring", for engine and trainer.
+"""vLLM's weight transfer and its sleep mode: a backend named "rollring" for each.
 
 vLLM finds it by its entry point wherever rollring is installed:
 
     vllm serve MODEL --weight-transfer-config '{"backend": "rollring"}'
 
-`rollring.vllm.trainer` has the other end. docs/vllm.md says what happens when.
+    vllm serve MODEL --enable-sleep-mode --sleep-mode-backend rollring
+
+`rollring.vllm.trainer` has the trainer's end of the first. docs/vllm.md says what happens when, and
+docs/memory.md, of the second.
 """
 
 from __future__ import annotations
+
+import contextlib
 
 __all__ = ["register"]
 
 
 def register() -> None:
-    """Make the backend known to vLLM, without importing what is behind it. Twice is fine.
+    """Make the backends known to vLLM, without importing what is behind it. Twice is fine.
 
     vLLM calls it in each of its processes. A trainer that has not loaded vLLM's plugins calls it
     before `WeightTransferTrainerFactory.trainer_init`.
@@ -29,3 +34,10 @@ def register() -> None:
     ):
         if "rollring" not in factory._registry:
             factory.register_engine("rollring", module, name)
+    with contextlib.suppress(ModuleNotFoundError):  # a vLLM without backends of its sleep mode
+        from vllm.device_allocator.sleep_mode_backend import SleepModeBackendFactory
+
+        if "rollring" not in SleepModeBackendFactory._registry:
+            SleepModeBackendFactory.register_backend(
+                "rollring", "rollring.vllm.sleep", "RollringSleep"
+            )
