@@ -34,6 +34,8 @@ ONLY_IN = [
     (r"\batomic_thread_fence\b", NOWHERE, "no fences: ThreadSanitizer cannot follow them"),
     (r"\bmanaged_shared_memory\b", NOWHERE, "no managed_shared_memory: hangs when a creator dies"),
     (r"\binterprocess_mutex\b", NOWHERE, "no interprocess_mutex: hangs when its owner dies"),
+    (r"\b(stable_sort|stable_partition|inplace_merge)\b", NOWHERE,
+     "clang refuses these over g++ 12's library: sort by a key that decides"),
     (r"hardware_(de|con)structive", NOWHERE, "line_bytes is part of the ABI, not of the compiler"),
     (r"memory_order", ("lib/base/words.hpp", "lib/ring/lane*.hpp", "lib/ring/orders.hpp",
                        "lib/shm/doorbell.*", "tests/*", "bench/*"),

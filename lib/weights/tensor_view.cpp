@@ -60,7 +60,8 @@ Result<ViewCopies> ViewCopies::make(const WeightTensor& tensor, const PackedTens
             fmt::format("its view reaches element {}, {} are published", last, published.elements));
     }
     made.offset_ = view.offset;
-    std::ranges::stable_sort(made.dims_, std::ranges::greater{}, &Dim::to);
+    std::ranges::sort(made.dims_, std::ranges::greater{},
+                      [](const Dim& dim) { return std::pair(dim.to, dim.from); });
     join(made.dims_);
     if (made.dims_.size() > CopyJob::dims_max) {
         return refused(Errc::unsupported, tensor,
@@ -126,8 +127,9 @@ class ViewCopies::Cutter {
         const std::vector<Dim>& dims = view.dims_;
         order_.resize(dims.size());
         for (std::size_t i = 0; i < order_.size(); i++) order_[i] = i;
-        std::ranges::stable_sort(order_, std::ranges::greater{},
-                                 [&](std::size_t dim) { return dims[dim].from; });
+        std::ranges::sort(order_, std::ranges::greater{}, [&](std::size_t dim) {
+            return std::pair(dims[dim].from, order_.size() - dim);
+        });
         reach_.assign(order_.size() + 1, 0);
         for (std::size_t level = order_.size(); level-- > 0;) {
             const Dim& dim = dims[order_[level]];
