@@ -228,6 +228,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
             "checksums": checksums,
             "subscribers_max": subscribers_max,
         }
+        self._begun = -1
         self._end = _core.WeightPublisher(ring, described, options)
 
     def begin(self, version: int) -> WeightTransaction:
@@ -238,6 +239,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
             BusyError: Another one is open.
         """
         self._end.begin(version)
+        self._begun = max(self._begun, version)
         return WeightTransaction(self, version)
 
     def publish(self, version: int, timeout: float | None = None) -> dict[str, Any]:
@@ -324,8 +326,16 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
 
     @property
     def committed_version(self) -> int:
-        """-1: none yet."""
+        """The last one of this publisher; -1: none yet."""
         return self._end.committed_version()
+
+    @property
+    def next_version(self) -> int:
+        """The least that `begin` takes: above all that this ring has had, from whomever, and above
+        those that were begun here and given up.
+        """
+        ring: int = _core.ring_stat(self.ring)["policy_version"]
+        return max(ring, self._begun) + 1
 
     @property
     def payload_bytes(self) -> int:

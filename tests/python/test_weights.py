@@ -460,6 +460,21 @@ def test_tensors_are_put_one_by_one(ring: str) -> None:
         assert all((tensor == 2).all() for tensor in engines.values())
 
 
+def test_the_next_version_is_above_all_that_the_ring_has_had(ring: str) -> None:
+    with rr.WeightPublisher(ring, model(1)) as trainer:
+        assert trainer.next_version == 0
+        trainer.publish(6)
+        assert trainer.next_version == 7
+        with pytest.raises(ZeroDivisionError), trainer.begin(9):
+            raise ZeroDivisionError
+        assert trainer.next_version == 10
+        with pytest.raises(rr.StaleVersionError):
+            trainer.begin(9)
+    with rr.WeightPublisher(ring, model(1)) as successor:
+        assert (successor.committed_version, successor.next_version) == (-1, 7)
+        successor.publish(successor.next_version)
+
+
 def test_who_came_late_gets_it_again(ring: str) -> None:
     tensors, engines = model(1), model(-7)
     with rr.WeightPublisher(ring, tensors, slots=2, slot_bytes=1 << 20) as trainer:

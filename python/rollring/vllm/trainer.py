@@ -82,7 +82,7 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
         self.report: dict[str, Any] | None = None
         if info.rank < info.publishers:
             self._publisher = _publisher(info, source)
-        self.version = -1 if self._publisher is None else self._publisher.committed_version
+        self.version = -1
 
     @classmethod
     def trainer_init(
@@ -120,7 +120,8 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
         next version).
 
         Args:
-            version: Above the last; None: one above. It is the label that vLLM gives tokens.
+            version: Above all that the ring has had; None: one above. It is the label that vLLM
+                gives tokens.
 
         Raises:
             RejectedError: An engine could not take it; the text says which, and why.
@@ -133,7 +134,7 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
             for _ in _tensors(self.source):  # what other ranks gather needs this one
                 pass
             return
-        version = self._next() if version is None else version
+        version = publisher.next_version if version is None else version
         if not self.is_sender:
             with publisher.begin(version) as transaction:
                 self._put(transaction, lambda: None)
@@ -156,9 +157,6 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
         """Leave the channel. Engines go on with what they have."""
         if self._publisher is not None:
             self._publisher.close()
-
-    def _next(self) -> int:
-        return self.version + 1
 
     def _sent(self, transaction: WeightTransaction) -> None:
         self.version = transaction.version
