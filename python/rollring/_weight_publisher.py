@@ -39,8 +39,8 @@ class WeightTransaction:
         Args:
             name: Of a tensor of the publisher.
             tensor: Where its values lie, with the same dtype, shape, strides and device; None:
-                where they always do. It is kept alive, and must stay as it is until the version
-                is over.
+                where they always do. On a GPU it is kept alive, and must stay as it is until the
+                version is over.
             timeout: Seconds to wait for engines to free memory of the channel.
 
         Raises:
@@ -61,7 +61,8 @@ class WeightTransaction:
         self._check()
         address = 0
         if tensor is not None:
-            found, gpu = place(name, tensor, False, self._sources)
+            kept: list[Any] = [tensor]
+            found, gpu = place(name, tensor, False, kept)
             wanted = publisher._described.get(name)
             if wanted is not None and (found[1:4], gpu) != (wanted[1:4], publisher._gpu):
                 raise refused(
@@ -69,7 +70,8 @@ class WeightTransaction:
                     f"{wanted[1:4]} in the publisher, or it lies on another device"
                 )
             address = found[4]
-            self._sources.append(tensor)
+            if gpu >= 0:  # what lies in host memory is copied before `put` returns
+                self._sources += kept
         return name, address, timeout, publisher._stream()
 
     def commit(self, timeout: float | None = None) -> dict[str, Any]:

@@ -164,6 +164,7 @@ def grpo_trainer(model: str, worker: Any, output: Path, **options: Any) -> Any:
     from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
     prompts = options.pop("prompts", ["w1"] * 4)
+    transfer = options.pop("weight_transfer", None) or NoTransfer()
     more = {key: options.pop(key) for key in ("reward_funcs",) if key in options}
     arguments: dict[str, Any] = {
         "output_dir": str(output),
@@ -191,7 +192,7 @@ def grpo_trainer(model: str, worker: Any, output: Path, **options: Any) -> Any:
             ),
             processing_class=tokenizer(),
             rollout_worker=worker,
-            weight_transfer=NoTransfer(),
+            weight_transfer=transfer,
             **more,
         )
     AttentionInterface.register("tree_fa3", tree_attention)  # the constructor sets it

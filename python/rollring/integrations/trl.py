@@ -24,13 +24,14 @@ import numpy as np
 
 from .._batch import Batch
 from .._codecs import PlainCodec
-from .._errors import ClosedError, NoProgressError, TimedOutError
+from .._errors import BusyError, ClosedError, NoProgressError, TimedOutError
 from .._queue import RingQueue
 from .._ring import check, create, describe, describe_groups
 from .._sequence import Group
 from .._stash import Stash
 from .._weight_publisher import WeightPublisher
 from . import _fields
+from ._trl_weights import RingWeightTransfer as RingWeightTransfer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -421,7 +422,14 @@ class RingRolloutWorker:
         if self._publisher is None:
             # A ring's version is that of its weight channel: this one carries a single number.
             tensors = {"version": np.zeros(1, np.float32)}
-            self._publisher = WeightPublisher(self.ring, tensors, name="TRL", memory="host")
+            try:
+                self._publisher = WeightPublisher(self.ring, tensors, name="TRL", memory="host")
+            except BusyError as error:
+                raise BusyError(
+                    f"{error}: where a RingWeightTransfer or a WeightPublisher of yours sends "
+                    "weights over this ring, say versions='publisher' to the RingRolloutWorker",
+                    error.code,
+                ) from error
         if version > self._publisher.committed_version:
             self._publisher.publish(version, timeout=60.0)
 
