@@ -54,6 +54,15 @@ class WeightTransaction:
         publisher = self._publisher
         await publisher._later(publisher._end.put, *self._source(name, tensor, timeout))
 
+    def put_rest(self, timeout: float | None = None) -> None:
+        """Send all that was not put, from where it always lies, as `commit` would.
+
+        Raises:
+            TimedOutError: Engines did not free memory of the channel; it may be called again.
+        """
+        self._check()
+        self._publisher._end.put_all(timeout, self._publisher._stream())
+
     def _source(
         self, name: str, tensor: Any, timeout: float | None
     ) -> tuple[str, int, float | None, int]:
@@ -83,11 +92,9 @@ class WeightTransaction:
             RejectedError: An engine could not take it; the text says which, and why.
             VersionAbortedError: Another rank gave it up.
         """
-        self._check()
         left = Left(timeout)
-        publisher = self._publisher
-        publisher._end.put_all(left(), publisher._stream())
-        publisher._end.commit(left())
+        self.put_rest(left())
+        self._publisher._end.commit(left())
         return self._committed()
 
     async def commit_async(self, timeout: float | None = None) -> dict[str, Any]:

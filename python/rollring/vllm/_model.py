@@ -2,11 +2,11 @@
 
 A module is written *directly*, all of it or nothing, if the loaders do nothing but copy parts of
 published tensors into its parameters (`_record` finds out), and if vLLM makes nothing else of them
-afterwards. The latter is so by construction where it has nothing to do after loading. For modules
-with a quantization method (linear layers have one even without quantization) it is seen: the first
-version goes through the model's loaders, and then the values have to stand where they were copied,
-and the module must have got nothing new, such as weights packed for a kernel. The rest is
-loaded by ``model.load_weights`` within vLLM's layerwise reload, whole tensors at a time.
+afterwards. The latter is so by construction where it has nothing to do after loading. Modules with
+a quantization method (linear layers have one even without quantization) are tried: what vLLM does
+after loading is done to a copy with random values, which have to be as they were then, and the copy
+must have got nothing new, such as weights packed for a kernel (`_trial`). The rest is loaded by
+``model.load_weights`` within vLLM's layerwise reload, whole tensors at a time.
 """
 
 from __future__ import annotations
@@ -20,19 +20,12 @@ import torch
 
 from .. import WeightView
 from ._record import Copy, Place, Record, record
+from ._trial import Loadable, obstacle
 
 _log = logging.getLogger("rollring")
 
 # A published tensor: its name, dtype and shape.
 Published = tuple[str, torch.dtype, tuple[int, ...]]
-
-
-class _Loadable(NamedTuple):
-    """How a module's parameter lies when its loaders run."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
 
 
 class LoadedModel:
@@ -55,17 +48,18 @@ class LoadedModel:
         self._model = model
         self._config = model_config
         self._modules = dict(model.named_modules())
+        self._attention = _attention(model)
         self.out_of_place = out_of_place
-        self._seen: set[str] = set()  # modules whose loaded values stood where they were copied
         self._record = Record()
-        self._loadable: dict[Place, _Loadable] = {}
+        self._loadable: dict[Place, Loadable] = {}
+        self._tried: dict[str, str] = {}  # modules, and what keeps each from being written
         self.published: list[Published] = []
         self.direct: set[str] = set()
         self.reasons: dict[str, str] = {}
         self.into: dict[str, Any] = {}
         self._whole: dict[str, torch.Tensor] = {}
         self._beside: dict[Place, torch.Tensor] = {}
-        self._before: dict[str, dict[str, Any]] = {}  # what modules had before they were loaded
+        self._live: list[torch.Tensor] = []  # what each of these is copied into
 
     # --- the plan ---------------------------------------------------------------------------------
 
@@ -75,17 +69,15 @@ class LoadedModel:
             self._lay_out()
             return
         self.published = list(published)
-        self._seen.clear()
+        self._tried.clear()
         with _on_meta(self._model, self._config):
             self._loadable = {
-                Place(name, tensor_name): _Loadable(
-                    tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
-                )
+                Place(name, tensor_name): Loadable.of(tensor)
                 for name, module in self._modules.items()
                 for tensor_name, tensor in _tensors(module)
             }
             self._record = record(self._model, self.published)
-        self._record.settle({place: found[1:] for place, found in self._loadable.items()})
+        self._record.settle({at: (one.shape, one.strides) for at, one in self._loadable.items()})
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -122,24 +114,33 @@ class LoadedModel:
 
     def _obstacle(self, module: str, copies: list[Copy]) -> str:
         """Why a module cannot be written directly; empty if it can."""
+        of_it = self._modules[module]
         for copy in copies:
-            live = _tensor(self._modules[module], copy.place.tensor)
-            if live is None or not _lies_as(live, self._loadable[copy.place]):
+            live = _tensor(of_it, copy.place.tensor)
+            if live is None or not self._loadable[copy.place].is_as(live):
                 return f"{copy.place.tensor} does not lie as it is loaded"
-        if _has_more_to_do(self._modules[module]) and module not in self._seen:
-            return "what is done after loading it was not seen yet"
-        return ""
+        if module not in self._tried:
+            loadable = {
+                place.tensor: one
+                for place, one in self._loadable.items()
+                if place.module == module
+            }
+            self._tried[module] = obstacle(of_it, loadable, self._device)
+        return self._tried[module]
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._model.parameters()).device
 
     def _prepare(self, by_loader: set[str], direct: list[Copy]) -> None:
-        device = next(self._model.parameters()).device
         known, self._whole = self._whole, {}
         for name, dtype, shape in self.published:
             if name in by_loader:
                 kept = known.get(name)
                 self._whole[name] = (
-                    torch.empty(shape, dtype=dtype, device=device) if kept is None else kept
+                    torch.empty(shape, dtype=dtype, device=self._device) if kept is None else kept
                 )
-        beside, self._beside = self._beside, {}
+        beside, self._beside, self._live = self._beside, {}, []
         self.into = dict(self._whole)
         for copy in direct:
             place = copy.place
@@ -150,6 +151,7 @@ class LoadedModel:
                     # With the padding that no loader writes.
                     kept = beside.get(place)
                     self._beside[place] = _copy_of(target) if kept is None else kept
+                    self._live.append(target.detach())
                 target = self._beside[place]
             view = WeightView(
                 copy.into.on(target.detach()), copy.taken.offset, copy.taken.strides
@@ -169,14 +171,13 @@ class LoadedModel:
     def install(self) -> None:
         """Put the version that was loaded into the model. Raises what loaders raise."""
         with torch.no_grad():
-            places = [_tensor(self._modules[place.module], place.tensor) for place in self._beside]
-            live = [place.detach() for place in places if place is not None]
-            if live:
-                torch._foreach_copy_(live, list(self._beside.values()))
+            if self._live:
+                torch._foreach_copy_(self._live, list(self._beside.values()))
             if self._whole:
                 self._load_whole()
-            elif self.direct:
-                _after_attention(self._model, self._config)
+            else:
+                for attention in self._attention:
+                    attention.process_weights_after_loading(self._config.dtype)
 
     def _load_whole(self) -> None:
         from vllm.model_executor.model_loader.reload import (
@@ -185,8 +186,6 @@ class LoadedModel:
         )
 
         model: Any = self._model
-        candidates = {copy.place.module for copy in self._record.copies} - self.direct
-        self._before = {name: _belongings(self._modules[name]) for name in candidates}
         # Modules that are written directly stay as they are.
         rest: Any = self._rest() if self.direct else model
         initialize_layerwise_reload(rest)
@@ -195,39 +194,6 @@ class LoadedModel:
 
     def _rest(self) -> Modules:
         return Modules([m for name, m in self._modules.items() if name not in self.direct])
-
-    def learn(self) -> bool:
-        """Compare what loaders made of the version with what was copied.
-
-        Returns:
-            Whether modules can be written directly from now on that could not before: `plan` again.
-        """
-        by_module: dict[str, list[Copy]] = {}
-        for copy in self._record.copies:
-            by_module.setdefault(copy.place.module, []).append(copy)
-        learned = False
-        for module, copies in by_module.items():
-            if module in self.direct or module in self._seen or module in self._record.spoiled:
-                continue
-            before = self._before.get(module)
-            if before is None or not _same(before, _belongings(self._modules[module])):
-                continue
-            if all(self._stands(copy) for copy in copies) and any(
-                _tells_places_apart(copy.taken.on(self._whole[copy.name])) for copy in copies
-            ):
-                self._seen.add(module)
-                learned = True
-        self._before.clear()
-        return learned
-
-    def _stands(self, copy: Copy) -> bool:
-        live = _tensor(self._modules[copy.place.module], copy.place.tensor)
-        if live is None or copy.name not in self._whole:
-            return False
-        if not _lies_as(live, self._loadable[copy.place]):
-            return False
-        ours, theirs = copy.taken.on(self._whole[copy.name]), copy.into.on(live.detach())
-        return torch.equal(_bytes(ours), _bytes(theirs))
 
 
 class Modules:
@@ -254,10 +220,6 @@ def _tensor(module: torch.nn.Module, name: str) -> torch.Tensor | None:
     return module._buffers.get(name) if found is None else found
 
 
-def _lies_as(tensor: torch.Tensor, loadable: _Loadable) -> bool:
-    return (tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())) == tuple(loadable)
-
-
 def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
     made = torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
@@ -265,55 +227,11 @@ def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
     return made.copy_(tensor.detach())
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Its bytes: NaNs equal themselves, and every dtype can be compared."""
-    return tensor.contiguous().view(-1).view(torch.uint8)
-
-
-def _tells_places_apart(tensor: torch.Tensor) -> bool:
-    """Whether a change of the order would have shown: not where all elements are the same."""
-    if tensor.numel() < 2:
-        return False
-    rows = _bytes(tensor).view(tensor.numel(), tensor.element_size())
-    return not bool((rows == rows[0]).all())
-
-
-def _belongings(module: torch.nn.Module) -> dict[str, Any]:
-    """What a module and its quantization method have, but for parameters, buffers and children."""
-    torchs = torch.nn.Module().__dict__
-    found = {name: value for name, value in vars(module).items() if name not in torchs}
-    method = found.get("quant_method")
-    if method is not None:
-        found |= {f"quant_method.{name}": value for name, value in vars(method).items()}
-    return found
-
-
-def _same(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    def equal(a: Any, b: Any) -> bool:
-        return a is b or (isinstance(a, (bool, int, float, str, tuple)) and a == b)
-
-    return before.keys() == after.keys() and all(
-        equal(value, after[name]) for name, value in before.items()
-    )
-
-
-def _has_more_to_do(module: torch.nn.Module) -> bool:
-    """Whether vLLM does something with it once it is loaded, by its layerwise reload's own rule."""
-    from vllm.model_executor.layers.attention import is_deferred_attention_layer
-    from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
-
-    return isinstance(getattr(module, "quant_method", None), QuantizeMethodBase) or bool(
-        is_deferred_attention_layer(module)
-    )
-
-
-def _after_attention(model: torch.nn.Module, model_config: Any) -> None:
-    """What attention layers work out of weights that others hold."""
+def _attention(model: torch.nn.Module) -> list[Any]:
+    """Layers that work something out of weights which others hold."""
     from vllm.model_executor.layers.attention import is_deferred_attention_layer
 
-    for module in model.modules():
-        if is_deferred_attention_layer(module):
-            module.process_weights_after_loading(model_config.dtype)  # type: ignore[operator]
+    return [module for module in model.modules() if is_deferred_attention_layer(module)]
 
 
 @contextlib.contextmanager

@@ -21,7 +21,13 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from .. import InvalidArgumentError, PeerGoneError, VersionAbortedError, WeightSubscriber
+from .. import (
+    InvalidArgumentError,
+    PeerGoneError,
+    ReleasedError,
+    VersionAbortedError,
+    WeightSubscriber,
+)
 from .._arrays import torch_dtype
 from ._model import LoadedModel
 
@@ -100,9 +106,13 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 for name, dtype, shape in onlooker.tensors
             ]
         with set_current_vllm_config(self.vllm_config):
+            out_of_place = self._out_of_place()
             if self._model is None:
-                self._model = LoadedModel(self.model, self.model_config, self._out_of_place())
+                self._model = LoadedModel(self.model, self.model_config, out_of_place)
+            self._model.out_of_place = out_of_place
             self._model.plan(published)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # of what modules were tried with
         self._attach()
 
     def start_weight_update(self) -> None:
@@ -164,9 +174,6 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             )
             raise
         self._served = update.version
-        if self._model.learn():
-            self._model.plan(self._model.published)
-            self._attach()
 
     def shutdown(self) -> None:
         self._leave()
@@ -234,6 +241,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         assert self._info is not None
         if self._info.staging != "auto":
             return self._info.staging == "out_of_place"
+        if self._model is not None:  # what it has beside the model counts as taken now
+            return self._model.out_of_place
         wanted = 2 * sum(p.numel() * p.element_size() for p in self.model.parameters())
         if self.device.type == "cuda":
             free = torch.cuda.mem_get_info(self.device)[0]
@@ -258,7 +267,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         held = {} if allocator is None else allocator.pointer_to_data
         asleep = [data for data in held.values() if getattr(data, "is_asleep", False)]
         if any(data.tag == "weights" for data in asleep):
-            raise InvalidArgumentError(
+            raise ReleasedError(
                 "the engine's weights are asleep, and writing to them would end it: "
                 'wake_up(tags=["weights"]) first',
                 "released",

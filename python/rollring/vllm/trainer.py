@@ -14,14 +14,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
 from .. import (
+    InvalidArgumentError,
     RejectedError,
     RollringError,
     TimedOutError,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rollring")
 
+CHECKED_AT_ONCE = 256  # tensors, while no other thread runs Python
+
 
 @dataclass
 class RollringTrainerInitInfo(TrainerInitInfo):
@@ -45,6 +49,9 @@ class RollringTrainerInitInfo(TrainerInitInfo):
         rank: Of this process among the trainer's; rank 0 speaks to the engines.
         publishers: How many ranks publish, each to the engines on its own GPU. 1: rank 0 alone.
         staging: Of `rollring.vllm.engine.RollringInitInfo`.
+        standing: The source's tensors stay where they are: versions are sent from there, and the
+            source is asked for them once. It saves the Python for each name, where no rank has to
+            gather anything.
         publish_as: The dtype in which float32 goes out, such as "bfloat16".
         device: Where the source's tensors lie. "auto": on the current GPU if there is one.
         deadline_s: Seconds to wait for engines, at each step.
@@ -56,6 +63,7 @@ class RollringTrainerInitInfo(TrainerInitInfo):
     ring: str
     publishers: int = 1
     staging: str = "auto"
+    standing: bool = False
     publish_as: str | None = None
     device: str = "auto"
     deadline_s: float = 300.0
@@ -79,10 +87,16 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
         super().__init__(client=client, source=source, is_sender=info.rank == 0)
         self._info = info
         self._publisher: WeightPublisher | None = None
+        described = _described(_metadata(source))
+        self._strides = {name: tensor.stride() for name, tensor in described.items()}
+        self._standing = _Standing(source) if info.standing else None
         self.report: dict[str, Any] | None = None
         if info.rank < info.publishers:
-            self._publisher = _publisher(info, source)
+            standing = None if self._standing is None else self._standing.tensors
+            self._publisher = _publisher(info, described, standing)
         self.version = -1
+        self._calls = ThreadPoolExecutor(1, "rollring-calls")
+        self._checks = ThreadPoolExecutor(1, "rollring-checks")
 
     @classmethod
     def trainer_init(
@@ -125,42 +139,65 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
 
         Raises:
             RejectedError: An engine could not take it; the text says which, and why.
+            InvalidArgumentError: Tensors of a standing source have moved.
             TimedOutError: An engine, named in the text, has not answered in ``deadline_s``.
             VersionAbortedError: Another rank gave it up.
             Exception: What the client raises.
         """
         publisher = self._publisher
         if publisher is None:
-            for _ in _tensors(self.source):  # what other ranks gather needs this one
-                pass
+            if self._standing is None:
+                for _ in _tensors(self.source):  # what other ranks gather needs this one
+                    pass
             return
         version = publisher.next_version if version is None else version
         if not self.is_sender:
             with publisher.begin(version) as transaction:
+                checked = self._check_standing()
                 self._put(transaction, lambda: None)
+                checked.result()
             self._sent(transaction)
             return
-        self._start()
-        with ThreadPoolExecutor(1, "rollring-update") as pool:
+        told: Future[None] | None = None
+        try:
             with publisher.begin(version) as transaction:
-                told = pool.submit(self.client.update_weights, {"version": version})
+                # Engines are called while the first tensors are on their way already.
+                told = self._calls.submit(self._update, version)
+                checked = self._check_standing()
                 try:
-                    self._put(transaction, lambda: _raise_if_failed(told))
+                    self._put(transaction, partial(_raise_if_failed, told))
                     told.result()
+                    checked.result()
                 except Exception as error:
                     raise _reason(self._info.ring, error) from error
                 transaction.commit(self._info.deadline_s)
-        self.client.finish_weight_update(str(version))
+        finally:
+            if told is not None:  # the version is committed or given up: its end is near
+                wait([told])
+                if isinstance(self.client, FleetClient):
+                    self.client.settle()
         self._sent(transaction)
+        self.client.finish_weight_update(str(version))
 
     def shutdown(self) -> None:
         """Leave the channel. Engines go on with what they have."""
         if self._publisher is not None:
             self._publisher.close()
+        self._calls.shutdown()
+        self._checks.shutdown()
+
+    def _check_standing(self) -> Future[None]:
+        """Beside the copies, which take longer."""
+        standing = self._standing
+        return self._checks.submit(lambda: None if standing is None else standing.check())
 
     def _sent(self, transaction: WeightTransaction) -> None:
         self.version = transaction.version
         self.report = transaction.report
+
+    def _update(self, version: int) -> None:
+        self._start()
+        self.client.update_weights({"version": version})
 
     def _start(self) -> None:
         """Open a session, after one that a trainer before left open is ended."""
@@ -179,22 +216,30 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
 
     def _put(self, transaction: WeightTransaction, check: Callable[[], None]) -> None:
         """All tensors, as engines make room for them. `check` raises when they will not."""
-        for name, tensor in _tensors(self.source):
-            if tensor.stride() != torch.empty(tensor.shape, device="meta").stride():
-                tensor = tensor.contiguous()
+
+        def patiently(put: Callable[[], None]) -> None:
             until = time.monotonic() + self._info.deadline_s
             while True:
                 try:
-                    transaction.put(name, tensor.detach(), 0.5)
-                    break
+                    return put()
                 except TimedOutError:
                     check()
                     if time.monotonic() > until:
                         raise
 
+        if self._standing is not None:
+            patiently(lambda: transaction.put_rest(0.5))
+            return
+        for name, tensor in _tensors(self.source):
+            laid = tensor.detach()
+            if laid.stride() != self._strides.get(name):
+                laid = laid.contiguous()
+            patiently(partial(transaction.put, name, laid, 0.5))
+
 
 class FleetClient:
-    """Several engines as one: each call goes to all at once, and ends when all have answered.
+    """Several engines as one: each call goes to all at once, and ends when all have answered, or
+    when one has failed: `settle` waits for the others then.
 
     Args:
         clients: Of each engine, such as `HTTPVLLMWeightSyncClient`.
@@ -202,6 +247,8 @@ class FleetClient:
 
     def __init__(self, clients: Sequence[Any]) -> None:
         self.clients = list(clients)
+        self._pool = ThreadPoolExecutor(len(self.clients), "rollring-fleet")
+        self._left: list[Future[None]] = []
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._all(lambda client: client.init_weight_transfer_engine(init_info))
@@ -215,10 +262,14 @@ class FleetClient:
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self._all(lambda client: client.finish_weight_update(weight_version))
 
+    def settle(self) -> None:
+        """Wait for calls that have not ended, although another engine's has failed."""
+        wait(self._left)
+
     def _all(self, call: Callable[[Any], None]) -> None:
-        with ThreadPoolExecutor(len(self.clients), "rollring-fleet") as pool:
-            futures = [pool.submit(call, client) for client in self.clients]
-        for future in futures:
+        self.settle()
+        self._left = [self._pool.submit(call, client) for client in self.clients]
+        for future in wait(self._left, return_when=FIRST_EXCEPTION).done:
             future.result()
 
 
@@ -253,11 +304,44 @@ def _tensors(source: Any) -> Iterator[tuple[str, torch.Tensor]]:
     return iter(source.iter_full() if hasattr(source, "iter_full") else source)
 
 
-def _publisher(info: RollringTrainerInitInfo, source: Any) -> WeightPublisher:
-    described = {
+class _Standing:
+    """Tensors of a source that stay where they are."""
+
+    def __init__(self, source: Any) -> None:
+        named = dict(_tensors(source))
+        self._names, self._kept = list(named), list(named.values())
+        self._addresses = [tensor.data_ptr() for tensor in self._kept]
+        self.tensors = {name: tensor.detach() for name, tensor in named.items()}
+
+    def check(self) -> None:
+        """Raises if one of them got other memory: its old bytes would be sent for ever."""
+        for begin in range(0, len(self._kept), CHECKED_AT_ONCE):
+            some = slice(begin, begin + CHECKED_AT_ONCE)
+            now = list(map(torch.Tensor.data_ptr, self._kept[some]))
+            if now != self._addresses[some]:
+                pairs = zip(self._addresses[some], now, strict=True)
+                place = begin + [before == after for before, after in pairs].index(False)
+                raise InvalidArgumentError(
+                    f"tensor '{self._names[place]}' has moved since trainer_init, and the source "
+                    "was said to be standing: make the trainer's end anew, or leave 'standing' out",
+                    "invalid_argument",
+                )
+            time.sleep(0)  # calls to engines are made beside this
+
+
+def _described(metadata: list[Any]) -> dict[str, torch.Tensor]:
+    """On the meta device: without values."""
+    return {
         meta.name: torch.empty(tuple(meta.shape), dtype=meta.dtype, device="meta")
-        for meta in _metadata(source)
+        for meta in metadata
     }
+
+
+def _publisher(
+    info: RollringTrainerInitInfo,
+    described: dict[str, torch.Tensor],
+    standing: dict[str, torch.Tensor] | None,
+) -> WeightPublisher:
     device = info.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -266,8 +350,8 @@ def _publisher(info: RollringTrainerInitInfo, source: Any) -> WeightPublisher:
         cast = {n: info.publish_as for n, t in described.items() if t.dtype == torch.float32}
     return WeightPublisher(
         info.ring,
-        described,
-        device=device,
+        described if standing is None else standing,
+        device=device if standing is None else None,
         publish_as=cast,
         rank=info.rank,
         ranks=info.publishers,

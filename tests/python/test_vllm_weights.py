@@ -1,0 +1,320 @@
+"""rollring.vllm's engine and trainer over stand-ins of what they import of vLLM."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rollring as rr
+from conftest import PATIENCE
+
+torch = pytest.importorskip("torch")
+
+import vllm_fakes  # noqa: E402
+from vllm_fakes import (  # noqa: E402
+    WIDE,
+    Model,
+    NewSource,
+    Packs,
+    QuantizeMethodBase,
+    Refuses,
+    Remembers,
+    Replaces,
+    Shuffles,
+    Source,
+    copied,
+    module_of,
+)
+
+
+class Client:
+    """vLLM's worker: what it makes of the four calls, with the steps that were taken."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.active = False
+        self.calls: list[str] = []
+        self.fails: dict[str, Exception] = {}
+        self.label = ""
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.fails:
+            raise self.fails.pop(name)
+
+    def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
+        self._called("init")
+        self.engine.init_transfer_engine(self.engine.parse_init_info(info))
+
+    def start_weight_update(self) -> None:
+        self._called("start")
+        if self.active:
+            raise RuntimeError("a weight update is already active")
+        self.engine.start_weight_update()
+        self.active = True
+
+    def update_weights(self, info: dict[str, Any]) -> None:
+        self._called("update")
+        try:
+            self.engine.update_weights(info)
+        except BaseException:
+            self.active = False
+            raise
+
+    def finish_weight_update(self, label: str | None = None) -> None:
+        self._called("finish")
+        if not self.active:
+            raise RuntimeError("finish_weight_update called without start_weight_update")
+        self.engine.finish_weight_update()
+        self.active = False
+        self.label = label or self.label
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm_fakes.install(monkeypatch)
+
+
+def made_engine(wide: int = 16, **parallel: Any) -> Any:
+    from rollring.vllm.engine import RollringEngine
+
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(**{"enable_eplb": False, "rank": 0, **parallel}),
+        model_config=SimpleNamespace(dtype=torch.float32),
+    )
+    return RollringEngine(None, config, torch.device("cpu"), Model(wide))
+
+
+@contextlib.contextmanager
+def sending(ring: str, client: Any, source: Any, **info: Any) -> Iterator[Any]:
+    from rollring.vllm.trainer import RollringTrainer, RollringTrainerInitInfo
+
+    info = {"deadline_s": PATIENCE, "slot_bytes": 1 << 20, "device": "cpu", **info}
+    trainer = RollringTrainer.trainer_init(
+        RollringTrainerInitInfo(ring, rank=0, **info), client=client, source=source
+    )
+    try:
+        yield trainer
+    finally:
+        trainer.shutdown()
+
+
+def served(model: Any) -> dict[str, Any]:
+    return {
+        "norm": model.norm.weight,
+        "q": model.qk.weight[:8],
+        "k": model.qk.weight[8:],
+        "down": model.down.weight,
+        "thin": model.thin.weight.float(),
+    }
+
+
+def serves(model: Any, source: Any) -> bool:
+    packed = getattr(model.down, "packed", None)
+    assert packed is None or torch.equal(packed, 2 * model.down.weight)
+    return all(torch.equal(served(model)[name], one) for name, one in source.tensors.items())
+
+
+@pytest.mark.parametrize("staging", ["in_place", "out_of_place"])
+@pytest.mark.parametrize("made", [Source, NewSource])
+@pytest.mark.parametrize("standing", [False, True])
+def test_versions_arrive(ring: str, staging: str, made: Any, standing: bool) -> None:
+    source, client = made(), Client(made_engine())
+    with sending(ring, client, source, staging=staging, standing=standing) as trainer:
+        model = client.engine._model
+        for version in range(4):
+            source.fill(version)
+            trainer.send_weights()
+            assert serves(client.engine.model, source)
+            assert (trainer.version, client.label) == (version, str(version))
+            assert model.direct == {"norm", "qk"} and set(model.reasons) == {"down", "thin"}
+        assert client.calls == ["init", *["start", "update", "finish"] * 4]
+        assert rr.describe_weights(ring)[0]["engines"][0]["live_version"] == 3
+        trainer.send_weights(version=17)
+        assert client.label == "17"
+        with pytest.raises(rr.StaleVersionError):
+            trainer.send_weights(version=17)
+
+
+def test_what_is_done_after_loading_is_tried_on_a_copy() -> None:
+    from rollring.vllm._trial import Loadable, obstacle
+
+    said = {}
+    made = [QuantizeMethodBase, Packs, Shuffles, Remembers, Replaces, Refuses]
+    for method in made:
+        module = module_of(copied, method(), weight=(6, 4))
+        module.weight.data.fill_(3)
+        live, fields = module.weight, set(vars(module))
+        loadable = {"weight": Loadable.of(torch.nn.Parameter(torch.empty(6, 4, device="meta")))}
+        said[method.__name__] = obstacle(module, loadable, torch.device("cpu"))
+        assert module.weight is live and bool((live == 3).all())
+        assert set(vars(module)) == fields and vars(module.quant_method) == {}
+    assert said.pop("QuantizeMethodBase") == ""
+    assert said == {
+        "Packs": "something is made of it after loading",
+        "Shuffles": "weight is changed after loading",
+        "Remembers": "something is made of it after loading",
+        "Replaces": "weight is changed after loading",
+        "Refuses": "what is done after loading cannot be tried: RuntimeError: no kernel for this",
+    }
+
+
+def test_a_later_trainer_may_want_another_staging(ring: str) -> None:
+    client, source = Client(made_engine()), Source()
+    beside = []
+    for version, staging in enumerate(["out_of_place", "auto", "in_place", "auto"]):
+        with sending(ring, client, source, staging=staging) as trainer:
+            source.fill(version)
+            trainer.send_weights()
+            assert serves(client.engine.model, source)
+            beside.append((client.engine._model.out_of_place, len(client.engine._model._beside)))
+    assert beside == [(True, 2), (True, 2), (False, 0), (False, 0)]
+
+
+def test_a_standing_source_that_moves_is_noticed(ring: str) -> None:
+    source, client = Source(), Client(made_engine())
+    with sending(ring, client, source, standing=True) as trainer:
+        source.fill(1)
+        trainer.send_weights()
+        source.tensors["down"].data = torch.ones(16, 8)
+        with pytest.raises(rr.InvalidArgumentError, match="'down' has moved"):
+            trainer.send_weights()
+
+
+class Breaks(Source):
+    """Raises before its last tensor, while the engine has all that came before."""
+
+    broken = True
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        for name, tensor in self.tensors.items():
+            if name == "thin" and self.broken:
+                raise OSError("an all-gather failed")
+            yield name, tensor
+
+
+@pytest.mark.parametrize("staging", ["in_place", "out_of_place"])
+def test_a_version_that_fails_before_finish(
+    ring: str, staging: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, client = Breaks(WIDE), Client(made_engine(WIDE))
+    caplog.set_level(logging.ERROR)
+    with sending(ring, client, source, staging=staging) as trainer:
+        for version in range(2):
+            source.broken = False
+            source.fill(version)
+            trainer.send_weights()
+        before = {name: one.clone() for name, one in served(client.engine.model).items()}
+        source.broken = True
+        source.fill(2)
+        with pytest.raises((OSError, rr.RejectedError)):
+            trainer.send_weights()
+        now = served(client.engine.model)
+        if staging == "out_of_place":
+            assert all(torch.equal(now[name], one) for name, one in before.items())
+            assert "POISONED" not in caplog.text
+            assert client.engine._served == 1
+        else:
+            assert "POISONED: the model holds parts of version 2" in caplog.text
+            assert client.engine._served == -1
+        source.broken = False
+        trainer.send_weights()
+        assert serves(client.engine.model, source)
+
+
+def test_an_engine_that_fails_to_put_a_version_in_place_says_so(
+    ring: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, client = Source(), Client(made_engine())
+    with sending(ring, client, source) as trainer:
+        trainer.send_weights()
+        model = client.engine._model
+        with monkeypatch.context() as patch:
+            patch.setattr(model, "_load_whole", lambda: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                trainer.send_weights()
+        assert "POISONED: version 1 was installed in part" in caplog.text
+        assert rr.describe_weights(ring)[0]["engines"] == []
+    with sending(ring, client, source) as trainer:
+        source.fill(5)
+        trainer.send_weights()
+        assert serves(client.engine.model, source)
+        assert trainer.version == 2
+
+
+def test_a_trainer_comes_after_one_that_left_a_session_open(ring: str) -> None:
+    source, client = Source(), Client(made_engine())
+    with sending(ring, client, source) as trainer:
+        source.fill(1)
+        trainer.send_weights()
+        client.fails["finish"] = ConnectionError("the trainer's machine went away")
+        with pytest.raises(ConnectionError):
+            trainer.send_weights()
+    assert client.active
+    with sending(ring, client, source) as trainer:
+        source.fill(2)
+        trainer.send_weights()
+        assert serves(client.engine.model, source)
+        # 1 was committed, and never served here.
+        assert trainer.version == 2 and client.label == "2"
+
+
+def test_what_is_refused(ring: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = made_engine(enable_eplb=True)
+    with pytest.raises(rr.InvalidArgumentError, match="EPLB"):
+        engine.init_transfer_engine(engine.parse_init_info({"ring": ring}))
+    engine = made_engine()
+    assert not engine.supports_draft_weight_update
+    with pytest.raises(rr.InvalidArgumentError, match="out_of_place, in_place"):
+        engine.parse_init_info({"ring": ring, "staging": "beside"})
+    with pytest.raises(rr.PeerGoneError, match="init_weight_transfer_engine"):
+        engine.start_weight_update()
+    asleep = SimpleNamespace(tag="weights", is_asleep=True)
+    away = SimpleNamespace(pointer_to_data={1: asleep, 2: SimpleNamespace(tag="kv_cache")})
+    monkeypatch.setattr(vllm_fakes.CuMemAllocator, "instance", away)
+    client = Client(engine)
+    with sending(ring, client, Source()) as trainer:
+        engine.device = torch.device("cuda")
+        with pytest.raises(rr.ReleasedError, match="wake_up"):
+            engine.start_weight_update()
+        asleep.is_asleep = False
+        engine.start_weight_update()
+        engine.device = torch.device("cpu")
+        with pytest.raises(rr.InvalidArgumentError, match="do two trainers use"):
+            _announce_another(trainer, client)
+
+
+def _announce_another(trainer: Any, client: Client) -> None:
+    client.active = False
+    theirs = client.update_weights
+    client.update_weights = lambda info: theirs({"version": 99})  # type: ignore[method-assign]
+    try:
+        trainer.send_weights()
+    except rr.RejectedError as error:
+        assert error.__cause__ is not None
+        raise error.__cause__ from None
+
+
+def test_a_fleet_is_called_at_once_and_all_of_it(ring: str) -> None:
+    from rollring.vllm.trainer import FleetClient
+
+    engines = [Client(made_engine(rank=rank)) for rank in range(2)]
+    fleet, source = FleetClient(engines), Source()
+    with sending(ring, fleet, source) as trainer:
+        source.fill(1)
+        trainer.send_weights()
+        assert all(serves(one.engine.model, source) for one in engines)
+        before = source.tensors["norm"].clone()
+        source.fill(2)
+        engines[1].fails["update"] = ConnectionError("refused")
+        with pytest.raises((ConnectionError, rr.RejectedError)):
+            trainer.send_weights()
+        for one in engines:  # both serve the old one
+            assert torch.equal(one.engine.model.norm.weight, before)
+        trainer.send_weights()
+        assert all(serves(one.engine.model, source) for one in engines)

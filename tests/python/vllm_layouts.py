@@ -1,0 +1,103 @@
+"""A decoder layer and its vocabulary as an engine shards them: what the model's own loaders make of
+published tensors, and what the plan of them makes.
+
+The fused layers come from the caller: stand-ins of test_vllm_record.py, or vLLM's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+import rollring as rr
+from conftest import PATIENCE
+from rollring.vllm._record import Record, record
+
+HIDDEN, INTER, HEADS, KV_HEADS, HEAD, WORDS = 64, 96, 8, 2, 16, 1003
+
+# Published name: the layer it is a part of, which part (as vLLM's loaders are told), its shape.
+PARTS: dict[str, tuple[str, Any, tuple[int, ...]]] = {
+    "embed_tokens.weight": ("embed", None, (WORDS, HIDDEN)),
+    "q_proj.weight": ("qkv", "q", (HEADS * HEAD, HIDDEN)),
+    "k_proj.weight": ("qkv", "k", (KV_HEADS * HEAD, HIDDEN)),
+    "v_proj.weight": ("qkv", "v", (KV_HEADS * HEAD, HIDDEN)),
+    "q_proj.bias": ("qkv", "q", (HEADS * HEAD,)),
+    "k_proj.bias": ("qkv", "k", (KV_HEADS * HEAD,)),
+    "v_proj.bias": ("qkv", "v", (KV_HEADS * HEAD,)),
+    "o_proj.weight": ("o", None, (HIDDEN, HEADS * HEAD)),
+    "gate_proj.weight": ("gate_up", 0, (INTER, HIDDEN)),
+    "up_proj.weight": ("gate_up", 1, (INTER, HIDDEN)),
+    "down_proj.weight": ("down", None, (HIDDEN, INTER)),
+}
+
+
+class Layers(torch.nn.ModuleDict):
+    """With the loaders of its parameters, as vLLM's models call them."""
+
+    def load_weights(self, weights: Iterable[tuple[str, Any]]) -> None:
+        for name, loaded in weights:
+            layer, part, _ = PARTS[name]
+            parameter = getattr(self[layer], name.rsplit(".", 1)[1])
+            if part is None:
+                parameter.weight_loader(parameter, loaded)
+            else:
+                parameter.weight_loader(parameter, loaded, part)
+
+
+def published() -> dict[str, torch.Tensor]:
+    torch.manual_seed(7)
+    return {name: torch.randn(shape).bfloat16() for name, (_, _, shape) in PARTS.items()}
+
+
+def described(data: dict[str, torch.Tensor]) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
+    return [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in data.items()]
+
+
+def plan_of(meta: Any, data: dict[str, torch.Tensor]) -> Record:
+    """`meta`: the layers on torch's meta device."""
+    found = record(meta, described(data))
+    lie = {}
+    for module, part in meta.named_modules():
+        for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
+            if tensor is not None:
+                lie[(module, name)] = (tuple(tensor.shape), tuple(tensor.stride()))
+    found.settle(lie)  # type: ignore[arg-type]
+    return found
+
+
+def parameters(model: Any) -> Iterator[tuple[tuple[str, str], torch.Tensor]]:
+    for name, parameter in model.named_parameters():
+        module, _, tensor = name.rpartition(".")
+        yield (module, tensor), parameter.detach()
+
+
+def through_the_channel(
+    ring: str, found: Record, data: dict[str, torch.Tensor], target: Any
+) -> None:
+    """Publishes the tensors once, and takes them into `target` by the plan alone."""
+    places = dict(parameters(target))
+    into: dict[str, Any] = {}
+    for copy in found.copies:
+        view = rr.WeightView(
+            copy.into.on(places[tuple(copy.place)]), copy.taken.offset, copy.taken.strides
+        )
+        into.setdefault(copy.name, []).append(view)
+    with (
+        rr.WeightPublisher(ring, data) as trainer,
+        rr.WeightSubscriber(ring, into) as engine,
+    ):
+        version = int(rr.describe(ring)["policy_version"]) + 1
+        sending = threading.Thread(target=trainer.publish, args=(version, PATIENCE))
+        sending.start()
+        with engine.next(PATIENCE):
+            pass
+        sending.join(PATIENCE)
+
+
+def filled(model: Any, value: float) -> Any:
+    for _, parameter in parameters(model):
+        parameter.fill_(value)
+    return model
