@@ -391,6 +391,7 @@ def of_adoption(args):
     ms = time.perf_counter()
     for (address, data), descriptor in zip(table.items(), descriptors):
         handle = cuda.take(descriptor)
+        os.close(descriptor)  # open, it would keep the memory
         cuda.map(address, sizes[address], handle)
         cuda.write_handle(data.handle[3], handle)
         data.is_asleep = False
