@@ -6,11 +6,23 @@
 #include <utility>
 
 #include "fault_point.hpp"
+#include "liveness.hpp"
 
 namespace rollring {
 namespace {
 
 constexpr int duplicates_max = 64;  // in one look: the other lanes want their turn
+
+// Who still looks at a share that is stale would touch a hole: that takes memory, or is SIGBUS
+// where there is none.
+bool has_readers(const RingMap& map) {
+    if (peek(map.shares().numbers) == 0) return false;
+    bool found = false;
+    for (std::uint32_t seat = 0; seat < share_seats && !found; seat++) {
+        found = alive(map.segment().fd(), LifeByte::share_seat(seat));
+    }
+    return found;
+}
 
 }  // namespace
 
@@ -300,7 +312,7 @@ Event LaneFeed::retire(const RingMap& map) {
         add(entry_->lost, peek(owner_->records) - *next);
     }
     add(normal ? entry_->producers_closed : entry_->producers_died, std::uint64_t{1});
-    if (normal && reader_.held_bytes() == 0) {
+    if (normal && reader_.held_bytes() == 0 && !has_readers(map)) {
         const Geometry& geometry = map.geometry();
         map.segment().give_back(geometry.bits_offset(lane_), geometry.stride(lane_));
         FAULT_POINT("retire.after_give_back");

@@ -8,8 +8,23 @@
 #include "fault_point.hpp"
 #include "receipt.hpp"
 #include "stash_impl.hpp"
+#include "ticket.hpp"
 
 namespace rollring {
+namespace {
+
+constexpr std::int64_t readers_patience_ms = 10'000;
+
+Result<void> check(const RankShare& share) {
+    const std::uint64_t same = std::uint64_t{share.tensor} * share.pipeline;
+    if (same != 0 && share.world % same == 0 && share.rank < share.world) return {};
+    return refused(
+        Errc::invalid_argument,
+        fmt::format("rank {} of {} ranks, {} by {} of which read the same: there is no such share",
+                    share.rank, share.world, share.tensor, share.pipeline));
+}
+
+}  // namespace
 
 std::string Batch::receipt() const {
     if (!leased()) return {};
@@ -25,39 +40,67 @@ std::string Batch::receipt() const {
     return write_receipt(entries, stash.core.map().ring_id());
 }
 
+Result<std::string> Batch::ticket(const RankShare& share) {
+    if (auto checked = check_leased(); !checked) return std::unexpected(checked.error());
+    if (auto checked = check(share); !checked) return std::unexpected(checked.error());
+    const auto shares = split(*this, share.by, share.parts());
+    if (!shares) return std::unexpected(shares.error());
+    Stash::Impl& stash = Stash::Impl::of(*lease_.state_);
+    if (shared_ == 0) {
+        const auto shared = stash.shares.share();
+        if (!shared) return std::unexpected(shared.error());
+        shared_ = shared->number;
+        shared_row_ = shared->row;
+    }
+    Ticket ticket;
+    ticket.head.ring_id = stash.core.map().ring_id();
+    ticket.head.number = shared_;
+    ticket.head.row = shared_row_;
+    ticket.head.epoch = peek(stash.core.control().epoch);
+    ticket.head.rank = share.rank;
+    ticket.head.world = share.world;
+    const std::size_t marks = refs_.size() - sequences().size();  // of failures: they come first
+    std::uint32_t group_before = 0;
+    for (const std::uint32_t i : shares->parts[share.part()]) {
+        const Sequence& one = sequences()[i];
+        if (ticket.groups.empty() || one.group != group_before) {
+            const BatchGroupInfo& group = groups()[one.group];
+            ticket.groups.push_back({group.key.low, group.key.high, group.size, group.members,
+                                     group.bad_rewards, group.unrewarded, 0, 0});
+            group_before = one.group;
+        }
+        ticket.groups.back().records++;
+        const RecordRef& ref = refs_[marks + i];
+        const Record& record = stash.records[indices_[marks + i]];
+        ticket.records.push_back({ref.position, record.sequence, ref.lane, ref.lines,
+                                  record.producer_lane, record.producer_epoch, i, one.member,
+                                  one.view.n_tokens(), one.withheld ? 1U : 0U, rewards()[i],
+                                  advantages()[i]});
+    }
+    return ticket.write();
+}
+
 Batch::Batch() = default;
-Batch::Batch(Batch&& other) noexcept {
+Batch::Batch(Batch&& other) noexcept : Sequences() {
     *this = std::move(other);
 }
 
 Batch& Batch::operator=(Batch&& other) noexcept {
     if (this == &other) return *this;
     nack();
-    lease_ = std::exchange(other.lease_, {});
+    Sequences::operator=(std::move(other));
     if (lease_.state_ != nullptr) lease_.state_->batch = this;
     id_ = other.id_;
-    groups_ = std::move(other.groups_);
-    sequences_ = std::move(other.sequences_);
-    group_offsets_ = std::move(other.group_offsets_);
-    cu_seqlens_ = std::move(other.cu_seqlens_);
-    rewards_ = std::move(other.rewards_);
-    advantages_ = std::move(other.advantages_);
-    repetition_ids_ = std::move(other.repetition_ids_);
-    versions_ = std::move(other.versions_);
+    shared_ = std::exchange(other.shared_, 0);
+    shared_row_ = other.shared_row_;
     refs_ = std::move(other.refs_);
     indices_ = std::move(other.indices_);
     return *this;
 }
 
 void Batch::clear() {
-    groups_.clear();
-    sequences_.clear();
-    group_offsets_.clear();
-    cu_seqlens_.clear();
-    rewards_.clear();
-    advantages_.clear();
-    repetition_ids_.clear();
-    versions_.clear();
+    Sequences::clear();
+    shared_ = 0;
     refs_.clear();
     indices_.clear();
 }
@@ -84,17 +127,28 @@ Result<void> Batch::check_leased() const {
 }
 
 Result<void> Batch::ack(std::int64_t step) {
+    return ack(step, shared_ != 0 ? Deadline::after_ms(readers_patience_ms) : Deadline::now());
+}
+
+Result<void> Batch::ack(std::int64_t step, Deadline readers) {
     if (auto checked = check_leased(); !checked) return checked;
     Stash::Impl& impl = Stash::Impl::of(*lease_.state_);
     if (auto checked = impl.core.check_step(step); !checked) return checked;
+    const ShareBook::Shared shared{shared_, shared_row_};
+    if (shared_ != 0) {
+        if (auto recalled = impl.shares.recall(shared, readers); !recalled) return recalled;
+    }
     const std::int64_t now = monotonic_ns();
     std::vector<GroupKey> keys;
-    keys.reserve(groups_.size());
-    for (const BatchGroupInfo& group : groups_) keys.push_back(group.key);
+    keys.reserve(groups().size());
+    for (const BatchGroupInfo& group : groups()) keys.push_back(group.key);
     impl.shown.prepare_tombstones(keys, now);
     FAULT_POINT("ack.after_tombstones");
     auto released = impl.core.release_all(refs_, step, true);
-    if (!released) return released;  // still leased: nothing was given back
+    if (!released) {  // still leased: nothing was given back
+        if (shared_ != 0) impl.shares.restore(shared);
+        return released;
+    }
     const Lease ended = std::exchange(lease_, {});
     impl.leases.end(ended.state_);
     for (const std::uint32_t index : indices_) impl.records.give_back(index);
@@ -110,11 +164,13 @@ Result<void> Batch::ack(std::int64_t step) {
 void Batch::nack() {
     const bool was_leased = leased();
     const Lease ended = std::exchange(lease_, {});
+    const std::uint64_t shared = shared_;
     clear();
     if (!was_leased) return;
     Stash::Impl& impl = Stash::Impl::of(*ended.state_);
     impl.leases.end(ended.state_);
     FAULT_POINT("nack.before");
+    if (shared != 0) impl.shares.end({shared, shared_row_});
     impl.groups.nack(id_);
     impl.shown.show_touched(monotonic_ns());
     FAULT_POINT("nack.before_account");

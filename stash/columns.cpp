@@ -16,7 +16,7 @@
 namespace rollring {
 namespace {
 
-std::string who(const Batch& batch, std::size_t sequence) {
+std::string who(const Sequences& batch, std::size_t sequence) {
     const TrajectoryView& view = batch.sequences()[sequence].view;
     return fmt::format("sequence {} (instance '{}', repetition {})", sequence,
                        printable(view.instance_id()), view.meta().repetition_id);
@@ -29,12 +29,13 @@ bool same_rows(const ColumnView& a, const ColumnView& b) {
 
 // A column of a batch, checked: every sequence that has it has rows of the same kind.
 struct BatchColumn {
-    const Batch& batch;
+    const Sequences& batch;
     std::string_view name;
     std::uint16_t column;
     ColumnView rows;  // of the first sequence that has it
 
-    static Result<BatchColumn> of(const Batch& batch, const Schema& schema, std::uint16_t column) {
+    static Result<BatchColumn> of(const Sequences& batch, const Schema& schema,
+                                  std::uint16_t column) {
         if (!batch.leased()) {
             return refused(Errc::not_leased,
                            "the batch was acknowledged or given back: copy its columns before");
@@ -226,20 +227,21 @@ Result<ArrayShape> padded_of(const BatchColumn& from, const Padding& padding) {
 
 }  // namespace
 
-Result<ArrayShape> packed_shape(const Batch& batch, const Schema& schema, std::uint16_t column) {
+Result<ArrayShape> packed_shape(const Sequences& batch, const Schema& schema,
+                                std::uint16_t column) {
     const auto from = BatchColumn::of(batch, schema, column);
     if (!from) return std::unexpected(from.error());
     return packed_of(*from);
 }
 
-Result<ArrayShape> padded_shape(const Batch& batch, const Schema& schema, std::uint16_t column,
+Result<ArrayShape> padded_shape(const Sequences& batch, const Schema& schema, std::uint16_t column,
                                 const Padding& padding) {
     const auto from = BatchColumn::of(batch, schema, column);
     if (!from) return std::unexpected(from.error());
     return padded_of(*from, padding);
 }
 
-Result<void> pack_column(const Batch& batch, const Schema& schema, std::uint16_t column,
+Result<void> pack_column(const Sequences& batch, const Schema& schema, std::uint16_t column,
                          std::span<std::byte> to, const ColumnCopy& copy) {
     const auto from = BatchColumn::of(batch, schema, column);
     if (!from) return std::unexpected(from.error());
@@ -250,7 +252,7 @@ Result<void> pack_column(const Batch& batch, const Schema& schema, std::uint16_t
         });
 }
 
-Result<void> pad_column(const Batch& batch, const Schema& schema, std::uint16_t column,
+Result<void> pad_column(const Sequences& batch, const Schema& schema, std::uint16_t column,
                         std::span<std::byte> to, const Padding& padding, const ColumnCopy& copy) {
     const auto from = BatchColumn::of(batch, schema, column);
     if (!from) return std::unexpected(from.error());

@@ -1,35 +1,23 @@
 #include "lease_book.hpp"
 
-#include <atomic>
 #include <limits>
 #include <utility>
-
-#include "liveness.hpp"
 
 namespace rollring {
 
 void LeaseBook::lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void> stash) {
-    static std::atomic<std::uint64_t> leases_ever{0};
     batch.clear();
-    batch.lease_.state_ =
-        std::make_shared<Lease::State>(++leases_ever, fork_generation(), std::move(stash), &batch);
+    batch.lease_to(std::move(stash), &batch);
     out_.push_back(batch.lease_.state_);
     batch.id_ = plan.id;
     const std::size_t count = plan.subsequences.size();
-    batch.sequences_.reserve(count);
-    batch.rewards_.reserve(count);
-    batch.advantages_.reserve(count);
-    batch.repetition_ids_.reserve(count);
-    batch.versions_.reserve(count);
-    batch.cu_seqlens_.reserve(count + 1);
+    batch.begin(count);
     batch.refs_.reserve(count + plan.failure_marks.size());
     batch.indices_.reserve(count + plan.failure_marks.size());
     for (const Subsequence& mark : plan.failure_marks) {
         batch.refs_.push_back((*records_)[mark.record].ref);
         batch.indices_.push_back(mark.record);
     }
-    batch.cu_seqlens_.push_back(0);
-    batch.group_offsets_.push_back(0);
     std::vector<double> rewards;
     std::vector<double> advantages;
     for (const BatchGroup& group : plan.groups) {
@@ -45,21 +33,14 @@ void LeaseBook::lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void>
         for (std::uint32_t m = 0; m < members.size(); m++) {
             const BatchMember& member = members[m];
             for (const Subsequence& one : plan.subsequences_of(member)) {
-                batch.sequences_.push_back({(*records_)[one.record].view,
-                                            static_cast<std::uint32_t>(batch.groups_.size()), m,
-                                            member.withheld});
-                batch.rewards_.push_back(rewards[m]);
-                batch.advantages_.push_back(advantages[m]);
-                batch.repetition_ids_.push_back(member.repetition_id);
-                batch.versions_.push_back((*records_)[one.record].view.meta().policy_version_min);
+                batch.add((*records_)[one.record].view, m, member.withheld, rewards[m],
+                          advantages[m]);
                 batch.refs_.push_back((*records_)[one.record].ref);
                 batch.indices_.push_back(one.record);
-                batch.cu_seqlens_.push_back(batch.cu_seqlens_.back() + one.n_tokens);
             }
         }
-        batch.groups_.push_back({group.key, group.size, static_cast<std::uint32_t>(members.size()),
-                                 group.bad_rewards, unrewarded});
-        batch.group_offsets_.push_back(static_cast<std::uint32_t>(batch.sequences_.size()));
+        batch.end_group({group.key, group.size, static_cast<std::uint32_t>(members.size()),
+                         group.bad_rewards, unrewarded});
     }
 }
 

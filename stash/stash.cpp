@@ -50,7 +50,10 @@ Stash::Impl::Impl(Consumer reader, const StashOptions& given)
       evacuation(core, records, groups, room),
       shown(core, records, groups, room, evacuation, given.max_open_bytes),
       standstill(core, groups, room, evacuation, shown, events),
-      leases(records, given.advantages) {}
+      leases(records, given.advantages),
+      shares(core.map(),
+             core.seat().reader_pages().at<SharePage>(core.map().geometry().shares_offset() -
+                                                      core.map().geometry().reader_offset())) {}
 
 Stash::Impl::~Impl() {
     close();
@@ -109,6 +112,7 @@ Result<void> Stash::Impl::start() {
     }
     copied_before = peek(control.copied_bytes);
     evacuated_before = peek(control.evacuated_records);
+    shares.open();
     room.start(options);
     shown.start(max_open_groups);
     return {};

@@ -15,6 +15,7 @@
 #include "lease_book.hpp"
 #include "repeat_watch.hpp"
 #include "rollring/stash.hpp"
+#include "share_book.hpp"
 #include "shown_stash.hpp"
 #include "slab.hpp"
 #include "standstill.hpp"
@@ -35,6 +36,7 @@ struct Stash::Impl {
     ShownStash shown;
     Standstill standstill;
     LeaseBook leases;
+    ShareBook shares;
     BatchPlan plan;
     RepeatWatch repeats;
     std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead

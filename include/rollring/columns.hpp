@@ -11,9 +11,9 @@
 //   const auto memory = std::as_writable_bytes(std::span(ids));
 //   if (!pack_column(batch, schema, column, memory, {.dtype = dtype_i64})) ...
 //
-// The batch must be leased until the call returns. Calls for one batch may run at once in several
-// threads; none of them may be under way when the batch is acknowledged. What is large is copied
-// by several threads.
+// The batch, or the share of one, must be leased until the call
+// returns. Calls for one batch may run at once in several threads; none of them may be under way
+// when the batch is acknowledged. What is large is copied by several threads.
 
 #include <array>
 #include <cstddef>
@@ -24,7 +24,7 @@
 #include "rollring/error.hpp"
 #include "rollring/export.hpp"
 #include "rollring/schema.hpp"
-#include "rollring/stash.hpp"
+#include "rollring/sequences.hpp"
 
 namespace rollring {
 
@@ -62,22 +62,22 @@ struct Padding {
 // [total tokens, inner dims...]; the sequence i has the rows from cu_seqlens()[i] on.
 // Errors: invalid_argument (no column of this schema, not per token, no sequence carries it, or
 // their inner dims or dtypes differ), not_leased.
-ROLLRING_API Result<ArrayShape> packed_shape(const Batch& batch, const Schema& schema,
+ROLLRING_API Result<ArrayShape> packed_shape(const Sequences& batch, const Schema& schema,
                                              std::uint16_t column);
 // [sequences, length, inner dims...]. The same errors, and invalid_argument where a sequence is
 // longer than the length that was asked for.
-ROLLRING_API Result<ArrayShape> padded_shape(const Batch& batch, const Schema& schema,
+ROLLRING_API Result<ArrayShape> padded_shape(const Sequences& batch, const Schema& schema,
                                              std::uint16_t column, const Padding& padding);
 
 // Fill `to`, which is as large as the shape says, in the target's dtype.
 // Errors: those of the shape, invalid_argument (`to` has another size, a sequence does not carry
 // the column and `missing` is not set, or a value is out of the target's range: it names the
 // sequence; what has been written by then stays).
-ROLLRING_API Result<void> pack_column(const Batch& batch, const Schema& schema,
+ROLLRING_API Result<void> pack_column(const Sequences& batch, const Schema& schema,
                                       std::uint16_t column, std::span<std::byte> to,
                                       const ColumnCopy& copy = {});
-ROLLRING_API Result<void> pad_column(const Batch& batch, const Schema& schema, std::uint16_t column,
-                                     std::span<std::byte> to, const Padding& padding,
-                                     const ColumnCopy& copy = {});
+ROLLRING_API Result<void> pad_column(const Sequences& batch, const Schema& schema,
+                                     std::uint16_t column, std::span<std::byte> to,
+                                     const Padding& padding, const ColumnCopy& copy = {});
 
 }  // namespace rollring

@@ -52,6 +52,7 @@ enum class Errc : std::uint32_t {
     system = 32,                // any other failed system call
     closed = 33,                // the object was closed, or its ring was removed
     too_large = 34,             // it can never fit
+    stale_ticket = 35,          // the batch of a ticket is not leased any more: read no more of it
 };
 
 // The name of a code as it stands above, for logs and --json; empty for a number that is none.

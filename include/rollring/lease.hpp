@@ -11,21 +11,22 @@
 namespace rollring {
 
 class Batch;
+class Sequences;
 
 namespace detail {
 ROLLRING_API extern std::uint64_t
     forks;  // of this process and its ancestors: grows in each forked child
 }
 
-// One lease of one batch. Cheap to copy; may outlive its Batch and its Stash. As long as one lives,
-// the memory under the batch's views stays mapped, but once it does not hold, the bytes there may
-// be another record's.
+// One lease of one batch, or of a share of one (reader.hpp). Cheap to copy; may outlive its Batch
+// and its Stash. As long as one lives, the memory under the batch's views stays mapped, but once it
+// does not hold, the bytes there may be another record's.
 class Lease {
   public:
     Lease() = default;
 
-    // False after the batch's ack() or nack(), when its stash is gone, and in a forked child. May
-    // be asked from any thread.
+    // False after the batch's ack() or nack(), when its stash is gone, and in a forked child; of a
+    // share, after its close(). May be asked from any thread.
     [[nodiscard]] bool holds() const {
         return state_ != nullptr && state_->leased.load() && state_->forks == detail::forks;
     }
@@ -36,11 +37,13 @@ class Lease {
     friend class Stash;
     friend class Batch;
     friend class LeaseBook;
+    friend class Sequences;
+    friend class Share;
     struct State {
         std::uint64_t id;
         std::uint64_t forks;
         std::shared_ptr<void> stash;
-        Batch* batch;  // where it is now
+        Batch* batch;  // where it is now; null: of a share
         std::atomic<bool> leased{true};
     };
     std::shared_ptr<State> state_;

@@ -23,7 +23,8 @@
 
 #include "rollring/consumer.hpp"
 #include "rollring/export.hpp"
-#include "rollring/lease.hpp"
+#include "rollring/sequences.hpp"
+#include "rollring/split.hpp"
 #include "rollring/stash_options.hpp"
 #include "rollring/stash_stat.hpp"
 
@@ -36,84 +37,45 @@ enum class [[nodiscard]] NextBatch {
 };
 ROLLRING_API std::string_view name(NextBatch answer);
 
-// One record of a batch: a sequence to train on.
-struct Sequence {
-    const TrajectoryView& view;  // valid while the batch is leased, as what it shows
-    std::uint32_t group;         // index of its group in the batch
-    std::uint32_t member;        // index of its member within the group
-    bool withheld;               // stale: counts for the baseline, is not to be trained on
-};
-
-struct BatchGroupInfo {
-    GroupKey key;
-    std::uint32_t size;     // asked for
-    std::uint32_t members;  // shipped; fewer if members failed or the deadline came
-    // Of its members, those whose reward is NaN or infinite: not shipped, or shipped as if they had
-    // none (StashOptions::bad_reward).
-    std::uint32_t bad_rewards;
-    // Shipped without a reward: advantage 0, and the others are compared without them.
-    std::uint32_t unrewarded;
-};
-
 // A lease over whole groups. Given back (nack) when destroyed without ack(). Its views must not
 // outlive it. If its Stash goes first, it is not leased any more: its groups come again to the
-// next.
-class ROLLRING_API Batch {
+// next. In a forked child it still shows what was leased at the fork, which is good for as long as
+// its parent's lease. It may be handed to next_batch() again and again, and then its arrays need no
+// new memory.
+class ROLLRING_API Batch : public Sequences {
   public:
     Batch();
     Batch(Batch&& other) noexcept;
     Batch& operator=(Batch&& other) noexcept;
     ~Batch();
 
-    // All below is empty once it is not leased any more; only a forked child still sees what was
-    // leased at the fork, which is good for as long as its parent's lease. A Batch may be handed to
-    // next_batch() again and again, and then its arrays need no new memory.
-    [[nodiscard]] bool leased() const { return lease_.holds(); }
-    // To be kept with what is made of its views.
-    [[nodiscard]] const Lease& lease() const { return lease_; }
-    [[nodiscard]] std::span<const BatchGroupInfo> groups() const { return groups_; }
-    // Group by group, member by member (in order of repetition), subsequence by subsequence.
-    [[nodiscard]] std::span<const Sequence> sequences() const { return sequences_; }
-    // sequences() of group g are [group_offsets()[g], group_offsets()[g + 1]).
-    [[nodiscard]] std::span<const std::uint32_t> group_offsets() const { return group_offsets_; }
-    // Token offsets of the sequences laid end to end, as flash-attention's cu_seqlens.
-    [[nodiscard]] std::span<const std::int64_t> cu_seqlens() const { return cu_seqlens_; }
-
-    // One value a sequence. A member's subsequences share its reward and its advantage.
-    [[nodiscard]] std::span<const double> rewards() const {  // absent: NaN
-        return rewards_;
-    }
-    [[nodiscard]] std::span<const double> advantages() const { return advantages_; }
-    [[nodiscard]] std::span<const std::uint32_t> repetition_ids() const { return repetition_ids_; }
-    // Oldest policy version among the generated tokens of this sequence, not of its whole member;
-    // -1: unknown.
-    [[nodiscard]] std::span<const std::int64_t> policy_versions() const { return versions_; }
-
     // Releases all its records and stores `step` with them, as one event. Steps do not go back;
-    // several batches may have the same one.
+    // several batches may have the same one. If there are tickets of it, nobody begins to read by
+    // them any more, and whoever does so is waited for, until `readers` (10 s) at most; not those
+    // that have died.
     // Errors, after which nothing has changed: not_leased (acknowledged or given back before, or
-    // its Stash is gone), forked, invalid_argument (`step` is negative or lower than the last one).
+    // its Stash is gone), forked, invalid_argument (`step` is negative or lower than the last one),
+    // busy (it names a reader that is alive and still has a share open).
     Result<void> ack(std::int64_t step);
+    Result<void> ack(std::int64_t step, Deadline readers);
+    // For a rank in another process, who reads its share in place (reader.hpp): bytes that name the
+    // share's records, 64 each, and stay good until ack(), nack(), or another trainer.
+    // Errc::invalid_argument: no such rank. Errc::busy: 63 batches have tickets.
+    Result<std::string> ticket(const RankShare& share = {});
     // Names its records, 32 bytes each, to be kept in the trainer's own checkpoint: if the trainer
     // dies between writing that and ack(), Stash::settle() acknowledges them afterwards.
     [[nodiscard]] std::string receipt() const;
-    // Puts the groups back: they come again with a later batch. Nothing if it is not leased.
+    // Puts the groups back: they come again with a later batch. Nothing if it is not leased. Does
+    // not wait for readers: their next check says that the ticket is stale.
     void nack();
 
   private:
     friend class LeaseBook;
     void clear();
     [[nodiscard]] Result<void> check_leased() const;
-    Lease lease_;
-    std::uint64_t id_ = 0;  // of the stash's count of batches
-    std::vector<BatchGroupInfo> groups_;
-    std::vector<Sequence> sequences_;
-    std::vector<std::uint32_t> group_offsets_;
-    std::vector<std::int64_t> cu_seqlens_;
-    std::vector<double> rewards_;
-    std::vector<double> advantages_;
-    std::vector<std::uint32_t> repetition_ids_;
-    std::vector<std::int64_t> versions_;
+    std::uint64_t id_ = 0;      // of the stash's count of batches
+    std::uint64_t shared_ = 0;  // its number as one that has tickets; 0: it has none
+    std::uint32_t shared_row_ = 0;
     std::vector<RecordRef> refs_;         // of everything that goes with ack()
     std::vector<std::uint32_t> indices_;  // of the same among the records that the stash has
 };

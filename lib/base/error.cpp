@@ -78,6 +78,8 @@ std::string_view name(Errc code) {
             return "closed";
         case Errc::too_large:
             return "too_large";
+        case Errc::stale_ticket:
+            return "stale_ticket";
     }
     return {};
 }

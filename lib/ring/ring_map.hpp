@@ -32,6 +32,9 @@ class RingMap {
     [[nodiscard]] const ReaderControl& control() const {
         return fixed_.at<const ReaderControl>(geometry().reader_offset());
     }
+    [[nodiscard]] const SharePage& shares() const {
+        return fixed_.at<const SharePage>(geometry().shares_offset());
+    }
     [[nodiscard]] const ReaderEntry& entry(std::uint32_t lane) const {
         return fixed_.at<const ReaderEntry>(geometry().entries_offset() +
                                             lane * sizeof(ReaderEntry));
@@ -43,6 +46,8 @@ class RingMap {
     [[nodiscard]] Bell& lane_bell(std::uint32_t lane) const {
         return bells_.at<Bell>((1 + lane) * sizeof(Bell));
     }
+
+    [[nodiscard]] Bell& share_bell() const { return lane_bell(geometry().lane_count + 1); }
 
     // From a lane's start: what its records go round in while the consumer keeps up. Touched for
     // the first time in the middle of records, each of its pages would cost both sides a fault.

@@ -46,9 +46,10 @@ struct Geometry {
     [[nodiscard]] constexpr std::uint64_t schema_offset() const { return page_bytes; }
     [[nodiscard]] constexpr std::uint64_t policy_offset() const { return 2 * page_bytes; }
     [[nodiscard]] constexpr std::uint64_t bells_offset() const { return 3 * page_bytes; }
-    // bell 0 is the consumer's, bell 1 + k that of lane k's producer
+    // bell 0 is the consumer's, bell 1 + k that of lane k's producer; the last one the consumer's
+    // too, who waits for readers of shares
     [[nodiscard]] constexpr std::uint64_t bells_bytes() const {
-        return round_up((2 + std::uint64_t{lane_count}) * sizeof(Bell), page_bytes);
+        return round_up((3 + std::uint64_t{lane_count}) * sizeof(Bell), page_bytes);
     }
     [[nodiscard]] constexpr std::uint64_t reader_offset() const {
         return bells_offset() + bells_bytes();
@@ -56,8 +57,11 @@ struct Geometry {
     [[nodiscard]] constexpr std::uint64_t stash_offset() const {
         return reader_offset() + sizeof(ReaderControl);
     }
-    [[nodiscard]] constexpr std::uint64_t entries_offset() const {
+    [[nodiscard]] constexpr std::uint64_t shares_offset() const {
         return stash_offset() + sizeof(StashPage);
+    }
+    [[nodiscard]] constexpr std::uint64_t entries_offset() const {
+        return shares_offset() + sizeof(SharePage);
     }
     [[nodiscard]] constexpr std::uint64_t journal_offset() const {
         return entries_offset() + (lane_count + 1) * sizeof(ReaderEntry);
@@ -120,8 +124,14 @@ struct Geometry {
         if (requests == 0) return requests_offset();
         return request_entries_offset() + round_up(requests * sizeof(RequestEntry), page_bytes);
     }
-    [[nodiscard]] constexpr std::uint64_t segment_bytes() const {
+    [[nodiscard]] constexpr std::uint64_t share_seats_offset() const {
         return request_bodies_offset() + requests * request_bytes;
+    }
+    [[nodiscard]] constexpr std::uint64_t share_seats_bytes() const {
+        return round_up(share_seats * sizeof(ShareSeat), page_bytes);
+    }
+    [[nodiscard]] constexpr std::uint64_t segment_bytes() const {
+        return share_seats_offset() + share_seats_bytes();
     }
 };
 

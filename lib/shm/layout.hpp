@@ -8,7 +8,8 @@
 //   policy page    the weight channel's publisher (the version stamped on rollouts); who removes
 //                  the ring
 //   bell pages     everyone; a lie in them costs a spurious or a late wake-up (<= 100 ms), no more
-//   reader pages   the consumer: control, the stash's account, one ReaderEntry a lane, the journal
+//   reader pages   the consumer: control, the stash's account, the batches that others may read,
+//                  one ReaderEntry a lane, the journal
 //   owner pages    one page a lane: the producer of that lane
 //   lanes          per lane the released-bit map (consumer), then the data (producer)
 //   spill          one lane more, of its own capacity, written by the consumer too: records that
@@ -18,9 +19,10 @@
 //                  for producers; the tombstones of groups that are over
 //   requests       the trainer's RequestBoard: control, bodies; each RequestWorker: its seat; both:
 //                  the words that say whose a request is
+//   share seats    each Reader: its seat
 //
 // Lanes are reserved when taken, the spill and the board when a stash opens, the requests when one
-// of their two ends does.
+// of their two ends does, the share seats when a reader comes or a batch has tickets.
 //
 // A *position* is a byte count that only grows. position mod lane_bytes is the offset in the data.
 
@@ -38,7 +40,7 @@ inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, whatever th
 inline constexpr std::uint64_t page_bytes = 4096;
 
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
-inline constexpr std::uint32_t abi_version = 6;
+inline constexpr std::uint32_t abi_version = 7;
 inline constexpr std::uint32_t lanes_max = 4096;
 inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1}
                                                 << 37;  // an offset in lines fits 32 bits
@@ -46,6 +48,8 @@ inline constexpr std::uint32_t columns_max = 32;
 inline constexpr std::uint32_t group_rows_max = 1 << 24;
 inline constexpr std::uint32_t requests_max = 1 << 16;
 inline constexpr std::uint32_t request_seats = 1024;
+inline constexpr std::uint32_t share_seats = 256;
+inline constexpr std::uint32_t shares_a_seat = 8;
 
 enum class Phase : std::uint32_t { forming = 0, ready = 1 };
 
@@ -178,6 +182,16 @@ struct StashPage {
     std::atomic<std::uint64_t> words[63];
 };
 static_assert(sizeof(StashPage) == 512);
+
+// Which leased batches other processes may read, behind the account. A word is the number of one,
+// with share_ending while its ack waits for those who read it; 0: none.
+inline constexpr std::uint64_t share_ending = std::uint64_t{1} << 63;
+inline constexpr std::uint32_t shared_batches = 63;
+struct SharePage {
+    std::atomic<std::uint64_t> numbers;  // given ever: no two batches have the same
+    std::atomic<std::uint64_t> batches[shared_batches];
+};
+static_assert(sizeof(SharePage) == 512);
 
 // A record that is released is its entry.
 using JournalEntry = RecordRef;
@@ -347,5 +361,17 @@ struct RequestEntry {
 };
 static_assert(sizeof(RequestEntry) == line_bytes);
 static_assert(std::has_unique_object_representations_v<RequestEntry>);
+
+// What a reader of shares says of itself, under its life byte. A batch whose number stands in one
+// of `holds` is read.
+struct ShareSeat {
+    std::atomic<std::uint32_t> pid;  // in its own PID namespace: for people
+    std::uint8_t reserved[4];
+    SharedText<40> name;  // UTF-8, NUL-padded
+    std::uint8_t reserved1[16];
+    std::atomic<std::uint64_t> holds[shares_a_seat];  // 0: nothing
+};
+static_assert(sizeof(ShareSeat) == 128);
+static_assert(std::has_unique_object_representations_v<ShareSeat>);
 
 }  // namespace rollring

@@ -27,6 +27,7 @@ struct LifeByte {
     static LifeByte request_board() { return {base + 3}; }
     static LifeByte lane(std::uint32_t index) { return {base + 16 + index}; }
     static LifeByte request_seat(std::uint32_t seat) { return {base + 16384 + seat}; }
+    static LifeByte share_seat(std::uint32_t seat) { return {base + 20480 + seat}; }
     // On the control memory of a weight channel.
     static LifeByte publisher() { return {base}; }
     static LifeByte subscriber(std::uint32_t seat) { return {base + 16 + seat}; }

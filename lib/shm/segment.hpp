@@ -39,7 +39,7 @@ class Segment {
     // forced.
     static Result<void> remove(std::string_view name, bool force);
 
-    // Whether a creator, a consumer or a producer of it lives.
+    // Whether a creator of it lives, or anybody who is attached.
     static Result<bool> in_use(std::string_view name);
 
     // Names of all objects of this user that look like ours, damaged ones included.

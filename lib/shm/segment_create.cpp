@@ -223,6 +223,9 @@ bool attached(int fd) {
     for (std::uint32_t seat = 0; seat < request_seats && !found; seat++) {
         found = alive(fd, LifeByte::request_seat(seat));
     }
+    for (std::uint32_t seat = 0; seat < share_seats && !found; seat++) {
+        found = alive(fd, LifeByte::share_seat(seat));
+    }
     return found;
 }
 

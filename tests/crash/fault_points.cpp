@@ -103,6 +103,13 @@ const std::vector<Point> points = {
     {"requests.finished", request_run, {1, 2, 5}},
     {"requests.before_post", request_run, {1, 2, 5}},
     {"requests.after_post", request_run, {1, 2, 5}},
+    {"share.seat_taken", share_run, {1}},
+    {"share.held", share_run, {1, 2, 5}},
+    {"share.let_go", share_run, {1, 2, 5}},
+    {"share.before_word", share_run, {1, 2, 5}},
+    {"share.after_word", share_run, {1, 2, 5}},
+    {"share.recalled", share_run, {1, 2, 5}},
+    {"share.ended", share_run, {1, 2, 5}},
 };
 
 // Every FAULT_POINT("name") of the folders that may have some; those of the weight channel have a
@@ -110,7 +117,7 @@ const std::vector<Point> points = {
 std::set<std::string> named_in_sources(const std::filesystem::path& root) {
     const std::regex call(R"re(FAULT_POINT\("([a-z_.]+)"\);)re");
     std::set<std::string> names;
-    for (const char* folder : {"lib", "producer", "consumer", "stash"}) {
+    for (const char* folder : {"lib", "producer", "consumer", "shares", "stash"}) {
         if (!std::filesystem::exists(root / folder)) continue;
         for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
             if (entry.path().extension() != ".cpp" && entry.path().extension() != ".hpp") continue;

@@ -10,6 +10,7 @@
 #include "ledger.hpp"
 #include "request_load.hpp"
 #include "ring_map.hpp"
+#include "share_load.hpp"
 #include "support/arrivals.hpp"
 
 namespace rollring::test {
@@ -119,6 +120,12 @@ std::function<int()> fault_role(const std::vector<std::string>& arguments) {
          [](const auto& all) { return request_board_role({all.begin() + 1, all.end()}); }},
         {"--request-worker",
          [](const auto& all) { return request_worker_role({all.begin() + 1, all.end()}); }},
+        {"--share-sender",
+         [](const auto& all) { return share_sender_role({all.begin() + 1, all.end()}); }},
+        {"--share-trainer",
+         [](const auto& all) { return share_trainer_role({all.begin() + 1, all.end()}); }},
+        {"--share-reader",
+         [](const auto& all) { return share_reader_role({all.begin() + 1, all.end()}); }},
     };
     if (arguments.empty() || !roles.contains(arguments[0])) return {};
     die_with_parent();

@@ -59,7 +59,7 @@ class Scribbler {
             areas_.push_back({from, to - from});
         };
         add(geometry.policy_offset(), geometry.policy_offset() + sizeof(PolicyPage));
-        add(geometry.bells_offset(), geometry.bells_offset() + 4 * sizeof(Bell));
+        add(geometry.bells_offset(), geometry.bells_offset() + 5 * sizeof(Bell));
         add(geometry.reader_offset(), geometry.stash_offset());
         add(geometry.stash_offset(), geometry.entries_offset());
         add(geometry.entries_offset(), geometry.journal_offset());

@@ -15,7 +15,7 @@ using namespace rollring;
 using namespace std::chrono_literals;
 
 TEST_CASE("api: an error's number never changes its meaning") {
-    constexpr std::array<std::string_view, 35> frozen{
+    constexpr std::array<std::string_view, 36> frozen{
         "",
         "invalid_argument",
         "already_exists",
@@ -51,6 +51,7 @@ TEST_CASE("api: an error's number never changes its meaning") {
         "system",
         "closed",
         "too_large",
+        "stale_ticket",
     };
     for (std::uint32_t number = 0; number < frozen.size(); number++) {
         CHECK(name(static_cast<Errc>(number)) == frozen[number]);

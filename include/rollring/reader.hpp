@@ -1,0 +1,94 @@
+#pragma once
+// A rank's share of a batch, read in place in another process than the one that leased it.
+//
+//   std::string ticket = *batch.ticket({.rank = 1, .world = 2});   // the trainer, who has the
+//   stash
+//   ...                                  // sent by whatever the job has; some bytes a record
+//   auto reader = rollring::Reader::attach("ring");                // rank 1, once
+//   auto share = reader->open(ticket);
+//   train(*share);                       // the same views, over the same memory, as of a batch
+//   if (!share->close()) ...             // stale_ticket: the memory was given back meanwhile
+//
+// While a share is open, its batch's ack() waits for it, up to its deadline; not for one whose
+// process has died. What a share shows can be given back under it all the same: when the trainer
+// gives the batch back untrained, and when another trainer has taken its place. The memory stays
+// mapped then, but there may be other bytes: check(), once more after the last read, says so, and
+// what was read since the last good check is not to be used.
+//
+// One thread at a time for a Reader and its shares. In a forked child they are inert, and return
+// Errc::forked.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "rollring/error.hpp"
+#include "rollring/export.hpp"
+#include "rollring/schema.hpp"
+#include "rollring/sequences.hpp"
+
+namespace rollring {
+
+struct ReaderOptions {
+    // Shown to people, up to 39 bytes; empty: the program's name.
+    std::string_view name = {};
+    // For the ring to appear.
+    std::chrono::nanoseconds attach_timeout = std::chrono::seconds(10);
+};
+
+class ROLLRING_API Share : public Sequences {
+  public:
+    Share(Share&& other) noexcept;
+    Share& operator=(Share&& other) noexcept;
+    ~Share();  // as close()
+
+    [[nodiscard]] std::uint32_t rank() const { return rank_; }
+    [[nodiscard]] std::uint32_t world() const { return world_; }
+    // Of each sequence, its index among those of the batch.
+    [[nodiscard]] std::span<const std::uint32_t> indices() const { return indices_; }
+
+    // Whether all that was read of it until now is what the ticket names. Errc::stale_ticket,
+    // Errc::not_leased (it was closed), Errc::forked.
+    [[nodiscard]] Result<void> check() const;
+    // Lets go of it, after a last check. It is empty then.
+    Result<void> close();
+
+  private:
+    friend class Reader;
+    struct ROLLRING_LOCAL Hold;
+    Share();
+    std::shared_ptr<Hold> hold_;
+    std::vector<TrajectoryView> views_;
+    std::vector<std::uint32_t> indices_;
+    std::uint32_t rank_ = 0;
+    std::uint32_t world_ = 0;
+};
+
+// Up to 256 for a ring. It maps the ring to be read, and writes nothing of it but its own seat.
+class ROLLRING_API Reader {
+  public:
+    // Errc::busy: all seats are taken.
+    static Result<Reader> attach(std::string_view ring, const ReaderOptions& options = {});
+    Reader(Reader&&) noexcept;
+    Reader& operator=(Reader&&) noexcept;
+    ~Reader();  // its shares stay open
+
+    // Up to eight at a time. Whatever the bytes are, nothing but records of this ring is read.
+    // Errc::stale_ticket: its batch was acknowledged or given back, or is another trainer's.
+    // Errc::invalid_argument: it is no ticket. Errc::bad_record: what it names is not there.
+    // Errc::busy: eight are open.
+    Result<Share> open(std::string_view ticket);
+
+    [[nodiscard]] const Schema& schema() const;
+
+  private:
+    struct ROLLRING_LOCAL Impl;
+    friend class Share;
+    explicit Reader(std::shared_ptr<Impl> impl);
+    std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace rollring

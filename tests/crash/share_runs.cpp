@@ -1,0 +1,34 @@
+#include <csignal>
+#include <utility>
+
+#include "fault_runs.hpp"
+#include "share_load.hpp"
+
+namespace rollring::test {
+
+bool share_run(const Fault& fault, Dice& dice) {
+    ShareRun run;
+    const bool of_reader = fault.point == "share.seat_taken" || fault.point == "share.held" ||
+                           fault.point == "share.let_go";
+    ShareRun::Role& victim = of_reader ? run.reader(dice.below(share_readers)) : run.trainer();
+    run.start(victim, fault.plan());
+    run.start_all();
+    const Deadline deadline = patience();
+    while (look_at(victim.pid) == 'r' && !deadline.passed()) ended_within(victim.pid, 1'000'000);
+    bool struck = look_at(victim.pid) == 's';
+    if (struck) {
+        await_stopped(victim.pid);
+        kill(victim.pid, SIGCONT);
+    } else {
+        if (look_at(victim.pid) != 'e') return false;
+        struck = was_struck(fault, collect(std::exchange(victim.pid, 0)));
+        if (!struck) return false;
+        run.start_all();
+    }
+    const std::uint64_t groups = run.ledger().groups;
+    run.until([&] { return run.ledger().groups >= groups + 20; });
+    run.finish();
+    return struck;
+}
+
+}  // namespace rollring::test
