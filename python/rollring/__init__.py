@@ -46,6 +46,7 @@ from ._errors import (
     RingExistsError,
     RingNotFoundError,
     RollringError,
+    StaleTicketError,
     StaleVersionError,
     TimedOutError,
     TooLargeError,
@@ -58,6 +59,7 @@ from ._errors import (
 from ._memory import MemoryDomain
 from ._producer import Draft, Producer
 from ._queue import RingQueue
+from ._reader import Reader, Share
 from ._requests import Request, RequestBoard
 from ._ring import (
     Column,
@@ -111,6 +113,7 @@ __all__ = [
     "Producer",
     "ProducerDiedError",
     "QueueClosedError",
+    "Reader",
     "RejectedError",
     "ReleasedError",
     "Request",
@@ -120,6 +123,8 @@ __all__ = [
     "RingQueue",
     "RollringError",
     "Sequence",
+    "Share",
+    "StaleTicketError",
     "StaleVersionError",
     "Stash",
     "TimedOutError",

@@ -1,22 +1,18 @@
-"""A batch as trainers see it: groups, and whole columns."""
+"""A batch as trainers see it: whole groups, leased together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from . import _core, _torch
-from ._arrays import Target, dtype_name, holds
-from ._sequence import Group, Member, Sequence
+from . import _core
+from ._views import Views
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Batch:
+class Batch(Views):
     """Whole groups, leased together. As a context manager it acknowledges them at the end of the
     block, and gives them back after an exception: they come again.
 
@@ -26,236 +22,89 @@ class Batch:
     """
 
     def __init__(self, core: _core.Batch) -> None:
+        super().__init__(core)
         self._core = core
-        self._groups: list[Group] | None = None
 
-    @property
-    def leased(self) -> bool:
-        """False once it was acknowledged or given back."""
-        return self._core.leased
-
-    @property
-    def groups(self) -> list[Group]:
-        if self._groups is None:
-            every = self.sequences
-            self._groups = [
-                Group(
-                    size,
-                    [Member(every[begin:end], *values) for begin, end, *values in members],
-                    bad,
-                    unrewarded,
-                )
-                for size, bad, unrewarded, members in self._core.groups()
-            ]
-        return self._groups
-
-    @property
-    def sequences(self) -> list[Sequence]:
-        return self._core.sequences(Sequence)
-
-    @property
-    def rewards(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """f64[sequences]; NaN where there is none."""
-        return np.frombuffer(self._core.rewards(), np.float64)
-
-    @property
-    def advantages(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """f64[sequences]."""
-        return np.frombuffer(self._core.advantages(), np.float64)
-
-    @property
-    def repetition_ids(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
-        """u32[sequences]."""
-        return np.frombuffer(self._core.repetition_ids(), np.uint32)
-
-    @property
-    def policy_versions(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """i64[sequences]: the oldest version among its generated tokens; -1: unknown."""
-        return np.frombuffer(self._core.policy_versions(), np.int64)
-
-    @property
-    def group_offsets(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
-        """u32[groups + 1]: where the sequences of each group begin."""
-        return np.frombuffer(self._core.group_offsets(), np.uint32)
-
-    @property
-    def cu_seqlens(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """i32[sequences + 1]: where each sequence begins in `packed`, for flash-attention."""
-        offsets = np.frombuffer(self._core.cu_seqlens(), np.int64)
-        if offsets[-1] > np.iinfo(np.int32).max:
-            raise OverflowError(
-                f"{offsets[-1]} tokens are too many for i32 offsets: take less a batch"
-            )
-        return offsets.astype(np.int32)
-
-    @property
-    def n_tokens(self) -> int:
-        return int(np.frombuffer(self._core.cu_seqlens(), np.int64)[-1])
-
-    def packed(
-        self,
-        column: str,
-        *,
-        dtype: object = None,
-        out: Any = None,
-        missing: float | None = None,
-        threads: int = 0,
-    ) -> Any:
-        """A per-token column of all sequences, end to end, as one array: a copy.
-
-        Args:
-            column: Its name.
-            dtype: Of the result. Default: as the records have it, or as ``out`` has it.
-            out: A numpy array or a torch tensor in host memory (pinned is best), of the right shape
-                and dtype, to be written and returned.
-            missing: What sequences have that do not carry the column. Default: they are an error.
-            threads: At most so many; 0: as many as pay.
-
-        Returns:
-            Array of shape [`n_tokens`, ...]; `cu_seqlens` says where each sequence begins.
-
-        Raises:
-            InvalidArgumentError: No sequence carries the column, one does not, or a value is out of
-                the dtype's range.
-            NoColumnError: The ring has no such column.
-            NotLeasedError: The batch was given back.
-        """
-        own, shape = self._core.packed_shape(column)
-        target = Target(shape, self._dtype(own, dtype, out), out)
-        self._core.pack(column, target.address, target.nbytes, target.asked, missing, threads)
-        return target.out
-
-    def padded(
-        self,
-        column: str,
-        *,
-        pad: float = 0,
-        side: str = "right",
-        length: int = 0,
-        multiple_of: int = 1,
-        dtype: object = None,
-        out: Any = None,
-        missing: float | None = None,
-        threads: int = 0,
-    ) -> Any:
-        """A per-token column of all sequences, a row each, as one array: a copy.
-
-        Args:
-            column: Its name.
-            pad: What stands where a sequence has no token.
-            side: "right" or "left": where the padding is.
-            length: Tokens of each row; 0: of the longest sequence.
-            multiple_of: The length is rounded up to it.
-            dtype: As in `packed`.
-            out: As in `packed`.
-            missing: As in `packed`.
-            threads: As in `packed`.
-
-        Returns:
-            Array of shape [sequences, length, ...].
-
-        Raises:
-            InvalidArgumentError: As `packed`, or a sequence is longer than ``length``.
-            NoColumnError: The ring has no such column.
-            NotLeasedError: The batch was given back.
-        """
-        if side not in {"left", "right"}:
-            raise ValueError(f"side is {side!r}: use 'right' or 'left'")
-        left = side == "left"
-        own, shape = self._core.padded_shape(column, pad, left, length, multiple_of)
-        target = Target(shape, self._dtype(own, dtype, out), out)
-        self._core.pad(
-            column,
-            target.address,
-            target.nbytes,
-            target.asked,
-            missing,
-            threads,
-            pad,
-            left,
-            length,
-            multiple_of,
-        )
-        return target.out
-
-    @staticmethod
-    def _dtype(own: str, dtype: object, out: Any) -> str:
-        if dtype is not None:
-            return dtype_name(dtype)
-        if out is not None and not holds(out.dtype, own):
-            return dtype_name(out.dtype)
-        return own
-
-    def dtype_of(self, column: str) -> str:
-        """rollring's name for the dtype that `packed` gives a column: "i32", "bf16", ..."""
-        return str(self._core.packed_shape(column)[0])
-
-    def common_columns(self) -> tuple[str, ...]:
-        """Names of the per-token columns that every sequence carries."""
-        return tuple(sorted(self._core.common_columns()))
-
-    def as_dict(self, *columns: str) -> dict[str, Any]:
-        """`packed` arrays of the columns (default: all per-token ones that every sequence carries),
-        with ``cu_seqlens``, ``rewards``, ``advantages`` and ``group_offsets``. All are copies.
-        """
-        columns = columns or self.common_columns()
-        made = {column: self.packed(column) for column in columns}
-        for name in ("cu_seqlens", "rewards", "advantages", "group_offsets", "repetition_ids"):
-            made[name] = getattr(self, name).copy()
-        return made
-
-    def to_torch(self, *columns: str, pin_memory: bool = False) -> dict[str, Any]:
-        """`as_dict` as torch tensors in (pinned) host memory, bf16 and 8-bit floats as such."""
-        return _torch.tensors(self, columns, pin_memory)
-
-    def nested(self, column: str, *, pin_memory: bool = False) -> Any:
-        """A per-token column as a nested tensor of torch, of layout jagged: a copy.
-
-        Returns:
-            torch.Tensor of shape [sequences, (tokens), ...].
-
-        Raises:
-            InvalidArgumentError: As `packed`.
-            NoColumnError: The ring has no such column.
-            NotLeasedError: The batch was given back.
-        """
-        return _torch.nested(self, column, pin_memory)
-
-    def to_tensordict(self, *columns: str, pin_memory: bool = False) -> Any:
-        """The columns as nested tensors, with ``rewards``, ``advantages`` and ``repetition_ids``,
-        in a TensorDict of batch size [sequences]. Needs the package tensordict.
-        """
-        return _torch.tensordict(self, columns, pin_memory)
-
-    def ack(self, step: int | None = None, *, later: bool = False) -> None:
+    def ack(
+        self, step: int | None = None, *, later: bool = False, timeout: float = 10.0
+    ) -> None:
         """Say that it was trained on. Its records' memory is given back, all or nothing, even if
         this process is killed meanwhile.
+
+        If it has tickets, nobody begins to read by them any more, and those who do are waited for;
+        not those that have died.
 
         Args:
             step: Of the trainer, kept in the ring; steps do not go back. Default: one more than the
                 last.
             later: If arrays over it are in use, do it as soon as the last one is gone.
+            timeout: Seconds that readers in other processes have to close their shares.
 
         Raises:
             ViewsAliveError: Arrays over it are in use; the text names one.
+            BusyError: A reader that is alive still has a share of it open; the text names it. The
+                batch stays leased.
             NotLeasedError: It was given back before.
         """
-        self._core.ack(step, later)
+        self._core.ack(step, later, timeout)
+
+    def ticket(
+        self,
+        rank: int = 0,
+        world: int = 1,
+        *,
+        split: str = "tokens",
+        tensor: int = 1,
+        pipeline: int = 1,
+    ) -> bytes:
+        """For a rank in another process, which reads its share in place: see `Reader`.
+
+        Ranks are numbered as Megatron and ``DeviceMesh(("pipeline", "data", "tensor"))`` do. The
+        same batch gives the same shares, whoever asks and how often.
+
+        Args:
+            rank: Whose share.
+            world: Ranks of the job.
+            split: "tokens": sequences, so that ranks have about as many tokens (`imbalance` tells);
+                "group_tokens": the same with whole groups; "sequences", "groups": runs of as many
+                for each rank; "same": all of it for every rank.
+            tensor: So many ranks side by side read the same.
+            pipeline: Stages; the ranks of each read the same, and of it the columns that they need.
+
+        Returns:
+            64 bytes for each sequence, good until the batch is acknowledged or given back, or
+            another trainer takes the ring.
+
+        Raises:
+            InvalidArgumentError: There is no such rank or split.
+            NotLeasedError: It was given back before.
+        """
+        return self._core.ticket(rank, world, split, tensor, pipeline)
+
+    def tickets(
+        self, world: int, *, split: str = "tokens", tensor: int = 1, pipeline: int = 1
+    ) -> list[bytes]:
+        """`ticket` of every rank, in their order."""
+        return [
+            self.ticket(rank, world, split=split, tensor=tensor, pipeline=pipeline)
+            for rank in range(world)
+        ]
+
+    def imbalance(self, parts: int, *, split: str = "tokens") -> float:
+        """The most tokens that one of so many ranks has, over what each would have if all had as
+        many; 1.0: even.
+        """
+        return self._core.imbalance(parts, split)
 
     def nack(self) -> None:
-        """Give it back untrained: its groups come again, as soon as no array is left."""
+        """Give it back untrained: its groups come again, as soon as no array is left. Readers in
+        other processes are not waited for: what they read then is `StaleTicketError`.
+        """
         self._core.nack()
 
     def receipt(self) -> bytes:
         """Names its records, for the trainer's checkpoint: see `Stash.settle`."""
         return self._core.receipt()
-
-    def __len__(self) -> int:
-        """Groups."""
-        return self._core.n_groups()
-
-    def __iter__(self) -> Iterator[Group]:
-        return iter(self.groups)
 
     def __enter__(self) -> Self:
         return self

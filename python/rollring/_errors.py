@@ -96,6 +96,12 @@ class NotLeasedError(RollringError):
     """A batch or a draft was given back before: what it showed is not there any more."""
 
 
+class StaleTicketError(RollringError):
+    """The batch of a ticket was acknowledged or given back, or another trainer has its ring: what
+    was read of it since the last good check is not to be used.
+    """
+
+
 class ViewsAliveError(RollringError, BufferError):
     """Arrays over shared memory are still in use: nothing has happened."""
 
@@ -221,6 +227,7 @@ _core.set_error_classes(
         "forked": ForkedError,
         "not_leased": NotLeasedError,
         "not_reserved": NotLeasedError,
+        "stale_ticket": StaleTicketError,
         "views_alive": ViewsAliveError,
         "no_column": NoColumnError,
     }

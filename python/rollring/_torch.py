@@ -9,7 +9,7 @@ import numpy as np
 from ._arrays import TORCH_ALONE, torch_dtype
 
 if TYPE_CHECKING:
-    from ._batch import Batch
+    from ._views import Views
 
 # What torch did not have for long, and what holds its values.
 _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
@@ -26,11 +26,11 @@ def _tensor(array: Any, dtype: str, pin_memory: bool) -> Any:
     return tensor.pin_memory() if pin_memory else tensor
 
 
-def _packed(batch: Batch, column: str, pin_memory: bool) -> Any:
+def _packed(batch: Views, column: str, pin_memory: bool) -> Any:
     return _tensor(batch.packed(column), batch.dtype_of(column), pin_memory)
 
 
-def tensors(batch: Batch, columns: tuple[str, ...], pin_memory: bool) -> dict[str, Any]:
+def tensors(batch: Views, columns: tuple[str, ...], pin_memory: bool) -> dict[str, Any]:
     columns = columns or batch.common_columns()
     made = {column: _packed(batch, column, pin_memory) for column in columns}
     for name in ("cu_seqlens", "rewards", "advantages", "group_offsets", "repetition_ids"):
@@ -38,7 +38,7 @@ def tensors(batch: Batch, columns: tuple[str, ...], pin_memory: bool) -> dict[st
     return made
 
 
-def nested(batch: Batch, column: str, pin_memory: bool) -> Any:
+def nested(batch: Views, column: str, pin_memory: bool) -> Any:
     import torch
 
     offsets = torch.from_numpy(batch.cu_seqlens.astype(np.int64))
@@ -46,7 +46,7 @@ def nested(batch: Batch, column: str, pin_memory: bool) -> Any:
     return torch.nested.nested_tensor_from_jagged(values, offsets)
 
 
-def tensordict(batch: Batch, columns: tuple[str, ...], pin_memory: bool) -> Any:
+def tensordict(batch: Views, columns: tuple[str, ...], pin_memory: bool) -> Any:
     from tensordict import TensorDict
 
     columns = columns or batch.common_columns()

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "lent.hpp"
 #include "rollring/stash.hpp"
 #include "turn.hpp"
-#include "window.hpp"
 
 namespace rollring::python {
 
@@ -46,7 +46,7 @@ struct SharedStash {
 };
 
 // A batch, and how it is to be given back once no array shows it any more.
-class Leased final : public Loan {
+class Leased final : public Lent {
   public:
     explicit Leased(std::shared_ptr<SharedStash> of) : shared(std::move(of)) {
         shared->leased.push_back(this);
@@ -62,8 +62,33 @@ class Leased final : public Loan {
         batch.reset();
         if (shared->closing) shared->close_if_free();
     }
-    // Raises where what it shows may be another record by now.
-    [[nodiscard]] const Batch& leased_batch() const {
+    [[nodiscard]] bool leased() const override { return !inherited() && !later && batch->leased(); }
+    [[nodiscard]] const Schema& schema() const override {
+        return shared->stash->consumer().schema();
+    }
+    // Both with the turn.
+    Result<void> ack(Deadline readers) {
+        const std::int64_t last = shared->stash->consumer().last_acked_step();
+        return batch->ack(step.value_or(last + 1), readers);
+    }
+    void give_back() {
+        if (!batch->leased()) return;
+        if (ack_later) {
+            // Later batches may have been acknowledged meanwhile: steps do not go back.
+            const std::int64_t last = shared->stash->consumer().last_acked_step();
+            step = std::max(step.value_or(last + 1), last);
+            if (ack(Deadline::after_ms(10'000))) return;
+        }
+        batch->nack();
+    }
+    std::shared_ptr<SharedStash> shared;
+    std::unique_ptr<Batch> batch = std::make_unique<Batch>();
+    bool later = false;                // given back as soon as the last window is gone
+    bool ack_later = false;            // as acknowledged
+    std::optional<std::int64_t> step;  // none: one more than the last
+
+  protected:
+    void check_shown() const override {
         if (inherited()) {
             raise("forked", "this batch is leased to the process that forked this one");
         }
@@ -73,35 +98,8 @@ class Leased final : public Loan {
                 "the batch was acknowledged or given back before, or its stash is closed: what it "
                 "showed may be another record by now");
         }
-        return *batch;
     }
-    [[nodiscard]] const Schema& schema() const { return shared->stash->consumer().schema(); }
-    [[nodiscard]] std::string name_of(std::uint16_t column, std::size_t item) const override {
-        const std::string& name = schema().columns()[column].name;
-        if (inherited()) return name;  // the parent may have given the record back
-        const TrajectoryView& view = batch->sequences()[item].view;
-        return name + " of '" + std::string(view.instance_id()) + "', repetition " +
-               std::to_string(view.meta().repetition_id);
-    }
-    [[nodiscard]] bool in_use() const { return windows() > 0 || copies > 0; }
-    [[nodiscard]] std::string use_text() const {
-        return windows() > 0 ? windows_text() + " still in use" : "another thread copies from it";
-    }
-    // Both with the turn.
-    Result<void> ack() {
-        const std::int64_t last = shared->stash->consumer().last_acked_step();
-        return batch->ack(step.value_or(last + 1));
-    }
-    void give_back() {
-        if (!batch->leased()) return;
-        if (ack_later) {
-            // Later batches may have been acknowledged meanwhile: steps do not go back.
-            const std::int64_t last = shared->stash->consumer().last_acked_step();
-            step = std::max(step.value_or(last + 1), last);
-            if (ack()) return;
-        }
-        batch->nack();
-    }
+    [[nodiscard]] const Sequences& all() const override { return *batch; }
     // The last window is gone, or the last copy made.
     void on_free() override {
         if (!later || in_use()) return;
@@ -109,13 +107,6 @@ class Leased final : public Loan {
         give_back();
         if (shared->closing) shared->close_if_free();
     }
-
-    std::shared_ptr<SharedStash> shared;
-    std::unique_ptr<Batch> batch = std::make_unique<Batch>();
-    int copies = 0;                    // that are under way without the GIL
-    bool later = false;                // given back as soon as the last window is gone
-    bool ack_later = false;            // as acknowledged
-    std::optional<std::int64_t> step;  // none: one more than the last
 };
 
 inline void SharedStash::close_if_free() {

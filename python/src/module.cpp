@@ -16,6 +16,7 @@
 #include "options.hpp"
 #include "plain.hpp"
 #include "producer.hpp"
+#include "reader.hpp"
 #include "released.hpp"
 #include "requests.hpp"
 #include "rollring/ring.hpp"
@@ -25,6 +26,7 @@
 #include "sequence.hpp"
 #include "stash.hpp"
 #include "stat_dict.hpp"
+#include "views.hpp"
 #include "weights.hpp"
 #include "window.hpp"
 
@@ -102,7 +104,9 @@ NB_MODULE(_core, module) {
     bind_draft(module);
     bind_producer(module);
     bind_sequence(module);
+    bind_views(module);
     bind_batch(module);
+    bind_reader(module);
     bind_stash(module);
     bind_weights(module);
     bind_domain(module);

@@ -30,14 +30,12 @@ bool is_text(std::size_t column) {
 
 class SequenceView {
   public:
-    SequenceView(std::shared_ptr<Leased> leased, std::size_t index)
-        : leased_(std::move(leased)), index_(index) {}
+    SequenceView(std::shared_ptr<Lent> lent, std::size_t index)
+        : lent_(std::move(lent)), index_(index) {}
 
     [[nodiscard]] std::size_t index() const { return index_; }
     [[nodiscard]] bool withheld() const { return sequence().withheld; }
-    [[nodiscard]] bool leased() const {
-        return !leased_->inherited() && !leased_->later && leased_->batch->leased();
-    }
+    [[nodiscard]] bool leased() const { return lent_->leased(); }
     [[nodiscard]] const TrajectoryView& view() const { return sequence().view; }
 
     // None where the record does not carry it.
@@ -46,22 +44,22 @@ class SequenceView {
         if (found == nullptr) return nb::none();
         if (is_text(number)) {
             const auto* const bytes = reinterpret_cast<const char*>(found->data.data());
-            return helpers().decoded(leased_->schema().columns()[number].name,
+            return helpers().decoded(lent_->schema().columns()[number].name,
                                      nb::bytes(bytes, found->data.size()));
         }
         auto* const bytes = const_cast<std::byte*>(found->data.data());
         return helpers().array(std::make_unique<Window>(
-            leased_, *found, index_, std::span(bytes, found->data.size()), false));
+            lent_, *found, index_, std::span(bytes, found->data.size()), false));
     }
     [[nodiscard]] nb::object named(std::string_view name) const {
         static_cast<void>(sequence());  // it is still leased
-        const auto number = leased_->schema().find(name);
+        const auto number = lent_->schema().find(name);
         if (!number) raise("no_column", "this ring has no column '" + std::string(name) + "'");
         return column(*number);
     }
     [[nodiscard]] nb::list columns() const {
         nb::list made;
-        for (std::uint16_t number = 0; const Column& declared : leased_->schema().columns()) {
+        for (std::uint16_t number = 0; const Column& declared : lent_->schema().columns()) {
             if (view().find(number++) != nullptr) made.append(text(declared.name));
         }
         return made;
@@ -75,21 +73,19 @@ class SequenceView {
     }
 
   private:
-    [[nodiscard]] const Sequence& sequence() const {
-        return leased_->leased_batch().sequences()[index_];
-    }
-    std::shared_ptr<Leased> leased_;
+    [[nodiscard]] const Sequence& sequence() const { return lent_->shown().sequences()[index_]; }
+    std::shared_ptr<Lent> lent_;
     std::size_t index_;
 };
 
 }  // namespace
 
-nb::list made_sequences(const std::shared_ptr<Leased>& leased, nb::handle kind) {
+nb::list made_sequences(const std::shared_ptr<Lent>& lent, nb::handle kind) {
     nb::list made;
-    const std::size_t count = leased->leased_batch().sequences().size();
+    const std::size_t count = lent->shown().sequences().size();
     for (std::size_t i = 0; i < count; i++) {
         const nb::object one = nb::inst_alloc(kind);
-        new (nb::inst_ptr<SequenceView>(one)) SequenceView(leased, i);
+        new (nb::inst_ptr<SequenceView>(one)) SequenceView(lent, i);
         nb::inst_mark_ready(one);
         made.append(one);
     }

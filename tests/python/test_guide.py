@@ -32,8 +32,9 @@ def test_every_example_of_the_guide_runs(ring: str, tmp_path: Path) -> None:
     printed = [run(example, ring, tmp_path) for example in examples("docs/python.md")]
     assert printed[0].startswith("('gsm8k/17', 0) [0. 1. 0. 1. 0. 1. 0. 1.] [-1.  1.")
     assert printed[2] == "True\n"
-    assert printed[3] == "serves 1 2.0\nserves 2 3.0\nserves 3 4.0\n"
-    assert printed[4] == "gsm8k/17 waits for env-3\n"
+    assert printed[3] == "True\n"
+    assert printed[4] == "serves 1 2.0\nserves 2 3.0\nserves 3 4.0\n"
+    assert printed[5] == "gsm8k/17 waits for env-3\n"
     assert printed[1].startswith("{'step': 0, 'token_ids': array([0, 1, 2, 3])}\n{'step': 1,")
 
 

@@ -1,0 +1,150 @@
+"""A rank's share of a batch, read in place in another process than the trainer's."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _core
+from ._errors import StaleTicketError
+from ._views import Views
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Share(Views):
+    """The sequences of a ticket, where they lie: everything that a `Batch` shows, of fewer.
+
+    The trainer's `Batch.ack` waits while a share is open, up to its timeout. As a context manager
+    it is closed at the end of the block, after a last check. The trainer can still give the batch
+    back untrained, and another one can take its place: then `check` and `close` raise
+    `StaleTicketError`, and what was read since the last good check is not to be used.
+    """
+
+    def __init__(self, core: _core.Share) -> None:
+        super().__init__(core)
+        self._core = core
+
+    @property
+    def rank(self) -> int:
+        """Whose share it is."""
+        return self._core.rank
+
+    @property
+    def world(self) -> int:
+        """Ranks of the job."""
+        return self._core.world
+
+    @property
+    def indices(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        """u32[sequences]: of each sequence, its index in the batch."""
+        return np.frombuffer(self._core.indices(), np.uint32)
+
+    def check(self) -> None:
+        """Whether all that was read of it until now is what the ticket names.
+
+        Raises:
+            StaleTicketError: It need not be.
+            NotLeasedError: The share was closed.
+        """
+        self._core.check()
+
+    def close(self, *, later: bool = False) -> None:
+        """Check a last time, and let go of it. Twice is fine.
+
+        Args:
+            later: If arrays over it are in use, let go as soon as the last one is gone.
+
+        Raises:
+            StaleTicketError: As `check`. It is closed then.
+            ViewsAliveError: Arrays over it are in use; the text names one.
+        """
+        self._core.close(later)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            self.close(later=True)
+        except StaleTicketError:
+            pass  # the block has failed already
+
+    def __repr__(self) -> str:
+        if not self.leased:
+            return "<Share that was closed>"
+        count = self._core.n_sequences()
+        return f"<Share of rank {self.rank} of {self.world}: {count} sequences>"
+
+
+class Reader:
+    """Opens tickets of a ring's batches: `Batch.ticket`. Up to 256 for a ring, in any process.
+
+    Nothing is copied, and the ring is mapped to be read only. In a forked child it raises
+    `ForkedError`: each process opens its own.
+
+        share = rr.Reader("run42").open(ticket)
+        with share:
+            ids = share.packed("token_ids")
+
+    Args:
+        ring: Its name.
+        name: Shown to people, where the trainer waits for it; up to 39 bytes. Default: the
+            program's.
+        timeout: Seconds to wait for the ring to appear.
+
+    Raises:
+        RingNotFoundError: There is no such ring.
+        BusyError: It has 256 readers.
+    """
+
+    def __init__(self, ring: str, *, name: str = "", timeout: float = 10.0) -> None:
+        self.ring = ring
+        self._core = _core.Reader(ring, name, timeout)
+
+    def open(self, ticket: bytes) -> Share:
+        """The share that a ticket names. Up to eight at a time.
+
+        Raises:
+            StaleTicketError: Its batch was acknowledged or given back, or another trainer has the
+                ring, or another ring has the name.
+            InvalidArgumentError: It is no ticket.
+            BadRecordError: What it names is not there, or was damaged.
+            BusyError: Eight shares are open.
+        """
+        return Share(self._core.open(ticket))
+
+    def close(self) -> None:
+        """Open no more. Its shares stay open. Twice is fine."""
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a reader holds a seat of its ring and cannot be pickled: send the ring's name, and "
+            "open it where it reads"
+        )
+
+    def __repr__(self) -> str:
+        return f"Reader({self.ring!r})"

@@ -1,0 +1,229 @@
+"""What a batch and a rank's share of one show: groups, and whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from . import _core, _torch
+from ._arrays import Target, dtype_name, holds
+from ._sequence import Group, Member, Sequence
+
+
+class Views:
+    """Records where they lie, by groups, and columns of all of them as arrays.
+
+    Arrays over the ring's memory (`Sequence` attributes) are counted: what shows them cannot be
+    given back while one is in use. `packed` and `padded` make copies, which are free.
+    """
+
+    def __init__(self, core: _core.Views) -> None:
+        self._views = core
+        self._groups: list[Group] | None = None
+
+    @property
+    def leased(self) -> bool:
+        """False once it was given back: then it shows nothing."""
+        return self._views.leased
+
+    @property
+    def groups(self) -> list[Group]:
+        if self._groups is None:
+            every = self.sequences
+            self._groups = [
+                Group(
+                    size,
+                    [Member(every[begin:end], *values) for begin, end, *values in members],
+                    bad,
+                    unrewarded,
+                )
+                for size, bad, unrewarded, members in self._views.groups()
+            ]
+        return self._groups
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        return self._views.sequences(Sequence)
+
+    @property
+    def rewards(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """f64[sequences]; NaN where there is none."""
+        return np.frombuffer(self._views.rewards(), np.float64)
+
+    @property
+    def advantages(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """f64[sequences]."""
+        return np.frombuffer(self._views.advantages(), np.float64)
+
+    @property
+    def repetition_ids(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        """u32[sequences]."""
+        return np.frombuffer(self._views.repetition_ids(), np.uint32)
+
+    @property
+    def policy_versions(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """i64[sequences]: the oldest version among its generated tokens; -1: unknown."""
+        return np.frombuffer(self._views.policy_versions(), np.int64)
+
+    @property
+    def group_offsets(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        """u32[groups + 1]: where the sequences of each group begin."""
+        return np.frombuffer(self._views.group_offsets(), np.uint32)
+
+    @property
+    def cu_seqlens(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """i32[sequences + 1]: where each sequence begins in `packed`, for flash-attention."""
+        offsets = np.frombuffer(self._views.cu_seqlens(), np.int64)
+        if offsets[-1] > np.iinfo(np.int32).max:
+            raise OverflowError(
+                f"{offsets[-1]} tokens are too many for i32 offsets: take less a batch"
+            )
+        return offsets.astype(np.int32)
+
+    @property
+    def n_tokens(self) -> int:
+        return int(np.frombuffer(self._views.cu_seqlens(), np.int64)[-1])
+
+    def packed(
+        self,
+        column: str,
+        *,
+        dtype: object = None,
+        out: Any = None,
+        missing: float | None = None,
+        threads: int = 0,
+    ) -> Any:
+        """A per-token column of all sequences, end to end, as one array: a copy.
+
+        Args:
+            column: Its name.
+            dtype: Of the result. Default: as the records have it, or as ``out`` has it.
+            out: A numpy array or a torch tensor in host memory (pinned is best), of the right shape
+                and dtype, to be written and returned.
+            missing: What sequences have that do not carry the column. Default: they are an error.
+            threads: At most so many; 0: as many as pay.
+
+        Returns:
+            Array of shape [`n_tokens`, ...]; `cu_seqlens` says where each sequence begins.
+
+        Raises:
+            InvalidArgumentError: No sequence carries the column, one does not, or a value is out of
+                the dtype's range.
+            NoColumnError: The ring has no such column.
+            NotLeasedError: The batch was given back.
+        """
+        own, shape = self._views.packed_shape(column)
+        target = Target(shape, self._dtype(own, dtype, out), out)
+        self._views.pack(column, target.address, target.nbytes, target.asked, missing, threads)
+        return target.out
+
+    def padded(
+        self,
+        column: str,
+        *,
+        pad: float = 0,
+        side: str = "right",
+        length: int = 0,
+        multiple_of: int = 1,
+        dtype: object = None,
+        out: Any = None,
+        missing: float | None = None,
+        threads: int = 0,
+    ) -> Any:
+        """A per-token column of all sequences, a row each, as one array: a copy.
+
+        Args:
+            column: Its name.
+            pad: What stands where a sequence has no token.
+            side: "right" or "left": where the padding is.
+            length: Tokens of each row; 0: of the longest sequence.
+            multiple_of: The length is rounded up to it.
+            dtype: As in `packed`.
+            out: As in `packed`.
+            missing: As in `packed`.
+            threads: As in `packed`.
+
+        Returns:
+            Array of shape [sequences, length, ...].
+
+        Raises:
+            InvalidArgumentError: As `packed`, or a sequence is longer than ``length``.
+            NoColumnError: The ring has no such column.
+            NotLeasedError: The batch was given back.
+        """
+        if side not in {"left", "right"}:
+            raise ValueError(f"side is {side!r}: use 'right' or 'left'")
+        left = side == "left"
+        own, shape = self._views.padded_shape(column, pad, left, length, multiple_of)
+        target = Target(shape, self._dtype(own, dtype, out), out)
+        self._views.pad(
+            column,
+            target.address,
+            target.nbytes,
+            target.asked,
+            missing,
+            threads,
+            pad,
+            left,
+            length,
+            multiple_of,
+        )
+        return target.out
+
+    @staticmethod
+    def _dtype(own: str, dtype: object, out: Any) -> str:
+        if dtype is not None:
+            return dtype_name(dtype)
+        if out is not None and not holds(out.dtype, own):
+            return dtype_name(out.dtype)
+        return own
+
+    def dtype_of(self, column: str) -> str:
+        """rollring's name for the dtype that `packed` gives a column: "i32", "bf16", ..."""
+        return str(self._views.packed_shape(column)[0])
+
+    def common_columns(self) -> tuple[str, ...]:
+        """Names of the per-token columns that every sequence carries."""
+        return tuple(sorted(self._views.common_columns()))
+
+    def as_dict(self, *columns: str) -> dict[str, Any]:
+        """`packed` arrays of the columns (default: all per-token ones that every sequence carries),
+        with ``cu_seqlens``, ``rewards``, ``advantages`` and ``group_offsets``. All are copies.
+        """
+        columns = columns or self.common_columns()
+        made = {column: self.packed(column) for column in columns}
+        for name in ("cu_seqlens", "rewards", "advantages", "group_offsets", "repetition_ids"):
+            made[name] = getattr(self, name).copy()
+        return made
+
+    def to_torch(self, *columns: str, pin_memory: bool = False) -> dict[str, Any]:
+        """`as_dict` as torch tensors in (pinned) host memory, bf16 and 8-bit floats as such."""
+        return _torch.tensors(self, columns, pin_memory)
+
+    def nested(self, column: str, *, pin_memory: bool = False) -> Any:
+        """A per-token column as a nested tensor of torch, of layout jagged: a copy.
+
+        Returns:
+            torch.Tensor of shape [sequences, (tokens), ...].
+
+        Raises:
+            InvalidArgumentError: As `packed`.
+            NoColumnError: The ring has no such column.
+            NotLeasedError: The batch was given back.
+        """
+        return _torch.nested(self, column, pin_memory)
+
+    def to_tensordict(self, *columns: str, pin_memory: bool = False) -> Any:
+        """The columns as nested tensors, with ``rewards``, ``advantages`` and ``repetition_ids``,
+        in a TensorDict of batch size [sequences]. Needs the package tensordict.
+        """
+        return _torch.tensordict(self, columns, pin_memory)
+
+    def __len__(self) -> int:
+        """Groups."""
+        return self._views.n_groups()
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)

@@ -1,0 +1,118 @@
+#include "reader.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "rollring/reader.hpp"
+#include "turn.hpp"
+#include "views.hpp"
+
+namespace rollring::python {
+namespace {
+
+// A share, and how it is closed once no array shows it any more.
+class SharedLoan final : public Lent {
+  public:
+    SharedLoan(std::shared_ptr<Reader> of, Share open)
+        : reader(std::move(of)), share(std::move(open)) {}
+
+    [[nodiscard]] bool leased() const override { return !inherited() && !later && share.leased(); }
+    [[nodiscard]] const Schema& schema() const override { return reader->schema(); }
+
+    std::shared_ptr<Reader> reader;
+    Share share;
+    bool later = false;
+
+  protected:
+    void check_shown() const override {
+        if (inherited()) raise("forked", "this share is read by the process that forked this one");
+        if (leased()) return;
+        raise("not_leased", "the share was closed: what it showed may be another record by now");
+    }
+    [[nodiscard]] const Sequences& all() const override { return share; }
+    void on_free() override {
+        if (later && !in_use()) static_cast<void>(share.close());
+    }
+};
+
+class PyShare : public PyViews {
+  public:
+    explicit PyShare(std::shared_ptr<SharedLoan> loan) : PyViews(loan), loan_(std::move(loan)) {}
+
+    [[nodiscard]] std::uint32_t rank() const { return loan_->share.rank(); }
+    [[nodiscard]] std::uint32_t world() const { return loan_->share.world(); }
+    nb::bytes indices() {
+        static_cast<void>(loan_->shown());
+        const auto all = loan_->share.indices();
+        return copy_of(all.data(), all.size_bytes());
+    }
+    void check() { value_or_raise(loan_->share.check()); }
+    // With `later`: as soon as the last array is gone. Twice is fine.
+    void close(bool later) {
+        if (!leased()) return;
+        if (!loan_->in_use()) return value_or_raise(loan_->share.close());
+        if (!later) {
+            raise("views_alive", "cannot close the share: " + loan_->use_text() +
+                                     "; delete what refers to it, copy it (array.copy()), or use "
+                                     "close(later=True)");
+        }
+        loan_->later = true;
+        value_or_raise(loan_->share.check());
+    }
+
+  private:
+    std::shared_ptr<SharedLoan> loan_;
+};
+
+class PyReader {
+  public:
+    PyReader(const std::string& ring, const std::string& name, double timeout) {
+        const Deadline deadline = deadline_of(timeout);
+        while (true) {  // in slices: Ctrl-C ends it
+            const auto left = std::chrono::nanoseconds(
+                std::clamp<std::int64_t>(deadline.at_ns - monotonic_ns(), 0, 50'000'000));
+            auto attached = [&] {
+                const Released released;
+                return Reader::attach(ring, {.name = name, .attach_timeout = left});
+            }();
+            if (attached) {
+                reader_ = std::make_shared<Reader>(std::move(*attached));
+                return;
+            }
+            const Errc code = attached.error().code;
+            const bool waits = code == Errc::not_found || code == Errc::not_ready;
+            if (!waits || deadline.passed()) raise(attached.error());
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        }
+    }
+    PyShare open(nb::bytes ticket) {
+        if (reader_ == nullptr) raise("closed", "this reader is closed");
+        return PyShare(std::make_shared<SharedLoan>(
+            reader_, value_or_raise(reader_->open({ticket.c_str(), ticket.size()}))));
+    }
+    // What it has opened stays open.
+    void close() { reader_ = nullptr; }
+
+  private:
+    std::shared_ptr<Reader> reader_;
+};
+
+}  // namespace
+
+void bind_reader(nb::module_& module) {
+    nb::class_<PyShare, PyViews>(module, "Share")
+        .def_prop_ro("rank", &PyShare::rank)
+        .def_prop_ro("world", &PyShare::world)
+        .def("indices", &PyShare::indices)
+        .def("check", &PyShare::check)
+        .def("close", &PyShare::close);
+    nb::class_<PyReader>(module, "Reader")
+        .def(nb::init<const std::string&, const std::string&, double>())
+        .def("open", &PyReader::open)
+        .def("close", &PyReader::close);
+}
+
+}  // namespace rollring::python
