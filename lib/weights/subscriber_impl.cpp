@@ -82,6 +82,11 @@ Result<void> SubscriberImpl::next(Deadline deadline) {
         if (reads <= update_.publication) return false;
         const auto seen = session_->look_up(reads);
         if (!seen) return false;
+        if (reads - 1 > update_.publication) {
+            // What came before is over. Its slots are wanted for this one, also if none was read.
+            update_.publication = reads - 1;
+            session_->reading().leave(reads - 1);
+        }
         if (seen->outcome == Outcome::aborted) {
             update_.publication = reads;
             session_->reading().leave(reads);

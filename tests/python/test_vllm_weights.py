@@ -303,8 +303,8 @@ def _announce_another(trainer: Any, client: Client) -> None:
 def test_a_fleet_is_called_at_once_and_all_of_it(ring: str) -> None:
     from rollring.vllm.trainer import FleetClient
 
-    engines = [Client(made_engine(rank=rank)) for rank in range(2)]
-    fleet, source = FleetClient(engines), Source()
+    engines = [Client(made_engine(WIDE, rank=rank)) for rank in range(2)]
+    fleet, source = FleetClient(engines), Source(WIDE)
     with sending(ring, fleet, source) as trainer:
         source.fill(1)
         trainer.send_weights()

@@ -662,3 +662,34 @@ def test_arrays_of_other_packages_come_by_dlpack(ring: str) -> None:
         rr.WeightPublisher(ring, {"w": Foreign(np.array(["text"], object))})
     with pytest.raises(TypeError, match="DLPack"):
         rr.WeightPublisher(ring, {"w": [1.0]})
+
+
+def test_a_version_that_one_engine_never_looked_at_is_over_for_it(ring: str) -> None:
+    """It was given up with all slots full. The next one wants them before that engine comes."""
+
+    def tensors() -> dict[str, Any]:
+        return {"wide": np.zeros(1 << 20, np.float32)}
+
+    def take(engine: rr.WeightSubscriber) -> None:
+        with engine.next(PATIENCE):
+            pass
+
+    with (
+        rr.WeightPublisher(ring, tensors(), slot_bytes=1 << 18) as trainer,
+        rr.WeightSubscriber(ring, tensors(), name="first") as first,
+        rr.WeightSubscriber(ring, tensors(), name="second") as second,
+    ):
+        given_up = trainer.begin(1)
+        with pytest.raises(rr.TimedOutError, match="freed a slot"):
+            given_up.put("wide", timeout=0)
+        given_up.give_up()
+        with trainer.begin(2) as transaction:
+            with pytest.raises(rr.TimedOutError, match="freed a slot"):
+                transaction.put("wide", timeout=0)
+            threads = [threading.Thread(target=take, args=(one,)) for one in (first, second)]
+            for thread in threads:
+                thread.start()
+            transaction.commit(PATIENCE)
+        for thread in threads:
+            thread.join()
+        assert first.live_version == second.live_version == 2
