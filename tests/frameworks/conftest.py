@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,3 +20,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     import trl_tiny
 
     return trl_tiny.save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The trainer's model that the two servers have read from its folder."""
+    from vllm_tiny import Trained
+
+    return Trained("qwen3", tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def servers(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two of `vllm serve`."""
+    from vllm_tiny import serving
+
+    with serving(trained.folder, tmp_path_factory.mktemp("servers"), 2) as both:
+        yield both

@@ -1,0 +1,241 @@
+"""vLLM on a CPU: tiny random models made on the spot, engines of this process and servers of their
+own, and what the trainer's model says the next tokens are. Everything of vLLM's own is as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_LOGGING_LEVEL": "INFO",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",
+}
+os.environ.update(ENVIRONMENT)
+
+import requests
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+torch.set_num_threads(1)
+PATIENCE = 300.0
+TOKENS = 8
+PROMPTS = ([5, 17, 99, 400, 7], [1000, 3])
+SIZES: dict[str, Any] = {
+    "vocab_size": 1003,  # padded by vLLM
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def of_version(label: str) -> list[Any]:
+    """The spans of answers that are of one version as a whole."""
+    return [[(label, 0, TOKENS)]] * len(PROMPTS)
+
+
+class Trained:
+    """The trainer's model. In float32: what it and the engine compute differs in the last bits, and
+    in bf16 that would decide between tokens that are equally likely."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        torch.manual_seed(1)
+        if kind == "qwen3":
+            self.model: Any = Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=32))
+        else:
+            self.model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
+        self.model.eval()
+        self.folder = str(folder / kind)
+        self.model.save_pretrained(self.folder)
+
+    def step(self) -> None:
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+
+    def tokens(self) -> list[list[int]]:
+        """The likeliest ones after each prompt."""
+        found = []
+        for prompt in PROMPTS:
+            ids = list(prompt)
+            with torch.no_grad():
+                for _ in range(TOKENS):
+                    ids.append(int(self.model(torch.tensor([ids])).logits[0, -1].argmax()))
+            found.append(ids[len(prompt) :])
+        return found
+
+
+class Tensors:
+    """A source of the trainer's tensors, as vLLM 0.28 to 0.32 has it.
+
+    Args:
+        tensors: By name.
+        stop: Called with each name before its tensor is given.
+    """
+
+    def __init__(self, tensors: dict[str, Any], stop: Any = lambda name: None) -> None:
+        self.tensors = tensors
+        self._stop = stop
+
+    def metadata(self) -> list[Any]:
+        from vllm.distributed.weight_transfer.base import ParamMeta
+
+        return [ParamMeta(name, one.dtype, tuple(one.shape)) for name, one in self.tensors.items()]
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        for name, tensor in self.tensors.items():
+            self._stop(name)
+            yield name, tensor
+
+
+def sender(ring: str, client: Any, source: Any, **info: Any) -> Any:
+    """The trainer's end, from vLLM's own factory."""
+    import rollring.vllm
+    from rollring.vllm.trainer import RollringTrainerInitInfo
+    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+    rollring.vllm.register()
+    return WeightTransferTrainerFactory.trainer_init(
+        RollringTrainerInitInfo(ring, rank=0, deadline_s=PATIENCE, **info),
+        client=client,
+        source=source,
+    )
+
+
+def llm(model: str, **more: Any) -> Any:
+    """vLLM's LLM with the backend; its engine is a process of its own."""
+    from vllm import LLM
+    from vllm.config import WeightTransferConfig
+
+    return LLM(
+        model=model,
+        skip_tokenizer_init=True,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=128,
+        weight_transfer_config=WeightTransferConfig(backend="rollring"),
+        enable_prefix_caching=False,
+        **more,
+    )
+
+
+def generated(engine: Any) -> tuple[list[list[int]], list[Any]]:
+    """Tokens, and the versions that vLLM says they are of."""
+    from vllm import SamplingParams
+
+    how = SamplingParams(temperature=0, max_tokens=TOKENS, detokenize=False)
+    asked = [{"prompt_token_ids": list(prompt)} for prompt in PROMPTS]
+    answers = [one.outputs[0] for one in engine.generate(asked, how, use_tqdm=False)]
+    spans = [
+        [(span.version, span.start, span.end) for span in one.weight_versions] for one in answers
+    ]
+    return [list(one.token_ids) for one in answers], spans
+
+
+class Served:
+    """`vllm serve`, as its command line has it."""
+
+    def __init__(self, model: str, log: Path) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.model = model
+        self._log = log
+        command = [str(Path(sys.executable).with_name("vllm")), "serve", model]
+        options = {
+            "host": "127.0.0.1",
+            "port": port,
+            "dtype": "float32",
+            "max-model-len": 128,
+            "weight-transfer-config": '{"backend": "rollring"}',
+        }
+        command += [f"--{name}={value}" for name, value in options.items()]
+        command += ["--skip-tokenizer-init", "--enforce-eager", "--no-enable-prefix-caching"]
+        with log.open("w", encoding="utf-8") as out:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and self.process.poll() is None:
+            with contextlib.suppress(requests.ConnectionError):
+                if requests.get(f"{self.url}/health", timeout=PATIENCE).ok:
+                    return
+            time.sleep(0.2)
+        raise AssertionError(f"the server does not answer:\n{self.log()[-3000:]}")
+
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def called(self) -> list[str]:
+        """The paths of POSTs, as its access log has them."""
+        return re.findall(r'"POST /(\S+) HTTP', self.log())
+
+    def post(self, path: str, **body: Any) -> Any:
+        answer = requests.post(f"{self.url}/{path}", json=body, timeout=PATIENCE)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    def generated(self) -> tuple[list[list[int]], list[Any]]:
+        """Tokens, and the versions that vLLM says they are of."""
+        how = {"temperature": 0, "max_tokens": TOKENS}
+        choices = [
+            self.post("inference/v1/generate", token_ids=list(prompt), sampling_params=how)[
+                "choices"
+            ][0]
+            for prompt in PROMPTS
+        ]
+        spans = [
+            [(span["version"], span["start"], span["end"]) for span in one["weight_versions"]]
+            for one in choices
+        ]
+        return [one["token_ids"] for one in choices], spans
+
+    def tokens(self) -> list[list[int]]:
+        return self.generated()[0]
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def serving(model: str, folder: Path, number: int) -> Iterator[list[Served]]:
+    servers = [Served(model, folder / f"server{index}.log") for index in range(number)]
+    try:
+        for server in servers:
+            server.wait()
+        yield servers
+    finally:
+        for server in servers:
+            server.stop()
