@@ -127,16 +127,20 @@ def read_batches(url, groups):
 def read_ring(ring, groups):
     total = 0.0
     seen = 0
+    # Every batch goes to the same memory, as into a trainer's pinned buffers: all are of one size.
+    own, masked = {}, None
     with rr.Stash(ring, batch_groups=BATCH_GROUPS) as stash:
         while seen < groups:
             with stash.next(timeout=WAIT_S) as batch:
                 seen += len(batch.groups)
-                ids = batch.packed("token_ids")
-                mask = batch.packed("loss_mask")
-                # The sum of what Atropos has as masks: the id, or -100.
-                masks = int((ids * mask).sum(dtype=np.int64)) - 100 * int((mask == 0).sum())
-                total += int(ids.sum(dtype=np.int64)) + masks
-                total += float(batch.packed("logprobs").sum(dtype=np.float64))
+                for column in ("token_ids", "loss_mask", "logprobs"):
+                    own[column] = batch.packed(column, out=own.get(column))
+            ids, mask, logprobs = own.values()
+            # The sum of what Atropos has as masks: the id, or -100.
+            masked = np.multiply(ids, mask, out=masked)
+            total += int(ids.sum(dtype=np.int64)) + int(masked.sum(dtype=np.int64))
+            total -= 100 * (mask.size - np.count_nonzero(mask))
+            total += float(logprobs.sum(dtype=np.float64))
     return total
 
 
