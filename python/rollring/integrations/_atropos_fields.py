@@ -53,10 +53,14 @@ def _masks(ids: Any, masks: Sequence[int]) -> dict[str, Any]:
     labels = np.asarray(masks, np.int32)
     if labels.shape != ids.shape:
         raise ValueError(f"'masks' has {labels.size} entries for {ids.size} tokens")
+    # Over all tokens of all groups: no part of them is copied.
     trained = labels != MASKED
-    fields: dict[str, Any] = {"loss_mask": trained.astype(np.uint8)}
-    fields["n_prompt"] = int(trained.argmax()) if trained.any() else int(labels.size)
-    if not np.array_equal(labels[trained], ids[trained]):
+    first = int(trained.argmax()) if labels.size else 0
+    fields: dict[str, Any] = {"loss_mask": trained.view(np.uint8)}
+    fields["n_prompt"] = first if labels.size and trained[first] else int(labels.size)
+    differ = labels != ids
+    differ &= trained
+    if differ.any():
         fields["labels"] = labels
     return fields
 
