@@ -71,7 +71,7 @@ ROLLRING_API Result<StashStat> stat_stash(std::string_view ring);
 enum class Trouble : std::uint8_t {
     none,
     producer_died,  // a group waits, and a producer that has sent to it died
-    no_progress,    // the trainer has all that was sent, no group is complete, and nothing comes
+    no_progress,    // the trainer has all that was sent, can make no batch of it, and nothing comes
 };
 ROLLRING_API std::string_view name(Trouble trouble);
 
@@ -86,9 +86,16 @@ struct RunTrouble {
     std::string text;     // all of it in one sentence; empty: no trouble
 };
 
+// What is known of the trainer.
+enum class TrainerDoes : std::uint8_t {
+    anything,  // with a group that is complete or leased it may be at work
+    waits,     // it has asked for a batch for `stale_after` and has got none, whatever it holds
+};
+
 // Looks for what has lasted for `stale_after`. From outside, as stat_stash(): a trainer that has
 // given a batch back a moment ago may find its producers only just going on.
 ROLLRING_API Result<RunTrouble> find_trouble(std::string_view ring,
-                                             std::chrono::nanoseconds stale_after);
+                                             std::chrono::nanoseconds stale_after,
+                                             TrainerDoes trainer = TrainerDoes::anything);
 
 }  // namespace rollring

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "rollring/ring.hpp"
 #include "rollring/stash_stat.hpp"
@@ -52,9 +53,11 @@ bool producer_died(const RingStat& ring, const StashStat& stash, std::int64_t st
 }
 
 bool no_progress(const RingStat& ring, const StashStat& stash, std::int64_t stale_ns,
-                 RunTrouble& found) {
+                 TrainerDoes trainer, RunTrouble& found) {
     const auto waits = [](const GroupStat& group) { return group.state == GroupState::open; };
-    if (!std::ranges::all_of(stash.groups, waits)) return false;  // the trainer can go on
+    const auto waiting = std::ranges::count_if(stash.groups, waits);
+    const auto others = std::ssize(stash.groups) - waiting;
+    if (trainer == TrainerDoes::anything && others != 0) return false;  // it can go on
     const LaneStat* latest = nullptr;
     for (const LaneStat& lane : ring.lanes) {
         if (lane.depth_records != 0) return false;
@@ -77,12 +80,13 @@ bool no_progress(const RingStat& ring, const StashStat& stash, std::int64_t stal
                                                  : "which has closed");
     }
     const auto alive = std::ranges::count_if(ring.lanes, &LaneStat::alive);
-    found.text +=
-        fmt::format("; {} producers are alive, {} groups wait", alive, stash.groups.size());
-    if (!stash.groups.empty()) {
-        found.instance_id = stash.groups.front().instance_id;
-        found.text += ", the oldest is " + stash.groups.front().to_string();
+    found.text += fmt::format("; {} producers are alive, {} groups wait", alive, waiting);
+    if (const auto oldest = std::ranges::find_if(stash.groups, waits);
+        oldest != stash.groups.end()) {
+        found.instance_id = oldest->instance_id;
+        found.text += ", the oldest is " + oldest->to_string();
     }
+    if (others != 0) found.text += fmt::format("; {} more are complete or leased", others);
     return true;
 }
 
@@ -100,7 +104,8 @@ std::string_view name(Trouble trouble) {
     return "unknown";
 }
 
-Result<RunTrouble> find_trouble(std::string_view ring, std::chrono::nanoseconds stale_after) {
+Result<RunTrouble> find_trouble(std::string_view ring, std::chrono::nanoseconds stale_after,
+                                TrainerDoes trainer) {
     if (stale_after.count() <= 0) {
         return refused(Errc::invalid_argument,
                        "what is stale must have lasted for some time: "
@@ -113,7 +118,7 @@ Result<RunTrouble> find_trouble(std::string_view ring, std::chrono::nanoseconds 
     if (!lanes) return std::unexpected(lanes.error());
     RunTrouble found{};
     if (producer_died(*lanes, *stash, stale_after.count(), found)) return found;
-    no_progress(*lanes, *stash, stale_after.count(), found);
+    no_progress(*lanes, *stash, stale_after.count(), trainer, found);
     if (found.trouble == Trouble::none) found = RunTrouble{};
     return found;
 }

@@ -158,7 +158,7 @@ def describe_weights(name: str) -> list[dict[str, Any]]:
     return _core.weights_stat(name)
 
 
-def check(name: str, stale_after: float) -> None:
+def check(name: str, stale_after: float, *, waiting: bool = False) -> None:
     """Raise if a run waits in vain for ``stale_after`` seconds or more; from outside.
 
     Use `Stash.check` in the trainer: it knows since when the trainer has been waiting.
@@ -167,11 +167,17 @@ def check(name: str, stale_after: float) -> None:
         ProducerDiedError: A group waits, and a producer that has sent to it died.
         NoProgressError: The trainer has all that was sent, no group is complete, nothing comes.
     """
-    found = _core.find_trouble(name, stale_after)
+    found = _core.find_trouble(name, stale_after, waiting)
     if found is None:
         return
     trouble = found.pop("trouble")
     kind = ProducerDiedError if trouble == "producer_died" else NoProgressError
+    Args:
+        name: Of the ring.
+        stale_after: What lasts for so many seconds is told.
+        waiting: The trainer has asked for a batch for so long. Else a group that is complete or
+            leased means that it may be at work.
+
     error = kind(found.pop("text"), trouble)
     error.__dict__.update(found)
     raise error

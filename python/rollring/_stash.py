@@ -207,17 +207,19 @@ class Stash:
     def check(self, stale_after: float) -> None:
         """Raise if this trainer waits in vain for ``stale_after`` seconds or more.
 
-        For where `next` has timed out: a group that is not complete may never be.
+        For where `next` has timed out: a group that is not complete may never be. Batches that the
+        trainer still holds make no difference.
 
         Raises:
             ProducerDiedError: A group waits, and a producer that has sent to it died.
-            NoProgressError: No group is complete, and nothing has come since the trainer waits.
+            NoProgressError: For so long the trainer waits for a batch, and nothing has come.
         """
+        since = self._waits_since
+        waits = since is not None and time.monotonic() - since >= stale_after
         try:
-            check(self.ring, stale_after)
+            check(self.ring, stale_after, waiting=waits)
         except NoProgressError:
-            since = self._waits_since
-            if since is not None and time.monotonic() - since >= stale_after:
+            if waits:
                 raise
 
     @property

@@ -80,10 +80,11 @@ nb::list weights_stat(const std::string& name) {
 }
 
 // None: no trouble.
-nb::object find_trouble(const std::string& name_of, double stale_after) {
+nb::object find_trouble(const std::string& name_of, double stale_after, bool waiting) {
     const std::chrono::nanoseconds span(
         static_cast<std::int64_t>(std::min(stale_after, 1e9) * 1e9));
-    const RunTrouble found = value_or_raise(rollring::find_trouble(name_of, span));
+    const TrainerDoes trainer = waiting ? TrainerDoes::waits : TrainerDoes::anything;
+    const RunTrouble found = value_or_raise(rollring::find_trouble(name_of, span, trainer));
     if (found.trouble == Trouble::none) return nb::none();
     nb::dict made;
     made["trouble"] = std::string(name(found.trouble));

@@ -115,6 +115,29 @@ def test_a_trainer_that_could_go_on_does_not_wait_in_vain(ring: str) -> None:
         _until_raised(lambda: stash.check(STALE), rr.NoProgressError)
 
 
+def test_what_the_trainer_holds_is_no_sign_of_progress(ring: str) -> None:
+    with rr.Stash(ring, batch_groups=2) as stash, rr.Producer(ring, name="slow") as producer:
+        for prompt in range(3):
+            send_group(producer, prompt)
+        batch = stash.next(PATIENCE)  # and the third waits for a fourth
+        producer.push("p/9", token_ids=[1], repetition_id=0, group_size=2)
+
+        def look() -> None:
+            _look(stash)
+            stash.check(STALE)
+
+        error = _until_raised(look, rr.NoProgressError)
+        assert (error.group, error.producer) == ("p/9", "slow")
+        assert "1 groups wait" in str(error) and "3 more are complete or leased" in str(error)
+        rr.check(ring, STALE)  # from outside it may be at work
+        with pytest.raises(rr.NoProgressError):
+            rr.check(ring, STALE, waiting=True)
+        send_group(producer, 4)
+        stash.next(PATIENCE).ack()
+        stash.check(STALE)
+        batch.ack()
+
+
 def test_wrong_use(ring: str) -> None:
     with pytest.raises(rr.InvalidArgumentError, match="positive"):
         rr.check(ring, 0)

@@ -26,7 +26,7 @@ from .._batch import Batch
 from .._codecs import PlainCodec
 from .._errors import BusyError, ClosedError, NoProgressError, TimedOutError
 from .._queue import RingQueue
-from .._ring import check, create, describe, describe_groups
+from .._ring import check, create, describe_groups
 from .._sequence import Group
 from .._stash import Stash
 from .._weight_publisher import WeightPublisher
@@ -378,9 +378,8 @@ class RingRolloutWorker:
             check(self.ring, min(self._died_after, stale_after_s))
         except NoProgressError:
             pass  # after so short a time that is nothing
-        waited = time.monotonic() - self._idle_since
-        if waited >= stale_after_s and _silence(self.ring) >= stale_after_s:
-            raise _no_progress(self.ring, waited)
+        if time.monotonic() - self._idle_since >= stale_after_s:
+            check(self.ring, stale_after_s, waiting=True)
 
     # --- what a run may use
 
@@ -525,36 +524,3 @@ class RingRolloutWorker:
             self._dropped = dropped
         except queue.Full:
             pass
-
-
-def _silence(ring: str) -> float:
-    """Seconds since a record came; endless, if none did."""
-    return min((lane["newest_age_s"] for lane in _senders(ring)), default=float("inf"))
-
-
-def _senders(ring: str) -> list[dict[str, Any]]:
-    """Lanes that have ever had a record."""
-    return [lane for lane in describe(ring)["lanes"] if lane["newest_age_s"] is not None]
-
-
-def _no_progress(ring: str, waited: float) -> NoProgressError:
-    """What a trainer waits for that still holds other groups; `check` is for those with none."""
-    alive = sum(lane["alive"] for lane in describe(ring)["lanes"])
-    rows = [row for row in describe_groups(ring)["groups"] if row["state"] == "open"]
-    text = f"no record came into ring {ring} while the trainer waited for {waited:.1f} s: "
-    text += f"{alive} producers are alive, {len(rows)} groups wait"
-    found: dict[str, Any] = {"seconds": waited}
-    if rows:
-        oldest = max(rows, key=lambda row: float(row["age_s"]))
-        found["group"] = oldest["instance_id"]
-        text += (
-            f", the oldest is {oldest['instance_id']!r} with {oldest['complete']} of "
-            f"{oldest['size']} members, sent by {', '.join(oldest['producers'])}"
-        )
-    if senders := _senders(ring):
-        last = min(senders, key=lambda lane: float(lane["newest_age_s"]))
-        found.update(producer=last["producer"], pid=last["pid"], lane=last["lane"])
-        text += f"; the last record was of producer {last['producer']} (pid {last['pid']})"
-    error = NoProgressError(text, "no_progress")
-    error.__dict__.update(found)
-    return error
