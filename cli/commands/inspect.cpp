@@ -9,6 +9,7 @@
 
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
+#include "rollring/requests_stat.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -19,8 +20,10 @@ constexpr const char* stat_footer = R"(Examples:
   rollring stat r --watch 5 --json    # one JSON object a line
 Waiting: records to be delivered; unreleased: their bytes and those that are held.
 Oldest: the age of the oldest record that is not released. Drops: records lost, doubled
-or torn, and bytes given up behind damage. Works beside a live consumer and changes
-nothing. On a terminal the table is cut to its width, in a pipe it is whole.)";
+or torn, and bytes given up behind damage. Where a trainer posts requests: how many
+wait and are taken, and who takes them; --json tells each one. Works beside a live
+consumer and changes nothing. On a terminal tables are cut to its width, in a pipe
+they are whole.)";
 
 struct Rates {
     double records_per_s = 0;
@@ -40,6 +43,17 @@ Rates rates_of(const LaneStat& now, const RingStat* before, double seconds) {
             per_second(&LaneStat::committed_bytes) * 1e-9};
 }
 
+Json requests_json(const RequestsStat& requests) {
+    Json workers = Json::array();
+    for (const RequestWorkerStat& worker : requests.workers) workers.push_back(json_of(worker));
+    Json under_way = Json::array();
+    for (const RequestStat& request : requests.requests) under_way.push_back(json_of(request));
+    Json json = json_of(requests);
+    json["workers"] = std::move(workers);
+    json["under_way"] = std::move(under_way);
+    return json;
+}
+
 Json lane_json(const LaneStat& lane, const RingStat* before, double seconds) {
     Json json = json_of(lane);
     if (before != nullptr) {
@@ -48,6 +62,17 @@ Json lane_json(const LaneStat& lane, const RingStat* before, double seconds) {
         json["tokens_per_s"] = rates.tokens_per_s;
         json["gb_per_s"] = rates.gb_per_s;
     }
+    return json;
+}
+
+// `before` is an earlier look, for the rates; its lanes may differ.
+Json stat_json(const RingStat& now, const RequestsStat& requests, const RingStat* before,
+               double seconds) {
+    Json lanes = Json::array();
+    for (const auto& lane : now.lanes) lanes.push_back(lane_json(lane, before, seconds));
+    Json json = json_of(now);
+    json["lanes"] = std::move(lanes);
+    json["requests"] = requests_json(requests);
     return json;
 }
 
@@ -81,7 +106,35 @@ Table lane_table(const RingStat& now, const RingStat* before, double seconds) {
     return table_of(columns, now.lanes);
 }
 
-std::string stat_text(const RingStat& now, const RingStat* before, double seconds) {
+std::string requests_text(const RequestsStat& requests, std::size_t width) {
+    if (!requests.used) return "";
+    const auto cell = [&](auto member) { return cell_of(requests, member); };
+    const auto since = [](std::int64_t ns, std::string_view what) {
+        return ns < 0 ? "" : fmt::format(" ({} for {})", what, duration_text(double(ns) * 1e-9));
+    };
+    using enum Table::Align;
+    const std::vector<StatColumn<RequestWorkerStat>> columns{
+        {{.title = "seat"}, &RequestWorkerStat::seat},
+        {{.title = "worker", .align = left, .least = 8, .most = 20}, &RequestWorkerStat::name},
+        {{.title = "pid", .rank = 2}, &RequestWorkerStat::pid},
+        {{.title = "alive", .align = left}, &RequestWorkerStat::alive},
+        {{.title = "requests"}, &RequestWorkerStat::taken},
+        {{.title = "oldest", .rank = 1}, &RequestWorkerStat::oldest_ns},
+        {{.title = "answered"}, &RequestWorkerStat::answered}};
+    std::string text = fmt::format(
+        "requests: {} wait{}, {} taken{}; posted {}: answered {}, given up {}, withdrawn {}; "
+        "board {}\n",
+        cell(&RequestsStat::waiting), since(requests.oldest_waiting_ns, "the oldest"),
+        cell(&RequestsStat::taken), since(requests.oldest_taken_ns, "the oldest"),
+        cell(&RequestsStat::posted), cell(&RequestsStat::answered), cell(&RequestsStat::given_up),
+        cell(&RequestsStat::withdrawn),
+        requests.board_alive ? fmt::format("alive (pid {})", requests.board_pid) : "not there");
+    text = wrapped(text, width);
+    return requests.workers.empty() ? text : text + table_of(columns, requests.workers).text(width);
+}
+
+std::string stat_text(const RingStat& now, const RequestsStat& requests, const RingStat* before,
+                      double seconds) {
     const std::size_t width = width_of(STDOUT_FILENO);
     std::string text = fmt::format(
         "{}: {} lanes of {}, {} reserved; consumer {}\n", now.name, now.lane_count,
@@ -95,7 +148,8 @@ std::string stat_text(const RingStat& now, const RingStat* before, double second
     if (now.policy_version >= 0) text += fmt::format("policy version: {}\n", now.policy_version);
     if (now.lanes.empty()) text += "no producer has come yet\n";
     text = wrapped(text, width);
-    return now.lanes.empty() ? text : text + lane_table(now, before, seconds).text(width);
+    if (!now.lanes.empty()) text += lane_table(now, before, seconds).text(width);
+    return text + requests_text(requests, width);
 }
 
 struct StatOptions {
@@ -110,13 +164,15 @@ int stat(const StatOptions& options) {
     return repeat(options.watch_s, [&] {
         auto now = stat_ring(options.ring);
         if (!now) return fail(now.error());
+        const auto requests = stat_requests(options.ring);
+        if (!requests) return fail(requests.error());
         const std::int64_t now_ns = monotonic_ns();
         const double seconds = static_cast<double>(now_ns - before_ns) * 1e-9;
         const RingStat* earlier = before ? &*before : nullptr;
         if (options.json) {
-            print_json(to_json(*now, earlier, seconds));
+            print_json(stat_json(*now, *requests, earlier, seconds));
         } else {
-            show(stat_text(*now, earlier, seconds), options.watch_s > 0);
+            show(stat_text(*now, *requests, earlier, seconds), options.watch_s > 0);
         }
         before = std::move(*now);
         before_ns = now_ns;
@@ -209,14 +265,6 @@ int ls(bool json) {
 }
 
 }  // namespace
-
-Json to_json(const RingStat& now, const RingStat* before, double seconds) {
-    Json lanes = Json::array();
-    for (const auto& lane : now.lanes) lanes.push_back(lane_json(lane, before, seconds));
-    Json json = json_of(now);
-    json["lanes"] = std::move(lanes);
-    return json;
-}
 
 Command add_ls(CLI::App& app) {
     auto json = std::make_shared<bool>(false);

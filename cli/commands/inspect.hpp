@@ -10,10 +10,6 @@
 
 namespace rollring::cli {
 
-// A ring as `stat --json` prints it. `before` is an earlier look, for the rates; its lanes may
-// differ.
-Json to_json(const RingStat& now, const RingStat* before, double seconds);
-
 // What doctor thinks of one object.
 enum class Verdict {
     healthy,   // in use

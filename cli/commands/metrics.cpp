@@ -55,8 +55,8 @@ std::optional<Place> parse_place(const std::string& text) {
     return Place{std::move(host), port};
 }
 
-// One that has gone since it was listed, or is nobody's that we could read, is not up. So is its
-// stash, or its weight channel, left out where it goes in between.
+// One that has gone since it was listed, or is nobody's that we could read, is not up. So are its
+// requests, or its weight channel, left out where it goes in between.
 RingLook look_at(const std::string& ring) {
     RingLook look{.ring = ring};
     auto stat = stat_ring(ring);
@@ -65,6 +65,7 @@ RingLook look_at(const std::string& ring) {
     look.up = true;
     look.stat = std::move(*stat);
     look.stash = std::move(*stash);
+    if (auto requests = stat_requests(ring)) look.requests = std::move(*requests);
     if (auto weights = stat_weights(ring)) look.weights = std::move(*weights);
     return look;
 }

@@ -17,6 +17,8 @@ namespace {
 constexpr std::string_view ring_prefix = "rollring_ring_";
 constexpr std::string_view lane_prefix = "rollring_lane_";
 constexpr std::string_view stash_prefix = "rollring_stash_";
+constexpr std::string_view requests_prefix = "rollring_requests_";
+constexpr std::string_view worker_prefix = "rollring_request_worker_";
 constexpr std::string_view weights_prefix = "rollring_publisher_";
 constexpr std::string_view sync_prefix = "rollring_publisher_last_sync_";
 constexpr std::string_view engine_prefix = "rollring_engine_";
@@ -185,6 +187,10 @@ MetricSet all_families() {
     declare_fields<StashAccount>(set, stash_prefix);
     set.declare(groups, gauge, "Groups that are not over, by state");
     set.declare(unchanged, gauge, "Time since the last change of the group that waits longest");
+    declare_info(set, requests_prefix, "Facts of a ring's requests");
+    declare_fields<RequestsStat>(set, requests_prefix);
+    declare_info(set, worker_prefix, "Facts of a worker that takes requests");
+    declare_fields<RequestWorkerStat>(set, worker_prefix);
     declare_info(set, weights_prefix, "Facts of a publisher of weights");
     declare_fields<WeightsStat>(set, weights_prefix);
     declare_fields<SyncTimes>(set, sync_prefix);
@@ -223,6 +229,18 @@ void add_stash(MetricSet& to, const MetricLabels& ring, const StashStat& stash) 
     if (!stash.used) return;
     if (stash.account_whole) add_fields(to, stash_prefix, ring, stash.account);
     add_groups(to, ring, stash.groups);
+}
+
+void add_requests(MetricSet& to, const MetricLabels& ring, const RequestsStat& requests) {
+    if (!requests.used) return;
+    add_info(to, requests_prefix, ring, requests);
+    add_fields(to, requests_prefix, ring, requests);
+    for (const RequestWorkerStat& worker : requests.workers) {
+        const MetricLabels labels =
+            with(with(ring, "seat", std::to_string(worker.seat)), "worker", worker.name);
+        add_info(to, worker_prefix, labels, worker);
+        add_fields(to, worker_prefix, labels, worker);
+    }
 }
 
 void add_engines(MetricSet& to, const MetricLabels& rank,
@@ -264,6 +282,7 @@ MetricSet metrics_of(const std::vector<RingLook>& rings, const SharedMemorySpace
         add_fields(set, ring_prefix, ring, look.stat);
         add_lanes(set, ring, look.stat.lanes);
         add_stash(set, ring, look.stash);
+        add_requests(set, ring, look.requests);
         add_weights(set, ring, look.weights);
     }
     return set;

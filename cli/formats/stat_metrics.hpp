@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/formats/metric_set.hpp"
+#include "rollring/requests_stat.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/weights.hpp"
@@ -20,6 +21,7 @@ struct RingLook {
     bool up = false;  // a ring of this name is there, and can be looked at
     RingStat stat = {};
     StashStat stash = {};
+    RequestsStat requests = {};
     std::vector<WeightsStat> weights = {};
 };
 

@@ -35,6 +35,9 @@ struct RequestBoard::Impl {
     std::vector<std::uint32_t> free{};
 
     void withdraw_all();
+    // What is taken is free when its worker lets go of it, anything else now. False: its word is
+    // not `seen` any more.
+    [[nodiscard]] bool withdraw(std::uint32_t place, std::uint64_t seen) const;
     // A place that is free. Its word is then this board's to write, until it says `waiting`.
     std::optional<std::uint32_t> find_place();
     // What was posted there is over: finished, or written over by somebody.
@@ -59,19 +62,28 @@ void RequestBoard::Impl::withdraw_all() {
     places.resize(pages.count());
     for (std::uint32_t place = 0; place < pages.count(); place++) {
         while (true) {
-            std::uint64_t seen = observe(pages.entry(place).word);
-            Word word = Word::of(seen);
-            if (word.state == State::taken) {
-                word.withdrawn = true;
-            } else {
-                word = {};
-            }
-            if (!pages.entry(place).word.compare_exchange_strong(seen, word.packed())) continue;
+            const std::uint64_t seen = observe(pages.entry(place).word);
+            if (!withdraw(place, seen)) continue;
+            const Word word = Word::of(seen);
             places[place].used = word.state == State::taken;
             places[place].serial = word.serial;
             break;
         }
     }
+}
+
+bool RequestBoard::Impl::withdraw(std::uint32_t place, std::uint64_t seen) const {
+    const Word word = Word::of(seen);
+    Word next;
+    if (word.state == State::taken) {
+        next = word;
+        next.withdrawn = true;
+    }
+    if (!pages.entry(place).word.compare_exchange_strong(seen, next.packed())) return false;
+    if (word.state == State::waiting || (word.state == State::taken && !word.withdrawn)) {
+        add(pages.control().withdrawn, std::uint64_t{1});
+    }
+    return true;
 }
 
 bool RequestBoard::Impl::over(std::uint32_t place) const {
@@ -186,12 +198,16 @@ Result<std::uint64_t> RequestBoard::post(std::span<const std::byte> body, Deadli
     if (!body.empty()) std::memcpy(pages.body(*place), body.data(), body.size());
     RequestEntry& entry = pages.entry(*place);
     poke(entry.bytes, std::uint64_t{body.size()});
+    const std::int64_t now_ns = monotonic_ns();
+    poke(entry.posted_ns, now_ns);
+    poke(entry.changed_ns, now_ns);
     FAULT_POINT("requests.before_post");
     own.used = true;
     own.serial = impl_->serial++;
     store_release(
         entry.word,
         Word{State::waiting, false, 0, 0, static_cast<std::uint32_t>(own.serial)}.packed());
+    add(pages.control().posted, std::uint64_t{1});
     FAULT_POINT("requests.after_post");
     ring_plain(pages.worker_bell());
     return requests::number_of(own.serial, *place);
@@ -202,15 +218,11 @@ bool RequestBoard::withdraw(std::uint64_t number) {
     const std::uint32_t place = requests::place_of(number);
     if (!pages.usable(impl_->generation, false) || place >= pages.count()) return false;
     while (true) {
-        std::uint64_t seen = observe(pages.entry(place).word);
-        Word word = Word::of(seen);
-        if (impl_->over(place) || word.serial != requests::serial_of(number)) return false;
-        if (word.state == State::taken) {
-            word.withdrawn = true;
-        } else {
-            word = {};
+        const std::uint64_t seen = observe(pages.entry(place).word);
+        if (impl_->over(place) || Word::of(seen).serial != requests::serial_of(number)) {
+            return false;
         }
-        if (pages.entry(place).word.compare_exchange_strong(seen, word.packed())) return true;
+        if (impl_->withdraw(place, seen)) return true;
     }
 }
 

@@ -41,6 +41,15 @@ Result<void> RequestPages::reserve(std::uint32_t place, std::uint64_t bytes) con
                              bytes, "a request", "lower --requests or --request-bytes");
 }
 
+// Of several who do this at a time the latest counts: one may have been stopped in between.
+void RequestPages::changed(std::uint32_t place) const {
+    std::atomic<std::int64_t>& word = entry(place).changed_ns;
+    const std::int64_t now_ns = monotonic_ns();
+    std::int64_t seen = peek(word);
+    while (seen < now_ns && !word.compare_exchange_weak(seen, now_ns)) {
+    }
+}
+
 Result<void> RequestPages::usable(std::uint64_t generation, bool thorough) const {
     if (generation != fork_generation()) {
         return refused(Errc::forked,
@@ -57,6 +66,8 @@ bool RequestPages::let_go(std::uint32_t place, std::uint64_t word) const {
     if (attempts < 1 || attempts > attempts_most) attempts = attempts_most;
     const Word next = Word::of(word).let_go(attempts);
     if (!entry(place).word.compare_exchange_strong(word, next.packed())) return false;
+    changed(place);
+    if (next.state == State::given_up) control().given_up.fetch_add(1);
     ring_plain(next.state == State::waiting ? worker_bell() : board_bell());
     return true;
 }

@@ -37,6 +37,8 @@ class RequestPages {
     [[nodiscard]] std::byte* body(std::uint32_t place) const {
         return bodies_.data() + place * geometry().request_bytes;
     }
+    // Notes that the word of it has changed just now, for those who look.
+    void changed(std::uint32_t place) const;
     // Of a body, whose pages are reserved from its start on.
     [[nodiscard]] Result<void> reserve(std::uint32_t place, std::uint64_t bytes) const;
 

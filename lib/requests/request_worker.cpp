@@ -68,6 +68,7 @@ std::optional<TakenRequest> RequestWorker::Impl::find() const {
         RequestEntry& entry = pages.entry(*oldest);
         if (!entry.word.compare_exchange_strong(oldest_word, mine.packed())) continue;
         FAULT_POINT("requests.taken");
+        pages.changed(*oldest);
         const std::uint64_t bytes = peek(entry.bytes);
         if (bytes > pages.geometry().request_bytes) {  // somebody has written over it
             pages.let_go(*oldest, mine.packed());
@@ -143,9 +144,10 @@ bool RequestWorker::finish(const TakenRequest& request) {
         FAULT_POINT("requests.before_finish");
         if (!entry.word.compare_exchange_strong(seen, Word{}.packed())) continue;
         FAULT_POINT("requests.finished");
-        add(impl_->pages.seat(impl_->seat).finished, std::uint64_t{1});
+        const bool wanted = !Word::of(*word).withdrawn;
+        if (wanted) add(impl_->pages.seat(impl_->seat).finished, std::uint64_t{1});
         ring_plain(impl_->pages.board_bell());
-        return !Word::of(*word).withdrawn;
+        return wanted;
     }
     return false;
 }

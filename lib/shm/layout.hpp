@@ -334,12 +334,17 @@ struct Tombstone {
 };
 static_assert(sizeof(Tombstone) == 32);
 
-// Requests: lib/requests has what they mean. Written by the board.
+// Requests: lib/requests has what they mean. Written by the board, but for what is given up: that
+// is counted by who sees it.
 struct RequestControl {
     std::atomic<std::uint32_t> epoch;     // grows with each board that takes the seat
     std::atomic<std::uint32_t> attempts;  // workers that may begin a request
     std::atomic<std::uint32_t> pid;       // in its own PID namespace: for people
-    std::uint8_t reserved[52];
+    std::uint8_t reserved[4];
+    std::atomic<std::uint64_t> posted;  // over the ring's life, as are the next
+    std::atomic<std::uint64_t> withdrawn;
+    std::atomic<std::uint64_t> given_up;
+    std::uint8_t reserved1[24];
 };
 static_assert(sizeof(RequestControl) == line_bytes);
 static_assert(std::has_unique_object_representations_v<RequestControl>);
@@ -348,16 +353,18 @@ static_assert(std::has_unique_object_representations_v<RequestControl>);
 struct RequestSeat {
     std::atomic<std::uint32_t> pid;  // in its own PID namespace: for people
     std::uint8_t reserved[4];
-    SharedText<40> name;  // UTF-8, NUL-padded
-    std::atomic<std::uint64_t> finished;
+    SharedText<40> name;                  // UTF-8, NUL-padded
+    std::atomic<std::uint64_t> finished;  // by all who have had the seat; not what was withdrawn
     std::uint8_t reserved1[8];
 };
 static_assert(sizeof(RequestSeat) == line_bytes);
 
 struct RequestEntry {
-    std::atomic<std::uint64_t> word;   // whose it is: requests::Word
-    std::atomic<std::uint64_t> bytes;  // of its body
-    std::uint8_t reserved[48];
+    std::atomic<std::uint64_t> word;       // whose it is: requests::Word
+    std::atomic<std::uint64_t> bytes;      // of its body
+    std::atomic<std::int64_t> posted_ns;   // CLOCK_MONOTONIC, as is the next
+    std::atomic<std::int64_t> changed_ns;  // when its word last changed; only grows until a post
+    std::uint8_t reserved[32];
 };
 static_assert(sizeof(RequestEntry) == line_bytes);
 static_assert(std::has_unique_object_representations_v<RequestEntry>);

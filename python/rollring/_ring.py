@@ -148,6 +148,15 @@ def describe_groups(name: str) -> dict[str, Any]:
     return _core.stash_stat(name)
 
 
+def describe_requests(name: str) -> dict[str, Any]:
+    """What a trainer has asked of workers, from outside: counts, "workers" and "under_way".
+
+    Counts are over the ring's life, but for "waiting" and "taken". "workers" has a dict for each
+    seat and who had it last; "under_way" one for each request that is not over, the oldest first.
+    """
+    return _core.requests_stat(name)
+
+
 def describe_weights(name: str) -> list[dict[str, Any]]:
     """The facts of ``rollring weights NAME``: a dict for each live publisher, by rank.
 
@@ -163,28 +172,29 @@ def check(name: str, stale_after: float, *, waiting: bool = False) -> None:
 
     Use `Stash.check` in the trainer: it knows since when the trainer has been waiting.
 
-    Raises:
-        ProducerDiedError: A group waits, and a producer that has sent to it died.
-        NoProgressError: The trainer has all that was sent, no group is complete, nothing comes.
-    """
-    found = _core.find_trouble(name, stale_after, waiting)
-    if found is None:
-        return
-    trouble = found.pop("trouble")
-    kind = ProducerDiedError if trouble == "producer_died" else NoProgressError
     Args:
         name: Of the ring.
         stale_after: What lasts for so many seconds is told.
         waiting: The trainer has asked for a batch for so long. Else a group that is complete or
             leased means that it may be at work.
 
+    Raises:
+        ProducerDiedError: A group waits, and a producer that has sent to it died.
+        NoProgressError: The trainer has all that was sent, can make no batch of it, and nothing
+            comes.
+    """
+    found = _core.find_trouble(name, stale_after, waiting)
+    if found is None:
+        return
+    trouble = found.pop("trouble")
+    kind = ProducerDiedError if trouble == "producer_died" else NoProgressError
     error = kind(found.pop("text"), trouble)
     error.__dict__.update(found)
     raise error
 
 
 def stats(name: str, *, prefix: str = "rollring/") -> dict[str, float]:
-    """Flat numbers of a ring and its stash, for a metrics logger. Takes no part in the ring."""
+    """Flat numbers of a ring, its stash and its requests, for a metrics logger, from outside."""
     found: dict[str, float] = {}
 
     def take(place: str, values: Mapping[str, Any]) -> None:
@@ -200,4 +210,5 @@ def stats(name: str, *, prefix: str = "rollring/") -> dict[str, float]:
         for key in ("committed_records", "committed_tokens", "depth_records", "depth_bytes"):
             found[prefix + key] = found.get(prefix + key, 0.0) + float(lane[key])
     take(prefix + "stash/", _core.stash_stat(name))
+    take(prefix + "requests/", _core.requests_stat(name))
     return found

@@ -19,6 +19,7 @@
 #include "reader.hpp"
 #include "released.hpp"
 #include "requests.hpp"
+#include "rollring/requests_stat.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/version.hpp"
@@ -58,6 +59,18 @@ nb::dict stash_stat(const std::string& name) {
     for (const GroupStat& group : stat.groups) groups.append(stat_dict(group));
     made["groups"] = groups;
     made["account"] = stat_dict(stat.account);
+    return made;
+}
+
+nb::dict requests_stat(const std::string& name) {
+    const RequestsStat stat = value_or_raise(stat_requests(name));
+    nb::dict made = stat_dict(stat);
+    nb::list workers;
+    for (const RequestWorkerStat& worker : stat.workers) workers.append(stat_dict(worker));
+    made["workers"] = workers;
+    nb::list under_way;
+    for (const RequestStat& request : stat.requests) under_way.append(stat_dict(request));
+    made["under_way"] = under_way;
     return made;
 }
 
@@ -126,6 +139,7 @@ NB_MODULE(_core, module) {
     module.def("rings", &list_rings);
     module.def("ring_stat", &ring_stat);
     module.def("stash_stat", &stash_stat);
+    module.def("requests_stat", &requests_stat);
     module.def("weights_stat", &weights_stat);
     module.def("find_trouble", &find_trouble);
 }

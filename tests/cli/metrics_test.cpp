@@ -67,6 +67,30 @@ TEST_CASE("metrics: no two samples of a family have the same labels") {
     CHECK_THROWS(set.declare("m", MetricType::gauge, "y"));
 }
 
+TEST_CASE("metrics: requests and who has them; nothing where nobody has asked for any") {
+    RingLook look{.ring = "r", .up = true};
+    CHECK(text_of(look).find("rollring_requests_waiting{") == std::string::npos);
+    look.requests.used = true;
+    look.requests.waiting = 3;
+    look.requests.given_up = 2;
+    look.requests.attempts = 4;
+    look.requests.oldest_waiting_ns = 1'500'000'000;
+    look.requests.oldest_taken_ns = -1;
+    look.requests.workers.push_back({5, "env \"5\"", 77, true, 1, 250'000'000, 9});
+    const std::string text = text_of(look);
+    CAPTURE(text);
+    CHECK(has_line(text, "rollring_requests_waiting{ring=\"r\"} 3"));
+    CHECK(has_line(text, "rollring_requests_given_up_total{ring=\"r\"} 2"));
+    CHECK(has_line(text, "rollring_requests_oldest_waiting_seconds{ring=\"r\"} 1.5"));
+    CHECK(text.find("\nrollring_requests_oldest_taken_seconds{") == std::string::npos);
+    CHECK(has_line(text, "rollring_requests_info{ring=\"r\",board_pid=\"0\",attempts=\"4\"} 1"));
+    const std::string worker = "{ring=\"r\",seat=\"5\",worker=\"env \\\"5\\\"\"";
+    CHECK(has_line(text, "rollring_request_worker_info" + worker + ",pid=\"77\"} 1"));
+    CHECK(has_line(text, "rollring_request_worker_taken" + worker + "} 1"));
+    CHECK(has_line(text, "rollring_request_worker_oldest_seconds" + worker + "} 0.25"));
+    CHECK(has_line(text, "rollring_request_worker_answered_total" + worker + "} 9"));
+}
+
 TEST_CASE("metrics: every family says what it is, by the rules of Prometheus, with rings or not") {
     const std::regex rule("# HELP (rollring_[a-z0-9_]+) .+\n# TYPE (\\S+) (gauge|counter)\n");
     const std::string text = metrics_of({}, {}).text();

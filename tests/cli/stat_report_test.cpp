@@ -34,6 +34,9 @@ TEST_CASE("stat report: no two fields of a stat have one name") {
     CHECK(names_of<StashStat>() == 11);
     CHECK(names_of<StashAccount>() == 12);
     CHECK(names_of<StashCopies>() == 3);
+    CHECK(names_of<RequestStat>() == 7);
+    CHECK(names_of<RequestWorkerStat>() == 7);
+    CHECK(names_of<RequestsStat>() == 16);
     CHECK(names_of<ConsumerStats>() == 15);
     CHECK(names_of<ProducerStats>() == 8);
     CHECK(names_of<SubscriberStat>() == 9);

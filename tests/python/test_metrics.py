@@ -123,6 +123,23 @@ def test_the_weight_channel(ring: str, url: str) -> None:
     assert rr.describe_weights(ring) == []
 
 
+def test_requests_and_who_has_them(ring: str, url: str) -> None:
+    assert not of_ring(scrape(url).get("rollring_requests_posted_total", []), ring)
+    with rr.RequestBoard(ring) as board, rr.RequestBoard(ring, "env-3") as worker:
+        for prompt in "abc":
+            board.post(prompt)
+        assert worker.take(PATIENCE).done()
+        request = worker.take(PATIENCE)
+        samples = scrape(url)
+        for name, value in (("waiting", 1), ("taken", 1), ("posted_total", 3),
+                            ("answered_total", 1), ("workers_alive", 1)):  # fmt: skip
+            (sample,) = of_ring(samples[f"rollring_requests_{name}"], ring)
+            assert sample.value == value, name
+        (has,) = of_ring(samples["rollring_request_worker_taken"], ring, worker="env-3", seat="0")
+        assert has.value == 1
+        request.done()
+
+
 def test_a_name_that_is_cut_within_a_character(ring: str, url: str) -> None:
     with rr.Producer(ring, name="a" + "\N{PILE OF POO}" * 20):
         (lane,) = rr.describe(ring)["lanes"]

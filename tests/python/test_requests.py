@@ -186,3 +186,21 @@ def test_a_call_does_not_stand_in_line_behind_a_wait(ring: str) -> None:
                 await asyncio.wait({idle})
 
     asyncio.run(main())
+
+
+def test_it_is_seen_from_outside(ring: str) -> None:
+    assert not rr.describe_requests(ring)["used"]
+    with rr.RequestBoard(ring) as board, rr.RequestBoard(ring, "env-3") as worker:
+        first, second = board.post("a"), board.post("b")
+        request = worker.take(PATIENCE)
+        seen = rr.describe_requests(ring)
+        assert (seen["posted"], seen["waiting"], seen["taken"]) == (2, 1, 1)
+        assert seen["board_alive"] and seen["oldest_waiting_s"] >= 0
+        assert [(each["number"], each["state"], each["worker"]) for each in seen["under_way"]] == [
+            (first, "taken", "env-3 (seat 0)"), (second, "waiting", "")
+        ]  # fmt: skip
+        (one,) = seen["workers"]
+        assert (one["worker"], one["pid"], one["taken"]) == ("env-3", os.getpid(), 1)
+        assert request.done()
+        told = rr.stats(ring, prefix="")
+        assert told["requests/answered"] == told["requests/waiting"] == 1

@@ -173,6 +173,34 @@ def test_versions_and_engines(ring: str) -> None:
     run(page, play, size=(120, 40))
 
 
+def test_requests_and_what_a_worker_has(ring: str) -> None:
+    page = Page(ring, EVERY)
+
+    async def play(pilot: Any) -> None:
+        await until(pilot, lambda: "consumer not there" in facts(page))
+        assert "requests" not in facts(page) and not page.query_one("#workers").display
+        with rr.RequestBoard(ring) as board, rr.RequestBoard(ring, "env [red]") as worker:
+            number = board.post("a")
+            board.post("b")
+            request = worker.take(PATIENCE)
+            await until(pilot, lambda: "1 taken, 0 answered" in facts(page))
+            assert "requests: 1 wait (the oldest" in facts(page)
+            assert cells(page, "workers")[0][:4] == ["0", "env [red]", "alive", "1"]
+            page.query_one("#workers").focus()
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(page.screen, Explanation))
+            assert isinstance(page.screen, Explanation)
+            for part in ("env [red] (seat 0)", f"request {number}: taken", "begun 0 times before"):
+                assert part in page.screen.text, page.screen.text
+            await pilot.press("escape")
+            request.done()
+            await until(pilot, lambda: cells(page, "workers")[0][3:] == ["0", "-", "1"])
+        await until(pilot, lambda: "1 withdrawn; nobody posts now" in facts(page))
+        assert cells(page, "workers")[0][2] == "not there"
+
+    run(page, play, size=(120, 40))
+
+
 def test_rates_are_of_one_ring() -> None:
     lane = {"lane": 0, "committed_tokens": 100}
     first = Look(1.0, {"created_ns": 1, "lanes": [lane]})

@@ -8,6 +8,8 @@ from typing import Any
 
 import rollring as rr
 
+ASKED = 12  # requests that are told of a worker
+
 
 @dataclass(frozen=True)
 class Look:
@@ -16,6 +18,7 @@ class Look:
     at: float
     ring: dict[str, Any] = field(default_factory=dict)
     stash: dict[str, Any] = field(default_factory=dict)
+    requests: dict[str, Any] = field(default_factory=dict)
     publishers: list[dict[str, Any]] = field(default_factory=list)
     problem: str = ""
 
@@ -35,6 +38,7 @@ def look_at(name: str) -> Look:
     now = time.monotonic()
     try:
         ring, stash = rr.describe(name), rr.describe_groups(name)
+        requests = rr.describe_requests(name)
     except KeyError:
         return Look(now, problem=f"there is no ring '{name}': waiting for it")
     except rr.RollringError as error:
@@ -42,8 +46,9 @@ def look_at(name: str) -> Look:
     try:
         publishers = rr.describe_weights(name)
     except (rr.RollringError, KeyError) as error:
-        return Look(now, ring, stash, problem=f"the weight channel cannot be looked at: {error}")
-    return Look(now, ring, stash, publishers)
+        problem = f"the weight channel cannot be looked at: {error}"
+        return Look(now, ring, stash, requests, problem=problem)
+    return Look(now, ring, stash, requests, publishers)
 
 
 def tokens_per_second(before: Look | None, now: Look) -> dict[int, float]:
@@ -81,6 +86,24 @@ def explained(group: dict[str, Any], lanes: list[dict[str, Any]]) -> str:
     died = {f"{lane['producer']} (lane {lane['lane']})" for lane in lanes if lane["died"]}
     for producer in group["producers"]:
         lines.append(f"from {producer}{', which DIED' if producer in died else ''}")
+    return "\n".join(lines)
+
+
+def asked(worker: dict[str, Any], under_way: list[dict[str, Any]]) -> str:
+    """The requests that a worker has, in lines."""
+    who = f"{worker['worker']} (seat {worker['seat']})"
+    state = "alive" if worker["alive"] else "not there"
+    lines = [f"{who}, pid {worker['pid']}: {state}, {worker['answered']} requests answered", ""]
+    has = [request for request in under_way if request["worker"] == who]
+    for request in has[:ASKED]:
+        lines.append(
+            f"request {request['number']}: {request['state']}, taken {span(request['unchanged_s'])}"
+            f" ago, posted {span(request['age_s'])} ago, begun {request['attempt']} times before"
+        )
+    if has[ASKED:]:
+        lines.append(f"and {len(has) - ASKED} more")
+    if not has:
+        lines.append("it has no request")
     return "\n".join(lines)
 
 

@@ -17,7 +17,7 @@ from textual.containers import Horizontal
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
-from ._looks import Look, explained, look_at, short, size, span, tokens_per_second
+from ._looks import Look, asked, explained, look_at, short, size, span, tokens_per_second
 
 ROWS = 200  # of a table, the first ones in its order
 CURVE = 120  # looks that the curve remembers
@@ -38,7 +38,7 @@ def terminal_is_gone() -> bool:
 
 
 class Explanation(ModalScreen[None]):
-    """What a group waits for."""
+    """What a group waits for, or what a worker has."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "dismiss", "Close"),
@@ -106,6 +106,17 @@ def group_cells(group: Row) -> list[str]:
     ]
 
 
+def worker_cells(worker: Row) -> list[str]:
+    return [
+        str(worker["seat"]),
+        worker["worker"][:20],
+        "alive" if worker["alive"] else "not there",
+        short(worker["taken"]),
+        span(worker["oldest_s"]),
+        short(worker["answered"]),
+    ]
+
+
 def engine_cells(engine: Row) -> list[str]:
     behind = engine["committed"] - engine["live_version"]
     return [
@@ -123,12 +134,12 @@ class Page(App[None]):
     TITLE = "rollring top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    #facts { height: auto; max-height: 6; padding: 0 1; }
+    #facts { height: auto; max-height: 7; padding: 0 1; }
     #speed { height: 2; padding: 0 1; }
     #rate { width: 22; }
     #curve { width: 1fr; height: 2; }
     Table { height: 1fr; border-top: solid $primary; }
-    #engines { height: auto; max-height: 6; }
+    #workers, #engines { height: auto; max-height: 6; }
     Explanation { align: center middle; }
     #explanation { width: 80%; max-height: 80%; height: auto; border: round $primary;
         padding: 0 1; background: $surface; }
@@ -176,6 +187,16 @@ class Page(App[None]):
             id="groups",
         )
         yield Table(
+            "workers",
+            ["seat", "worker", "state", "requests", "oldest", "answered"],
+            [
+                ("seat", lambda worker: worker["seat"]),
+                ("time that it has one", lambda worker: -(worker["oldest_s"] or 0)),
+                ("requests answered", lambda worker: -worker["answered"]),
+            ],
+            id="workers",
+        )
+        yield Table(
             "engines",
             ["engine", "state", "serves", "behind", "problem"],
             [
@@ -187,7 +208,8 @@ class Page(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one("#groups").border_subtitle = "enter: explain"
+        for name in ("#groups", "#workers"):
+            self.query_one(name).border_subtitle = "enter: explain"
         self.set_interval(self.every, self.look)
         self.look()
 
@@ -229,6 +251,10 @@ class Page(App[None]):
         self.query_one("#lanes", Table).show(lanes, lane_cells)
         groups = {str(group["key"]): group for group in self.last.groups}
         self.query_one("#groups", Table).show(groups, group_cells)
+        workers = {str(worker["seat"]): worker for worker in self.last.requests.get("workers", [])}
+        table = self.query_one("#workers", Table)
+        table.display = bool(workers)
+        table.show(workers, worker_cells)
         engines = {
             f"{rank['rank']} {number}": {**engine, "committed": rank["committed_version"]}
             for rank in self.last.publishers
@@ -249,10 +275,13 @@ class Page(App[None]):
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         table = event.data_table
-        if isinstance(table, Table) and table.id == "groups" and self.last is not None:
-            group = table.shown.get(str(event.row_key.value))
-            if group is not None:
-                self.push_screen(Explanation(explained(group, self.last.lanes)))
+        if not isinstance(table, Table) or self.last is None:
+            return
+        row = table.shown.get(str(event.row_key.value))
+        if row is not None and table.id == "groups":
+            self.push_screen(Explanation(explained(row, self.last.lanes)))
+        elif row is not None and table.id == "workers":
+            self.push_screen(Explanation(asked(row, self.last.requests["under_way"])))
 
 
 def version_text(version: int) -> str:
@@ -283,11 +312,24 @@ def facts_of(name: str, look: Look) -> str:
         f"records shipped {short(account['shipped']['records'])}, held "
         f"{short(account['held']['records'])}, dropped: {dropped or 'none'}",
     ]
+    if look.requests["used"]:
+        lines.append(requests_line(look.requests))
     for rank in look.publishers:
         lines.append(publisher_line(rank))
     if look.problem:
         lines.append(look.problem)
     return "\n".join(lines)
+
+
+def requests_line(requests: dict[str, Any]) -> str:
+    text = f"requests: {short(requests['waiting'])} wait"
+    if requests["oldest_waiting_s"] is not None:
+        text += f" (the oldest {span(requests['oldest_waiting_s'])})"
+    text += f", {short(requests['taken'])} taken, {short(requests['answered'])} answered"
+    for key, name in (("given_up", "given up"), ("withdrawn", "withdrawn")):
+        if requests[key]:
+            text += f", {short(requests[key])} {name}"
+    return text if requests["board_alive"] else text + "; nobody posts now"
 
 
 def publisher_line(rank: dict[str, Any]) -> str:
