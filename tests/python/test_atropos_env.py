@@ -286,3 +286,67 @@ def test_run_env_puts_the_mixin_before_the_class(tmp_path: Path) -> None:
     for wrong, told in (("my_env", "MODULE:CLASS"), ("my_env:No", "No"), ("no_env:A", "no_env")):
         done = run(wrong)
         assert done.returncode == 2 and told in done.stderr, done
+
+
+def own_command_line(*words: str, tokenizer: str) -> list[str]:
+    # As BaseEnv has it: its words, and settings of the environment's own configuration.
+    config = {
+        "env.first": "1000",
+        "env.group_size": "3",
+        "env.total_steps": "2",
+        "env.use_wandb": "false",
+        "env.tokenizer_name": tokenizer,
+        "openai.base_url": "http://127.0.0.1:9/v1",  # nobody is asked
+        "openai.api_key": "x",
+        "openai.model_name": "none",
+    }
+    settings = [word for name, value in config.items() for word in (f"--{name}", value)]
+    return [str(PROGRAM), "run-env", "atropos_cli_env:Counting", *words, *settings]
+
+
+def test_run_env_serves_by_their_own_command_line(
+    ring: str, tmp_path: Path, tokenizer: str
+) -> None:
+    with ours(ring, tmp_path) as server:
+        server.post("/register", {**TRAINER, "batch_size": 6, "starting_step": 0, "num_steps": 2})
+        server.get("/batch")  # the trainer has started
+        words = ("serve", "--slurm", "false", "--env.rollout_server_url", server.url)
+        process = subprocess.Popen(
+            own_command_line(*words, tokenizer=tokenizer),
+            cwd=CHILD.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            groups: list[dict[str, Any]] = []
+            while len(groups) < 6:  # three steps, of which two are asked for
+                groups += next_batch(server)
+            assert [group["tokens"] for group in groups] == [
+                [[1000 + number, member] for member in range(3)] for number in range(6)
+            ]
+            (lane,) = [
+                lane for lane in rr.describe(ring)["lanes"] if "Counting" in lane["producer"]
+            ]
+            assert lane["pid"] == process.pid and lane["committed_records"] >= 18
+            said, _ = process.communicate(timeout=PATIENCE)  # it ends as theirs does
+            assert process.returncode == 0, said
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_run_env_processes_into_a_file_as_ever(tmp_path: Path, tokenizer: str) -> None:
+    path = tmp_path / "groups.jsonl"
+    words = ("process", "--env.data_path_to_save_groups", str(path))
+    done = subprocess.run(
+        own_command_line(*words, tokenizer=tokenizer),
+        cwd=CHILD.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    groups = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [group["tokens"] for group in groups] == [
+        [[1000 + number, member] for member in range(3)] for number in range(2)
+    ]
