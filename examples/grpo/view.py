@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
     from run import Run
 
 SHADES = " ▁▂▃▄▅▆▇█"
+EIGHTH = len(SHADES) - 1  # so many make a whole block
+CHART_ROWS = 8
 RECENT = 20  # steps that rates are the mean of
 
 
@@ -32,7 +33,7 @@ def facts(run: Run) -> dict[str, str]:
     """What there is to see, by name."""
     rows = run.steps.rows[-RECENT:]
     if not rows:
-        return {"step": "waits for the first batch"}
+        return {"step": f"0 of {run.plan.steps}: torch is being loaded, and no batch has come yet"}
     seconds = rows[-1]["at"] - rows[0]["at"]
     rate = sum(row["tokens"] for row in rows[1:]) / seconds if seconds > 0 else 0.0
     spent = {name: sum(row[name] for row in rows)
@@ -61,21 +62,25 @@ def transport_facts(run: Run) -> dict[str, str]:
     return {
         "groups": f"{len(groups['groups'])} wait, {groups['account']['groups']} shipped, "
                   f"{run.groups_dropped + groups['account']['groups_dropped']} dropped",
-        "records": f"{found.get('depth_records', 0):,.0f} in lanes",
-        "stalls": f"{sum(lane['waits'] for lane in lanes):,} waits of workers for room",
+        "records": f"{found.get('depth_records', 0):,.0f} in lanes, not yet read",
+        "stalls": f"{sum(lane['waits'] for lane in lanes):,} times a worker waited for room",
     }
 
 
-def curve_of(rewards: list[float], width: int) -> str:
-    """A line of blocks, each the mean of its share of the rewards."""
-    if not rewards:
-        return ""
-    share = max(1.0, len(rewards) / width)
-    parts: Iterable[list[float]] = (
-        rewards[int(at * share) : max(int(at * share) + 1, int((at + 1) * share))]
-        for at in range(min(width, len(rewards)))
-    )
-    return "".join(SHADES[round(min(1.0, fmean(part)) * (len(SHADES) - 1))] for part in parts)
+def chart_of(rewards: list[float], steps: int, width: int, height: int) -> list[str]:
+    """Columns of blocks from 0 to 1, each the mean of its share of all steps, with axes."""
+    columns = max(1, min(steps, width - 5))
+    levels = []
+    for at in range(columns):
+        part = rewards[at * steps // columns : (at + 1) * steps // columns]
+        levels.append(round(min(1.0, max(0.0, fmean(part))) * height * EIGHTH) if part else 0)
+    lines = []
+    for row in reversed(range(height)):
+        label = {height - 1: "1.0", 0: "0.0"}.get(row, "")
+        blocks = (SHADES[min(EIGHTH, max(0, level - row * EIGHTH))] for level in levels)
+        lines.append(f"{label:>3} │" + "".join(blocks).rstrip())
+    end = f" {steps} steps"
+    return [*lines, "    └" + "─" * max(0, columns - len(end)) + end]
 
 
 class PlainView:
@@ -125,20 +130,28 @@ class LiveView(PlainView):
         self._live.__exit__(*error)
 
     def show(self, run: Run) -> None:
+        from rich.console import Group
         from rich.panel import Panel
         from rich.table import Table
+        from rich.text import Text
 
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + self.EVERY
+        width = max(20, self._live.console.width - 4)
+        rewards = {row["step"]: row["reward"] for row in run.steps.rows}  # of a step the last try
+        chart = chart_of([*rewards.values()], run.plan.steps, width, CHART_ROWS)
         table = Table.grid(padding=(0, 2))
-        width = max(20, self._live.console.width - 24)
-        table.add_row("reward curve", curve_of([row["reward"] for row in run.steps.rows], width))
+        table.add_column(style="bold")
+        table.add_column()
         for name, value in facts(run).items():
             table.add_row(name, value)
-        title = f"seed {run.plan.seed}, {now - run.began:.0f} s, {run.plan.workers} workers"
-        self._live.update(Panel(table, title=title, title_align="left"))
+        title = (f"GRPO, {run.plan.transport}: seed {run.plan.seed}, "
+                 f"{run.plan.workers} workers, {now - run.began:.0f} s")
+        curve = Text("\n".join(chart), style="green")
+        page = Group(Text("mean reward of a step"), curve, "", table)
+        self._live.update(Panel(page, title=title, title_align="left"))
 
     def tell(self, result: dict[str, Any]) -> None:
         self._live.console.print(summary(result))

@@ -24,7 +24,7 @@ from processes import SPAWN  # noqa: E402
 from queues import Queues  # noqa: E402
 from transport import Group, TrainerEnd, WorkerEnd, advantages, batch_of  # noqa: E402
 from transport import trainer_end, worker_end  # noqa: E402
-from view import curve_of  # noqa: E402
+from view import chart_of  # noqa: E402
 
 PATIENCE = 60.0
 
@@ -161,7 +161,11 @@ def test_advantages_of_equal_rewards_are_nothing() -> None:
     assert advantages(np.full(8, 0.5)).tolist() == [0] * 8
 
 
-def test_a_curve_is_as_wide_as_there_is_room() -> None:
-    assert curve_of([], 5) == ""
-    assert curve_of([0, 1], 5) == " \u2588"
-    assert len(curve_of([0.5] * 100, 7)) == 7
+def test_a_chart_has_room_for_all_steps() -> None:
+    assert chart_of([], 4, 80, 2) == ["1.0 │", "0.0 │", "    └ 4 steps"]
+    assert chart_of([0, 0.25, 0.5, 1], 6, 80, 2)[:2] == ["1.0 │   █", "0.0 │ ▄██"]
+    for width in (20, 80):
+        rows = chart_of([0.5] * 600, 600, width, 8)
+        assert len(rows) == 9 and len(rows[-1]) == len(rows[-2]) == width
+        assert rows[3] == "    │" and set(rows[4][5:]) == {"█"}
+    assert chart_of([2.0, -1.0], 2, 80, 1)[0] == "0.0 │█"  # a reward that no task here has
