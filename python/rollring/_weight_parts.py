@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import sys
 from typing import Any
@@ -27,6 +28,14 @@ class _Lent:
         }
 
 
+def lent(address: int, nbytes: int, device: Any) -> Any:
+    """Memory of the channel as torch's tensor of bytes, which does not keep it."""
+    torch = sys.modules["torch"]
+    if device.type == "cuda":
+        return torch.as_tensor(_Lent(address, nbytes), device=device)
+    return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=torch.uint8)
+
+
 class _Target:
     def __init__(self, dtype: str, shape: tuple[int, ...], device: Any) -> None:
         self.itemsize = NUMPY_DTYPES[dtype].itemsize
@@ -43,8 +52,8 @@ class _Target:
         """Queued on torch's current stream."""
         torch = sys.modules["torch"]
         begin, end = first * self.itemsize, (first + elements) * self.itemsize
-        lent = torch.as_tensor(_Lent(address, end - begin), device=self.tensor.device)
-        self.tensor.view(-1).view(torch.uint8)[begin:end].copy_(lent)
+        piece = lent(address, end - begin, self.tensor.device)
+        self.tensor.view(-1).view(torch.uint8)[begin:end].copy_(piece)
 
 
 class Parts:

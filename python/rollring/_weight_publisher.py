@@ -218,6 +218,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         subscribers_max: int = 64,
     ) -> None:
         self.ring = ring
+        self.rank = rank
         self._kept = dict(tensors)
         self._views: list[Any] = []
         promised = None if device is None else device_of(device)[1]

@@ -1,0 +1,18 @@
+"""A sender for checkpoint-engine's receiver, which vLLM, SGLang and LMDeploy have inside them.
+
+    with rr.WeightPublisher("run42", model.state_dict()) as publisher:
+        sender = rollring.checkpoint_engine.Sender(publisher, ["GPU-..."])
+        sender.update(version, lambda handles: post("/update_weights_from_ipc", dict(handles)))
+
+That receiver runs whatever function its sender names, to get the memory that weights lie in. Ours
+is `open_slot`: the engine's process attaches to the weight channel and maps its slots, and stays
+attached. The engine needs checkpoint-engine and rollring installed, and nothing is changed.
+docs/checkpoint_engine.md says what happens when.
+"""
+
+from __future__ import annotations
+
+from ._receiver import open_slot
+from ._sender import Sender
+
+__all__ = ["Sender", "open_slot"]
