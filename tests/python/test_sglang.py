@@ -1,0 +1,178 @@
+"""rollring.sglang over a stand-in of SGLang's server; tests/frameworks has its own updaters."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+import rollring as rr
+from conftest import PATIENCE
+
+torch = pytest.importorskip("torch")
+
+import rollring.sglang  # noqa: E402
+
+# What the routes take, as sglang.srt.managers.io_struct has it.
+
+
+@dataclass(kw_only=True)
+class BeginWeightUpdateReqInput:
+    selector: str = "all"
+
+
+@dataclass(kw_only=True)
+class EndWeightUpdateReqInput:
+    pass
+
+
+@dataclass(kw_only=True)
+class UpdateWeightsFromTensorReqInput:
+    serialized_named_tensors: list[str]
+    load_format: str | None = None
+    flush_cache: bool = True
+    abort_all_requests: bool = False
+    weight_version: str | None = None
+    selector: str = "all"
+    torch_empty_cache: bool = False
+
+
+@dataclass(kw_only=True)
+class UpdateWeightVersionReqInput:
+    new_version: str
+    abort_all_requests: bool = True
+
+
+ROUTES: dict[str, Any] = {
+    "/begin_weight_update": BeginWeightUpdateReqInput,
+    "/end_weight_update": EndWeightUpdateReqInput,
+    "/update_weights_from_tensor": UpdateWeightsFromTensorReqInput,
+    "/update_weight_version": UpdateWeightVersionReqInput,
+}
+
+
+class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = torch.nn.Parameter(torch.zeros(30, 4))
+        self.two = torch.nn.Parameter(torch.zeros(7).bfloat16())
+        self.fails_at = ""
+
+    def load_weights(self, weights: Any) -> None:
+        known = dict(self.named_parameters())
+        for name, tensor in weights:
+            if name == self.fails_at:
+                raise ValueError(f"{name} is not what I was built for")
+            known[name].copy_(tensor)
+
+    def serves(self) -> set[float]:
+        return {float(value) for one in self.parameters() for value in one.detach().flatten()}
+
+
+class Server:
+    def __init__(self) -> None:
+        self.model = Model()
+        self.open = False
+        self.calls: list[str] = []
+        self.label = ""
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                refused = outer.call(self.path, ROUTES[self.path](**body))
+                text = json.dumps({"success": not refused, "message": refused}).encode()
+                self.send_response(400 if refused else 200)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.http = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def call(self, path: str, body: Any) -> str:
+        """Why it refuses."""
+        self.calls.append(path)
+        if path == "/begin_weight_update":
+            if self.open:
+                return "a session is open"
+            self.open = True
+        elif path == "/end_weight_update":
+            if not self.open:
+                return "no session is open"
+            self.open = False
+        elif path == "/update_weight_version":
+            self.label = body.new_version
+        else:
+            assert body.load_format == "rollring.sglang.load"
+            (given,) = body.serialized_named_tensors
+            rollring.sglang.load(self.model, pickle.loads(base64.b64decode(given)))
+        return ""
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Server]]:
+    made = [Server(), Server()]
+    yield made
+    for server in made:
+        server.http.shutdown()
+        server.http.server_close()
+
+
+@pytest.fixture
+def publisher(ring: str) -> Iterator[rr.WeightPublisher]:
+    model = Model().state_dict()
+    with rr.WeightPublisher(ring, model) as made:
+        yield made
+
+
+def send(publisher: rr.WeightPublisher, sender: rollring.sglang.Sender, version: int) -> None:
+    for tensor in publisher._kept.values():
+        tensor.fill_(version)
+    sender.update(version, PATIENCE)
+
+
+@pytest.mark.parametrize("staging", ["out_of_place", "in_place"])
+def test_all_serve_each_version(
+    publisher: rr.WeightPublisher, servers: list[Server], staging: str
+) -> None:
+    sender = rollring.sglang.Sender(publisher, [one.url for one in servers], staging=staging)
+    for version in range(1, 4):
+        send(publisher, sender, version)
+        for server in servers:
+            assert (server.model.serves(), server.label) == ({version}, str(version))
+            assert server.calls[-5:] == [
+                "/begin_weight_update",
+                "/update_weights_from_tensor",
+                "/update_weights_from_tensor",
+                "/end_weight_update",
+                "/update_weight_version",
+            ]
+
+
+def test_a_version_that_one_refuses_is_served_by_nobody(
+    publisher: rr.WeightPublisher, servers: list[Server]
+) -> None:
+    urls = [one.url for one in servers]
+    sender = rollring.sglang.Sender(publisher, urls, staging="in_place")
+    send(publisher, sender, 1)
+    servers[1].model.fails_at = "two"
+    with pytest.raises(rr.RejectedError, match=r"sglang\.1\.0.*ValueError: two is not what"):
+        send(publisher, sender, 2)
+    assert publisher.committed_version == 1
+    assert [(one.label, one.open) for one in servers] == [("1", False)] * 2
+    servers[1].model.fails_at = ""
+    servers[0].open = True  # of a trainer before
+    send(publisher, sender, 3)
+    assert [one.model.serves() for one in servers] == [{3}] * 2
