@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Engines without a plugin of ours: checkpoint-engine's own receiver, and SGLang's own updaters.
+
+    receivers.py OUT [--syncs 1000]
+
+Each lies in a process of its own (those of tests/frameworks), with the packages unmodified, and
+takes versions whose values are checked. What must not grow is looked at on both sides. Writes
+OUT/receivers.json. On a GPU the channel's memory is of the kind "vmm".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+import urllib.request
+import uuid
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(HERE / "tests/frameworks"))
+
+import ce_engine  # noqa: E402
+import torch  # noqa: E402
+
+import rollring as rr  # noqa: E402
+import rollring.checkpoint_engine  # noqa: E402
+import rollring.sglang  # noqa: E402
+
+SPAWN = multiprocessing.get_context("spawn")
+ROWS = {"cuda": 400_000, "cpu": 3_000}
+PATIENCE = 60.0
+
+
+def grown(seen: list[dict[str, int]]) -> dict[str, list[int]]:
+    """The most of each in the first tenth, without the very first ones, and in the last."""
+    n = max(2, len(seen) // 10)
+    first, last = seen[n // 2 : n], seen[-n:]
+    return {what: [max(s[what] for s in some) for some in (first, last)] for what in seen[0]}
+
+
+def times(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {
+        "median_ms": 1e3 * statistics.median(ordered),
+        "p95_ms": 1e3 * ordered[int(0.95 * len(ordered))],
+    }
+
+
+def checkpoint_engine(ring: str, syncs: int, options: dict[str, Any]) -> dict[str, Any]:
+    tensors = ce_engine.model(0, ROWS[ce_engine.DEVICE])
+    orders, give = SPAWN.Pipe(duplex=False)
+    heard, seen = SPAWN.Pipe(duplex=False)
+    rows = ROWS[ce_engine.DEVICE]
+    child = SPAWN.Process(target=ce_engine.run, args=(orders, seen, rows), daemon=True)
+    child.start()
+    here, there, took = [], [], []
+    with (
+        rr.WeightPublisher(ring, tensors, **options) as publisher,
+        rollring.checkpoint_engine.Sender(publisher, ["GPU-0"]) as sender,
+    ):
+        for version in range(1, syncs + 1):
+            ce_engine.fill(tensors, version % 128)
+            began = time.perf_counter()
+            sender.update(version, lambda found: give.send((found[0][1], "load")), PATIENCE)
+            took.append(time.perf_counter() - began)
+            kind, value, *rest = heard.recv()
+            assert (kind, value) == ("loaded", version % 128), (version, kind, value, rest)
+            there.append(rest[1])
+            here.append(ce_engine.footprint())
+            if version % 100 == 0:
+                print(version, times(took[len(took) // 10 :]), flush=True)
+            if version == 1:
+                first = rr.describe_weights(ring)[0]["handles_passed"]
+        (stat,) = rr.describe_weights(ring)
+        assert stat["handles_passed"] == first, (first, stat["handles_passed"])
+    give.send(None)
+    child.join()
+    return {
+        "syncs": syncs,
+        "memory": stat["memory"],
+        "payload_bytes": stat["payload_bytes"],
+        "parts": stat["parts"],
+        "tensors": stat["tensors"],
+        "handles_passed": stat["handles_passed"],
+        **times(took[len(took) // 10 :]),
+        "sender": grown(here),
+        "receiver": grown(there),
+    }
+
+
+def sglang(ring: str, syncs: int, staging: str) -> dict[str, Any]:
+    import sglang_engine
+
+    heard, seen = SPAWN.Pipe(duplex=False)
+    child = SPAWN.Process(target=sglang_engine.run, args=(seen,), daemon=True)
+    child.start()
+    url = f"http://127.0.0.1:{heard.recv()}"
+    tensors = sglang_engine.published()
+    took, here = [], []
+    with rr.WeightPublisher(ring, tensors) as publisher:
+        sender = rollring.sglang.Sender(publisher, [url], staging=staging)
+        for version in range(1, syncs + 1):
+            ce_engine.fill(tensors, version % 128)
+            began = time.perf_counter()
+            sender.update(version, PATIENCE)
+            took.append(time.perf_counter() - began)
+            request = urllib.request.Request(url + "/test", b"{}")
+            with urllib.request.urlopen(request) as answer:
+                state = json.load(answer)
+            assert (state["whole"], state["label"]) == (version % 128, str(version)), state
+            here.append(ce_engine.footprint())
+        (stat,) = rr.describe_weights(ring)
+    child.kill()
+    child.join()
+    return {
+        "syncs": syncs,
+        "memory": stat["memory"],
+        **times(took[len(took) // 10 :]),
+        "sender": grown(here),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--syncs", type=int, default=1000)
+    given = parser.parse_args()
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if ce_engine.DEVICE == "cuda" else "cpu",
+        "torch": torch.__version__,
+    }
+    few = given.syncs // 5
+    small = {"slots": 3, "slot_bytes": 48 << 20}
+    for name, run, *rest in (
+        ("checkpoint_engine", checkpoint_engine, given.syncs, {}),
+        ("checkpoint_engine_in_parts", checkpoint_engine, few, small),
+        ("sglang", sglang, few, "out_of_place"),
+        ("sglang_in_place", sglang, few, "in_place"),
+    ):
+        ring = f"receivers-{uuid.uuid4().hex[:8]}"
+        rr.create(ring)
+        try:
+            found[name] = run(ring, *rest)
+        finally:
+            rr.remove(ring, force=True)
+        print(name, json.dumps(found[name]), flush=True)
+        text = json.dumps(found, indent=2) + "\n"
+        given.out.joinpath("receivers.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
