@@ -20,7 +20,7 @@ HEADERS = ROOT / "build/site-headers"
 GLOBS = ("README.md", "CHANGELOG.md", "docs/*.md", "tests/README.md", "bench/README.md")
 LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
 ORDER = ("using", "python", "watching", "memory", "integrations", "atropos", "trl", "skyrl",
-         "vllm", "verl", "checkpoint_engine", "sglang", "verifiers", "slime", "design",
+         "vllm", "verl", "checkpoint_engine", "sglang", "areal", "verifiers", "slime", "design",
          "shared-memory", "stash", "weights", "progress", "finding-your-way", "glossary",
          "experiments", "benchmarks")
 
