@@ -24,7 +24,7 @@ import urllib.request
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -227,6 +227,9 @@ class Sender:
             self._wait_attached(asked, left)
             with self._publisher.begin(version) as transaction:
                 put_all(transaction, lambda: raise_if_failed(asked), timeout)
+                # The channel would commit without a server that died meanwhile.
+                wait([asked], left())
+                raise_if_failed(asked)
                 report = transaction.commit(left())
             asked.result()
             self._order("adopt", version, timeout)

@@ -10,6 +10,7 @@ import ast
 import importlib.util
 import json
 import os
+import signal
 import sys
 import tempfile
 import types
@@ -19,6 +20,9 @@ from typing import Any
 from unittest import mock
 
 import torch
+
+from rollring._weight_publisher import WeightPublisher, WeightTransaction
+from rollring.sglang import Sender
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 spec = importlib.util.find_spec("sglang")
@@ -161,12 +165,15 @@ class Model(torch.nn.Module):
             for parameter in self.parameters():
                 parameter.fill_(-7)
         self.fails_at = ""
+        self.dies_at = ""
 
     def load_weights(self, weights: Any) -> None:
         first = {"q": (0, 16), "k": (16, 24), "v": (24, 32)}
         for name, tensor in weights:
             if self.fails_at and self.fails_at in name:
                 raise ValueError(f"{name} is not what I was built for")
+            if self.dies_at and self.dies_at in name:
+                os.kill(os.getpid(), signal.SIGKILL)
             if name.startswith("embed"):
                 self.embed.weight.copy_(tensor)
             else:
@@ -247,6 +254,20 @@ class Server:
         }
 
 
+def train(ring: str, urls: list[str], version: int, dies: str) -> None:
+    """A trainer that is killed when the version is staged, or when it is committed."""
+    commit = WeightTransaction.commit
+
+    def dying(transaction: WeightTransaction, timeout: float | None = None) -> Any:
+        if dies == "after":
+            commit(transaction, timeout)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    WeightTransaction.commit = dying  # type: ignore[method-assign]
+    with WeightPublisher(ring, published(version)) as publisher:
+        Sender(publisher, urls).update(version, 60.0)
+
+
 def run(seen: Any) -> None:
     """A server in a process of its own, which ends as SGLang's does when its scheduler raises."""
     model = Model()
@@ -257,6 +278,7 @@ def run(seen: Any) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.path == "/test":
                 model.fails_at = body.get("fails_at", "")
+                model.dies_at = body.get("dies_at", "")
                 answer, status = server.state(), 200
             else:
                 try:

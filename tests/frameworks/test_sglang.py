@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import multiprocessing
+import signal
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -136,6 +137,49 @@ def test_the_old_version_is_served_when_a_trainer_is_gone(
     with rr.WeightPublisher(ring, sglang_engine.published(52)) as successor:
         Sender(successor, urls).update(52, PATIENCE)
     assert served(servers) == [(52, "52")] * 2
+
+
+@pytest.mark.parametrize(("dies", "committed"), [("before", 51), ("after", 52)])
+def test_a_trainer_that_is_killed(
+    ring: str, publisher: rr.WeightPublisher, servers: list[Server], dies: str, committed: int
+) -> None:
+    urls = [one.url for one in servers]
+    fill(publisher, 51)
+    Sender(publisher, urls).update(51, PATIENCE)
+    publisher.close()
+    given = (ring, urls, 52, dies)
+    trainer = SPAWN.Process(target=sglang_engine.train, args=given, daemon=True)
+    trainer.start()
+    trainer.join(PATIENCE)
+    assert trainer.exitcode == -signal.SIGKILL
+    assert rr.describe(ring)["policy_version"] == committed
+    assert served(servers) == [(51, "51")] * 2
+    with rr.WeightPublisher(ring, sglang_engine.published(53)) as successor:
+        Sender(successor, urls).update(53, PATIENCE)
+    assert served(servers) == [(53, "53")] * 2
+
+
+@pytest.mark.parametrize(("staging", "committed"), [("in_place", 61), ("out_of_place", 62)])
+def test_a_server_that_is_killed(
+    publisher: rr.WeightPublisher, servers: list[Server], staging: str, committed: int
+) -> None:
+    """In place while it stages the version, out of place while it puts it in place."""
+    dies, other = Server(), servers[0]
+    urls = [dies.url, other.url]
+    fill(publisher, 61)
+    sender = Sender(publisher, urls, staging=staging)
+    sender.update(61, PATIENCE)
+    dies.ask(dies_at="layers.1.k_proj")
+    fill(publisher, 62)
+    with pytest.raises(OSError, match="refused|closed|reset"):
+        sender.update(62, PATIENCE)
+    dies.process.join(PATIENCE)
+    assert dies.process.exitcode == -signal.SIGKILL
+    assert publisher.committed_version == committed
+    assert not other.ask()["open"]
+    fill(publisher, 63)
+    Sender(publisher, [other.url]).update(63, PATIENCE)
+    assert served([other]) == [(63, "63")]
 
 
 def test_a_server_that_is_not_there(publisher: rr.WeightPublisher) -> None:
