@@ -63,12 +63,14 @@ def open_slot(
     last = _sessions.pop(name, None)
     if last is not None:
         last.join(deadline_s)
-    on_gpu = torch.cuda.is_available() and device_id is not None
+    device = torch.device("cpu")
+    if device_id is not None and torch.cuda.is_available():
+        device = torch.device("cuda", device_id)
     channel = _attachments.setdefault(name, Attachment()).to(
         sender,
         lambda held: WeightSubscriber(
             ring,
-            device=torch.device("cuda", device_id) if on_gpu else "cpu",
+            device=device,
             name=name,
             rank=rank,
             held_version=held,
