@@ -13,9 +13,9 @@ namespace rollring {
 
 class LeaseBook {
   public:
-    // `records` outlives this.
-    LeaseBook(const Slab<Record>& records, Advantages advantages)
-        : records_(&records), advantages_(advantages) {}
+    // `records` and `lanes` outlive this.
+    LeaseBook(const Slab<Record>& records, const MappedLanes& lanes, Advantages advantages)
+        : records_(&records), lanes_(&lanes), advantages_(advantages) {}
 
     // Fills the batch from the plan: views over the records where they lie. `stash` keeps them.
     void lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void> stash);
@@ -25,6 +25,7 @@ class LeaseBook {
 
   private:
     const Slab<Record>* records_;
+    const MappedLanes* lanes_;
     Advantages advantages_;
     std::vector<std::shared_ptr<Lease::State>> out_;
 };

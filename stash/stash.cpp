@@ -50,7 +50,8 @@ Stash::Impl::Impl(Consumer reader, const StashOptions& given)
       evacuation(core, records, groups, room),
       shown(core, records, groups, room, evacuation, given.max_open_bytes),
       standstill(core, groups, room, evacuation, shown, events),
-      leases(records, given.advantages),
+      lanes(core.map(), core.seat().all()),
+      leases(records, lanes, given.advantages),
       shares(core.map(),
              core.seat().reader_pages().at<SharePage>(core.map().geometry().shares_offset() -
                                                       core.map().geometry().reader_offset())) {}

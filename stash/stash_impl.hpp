@@ -14,6 +14,7 @@
 #include "group_stash.hpp"
 #include "lease_book.hpp"
 #include "repeat_watch.hpp"
+#include "ring_lanes.hpp"
 #include "rollring/stash.hpp"
 #include "share_book.hpp"
 #include "shown_stash.hpp"
@@ -35,6 +36,7 @@ struct Stash::Impl {
     Evacuation evacuation;
     ShownStash shown;
     Standstill standstill;
+    RingLanes lanes;
     LeaseBook leases;
     ShareBook shares;
     BatchPlan plan;

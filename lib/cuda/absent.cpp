@@ -32,5 +32,10 @@ Result<std::unique_ptr<device::PhysicalMemory>> open_physical_memory(Device devi
     return refused(Errc::no_gpu, built_without);
 }
 
+Result<std::unique_ptr<device::GatherDevice>> open_gather(Device device) {
+    static_cast<void>(device);
+    return refused(Errc::no_gpu, built_without);
+}
+
 }  // namespace cuda
 }  // namespace rollring

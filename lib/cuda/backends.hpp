@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "backend.hpp"
+#include "gather_device.hpp"
 #include "physical_memory.hpp"
 #include "rollring/error.hpp"
 
@@ -18,5 +19,8 @@ Result<device::Backend> make_backend(Device device, PayloadMemory kind);
 
 // no_gpu, unsupported, device_error.
 Result<std::unique_ptr<device::PhysicalMemory>> open_physical_memory(Device device);
+
+// no_gpu, device_error.
+Result<std::unique_ptr<device::GatherDevice>> open_gather(Device device);
 
 }  // namespace rollring::cuda

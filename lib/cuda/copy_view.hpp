@@ -40,6 +40,9 @@ using Vector = uint4;
 ROLLRING_DEVICE std::uint64_t upper_half(std::uint64_t a, std::uint64_t b) {
     return __umul64hi(a, b);
 }
+ROLLRING_DEVICE std::uint32_t word_of(const Vector& vector, std::uint32_t number) {
+    return number == 0 ? vector.x : number == 1 ? vector.y : number == 2 ? vector.z : vector.w;
+}
 template <class Unit>
 ROLLRING_DEVICE void load_unit(Unit& unit, std::uint64_t from) {
     unit = __ldg(reinterpret_cast<const Unit*>(from));
@@ -52,6 +55,9 @@ ROLLRING_DEVICE void store_unit(const Unit& unit, std::uint64_t to) {
 struct alignas(16) Vector {
     std::uint64_t halves[2];
 };
+ROLLRING_DEVICE std::uint32_t word_of(const Vector& vector, std::uint32_t number) {
+    return static_cast<std::uint32_t>(vector.halves[number / 2] >> (32 * (number % 2)));
+}
 ROLLRING_DEVICE std::uint64_t upper_half(std::uint64_t a, std::uint64_t b) {
     __extension__ using Wide = unsigned __int128;
     return static_cast<std::uint64_t>(Wide{a} * b >> 64);

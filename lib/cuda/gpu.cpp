@@ -17,7 +17,7 @@ constexpr std::array<const char*, kernel_count> kernel_names = {
     "rollring_pack_plain",      "rollring_pack_plain_sums", "rollring_pack_casts",
     "rollring_pack_casts_sums", "rollring_pack_anything",   "rollring_pack_anything_sums",
     "rollring_unpack_plain",    "rollring_unpack_anything", "rollring_unpack_views",
-    "rollring_checksum",
+    "rollring_checksum",        "rollring_gather",
 };
 
 }  // namespace
@@ -104,16 +104,16 @@ int Gpu::attribute(CUdevice_attribute which) const {
     return result == CUDA_SUCCESS ? value : 0;
 }
 
-Result<void> Gpu::launch(Kernel kernel, const KernelArgs& args, unsigned waves,
-                         CUstream stream) const {
-    if (args.tile_count == 0) return {};
+Result<void> Gpu::launch_tiles(Kernel kernel, std::uint64_t tiles, void* args, unsigned waves,
+                               CUstream stream, std::uint64_t blocks_max) const {
+    if (tiles == 0) return {};
     const auto index = static_cast<std::size_t>(kernel);
     const Loaded& loaded = kernels_[index];
     constexpr std::uint64_t tiles_per_block = block_threads / warp_lanes;
-    const std::uint64_t needed = (args.tile_count + tiles_per_block - 1) / tiles_per_block;
-    const std::uint64_t blocks = std::min(needed, loaded.resident * std::max(waves, 1u));
-    KernelArgs copy = args;
-    void* parameters[] = {&copy};
+    const std::uint64_t needed = (tiles + tiles_per_block - 1) / tiles_per_block;
+    std::uint64_t blocks = std::min(needed, loaded.resident * std::max(waves, 1u));
+    if (blocks_max != 0) blocks = std::min(blocks, blocks_max);
+    void* parameters[] = {args};
     const CUresult result =
         api().cuLaunchKernel(loaded.function, static_cast<unsigned>(blocks), 1, 1, block_threads, 1,
                              1, 0, stream, parameters, nullptr);

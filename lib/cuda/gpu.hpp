@@ -24,8 +24,9 @@ enum class Kernel : std::size_t {
     unpack_anything,
     unpack_views,
     checksum,
+    gather,
 };
-inline constexpr std::size_t kernel_count = 10;
+inline constexpr std::size_t kernel_count = 11;
 
 class Gpu {
   public:
@@ -49,13 +50,20 @@ class Gpu {
     [[nodiscard]] std::unexpected<Error> stream_failure(CUresult result) const;
     [[nodiscard]] int attribute(CUdevice_attribute which) const;
 
-    // Needs the context to be current. At most `waves` times as many blocks as fit on the GPU.
-    Result<void> launch(Kernel kernel, const KernelArgs& args, unsigned waves,
-                        CUstream stream) const;
+    // Needs the context to be current. At most `waves` times as many blocks as fit on the GPU, and
+    // `blocks` where it is not 0.
+    template <class Args>
+    Result<void> launch(Kernel kernel, const Args& args, unsigned waves, CUstream stream,
+                        std::uint64_t blocks = 0) const {
+        Args copy = args;
+        return launch_tiles(kernel, args.tile_count, &copy, waves, stream, blocks);
+    }
 
   private:
     Gpu(Context context, Device device) : context_(std::move(context)), device_(device) {}
     Result<void> load();
+    Result<void> launch_tiles(Kernel kernel, std::uint64_t tiles, void* args, unsigned waves,
+                              CUstream stream, std::uint64_t blocks_max) const;
 
     struct Loaded {
         CUfunction function = nullptr;

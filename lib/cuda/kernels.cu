@@ -7,6 +7,7 @@
 
 #include "copy_run.cuh"
 #include "copy_view.hpp"
+#include "gather_copy.hpp"
 
 namespace rollring::cuda {
 namespace {
@@ -274,6 +275,30 @@ extern "C" __global__ void __launch_bounds__(block_threads)
         const u64 sum = sum_of(work.packed, work.elements << packed_shift, work.word, lane);
         add_sum(args, tile.job, sum, lane);
     });
+}
+
+// The columns of a batch, out of the host's memory: the next tile is on its way meanwhile.
+extern "C" __global__ void __launch_bounds__(block_threads)
+    rollring_gather(const __grid_constant__ device::GatherArgs args) {
+    using device::GatherTarget;
+    using device::GatherTile;
+    const u32 lane = threadIdx.x % warp_lanes;
+    const u64 warps = u64{gridDim.x} * (block_threads / warp_lanes);
+    u64 at = u64{blockIdx.x} * (block_threads / warp_lanes) + threadIdx.x / warp_lanes;
+    if (at >= args.tile_count) return;
+    const uint4* tiles = reinterpret_cast<const uint4*>(args.tiles);
+    uint4 tile = __ldg(tiles + at);
+    u64 target = 0;
+    for (;;) {
+        while (target + 1 < args.target_count && args.targets[target + 1].first_tile <= at) target++;
+        at += warps;
+        uint4 next = {};
+        if (at < args.tile_count) next = __ldg(tiles + at);
+        gather_tile(args, args.targets[target],
+                    GatherTile{u64{tile.y} << 32 | tile.x, tile.z, tile.w}, lane);
+        if (at >= args.tile_count) return;
+        tile = next;
+    }
 }
 
 }  // namespace rollring::cuda

@@ -1,0 +1,134 @@
+#pragma once
+// Columns of a batch as whole arrays in memory of the host or of a GPU: packed, padded, or a number
+// for each sequence, for all sequences or for some in any order, converted on the way.
+//
+//   auto gatherer = Gatherer::open(Device::cuda(0));
+//   ...
+//   const auto token_ids = static_cast<std::uint16_t>(Std::token_ids);
+//   const Layout layout{.form = Form::padded, .padding = {.side = Side::left}};
+//   GatherColumn ids{.column = token_ids, .dtype = dtype_i64};
+//   const auto shape = gathered_shape(batch, schema, ids, layout);   // i64[sequences, length]
+//   if (!shape) ...
+//   ids.to = {ids_on_the_gpu, shape->elements() * sizeof(std::int64_t)};
+//   GatherColumn mask{.column = static_cast<std::uint16_t>(Std::loss_mask), .to = ...};
+//   if (!gatherer->gather(batch, schema, {{ids, mask}}, layout, stream)) ...   // queued
+//
+// A GPU reads the ring's memory where it lies. Each lane is registered with CUDA once, by a thread
+// of the gatherer, and until that is done its records are copied to pinned memory first.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rollring/columns.hpp"
+#include "rollring/error.hpp"
+#include "rollring/export.hpp"
+#include "rollring/schema.hpp"
+#include "rollring/stash.hpp"
+#include "rollring/weight_tensor.hpp"
+
+namespace rollring {
+
+enum class Form : std::uint8_t {
+    packed,        // [tokens, inner dims...]: the sequences end to end
+    padded,        // [sequences, length, inner dims...]
+    per_sequence,  // [sequences]: advantages, rewards
+};
+
+// Which tokens of each sequence: all, the first n_prompt, or those behind them.
+enum class Part : std::uint8_t { all, prompt, response };
+
+// Where each sequence's rows go.
+struct Layout {
+    Form form = Form::packed;
+    Padding padding = {};  // of Form::padded
+    Part part = Part::all;
+    // Indices into the batch's sequences, in any order; not set: all of them, as they stand there.
+    std::optional<std::span<const std::uint32_t>> order = {};
+};
+
+// What a row is made of.
+enum class Source : std::uint8_t {
+    column,        // a per-token column of the records
+    position_ids,  // 0, 1, ... from the beginning of each sequence; i64 if no dtype is set
+    advantages,    // of the batch, the same for each token of a sequence; f64 if no dtype is set
+    rewards,
+};
+
+struct GatherColumn {
+    Source source = Source::column;
+    std::uint16_t column = 0;  // of the schema, for Source::column
+    // Of the target; not set: as the records have it. A GPU converts what training asks for, see
+    // docs/using.md; the host converts any number.
+    std::optional<DType> dtype = {};
+    // What a sequence has in each element that does not carry the column; not set: an error.
+    std::optional<double> missing = {};
+    // Of a padded layout; not set: Padding::value.
+    std::optional<double> pad = {};
+    // A token's row is that of the token so many behind it: 1 for labels. `beyond` stands where
+    // the sequence has no such token.
+    std::int32_t shift = 0;
+    double beyond = 0;
+    std::span<std::byte> to = {};  // as large as its shape, in the target's dtype
+};
+
+// In the target's dtype.
+// Errors: invalid_argument (no such column, it has no row for each token, no sequence carries it,
+// inner dims or dtypes differ, an index of `order` or a length is out of range), not_leased.
+ROLLRING_API Result<ArrayShape> gathered_shape(const Batch& batch, const Schema& schema,
+                                               const GatherColumn& column, const Layout& layout);
+
+// Where each sequence of the layout begins when they are laid end to end, and their end.
+ROLLRING_API Result<std::vector<std::int64_t>> gathered_offsets(const Batch& batch,
+                                                                const Layout& layout);
+
+// Into memory of the host, by several threads where that pays; `threads` as in ColumnCopy.
+// Errors: those of the shape, and invalid_argument (a target of another size, a sequence that does
+// not carry the column while `missing` is not set, a value out of the target's range).
+ROLLRING_API Result<void> gather(const Batch& batch, const Schema& schema,
+                                 std::span<const GatherColumn> columns, const Layout& layout,
+                                 std::uint32_t threads = 0);
+
+// What a gatherer has done since it was opened.
+struct GatherStat {
+    std::uint64_t registered_bytes;  // of lanes, now
+    std::uint64_t read_bytes;        // that the GPU read where they lie
+    std::uint64_t staged_bytes;      // that went through pinned memory
+    std::string why_staged;          // the last time; empty if it never happened
+};
+
+// Gathers into the memory of one device. One thread at a time.
+class ROLLRING_API Gatherer {
+  public:
+    static Result<Gatherer> open(Device device);
+    Gatherer(Gatherer&&) noexcept;
+    Gatherer& operator=(Gatherer&&) noexcept;
+    ~Gatherer();  // waits until the GPU has read what was queued
+
+    // Queues the work on `stream`; on the host, does it. The records must stay leased until the
+    // GPU has read them: see mark(). Errors: those of gather(), and unsupported (a conversion that
+    // the GPU does not make), device_error, out_of_device_memory, host_memory.
+    Result<void> gather(const Batch& batch, const Schema& schema,
+                        std::span<const GatherColumn> columns, const Layout& layout,
+                        Stream stream = {});
+    // Registers the batch's ring now, all lanes that are in use, instead of in the background.
+    Result<void> prepare(const Batch& batch);
+    // A number for all that is queued on the stream by now, for the two calls below.
+    Result<std::uint64_t> mark(Stream stream = {});
+    // Whether the GPU is done with it; an error if it failed.
+    [[nodiscard]] Result<bool> reached(std::uint64_t mark) const;
+    // Waits for it: any thread may. Errors: timed_out, device_error.
+    [[nodiscard]] Result<void> wait(std::uint64_t mark, Deadline deadline) const;
+    [[nodiscard]] GatherStat stat() const;
+
+  private:
+    class Impl;
+    explicit Gatherer(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rollring

@@ -1,0 +1,192 @@
+#pragma once
+// How one warp copies, converts or fills the rows of a tile. Each lane reads 16 bytes at a time
+// where they are aligned in the record, for what comes over PCIe should come in whole lines, and
+// stores them word by word, for the target may lie anywhere. Read by nvcc, and by g++ for a test
+// that plays all lanes.
+//
+// Of the record the lines of 16 bytes are read in which the rows lie: records end with such a line.
+
+#include <bit>
+#include <cstdint>
+
+#include "copy_view.hpp"
+#include "gather_tiles.hpp"
+
+namespace rollring::cuda {
+
+using device::GatherKind;
+
+// A word of four bytes of the record, `at` bytes behind the first row (before it: below zero), as
+// elements of the target. Only bytes [0, bytes) count.
+template <std::uint32_t width>
+ROLLRING_DEVICE void put_copied(std::uint64_t to, std::uint32_t word, std::int64_t at,
+                                std::int64_t bytes) {
+    if (width == 4 ||
+        (at >= 0 && at + 4 <= bytes && (to + static_cast<std::uint64_t>(at)) % 4 == 0)) {
+        if (at >= 0 && at < bytes) *reinterpret_cast<std::uint32_t*>(to + at) = word;
+        return;
+    }
+    ROLLRING_UNROLL
+    for (std::uint32_t j = 0; j < 4; j += width) {
+        if (at + j < 0 || at + j >= bytes) continue;
+        if (width == 2) {
+            *reinterpret_cast<std::uint16_t*>(to + at + j) =
+                static_cast<std::uint16_t>(word >> (8 * j));
+        } else {
+            *reinterpret_cast<std::uint8_t*>(to + at + j) =
+                static_cast<std::uint8_t>(word >> (8 * j));
+        }
+    }
+}
+
+template <std::uint32_t width, class To, class Convert>
+ROLLRING_DEVICE void put_converted(std::uint64_t to, std::uint32_t word, std::int64_t at,
+                                   std::int64_t bytes, Convert convert) {
+    ROLLRING_UNROLL
+    for (std::uint32_t j = 0; j < 4; j += width) {
+        if (at + j < 0 || at + j >= bytes) continue;
+        const std::uint32_t mask = width == 4 ? ~0U : (1U << (8 * width)) - 1;
+        reinterpret_cast<To*>(to)[(at + j) / width] = convert((word >> (8 * j)) & mask);
+    }
+}
+
+// Rounded to the nearest, ties to even.
+ROLLRING_DEVICE std::uint16_t bf16_of(std::uint32_t bits) {
+    if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
+    return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+ROLLRING_DEVICE std::uint32_t float_bits(std::uint32_t number) {
+    const auto value = static_cast<float>(number);
+#ifdef __CUDACC__
+    return __float_as_uint(value);
+#else
+    return std::bit_cast<std::uint32_t>(value);
+#endif
+}
+
+template <GatherKind kind>
+ROLLRING_DEVICE void put_word(std::uint64_t to, std::uint32_t word, std::int64_t at,
+                              std::int64_t bytes) {
+    using u32 = std::uint32_t;
+    if constexpr (kind == GatherKind::copy1) put_copied<1>(to, word, at, bytes);
+    if constexpr (kind == GatherKind::copy2) put_copied<2>(to, word, at, bytes);
+    if constexpr (kind == GatherKind::copy4) put_copied<4>(to, word, at, bytes);
+    if constexpr (kind == GatherKind::u8_bool) {
+        put_converted<1, std::uint8_t>(
+            to, word, at, bytes, [](u32 value) { return static_cast<std::uint8_t>(value != 0); });
+    }
+    if constexpr (kind == GatherKind::u8_i32) {
+        put_converted<1, u32>(to, word, at, bytes, [](u32 value) { return value; });
+    }
+    if constexpr (kind == GatherKind::u8_i64) {
+        put_converted<1, std::uint64_t>(to, word, at, bytes, [](u32 value) { return value; });
+    }
+    if constexpr (kind == GatherKind::u8_f32) {
+        put_converted<1, u32>(to, word, at, bytes, [](u32 value) { return float_bits(value); });
+    }
+    if constexpr (kind == GatherKind::u8_bf16) {
+        put_converted<1, std::uint16_t>(to, word, at, bytes, [](u32 value) {
+            return static_cast<std::uint16_t>(float_bits(value) >> 16);
+        });
+    }
+    if constexpr (kind == GatherKind::u16_i32) {
+        put_converted<2, u32>(to, word, at, bytes, [](u32 value) { return value; });
+    }
+    if constexpr (kind == GatherKind::u16_i64) {
+        put_converted<2, std::uint64_t>(to, word, at, bytes, [](u32 value) { return value; });
+    }
+    if constexpr (kind == GatherKind::i32_i64) {
+        put_converted<4, std::int64_t>(to, word, at, bytes, [](u32 value) {
+            return std::int64_t{static_cast<std::int32_t>(value)};
+        });
+    }
+    if constexpr (kind == GatherKind::f32_bf16) {
+        put_converted<4, std::uint16_t>(to, word, at, bytes, bf16_of);
+    }
+}
+
+inline constexpr std::uint32_t gather_loads = 4;  // of 16 bytes, in flight per lane
+
+template <GatherKind kind>
+ROLLRING_DEVICE void copy_rows_of(std::uint64_t to, std::uint64_t from, std::uint32_t bytes,
+                                  std::uint32_t lane) {
+    constexpr std::uint32_t line = 128;
+    constexpr std::uint32_t step = warp_lanes * 16;
+    const auto skip = static_cast<std::uint32_t>(from % line);
+    const std::uint32_t end = skip + bytes;
+    for (std::uint32_t begin = lane * 16; begin < end; begin += gather_loads * step) {
+        Vector vectors[gather_loads];
+        ROLLRING_UNROLL
+        for (std::uint32_t i = 0; i < gather_loads; i++) {
+            const std::uint32_t at = begin + i * step;
+            if (at < end && at + 16 > skip) load_unit(vectors[i], from - skip + at);
+        }
+        ROLLRING_UNROLL
+        for (std::uint32_t i = 0; i < gather_loads; i++) {
+            const std::uint32_t at = begin + i * step;
+            if (at >= end || at + 16 <= skip) continue;
+            ROLLRING_UNROLL
+            for (std::uint32_t w = 0; w < 4; w++) {
+                put_word<kind>(to, word_of(vectors[i], w), std::int64_t{at + 4 * w} - skip, bytes);
+            }
+        }
+    }
+}
+
+template <class Value>
+ROLLRING_DEVICE void fill_elements(std::uint64_t to, std::uint64_t count, Value value,
+                                   std::uint64_t step, std::uint32_t lane) {
+    for (std::uint64_t i = lane; i < count; i += warp_lanes) {
+        reinterpret_cast<Value*>(to)[i] = static_cast<Value>(value + i * step);
+    }
+}
+
+ROLLRING_DEVICE void fill_rows_of(const device::GatherArgs& args,
+                                  const device::GatherTarget& target, std::uint64_t to,
+                                  const device::GatherTile& tile, std::uint32_t lane) {
+    const std::uint64_t count = std::uint64_t{tile.count} * target.row_to_bytes / target.width;
+    const bool counted = (tile.from & device::tile_value) == 0;
+    const std::uint64_t number = tile.from & ~(device::tile_value | device::tile_counted);
+    const std::uint64_t value = counted ? number : args.values[number];
+    const std::uint64_t step = counted ? 1 : 0;
+    switch (target.width) {
+        case 1:
+            return fill_elements(to, count, static_cast<std::uint8_t>(value), step, lane);
+        case 2:
+            return fill_elements(to, count, static_cast<std::uint16_t>(value), step, lane);
+        case 4:
+            return fill_elements(to, count, static_cast<std::uint32_t>(value), step, lane);
+        default:
+            return fill_elements(to, count, value, step, lane);
+    }
+}
+
+ROLLRING_DEVICE void gather_tile(const device::GatherArgs& args, const device::GatherTarget& target,
+                                 const device::GatherTile& tile, std::uint32_t lane) {
+    const std::uint64_t to = target.to + std::uint64_t{tile.first} * target.row_to_bytes;
+    if ((tile.from & (device::tile_value | device::tile_counted)) != 0) {
+        return fill_rows_of(args, target, to, tile, lane);
+    }
+    const std::uint32_t bytes = tile.count * target.row_from_bytes;
+    switch (target.kind) {
+#define ROLLRING_KIND(kind) \
+    case GatherKind::kind:  \
+        return copy_rows_of<GatherKind::kind>(to, tile.from, bytes, lane);
+        ROLLRING_KIND(copy1)
+        ROLLRING_KIND(copy2)
+        ROLLRING_KIND(copy4)
+        ROLLRING_KIND(u8_bool)
+        ROLLRING_KIND(u8_i32)
+        ROLLRING_KIND(u8_i64)
+        ROLLRING_KIND(u8_f32)
+        ROLLRING_KIND(u8_bf16)
+        ROLLRING_KIND(u16_i32)
+        ROLLRING_KIND(u16_i64)
+        ROLLRING_KIND(i32_i64)
+        ROLLRING_KIND(f32_bf16)
+#undef ROLLRING_KIND
+    }
+}
+
+}  // namespace rollring::cuda

@@ -1,0 +1,257 @@
+// A GPU that gathers: tables go up through pinned memory, and one kernel works through each.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "backends.hpp"
+#include "gpu_gather.hpp"
+#include "marks.hpp"
+
+namespace rollring::cuda {
+namespace {
+
+using device::GatherArgs;
+using device::GatherDevice;
+using device::Staging;
+using device::TileTable;
+
+// Pinned memory of our own that the GPU reads.
+class PinnedBlock {
+  public:
+    static Result<PinnedBlock> make(std::shared_ptr<const Gpu> gpu, std::uint64_t bytes) {
+        PinnedBlock made;
+        void* data = nullptr;
+        CUresult result = gpu->api().cuMemHostAlloc(
+            &data, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+        if (result == CUDA_SUCCESS) {
+            made.data_ = static_cast<std::byte*>(data);
+            result = gpu->api().cuMemHostGetDevicePointer(&made.address_, data, 0);
+        }
+        made.gpu_ = std::move(gpu);
+        made.bytes_ = bytes;
+        if (result == CUDA_SUCCESS) return made;
+        Error error =
+            cuda_error(result, fmt::format("GPU {}: cannot allocate {} B of pinned memory",
+                                           made.gpu_->device().gpu, bytes));
+        error.code = Errc::host_memory;
+        return std::unexpected(std::move(error));
+    }
+    PinnedBlock(PinnedBlock&& other) noexcept
+        : gpu_(std::move(other.gpu_)),
+          data_(std::exchange(other.data_, nullptr)),
+          address_(other.address_),
+          bytes_(other.bytes_) {}
+    PinnedBlock& operator=(PinnedBlock&& other) noexcept {
+        std::swap(gpu_, other.gpu_);
+        std::swap(data_, other.data_);
+        std::swap(address_, other.address_);
+        std::swap(bytes_, other.bytes_);
+        return *this;
+    }
+    ~PinnedBlock() {
+        if (data_ == nullptr) return;
+        const Context::Scope scope(gpu_->context());
+        gpu_->api().cuMemFreeHost(data_);
+    }
+
+    [[nodiscard]] std::byte* data() const { return data_; }
+    [[nodiscard]] std::uint64_t address() const { return address_; }
+    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+  private:
+    PinnedBlock() = default;
+    std::shared_ptr<const Gpu> gpu_;
+    std::byte* data_ = nullptr;
+    CUdeviceptr address_ = 0;
+    std::uint64_t bytes_ = 0;
+};
+
+constexpr std::uint64_t block_bytes_min = std::uint64_t{1} << 20;
+
+class GpuGather : public GatherDevice {
+  public:
+    GpuGather(std::shared_ptr<const Gpu> gpu, const GatherTuning& tuning)
+        : gpu_(std::move(gpu)), tuning_(tuning), marks_(gpu_) {}
+    ~GpuGather() override { marks_.wait_all(); }
+
+    [[nodiscard]] std::uint64_t tile_bytes(std::uint64_t all_bytes) const override {
+        if (tuning_.tile_bytes != 0) return tuning_.tile_bytes;
+        constexpr std::uint64_t least = 2048;
+        constexpr std::uint64_t most = 16384;
+        constexpr std::uint64_t warps = 4096;  // about as many as an H100 has at work
+        return std::clamp(std::bit_floor(all_bytes / warps + 1), least, most);
+    }
+    Result<std::uint64_t> pin(const std::byte* data, std::uint64_t bytes) override;
+    void unpin(const std::byte* data) override {
+        const Context::Scope scope(gpu_->context());
+        gpu_->api().cuMemHostUnregister(const_cast<std::byte*>(data));
+    }
+    Result<Staging> stage(std::uint64_t bytes) override;
+    Result<void> run(const TileTable& table, Stream stream) override;
+    Result<std::uint64_t> mark(Stream stream) override {
+        const Context::Scope scope(gpu_->context());
+        const auto behind = gpu_->stream_behind(stream);
+        if (!behind) return std::unexpected(behind.error());
+        return marks_.set(*behind);
+    }
+    Result<bool> reached(std::uint64_t mark) override { return marks_.reached(mark); }
+    Result<void> wait(std::uint64_t mark, Deadline deadline) override {
+        return marks_.wait(mark, deadline);
+    }
+
+  private:
+    // Free once its mark is reached; `open`: for the table that is being made.
+    struct Block {
+        PinnedBlock memory;
+        std::uint64_t mark = 0;
+        std::uint64_t used = 0;
+        bool open = false;
+    };
+    struct Upload {
+        PinnedBlock host;
+        DeviceBuffer device;
+        std::uint64_t mark = 0;
+    };
+    Result<Upload*> free_upload(std::uint64_t bytes);
+    Result<GatherArgs> lay_down(const TileTable& table, Upload& upload, CUstream stream);
+
+    std::shared_ptr<const Gpu> gpu_;
+    GatherTuning tuning_;
+    Marks marks_;
+    std::vector<Block> blocks_;
+    std::vector<std::unique_ptr<Upload>> uploads_;
+};
+
+Result<std::uint64_t> GpuGather::pin(const std::byte* data, std::uint64_t bytes) {
+    if (gpu_->attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) == 0) {
+        return refused(Errc::unsupported,
+                       fmt::format("GPU {}: its driver cannot register read-only host memory",
+                                   gpu_->device().gpu));
+    }
+    const Context::Scope scope(gpu_->context());
+    const Driver& api = gpu_->api();
+    auto* memory = const_cast<std::byte*>(data);
+    CUresult result = api.cuMemHostRegister(
+        memory, bytes,
+        CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_READ_ONLY);
+    CUdeviceptr address = 0;
+    if (result == CUDA_SUCCESS) result = api.cuMemHostGetDevicePointer(&address, memory, 0);
+    if (result == CUDA_SUCCESS) return address;
+    Error error = cuda_error(
+        result, fmt::format("GPU {}: cannot register {} B of a lane", gpu_->device().gpu, bytes));
+    if (error.code == Errc::out_of_device_memory) {  // what is short here is memory to pin
+        error.code = Errc::host_memory;
+        error.message += "; is there a limit on locked memory (ulimit -l)?";
+    }
+    return std::unexpected(std::move(error));
+}
+
+Result<Staging> GpuGather::stage(std::uint64_t bytes) {
+    constexpr std::uint64_t alignment = 128;
+    bytes = (bytes + alignment - 1) / alignment * alignment;
+    const auto take = [&](Block& block) {
+        block.open = true;
+        const std::uint64_t at = std::exchange(block.used, block.used + bytes);
+        return Staging{block.memory.data() + at, block.memory.address() + at};
+    };
+    for (Block& block : blocks_) {
+        if (!block.open && block.mark != 0) {
+            const auto there = marks_.reached(block.mark);
+            if (!there) return std::unexpected(there.error());
+            if (!*there) continue;
+            block.mark = block.used = 0;
+        }
+        if (block.memory.bytes() - block.used >= bytes) return take(block);
+    }
+    constexpr std::uint64_t block_bytes = std::uint64_t{32} << 20;
+    const Context::Scope scope(gpu_->context());
+    auto memory = PinnedBlock::make(gpu_, std::max(bytes, block_bytes));
+    if (!memory) return std::unexpected(memory.error());
+    blocks_.push_back({.memory = std::move(*memory)});
+    return take(blocks_.back());
+}
+
+Result<GpuGather::Upload*> GpuGather::free_upload(std::uint64_t bytes) {
+    for (const auto& upload : uploads_) {
+        if (upload->host.bytes() < bytes) continue;
+        const auto there = marks_.reached(upload->mark);
+        if (!there) return std::unexpected(there.error());
+        if (*there) return upload.get();
+    }
+    const std::uint64_t rounded = std::bit_ceil(std::max(bytes, block_bytes_min));
+    auto host = PinnedBlock::make(gpu_, rounded);
+    if (!host) return std::unexpected(host.error());
+    auto memory = DeviceBuffer::make(gpu_, rounded);
+    if (!memory) return std::unexpected(memory.error());
+    uploads_.push_back(std::make_unique<Upload>(Upload{std::move(*host), std::move(*memory), 0}));
+    return uploads_.back().get();
+}
+
+// Targets, values, tiles: each aligned to 16.
+Result<GatherArgs> GpuGather::lay_down(const TileTable& table, Upload& upload, CUstream stream) {
+    std::uint64_t used = 0;
+    const auto put = [&](const auto& rows) {
+        const std::uint64_t at = used;
+        const std::uint64_t bytes = rows.size() * sizeof(rows[0]);
+        if (bytes != 0) std::memcpy(upload.host.data() + at, rows.data(), bytes);
+        used += (bytes + 15) / 16 * 16;
+        return at;
+    };
+    const std::uint64_t targets = put(table.targets);
+    const std::uint64_t values = put(table.values);
+    const std::uint64_t tiles = put(table.tiles);
+    const CUresult result =
+        gpu_->api().cuMemcpyHtoDAsync(upload.device.address(), upload.host.data(), used, stream);
+    if (result != CUDA_SUCCESS) return gpu_->stream_failure(result);
+    const std::uint64_t base = upload.device.address();
+    return GatherArgs{std::bit_cast<const device::GatherTile*>(base + tiles),
+                      std::bit_cast<const device::GatherTarget*>(base + targets),
+                      std::bit_cast<const std::uint64_t*>(base + values), table.tiles.size(),
+                      table.targets.size()};
+}
+
+Result<void> GpuGather::run(const TileTable& table, Stream stream) {
+    const Context::Scope scope(gpu_->context());
+    const auto behind = gpu_->stream_behind(stream);
+    if (!behind) return std::unexpected(behind.error());
+    if (!table.tiles.empty()) {
+        constexpr std::uint64_t slack = 64;
+        const auto upload = free_upload(table.tiles.size() * sizeof(device::GatherTile) + slack +
+                                        table.targets.size() * sizeof(device::GatherTarget) +
+                                        table.values.size() * sizeof(std::uint64_t));
+        if (!upload) return std::unexpected(upload.error());
+        const auto args = lay_down(table, **upload, *behind);
+        if (!args) return std::unexpected(args.error());
+        if (auto launched = gpu_->launch(Kernel::gather, *args, 1, *behind, tuning_.blocks);
+            !launched) {
+            return launched;
+        }
+        const auto mark = marks_.set(*behind);
+        if (!mark) return std::unexpected(mark.error());
+        (*upload)->mark = *mark;
+        for (Block& block : blocks_) {
+            if (std::exchange(block.open, false)) block.mark = *mark;
+        }
+    }
+    return {};
+}
+
+}  // namespace
+
+std::unique_ptr<GatherDevice> make_gather(std::shared_ptr<const Gpu> gpu,
+                                          const GatherTuning& tuning) {
+    return std::make_unique<GpuGather>(std::move(gpu), tuning);
+}
+
+Result<std::unique_ptr<GatherDevice>> open_gather(Device device) {
+    auto gpu = Gpu::open(device);
+    if (!gpu) return std::unexpected(gpu.error());
+    return make_gather(std::move(*gpu));
+}
+
+}  // namespace rollring::cuda

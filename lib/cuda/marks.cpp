@@ -1,0 +1,88 @@
+#include "marks.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace rollring::cuda {
+
+Marks::~Marks() {
+    const Context::Scope scope(gpu_->context());
+    for (const auto& [mark, event] : open_) gpu_->api().cuEventDestroy(event);
+    for (CUevent event : free_) gpu_->api().cuEventDestroy(event);
+}
+
+Result<CUevent> Marks::take_event() {
+    if (!free_.empty()) {
+        CUevent event = free_.back();
+        free_.pop_back();
+        return event;
+    }
+    CUevent event = nullptr;
+    const CUresult result = gpu_->api().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) return event;
+    return std::unexpected(
+        cuda_error(result, fmt::format("GPU {}: cannot create an event", gpu_->device().gpu)));
+}
+
+Result<std::uint64_t> Marks::set(CUstream stream) {
+    const std::scoped_lock lock(mutex_);
+    sweep();
+    auto event = take_event();
+    if (!event) return std::unexpected(event.error());
+    const CUresult result = gpu_->api().cuEventRecord(*event, stream);
+    if (result != CUDA_SUCCESS) {
+        free_.push_back(*event);
+        return gpu_->stream_failure(result);
+    }
+    open_.emplace(++last_, *event);
+    return last_;
+}
+
+void Marks::sweep() {
+    for (auto at = open_.begin(); at != open_.end();) {
+        const CUresult result = gpu_->api().cuEventQuery(at->second);
+        if (result == CUDA_ERROR_NOT_READY) {
+            ++at;
+            continue;
+        }
+        if (result != CUDA_SUCCESS && !failed_) {
+            failed_ = gpu_->stream_failure(result).error();
+        }
+        free_.push_back(at->second);
+        at = open_.erase(at);
+    }
+}
+
+Result<bool> Marks::reached(std::uint64_t mark) {
+    const Context::Scope scope(gpu_->context());
+    const std::scoped_lock lock(mutex_);
+    sweep();
+    if (failed_) return std::unexpected(*failed_);
+    return !open_.contains(mark);
+}
+
+Result<void> Marks::wait(std::uint64_t mark, Deadline deadline) {
+    for (;;) {
+        const auto there = reached(mark);
+        if (!there) return std::unexpected(there.error());
+        if (*there) return {};
+        if (deadline.passed()) {
+            return refused(
+                Errc::timed_out,
+                fmt::format("GPU {}: a gather was not done by the deadline", gpu_->device().gpu));
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+}
+
+void Marks::wait_all() {
+    const Context::Scope scope(gpu_->context());
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [mark, event] : open_) gpu_->api().cuEventSynchronize(event);
+    sweep();
+}
+
+}  // namespace rollring::cuda

@@ -1,0 +1,41 @@
+#pragma once
+// Events on the caller's streams, numbered: what was queued before a mark is done once it is
+// reached. Any thread may ask.
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "gpu.hpp"
+
+namespace rollring::cuda {
+
+class Marks {
+  public:
+    explicit Marks(std::shared_ptr<const Gpu> gpu) : gpu_(std::move(gpu)) {}
+    Marks(const Marks&) = delete;
+    ~Marks();
+
+    // Needs the context to be current.
+    Result<std::uint64_t> set(CUstream stream);
+    Result<bool> reached(std::uint64_t mark);
+    // Asks instead of waiting: see Gpu::wait.
+    Result<void> wait(std::uint64_t mark, Deadline deadline);
+    // Waits for all of them, whatever becomes of them.
+    void wait_all();
+
+  private:
+    Result<CUevent> take_event();
+    // What is reached gives its event back; the first failure stays.
+    void sweep();
+
+    std::shared_ptr<const Gpu> gpu_;
+    std::mutex mutex_;
+    std::map<std::uint64_t, CUevent> open_;
+    std::vector<CUevent> free_;
+    std::uint64_t last_ = 0;
+    std::optional<Error> failed_;
+};
+
+}  // namespace rollring::cuda

@@ -1,0 +1,40 @@
+#pragma once
+// Gathers with a GPU: the layout's runs become a table, from lanes that the GPU may read where they
+// lie, and through staging memory from those that it may not.
+
+#include <memory>
+#include <span>
+
+#include "column_plan.hpp"
+#include "lane_pins.hpp"
+
+namespace rollring::gathering {
+
+class DeviceGather {
+  public:
+    explicit DeviceGather(std::unique_ptr<device::GatherDevice> device)
+        : device_(std::move(device)), pins_(*device_) {}
+
+    Result<void> gather(const Batch& batch, const Schema& schema,
+                        std::span<const GatherColumn> columns, const Layout& layout, Stream stream);
+    Result<void> prepare(const Batch& batch);
+    [[nodiscard]] device::GatherDevice& device() const { return *device_; }
+    [[nodiscard]] GatherStat stat() const;
+
+  private:
+    Result<void> fill_table(const std::vector<ColumnPlan>& plans, const Placement& placement,
+                            Stream stream);
+    void find_shifts(const Batch& batch, const Placement& placement);
+
+    std::unique_ptr<device::GatherDevice> device_;
+    LanePins pins_;  // before the device goes
+    device::TileTable table_;
+    // By the layout's sequence: what makes an address of the host one of the device's, or
+    // `to_stage`.
+    std::vector<std::uint64_t> shifts_;
+    std::uint64_t read_bytes_ = 0;
+    std::uint64_t staged_bytes_ = 0;
+    std::string why_staged_;
+};
+
+}  // namespace rollring::gathering

@@ -1,0 +1,72 @@
+#pragma once
+// The lanes of a ring, registered with a GPU where they lie: each once, in the background, as soon
+// as a batch has records in it.
+//
+// A lane's pages stay the same until its producer is gone and the consumer gives them back to the
+// system. The GPU would go on to read those that it knows, which are no pages of the ring any more,
+// so a lane is registered for one generation, and one of an earlier generation is let go of before
+// anything is gathered. No records of a batch lie in a lane whose pages are given back, so none of
+// them is ever read through what was registered before.
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gather_device.hpp"
+#include "rollring/lease.hpp"
+
+namespace rollring::gathering {
+
+class LanePins {
+  public:
+    // The device outlives this.
+    explicit LanePins(device::GatherDevice& device) : device_(&device) {}
+    LanePins(const LanePins&) = delete;
+    ~LanePins();
+
+    // To be called before each gather: what is gone is let go of. Of another ring than the last:
+    // all of that.
+    void look(const std::shared_ptr<const MappedLanes>& lanes);
+    // The lane that the bytes lie in, as look() found the lanes; it is wanted from now on. What to
+    // add to an address of the host, or nothing: the GPU cannot read it (yet).
+    std::optional<std::uint64_t> shift_of(const std::byte* at);
+    // Why it cannot, for people.
+    [[nodiscard]] std::string why_not(const std::byte* at) const;
+    // Registers all lanes in use, and waits for it; the first error of a lane.
+    Result<void> register_used();
+
+    [[nodiscard]] std::uint64_t registered_bytes() const;
+
+  private:
+    enum class State { unknown, wanted, registering, registered, refused };
+    struct Lane {
+        MappedLane mapped{};
+        State state = State::unknown;
+        std::uint64_t generation = 0;  // that is registered, or was refused
+        std::uint64_t address = 0;     // the device's
+        std::string problem;
+    };
+    void drop_all();
+    void drop(Lane& lane);
+    void want(Lane& lane);
+    void work(const std::stop_token& stop);
+    Lane* lane_of(const std::byte* at);
+    [[nodiscard]] const Lane* lane_of(const std::byte* at) const {
+        return const_cast<LanePins*>(this)->lane_of(at);
+    }
+
+    device::GatherDevice* device_;
+    std::shared_ptr<const MappedLanes> lanes_;
+    mutable std::mutex mutex_;
+    std::condition_variable_any changed_;
+    std::vector<Lane> all_;  // as they lie in memory
+    Lane* last_ = nullptr;   // that was found
+    std::jthread worker_;    // while lanes were ever wanted
+};
+
+}  // namespace rollring::gathering

@@ -1,0 +1,81 @@
+#include "tile_table.hpp"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <limits>
+
+#include "rollring/convert.hpp"
+
+namespace rollring::gathering {
+namespace {
+
+constexpr DType dtype_bool{6, 8};
+constexpr std::uint64_t rows_max = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint64_t row_bytes_max = std::uint64_t{1} << 30;
+
+}  // namespace
+
+std::optional<device::GatherKind> kind_of(DType from, DType to) {
+    using enum device::GatherKind;
+    if (from == to) return from.bytes() == 1 ? copy1 : from.bytes() == 2 ? copy2 : copy4;
+    struct Conversion {
+        DType from;
+        DType to;
+        device::GatherKind kind;
+    };
+    constexpr Conversion all[] = {{dtype_u8, dtype_bool, u8_bool},  {dtype_u8, dtype_i32, u8_i32},
+                                  {dtype_u8, dtype_i64, u8_i64},    {dtype_u8, dtype_f32, u8_f32},
+                                  {dtype_u8, dtype_bf16, u8_bf16},  {dtype_u16, dtype_i32, u16_i32},
+                                  {dtype_u16, dtype_i64, u16_i64},  {dtype_i32, dtype_i64, i32_i64},
+                                  {dtype_f32, dtype_bf16, f32_bf16}};
+    for (const Conversion& one : all) {
+        if (one.from == from && one.to == to) return one.kind;
+    }
+    return std::nullopt;
+}
+
+Result<void> TileWriter::begin(const ColumnPlan& plan) {
+    std::optional<device::GatherKind> kind = kind_of(plan.from_type(), plan.to_type());
+    if (plan.is_filled()) kind = device::GatherKind::copy1;  // nothing is copied
+    if (plan.is_counted() && plan.to_type() != dtype_i32 && plan.to_type() != dtype_i64) {
+        kind = std::nullopt;
+    }
+    if (!kind) {
+        return refused(
+            Errc::unsupported,
+            fmt::format("column '{}' is {}, and a GPU does not make {} of it while it "
+                        "gathers: leave the dtype as it is, and convert the result",
+                        plan.name(), plan.from_type().to_string(), plan.to_type().to_string()));
+    }
+    const std::uint64_t row_from = plan.row_elements() * plan.from_type().bytes();
+    const std::uint64_t row_to = plan.row_bytes();
+    const std::uint64_t rows = plan.rows();
+    if (std::max(row_from, row_to) > row_bytes_max || rows > rows_max) {
+        return refused(
+            Errc::invalid_argument,
+            fmt::format("column '{}' has {} rows of {} B: gather fewer sequences at a time",
+                        plan.name(), rows, row_to));
+    }
+    known_.clear();
+    table_->targets.push_back({std::bit_cast<std::uint64_t>(plan.target().data()),
+                               table_->tiles.size(), static_cast<std::uint32_t>(row_from),
+                               static_cast<std::uint32_t>(row_to), *kind, plan.to_type().bytes()});
+    return {};
+}
+
+std::optional<std::uint64_t> TileWriter::value_number(DType type, double value) {
+    const auto bits = std::bit_cast<std::uint64_t>(value);
+    for (const Known& known : known_) {
+        if (std::bit_cast<std::uint64_t>(known.value) == bits) return known.number;
+    }
+    std::uint64_t held = 0;
+    if (!fill(type, value, reinterpret_cast<std::byte*>(&held), 1)) return std::nullopt;
+    constexpr std::size_t few = 4;
+    if (known_.size() == few) known_.erase(known_.begin() + 1);  // the first is the padding's
+    known_.push_back({value, table_->values.size()});
+    table_->values.push_back(held);
+    return known_.back().number;
+}
+
+}  // namespace rollring::gathering

@@ -1,0 +1,61 @@
+// A gatherer over the GPUs of this build, or over the CPU.
+
+#include <utility>
+
+#include "backends.hpp"
+#include "device_gather.hpp"
+
+namespace rollring {
+
+class Gatherer::Impl {
+  public:
+    std::unique_ptr<gathering::DeviceGather> gpu;  // null: the host, which is done at once
+};
+
+Gatherer::Gatherer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Gatherer::Gatherer(Gatherer&&) noexcept = default;
+Gatherer& Gatherer::operator=(Gatherer&&) noexcept = default;
+Gatherer::~Gatherer() = default;
+
+Result<Gatherer> Gatherer::open(Device device) {
+    auto impl = std::make_unique<Impl>();
+    if (device.is_gpu()) {
+        auto gpu = cuda::open_gather(device);
+        if (!gpu) return std::unexpected(gpu.error());
+        impl->gpu = std::make_unique<gathering::DeviceGather>(std::move(*gpu));
+    }
+    return Gatherer(std::move(impl));
+}
+
+Result<void> Gatherer::gather(const Batch& batch, const Schema& schema,
+                              std::span<const GatherColumn> columns, const Layout& layout,
+                              Stream stream) {
+    if (impl_->gpu) return impl_->gpu->gather(batch, schema, columns, layout, stream);
+    return rollring::gather(batch, schema, columns, layout);
+}
+
+Result<void> Gatherer::prepare(const Batch& batch) {
+    if (!impl_->gpu) return {};
+    return impl_->gpu->prepare(batch);
+}
+
+Result<std::uint64_t> Gatherer::mark(Stream stream) {
+    if (!impl_->gpu) return 0;
+    return impl_->gpu->device().mark(stream);
+}
+
+Result<bool> Gatherer::reached(std::uint64_t mark) const {
+    if (!impl_->gpu) return true;
+    return impl_->gpu->device().reached(mark);
+}
+
+Result<void> Gatherer::wait(std::uint64_t mark, Deadline deadline) const {
+    if (!impl_->gpu) return {};
+    return impl_->gpu->device().wait(mark, deadline);
+}
+
+GatherStat Gatherer::stat() const {
+    return impl_->gpu ? impl_->gpu->stat() : GatherStat{};
+}
+
+}  // namespace rollring

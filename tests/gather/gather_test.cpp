@@ -1,0 +1,138 @@
+// Goal: whatever the layout, each row of a gathered column is the one that the records and the
+// layout say, by a reference that asks for one row at a time.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "gather_case.hpp"
+#include "rollring/micro_batches.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+std::vector<double> gathered(const GatherCase& given, GatherColumn column, const Layout& layout) {
+    const auto shape = gathered_shape(given.batch, given.schema(), column, layout);
+    REQUIRE(shape.has_value());
+    CHECK(shape->dtype == column.dtype.value_or(shape->dtype));
+    std::vector<std::byte> target(shape->elements() * shape->dtype.bytes(), std::byte{0xa5});
+    column.to = target;
+    REQUIRE(gather(given.batch, given.schema(), {&column, 1}, layout).has_value());
+    return numbers_of(target, shape->dtype);
+}
+
+}  // namespace
+
+TEST_CASE("gather: random layouts of random batches are what the reference says") {
+    for (unsigned seed = 1; seed <= 6; seed++) {
+        GatherCase given(seed);
+        std::mt19937 dice(seed);
+        for (int round = 0; round < 60; round++) {
+            CAPTURE(seed);
+            CAPTURE(round);
+            std::vector<std::uint32_t> order;
+            const Layout layout = random_layout(given.batch, order, dice);
+            const GatherColumn column = random_column(layout, dice);
+            REQUIRE(same(gathered(given, column, layout), wanted(given, column, layout)));
+        }
+    }
+}
+
+TEST_CASE("gather: several columns at once, and the offsets of a part") {
+    const GatherCase given(3);
+    const Layout responses{.part = Part::response};
+    const auto offsets = gathered_offsets(given.batch, responses);
+    REQUIRE(offsets.has_value());
+    REQUIRE(offsets->size() == given.batch.sequences().size() + 1);
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(offsets->back()));
+    std::vector<std::int32_t> numbers(ids.size());
+    const std::vector<GatherColumn> columns = {
+        {.column = token_ids, .dtype = dtype_i64, .to = std::as_writable_bytes(std::span(ids))},
+        {.source = Source::position_ids,
+         .dtype = dtype_i32,
+         .to = std::as_writable_bytes(std::span(numbers))}};
+    REQUIRE(gather(given.batch, given.schema(), columns, responses).has_value());
+    for (std::size_t i = 0; i < given.batch.sequences().size(); i++) {
+        const TrajectoryView& view = given.batch.sequences()[i].view;
+        const auto tokens = view.token_ids().subspan(view.meta().n_prompt);
+        const auto begin = static_cast<std::size_t>((*offsets)[i]);
+        REQUIRE(static_cast<std::size_t>((*offsets)[i + 1]) == begin + tokens.size());
+        for (std::size_t t = 0; t < tokens.size(); t++) {
+            CHECK(ids[begin + t] == tokens[t]);
+            CHECK(numbers[begin + t] == static_cast<std::int32_t>(view.meta().n_prompt + t));
+        }
+    }
+}
+
+TEST_CASE("gather: what cannot be is refused by name") {
+    GatherCase given(2);
+    const auto refusal = [&](const GatherColumn& column, const Layout& layout) {
+        const auto shape = gathered_shape(given.batch, given.schema(), column, layout);
+        if (!shape) return shape.error().message;
+        std::vector<std::byte> target(shape->elements() * shape->dtype.bytes());
+        GatherColumn with_target = column;
+        with_target.to = target;
+        const auto done = gather(given.batch, given.schema(), {&with_target, 1}, layout);
+        return done ? std::string() : done.error().message;
+    };
+    const auto says = [](const std::string& text, std::string_view part) {
+        CAPTURE(text);
+        return text.find(part) != std::string::npos;
+    };
+    const std::vector<std::uint32_t> beyond = {0, 1'000'000};
+    CHECK(says(refusal({.column = token_ids}, {.order = beyond}), "sequence 1000000 of a batch"));
+    CHECK(says(refusal({.column = 99}, {}), "no column 99"));
+    CHECK(says(refusal({.column = token_ids}, {.form = Form::per_sequence}),
+               "no value for each sequence"));
+    CHECK(says(refusal({.column = logprobs}, {}), "say what stands for a missing one"));
+    CHECK(says(refusal({.column = token_ids, .dtype = dtype_u8}, {}), "out of the range of u8"));
+    CHECK(says(refusal({.column = static_cast<std::uint16_t>(Std::ref_logprobs)}, {}),
+               "no sequence of the batch carries"));
+    CHECK(refusal({.column = static_cast<std::uint16_t>(Std::ref_logprobs), .missing = 0}, {})
+              .empty());
+    CHECK(says(refusal({.column = token_ids}, {.form = Form::padded, .padding = {.length = 1}}),
+               "more than the length of 1"));
+    REQUIRE(given.batch.ack(0).has_value());
+    CHECK(gathered_offsets(given.batch, {}).error().code == Errc::not_leased);
+}
+
+TEST_CASE("micro-batches: every sequence once, none above the budget, the same each time") {
+    std::mt19937 dice(5);
+    for (int round = 0; round < 200; round++) {
+        CAPTURE(round);
+        std::vector<std::uint32_t> lengths(below(dice, 60));
+        for (auto& length : lengths) length = below(dice, 101);
+        const auto made = micro_batches(lengths, 100);
+        REQUIRE(made.has_value());
+        std::vector<int> seen(lengths.size());
+        std::uint64_t tokens = 0;
+        for (const auto& bin : made->bins) {
+            std::uint64_t held = 0;
+            for (const std::uint32_t sequence : bin) {
+                seen[sequence]++;
+                held += lengths[sequence];
+            }
+            CHECK(held <= 100);
+            CHECK(std::ranges::is_sorted(bin));
+            tokens += held;
+        }
+        CHECK(std::ranges::all_of(seen, [](int times) { return times == 1; }));
+        const auto least = static_cast<double>((tokens + 99) / 100);
+        CHECK(static_cast<double>(made->bins.size()) <= least * 1.8 + 1);  // zeros take no room
+        if (!made->bins.empty()) {
+            CHECK(made->fill == doctest::Approx(static_cast<double>(tokens) /
+                                                static_cast<double>(made->bins.size() * 100)));
+        }
+        CHECK(micro_batches(lengths, 100)->bins == made->bins);
+    }
+    const std::vector<std::uint32_t> fits = {60, 50, 40, 50};
+    CHECK(micro_batches(fits, 100)->bins ==
+          std::vector<std::vector<std::uint32_t>>{{0, 2}, {1, 3}});
+    CHECK(micro_batches(fits, 100)->fill == 1);
+    CHECK(micro_batches(fits, 59).error().message.find("sequence 0 has 60 tokens") !=
+          std::string::npos);
+    CHECK(micro_batches(fits, 0).error().code == Errc::invalid_argument);
+}

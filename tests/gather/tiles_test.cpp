@@ -1,0 +1,193 @@
+// Goal: what a GPU would gather is what the reference says, from lanes and through staging memory;
+// and a lane whose pages were given back is never read through what was registered before.
+//
+// The GPU is played: its addresses are the host's, and the kernel's lanes run one after the other.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "device_gather.hpp"
+#include "gather_case.hpp"
+#include "gather_copy.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+// What it did; outlives the device.
+struct Played {
+    std::mutex mutex;
+    std::map<const std::byte*, std::uint64_t> pinned;
+    std::uint64_t pins = 0;
+    std::uint64_t runs = 0;
+    std::string refuses;  // to pin
+    std::uint64_t tile_bytes = 256;
+};
+
+class PlayedDevice : public device::GatherDevice {
+  public:
+    explicit PlayedDevice(Played& played) : played_(&played) {}
+    [[nodiscard]] std::uint64_t tile_bytes(std::uint64_t) const override {
+        return played_->tile_bytes;
+    }
+    Result<std::uint64_t> pin(const std::byte* data, std::uint64_t bytes) override {
+        const std::scoped_lock lock(played_->mutex);
+        if (!played_->refuses.empty()) return refused(Errc::host_memory, played_->refuses);
+        played_->pins++;
+        CHECK(played_->pinned.emplace(data, bytes).second);
+        return reinterpret_cast<std::uint64_t>(data);
+    }
+    void unpin(const std::byte* data) override {
+        const std::scoped_lock lock(played_->mutex);
+        CHECK(played_->pinned.erase(data) == 1);
+    }
+    Result<device::Staging> stage(std::uint64_t bytes) override {
+        staged_.push_back(std::make_unique<Line[]>(bytes / sizeof(Line) + 1));
+        auto* data = reinterpret_cast<std::byte*>(staged_.back().get());
+        return device::Staging{data, reinterpret_cast<std::uint64_t>(data)};
+    }
+    Result<void> run(const device::TileTable& table, Stream) override {
+        played_->runs++;
+        const device::GatherArgs args{table.tiles.data(), table.targets.data(), table.values.data(),
+                                      table.tiles.size(), table.targets.size()};
+        std::size_t target = 0;
+        for (std::size_t i = 0; i < table.tiles.size(); i++) {
+            while (target + 1 < table.targets.size() && table.targets[target + 1].first_tile <= i)
+                target++;
+            check(table.tiles[i], table.targets[target]);
+            for (std::uint32_t lane = 0; lane < cuda::warp_lanes; lane++) {
+                cuda::gather_tile(args, table.targets[target], table.tiles[i], lane);
+            }
+        }
+        staged_.clear();
+        return {};
+    }
+    Result<std::uint64_t> mark(Stream) override { return 1; }
+    Result<bool> reached(std::uint64_t) override { return true; }
+    Result<void> wait(std::uint64_t, Deadline) override { return {}; }
+
+  private:
+    struct alignas(128) Line {
+        std::byte bytes[128];
+    };
+    // Only what is pinned, or staged, is read.
+    void check(const device::GatherTile& tile, const device::GatherTarget& target) {
+        if ((tile.from & (device::tile_value | device::tile_counted)) != 0) return;
+        const std::uint64_t bytes = std::uint64_t{tile.count} * target.row_from_bytes;
+        const auto* from = reinterpret_cast<const std::byte*>(tile.from);
+        if (!staged_.empty() && played_->pinned.empty()) return;
+        const std::scoped_lock lock(played_->mutex);
+        auto after = played_->pinned.upper_bound(from);
+        REQUIRE(after != played_->pinned.begin());
+        --after;
+        REQUIRE(from + bytes <= after->first + after->second);
+    }
+
+    Played* played_;
+    std::vector<std::unique_ptr<Line[]>> staged_;
+};
+
+std::vector<double> gathered(gathering::DeviceGather& gatherer, const GatherCase& given,
+                             GatherColumn column, const Layout& layout) {
+    const auto shape = gathered_shape(given.batch, given.schema(), column, layout);
+    REQUIRE(shape.has_value());
+    std::vector<std::byte> target(shape->elements() * shape->dtype.bytes(), std::byte{0xa5});
+    column.to = target;
+    REQUIRE(gatherer.gather(given.batch, given.schema(), {&column, 1}, layout, {}).has_value());
+    return numbers_of(target, shape->dtype);
+}
+
+// Lanes of a ring that the test plays.
+class PlayedLanes : public MappedLanes {
+  public:
+    struct alignas(4096) Page {
+        std::byte bytes[4096];
+    };
+    [[nodiscard]] std::size_t count() const override { return 2; }
+    [[nodiscard]] MappedLane lane(std::size_t number) const override {
+        return {pages[number].bytes, sizeof(Page), generations[number], true};
+    }
+    std::unique_ptr<Page[]> pages = std::make_unique<Page[]>(2);
+    std::array<std::atomic<std::uint64_t>, 2> generations{};
+};
+
+}  // namespace
+
+TEST_CASE("tiles: random layouts of random batches are what the reference says") {
+    for (unsigned seed = 11; seed <= 16; seed++) {
+        GatherCase given(seed);
+        Played played;
+        played.tile_bytes = seed % 2 == 0 ? 64 : 4096;
+        const bool staging = seed % 3 == 0;
+        if (staging) played.refuses = "no memory to pin today";
+        gathering::DeviceGather gatherer(std::make_unique<PlayedDevice>(played));
+        CHECK(gatherer.prepare(given.batch).has_value() != staging);
+        std::mt19937 dice(seed);
+        for (int round = 0; round < 60; round++) {
+            CAPTURE(seed);
+            CAPTURE(round);
+            std::vector<std::uint32_t> order;
+            const Layout layout = random_layout(given.batch, order, dice);
+            const GatherColumn column = random_column(layout, dice);
+            REQUIRE(same(gathered(gatherer, given, column, layout), wanted(given, column, layout)));
+        }
+        const GatherStat stat = gatherer.stat();
+        CHECK((stat.staged_bytes == 0) != staging);
+        CHECK((stat.read_bytes == 0) == staging);
+        CHECK((stat.why_staged.find("no memory to pin today") != std::string::npos) == staging);
+        CHECK((stat.registered_bytes == 0) == staging);
+    }
+}
+
+TEST_CASE("tiles: the first batch does not wait for lanes to be registered") {
+    GatherCase given(4);
+    Played played;
+    gathering::DeviceGather gatherer(std::make_unique<PlayedDevice>(played));
+    const GatherColumn ids{.column = token_ids, .dtype = dtype_i64};
+    CHECK(same(gathered(gatherer, given, ids, {}), wanted(given, ids, {})));
+    const std::uint64_t staged = gatherer.stat().staged_bytes;
+    CHECK(gatherer.stat().why_staged.find("being registered") != std::string::npos);
+    CHECK(staged != 0);
+    REQUIRE(gatherer.prepare(given.batch).has_value());
+    CHECK(same(gathered(gatherer, given, ids, {}), wanted(given, ids, {})));
+    CHECK(gatherer.stat().staged_bytes == staged);
+    const GatherColumn halves{.column = token_ids, .dtype = dtype_bf16};
+    std::vector<std::byte> target(given.batch.cu_seqlens().back() * 2);
+    GatherColumn refusing = halves;
+    refusing.to = target;
+    const auto done = gatherer.gather(given.batch, given.schema(), {&refusing, 1}, {}, {});
+    REQUIRE_FALSE(done.has_value());
+    CHECK(done.error().code == Errc::unsupported);
+}
+
+TEST_CASE("lane pins: a lane of another generation is registered anew, other lanes are not") {
+    Played played;
+    PlayedDevice device(played);
+    const auto lanes = std::make_shared<PlayedLanes>();
+    {
+        gathering::LanePins pins(device);
+        pins.look(lanes);
+        REQUIRE(pins.register_used().has_value());
+        const std::byte* first = lanes->pages[0].bytes;
+        CHECK(pins.shift_of(first + 9) == 0);
+        CHECK_FALSE(pins.shift_of(first - 1).has_value());
+        CHECK(played.pins == 2);
+        lanes->generations[0] = 1;  // its pages are gone
+        pins.look(lanes);
+        CHECK(played.pinned.size() == 1);
+        CHECK_FALSE(pins.shift_of(first).has_value());  // wanted from now on
+        REQUIRE(pins.register_used().has_value());
+        CHECK(pins.shift_of(first) == 0);
+        CHECK(played.pins == 3);
+        const auto others = std::make_shared<PlayedLanes>();
+        pins.look(others);
+        CHECK(played.pinned.empty());
+        CHECK_FALSE(pins.shift_of(first).has_value());
+        REQUIRE(pins.register_used().has_value());
+    }
+    CHECK(played.pinned.empty());
+}

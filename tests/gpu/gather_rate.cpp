@@ -1,0 +1,230 @@
+// How fast a GPU gathers a batch out of a ring, against one pinned copy of as many bytes: JSON
+// lines.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device_gather.hpp"
+#include "gpu_clock.hpp"
+#include "gpu_gather.hpp"
+#include "rollring/gather.hpp"
+#include "rollring/producer.hpp"
+#include "rollring/ring.hpp"
+
+namespace rollring::test {
+namespace {
+
+constexpr auto token_ids = static_cast<std::uint16_t>(Std::token_ids);
+constexpr auto logprobs = static_cast<std::uint16_t>(Std::logprobs);
+constexpr std::uint32_t lanes = 4;
+constexpr std::uint32_t members = 16;
+
+// A ring with one batch of records of so many tokens, each with ids and logprobs.
+class Load {
+  public:
+    Load(std::uint32_t tokens, std::uint64_t bytes)
+        : groups_(static_cast<std::uint32_t>(std::max<std::uint64_t>(
+              lanes, bytes / (std::uint64_t{8} * tokens * members) / lanes * lanes))) {
+        static_cast<void>(remove_ring(name, true));
+        const std::uint64_t record = std::uint64_t{8} * tokens + 1024;
+        need(create_ring(name, {.lanes = lanes,
+                                .lane_bytes = 2 * groups_ / lanes * members * record + (64 << 20),
+                                .journal_records = 1 << 20,
+                                .spill_bytes = 1 << 20}));
+        for (std::uint32_t lane = 0; lane < lanes; lane++) {
+            producers_.push_back(need(Producer::open(name)));
+        }
+        std::vector<std::int32_t> ids(tokens);
+        std::vector<float> values(tokens);
+        for (std::uint32_t i = 0; i < tokens; i++) {
+            ids[i] = static_cast<std::int32_t>(i * 2654435761U >> 12);
+            values[i] = -static_cast<float>(i % 977) / 64;
+        }
+        stash_ = need(Stash::open(name, {.group_size = members,
+                                         .batch = BatchTarget::groups(groups_),
+                                         .max_open_groups = 2 * groups_ + 64}));
+        for (std::uint32_t group = 0; group < groups_; group++) {
+            const std::string prompt = fmt::format("p{}", group);
+            for (std::uint32_t member = 0; member < members; member++) {
+                ids[0] = static_cast<std::int32_t>(group * members + member);
+                Draft draft(prompt);
+                draft.meta.repetition_id = member;
+                draft.meta.group_size = members;
+                draft.set(Std::token_ids, ids).set(Std::logprobs, values);
+                push(producers_[group % lanes], draft);
+            }
+        }
+        while (stash_->next_batch(batch, Deadline::after_ms(10'000)) != NextBatch::batch) {
+            throw Failure("no batch came");
+        }
+    }
+    Load(const Load&) = delete;
+    ~Load() {
+        batch.nack();
+        stash_.reset();
+        producers_.clear();
+        static_cast<void>(remove_ring(name, true));
+    }
+    [[nodiscard]] const Schema& schema() const { return stash_->consumer().schema(); }
+    [[nodiscard]] std::uint64_t tokens() const {
+        return static_cast<std::uint64_t>(batch.cu_seqlens().back());
+    }
+    Batch batch;
+
+  private:
+    void push(Producer& producer, const Draft& draft) {
+        while (producer.push(draft, Deadline::after_ms(100)) != Push::ok) {
+            // What it has sent must be read before a producer may open more groups.
+            if (stash_->next_batch(batch, Deadline::now()) == NextBatch::batch) {
+                throw Failure("a batch came early");
+            }
+        }
+    }
+    static constexpr const char* name = "gather-rate";
+    std::uint32_t groups_;
+    std::vector<Producer> producers_;
+    std::unique_ptr<Stash> stash_;
+};
+
+class PinnedBytes {
+  public:
+    explicit PinnedBytes(std::uint64_t bytes) {
+        need(api().cuMemHostAlloc(&data_, bytes, CU_MEMHOSTALLOC_PORTABLE), "pinned memory");
+        std::memset(data_, 0x5a, bytes);
+    }
+    PinnedBytes(const PinnedBytes&) = delete;
+    ~PinnedBytes() { api().cuMemFreeHost(data_); }
+    [[nodiscard]] const void* data() const { return data_; }
+
+  private:
+    void* data_ = nullptr;
+};
+
+class Bench {
+  public:
+    Bench(std::uint32_t tokens, std::uint64_t bytes)
+        : load_(tokens, bytes),
+          tokens_(tokens),
+          read_bytes_(8 * load_.tokens()),
+          host_(read_bytes_),
+          target_(12 * load_.tokens()) {}
+
+    void run(const cuda::GatherTuning& tuning, bool all_layouts) {
+        gathering::DeviceGather gatherer(cuda::make_gather(gpu(), tuning));
+        const std::int64_t begin = monotonic_ns();
+        need(gatherer.prepare(load_.batch));
+        const auto register_ms = static_cast<double>(monotonic_ns() - begin) / 1e6;
+        const double copied = clock_.median([&](CUstream stream) {
+            for (int i = 0; i < calls; i++) {
+                need(api().cuMemcpyHtoDAsync(target_.address(), host_.data(), read_bytes_, stream),
+                     "copy");
+            }
+        });
+        for (const bool wide : {false, true}) {
+            for (const Form form : {Form::packed, Form::padded}) {
+                if (!all_layouts && (wide || form == Form::padded)) continue;
+                one(gatherer, tuning, form, wide, copied / calls, register_ms);
+            }
+        }
+    }
+
+  private:
+    static constexpr int calls = 4;
+
+    void one(gathering::DeviceGather& gatherer, const cuda::GatherTuning& tuning, Form form,
+             bool wide, double copied, double register_ms) {
+        const std::uint64_t ids_bytes = load_.tokens() * (wide ? 8 : 4);
+        std::vector<GatherColumn> columns = {
+            {.column = token_ids, .to = {target_.data(), ids_bytes}},
+            {.column = logprobs, .to = {target_.data() + ids_bytes, load_.tokens() * 4}}};
+        if (wide) columns[0].dtype = dtype_i64;
+        const Layout layout{.form = form};
+        std::int64_t cpu_ns = 0;
+        std::int64_t timed = 0;
+        const auto gather = [&](CUstream stream) {
+            for (int i = 0; i < calls; i++) {
+                const std::int64_t begin = monotonic_ns();
+                need(gatherer.gather(load_.batch, load_.schema(), columns, layout, {stream}));
+                cpu_ns += monotonic_ns() - begin;
+                timed++;
+            }
+        };
+        gather(gpu()->stream({}));
+        cpu_ns = timed = 0;
+        const double ms = clock_.median(gather) / calls;
+        const auto sequences = static_cast<double>(load_.batch.sequences().size());
+        const double us = static_cast<double>(cpu_ns) / static_cast<double>(timed) / 1e3;
+        fmt::print(
+            "{{\"tokens\": {}, \"bytes\": {}, \"layout\": \"{}\", \"widened\": {}, "
+            "\"tile_bytes\": {}, \"blocks\": {}, \"gb_per_s\": {:.2f}, \"copy_gb_per_s\": {:.2f}, "
+            "\"of_copy\": {:.3f}, \"cpu_us\": {:.1f}, \"sequences\": {}, \"ns_a_sequence\": "
+            "{:.1f}, "
+            "\"staged\": {}, \"register_ms\": {:.1f}}}\n",
+            tokens_, read_bytes_, form == Form::packed ? "packed" : "padded", wide,
+            tuning.tile_bytes, tuning.blocks, static_cast<double>(read_bytes_) / ms / 1e6,
+            static_cast<double>(read_bytes_) / copied / 1e6, copied / ms, us, sequences,
+            us * 1e3 / sequences, gatherer.stat().staged_bytes, register_ms);
+        static_cast<void>(std::fflush(stdout));
+    }
+
+    Load load_;
+    std::uint32_t tokens_;
+    std::uint64_t read_bytes_;
+    PinnedBytes host_;
+    DeviceBytes target_;
+    Clock clock_;
+};
+
+struct Case {
+    std::uint32_t tokens;
+    std::uint64_t bytes;
+};
+
+int run(const std::vector<std::string_view>& arguments) {
+    const bool sweep = arguments.size() == 1 && arguments[0] == "--sweep";
+    if (!arguments.empty() && !sweep) {
+        fmt::print(stderr, "usage: gather_rate [--sweep]\n");
+        return 2;
+    }
+    if (const std::string why = why_no_gpu(); !why.empty()) {
+        fmt::print("skipped: {}\n", why);
+        return 77;
+    }
+    const cuda::Context::Scope scope(gpu()->context());
+    if (sweep) {
+        for (const Case& of : {Case{512, 64 * mib}, Case{2048, 512 * mib}}) {
+            Bench bench(of.tokens, of.bytes);
+            for (const std::uint64_t tile : {2048, 4096, 8192, 16384}) {
+                for (const std::uint64_t blocks : {0, 33, 66, 132, 264, 396}) {
+                    bench.run({tile, blocks}, false);
+                }
+            }
+        }
+        return 0;
+    }
+    const std::vector<Case> cases = {{64, 8 * mib},       {256, 8 * mib},      {256, 64 * mib},
+                                     {512, 8 * mib},      {512, 128 * mib},    {2048, 8 * mib},
+                                     {2048, 128 * mib},   {2048, 512 * mib},   {16384, 64 * mib},
+                                     {16384, 1024 * mib}, {16384, 4096 * mib}, {131072, 1024 * mib},
+                                     {131072, 4096 * mib}};
+    for (const Case& of : cases) Bench(of.tokens, of.bytes).run({}, true);
+    return 0;
+}
+
+}  // namespace
+}  // namespace rollring::test
+
+int main(int argc, char** argv) {
+    try {
+        return rollring::test::run({argv + 1, argv + argc});
+    } catch (const std::exception& failure) {
+        fmt::print(stderr, "gather_rate: {}\n", failure.what());
+        return 1;
+    }
+}
