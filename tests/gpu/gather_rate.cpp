@@ -34,9 +34,9 @@ class Load {
         static_cast<void>(remove_ring(name, true));
         const std::uint64_t record = std::uint64_t{8} * tokens + 1024;
         need(create_ring(name, {.lanes = lanes,
-                                .lane_bytes = 2 * groups_ / lanes * members * record + (64 << 20),
+                                .lane_bytes = groups_ / lanes * members * record + (64 << 20),
                                 .journal_records = 1 << 20,
-                                .spill_bytes = 1 << 20}));
+                                .spill_bytes = 2 * groups_ * members * record + (64 << 20)}));
         for (std::uint32_t lane = 0; lane < lanes; lane++) {
             producers_.push_back(need(Producer::open(name)));
         }
@@ -60,8 +60,12 @@ class Load {
                 push(producers_[group % lanes], draft);
             }
         }
-        while (stash_->next_batch(batch, Deadline::after_ms(10'000)) != NextBatch::batch) {
-            throw Failure("no batch came");
+        for (int i = 0; i < 1000 && batch.groups().size() < groups_; i++) {
+            static_cast<void>(stash_->next_batch(batch, Deadline::after_ms(100)));
+        }
+        if (batch.groups().size() < groups_) {
+            throw Failure(fmt::format("a batch of {} groups came, not of {}", batch.groups().size(),
+                                      groups_));
         }
     }
     Load(const Load&) = delete;
@@ -80,10 +84,10 @@ class Load {
   private:
     void push(Producer& producer, const Draft& draft) {
         while (producer.push(draft, Deadline::after_ms(100)) != Push::ok) {
-            // What it has sent must be read before a producer may open more groups.
-            if (stash_->next_batch(batch, Deadline::now()) == NextBatch::batch) {
-                throw Failure("a batch came early");
-            }
+            // What it has sent must be read before a producer may open more groups. A batch that is
+            // cut early goes back.
+            static_cast<void>(stash_->next_batch(batch, Deadline::now()));
+            batch.nack();
         }
     }
     static constexpr const char* name = "gather-rate";
