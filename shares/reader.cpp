@@ -4,12 +4,15 @@
 
 #include <utility>
 
+#include "ring_lanes.hpp"
 #include "shared_ring.hpp"
 
 namespace rollring {
 
 struct Reader::Impl {
+    explicit Impl(SharedRing of) : ring(std::move(of)), lanes(ring.map(), ring.all()) {}
     SharedRing ring;
+    RingLanes lanes;
 };
 
 // Its place in the reader's seat: kept by the share, and by what is made of its views.
@@ -77,7 +80,7 @@ Reader::~Reader() = default;
 Result<Reader> Reader::attach(std::string_view ring, const ReaderOptions& options) {
     auto attached = SharedRing::attach(ring, options.name, Deadline::after(options.attach_timeout));
     if (!attached) return std::unexpected(attached.error());
-    return Reader(std::make_shared<Impl>(Impl{std::move(*attached)}));
+    return Reader(std::make_shared<Impl>(std::move(*attached)));
 }
 
 const Schema& Reader::schema() const {
@@ -109,7 +112,8 @@ Result<Share> Reader::open(std::string_view ticket) {
     share.rank_ = named->head.rank;
     share.world_ = named->head.world;
     share.views_.resize(named->records.size());
-    share.lease_to(share.hold_, nullptr);
+    // Whoever keeps the lanes keeps the reader, and not the share.
+    share.lease_to(share.hold_, nullptr, std::shared_ptr<const MappedLanes>(impl_, &impl_->lanes));
     share.begin(named->records.size());
     std::size_t next = 0;
     for (const TicketGroup& group : named->groups) {

@@ -21,6 +21,7 @@ class SharedRing {
                                      Deadline deadline);
 
     [[nodiscard]] const RingMap& map() const { return map_; }
+    [[nodiscard]] const Mapping& all() const { return all_; }
     [[nodiscard]] bool inherited() const { return generation_ != fork_generation(); }
 
     // A place of the seat that says that this batch is read; empty: all are in use.

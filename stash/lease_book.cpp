@@ -7,7 +7,8 @@ namespace rollring {
 
 void LeaseBook::lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void> stash) {
     batch.clear();
-    batch.lease_to(std::move(stash), &batch, lanes_);
+    const std::shared_ptr<const MappedLanes> lanes(stash, lanes_);
+    batch.lease_to(std::move(stash), &batch, lanes);
     out_.push_back(batch.lease_.state_);
     batch.id_ = plan.id;
     const std::size_t count = plan.subsequences.size();

@@ -1,6 +1,7 @@
 #pragma once
-// Columns of a batch as whole arrays in memory of the host or of a GPU: packed, padded, or a number
-// for each sequence, for all sequences or for some in any order, converted on the way.
+// Columns of a batch, or of a share of one, as whole arrays in memory of the host or of a GPU:
+// packed, padded, or a number for each sequence, for all sequences or for some in any order,
+// converted on the way.
 //
 //   auto gatherer = Gatherer::open(Device::cuda(0));
 //   ...
@@ -28,7 +29,8 @@
 #include "rollring/error.hpp"
 #include "rollring/export.hpp"
 #include "rollring/schema.hpp"
-#include "rollring/stash.hpp"
+#include "rollring/sequences.hpp"
+#include "rollring/time.hpp"
 #include "rollring/weight_tensor.hpp"
 
 namespace rollring {
@@ -79,17 +81,17 @@ struct GatherColumn {
 // In the target's dtype.
 // Errors: invalid_argument (no such column, it has no row for each token, no sequence carries it,
 // inner dims or dtypes differ, an index of `order` or a length is out of range), not_leased.
-ROLLRING_API Result<ArrayShape> gathered_shape(const Batch& batch, const Schema& schema,
+ROLLRING_API Result<ArrayShape> gathered_shape(const Sequences& batch, const Schema& schema,
                                                const GatherColumn& column, const Layout& layout);
 
 // Where each sequence of the layout begins when they are laid end to end, and their end.
-ROLLRING_API Result<std::vector<std::int64_t>> gathered_offsets(const Batch& batch,
+ROLLRING_API Result<std::vector<std::int64_t>> gathered_offsets(const Sequences& batch,
                                                                 const Layout& layout);
 
 // Into memory of the host, by several threads where that pays; `threads` as in ColumnCopy.
 // Errors: those of the shape, and invalid_argument (a target of another size, a sequence that does
 // not carry the column while `missing` is not set, a value out of the target's range).
-ROLLRING_API Result<void> gather(const Batch& batch, const Schema& schema,
+ROLLRING_API Result<void> gather(const Sequences& batch, const Schema& schema,
                                  std::span<const GatherColumn> columns, const Layout& layout,
                                  std::uint32_t threads = 0);
 
@@ -112,11 +114,11 @@ class ROLLRING_API Gatherer {
     // Queues the work on `stream`; on the host, does it. The records must stay leased until the
     // GPU has read them: see mark(). Errors: those of gather(), and unsupported (a conversion that
     // the GPU does not make), device_error, out_of_device_memory, host_memory.
-    Result<void> gather(const Batch& batch, const Schema& schema,
+    Result<void> gather(const Sequences& batch, const Schema& schema,
                         std::span<const GatherColumn> columns, const Layout& layout,
                         Stream stream = {});
     // Registers the batch's ring now, all lanes that are in use, instead of in the background.
-    Result<void> prepare(const Batch& batch);
+    Result<void> prepare(const Sequences& batch);
     // A number for all that is queued on the stream by now, for the two calls below.
     Result<std::uint64_t> mark(Stream stream = {});
     // Whether the GPU is done with it; an error if it failed.

@@ -55,8 +55,7 @@ class Lease {
     [[nodiscard]] std::uint64_t id() const { return state_ == nullptr ? 0 : state_->id; }
     // Where the views lie; stays mapped while it is kept. Null where there is no lease.
     [[nodiscard]] std::shared_ptr<const MappedLanes> lanes() const {
-        if (state_ == nullptr || state_->lanes == nullptr) return nullptr;
-        return {state_->stash, state_->lanes};
+        return state_ == nullptr ? nullptr : state_->lanes;
     }
 
   private:
@@ -69,8 +68,8 @@ class Lease {
         std::uint64_t id;
         std::uint64_t forks;
         std::shared_ptr<void> stash;
-        Batch* batch;              // where it is now; null: of a share
-        const MappedLanes* lanes;  // where its views lie, kept by `stash`; null: nobody says
+        Batch* batch;  // where it is now; null: of a share
+        std::shared_ptr<const MappedLanes> lanes;
         std::atomic<bool> leased{true};
     };
     std::shared_ptr<State> state_;

@@ -67,7 +67,8 @@ class ROLLRING_API Sequences {
     ~Sequences() = default;
 
     // A new lease, which keeps `keeper`.
-    void lease_to(std::shared_ptr<void> keeper, Batch* batch);
+    void lease_to(std::shared_ptr<void> keeper, Batch* batch,
+                  std::shared_ptr<const MappedLanes> lanes);
     // To be filled group by group: sequences first, then the group that they are of.
     void begin(std::size_t sequences);
     void add(const TrajectoryView& view, std::uint32_t member, bool withheld, double reward,

@@ -82,7 +82,7 @@ class GpuGather : public GatherDevice {
     [[nodiscard]] std::uint64_t tile_bytes(std::uint64_t all_bytes) const override {
         if (tuning_.tile_bytes != 0) return tuning_.tile_bytes;
         constexpr std::uint64_t least = 2048;
-        constexpr std::uint64_t most = 16384;
+        constexpr std::uint64_t most = 32768;
         constexpr std::uint64_t warps = 4096;  // about as many as an H100 has at work
         return std::clamp(std::bit_floor(all_bytes / warps + 1), least, most);
     }

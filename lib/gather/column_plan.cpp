@@ -2,24 +2,28 @@
 
 #include <fmt/format.h>
 
+#include "prefetch.hpp"
 #include "rollring/convert.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::gathering {
 namespace {
 
+// Of a view, that are looked at: numbers, and the columns up to the one that is looked for.
+constexpr std::size_t view_bytes = std::min<std::size_t>(sizeof(TrajectoryView), 448);
 constexpr std::uint64_t length_max = std::uint64_t{1} << 32;
 
-Placed part_of(const Batch& batch, std::uint32_t sequence, Part part) {
-    const TrajectoryView& view = batch.sequences()[sequence].view;
-    const std::uint32_t tokens = view.n_tokens();
+Placed part_of(const Sequences& batch, std::uint32_t sequence, Part part) {
+    // The view may be far away, and this is not.
+    const auto offsets = batch.cu_seqlens();
+    const auto tokens = static_cast<std::uint32_t>(offsets[sequence + 1] - offsets[sequence]);
     if (part == Part::all) return {sequence, 0, tokens, 0};
-    const std::uint32_t prompt = std::min(view.meta().n_prompt, tokens);
+    const std::uint32_t prompt = std::min(batch.sequences()[sequence].view.meta().n_prompt, tokens);
     if (part == Part::prompt) return {sequence, 0, prompt, 0};
     return {sequence, prompt, tokens - prompt, 0};
 }
 
-Result<std::uint64_t> padded_length(const Batch& batch, const std::vector<Placed>& sequences,
+Result<std::uint64_t> padded_length(const Sequences& batch, const std::vector<Placed>& sequences,
                                     const Padding& padding) {
     const auto longest = std::ranges::max_element(sequences, {}, &Placed::tokens);
     const std::uint64_t needed = longest == sequences.end() ? 0 : longest->tokens;
@@ -47,19 +51,19 @@ bool same_rows(const ColumnView& a, const ColumnView& b) {
 
 }  // namespace
 
-Result<void> check_leased(const Batch& batch) {
+Result<void> check_leased(const Sequences& batch) {
     if (batch.leased()) return {};
     return refused(Errc::not_leased,
                    "the batch was acknowledged or given back: copy its columns before");
 }
 
-std::string who(const Batch& batch, std::size_t sequence) {
+std::string who(const Sequences& batch, std::size_t sequence) {
     const TrajectoryView& view = batch.sequences()[sequence].view;
     return fmt::format("sequence {} (instance '{}', repetition {})", sequence,
                        printable(view.instance_id()), view.meta().repetition_id);
 }
 
-Result<Placement> Placement::of(const Batch& batch, const Layout& layout) {
+Result<Placement> Placement::of(const Sequences& batch, const Layout& layout) {
     if (auto leased = check_leased(batch); !leased) return std::unexpected(leased.error());
     Placement made;
     made.form = layout.form;
@@ -89,7 +93,7 @@ Result<Placement> Placement::of(const Batch& batch, const Layout& layout) {
     return made;
 }
 
-Result<ColumnPlan> ColumnPlan::of(const Batch& batch, const Schema& schema,
+Result<ColumnPlan> ColumnPlan::of(const Sequences& batch, const Schema& schema,
                                   const GatherColumn& column, const Placement& placement) {
     ColumnPlan made(batch, column, placement);
     switch (column.source) {
@@ -137,9 +141,15 @@ Result<void> ColumnPlan::find_column(const Schema& schema) {
     }
     const ColumnView* first = nullptr;
     found_.reserve(placement_->sequences.size());
-    for (const Placed& placed : placement_->sequences) {
+    const auto& sequences = placement_->sequences;
+    for (std::size_t i = 0; i < sequences.size(); i++) {
+        constexpr std::size_t ahead = 8;
+        const Placed& placed = sequences[i];
+        if (i + ahead < sequences.size()) {
+            prefetch_to_read(batch_->sequences()[sequences[i + ahead].sequence].view, view_bytes);
+        }
         const ColumnView* found = batch_->sequences()[placed.sequence].view.find(column_.column);
-        found_.push_back(found);
+        found_.push_back(found == nullptr ? Found{} : Found{found->data.data(), found->shape[0]});
         if (found == nullptr) continue;
         if (first == nullptr) first = found;
         if (!same_rows(*first, *found)) {

@@ -28,7 +28,7 @@ struct Placement {
     std::uint64_t length = 0;  // of each row of a padded layout
     std::vector<Placed> sequences;
 
-    static Result<Placement> of(const Batch& batch, const Layout& layout);
+    static Result<Placement> of(const Sequences& batch, const Layout& layout);
 };
 
 // Rows of the target that follow each other, and what is in them.
@@ -45,7 +45,7 @@ struct Run {
 class ColumnPlan {
   public:
     // Both outlive this.
-    static Result<ColumnPlan> of(const Batch& batch, const Schema& schema,
+    static Result<ColumnPlan> of(const Sequences& batch, const Schema& schema,
                                  const GatherColumn& column, const Placement& placement);
     // Whether `column.to` is what the shape wants.
     [[nodiscard]] Result<void> check_target() const;
@@ -63,11 +63,16 @@ class ColumnPlan {
     [[nodiscard]] const std::string& name() const { return name_; }
     // Of a sequence that has no column while nothing stands for one.
     [[nodiscard]] bool lacks(std::size_t i) const {
-        return column_.source == Source::column && found_[i] == nullptr && !column_.missing &&
+        return column_.source == Source::column && found_[i].data == nullptr && !column_.missing &&
                placement_->sequences[i].tokens != 0;
     }
     [[nodiscard]] std::unexpected<Error> lacking(std::size_t i) const;
     [[nodiscard]] std::unexpected<Error> out_of_range(std::size_t i) const;
+
+    // Any byte of the record; null: nothing of it is needed.
+    [[nodiscard]] const std::byte* record_of(std::size_t i) const {
+        return is_filled() ? nullptr : found_[i].data;
+    }
 
     // Calls each(Run) for the rows of the layout's sequence i, which it does not lack; empty runs
     // are left out.
@@ -75,14 +80,14 @@ class ColumnPlan {
     void runs_of(std::size_t i, Each each) const;
 
   private:
-    ColumnPlan(const Batch& batch, const GatherColumn& column, const Placement& placement)
+    ColumnPlan(const Sequences& batch, const GatherColumn& column, const Placement& placement)
         : batch_(&batch), column_(column), placement_(&placement) {}
     Result<void> find_column(const Schema& schema);
 
     template <class Each>
     void rows_of(std::size_t i, std::uint64_t first, Each each) const;
 
-    const Batch* batch_;
+    const Sequences* batch_;
     GatherColumn column_;
     const Placement* placement_;
     std::string name_;
@@ -90,17 +95,21 @@ class ColumnPlan {
     DType to_{};
     std::vector<std::uint32_t> inner_;
     std::uint64_t row_ = 1;
-    std::vector<const ColumnView*> found_;  // by the layout's sequence; null: it has none
+    struct Found {
+        const std::byte* data = nullptr;  // null: it has none
+        std::uint32_t rows = 0;
+    };
+    std::vector<Found> found_;  // by the layout's sequence
 };
 
-Result<void> check_leased(const Batch& batch);
+Result<void> check_leased(const Sequences& batch);
 
 // All of them, their targets checked. `placement` outlives them.
-Result<std::vector<ColumnPlan>> plan_columns(const Batch& batch, const Schema& schema,
+Result<std::vector<ColumnPlan>> plan_columns(const Sequences& batch, const Schema& schema,
                                              std::span<const GatherColumn> columns,
                                              const Layout& layout, const Placement& placement);
 
-std::string who(const Batch& batch, std::size_t sequence);
+std::string who(const Sequences& batch, std::size_t sequence);
 
 template <class Each>
 void ColumnPlan::runs_of(std::size_t i, Each each) const {
@@ -135,13 +144,13 @@ void ColumnPlan::rows_of(std::size_t i, std::uint64_t first, Each each) const {
         each(Run{value, nullptr, values[placed.sequence], first, count});
         return;
     }
-    const ColumnView* found = found_[i];
-    if (found == nullptr) {
+    const Found& found = found_[i];
+    if (found.data == nullptr) {
         each(Run{value, nullptr, column_.missing.value_or(0), first, count});
         return;
     }
     // Rows [begin, end) of the record, as far as it has them.
-    const std::int64_t has = found->shape[0];
+    const std::int64_t has = found.rows;
     const std::int64_t begin = std::int64_t{placed.begin} + column_.shift;
     const std::int64_t end = begin + static_cast<std::int64_t>(count);
     const std::int64_t from = std::clamp<std::int64_t>(begin, 0, has);
@@ -150,8 +159,8 @@ void ColumnPlan::rows_of(std::size_t i, std::uint64_t first, Each each) const {
         std::clamp<std::int64_t>(from - begin, 0, static_cast<std::int64_t>(count)));
     const auto taken = std::min(static_cast<std::uint64_t>(to - from), count - before);
     each(Run{value, nullptr, column_.beyond, first, before});
-    each(Run{copied, found->data.data() + static_cast<std::uint64_t>(from) * row_ * from_.bytes(),
-             0, first + before, taken});
+    each(Run{copied, found.data + static_cast<std::uint64_t>(from) * row_ * from_.bytes(), 0,
+             first + before, taken});
     each(Run{value, nullptr, column_.beyond, first + before + taken, count - before - taken});
 }
 

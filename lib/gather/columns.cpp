@@ -13,23 +13,24 @@ GatherColumn one(std::uint16_t column, std::span<std::byte> to, const ColumnCopy
 
 }  // namespace
 
-Result<ArrayShape> packed_shape(const Batch& batch, const Schema& schema, std::uint16_t column) {
+Result<ArrayShape> packed_shape(const Sequences& batch, const Schema& schema,
+                                std::uint16_t column) {
     return gathered_shape(batch, schema, {.column = column}, {});
 }
 
-Result<ArrayShape> padded_shape(const Batch& batch, const Schema& schema, std::uint16_t column,
+Result<ArrayShape> padded_shape(const Sequences& batch, const Schema& schema, std::uint16_t column,
                                 const Padding& padding) {
     return gathered_shape(batch, schema, {.column = column},
                           {.form = Form::padded, .padding = padding});
 }
 
-Result<void> pack_column(const Batch& batch, const Schema& schema, std::uint16_t column,
+Result<void> pack_column(const Sequences& batch, const Schema& schema, std::uint16_t column,
                          std::span<std::byte> to, const ColumnCopy& copy) {
     const GatherColumn target = one(column, to, copy);
     return gather(batch, schema, {&target, 1}, {}, copy.threads);
 }
 
-Result<void> pad_column(const Batch& batch, const Schema& schema, std::uint16_t column,
+Result<void> pad_column(const Sequences& batch, const Schema& schema, std::uint16_t column,
                         std::span<std::byte> to, const Padding& padding, const ColumnCopy& copy) {
     const GatherColumn target = one(column, to, copy);
     return gather(batch, schema, {&target, 1}, {.form = Form::padded, .padding = padding},

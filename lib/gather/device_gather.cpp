@@ -23,19 +23,18 @@ std::uint64_t bytes_read(const std::vector<ColumnPlan>& plans) {
 
 }  // namespace
 
-void DeviceGather::find_shifts(const Batch& batch, const Placement& placement) {
+void DeviceGather::find_shifts(const Sequences& batch, const std::vector<ColumnPlan>& plans,
+                               std::size_t sequences) {
     pins_.look(batch.lease().lanes());
-    shifts_.clear();
-    shifts_.reserve(placement.sequences.size());
-    for (const Placed& placed : placement.sequences) {
-        const auto columns = batch.sequences()[placed.sequence].view.columns();
-        if (columns.empty()) {
-            shifts_.push_back(0);
-            continue;
+    shifts_.assign(sequences, 0);
+    for (std::size_t i = 0; i < sequences; i++) {
+        const std::byte* at = nullptr;
+        for (const ColumnPlan& plan : plans) {
+            if (at == nullptr) at = plan.record_of(i);
         }
-        const std::byte* at = columns.front().data.data();
+        if (at == nullptr) continue;
         const auto shift = pins_.shift_of(at);
-        shifts_.push_back(shift.value_or(to_stage));
+        shifts_[i] = shift.value_or(to_stage);
         if (!shift) why_staged_ = pins_.why_not(at);
     }
 }
@@ -74,18 +73,18 @@ Result<void> DeviceGather::fill_table(const std::vector<ColumnPlan>& plans,
     return device_->run(table_, stream);
 }
 
-Result<void> DeviceGather::gather(const Batch& batch, const Schema& schema,
+Result<void> DeviceGather::gather(const Sequences& batch, const Schema& schema,
                                   std::span<const GatherColumn> columns, const Layout& layout,
                                   Stream stream) {
     const auto placement = Placement::of(batch, layout);
     if (!placement) return std::unexpected(placement.error());
     const auto plans = plan_columns(batch, schema, columns, layout, *placement);
     if (!plans) return std::unexpected(plans.error());
-    find_shifts(batch, *placement);
+    find_shifts(batch, *plans, placement->sequences.size());
     return fill_table(*plans, *placement, stream);
 }
 
-Result<void> DeviceGather::prepare(const Batch& batch) {
+Result<void> DeviceGather::prepare(const Sequences& batch) {
     if (auto leased = check_leased(batch); !leased) return leased;
     pins_.look(batch.lease().lanes());
     return pins_.register_used();

@@ -15,16 +15,17 @@ class DeviceGather {
     explicit DeviceGather(std::unique_ptr<device::GatherDevice> device)
         : device_(std::move(device)), pins_(*device_) {}
 
-    Result<void> gather(const Batch& batch, const Schema& schema,
+    Result<void> gather(const Sequences& batch, const Schema& schema,
                         std::span<const GatherColumn> columns, const Layout& layout, Stream stream);
-    Result<void> prepare(const Batch& batch);
+    Result<void> prepare(const Sequences& batch);
     [[nodiscard]] device::GatherDevice& device() const { return *device_; }
     [[nodiscard]] GatherStat stat() const;
 
   private:
     Result<void> fill_table(const std::vector<ColumnPlan>& plans, const Placement& placement,
                             Stream stream);
-    void find_shifts(const Batch& batch, const Placement& placement);
+    void find_shifts(const Sequences& batch, const std::vector<ColumnPlan>& plans,
+                     std::size_t sequences);
 
     std::unique_ptr<device::GatherDevice> device_;
     LanePins pins_;  // before the device goes

@@ -108,7 +108,7 @@ GatherColumn with_pad(GatherColumn column, const Layout& layout) {
 
 }  // namespace
 
-Result<std::vector<ColumnPlan>> plan_columns(const Batch& batch, const Schema& schema,
+Result<std::vector<ColumnPlan>> plan_columns(const Sequences& batch, const Schema& schema,
                                              std::span<const GatherColumn> columns,
                                              const Layout& layout, const Placement& placement) {
     std::vector<ColumnPlan> plans;
@@ -124,7 +124,7 @@ Result<std::vector<ColumnPlan>> plan_columns(const Batch& batch, const Schema& s
 
 }  // namespace gathering
 
-Result<ArrayShape> gathered_shape(const Batch& batch, const Schema& schema,
+Result<ArrayShape> gathered_shape(const Sequences& batch, const Schema& schema,
                                   const GatherColumn& column, const Layout& layout) {
     const auto placement = gathering::Placement::of(batch, layout);
     if (!placement) return std::unexpected(placement.error());
@@ -133,7 +133,7 @@ Result<ArrayShape> gathered_shape(const Batch& batch, const Schema& schema,
     return plan->shape();
 }
 
-Result<std::vector<std::int64_t>> gathered_offsets(const Batch& batch, const Layout& layout) {
+Result<std::vector<std::int64_t>> gathered_offsets(const Sequences& batch, const Layout& layout) {
     Layout packed = layout;
     packed.form = Form::packed;
     const auto placement = gathering::Placement::of(batch, packed);
@@ -147,8 +147,9 @@ Result<std::vector<std::int64_t>> gathered_offsets(const Batch& batch, const Lay
     return offsets;
 }
 
-Result<void> gather(const Batch& batch, const Schema& schema, std::span<const GatherColumn> columns,
-                    const Layout& layout, std::uint32_t threads) {
+Result<void> gather(const Sequences& batch, const Schema& schema,
+                    std::span<const GatherColumn> columns, const Layout& layout,
+                    std::uint32_t threads) {
     const auto placement = gathering::Placement::of(batch, layout);
     if (!placement) return std::unexpected(placement.error());
     const auto plans = gathering::plan_columns(batch, schema, columns, layout, *placement);

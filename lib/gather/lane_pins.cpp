@@ -21,7 +21,7 @@ void LanePins::drop(Lane& lane) {
 void LanePins::drop_all() {
     for (Lane& lane : all_) drop(lane);
     all_.clear();
-    last_ = nullptr;
+    registered_.clear();
 }
 
 void LanePins::look(const std::shared_ptr<const MappedLanes>& lanes) {
@@ -43,28 +43,28 @@ void LanePins::look(const std::shared_ptr<const MappedLanes>& lanes) {
         if (decided && now.generation != lane.generation) drop(lane);
         lane.mapped = now;
     }
+    registered_.clear();
+    for (const Lane& lane : all_) {
+        if (lane.state != State::registered) continue;
+        registered_.push_back({lane.mapped.data, lane.mapped.data + lane.mapped.bytes,
+                               lane.address - reinterpret_cast<std::uint64_t>(lane.mapped.data)});
+    }
 }
 
 LanePins::Lane* LanePins::lane_of(const std::byte* at) {
     const auto holds = [&](const Lane& lane) {
         return at >= lane.mapped.data && at < lane.mapped.data + lane.mapped.bytes;
     };
-    if (last_ != nullptr && holds(*last_)) return last_;
     auto after =
         std::ranges::upper_bound(all_, at, {}, [](const Lane& l) { return l.mapped.data; });
     if (after == all_.begin() || !holds(*std::prev(after))) return nullptr;
-    return last_ = &*std::prev(after);
+    return &*std::prev(after);
 }
 
-std::optional<std::uint64_t> LanePins::shift_of(const std::byte* at) {
+void LanePins::want(const std::byte* at) {
     const std::scoped_lock lock(mutex_);
     Lane* lane = lane_of(at);
-    if (lane == nullptr) return std::nullopt;
-    if (lane->state == State::registered) {
-        return lane->address - reinterpret_cast<std::uint64_t>(lane->mapped.data);
-    }
-    if (lane->state == State::unknown) want(*lane);
-    return std::nullopt;
+    if (lane != nullptr && lane->state == State::unknown) want(*lane);
 }
 
 std::string LanePins::why_not(const std::byte* at) const {

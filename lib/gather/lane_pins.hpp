@@ -32,9 +32,21 @@ class LanePins {
     // To be called before each gather: what is gone is let go of. Of another ring than the last:
     // all of that.
     void look(const std::shared_ptr<const MappedLanes>& lanes);
-    // The lane that the bytes lie in, as look() found the lanes; it is wanted from now on. What to
-    // add to an address of the host, or nothing: the GPU cannot read it (yet).
-    std::optional<std::uint64_t> shift_of(const std::byte* at);
+    // As look() found it: what to add to an address of the host, or nothing: the GPU cannot read it
+    // (yet). The lane that the byte lies in is wanted from now on.
+    std::optional<std::uint64_t> shift_of(const std::byte* at) {
+        const auto within = [&](const Registered& lane) {
+            return at >= lane.begin && at < lane.end;
+        };
+        if (last_ < registered_.size() && within(registered_[last_])) {
+            return registered_[last_].shift;
+        }
+        for (last_ = 0; last_ < registered_.size(); last_++) {
+            if (within(registered_[last_])) return registered_[last_].shift;
+        }
+        want(at);
+        return std::nullopt;
+    }
     // Why it cannot, for people.
     [[nodiscard]] std::string why_not(const std::byte* at) const;
     // Registers all lanes in use, and waits for it; the first error of a lane.
@@ -54,6 +66,7 @@ class LanePins {
     void drop_all();
     void drop(Lane& lane);
     void want(Lane& lane);
+    void want(const std::byte* at);
     void work(const std::stop_token& stop);
     Lane* lane_of(const std::byte* at);
     [[nodiscard]] const Lane* lane_of(const std::byte* at) const {
@@ -65,8 +78,15 @@ class LanePins {
     mutable std::mutex mutex_;
     std::condition_variable_any changed_;
     std::vector<Lane> all_;  // as they lie in memory
-    Lane* last_ = nullptr;   // that was found
-    std::jthread worker_;    // while lanes were ever wanted
+    // For shift_of(), which takes no lock.
+    struct Registered {
+        const std::byte* begin;
+        const std::byte* end;
+        std::uint64_t shift;
+    };
+    std::vector<Registered> registered_;
+    std::size_t last_ = 0;  // of them, that was found
+    std::jthread worker_;   // while lanes were ever wanted
 };
 
 }  // namespace rollring::gathering

@@ -5,10 +5,11 @@
 
 namespace rollring {
 
-void Sequences::lease_to(std::shared_ptr<void> keeper, Batch* batch) {
+void Sequences::lease_to(std::shared_ptr<void> keeper, Batch* batch,
+                         std::shared_ptr<const MappedLanes> lanes) {
     static std::atomic<std::uint64_t> leases_ever{0};
-    lease_.state_ =
-        std::make_shared<Lease::State>(++leases_ever, detail::forks, std::move(keeper), batch);
+    lease_.state_ = std::make_shared<Lease::State>(++leases_ever, detail::forks, std::move(keeper),
+                                                   batch, std::move(lanes));
 }
 
 void Sequences::begin(std::size_t sequences) {

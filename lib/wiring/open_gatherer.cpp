@@ -27,14 +27,14 @@ Result<Gatherer> Gatherer::open(Device device) {
     return Gatherer(std::move(impl));
 }
 
-Result<void> Gatherer::gather(const Batch& batch, const Schema& schema,
+Result<void> Gatherer::gather(const Sequences& batch, const Schema& schema,
                               std::span<const GatherColumn> columns, const Layout& layout,
                               Stream stream) {
     if (impl_->gpu) return impl_->gpu->gather(batch, schema, columns, layout, stream);
     return rollring::gather(batch, schema, columns, layout);
 }
 
-Result<void> Gatherer::prepare(const Batch& batch) {
+Result<void> Gatherer::prepare(const Sequences& batch) {
     if (!impl_->gpu) return {};
     return impl_->gpu->prepare(batch);
 }

@@ -87,7 +87,7 @@ inline double as_held(double number, DType type) {
     return numbers_of({held, type.bytes()}, type)[0];
 }
 
-inline Layout random_layout(const Batch& batch, std::vector<std::uint32_t>& order,
+inline Layout random_layout(const Sequences& batch, std::vector<std::uint32_t>& order,
                             std::mt19937& dice) {
     Layout layout;
     layout.form = static_cast<Form>(below(dice, 3));

@@ -172,6 +172,7 @@ TEST_CASE("lane pins: a lane of another generation is registered anew, other lan
         gathering::LanePins pins(device);
         pins.look(lanes);
         REQUIRE(pins.register_used().has_value());
+        pins.look(lanes);
         const std::byte* first = lanes->pages[0].bytes;
         CHECK(pins.shift_of(first + 9) == 0);
         CHECK_FALSE(pins.shift_of(first - 1).has_value());
@@ -181,6 +182,7 @@ TEST_CASE("lane pins: a lane of another generation is registered anew, other lan
         CHECK(played.pinned.size() == 1);
         CHECK_FALSE(pins.shift_of(first).has_value());  // wanted from now on
         REQUIRE(pins.register_used().has_value());
+        pins.look(lanes);
         CHECK(pins.shift_of(first) == 0);
         CHECK(played.pins == 3);
         const auto others = std::make_shared<PlayedLanes>();

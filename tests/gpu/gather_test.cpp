@@ -15,7 +15,7 @@ using namespace rollring::test;
 
 namespace {
 
-std::vector<double> gathered(const RawGpu& gpu, Gatherer& gatherer, const Batch& batch,
+std::vector<double> gathered(const RawGpu& gpu, Gatherer& gatherer, const Sequences& batch,
                              const Schema& schema, GatherColumn column, const Layout& layout) {
     const ArrayShape shape = RawGpu::must(gathered_shape(batch, schema, column, layout));
     const std::uint64_t bytes = shape.elements() * shape.dtype.bytes();
