@@ -19,7 +19,7 @@ using rollring::test::TestRing;
 
 namespace {
 
-RequestsStat look(const TestRing& ring) {
+RequestsStat requests_of(const TestRing& ring) {
     auto stat = stat_requests(ring.name());
     REQUIRE_MESSAGE(stat.has_value(), (stat ? "" : stat.error().to_string()));
     const std::uint64_t over = stat->answered + stat->given_up + stat->withdrawn;
@@ -58,7 +58,7 @@ TakenRequest take(RequestWorker& worker) {
 TEST_CASE("requests stat: nobody has asked for anything, and the look takes no memory") {
     const TestRing ring;
     const std::uint64_t before = stat_ring(ring.name())->resident_bytes;
-    const RequestsStat stat = look(ring);
+    const RequestsStat stat = requests_of(ring);
     CHECK_FALSE(stat.used);
     CHECK_FALSE(stat.board_alive);
     CHECK(stat.places == 1024);
@@ -67,7 +67,7 @@ TEST_CASE("requests stat: nobody has asked for anything, and the look takes no m
     CHECK(stat.oldest_waiting_ns == -1);
     CHECK(stat_ring(ring.name())->resident_bytes == before);
     const TestRing without({.lanes = 1, .lane_bytes = 1 << 20, .requests = 0});
-    CHECK(look(without).places == 0);
+    CHECK(requests_of(without).places == 0);
     CHECK(stat_requests("not-there").error().code == Errc::not_found);
 }
 
@@ -77,11 +77,11 @@ TEST_CASE("requests stat: who has what since when, and what came of each") {
     RequestWorker first = worker_of(ring, "first");
     RequestWorker second = worker_of(ring, "sec\x1bond");
     const std::uint64_t oldest = post(board);
-    while (look(ring).requests[0].age_ns < 2'000'000) {
+    while (requests_of(ring).requests[0].age_ns < 2'000'000) {
     }
     const std::uint64_t next = post(board);
     post(board);
-    RequestsStat stat = look(ring);
+    RequestsStat stat = requests_of(ring);
     CHECK(stat.used);
     CHECK(stat.board_alive);
     CHECK(stat.board_pid == static_cast<std::uint32_t>(getpid()));
@@ -99,7 +99,7 @@ TEST_CASE("requests stat: who has what since when, and what came of each") {
 
     const TakenRequest a = take(first);
     const TakenRequest b = take(second);
-    stat = look(ring);
+    stat = requests_of(ring);
     CHECK(stat.waiting == 1);
     CHECK(stat.taken == 2);
     CHECK(stat.requests[0].state == RequestState::taken);
@@ -114,7 +114,7 @@ TEST_CASE("requests stat: who has what since when, and what came of each") {
     CHECK(first.finish(a));
     CHECK(board.withdraw(next));
     CHECK(board.withdraw(next));  // once is enough
-    stat = look(ring);
+    stat = requests_of(ring);
     CHECK(stat.answered == 1);
     CHECK(stat.withdrawn == 1);
     CHECK(stat.taken == 0);
@@ -122,19 +122,19 @@ TEST_CASE("requests stat: who has what since when, and what came of each") {
     CHECK(stat.requests[0].state == RequestState::withdrawn);
     CHECK(stat.workers[1].taken == 1);
     CHECK_FALSE(second.finish(b));
-    CHECK(look(ring).answered == 1);
+    CHECK(requests_of(ring).answered == 1);
 
     CHECK(first.give_back(take(first)));
-    stat = look(ring);
+    stat = requests_of(ring);
     CHECK(stat.requests[0].attempt == 1);
     CHECK(stat.requests[0].state == RequestState::waiting);
     CHECK(second.give_back(take(second)));
-    stat = look(ring);
+    stat = requests_of(ring);
     CHECK(stat.given_up == 1);
     CHECK(stat.requests[0].state == RequestState::given_up);
     CHECK(board.given_up(patience())->size() == 1);
-    CHECK(look(ring).requests.empty());
-    CHECK(look(ring).given_up == 1);
+    CHECK(requests_of(ring).requests.empty());
+    CHECK(requests_of(ring).given_up == 1);
 }
 
 TEST_CASE("requests stat: a worker that dies is seen, and the board after the last one counts on") {
@@ -149,7 +149,7 @@ TEST_CASE("requests stat: a worker that dies is seen, and the board after the la
                   std::_Exit(taken.has_value() && taken->has_value() ? 7 : 1);  // no destructor
                   return 0;
               }) == 7);
-        RequestsStat stat = look(ring);
+        RequestsStat stat = requests_of(ring);
         CHECK(stat.workers_alive == 0);
         REQUIRE(stat.workers.size() == 1);
         CHECK(stat.workers[0].name == "doomed");
@@ -159,13 +159,13 @@ TEST_CASE("requests stat: a worker that dies is seen, and the board after the la
         RequestWorker heir = worker_of(ring, "heir");
         CHECK(heir.finish(take(heir)));
     }
-    RequestsStat stat = look(ring);
+    RequestsStat stat = requests_of(ring);
     CHECK_FALSE(stat.board_alive);
     CHECK(stat.withdrawn == 1);
     CHECK(stat.answered == 1);
     RequestBoard board = board_of(ring);
     post(board);
-    stat = look(ring);
+    stat = requests_of(ring);
     CHECK(stat.board_epoch == 2);
     CHECK(stat.posted == 3);
     CHECK(stat.waiting == 1);
