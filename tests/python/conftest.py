@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -57,7 +58,9 @@ def send_group(producer: rr.Producer, prompt: int, size: int = 2, length: int = 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--log-json", help="write a line for each test, as Meson's testlog.json")
+    # A run of tests of both folders has this twice, for tests/frameworks/conftest.py takes it over.
+    with contextlib.suppress(ValueError):
+        parser.addoption("--log-json", help="write a line for each test, as Meson's testlog.json")
 
 
 class _Log:
@@ -79,5 +82,5 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     path = config.getoption("--log-json")
-    if path:
-        config.pluginmanager.register(_Log(path))
+    if path and not config.pluginmanager.has_plugin("log-json"):
+        config.pluginmanager.register(_Log(path), "log-json")
