@@ -16,6 +16,7 @@
 #include "rollring/gather.hpp"
 #include "rollring/producer.hpp"
 #include "rollring/ring.hpp"
+#include "rollring/stash.hpp"
 
 namespace rollring::test {
 namespace {
