@@ -2,7 +2,7 @@
 // A column of all sequences of a batch as one array, written into memory of the caller's: packed,
 // end to end, or padded to one length. For training code that wants a tensor a batch.
 //
-//   Batch batch;                                 // as next_batch() filled it
+//   extern const Sequences& batch;               // a Batch as next_batch() filled it, or a Share
 //   const Schema& schema = Schema::standard();   // of the ring: stash.consumer().schema()
 //   const auto column = static_cast<std::uint16_t>(Std::token_ids);
 //   const auto shape = packed_shape(batch, schema, column);   // i32[total tokens]
@@ -11,9 +11,9 @@
 //   const auto memory = std::as_writable_bytes(std::span(ids));
 //   if (!pack_column(batch, schema, column, memory, {.dtype = dtype_i64})) ...
 //
-// The batch, or the share of one, must be leased until the call
-// returns. Calls for one batch may run at once in several threads; none of them may be under way
-// when the batch is acknowledged. What is large is copied by several threads.
+// The batch, or the share of one, must be leased until the call returns. Calls for one batch may
+// run at once in several threads; none of them may be under way when the batch is acknowledged.
+// What is large is copied by several threads.
 
 #include <array>
 #include <cstddef>

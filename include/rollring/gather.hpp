@@ -3,16 +3,19 @@
 // packed, padded, or a number for each sequence, for all sequences or for some in any order,
 // converted on the way.
 //
+//   extern const Sequences& batch;         // a Batch as next_batch() filled it, or a Share
+//   extern const Stream stream;            // of the trainer's
+//   extern std::span<std::byte> gpu_memory;
+//   const Schema& schema = Schema::standard();   // of the ring: stash.consumer().schema()
 //   auto gatherer = Gatherer::open(Device::cuda(0));
-//   ...
+//   if (!gatherer) ...
 //   const auto token_ids = static_cast<std::uint16_t>(Std::token_ids);
 //   const Layout layout{.form = Form::padded, .padding = {.side = Side::left}};
 //   GatherColumn ids{.column = token_ids, .dtype = dtype_i64};
 //   const auto shape = gathered_shape(batch, schema, ids, layout);   // i64[sequences, length]
 //   if (!shape) ...
-//   ids.to = {ids_on_the_gpu, shape->elements() * sizeof(std::int64_t)};
-//   GatherColumn mask{.column = static_cast<std::uint16_t>(Std::loss_mask), .to = ...};
-//   if (!gatherer->gather(batch, schema, {{ids, mask}}, layout, stream)) ...   // queued
+//   ids.to = gpu_memory.first(shape->elements() * sizeof(std::int64_t));
+//   if (!gatherer->gather(batch, schema, {&ids, 1}, layout, stream)) ...   // queued
 //
 // A GPU reads the ring's memory where it lies. Each lane is registered with CUDA once, by a thread
 // of the gatherer, and until that is done its records are copied to pinned memory first.

@@ -1,13 +1,13 @@
 #pragma once
 // A rank's share of a batch, read in place in another process than the one that leased it.
 //
-//   std::string ticket = *batch.ticket({.rank = 1, .world = 2});   // the trainer, who has the
-//   stash
-//   ...                                  // sent by whatever the job has; some bytes a record
-//   auto reader = rollring::Reader::attach("ring");                // rank 1, once
+//   extern const std::string ticket;   // batch.ticket({.rank = 1, .world = 2}) of the trainer, who
+//                                      // has the stash; sent by whatever the job has
+//   auto reader = rollring::Reader::attach("ring");   // rank 1, once
 //   auto share = reader->open(ticket);
-//   train(*share);                       // the same views, over the same memory, as of a batch
-//   if (!share->close()) ...             // stale_ticket: the memory was given back meanwhile
+//   if (!share) ...
+//   train(*share);                     // the same views, over the same memory, as of a batch
+//   if (!share->close()) ...           // stale_ticket: the memory was given back meanwhile
 //
 // While a share is open, its batch's ack() waits for it, up to its deadline; not for one whose
 // process has died. What a share shows can be given back under it all the same: when the trainer

@@ -15,7 +15,8 @@ import textwrap
 
 os.environ.pop("LD_LIBRARY_PATH", None)  # Meson points it at the build tree
 source, build, rollring = (pathlib.Path(arg).resolve() for arg in sys.argv[1:4])
-PROGRAMS = ("producer", "consumer", "trainer", "trainer_weights", "engine_weights", "requests")
+PROGRAMS = ("producer", "consumer", "trainer", "gather", "share", "trainer_weights",
+            "engine_weights", "requests")
 
 
 def run(*command, **options):
@@ -183,6 +184,13 @@ def main():
                     sys.exit(f"producer: exit {producer.returncode}")
                 wanted = [f"gsm8k/train/17 #{i}: 5 tokens, {suffix}" for i in range(4)]
                 if output.splitlines() != wanted:
+                    sys.exit(f"{reader}: unexpected output:\n{output}")
+            for visit, (reader, wanted) in enumerate((
+                    ("gather", "32 elements, the first row ends with 102\n"),
+                    ("share", "rank 0: 10 tokens\nrank 1: 10 tokens\n")), start=1):
+                run(scratch / "producer", str(visit))
+                output = run(scratch / reader)
+                if output != wanted:
                     sys.exit(f"{reader}: unexpected output:\n{output}")
             with subprocess.Popen([scratch / "trainer_weights"], text=True,
                                   stdout=subprocess.PIPE) as trainer:

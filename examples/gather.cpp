@@ -1,0 +1,35 @@
+#include <rollring/gather.hpp>
+#include <rollring/stash.hpp>
+
+#include <iostream>
+#include <vector>
+
+// Into memory of the host; with Device::cuda(0), into memory of a GPU.
+int main() {
+    using rollring::Deadline;
+    auto stash = rollring::Stash::open("quickstart", {.batch = rollring::BatchTarget::groups(1)});
+    auto gatherer = rollring::Gatherer::open(rollring::Device::host());
+    if (!stash || !gatherer) {
+        std::cerr << (stash ? gatherer.error() : stash.error()).to_string() << '\n';
+        return 1;
+    }
+    rollring::Batch batch;
+    const auto got = (*stash)->next_batch(batch, Deadline::after_ms(100));
+    if (got != rollring::NextBatch::batch) return 0;  // nothing was sent
+
+    const rollring::Schema& schema = (*stash)->consumer().schema();
+    const rollring::Layout layout{.form = rollring::Form::padded,
+                                  .padding = {.side = rollring::Side::left, .multiple_of = 8}};
+    rollring::GatherColumn ids{.column = static_cast<std::uint16_t>(rollring::Std::token_ids),
+                               .dtype = rollring::dtype_i64};
+    const auto shape = rollring::gathered_shape(batch, schema, ids, layout);
+    if (!shape) return 1;
+    std::vector<std::int64_t> memory(shape->elements());  // i64[sequences, length]
+    ids.to = std::as_writable_bytes(std::span(memory));
+    if (!gatherer->gather(batch, schema, {&ids, 1}, layout)) return 1;  // queued, on a GPU
+    const auto mark = gatherer->mark();
+    // The trainer works on; what the GPU has read may be given back.
+    if (!mark || !gatherer->wait(*mark, Deadline::after_ms(10'000))) return 1;
+    std::cout << memory.size() << " elements, the first row ends with " << memory[7] << '\n';
+    return batch.ack((*stash)->consumer().last_acked_step() + 1) ? 0 : 1;
+}
