@@ -191,7 +191,9 @@ def timed(send, to, read, how, options, share):
     seconds = time.perf_counter() - began
     for child in children:
         child.join()
-    wanted = sum(total_of(make_group(i * DISTINCT + j % DISTINCT, options.tokens))
+    totals = [total_of(make_group(seed, options.tokens))
+              for seed in range(DISTINCT * options.environments)]
+    wanted = sum(totals[i * DISTINCT + j % DISTINCT]
                  for i in range(options.environments) for j in range(groups))
     assert abs(total - wanted) < 1e-6 * abs(wanted), (total, wanted)
     return groups * options.environments * MEMBERS * options.tokens / seconds
