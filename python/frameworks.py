@@ -35,7 +35,23 @@ def frameworks() -> configparser.ConfigParser:
 def of_ours(names: str) -> list[str]:
     """Lines of requirements-dev.txt, by the package's name."""
     lines = OURS.read_text(encoding="utf-8").split()
-    return [line for name in names.split() for line in lines if re.split("[=<>]", line)[0] == name]
+    return [line for name in names.split() for line in lines if named(line) == name]
+
+
+def named(line: str) -> str:
+    """The package that a line is about."""
+    return re.split(r"[\[=<>]", line)[0].lower()
+
+
+def packages(name: str) -> list[str]:
+    """Of a framework, and those of the one that it is like, which come after them."""
+    known = frameworks()
+    found = known[name]["packages"].split()
+    if known[name]["like"]:
+        taken = {named(line) for line in found}
+        found += [line for line in known[known[name]["like"]]["packages"].split()
+                  if named(line) not in taken]
+    return found
 
 
 def tests(given: str) -> list[str]:
@@ -66,17 +82,17 @@ def install(name: str, python: str) -> None:
     pins = frameworks()[name]
     place = PLACES / name
     stamp = place / "installed.txt"
-    packages = [*pins["packages"].split(), *of_ours(pins["ours"])]
+    wanted_packages = [*packages(name), *of_ours(pins["ours"])]
     alone = pins["alone"].split()
-    wanted = "\n".join([python, *packages, "alone:", *alone]) + "\n"
+    wanted = "\n".join([python, *wanted_packages, "alone:", *alone]) + "\n"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         print(f"{name}: {place.relative_to(ROOT)} is as it was installed")
         return
-    print(f"{name}: installing {' '.join([*alone, *packages])}", flush=True)
+    print(f"{name}: installing {' '.join([*alone, *wanted_packages])}", flush=True)
     shutil.rmtree(place, ignore_errors=True)
     began = time.monotonic()
     subprocess.run([python, "-m", "venv", str(place)], check=True)
-    log = pip(place, *packages)
+    log = pip(place, *wanted_packages)
     if alone:
         log += pip(place, "--no-deps", *alone)
     seconds = time.monotonic() - began
