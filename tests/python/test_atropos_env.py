@@ -67,8 +67,8 @@ def environments(url: str, tokenizer: str, *more: str) -> Iterator[list[subproce
             child.communicate()
 
 
-def next_batch(server: Server) -> list[dict[str, Any]]:
-    end = time.monotonic() + PATIENCE
+def next_batch(server: Server, patience: float = PATIENCE) -> list[dict[str, Any]]:
+    end = time.monotonic() + patience
     while time.monotonic() < end:
         batch = server.get("/batch")["batch"]
         if batch:
@@ -321,7 +321,8 @@ def test_run_env_serves_by_their_own_command_line(
         try:
             groups: list[dict[str, Any]] = []
             while len(groups) < 6:  # three steps, of which two are asked for
-                groups += next_batch(server)
+                # Their command line imports for long where a machine is busy.
+                groups += next_batch(server, 5 * PATIENCE)
             assert [group["tokens"] for group in groups] == [
                 [[1000 + number, member] for member in range(3)] for number in range(6)
             ]
