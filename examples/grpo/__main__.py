@@ -19,7 +19,7 @@ import rollring as rr
 from chaos import Chaos
 from chart import draw
 from places import place_of
-from plan import LARGE, Plan
+from plan import LARGE, SERVED, Plan
 from replay import replay
 from report import report
 from rollring.demo.processes import Stops
@@ -35,6 +35,7 @@ Examples:
   {PROGRAM} --seeds 3 --json grpo.json --chart grpo.svg
   {PROGRAM} --chaos
   {PROGRAM} --model large
+  {PROGRAM} --engine vllm
 Exit codes: 0 it learned and every group is accounted for; 1 it did not, or a process died too
 often; 2 wrong use; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal."""
 
@@ -73,6 +74,8 @@ def make_parser() -> Parser:
     add("--workers", type=number(1, 64), metavar="N", help="rollout workers (2)")
     add("--length", type=number(2, 64), metavar="N", help="digits of a prompt (6; large: 12)")
     add("--model", choices=("small", "large"), help="default: large where torch finds a GPU")
+    add("--engine", choices=("own", "vllm"), default="own",
+        help="what workers sample with: models of their own, or a vLLM server (on a CPU)")
     add("--host-weights", action="store_true", help="publish from host memory, also with a GPU")
     add("--json", type=Path, metavar="FILE", help="what came of it, as JSON")
     add("--chart", type=Path, metavar="FILE", help="the rewards as .svg, .png or .pdf (matplotlib)")
@@ -95,6 +98,8 @@ def plan_of(options: argparse.Namespace, folder: str, seed: int, transport: str)
         sizes = {"shape": LARGE, "device": "cuda", "rate": 3e-4, "length": 12, "steps": 300,
                  "worker_groups": 32, "batch_groups": 64, "host_weights": options.host_weights}
         given = {**sizes, **given}
+    if options.engine == "vllm":
+        given = {"shape": SERVED, "steps": 200, "engine": "vllm", **given}
     return Plan(folder=folder, ring=ring, seed=seed, transport=transport, **given)
 
 
@@ -142,6 +147,10 @@ def on_gpu() -> bool:
 
 def main() -> int:
     options = make_parser().parse_args()
+    if options.engine == "vllm" and (options.compare or options.model == "large"):
+        make_parser().error("--engine vllm goes with neither --compare nor --model large")
+    if options.engine == "vllm":
+        options.model = "small"
     if options.model is None:
         options.model = "large" if on_gpu() else "small"
     stops = Stops()

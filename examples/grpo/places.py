@@ -26,7 +26,8 @@ def place_of(plan: Plan) -> Iterator[Plan]:
 
         create(plan)
         try:
-            yield plan
+            with engine_of(plan) as placed:
+                yield placed
         finally:
             rr.remove(plan.ring, force=True, missing_ok=True)
     elif plan.transport == "queue":
@@ -40,6 +41,18 @@ def place_of(plan: Plan) -> Iterator[Plan]:
             found = replace(plan, url=url)
             register(found)
             yield found
+
+
+@contextmanager
+def engine_of(plan: Plan) -> Iterator[Plan]:
+    """With the vLLM server, if the run has one."""
+    if not plan.engine:
+        yield plan
+        return
+    from engine import vllm_server
+
+    with vllm_server(plan) as url:
+        yield replace(plan, engine=url)
 
 
 @contextmanager

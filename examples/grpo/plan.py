@@ -27,6 +27,7 @@ class Plan:
     ring: str
     transport: str = "ring"  # or "queue", "atropos"
     url: str = ""  # of the Atropos server
+    engine: str = ""  # the vLLM server that workers ask; none: they have models of their own
     queues: Any = None  # of the queue
     seed: int = 0
     steps: int = 600  # of the optimizer
@@ -60,4 +61,5 @@ class Plan:
 
 
 SMALL = Shape()
+SERVED = Shape(width=128, inner=352)  # vLLM has no heads of less than 32 on a CPU
 LARGE = Shape(width=512, layers=8, heads=8, kv_heads=2, inner=1408)

@@ -21,6 +21,7 @@ def report(run: Run, seconds: float) -> dict[str, Any]:
     start, end = fmean(rewards[:FIRST]), fmean(rewards[-LAST:])
     found: dict[str, Any] = {
         "transport": run.plan.transport,
+        "engine": "vllm" if run.plan.engine else "own",
         "seed": run.plan.seed,
         "seconds": seconds,
         "steps": len(steps),

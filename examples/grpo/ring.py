@@ -5,6 +5,7 @@ rollring.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 
@@ -117,6 +118,27 @@ class RingWorker:
         self._producer.close()
 
 
+class ChannelWeights:
+    """The trainer's end of the weights, for workers with models of their own."""
+
+    def __init__(self, plan: Plan, tensors: Tensors) -> None:
+        self._publisher = rr.WeightPublisher(plan.ring, tensors)
+
+    def publish(self, version: int) -> None:
+        self._publisher.publish(version, timeout=PATIENCE)
+
+    def close(self) -> None:
+        self._publisher.close()
+
+
+def weights_end(plan: Plan, tensors: Tensors) -> Any:
+    if plan.engine:
+        from engine import EngineWeights
+
+        return EngineWeights(plan, tensors)
+    return ChannelWeights(plan, tensors)
+
+
 class RingTrainer:
     """The trainer's end: leases batches until a checkpoint has them."""
 
@@ -132,7 +154,7 @@ class RingTrainer:
             at_deadline="drop",
             timeout=PATIENCE,
         )
-        self._publisher = rr.WeightPublisher(plan.ring, tensors)
+        self._weights = weights_end(plan, tensors)
         self._leased: list[rr.Batch] = []
 
     def resume(self, receipts: list[bytes], step: int) -> int:
@@ -168,8 +190,8 @@ class RingTrainer:
         self._leased.clear()
 
     def publish(self, version: int) -> None:
-        self._publisher.publish(version, timeout=PATIENCE)
+        self._weights.publish(version)
 
     def close(self) -> None:
-        self._publisher.close()
+        self._weights.close()
         self._stash.close()

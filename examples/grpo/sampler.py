@@ -24,7 +24,7 @@ class Sampled:
 
 
 @torch.no_grad()
-def sample(model: Model, prompts: np.ndarray, length: int, refresh: Refresh) -> Sampled:
+def sample(model: Model, prompts: np.ndarray, length: int, *, refresh: Refresh) -> Sampled:
     """Draw ``length`` tokens for each row of prompts.
 
     ``refresh`` is called before each token: it may put new weights into the model, and says which

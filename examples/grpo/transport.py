@@ -98,6 +98,10 @@ Tensors = Mapping[str, Any]  # numpy arrays or torch tensors, by name
 
 
 def worker_end(plan: Plan, number: int, tensors: Tensors) -> WorkerEnd:
+    if plan.engine:
+        from engine import EngineWorker
+
+        return EngineWorker(plan, number)
     if plan.transport == "ring":
         from ring import RingWorker
 

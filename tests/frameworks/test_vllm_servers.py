@@ -1,0 +1,59 @@
+"""Two of `vllm serve` on one channel, over HTTP: what they serve after each version, and how often
+they are called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm_tiny import Tensors, of_version, sender  # noqa: E402
+from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient  # noqa: E402
+
+from rollring.vllm.trainer import FleetClient  # noqa: E402
+
+WEIGHT_CALLS = ("init_weight_transfer_engine", "start_weight_update", "update_weights",
+                "finish_weight_update")  # fmt: skip
+
+
+def fleet(servers: Any) -> FleetClient:
+    return FleetClient([HTTPVLLMWeightSyncClient(server.url) for server in servers])
+
+
+def calls_of(server: Any) -> list[str]:
+    return [path for path in server.called() if path in WEIGHT_CALLS]
+
+
+def named(trained: Any) -> dict[str, Any]:
+    return {name: one.detach() for name, one in trained.model.named_parameters()}
+
+
+def test_their_checker_agrees_and_a_version_is_three_calls(
+    ring: str, trained: Any, servers: Any
+) -> None:
+    at_first = {name: one.clone() for name, one in named(trained).items()}
+    baselines = [
+        server.post("weight_checker", action="checksum")["checksums"] for server in servers
+    ]
+    assert baselines[0] == baselines[1]
+    called = [len(calls_of(server)) for server in servers]
+    trainer = sender(ring, fleet(servers), Tensors(named(trained)))
+    for version in range(5):
+        trained.step()
+        trainer.send_weights()
+        for server in servers:
+            assert server.generated() == (trained.tokens(), of_version(str(version)))
+    for server, begun in zip(servers, called, strict=True):
+        assert calls_of(server)[begun:] == [WEIGHT_CALLS[0], *WEIGHT_CALLS[1:] * 5]
+        compared = server.post("weight_checker", action="compare", baseline=baselines[0])
+        assert not compared["match"]
+    for name, one in named(trained).items():
+        one.copy_(at_first[name])
+    trainer.send_weights()
+    for server in servers:
+        compared = server.post("weight_checker", action="compare", baseline=baselines[0])
+        assert compared == {"match": True, "mismatches": []}
+    trainer.shutdown()
