@@ -1,7 +1,9 @@
 #include <rollring/gather.hpp>
+#include <rollring/read_batches.hpp>
 #include <rollring/stash.hpp>
 
 #include <iostream>
+#include <utility>
 #include <vector>
 
 // Into memory of the host; with Device::cuda(0), into memory of a GPU.
@@ -27,9 +29,11 @@ int main() {
     std::vector<std::int64_t> memory(shape->elements());  // i64[sequences, length]
     ids.to = std::as_writable_bytes(std::span(memory));
     if (!gatherer->gather(batch, schema, {&ids, 1}, layout)) return 1;  // queued, on a GPU
-    const auto mark = gatherer->mark();
-    // The trainer works on; what the GPU has read may be given back.
-    if (!mark || !gatherer->wait(*mark, Deadline::after_ms(10'000))) return 1;
     std::cout << memory.size() << " elements, the first row ends with " << memory[7] << '\n';
-    return batch.ack((*stash)->consumer().last_acked_step() + 1) ? 0 : 1;
+
+    // The trainer works on: what the GPU has read is acknowledged.
+    rollring::ReadBatches reading;
+    const std::int64_t step = (*stash)->consumer().last_acked_step() + 1;
+    if (!reading.ack_after(std::move(batch), step, *gatherer)) return 1;
+    return reading.finish(Deadline::after_ms(10'000)) ? 0 : 1;  // advance() does not wait
 }

@@ -56,6 +56,7 @@ from ._errors import (
     VersionError,
     ViewsAliveError,
 )
+from ._gather import GatherColumn
 from ._memory import MemoryDomain
 from ._producer import Draft, Producer
 from ._queue import RingQueue
@@ -96,6 +97,7 @@ __all__ = [
     "Draft",
     "ExpelledError",
     "ForkedError",
+    "GatherColumn",
     "Group",
     "InvalidArgumentError",
     "LayoutMismatchError",

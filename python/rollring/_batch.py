@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._errors import BusyError
+from ._gather import READS, gpu_of, stream_of
 from ._views import Views
 
 if TYPE_CHECKING:
@@ -38,15 +40,48 @@ class Batch(Views):
             step: Of the trainer, kept in the ring; steps do not go back. Default: one more than the
                 last.
             later: If arrays over it are in use, do it as soon as the last one is gone.
-            timeout: Seconds that readers in other processes have to close their shares.
+            timeout: Seconds that readers in other processes have to close their shares, and GPUs
+                to read what was gathered.
 
         Raises:
             ViewsAliveError: Arrays over it are in use; the text names one.
-            BusyError: A reader that is alive still has a share of it open; the text names it. The
-                batch stays leased.
+            BusyError: A reader that is alive still has a share of it open; the text names it. Or a
+                GPU has not read it. The batch stays leased.
+            DeviceError: A GPU failed before it had read it. The batch stays leased.
             NotLeasedError: It was given back before.
         """
+        if later and not self._core.wait_reads(0):
+            self._put_off(step)
+            return
+        if not self._core.wait_reads(timeout):
+            raise BusyError(f"a GPU has not read the batch within {timeout} s", "busy")
         self._core.ack(step, later, timeout)
+
+    def ack_after(
+        self, stream: Any = None, step: int | None = None, *, device: object = "cuda"
+    ) -> None:
+        """Acknowledge it as soon as a GPU has done what is queued on a stream by now, and the last
+        array over it is gone. Nothing waits. If the GPU fails, the batch is given back: its groups
+        come again. From now on it shows nothing.
+
+        Args:
+            stream: A torch stream, or a CUDA stream's number. Default: torch's current one.
+            step: As in `ack`.
+            device: The GPU that the stream is on; "cpu": there is nothing to be waited for.
+
+        Raises:
+            NotLeasedError: It was given back before.
+        """
+        gpu = gpu_of(device)
+        if gpu is None:
+            self.ack(step, later=True)
+            return
+        self._core.mark(gpu, stream_of(gpu, stream))
+        self._put_off(step)
+
+    def _put_off(self, step: int | None) -> None:
+        self._core.begin_reads(step)
+        READS.watch(self._core)
 
     def ticket(
         self,

@@ -103,6 +103,13 @@ class SequenceView:
     group_overrides: Any
     extra: Any
 
+# (form, part, order, left, length, multiple of)
+LayoutArgs = tuple[int, int, bytes | None, bool, int, int]
+# (name, dtype or "", missing, pad, shift, beyond, address, bytes)
+ColumnArgs = tuple[str, str, float | None, float, int, float, int, int]
+
+def micro_batches(lengths: list[int], tokens: int, /) -> tuple[list[list[int]], float]: ...
+
 class Views:
     leased: bool
     def rewards(self) -> bytes: ...
@@ -118,36 +125,28 @@ class Views:
         self,
     ) -> list[tuple[int, int, int, list[tuple[int, int, float, float]]]]: ...
     def common_columns(self) -> list[str]: ...
-    def packed_shape(self, column: str, /) -> tuple[str, tuple[int, ...]]: ...
-    def padded_shape(
-        self, column: str, pad: float, left: bool, length: int, multiple_of: int, /
+    def gather_shape(
+        self, column: ColumnArgs, layout: LayoutArgs, /
     ) -> tuple[str, tuple[int, ...]]: ...
-    def pack(
+    def offsets(self, layout: LayoutArgs, /) -> bytes: ...
+    def gather(
         self,
-        column: str,
-        target: int,
-        bytes: int,
-        dtype: str,
-        missing: float | None,
+        columns: list[ColumnArgs],
+        layout: LayoutArgs,
         threads: int,
+        gpu: int | None,
+        stream: int,
     ) -> None: ...
-    def pad(
-        self,
-        column: str,
-        target: int,
-        bytes: int,
-        dtype: str,
-        missing: float | None,
-        threads: int,
-        value: float,
-        left: bool,
-        length: int,
-        multiple_of: int,
-    ) -> None: ...
+    def prepare(self, gpu: int, /) -> None: ...
+    def mark(self, gpu: int, stream: int, /) -> None: ...
+    def wait_reads(self, seconds: float, /) -> bool: ...
+    def gather_stat(self, gpu: int, /) -> dict[str, Any]: ...
 
 class Batch(Views):
     def ack(self, step: int | None, later: bool, timeout: float) -> None: ...
     def nack(self) -> None: ...
+    def begin_reads(self, step: int | None) -> None: ...
+    def reads_done(self, good: bool, /) -> None: ...
     def receipt(self) -> bytes: ...
     def ticket(
         self, rank: int, world: int, split: str, tensor: int, pipeline: int, /

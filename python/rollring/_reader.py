@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
-from ._errors import StaleTicketError
+from ._errors import BusyError, DeviceError, StaleTicketError
 from ._views import Views
 
 if TYPE_CHECKING:
@@ -48,8 +48,11 @@ class Share(Views):
 
         Raises:
             StaleTicketError: It need not be.
+            BusyError: A GPU that gathers from it has not done so within ten seconds.
+            DeviceError: That GPU failed.
             NotLeasedError: The share was closed.
         """
+        self._wait_for_gpus()
         self._core.check()
 
     def close(self, *, later: bool = False) -> None:
@@ -59,10 +62,23 @@ class Share(Views):
             later: If arrays over it are in use, let go as soon as the last one is gone.
 
         Raises:
-            StaleTicketError: As `check`. It is closed then.
+            StaleTicketError: As `check`. It is closed then, as it is if a GPU failed.
+            BusyError: As `check`.
+            DeviceError: As `check`.
             ViewsAliveError: Arrays over it are in use; the text names one.
         """
+        if not self._core.leased:
+            return
+        try:
+            self._wait_for_gpus()
+        except DeviceError:
+            self._core.close(later)
+            raise
         self._core.close(later)
+
+    def _wait_for_gpus(self) -> None:
+        if not self._core.wait_reads(10.0):
+            raise BusyError("a GPU has not read the share within 10 s", "busy")
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +94,7 @@ class Share(Views):
             return
         try:
             self.close(later=True)
-        except StaleTicketError:
+        except (StaleTicketError, BusyError, DeviceError):
             pass  # the block has failed already
 
     def __repr__(self) -> str:

@@ -18,6 +18,7 @@ from ._errors import (
     TimedOutError,
 )
 from ._events import StashLog
+from ._gather import READS
 from ._group_waits import GroupWaits
 from ._ring import check, stats
 from ._waits import readable
@@ -247,8 +248,11 @@ class Stash:
             later: If arrays over a batch are in use, do it as soon as the last one is gone.
 
         Raises:
-            ViewsAliveError: Arrays over a batch are in use.
+            ViewsAliveError: Arrays over a batch are in use, or a GPU has not read what it was to
+                read (`Batch.ack_after`) within ten seconds.
         """
+        if not self._core.closed and not later:
+            READS.wait(10.0)
         self._core.close(later)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from . import _core, _torch
-from ._arrays import Target, dtype_name, holds
+from ._columns import Columns
 from ._sequence import Group, Member, Sequence
 
 
-class Views:
+class Views(Columns):
     """Records where they lie, by groups, and columns of all of them as arrays.
 
     Arrays over the ring's memory (`Sequence` attributes) are counted: what shows them cannot be
@@ -20,7 +20,7 @@ class Views:
     """
 
     def __init__(self, core: _core.Views) -> None:
-        self._views = core
+        super().__init__(core)
         self._groups: list[Group] | None = None
 
     @property
@@ -85,108 +85,6 @@ class Views:
     @property
     def n_tokens(self) -> int:
         return int(np.frombuffer(self._views.cu_seqlens(), np.int64)[-1])
-
-    def packed(
-        self,
-        column: str,
-        *,
-        dtype: object = None,
-        out: Any = None,
-        missing: float | None = None,
-        threads: int = 0,
-    ) -> Any:
-        """A per-token column of all sequences, end to end, as one array: a copy.
-
-        Args:
-            column: Its name.
-            dtype: Of the result. Default: as the records have it, or as ``out`` has it.
-            out: A numpy array or a torch tensor in host memory (pinned is best), of the right shape
-                and dtype, to be written and returned.
-            missing: What sequences have that do not carry the column. Default: they are an error.
-            threads: At most so many; 0: as many as pay.
-
-        Returns:
-            Array of shape [`n_tokens`, ...]; `cu_seqlens` says where each sequence begins.
-
-        Raises:
-            InvalidArgumentError: No sequence carries the column, one does not, or a value is out of
-                the dtype's range.
-            NoColumnError: The ring has no such column.
-            NotLeasedError: The batch was given back.
-        """
-        own, shape = self._views.packed_shape(column)
-        target = Target(shape, self._dtype(own, dtype, out), out)
-        self._views.pack(column, target.address, target.nbytes, target.asked, missing, threads)
-        return target.out
-
-    def padded(
-        self,
-        column: str,
-        *,
-        pad: float = 0,
-        side: str = "right",
-        length: int = 0,
-        multiple_of: int = 1,
-        dtype: object = None,
-        out: Any = None,
-        missing: float | None = None,
-        threads: int = 0,
-    ) -> Any:
-        """A per-token column of all sequences, a row each, as one array: a copy.
-
-        Args:
-            column: Its name.
-            pad: What stands where a sequence has no token.
-            side: "right" or "left": where the padding is.
-            length: Tokens of each row; 0: of the longest sequence.
-            multiple_of: The length is rounded up to it.
-            dtype: As in `packed`.
-            out: As in `packed`.
-            missing: As in `packed`.
-            threads: As in `packed`.
-
-        Returns:
-            Array of shape [sequences, length, ...].
-
-        Raises:
-            InvalidArgumentError: As `packed`, or a sequence is longer than ``length``.
-            NoColumnError: The ring has no such column.
-            NotLeasedError: The batch was given back.
-        """
-        if side not in {"left", "right"}:
-            raise ValueError(f"side is {side!r}: use 'right' or 'left'")
-        left = side == "left"
-        own, shape = self._views.padded_shape(column, pad, left, length, multiple_of)
-        target = Target(shape, self._dtype(own, dtype, out), out)
-        self._views.pad(
-            column,
-            target.address,
-            target.nbytes,
-            target.asked,
-            missing,
-            threads,
-            pad,
-            left,
-            length,
-            multiple_of,
-        )
-        return target.out
-
-    @staticmethod
-    def _dtype(own: str, dtype: object, out: Any) -> str:
-        if dtype is not None:
-            return dtype_name(dtype)
-        if out is not None and not holds(out.dtype, own):
-            return dtype_name(out.dtype)
-        return own
-
-    def dtype_of(self, column: str) -> str:
-        """rollring's name for the dtype that `packed` gives a column: "i32", "bf16", ..."""
-        return str(self._views.packed_shape(column)[0])
-
-    def common_columns(self) -> tuple[str, ...]:
-        """Names of the per-token columns that every sequence carries."""
-        return tuple(sorted(self._views.common_columns()))
 
     def as_dict(self, *columns: str) -> dict[str, Any]:
         """`packed` arrays of the columns (default: all per-token ones that every sequence carries),

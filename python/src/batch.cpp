@@ -59,6 +59,20 @@ class PyBatch : public PyViews {
             return true;
         });
     }
+    // Put off until the GPUs have read it: reads_done() is to be called then.
+    void begin_reads(std::optional<std::int64_t> step) {
+        leased_->begin_copy();
+        try {
+            ack(step, true, 0);
+        } catch (...) {
+            leased_->end_copy();
+            throw;
+        }
+    }
+    void reads_done(bool good) {
+        if (!good) leased_->ack_later = false;
+        leased_->end_copy();
+    }
     nb::bytes receipt() {
         static_cast<void>(leased_->shown());
         const std::string made =
@@ -112,6 +126,8 @@ void bind_batch(nb::module_& module) {
     nb::class_<PyBatch, PyViews>(module, "Batch")
         .def("ack", &PyBatch::ack, nb::arg("step").none(), nb::arg("later"), nb::arg("timeout"))
         .def("nack", &PyBatch::nack)
+        .def("begin_reads", &PyBatch::begin_reads, nb::arg("step").none())
+        .def("reads_done", &PyBatch::reads_done)
         .def("receipt", &PyBatch::receipt)
         .def("ticket", &PyBatch::ticket)
         .def("imbalance", &PyBatch::imbalance);

@@ -24,6 +24,7 @@ struct SharedStash {
     }};
     std::vector<Leased*> leased;  // what Python has of it
     bool closing = false;         // as soon as no window is left
+    Gatherers gatherers;
 
     ~SharedStash() {
         // A child's copy is left as it is: another thread may have been in the middle of it.
@@ -66,6 +67,7 @@ class Leased final : public Lent {
     [[nodiscard]] const Schema& schema() const override {
         return shared->stash->consumer().schema();
     }
+    [[nodiscard]] Gatherers& gatherers() override { return shared->gatherers; }
     // Both with the turn.
     Result<void> ack(Deadline readers) {
         const std::int64_t last = shared->stash->consumer().last_acked_step();

@@ -1,8 +1,14 @@
 #pragma once
 // Records that Python looks at in place: those of a leased batch, or of a rank's share of one.
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "errors.hpp"
+#include "gathering.hpp"
+#include "released.hpp"
 #include "rollring/sequences.hpp"
 #include "window.hpp"
 
@@ -18,15 +24,45 @@ class Lent : public Loan {
     [[nodiscard]] virtual bool leased() const = 0;
     [[nodiscard]] virtual const Schema& schema() const = 0;
 
+    // The GPUs that gather out of its ring.
+    [[nodiscard]] virtual Gatherers& gatherers() = 0;
+
     [[nodiscard]] bool in_use() const { return windows() > 0 || copies_ > 0; }
     [[nodiscard]] std::string use_text() const {
-        return windows() > 0 ? windows_text() + " still in use" : "another thread copies from it";
+        if (windows() > 0) return windows_text() + " still in use";
+        return reads_.empty() ? "another thread copies from it" : "a GPU still reads it";
     }
     // Around a copy without the GIL.
     void begin_copy() { copies_++; }
     void end_copy() {
         copies_--;
         on_free();  // what was put off while it ran
+    }
+    // A GPU was asked to read it.
+    void add_read(DeviceRead read) { reads_.push_back(std::move(read)); }
+    // Whether all of them are done with it, waiting until then at most. Raises, then and ever
+    // after, if one has failed.
+    bool wait_reads(Deadline deadline) {
+        constexpr std::int64_t slice_ns = 50'000'000;
+        while (!reads_.empty() && !inherited()) {
+            const DeviceRead read = reads_.front();
+            const std::int64_t slice = std::min(deadline.at_ns, Deadline::after_ns(slice_ns).at_ns);
+            Result<void> done;
+            {
+                const Released released;
+                done = read.gatherer->wait(read.mark, Deadline{slice});
+            }
+            if (!done && done.error().code != Errc::timed_out) raise(done.error());
+            if (done) {
+                std::erase_if(reads_, [&](const DeviceRead& one) {
+                    return one.gatherer == read.gatherer && one.mark == read.mark;
+                });
+            } else if (deadline.passed()) {
+                return false;
+            }
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        }
+        return true;
     }
 
   protected:
@@ -42,6 +78,7 @@ class Lent : public Loan {
 
   private:
     int copies_ = 0;  // that are under way
+    std::vector<DeviceRead> reads_;
 };
 
 }  // namespace rollring::python

@@ -13,16 +13,24 @@
 namespace rollring::python {
 namespace {
 
+// Shared with its shares, which may live longer.
+struct SharedReader {
+    explicit SharedReader(Reader attached) : reader(std::move(attached)) {}
+    Reader reader;
+    Gatherers gatherers;
+};
+
 // A share, and how it is closed once no array shows it any more.
 class SharedLoan final : public Lent {
   public:
-    SharedLoan(std::shared_ptr<Reader> of, Share open)
-        : reader(std::move(of)), share(std::move(open)) {}
+    SharedLoan(std::shared_ptr<SharedReader> of, Share open)
+        : shared(std::move(of)), share(std::move(open)) {}
 
     [[nodiscard]] bool leased() const override { return !inherited() && !later && share.leased(); }
-    [[nodiscard]] const Schema& schema() const override { return reader->schema(); }
+    [[nodiscard]] const Schema& schema() const override { return shared->reader.schema(); }
+    [[nodiscard]] Gatherers& gatherers() override { return shared->gatherers; }
 
-    std::shared_ptr<Reader> reader;
+    std::shared_ptr<SharedReader> shared;
     Share share;
     bool later = false;
 
@@ -79,7 +87,7 @@ class PyReader {
                 return Reader::attach(ring, {.name = name, .attach_timeout = left});
             }();
             if (attached) {
-                reader_ = std::make_shared<Reader>(std::move(*attached));
+                reader_ = std::make_shared<SharedReader>(std::move(*attached));
                 return;
             }
             const Errc code = attached.error().code;
@@ -91,13 +99,13 @@ class PyReader {
     PyShare open(nb::bytes ticket) {
         if (reader_ == nullptr) raise("closed", "this reader is closed");
         return PyShare(std::make_shared<SharedLoan>(
-            reader_, value_or_raise(reader_->open({ticket.c_str(), ticket.size()}))));
+            reader_, value_or_raise(reader_->reader.open({ticket.c_str(), ticket.size()}))));
     }
     // What it has opened stays open.
     void close() { reader_ = nullptr; }
 
   private:
-    std::shared_ptr<Reader> reader_;
+    std::shared_ptr<SharedReader> reader_;
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "views.hpp"
 
+#include "rollring/micro_batches.hpp"
+
 namespace rollring::python {
 
 void bind_views(nb::module_& module) {
@@ -16,13 +18,19 @@ void bind_views(nb::module_& module) {
         .def("n_sequences", &PyViews::n_sequences)
         .def("n_groups", &PyViews::n_groups)
         .def("common_columns", &PyViews::common_columns)
-        .def("packed_shape", &PyViews::packed_shape)
-        .def("padded_shape", &PyViews::padded_shape)
-        .def("pack", &PyViews::pack, nb::arg("column"), nb::arg("target"), nb::arg("bytes"),
-             nb::arg("dtype"), nb::arg("missing").none(), nb::arg("threads"))
-        .def("pad", &PyViews::pad, nb::arg("column"), nb::arg("target"), nb::arg("bytes"),
-             nb::arg("dtype"), nb::arg("missing").none(), nb::arg("threads"), nb::arg("value"),
-             nb::arg("left"), nb::arg("length"), nb::arg("multiple_of"));
+        .def("gather_shape", &PyViews::gather_shape)
+        .def("offsets", &PyViews::offsets)
+        .def("gather", &PyViews::gather, nb::arg("columns"), nb::arg("layout"), nb::arg("threads"),
+             nb::arg("gpu").none(), nb::arg("stream"))
+        .def("prepare", &PyViews::prepare)
+        .def("mark", &PyViews::mark)
+        .def("wait_reads", &PyViews::wait_reads)
+        .def("gather_stat", &PyViews::gather_stat);
+    module.def("micro_batches",
+               [](const std::vector<std::uint32_t>& lengths, std::uint64_t tokens) {
+                   const MicroBatches made = value_or_raise(micro_batches(lengths, tokens));
+                   return nb::make_tuple(made.bins, made.fill);
+               });
 }
 
 }  // namespace rollring::python

@@ -10,11 +10,13 @@
 
 #include "errors.hpp"
 #include "fields.hpp"
+#include "gathering.hpp"
 #include "lent.hpp"
 #include "nb.hpp"
 #include "released.hpp"
-#include "rollring/columns.hpp"
+#include "rollring/gather.hpp"
 #include "sequence.hpp"
+#include "turn.hpp"
 
 namespace rollring::python {
 
@@ -64,35 +66,56 @@ class PyViews {
         }
         return made;
     }
-    // (dtype, shape) of the packed array.
-    nb::tuple packed_shape(std::string_view column_name) {
-        return told(value_or_raise(rollring::packed_shape(shown(), schema(), index(column_name))));
-    }
-    nb::tuple padded_shape(std::string_view column_name, double pad, bool left,
-                           std::uint64_t length, std::uint64_t multiple_of) {
-        return told(value_or_raise(rollring::padded_shape(
-            shown(), schema(), index(column_name), padding(pad, left, length, multiple_of))));
-    }
-    // `target`: the address of so many bytes that nobody else uses, kept by the caller.
-    void pack(std::string_view column_name, std::uintptr_t target, std::uint64_t bytes,
-              const std::string& dtype, std::optional<double> missing, std::uint32_t threads) {
-        const std::uint16_t column = index(column_name);
+    // (dtype, shape) of the gathered array.
+    nb::tuple gather_shape(const ColumnArgs& column, const LayoutArgs& args) {
+        const LayoutOf of(args);
         const Sequences& from = shown();
-        copying([&] {
-            return pack_column(from, schema(), column, memory(target, bytes),
-                               copy(dtype, missing, threads));
+        return told(
+            value_or_raise(gathered_shape(from, schema(), column_of(schema(), column), of.layout)));
+    }
+    // Where the sequences begin, as the bytes of i64s.
+    nb::bytes offsets(const LayoutArgs& args) {
+        const LayoutOf of(args);
+        const auto made = value_or_raise(gathered_offsets(shown(), of.layout));
+        return array(std::span<const std::int64_t>(made));
+    }
+    // Addresses are of memory that nobody else uses, kept by the caller; of the GPU's where there
+    // is one, and then it is written to once the stream gets there.
+    void gather(const std::vector<ColumnArgs>& columns, const LayoutArgs& args,
+                std::uint32_t threads, std::optional<int> gpu, std::uintptr_t stream) {
+        const LayoutOf of(args);
+        const Sequences& from = shown();
+        std::vector<GatherColumn> targets;
+        for (const ColumnArgs& column : columns) targets.push_back(column_of(schema(), column));
+        if (!gpu) {
+            return copying([&](auto&) {
+                return rollring::gather(from, schema(), targets, of.layout, threads);
+            });
+        }
+        reading(*gpu, stream, [&](Gatherer& gatherer) {
+            return gatherer.gather(from, schema(), targets, of.layout, queue(stream));
         });
     }
-    void pad(std::string_view column_name, std::uintptr_t target, std::uint64_t bytes,
-             const std::string& dtype, std::optional<double> missing, std::uint32_t threads,
-             double value, bool left, std::uint64_t length, std::uint64_t multiple_of) {
-        const std::uint16_t column = index(column_name);
+    // Registers the ring's lanes with the GPU.
+    void prepare(int gpu) {
         const Sequences& from = shown();
-        copying([&] {
-            return pad_column(from, schema(), column, memory(target, bytes),
-                              padding(value, left, length, multiple_of),
-                              copy(dtype, missing, threads));
-        });
+        reading(gpu, 0, [&](Gatherer& gatherer) { return gatherer.prepare(from); });
+    }
+    // What the stream has to do by now reads it, too.
+    void mark(int gpu, std::uintptr_t stream) {
+        static_cast<void>(shown());
+        reading(gpu, stream, [](Gatherer&) { return Result<void>(); });
+    }
+    // See Lent.
+    bool wait_reads(double seconds) { return lent_->wait_reads(deadline_of(seconds)); }
+    nb::dict gather_stat(int gpu) {
+        const GatherStat stat = lent_->gatherers().stat(gpu);
+        nb::dict made;
+        made["registered_bytes"] = stat.registered_bytes;
+        made["read_bytes"] = stat.read_bytes;
+        made["staged_bytes"] = stat.staged_bytes;
+        made["why_staged"] = stat.why_staged;
+        return made;
     }
 
   private:
@@ -111,24 +134,24 @@ class PyViews {
         }
         return made;
     }
-    std::uint16_t index(std::string_view column_name) const {
-        shown();
-        const auto found = schema().find(column_name);
-        if (!found) {
-            raise("no_column", "this ring has no column '" + std::string(column_name) + "'");
-        }
-        return *found;
-    }
     template <class Copy>
     void copying(Copy run) {
+        std::optional<DeviceRead> read;
         lent_->begin_copy();
         Result<void> done;
         {
             const Released released;
-            done = run();
+            done = run(read);
         }
+        if (read) lent_->add_read(std::move(*read));
         lent_->end_copy();
         value_or_raise(std::move(done));
+    }
+    template <class Run>
+    void reading(int gpu, std::uintptr_t stream, Run run) {
+        copying([&](std::optional<DeviceRead>& read) {
+            return lent_->gatherers().use(gpu, queue(stream), run, read);
+        });
     }
     template <class T>
     static nb::bytes array(std::span<const T> values) {
@@ -139,17 +162,7 @@ class PyViews {
         for (std::size_t i = 0; i < shape.dims; i++) lengths.append(shape.shape[i]);
         return nb::make_tuple(shape.dtype.to_string(), nb::tuple(lengths));
     }
-    static Padding padding(double value, bool left, std::uint64_t length,
-                           std::uint64_t multiple_of) {
-        return {value, left ? Side::left : Side::right, length, multiple_of};
-    }
-    static ColumnCopy copy(const std::string& dtype, std::optional<double> missing,
-                           std::uint32_t threads) {
-        return {DType::parse(dtype), missing, threads};
-    }
-    static std::span<std::byte> memory(std::uintptr_t target, std::uint64_t bytes) {
-        return {reinterpret_cast<std::byte*>(target), bytes};
-    }
+    static Stream queue(std::uintptr_t stream) { return {reinterpret_cast<void*>(stream)}; }
 
     std::shared_ptr<Lent> lent_;
 };

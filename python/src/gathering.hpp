@@ -1,0 +1,91 @@
+#pragma once
+// What Python says of layouts and targets, the GPUs that gather out of one ring, and what they were
+// asked to read.
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "forks.hpp"
+#include "nb.hpp"
+#include "rollring/gather.hpp"
+
+namespace rollring::python {
+
+// (form, part, order as the bytes of u32s, left, length, multiple of)
+using LayoutArgs =
+    std::tuple<int, int, std::optional<nb::bytes>, bool, std::uint64_t, std::uint64_t>;
+// (name, dtype or "", missing, pad, shift, beyond, address, bytes)
+using ColumnArgs = std::tuple<std::string, std::string, std::optional<double>, double, std::int32_t,
+                              double, std::uintptr_t, std::uint64_t>;
+
+struct LayoutOf {
+    explicit LayoutOf(const LayoutArgs& args);
+    LayoutOf(const LayoutOf&) = delete;
+    LayoutOf& operator=(const LayoutOf&) = delete;
+    Layout layout;
+
+  private:
+    std::vector<std::uint32_t> order_;
+};
+
+// Raises where the ring has no such column.
+GatherColumn column_of(const Schema& schema, const ColumnArgs& args);
+
+// What a GPU was asked to read: done once the mark is reached.
+struct DeviceRead {
+    std::shared_ptr<const Gatherer> gatherer;
+    std::uint64_t mark;
+};
+
+// One for each GPU, by its ordinal; each is used by one thread at a time.
+class Gatherers {
+  public:
+    Gatherers() = default;
+    Gatherers(const Gatherers&) = delete;
+    Gatherers& operator=(const Gatherers&) = delete;
+    ~Gatherers();
+
+    // run(gatherer), without the GIL; `read`: what of it is on its way, also where it failed.
+    template <class Run>
+    Result<void> use(int gpu, Stream stream, Run run, std::optional<DeviceRead>& read) {
+        One& one = of(gpu);
+        const std::scoped_lock lock(one.mutex);
+        if (one.gatherer == nullptr) {
+            auto opened = Gatherer::open(Device::cuda(gpu));
+            if (!opened) return std::unexpected(opened.error());
+            one.gatherer = std::make_shared<Gatherer>(std::move(*opened));
+        }
+        const Result<void> done = run(*one.gatherer);
+        const auto mark = one.gatherer->mark(stream);
+        if (mark) read = DeviceRead{one.gatherer, *mark};
+        if (!done || mark) return done;
+        return std::unexpected(mark.error());
+    }
+    [[nodiscard]] GatherStat stat(int gpu) {
+        One& one = of(gpu);
+        const std::scoped_lock lock(one.mutex);
+        return one.gatherer == nullptr ? GatherStat{} : one.gatherer->stat();
+    }
+
+  private:
+    struct One {
+        std::mutex mutex;
+        std::shared_ptr<Gatherer> gatherer;
+    };
+    One& of(int gpu) {
+        const std::scoped_lock lock(mutex_);
+        return all_[gpu];
+    }
+
+    std::uint64_t forks_ = fork_number();
+    std::mutex mutex_;
+    std::map<int, One> all_;
+};
+
+}  // namespace rollring::python

@@ -1,0 +1,97 @@
+#pragma once
+// A ring with one batch to be gathered, for rates.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rollring/producer.hpp"
+#include "rollring/ring.hpp"
+#include "rollring/stash.hpp"
+
+namespace rollring::test {
+
+// Records of so many tokens, each with ids and logprobs.
+class Load {
+  public:
+    Load(std::uint32_t tokens, std::uint64_t bytes)
+        : groups_(static_cast<std::uint32_t>(std::max<std::uint64_t>(
+              lanes, bytes / (std::uint64_t{8} * tokens * members) / lanes * lanes))) {
+        static_cast<void>(remove_ring(name, true));
+        const std::uint64_t record = std::uint64_t{8} * tokens + 1024;
+        made(create_ring(name, {.lanes = lanes,
+                                .lane_bytes = groups_ / lanes * members * record + (64 << 20),
+                                .journal_records = 1 << 20,
+                                .spill_bytes = 2 * groups_ * members * record + (64 << 20)}));
+        for (std::uint32_t lane = 0; lane < lanes; lane++) {
+            producers_.push_back(made(Producer::open(name)));
+        }
+        std::vector<std::int32_t> ids(tokens);
+        std::vector<float> values(tokens);
+        for (std::uint32_t i = 0; i < tokens; i++) {
+            ids[i] = static_cast<std::int32_t>(i * 2654435761U >> 12);
+            values[i] = -static_cast<float>(i % 977) / 64;
+        }
+        stash_ = made(Stash::open(name, {.group_size = members,
+                                         .batch = BatchTarget::groups(groups_),
+                                         .max_open_groups = 2 * groups_ + 64}));
+        for (std::uint32_t group = 0; group < groups_; group++) {
+            const std::string prompt = fmt::format("p{}", group);
+            for (std::uint32_t member = 0; member < members; member++) {
+                ids[0] = static_cast<std::int32_t>(group * members + member);
+                Draft draft(prompt);
+                draft.meta.repetition_id = member;
+                draft.meta.group_size = members;
+                draft.set(Std::token_ids, ids).set(Std::logprobs, values);
+                push(producers_[group % lanes], draft);
+            }
+        }
+        for (int i = 0; i < 1000 && batch.groups().size() < groups_; i++) {
+            static_cast<void>(stash_->next_batch(batch, Deadline::after_ms(100)));
+        }
+        if (batch.groups().size() < groups_) {
+            throw std::runtime_error(fmt::format("a batch of {} groups came, not of {}",
+                                                 batch.groups().size(), groups_));
+        }
+    }
+    Load(const Load&) = delete;
+    ~Load() {
+        batch.nack();
+        stash_.reset();
+        producers_.clear();
+        static_cast<void>(remove_ring(name, true));
+    }
+    [[nodiscard]] const Schema& schema() const { return stash_->consumer().schema(); }
+    [[nodiscard]] std::uint64_t tokens() const {
+        return static_cast<std::uint64_t>(batch.cu_seqlens().back());
+    }
+    Batch batch;
+
+  private:
+    static constexpr std::uint32_t lanes = 4;
+    static constexpr std::uint32_t members = 16;
+    template <class T>
+    static T made(Result<T> result) {
+        if (!result) throw std::runtime_error(result.error().to_string());
+        if constexpr (!std::is_void_v<T>) return std::move(*result);
+    }
+    void push(Producer& producer, const Draft& draft) {
+        while (producer.push(draft, Deadline::after_ms(100)) != Push::ok) {
+            // What it has sent must be read before a producer may open more groups. A batch that is
+            // cut early goes back.
+            static_cast<void>(stash_->next_batch(batch, Deadline::now()));
+            batch.nack();
+        }
+    }
+    static constexpr const char* name = "gather-rate";
+    std::uint32_t groups_;
+    std::vector<Producer> producers_;
+    std::unique_ptr<Stash> stash_;
+};
+
+}  // namespace rollring::test
