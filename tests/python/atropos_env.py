@@ -70,16 +70,17 @@ def die_after(records: int) -> None:
     """As kill -9 would do it there, whatever is on its way."""
     from rollring import Producer
 
-    push, sent = Producer.push_async, 0
+    push_many, sent = Producer.push_many, 0
 
-    async def last(self: Producer, instance_id: str, **fields: Any) -> None:
+    def last(self: Producer, members: Any, /, **options: Any) -> int:
         nonlocal sent
-        await push(self, instance_id, **fields)
-        sent += 1
-        if sent == records:
+        push_many(self, members[: records - sent], **options)
+        sent += len(members)
+        if sent >= records:
             os.kill(os.getpid(), signal.SIGKILL)
+        return len(members)
 
-    Producer.push_async = last  # type: ignore[method-assign]
+    Producer.push_many = last  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

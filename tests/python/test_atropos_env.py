@@ -260,6 +260,39 @@ def test_what_is_wrong_is_named_and_not_sent(wrong: dict[str, Any], ring: str) -
         stash.next(timeout=0.1)
 
 
+def test_a_group_that_waits_for_room_is_sent_to_its_end_and_not_overtaken(ring: str) -> None:
+    # In a lane of 4 MiB: 2.4 MB, as much that waits for room, and some bytes for which there is.
+    lengths, members, waits = (120_000, 120_000, 8), 4, 1
+
+    async def send() -> None:
+        sender = Sender(ring)
+        sends = []
+        for number, length in enumerate(lengths):
+            tokens = np.arange(number, number + length, dtype=np.int32)
+            group = {
+                "tokens": [tokens] * members,
+                "masks": [tokens] * members,
+                "scores": [1.0] * members,
+                "instance_id": f"p/{number}",
+            }
+            sends.append(asyncio.ensure_future(sender._send_scored_data_to_api(group)))
+            await asyncio.wait(sends[:waits])
+            while len(sender._rollring_waiting) < number:  # other tasks run meanwhile
+                assert not sends[number].done()
+                await asyncio.sleep(0)
+        sends[waits].cancel()
+        with rr.Stash(ring, batch_groups=1) as stash:
+            for number in range(len(lengths)):
+                with await asyncio.to_thread(stash.next, timeout=PATIENCE) as batch:
+                    assert [group.instance_id for group in batch.groups] == [f"p/{number}"]
+                    firsts = [int(one.token_ids[0]) for one in batch.sequences]
+                    assert firsts == [number] * members
+        await asyncio.wait(sends)
+        assert [one.cancelled() for one in sends] == [False, True, False]
+
+    asyncio.run(send())
+
+
 OWN_ENVIRONMENT = """
 import sys
 

@@ -16,7 +16,7 @@ import time
 import urllib.request
 from typing import Any
 
-from .. import Producer
+from .. import Producer, TimedOutError
 from ._atropos_fields import records
 
 _ANSWER_TIMEOUT = 30.0  # seconds
@@ -47,6 +47,7 @@ class RollringSendMixin:
     _rollring_opening: asyncio.Lock | None = None
     _rollring_run = ""
     _rollring_visit = 0
+    _rollring_waiting: set[asyncio.Future[None]]  # groups that wait for room
 
     async def _rollring_open(self) -> Producer:
         if self._rollring_opening is None:
@@ -57,6 +58,7 @@ class RollringSendMixin:
                 if not ring:
                     url = self.config.rollout_server_url
                     ring = await asyncio.to_thread(_ask_for_ring, url)
+                self._rollring_waiting = set()
                 self._rollring_run = secrets.token_hex(8)
                 name = f"{type(self).__name__} {getattr(self, 'env_id', '')}"[:39]
                 self._rollring_producer = await asyncio.to_thread(Producer, ring, name)
@@ -72,10 +74,22 @@ class RollringSendMixin:
             instance_id = group.get("instance_id") or (
                 f"atropos/{group['env_id'] or 0}/{self._rollring_run}/{self._rollring_visit}"
             )
-            # All of it is checked before the first record is sent; and a group that is begun is
-            # sent to its end, though the worker that made it be cancelled.
+            # All of it is checked before the first record is sent.
             members = list(records(group, instance_id, self._rollring_visit, now_ns))
-            await asyncio.shield(asyncio.ensure_future(_send(producer, members)))
+            await self._rollring_send(producer, members)
+
+    async def _rollring_send(self, producer: Producer, members: list[dict[str, Any]]) -> None:
+        if not self._rollring_waiting:  # else it would overtake, and wait for their turn
+            try:
+                producer.push_many(members, timeout=0)
+                return
+            except TimedOutError as full:
+                del members[: full.sent]
+        # A group that is begun is sent to its end, though the worker that made it be cancelled.
+        waiting = asyncio.ensure_future(_send(producer, members))
+        self._rollring_waiting.add(waiting)
+        waiting.add_done_callback(self._rollring_waiting.discard)
+        await asyncio.shield(waiting)
 
 
 def with_rollring(environment: type) -> type:
