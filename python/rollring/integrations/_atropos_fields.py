@@ -117,8 +117,8 @@ def records(
         record["repetition_id"] = member
         record["token_ids"] = ids
         record["reward"] = float(rewards[member])
-        for column, values in columns.items():
-            record[column] = values[member]
+        for column, entries in columns.items():
+            record[column] = entries[member]
         for key, values in by_member.items():
             if values[member] is not None:
                 record[key] = _text(values[member])
