@@ -29,7 +29,7 @@ import rollring as rr
 from rollring.integrations.atropos import RollringSendMixin
 
 CHILD = Path(__file__).with_name("atropos_env.py")
-PATIENCE = 60.0
+PATIENCE = 300.0  # of four environments that import transformers at once
 # (members, groups): none of the sizes divides all others, all of them make five batches of 24.
 ENVIRONMENTS = [(8, 6), (3, 8), (4, 6), (2, 12)]
 
