@@ -1,0 +1,64 @@
+"""Records of a ring as the samples of TRL's trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import _fields
+
+
+def _metrics(record: Any) -> dict[str, float]:
+    """Numbers of its ``extra["metrics"]``; NaN for null."""
+    extra = _fields.field(record, "extra")
+    given = extra.get("metrics") if isinstance(extra, Mapping) else None
+    return {k: float("nan") if v is None else float(v) for k, v in (given or {}).items()}
+
+
+def _common(record: Any, version: int) -> dict[str, Any]:
+    """The fields of both kinds of sample. Arrays are copies: 9 bytes a token with logprobs."""
+    made = _fields.tokens(record)
+    prompt, completion = _fields.conversation(_fields.field(record, "messages"))
+    finished_ns = _fields.field(record, "finished_ns")
+    return {
+        "prompt": prompt,
+        "completion": completion,
+        "input_ids": made.token_ids,
+        "completion_mask": made.loss_mask,
+        "old_log_probs": made.logprobs,
+        "model_version": version,
+        "metrics": {"reward": _fields.reward(record), **_metrics(record)},
+        "enqueued_at": finished_ns * 1e-9 if finished_ns else None,
+    }
+
+
+def grpo_fields(
+    record: Any, *, advantage: float, group_id: int, version: int, reward_std: float
+) -> dict[str, Any]:
+    """A record as the fields of `async_grpo`'s RolloutSample."""
+    made = _common(record, version)
+    made["metrics"].setdefault("reward_std", reward_std)
+    return {**made, "advantage": advantage, "group_id": group_id}
+
+
+def distillation_fields(record: Any, *, group_id: int, version: int) -> dict[str, Any]:
+    """A record as the fields of `async_distillation`'s RolloutSample.
+
+    Raises:
+        ValueError: It has no ``topk_ids`` and ``topk_logprobs``, what the teacher said.
+    """
+    made = _common(record, version)
+    del made["old_log_probs"]
+    for theirs, ours, dtype in (
+        ("teacher_topk_ids", "topk_ids", np.int64),
+        ("teacher_topk_logprobs", "topk_logprobs", np.float32),
+    ):
+        column = _fields.field(record, ours)
+        if column is None:
+            raise ValueError(f"record {_fields.name(record)} has no {ours} of a teacher")
+        made[theirs] = np.array(column, dtype)
+    extra = _fields.field(record, "extra")
+    teacher = extra.get("teacher_id", "") if isinstance(extra, Mapping) else ""
+    return {**made, "teacher_id": teacher, "prompt_id": group_id}
