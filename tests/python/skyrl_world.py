@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +82,15 @@ class Workers:
             child.start()
 
     def end(self, patience: float) -> list[int]:
+        until = time.monotonic() + patience
+        for child in self.children:  # one that comes later would find no ring
+            while child.is_alive() and child.pid not in self._producers():
+                assert time.monotonic() < until, "a worker has no lane"
+                child.join(0.01)
         rr.remove(self.ring, force=True, missing_ok=True)
         for child in self.children:
             child.join(patience)
         return [child.exitcode for child in self.children]
+
+    def _producers(self) -> set[int]:
+        return {lane["pid"] for lane in rr.describe(self.ring)["lanes"]}
