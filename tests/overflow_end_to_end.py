@@ -115,7 +115,7 @@ def the_demo_overflows(folder, rollouts):
 @test
 def a_full_disk_is_told_and_nothing_is_lost(folder, rollouts):
     disk = disk_of(folder, "full")
-    paths = opposed_members(folder)
+    opposed_members(folder)
     done = with_shm_of("64M", f"""
         {END_ALL}
         mount -t tmpfs -o size=1M tmpfs {disk} || exit 98

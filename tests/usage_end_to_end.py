@@ -3,7 +3,6 @@
 
 usage: usage_end_to_end.py PATH_OF_ROLLRING
 """
-import json
 import re
 import sys
 

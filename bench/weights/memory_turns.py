@@ -28,6 +28,7 @@ import subprocess
 import sys
 import time
 import types
+from functools import partial
 from pathlib import Path
 
 METHODS = ("rollring", "rollring_sleep", "vllm", "torch_memory_saver", "steps", "adoption")
@@ -86,8 +87,8 @@ class Link:
         host = torch.empty(self.size, dtype=torch.uint8, pin_memory=True)
         device = torch.empty(self.size, dtype=torch.uint8, device="cuda")
         for run in range(runs + 1):
-            out_ms = ms_of(lambda: host.copy_(device, non_blocking=True))
-            in_ms = ms_of(lambda: device.copy_(host, non_blocking=True))
+            out_ms = ms_of(partial(host.copy_, device, non_blocking=True))
+            in_ms = ms_of(partial(device.copy_, host, non_blocking=True))
             if run > 0:  # the first warms up
                 self.out_ms.append(out_ms)
                 self.in_ms.append(in_ms)

@@ -82,7 +82,7 @@ def replay(plan: Plan, path: Path | None, seconds: float) -> dict[str, Any]:
         try:
             tokens, began = 0, 0.0
             ended, step = float("inf"), 0
-            while (now := time.monotonic()) < ended:
+            while time.monotonic() < ended:
                 batch = end.take(PATIENCE)
                 if batch is None:
                     raise OSError(f"nothing came over {plan.transport} in {PATIENCE:.0f} s")
@@ -93,7 +93,7 @@ def replay(plan: Plan, path: Path | None, seconds: float) -> dict[str, Any]:
                 if began:
                     tokens += batch.tokens.size
                 else:
-                    began = now = time.monotonic()
+                    began = time.monotonic()
                     ended = began + seconds
             took = time.monotonic() - began
             placed.path("stop").touch()

@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any
 
 from ledger import Proof, prove
-from plan import Plan
 from run import Run
 from naming import sent_keys
 

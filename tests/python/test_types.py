@@ -53,6 +53,11 @@ def test_the_package_and_its_examples_are_clean(examples: list[str], tmp_path: P
         passes("mypy", *settings, *loose, example, cwd=tmp_path)
 
 
+def test_all_python_is_clean(tmp_path: Path) -> None:
+    folders = [str(ROOT / name) for name in ("python", "tests", "bench", "examples")]
+    passes("ruff", "check", "--cache-dir", str(tmp_path), *folders)
+
+
 def _signature(function: Any) -> ast.arguments:
     """What nanobind says of a function; defaults stand there as numbers after a backslash."""
     text = re.sub(r"\\\d+", "None", function.__nb_signature__[0][0])

@@ -8,12 +8,10 @@ meanwhile, and frees a receiver whose sender is gone, for it would wait for ever
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import pickle
 import threading
-from typing import Any
 
 import torch
 
