@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import rollring as rr
 
 PATIENCE = 60.0  # seconds that a wait may take which ends in well under one
@@ -37,6 +36,12 @@ def ring() -> Iterator[str]:
     rr.create(name, lanes=8, lane_bytes="4MiB", spill_bytes="4MiB", group_rows=512)
     yield name
     rr.remove(name, force=True, missing_ok=True)
+
+
+@pytest.fixture
+def ring_queue() -> Iterator[rr.RingQueue]:
+    with rr.RingQueue(lane_bytes="1MiB", lanes=16) as made:
+        yield made
 
 
 def tokens_of(prompt: int, member: int, length: int = 16) -> Any:

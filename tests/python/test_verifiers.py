@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,188 +12,17 @@ import pytest
 pytest.importorskip("verifiers")
 pytest.importorskip("transformers")
 
+import rollring as rr
 import verifiers.v1 as vf
 from atropos_servers import TRAINER, ours
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from rollring.integrations import trl
+from rollring.integrations.verifiers import records
 from verifiers.v1.configs.agent import WireAgentConfig
 from verifiers.v1.graph import prepare_turn
 from verifiers.v1.types import AssistantMessage, Response, TurnTokens, UserMessage
+from verifiers_engine import MEMBERS, experts
 
-import rollring as rr
-from rollring.integrations import trl
-from rollring.integrations.verifiers import records
-
-CHILD = Path(__file__).with_name("verifiers_child.py")
 PATIENCE = 60.0
-MEMBERS = 8
-END, USER, ASSISTANT, LONG, REFUSE = 1, 2, 3, 6, 7
-LAYERS, TOP_K = 2, 3
-
-
-# --- a rollout in another process ---------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    words = {"[UNK]": 0, "<end>": END, "<user>": USER, "<assistant>": ASSISTANT, "count": 4}
-    words |= {"to": 5, "long": LONG, "refuse": REFUSE}
-    words |= {str(number): 10 + number for number in range(100)}
-    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", eos_token="<end>")
-    fast.chat_template = (
-        "{% for message in messages %}<{{ message.role }}> {{ message.content }} <end> {% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}"
-    )
-    folder = tmp_path_factory.mktemp("tokenizer")
-    fast.save_pretrained(folder)
-    return str(folder)
-
-
-def experts(length: int, start: int = 0) -> Any:
-    """A row of its own for each of the tokens from ``start`` on."""
-    rows = np.arange(start, length, dtype=np.uint16)[:, None, None]
-    return ((rows * 7 + np.arange(LAYERS * TOP_K).reshape(LAYERS, TOP_K)) % 251).astype(np.uint8)
-
-
-class Engine(BaseHTTPRequestHandler):
-    """The part of vLLM's server that verifiers' train client asks: three tokens a turn."""
-
-    turns: dict[str, list[tuple[list[int], list[int], list[float]]]]
-
-    def do_GET(self) -> None:
-        self._answer(200, {"data": []})
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        prompt, sampling = asked["token_ids"], asked["sampling_params"]
-        if REFUSE in prompt:
-            self._answer(400, {"error": {"message": "refused"}})
-            return
-        said = [20 + len(prompt) % 50, 21, END]
-        logprobs = [-0.25 * (1 + len(prompt) % 7), -0.5, -1.0]
-        self.turns.setdefault(self.headers["x-session-id"], []).append((prompt, said, logprobs))
-        start = sampling.get("routed_experts_prompt_start", 0)
-        routed = experts(len(prompt) + len(said), start)
-        choice = {
-            "token_ids": said,
-            "finish_reason": "length" if LONG in prompt else "stop",
-            "logprobs": {
-                "content": [
-                    {"token": f"token_id:{token}", "logprob": logprob}
-                    for token, logprob in zip(said, logprobs)
-                ]
-            },
-            "routed_experts": {
-                "data": base64.b64encode(routed.tobytes()).decode(),
-                "shape": routed.shape,
-                "start": start,
-            },
-        }
-        self._answer(200, {"request_id": "1", "choices": [choice]})
-
-    def _answer(self, status: int, body: Any) -> None:
-        text = json.dumps(body, separators=(",", ":")).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@contextmanager
-def engine() -> Iterator[tuple[str, type[Engine]]]:
-    asked = type("Asked", (Engine,), {"turns": {}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), asked)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def digest(member: rr.Member) -> str:
-    samples = [
-        (one.token_ids.tolist(), one.loss_mask.astype(bool).tolist(), one.logprobs.tolist())
-        for one in member.sequences
-    ]
-    return hashlib.sha256(json.dumps(samples).encode()).hexdigest()
-
-
-# As verifiers_child.py has them; the two that are missing are marks.
-KINDS = ("plain", "plain", "fork", "long", "late", "refused", "plain", "turns")
-EXPECTED = {  # by kind: status, samples, reward
-    "plain": ("completed", 1, 1.0),
-    "fork": ("completed", 2, 3.0),
-    "long": ("truncated", 1, 1.0),
-    "turns": ("completed", 1, 3.0),
-}
-
-
-def check_member(member: rr.Member, turns: list[Any], kind: str) -> None:
-    status, samples, reward = EXPECTED[kind]
-    assert (member.reward, len(member.sequences)) == (reward, samples)
-    # A fork shares its first turn; otherwise the last turn's prompt has all those before.
-    for number, one in enumerate(member.sequences):
-        prompt, said, logprobs = turns[number + 1] if kind == "fork" else turns[-1]
-        assert one.status == status
-        assert one.token_ids.tolist() == prompt + said
-        assert one.logprobs.tolist()[-len(said) :] == logprobs
-        assert one.n_prompt == len(turns[0][0])
-        wanted = np.zeros(len(one), bool)
-        for before, made, _ in turns:
-            if (prompt + said)[: len(before)] == before:
-                wanted[len(before) : len(before) + len(made)] = True
-        assert np.array_equal(one.loss_mask.astype(bool), wanted)
-        assert one.extra["branch"] == number and one.extra["rewards"] == {"length": reward}
-        assert np.array_equal(one.routed_experts, experts(len(one)))
-
-
-def test_rollouts_of_another_process_become_whole_groups(ring: str, tokenizer: str) -> None:
-    groups = 3
-    with (
-        engine() as (url, asked),
-        rr.Stash(ring, batch_groups=1) as stash,
-        subprocess.Popen(
-            [sys.executable, str(CHILD), ring, url, tokenizer, str(groups)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as child,
-    ):
-        seen: dict[str, str] = {}
-        try:
-            for _ in range(groups):
-                with stash.next(timeout=PATIENCE) as batch:
-                    (group,) = batch.groups
-                    assert (group.size, len(group)) == (MEMBERS, MEMBERS - 2)
-                    for member in group:
-                        trace = member.sequences[0].extra["trace"]
-                        seen[trace] = digest(member)
-                        check_member(member, asked.turns[trace], KINDS[member.repetition_id])
-        except TimeoutError:
-            child.kill()
-            pytest.fail(child.communicate()[1])
-        said, wrong = child.communicate(timeout=PATIENCE)
-        assert child.returncode == 0, wrong
-        stats = stash.stats()
-    rollouts = [json.loads(line) for line in said.splitlines()]
-    assert len(rollouts) == groups * MEMBERS
-    assert seen == {
-        one["trace"]: one["digest"] for one in rollouts if one["kind"] not in ("late", "refused")
-    }
-    assert len(seen) == groups * (MEMBERS - 2)
-    assert stats["rollring/stash/account/dropped/failed/records"] == groups * 2, stats
-
-
-# --- episodes made by hand ----------------------------------------------------------------------
 
 
 def said(prompt: list[int], tokens: list[int], **more: Any) -> Response:

@@ -1,0 +1,116 @@
+"""Rollouts of verifiers in another process: the real package, and a stand-in for the engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("verifiers")
+pytest.importorskip("transformers")
+
+import rollring as rr
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from verifiers_engine import ASSISTANT, END, LONG, MEMBERS, REFUSE, USER, engine, experts
+
+CHILD = Path(__file__).with_name("verifiers_child.py")
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    words = {"[UNK]": 0, "<end>": END, "<user>": USER, "<assistant>": ASSISTANT, "count": 4}
+    words |= {"to": 5, "long": LONG, "refuse": REFUSE}
+    words |= {str(number): 10 + number for number in range(100)}
+    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", eos_token="<end>")
+    fast.chat_template = (
+        "{% for message in messages %}<{{ message.role }}> {{ message.content }} <end> {% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    folder = tmp_path_factory.mktemp("tokenizer")
+    fast.save_pretrained(folder)
+    return str(folder)
+
+
+def digest(member: rr.Member) -> str:
+    samples = [
+        (one.token_ids.tolist(), one.loss_mask.astype(bool).tolist(), one.logprobs.tolist())
+        for one in member.sequences
+    ]
+    return hashlib.sha256(json.dumps(samples).encode()).hexdigest()
+
+
+# As verifiers_child.py has them; the two that are missing are marks.
+KINDS = ("plain", "plain", "fork", "long", "late", "refused", "plain", "turns")
+
+EXPECTED = {  # by kind: status, samples, reward
+    "plain": ("completed", 1, 1.0),
+    "fork": ("completed", 2, 3.0),
+    "long": ("truncated", 1, 1.0),
+    "turns": ("completed", 1, 3.0),
+}
+
+
+def check_member(member: rr.Member, turns: list[Any], kind: str) -> None:
+    status, samples, reward = EXPECTED[kind]
+    assert (member.reward, len(member.sequences)) == (reward, samples)
+    # A fork shares its first turn; otherwise the last turn's prompt has all those before.
+    for number, one in enumerate(member.sequences):
+        prompt, said, logprobs = turns[number + 1] if kind == "fork" else turns[-1]
+        assert one.status == status
+        assert one.token_ids.tolist() == prompt + said
+        assert one.logprobs.tolist()[-len(said) :] == logprobs
+        assert one.n_prompt == len(turns[0][0])
+        wanted = np.zeros(len(one), bool)
+        for before, made, _ in turns:
+            if (prompt + said)[: len(before)] == before:
+                wanted[len(before) : len(before) + len(made)] = True
+        assert np.array_equal(one.loss_mask.astype(bool), wanted)
+        assert one.extra["branch"] == number and one.extra["rewards"] == {"length": reward}
+        assert np.array_equal(one.routed_experts, experts(len(one)))
+
+
+def test_rollouts_of_another_process_become_whole_groups(ring: str, tokenizer: str) -> None:
+    groups = 3
+    with (
+        engine() as (url, asked),
+        rr.Stash(ring, batch_groups=1) as stash,
+        subprocess.Popen(
+            [sys.executable, str(CHILD), ring, url, tokenizer, str(groups)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child,
+    ):
+        seen: dict[str, str] = {}
+        try:
+            for _ in range(groups):
+                with stash.next(timeout=PATIENCE) as batch:
+                    (group,) = batch.groups
+                    assert (group.size, len(group)) == (MEMBERS, MEMBERS - 2)
+                    for member in group:
+                        trace = member.sequences[0].extra["trace"]
+                        seen[trace] = digest(member)
+                        check_member(member, asked.turns[trace], KINDS[member.repetition_id])
+        except TimeoutError:
+            child.kill()
+            pytest.fail(child.communicate()[1])
+        said, wrong = child.communicate(timeout=PATIENCE)
+        assert child.returncode == 0, wrong
+        stats = stash.stats()
+    rollouts = [json.loads(line) for line in said.splitlines()]
+    assert len(rollouts) == groups * MEMBERS
+    assert seen == {
+        one["trace"]: one["digest"] for one in rollouts if one["kind"] not in ("late", "refused")
+    }
+    assert len(seen) == groups * (MEMBERS - 2)
+    assert stats["rollring/stash/account/dropped/failed/records"] == groups * 2, stats
