@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 import rollring as rr
 
 PATIENCE = 60.0  # seconds that a wait may take which ends in well under one

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 import rollring as rr
+
 from conftest import PATIENCE
 
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 import rollring as rr
+
 from conftest import PATIENCE, send_group, tokens_of
 from rollring import _core
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import queue_children as children
+
 import rollring as rr
+
 from conftest import PATIENCE
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 import rollring as rr
 import trl_fakes
 from conftest import PATIENCE

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rollring as rr
 import trl_fakes
-from conftest import PATIENCE
+
+import rollring as rr
 from rollring.integrations.trl import RingRolloutWorker, RingWeightTransfer
+
+from conftest import PATIENCE
 
 SPAWN = multiprocessing.get_context("spawn")
 

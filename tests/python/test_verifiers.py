@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 import rollring as rr
 import verifiers.v1 as vf
 from atropos_servers import TRAINER, ours
+
 from rollring.integrations import trl
 from rollring.integrations.verifiers import records
 from verifiers.v1.configs.agent import WireAgentConfig
