@@ -257,6 +257,7 @@ void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_b
     const Admission::Sent sent = admission->note_sent(reserved_key);
     frame.groups_opened = sent.groups;
     frame.lines_claimed = sent.lines;
+    last = {writer->position(), lane, static_cast<std::uint32_t>(frame.bytes / line_bytes)};
     writer->commit(frame);
     prefetch_next(frame.bytes);
     stats.records++;
@@ -398,6 +399,9 @@ std::uint32_t Producer::lane() const {
 }
 std::uint64_t Producer::lane_bytes() const {
     return impl_->map.geometry().lane_bytes;
+}
+RecordRef Producer::last() const {
+    return impl_->last;
 }
 bool Producer::consumer_alive() const {
     return impl_->map.consumer_alive();

@@ -9,6 +9,7 @@
 
 #include "checked_frame.hpp"
 #include "fault_point.hpp"
+#include "frames_by_read.hpp"
 #include "share_book.hpp"
 
 namespace rollring {
@@ -41,19 +42,10 @@ std::unexpected<Error> stale(const RingMap& map, std::string_view why) {
                    fmt::format("the ticket is stale: {} (ring {})", why, map.segment().name()));
 }
 
-// Frames where they are mapped, and where they are not to be touched.
+// Frames where they are mapped.
 struct MappedFrames {
     const std::byte* data;
     [[nodiscard]] Frame read(std::uint64_t offset) const { return load_once<Frame>(data + offset); }
-};
-struct ReadFrames {
-    const Segment& segment;
-    std::uint64_t data_offset;
-    [[nodiscard]] Frame read(std::uint64_t offset) const {
-        Frame frame{};
-        if (!segment.read(data_offset + offset, &frame, sizeof frame)) return Frame{};
-        return frame;
-    }
 };
 
 }  // namespace
@@ -154,7 +146,7 @@ bool SharedRing::frame_at(std::uint32_t lane, std::uint64_t position, std::uint6
     const bool in_file =
         overflow_ && lane == geometry.spill_lane() && size.offset(position) >= overflow_->begin();
     return in_file ? checked_frame(MappedFrames{all_.data() + at}, size, position, end, frame)
-                   : checked_frame(ReadFrames{map_.segment(), at}, size, position, end, frame);
+                   : checked_frame(FramesByRead{map_.segment(), at}, size, position, end, frame);
 }
 
 Result<std::span<const std::byte>> SharedRing::find(const TicketRecord& record) {

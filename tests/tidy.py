@@ -86,6 +86,7 @@ ARROWS = {
     "stash/groups": (),
     "stash": ("stash/groups", "shares", "consumer", "lib/ring", "lib/record", "lib/shm",
               "lib/base"),
+    "store": ("lib/ring", "lib/record", "lib/shm", "lib/base"),
     "cli/terminal": (),
     "cli/formats": ("cli/terminal",),
     "cli/serve": ("cli/formats", "cli/terminal"),

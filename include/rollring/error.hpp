@@ -53,6 +53,8 @@ enum class Errc : std::uint32_t {
     closed = 33,                // the object was closed, or its ring was removed
     too_large = 34,             // it can never fit
     stale_ticket = 35,          // the batch of a ticket is not leased any more: read no more of it
+    store_full = 36,            // a store has no room, for what was put and not cleared
+    not_stored = 37,            // no value of a store lies there: it was cleared, or replaced
 };
 
 // The name of a code as it stands above, for logs and --json; empty for a number that is none.

@@ -13,6 +13,7 @@
 
 #include "rollring/error.hpp"
 #include "rollring/export.hpp"
+#include "rollring/record_ref.hpp"
 #include "rollring/time.hpp"
 #include "rollring/trajectory.hpp"
 
@@ -113,6 +114,8 @@ class ROLLRING_API Producer {
     [[nodiscard]] std::uint32_t lane() const;
     [[nodiscard]] std::uint64_t lane_bytes() const;
     [[nodiscard]] ProducerStats stats() const;
+    // Where the record lies that was committed last; no lines: there is none yet.
+    [[nodiscard]] RecordRef last() const;
     [[nodiscard]] bool consumer_alive() const;
 
   private:

@@ -80,6 +80,10 @@ std::string_view name(Errc code) {
             return "too_large";
         case Errc::stale_ticket:
             return "stale_ticket";
+        case Errc::store_full:
+            return "store_full";
+        case Errc::not_stored:
+            return "not_stored";
     }
     return {};
 }

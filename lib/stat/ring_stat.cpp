@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "checked_frame.hpp"
+#include "frames_by_read.hpp"
 #include "overflow_file.hpp"
 #include "ring_map.hpp"
 #include "rollring/ring.hpp"
@@ -10,22 +11,9 @@
 namespace rollring {
 namespace {
 
-// Read with pread: a mapping would allocate pages.
-struct FramesFromOutside {
-    const Segment& segment;
-    std::uint64_t data_offset;
-
-    // Nothing that can be believed, if it cannot be read.
-    [[nodiscard]] Frame read(std::uint64_t offset) const {
-        Frame frame{};
-        if (!segment.read(data_offset + offset, &frame, sizeof frame)) frame = Frame{};
-        return frame;
-    }
-};
-
 std::int64_t oldest_age_ns(const RingMap& map, std::uint32_t lane, std::uint64_t head,
                            std::uint64_t tail) {
-    const FramesFromOutside frames{map.segment(), map.geometry().data_offset(lane)};
+    const FramesByRead frames{map.segment(), map.geometry().data_offset(lane)};
     const LaneSize size(map.geometry().lane_bytes);
     Frame frame;
     if (head % line_bytes != 0 || head >= tail) return -1;

@@ -110,6 +110,8 @@ const std::vector<Point> points = {
     {"share.after_word", share_run, {1, 2, 5}},
     {"share.recalled", share_run, {1, 2, 5}},
     {"share.ended", share_run, {1, 2, 5}},
+    {"store.replaced", store_run, {1, 2, 20}},
+    {"store.cleared", store_run, {1, 2, 20}},
 };
 
 // Every FAULT_POINT("name") of the folders that may have some; those of the weight channel have a
@@ -117,7 +119,7 @@ const std::vector<Point> points = {
 std::set<std::string> named_in_sources(const std::filesystem::path& root) {
     const std::regex call(R"re(FAULT_POINT\("([a-z_.]+)"\);)re");
     std::set<std::string> names;
-    for (const char* folder : {"lib", "producer", "consumer", "shares", "stash"}) {
+    for (const char* folder : {"lib", "producer", "consumer", "shares", "stash", "store"}) {
         if (!std::filesystem::exists(root / folder)) continue;
         for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
             if (entry.path().extension() != ".cpp" && entry.path().extension() != ".hpp") continue;

@@ -11,6 +11,7 @@
 #include "request_load.hpp"
 #include "ring_map.hpp"
 #include "share_load.hpp"
+#include "store_load.hpp"
 #include "support/arrivals.hpp"
 
 namespace rollring::test {
@@ -126,6 +127,8 @@ std::function<int()> fault_role(const std::vector<std::string>& arguments) {
          [](const auto& all) { return share_trainer_role({all.begin() + 1, all.end()}); }},
         {"--share-reader",
          [](const auto& all) { return share_reader_role({all.begin() + 1, all.end()}); }},
+        {"--store-user",
+         [](const auto& all) { return store_user_role({all.begin() + 1, all.end()}); }},
     };
     if (arguments.empty() || !roles.contains(arguments[0])) return {};
     die_with_parent();

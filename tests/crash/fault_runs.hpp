@@ -27,6 +27,7 @@ bool admit_run(const Fault& fault, Dice& dice);
 bool bound_run(const Fault& fault, Dice& dice);
 bool request_run(const Fault& fault, Dice& dice);
 bool share_run(const Fault& fault, Dice& dice);
+bool store_run(const Fault& fault, Dice& dice);
 
 // How a victim ended: struck by its own fault, or not at all.
 bool was_struck(const Fault& fault, int status);

@@ -15,7 +15,7 @@ using namespace rollring;
 using namespace std::chrono_literals;
 
 TEST_CASE("api: an error's number never changes its meaning") {
-    constexpr std::array<std::string_view, 36> frozen{
+    constexpr std::array<std::string_view, 38> frozen{
         "",
         "invalid_argument",
         "already_exists",
@@ -52,6 +52,8 @@ TEST_CASE("api: an error's number never changes its meaning") {
         "closed",
         "too_large",
         "stale_ticket",
+        "store_full",
+        "not_stored",
     };
     for (std::uint32_t number = 0; number < frozen.size(); number++) {
         CHECK(name(static_cast<Errc>(number)) == frozen[number]);

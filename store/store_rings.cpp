@@ -1,0 +1,69 @@
+#include "store_rings.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "rollring/ring.hpp"
+
+namespace rollring {
+namespace {
+
+constexpr std::uint32_t lanes_most = 4095;   // a lane's number and one fit 12 bits
+constexpr std::uint32_t clears_lanes = 256;  // of processes that have cleared something of late
+constexpr std::uint64_t clears_lane_bytes = std::uint64_t{256} << 10;
+
+Result<void> make(std::string_view name, const RingOptions& options) {
+    auto made = create_ring(name, options);
+    if (!made && made.error().code != Errc::already_exists) return made;
+    return {};
+}
+
+Result<void> make_both(std::string_view name, const StoreOptions& options) {
+    if (options.lanes < 2 || options.lanes > lanes_most) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("lanes is {}, must be 2 to {}", options.lanes, lanes_most));
+    }
+    auto schema = Schema::standard_with(
+        {{.name = "value", .dtype = dtype_u8, .per = Per::record, .accepts = Accepts::any}});
+    if (!schema) return std::unexpected(schema.error());
+    RingOptions ring{.lanes = clears_lanes,
+                     .lane_bytes = clears_lane_bytes,
+                     .journal_records = 1,
+                     .spill_bytes = 0,
+                     .requests = 0};
+    // First what the other one needs: whoever finds that has both.
+    if (auto made = make(StoreRings::clears_name(name), ring); !made) return made;
+    ring.lanes = options.lanes;
+    ring.lane_bytes = options.capacity_bytes / options.lanes;
+    // Values stay in any order: a lane that turned back early would have dead memory behind it.
+    ring.soft_bytes = lane_bytes_max;
+    ring.schema = std::move(*schema);
+    return make(name, ring);
+}
+
+}  // namespace
+
+std::string StoreRings::clears_name(std::string_view name) {
+    return fmt::format("{}.clears", name);
+}
+
+Result<StoreRings> StoreRings::open(std::string_view name, const StoreOptions& options,
+                                    Deadline deadline) {
+    if (options.make) {
+        if (auto made = make_both(name, options); !made) return std::unexpected(made.error());
+    }
+    auto values = RingMap::attach(name, deadline);
+    if (!values) return std::unexpected(values.error());
+    auto clears = RingMap::attach(clears_name(name), deadline);
+    if (!clears) return std::unexpected(clears.error());
+    const auto columns = values->schema().columns();
+    if (columns.size() != value_column + 1 || columns[value_column].name != "value") {
+        return refused(
+            Errc::invalid_argument,
+            fmt::format("ring {} is no store: it has another schema", values->segment().name()));
+    }
+    return StoreRings{std::move(*values), std::move(*clears)};
+}
+
+}  // namespace rollring

@@ -1,0 +1,36 @@
+#include <csignal>
+#include <utility>
+
+#include "fault_runs.hpp"
+#include "store_load.hpp"
+
+namespace rollring::test {
+
+// The victim is the first, and so keeps the books.
+bool store_run(const Fault& fault, Dice& dice) {
+    StoreRun run;
+    const std::size_t victim = dice.below(store_users);
+    run.start(victim, fault.plan());
+    const Deadline deadline = patience();
+    while (look_at(run.user(victim)) == 'r' && run.steps() < 2 && !deadline.passed()) {
+        ended_within(run.user(victim), 1'000'000);
+    }
+    run.start_all();
+    while (look_at(run.user(victim)) == 'r' && !deadline.passed()) {
+        ended_within(run.user(victim), 1'000'000);
+    }
+    bool struck = look_at(run.user(victim)) == 's';
+    if (struck) {
+        await_stopped(run.user(victim));
+        kill(run.user(victim), SIGCONT);
+    } else {
+        if (look_at(run.user(victim)) != 'e') return false;
+        struck = was_struck(fault, collect(std::exchange(run.user(victim), 0)));
+        if (!struck) return false;
+        run.start_all();
+    }
+    run.finish();
+    return struck;
+}
+
+}  // namespace rollring::test
