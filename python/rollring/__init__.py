@@ -38,6 +38,7 @@ from ._errors import (
     NotFoundError,
     NotLeasedError,
     NotOursError,
+    NotStoredError,
     PeerGoneError,
     ProducerDiedError,
     QueueClosedError,
@@ -48,6 +49,7 @@ from ._errors import (
     RollringError,
     StaleTicketError,
     StaleVersionError,
+    StoreFullError,
     TimedOutError,
     TooLargeError,
     TroubleError,
@@ -76,6 +78,7 @@ from ._ring import (
 )
 from ._sequence import Group, Member, Sequence
 from ._stash import Stash
+from ._store import Store
 from ._weight_publisher import WeightPublisher, WeightTransaction
 from ._weight_subscriber import WeightSubscriber, WeightUpdate
 from ._weights import WeightView
@@ -110,6 +113,7 @@ __all__ = [
     "NotFoundError",
     "NotLeasedError",
     "NotOursError",
+    "NotStoredError",
     "PeerGoneError",
     "PickleCodec",
     "PlainCodec",
@@ -130,6 +134,8 @@ __all__ = [
     "StaleTicketError",
     "StaleVersionError",
     "Stash",
+    "Store",
+    "StoreFullError",
     "TimedOutError",
     "TooLargeError",
     "TrajectoryCodec",

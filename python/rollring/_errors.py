@@ -102,6 +102,14 @@ class StaleTicketError(RollringError):
     """
 
 
+class StoreFullError(RollringError, MemoryError):
+    """A store has no room: for what was put, and not cleared."""
+
+
+class NotStoredError(NotFoundError):
+    """No value of a store lies there: it was cleared, or replaced."""
+
+
 class ViewsAliveError(RollringError, BufferError):
     """Arrays over shared memory are still in use: nothing has happened."""
 
@@ -228,6 +236,8 @@ _core.set_error_classes(
         "not_leased": NotLeasedError,
         "not_reserved": NotLeasedError,
         "stale_ticket": StaleTicketError,
+        "store_full": StoreFullError,
+        "not_stored": NotStoredError,
         "views_alive": ViewsAliveError,
         "no_column": NoColumnError,
     }

@@ -27,6 +27,7 @@
 #include "sequence.hpp"
 #include "stash.hpp"
 #include "stat_dict.hpp"
+#include "store.hpp"
 #include "views.hpp"
 #include "weights.hpp"
 #include "window.hpp"
@@ -128,6 +129,7 @@ NB_MODULE(_core, module) {
     bind_consumer(module);
     bind_requests(module);
     bind_plain(module);
+    bind_store(module);
     module.def("set_error_classes", &set_error_classes);
     module.def("set_helpers", &set_helpers);
     nb::module_::import_("atexit").attr("register")(nb::cpp_function(&Released::end));
