@@ -19,10 +19,10 @@ PAGES = ROOT / "build/site-pages"
 HEADERS = ROOT / "build/site-headers"
 GLOBS = ("README.md", "CHANGELOG.md", "docs/*.md", "tests/README.md", "bench/README.md")
 LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
-ORDER = ("using", "python", "watching", "memory", "integrations", "atropos", "trl", "skyrl",
-         "vllm", "verl", "checkpoint_engine", "sglang", "areal", "verifiers", "slime", "design",
-         "shared-memory", "stash", "weights", "progress", "finding-your-way", "glossary",
-         "experiments", "benchmarks")
+ORDER = ("using", "python", "store", "watching", "memory", "integrations", "atropos", "trl",
+         "skyrl", "vllm", "verl", "transfer_queue", "checkpoint_engine", "sglang", "areal",
+         "verifiers", "slime", "design", "shared-memory", "stash", "weights", "progress",
+         "finding-your-way", "glossary", "experiments", "benchmarks")
 
 
 def title(page):

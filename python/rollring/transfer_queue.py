@@ -1,0 +1,232 @@
+"""TransferQueue's storage backend "Rollring": its rows in a `Store` of the machine.
+
+    transfer_queue.backend.storage_backend=Rollring
+    +transfer_queue.backend.Rollring.capacity=16GiB
+
+verl finds this module by its entry point, and the process that starts TransferQueue sends its name
+with the configuration: every process that calls ``transfer_queue.init()`` then knows the backend.
+Elsewhere, import it before that call in the process that is the first to make it.
+
+    put      each row of each column is one value of the store, under TransferQueue's own index and
+             the column; what the controller keeps of it is where it lies
+    get      rows are read into the tensor that TransferQueue hands out, and nothing is copied twice
+    clear    whole rows by their index, so that what a worker has put goes, too, that died before it
+             told the controller
+
+docs/transfer_queue.md says what happens when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from transfer_queue.storage.bootstrap import StorageBootstrapProvider
+from transfer_queue.storage.clients.base import StorageClientFactory, StorageKVClient
+from transfer_queue.storage.managers.base import KVStorageManager, StorageManagerFactory
+
+from ._arrays import torch_dtype
+from ._codecs import PickleCodec, PlainCodec
+from ._errors import InvalidArgumentError, NotFoundError, NotStoredError
+from ._store import Store, is_tensor
+
+__all__ = ["RollringClient", "RollringManager"]
+
+NAME = "Rollring"
+
+Form = tuple[str, tuple[int, ...], int, int]
+
+
+class _Rows:
+    """For rows that are no tensors: plain data as it is, and all else as TransferQueue does it
+    itself, by pickle.
+    """
+
+    _PLAIN, _PICKLED = b"\0" * 8, b"\1" * 8
+
+    def __init__(self) -> None:
+        self._plain, self._pickle = PlainCodec(), PickleCodec()
+
+    def encode(self, item: Any, /) -> bytes:
+        # PlainCodec gives numpy's scalars and arrays back as they were, but for their subclasses.
+        try:
+            return bytes(self._plain.encode(item)) + self._PLAIN
+        except (TypeError, ValueError, OverflowError):
+            return bytes(self._pickle.encode(item)) + self._PICKLED
+
+    def decode(self, data: memoryview, /) -> Any:
+        codec = self._plain if data[-8:] == self._PLAIN else self._pickle
+        return codec.decode(data[:-8])
+
+
+class _Registrar:
+    """Travels in the configuration: who unpickles it has imported this module by then."""
+
+    def __reduce__(self) -> Any:
+        return _Registrar, ()
+
+
+_made: dict[str, Store] = {}  # by this process
+
+
+def _boot(conf: Any) -> dict[str, str]:
+    """Makes the store, in the process that starts TransferQueue."""
+    own = conf.backend[NAME]
+    name = own.get("name") or f"tq-{uuid.uuid4().hex[:12]}"
+    _made[name] = Store(
+        name,
+        capacity=own.get("capacity", "4GiB"),
+        lanes=int(own.get("lanes", 64)),
+        process="TransferQueue",
+    )
+    own.name, own.host = name, socket.gethostname()
+    own._set_flag("allow_objects", True)
+    own.registrar = _Registrar()
+    return {"name": name}
+
+
+StorageBootstrapProvider.register_provider(NAME)(_boot)
+
+
+@StorageClientFactory.register("RollringClient")
+class RollringClient(StorageKVClient):  # type: ignore[misc]
+    """One in each process. Its configuration has name, host, and timeout, the seconds that a put
+    waits for room (60).
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        if config["host"] != socket.gethostname():
+            raise InvalidArgumentError(
+                f"the rows of TransferQueue's backend {NAME} lie in the memory of "
+                f"{config['host']}, and this process runs on {socket.gethostname()}: it carries "
+                "rows on one machine"
+            )
+        self._timeout = float(config.get("timeout", 60.0))
+        self.store = Store(config["name"], make=False, codec=_Rows(), process="TransferQueue")
+
+    def put(self, keys: list[str], values: list[Any]) -> list[Any]:
+        cells = [(row, field) for row, _, field in (key.partition("@") for key in keys)]
+        return list(self.store.put_all(values, keys=cells, timeout=self._timeout))
+
+    def get(
+        self,
+        keys: list[str],
+        shapes: Any = None,
+        dtypes: Any = None,
+        custom_backend_meta: Sequence[int | None] | None = None,
+    ) -> list[Any]:
+        at = places(keys, custom_backend_meta)
+        with named(keys, at, self.store):
+            return self.store.get_all(at)
+
+    def clear(self, keys: list[str], custom_backend_meta: Any = None) -> None:
+        at = [place for place in custom_backend_meta or () if place is not None]
+        self.store.clear(at, timeout=self._timeout)
+
+    def clear_rows(self, rows: Iterable[int]) -> None:
+        self.store.clear_keys(map(str, rows), timeout=self._timeout)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def places(keys: Sequence[str], meta: Sequence[int | None] | None) -> list[int]:
+    """Where the values of keys lie.
+
+    Raises:
+        NotStoredError: One was never put; it is named.
+    """
+    at = list(meta) if meta is not None else [None] * len(keys)
+    for key, place in zip(keys, at, strict=True):
+        if place is None:
+            raise NotStoredError(f"TransferQueue has no value of {key!r}", "not_stored")
+    return [place for place in at if place is not None]
+
+
+@contextlib.contextmanager
+def named(keys: Sequence[str], at: Sequence[int], store: Store) -> Any:
+    """Says which key it was whose value is gone."""
+    try:
+        yield
+    except NotStoredError as error:
+        gone = [key for key, place in zip(keys, at, strict=True) if place not in store]
+        text = f"{error}; of TransferQueue's keys {', '.join(gone[:8]) or 'none by now'}"
+        raise NotStoredError(text, "not_stored") from None
+
+
+@StorageManagerFactory.register(NAME)
+class RollringManager(KVStorageManager):  # type: ignore[misc]
+    """Reads columns of tensors straight into what TransferQueue hands out: nested tensors with
+    the jagged layout, as its own manager makes of rows.
+    """
+
+    def __init__(self, controller_info: Any, config: Any, zmq_context: Any = None) -> None:
+        own = {**config, "client_name": "RollringClient"}
+        super().__init__(controller_info, own, zmq_context=zmq_context)
+
+    async def get_data(self, metadata: Any) -> TensorDict:
+        if not metadata.field_names:
+            return await super().get_data(metadata)
+        rows = len(metadata.global_indexes)
+        fields = sorted(metadata.field_names)
+        keys = self._generate_keys(fields, metadata.global_indexes)
+        _, _, meta = self._get_shape_type_custom_backend_meta_list(metadata)
+        client: RollringClient = self.storage_client
+        at = places(keys, meta)
+        made: dict[str, Any] = {}
+        rest: list[int] = []
+        with named(keys, at, client.store):
+            forms = client.store.forms(at)
+            for number, field in enumerate(fields):
+                some = slice(number * rows, (number + 1) * rows)
+                column = jagged(client.store, at[some], forms[some])
+                if column is None:
+                    rest.append(number)
+                else:
+                    made[field] = column
+            others = [i for number in rest for i in range(number * rows, (number + 1) * rows)]
+            values = client.store.get_all([at[i] for i in others])
+        if rest:
+            of_rest = metadata.select_fields([fields[number] for number in rest])
+            made |= dict(self._merge_tensors_to_tensordict(of_rest, values).items())
+        return TensorDict({field: made[field] for field in fields}, batch_size=rows)
+
+    async def clear_data(self, metadata: Any) -> None:
+        # Of rows with different columns it names those that all of them have, and none may be left.
+        self.storage_client.clear_rows(metadata.global_indexes)
+
+    def close(self) -> None:
+        super().close()
+        client = getattr(self, "storage_client", None)
+        if client is None:
+            return
+        client.close()
+        mine = _made.pop(client.store.name, None)
+        if mine is not None:
+            mine.close()
+            with contextlib.suppress(NotFoundError):
+                Store.remove(mine.name, force=True)
+
+
+def jagged(store: Store, at: Sequence[int], forms: Sequence[Form]) -> Any:
+    """A column of rows as one nested tensor; None where they do not make one."""
+    name, first, tag, _ = forms[0]
+    if not is_tensor(tag):
+        return None
+    for dtype, shape, kind, _ in forms:
+        if kind != tag or dtype != name or shape[1:] != first[1:]:
+            return None
+    lengths = [form[1][0] for form in forms]
+    values = torch.empty((sum(lengths), *first[1:]), dtype=torch_dtype(name))
+    store.read_into(at, values.data_ptr(), [form[3] for form in forms])
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(torch.tensor(lengths), 0, out=offsets[1:])
+    return torch.nested.nested_tensor_from_jagged(
+        values, offsets, min_seqlen=min(lengths), max_seqlen=max(lengths)
+    )
