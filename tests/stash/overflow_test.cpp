@@ -12,7 +12,9 @@
 #include <set>
 #include <thread>
 
+#include "rollring/reader.hpp"
 #include "segment.hpp"
+#include "support/in_child.hpp"
 #include "support/pairs.hpp"
 
 using namespace rollring;
@@ -214,6 +216,57 @@ TEST_CASE("overflow: the spill goes round through memory and file, again and aga
         close_groups(ring, *stash, round * groups, (round + 1) * groups, seen);
     }
     CHECK(evacuated > 2 * 6 * mib);
+}
+
+TEST_CASE("overflow: ranks read their shares out of the file") {
+    const Folder folder;
+    const TestRing ring(options_in(folder.path()));
+    auto early = Reader::attach(ring.name());  // before anything lies there
+    REQUIRE(early.has_value());
+    const auto stash = open_stash(ring, pairs_of_any_order);
+    constexpr int groups = 40;
+    auto producer = ring.producer();
+    open_groups(producer, *stash, 0, groups);
+    producer.close();
+    // All but what the memory of both lanes and of the spill can hold.
+    REQUIRE(stat_of(ring).overflow_resident_bytes > groups * record_bytes - 768 * kib);
+    std::thread rollouts([&] {
+        auto seconds = ring.producer();
+        for (int group = 0; group < groups; group++) {
+            CHECK(send_bytes(seconds, group_name(group), 1, record_bytes, patience()) == Push::ok);
+        }
+    });
+    for (int shipped = 0; shipped < groups; shipped++) {
+        Batch batch;
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        const auto ticket = batch.ticket();
+        REQUIRE(ticket.has_value());
+        const auto same = [&](const Share& share) {
+            if (share.sequences().size() != 2) return false;
+            for (std::size_t i = 0; i < 2; i++) {
+                const TrajectoryView& view = share.sequences()[i].view;
+                if (view.digest(early->schema()) !=
+                    batch.sequences()[i].view.digest(early->schema())) {
+                    return false;
+                }
+            }
+            return share.check().has_value();
+        };
+        {
+            const auto share = early->open(*ticket);
+            REQUIRE_MESSAGE(share.has_value(), (share ? "" : share.error().to_string()));
+            CHECK(same(*share));
+        }
+        if (shipped % 10 == 0) {
+            CHECK(in_child([&] {
+                      auto reader = Reader::attach(ring.name());
+                      const auto share = reader->open(*ticket);
+                      return share && same(*share) ? 0 : 1;
+                  }) == 0);
+        }
+        REQUIRE(batch.ack(next_step(*stash)).has_value());
+    }
+    rollouts.join();
 }
 
 TEST_CASE("overflow: a file that is not there is told, and needed only if records lie in it") {
