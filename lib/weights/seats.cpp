@@ -86,6 +86,7 @@ void Seats::vacate(SeatId id) {
     const bool reads = seat.state == Seat::State::joined || seat.state == Seat::State::expelled;
     const SubscriberPage* at = page(id.seat);
     const bool closed = at != nullptr && observe(at->closed) != 0;
+    keep_rejection(id.seat);
     // A connection that is gone proves nothing about whoever still reads slots.
     if (reads && !closed && alive(control_->memory().fd(), LifeByte::subscriber(id.seat))) {
         set_aside(id.seat);
@@ -96,10 +97,18 @@ void Seats::vacate(SeatId id) {
 
 void Seats::free_seat(std::uint32_t seat) {
     if (seats_[seat].state == Seat::State::free) return;
+    keep_rejection(seat);
     seats_[seat] = {};
     readers_.reset(seat);
     for (auto& slot : slots_) slot->readers.reset(seat);
     store_release(control_->admission(seat).epoch, std::uint64_t{0});
+}
+
+// Who could not take the version has said so for good: it counts when it has left, too.
+void Seats::keep_rejection(std::uint32_t seat) {
+    const SubscriberPage* at = readers_[seat] ? page(seat) : nullptr;
+    if (at == nullptr || publication_ == 0 || observe(at->rejected) != publication_) return;
+    rejected_ = fmt::format("'{}', which has left: {}", seats_[seat].name, at->problem.load());
 }
 
 void Seats::add_slot(std::unique_ptr<SharedBlock> block) {
@@ -157,6 +166,7 @@ void Seats::open(const Publication& publication, bool only_behind) {
         version_ = publication.version();
         first_part_number_ = next_part_number_ = publication.next_part_number();
         joinable_ = true;
+        rejected_.clear();
         readers_.reset();
         for (std::uint32_t i = 0; i < seats_.size(); i++) {
             readers_[i] = only_behind ? lacks(i, version_) : seats_[i].state == Seat::State::joined;
@@ -250,7 +260,7 @@ bool Seats::expel(const std::string& name) {
 
 Seats::Progress Seats::progress(bool with_names) {
     const std::scoped_lock lock(mutex_);
-    Progress now;
+    Progress now{.rejected = rejected_};
     for (std::uint32_t i = 0; i < seats_.size(); i++) {
         if (!readers_[i]) continue;
         now.readers++;

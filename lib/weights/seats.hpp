@@ -101,6 +101,7 @@ class Seats {
     [[nodiscard]] const SubscriberPage* page(std::uint32_t seat) const;
     [[nodiscard]] bool passed(std::uint32_t seat, const Slot& slot) const;
     void free_seat(std::uint32_t seat);
+    void keep_rejection(std::uint32_t seat);
     void free_dead();
     // Not waited for any more; its slots are kept for it until it is gone.
     void set_aside(std::uint32_t seat);
@@ -120,6 +121,7 @@ class Seats {
     std::uint64_t next_part_number_ = 0;
     bool joinable_ = false;  // the current publication is open or committed
     SeatSet readers_;        // of the current publication
+    std::string rejected_;   // who rejected the current publication and left, and why
 };
 
 template <class Look>

@@ -391,6 +391,26 @@ def test_an_update_is_over_once_another_is_asked_for(ring: str) -> None:
         assert outcome.get()["version"] == engine.live_version == 2
 
 
+@pytest.mark.parametrize("stays", [0, 1])
+def test_a_rejection_outlives_the_engine_that_made_it(ring: str, stays: int) -> None:
+    """Whether others have the version or not: all engines serve it, or none."""
+    with rr.WeightPublisher(ring, model(1)) as trainer:
+        others = [rr.WeightSubscriber(ring, model(-7), name=f"other{n}") for n in range(stays)]
+        engine = rr.WeightSubscriber(ring, model(-7), name="first")
+        with pytest.raises(rr.RejectedError, match="'first'.*not now"), trainer.begin(1) as version:
+            version.put_rest(PATIENCE)
+            update = engine.next(PATIENCE)
+            update.load(PATIENCE)
+            update.reject("not now")
+            engine.close()
+            engine = rr.WeightSubscriber(ring, model(-7), name="first")  # where it was
+            version.commit(PATIENCE)
+        assert trainer.committed_version == -1
+        for one in (engine, *others):
+            one.close()
+        assert trainer.publish(2, PATIENCE)["subscribers"] == 0  # it was of one version alone
+
+
 def test_what_is_dropped_is_over(ring: str) -> None:
     with (
         rr.WeightPublisher(ring, model(1)) as trainer,
