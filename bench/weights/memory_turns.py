@@ -20,6 +20,7 @@ resume. Exits 77 where torch or a GPU is missing, 1 if anything was not as it wa
 """
 import argparse
 import ctypes
+import gc
 import json
 import logging
 import os
@@ -114,6 +115,8 @@ def in_turns(name, pool, pause, resume, args):
     expected = int(total)
     outs, ins, right = [], [], True
     free = []
+    gc_ms = ms_of(gc.collect)
+    gc.freeze()  # as vLLM's workers do once they have warmed up: sleeping collects garbage
     for _ in range(args.rounds + 1):
         before = torch.cuda.mem_get_info()[0]
         outs.append(ms_of(pause))
@@ -136,6 +139,7 @@ def in_turns(name, pool, pause, resume, args):
         "first_pause_ms": round(outs[0], 1), "first_resume_ms": round(ins[0], 1),
         "pause_ms": [round(one, 1) for one in later_outs],
         "resume_ms": [round(one, 1) for one in later_ins],
+        "gc_ms_unfrozen": round(gc_ms, 1),
         "pause_ratio": round(rate_out / out_rate, 3), "resume_ratio": round(rate_in / in_rate, 3),
     }
 

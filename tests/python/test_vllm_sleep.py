@@ -203,6 +203,27 @@ def test_a_sleep_that_fails_changes_nothing(allocator: CuMemAllocator, backend: 
     assert allocator.contents(0x1000) == b"weights1"
 
 
+def test_garbage_is_looked_for_where_room_is_wanting(
+    allocator: CuMemAllocator, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before: that costs more time than the copies, and vLLM waits."""
+    backend.suspend(1)
+    collected: list[str] = []
+    monkeypatch.setattr(sys.modules["gc"], "collect", lambda: collected.append("collect"))
+    backend.resume()
+    assert not collected
+    backend.suspend(1)
+    collected.clear()
+    monkeypatch.setattr(
+        sys.modules["torch"].cuda, "empty_cache", lambda: FakeCore.refuses.clear()
+    )
+    FakeCore.refuses = {"resume"}
+    backend.resume()
+    assert collected and backend.state() == "RUNNING"
+    for address, contents in WEIGHTS.items():
+        assert allocator.contents(address) == contents
+
+
 def test_what_the_allocator_puts_to_sleep_by_itself_is_woken_too(
     allocator: CuMemAllocator, backend: Any
 ) -> None:

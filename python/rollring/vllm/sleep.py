@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from .._errors import DeviceError, UnsupportedError
+from .._errors import DeviceError, NotEnoughMemoryError, UnsupportedError
 from .._memory import MemoryDomain
 
 if TYPE_CHECKING:
@@ -80,29 +80,13 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
             NotEnoughMemoryError: The GPU has too little free. Nothing has changed: try again.
             DeviceError: The driver refused. It can be tried again.
         """
-        import torch
-
         allocator = self._allocator()
-        gc.collect()
-        torch.cuda.empty_cache()
-        self._look(allocator)
-
-        def is_meant(data: Any) -> bool:
-            return tags is None or data.tag in tags or data.tag not in _DEFERRABLE
-
-        meant = {
-            one.name for one in self._lent.values() if one.data.is_asleep and is_meant(one.data)
-        }
-        self._state = "RESUMING"
         try:
-            if meant and self._domain is not None:
-                self._domain.resume(*sorted(meant))
-        finally:
-            self._told(allocator)
-        # What the allocator has put to sleep by itself.
-        if any(data.is_asleep and is_meant(data) for data in allocator.pointer_to_data.values()):
-            allocator.wake_up(tags)
-            self._told(allocator)
+            self._wake(allocator, tags)
+        except NotEnoughMemoryError:
+            # Not before it is needed: to look for garbage takes longer than many a copy.
+            self._drop_garbage()
+            self._wake(allocator, tags)
 
     @classmethod
     def is_supported(cls) -> bool:
@@ -128,9 +112,34 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
             "vllm.device_allocator.cumem"
         ).CuMemAllocator.get_instance()
 
-    def _let_go(self, tags: tuple[str, ...] | None, kept: tuple[str, ...]) -> None:
+    @staticmethod
+    def _drop_garbage() -> None:
         import torch
 
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def _wake(self, allocator: Any, tags: list[str] | None) -> None:
+        self._look(allocator)
+
+        def is_meant(data: Any) -> bool:
+            return tags is None or data.tag in tags or data.tag not in _DEFERRABLE
+
+        meant = {
+            one.name for one in self._lent.values() if one.data.is_asleep and is_meant(one.data)
+        }
+        self._state = "RESUMING"
+        try:
+            if meant and self._domain is not None:
+                self._domain.resume(*sorted(meant))
+        finally:
+            self._told(allocator)
+        # What the allocator has put to sleep by itself.
+        if any(data.is_asleep and is_meant(data) for data in allocator.pointer_to_data.values()):
+            allocator.wake_up(tags)
+            self._told(allocator)
+
+    def _let_go(self, tags: tuple[str, ...] | None, kept: tuple[str, ...]) -> None:
         allocator = self._allocator()
         self._look(allocator)
         awake = {
@@ -146,8 +155,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
                 self._domain.release(*sorted(names), keep=keep)
         finally:
             self._told(allocator)
-        gc.collect()
-        torch.cuda.empty_cache()
+        self._drop_garbage()  # others are to have that memory, too
 
     def _lend(self, awake: dict[int, Any]) -> None:
         """Under one name comes what goes to sleep and wakes together."""
