@@ -5,6 +5,7 @@ own, and what the trainer's model says the next tokens are. Everything of vLLM's
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 torch.set_num_threads(1)
-PATIENCE = 300.0
+PATIENCE = 600.0  # vLLM imports much
 TOKENS = 8
 PROMPTS = ([5, 17, 99, 400, 7], [1000, 3])
 SIZES: dict[str, Any] = {
@@ -50,6 +51,11 @@ SIZES: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+
+
+def spans(choice: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """Of an answer: which tokens are of which version."""
+    return [(span["version"], span["start"], span["end"]) for span in choice["weight_versions"]]
 
 
 def of_version(label: str) -> list[Any]:
@@ -149,16 +155,27 @@ def generated(engine: Any) -> tuple[list[list[int]], list[Any]]:
     how = SamplingParams(temperature=0, max_tokens=TOKENS, detokenize=False)
     asked = [{"prompt_token_ids": list(prompt)} for prompt in PROMPTS]
     answers = [one.outputs[0] for one in engine.generate(asked, how, use_tqdm=False)]
-    spans = [
-        [(span.version, span.start, span.end) for span in one.weight_versions] for one in answers
-    ]
-    return [list(one.token_ids) for one in answers], spans
+    of = [[(one.version, one.start, one.end) for one in each.weight_versions] for each in answers]
+    return [list(one.token_ids) for one in answers], of
 
 
 class Served:
-    """`vllm serve`, as its command line has it."""
+    """`vllm serve`, as its command line has it.
 
-    def __init__(self, model: str, log: Path) -> None:
+    Args:
+        backend: Of its weight transfer.
+        environment: Beside this process's.
+        **more: Of its options.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        log: Path,
+        backend: str = "rollring",
+        environment: dict[str, str] | None = None,
+        **more: str,
+    ) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             port = taken.getsockname()[1]
@@ -173,14 +190,19 @@ class Served:
             "port": port,
             "dtype": "float32",
             "max-model-len": 128,
-            "weight-transfer-config": '{"backend": "rollring"}',
+            "weight-transfer-config": json.dumps({"backend": backend}),
+            **{name.replace("_", "-"): value for name, value in more.items()},
         }
         command += [f"--{name}={value}" for name, value in options.items()]
         command += ["--skip-tokenizer-init", "--enforce-eager", "--no-enable-prefix-caching"]
         command += ["--enable-scale-out"]  # which has tokens in, tokens out
         with log.open("w", encoding="utf-8") as out:
             self.process = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
 
     def wait(self) -> None:
@@ -204,23 +226,23 @@ class Served:
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
+    def ask(self, prompt: Sequence[int], tokens: int = TOKENS) -> dict[str, Any]:
+        """Its answer of the likeliest tokens."""
+        how = {"temperature": 0, "max_tokens": tokens}
+        answer = self.post("inference/v1/generate", token_ids=list(prompt), sampling_params=how)
+        found: dict[str, Any] = answer["choices"][0]
+        return found
+
+    def _choices(self) -> list[dict[str, Any]]:
+        return [self.ask(prompt) for prompt in PROMPTS]
+
     def generated(self) -> tuple[list[list[int]], list[Any]]:
         """Tokens, and the versions that vLLM says they are of."""
-        how = {"temperature": 0, "max_tokens": TOKENS}
-        choices = [
-            self.post("inference/v1/generate", token_ids=list(prompt), sampling_params=how)[
-                "choices"
-            ][0]
-            for prompt in PROMPTS
-        ]
-        spans = [
-            [(span["version"], span["start"], span["end"]) for span in one["weight_versions"]]
-            for one in choices
-        ]
-        return [one["token_ids"] for one in choices], spans
+        choices = self._choices()
+        return [one["token_ids"] for one in choices], [spans(one) for one in choices]
 
     def tokens(self) -> list[list[int]]:
-        return self.generated()[0]
+        return [choice["token_ids"] for choice in self._choices()]
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -233,8 +255,8 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(model: str, folder: Path, number: int) -> Iterator[list[Served]]:
-    servers = [Served(model, folder / f"server{index}.log") for index in range(number)]
+def serving(model: str, folder: Path, number: int, **how: Any) -> Iterator[list[Served]]:
+    servers = [Served(model, folder / f"server{index}.log", **how) for index in range(number)]
     try:
         for server in servers:
             server.wait()
