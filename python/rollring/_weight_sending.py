@@ -8,9 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from ._errors import TimedOutError
-from ._weight_publisher import WeightTransaction
 
-Put = Callable[[WeightTransaction], None]
 LOOK_S = 0.2  # between looks whether what runs beside has failed
 
 
@@ -35,12 +33,14 @@ def raise_if_failed(done: Future[None]) -> None:
         done.result()
 
 
-def put_all(transaction: WeightTransaction, check: Callable[[], None], timeout: float) -> None:
-    """Send all tensors, as engines make room for them. ``check`` raises when they will not."""
+def patiently(put: Callable[[float], None], check: Callable[[], None], timeout: float) -> None:
+    """Call ``put``, which takes a timeout, until it is done. ``check`` raises when engines will
+    not make room any more.
+    """
     until = time.monotonic() + timeout
     while True:
         try:
-            transaction.put_rest(LOOK_S)
+            put(LOOK_S)
             return
         except TimedOutError:
             check()

@@ -43,7 +43,7 @@ from . import (
 )
 from ._arrays import torch_dtype
 from ._weight_engines import Attachment, engines_alive
-from ._weight_sending import LOOK_S, beside, put_all, raise_if_failed
+from ._weight_sending import LOOK_S, beside, patiently, raise_if_failed
 from ._weights import Left
 
 __all__ = ["Sender", "load"]
@@ -226,7 +226,7 @@ class Sender:
             asked = beside("rollring-sglang", lambda: self._order("stage", version, timeout))
             self._wait_attached(asked, left)
             with self._publisher.begin(version) as transaction:
-                put_all(transaction, lambda: raise_if_failed(asked), timeout)
+                patiently(transaction.put_rest, lambda: raise_if_failed(asked), timeout)
                 # The channel would commit without a server that died meanwhile.
                 wait([asked], left())
                 raise_if_failed(asked)

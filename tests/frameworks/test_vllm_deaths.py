@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
+import requests
 
 pytest.importorskip("vllm")
 
 from vllm_deaths import Stopping, Victim, killed_trainer  # noqa: E402
-from vllm_tiny import Tensors, of_version, sender  # noqa: E402
+from vllm_tiny import PATIENCE, Tensors, of_version, sender  # noqa: E402
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient  # noqa: E402
 
 import rollring as rr  # noqa: E402
-from rollring.vllm.trainer import FleetClient  # noqa: E402
+from rollring.vllm.trainer import FleetClient, HTTPClient  # noqa: E402
 
 IN_THE_SOURCE = "model.norm.weight"  # behind most tensors
 
@@ -75,6 +76,24 @@ def test_a_trainer_is_killed(ring: str, trained: Any, servers: Any, death: Death
         assert trainer.version == (2 if death.committed else 1)  # above what the ring has had
         for server in servers:
             assert server.generated() == (trained.tokens(), of_version(str(trainer.version)))
+        trainer.shutdown()
+
+
+def test_a_trainer_is_killed_while_engines_are_paused(
+    ring: str, trained: Any, servers: Any
+) -> None:
+    state = {name: one.clone() for name, one in named(trained).items()}
+    urls = [server.url for server in servers]
+    at = "all: before resume_generation"
+    with killed_trainer(ring, urls, state, at, pause="keep", staging="out_of_place"):
+        for url in urls:
+            assert requests.get(f"{url}/is_paused", timeout=PATIENCE).json() == {"is_paused": True}
+        client = FleetClient([HTTPClient(url) for url in urls])
+        trainer = sender(ring, client, Tensors(named(trained)), pause="keep")
+        trained.step()
+        trainer.send_weights()
+        for server in servers:
+            assert server.generated() == (trained.tokens(), of_version("1"))
         trainer.shutdown()
 
 

@@ -37,13 +37,18 @@ class Stopping:
 
 
 def send_one(
-    ring: str, urls: list[str], state: dict[str, Any], at: str, once: str, told: Any
+    ring: str,
+    urls: list[str],
+    state: dict[str, Any],
+    at: str,
+    once: str,
+    info: dict[str, Any],
+    told: Any,
 ) -> None:
     """A trainer that sends one version, and stops at a step ("URL'S NUMBER: STEP", or "all: STEP"),
     once another one, of another engine, is done.
     """
-    from rollring.vllm.trainer import FleetClient
-    from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+    from rollring.vllm.trainer import FleetClient, HTTPClient
 
     done: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 
@@ -58,21 +63,20 @@ def send_one(
 
         return stop
 
-    clients = [
-        Stopping(HTTPVLLMWeightSyncClient(url), stops(str(number)))
-        for number, url in enumerate(urls)
-    ]
-    sender(ring, FleetClient(clients), Tensors(state, stops("source"))).send_weights()
+    clients = [Stopping(HTTPClient(url), stops(str(number))) for number, url in enumerate(urls)]
+    sender(ring, FleetClient(clients), Tensors(state, stops("source")), **info).send_weights()
     told.send("all sent")
 
 
 @contextlib.contextmanager
 def killed_trainer(
-    ring: str, urls: list[str], state: dict[str, Any], at: str, once: str
+    ring: str, urls: list[str], state: dict[str, Any], at: str, once: str = "", **info: Any
 ) -> Iterator[None]:
     """Runs one until it is `at` a step, and kills it there."""
     ours, theirs = FORKS.Pipe(duplex=False)
-    child = FORKS.Process(target=send_one, args=(ring, urls, state, at, once, theirs), daemon=True)
+    child = FORKS.Process(
+        target=send_one, args=(ring, urls, state, at, once, info, theirs), daemon=True
+    )
     child.start()
     theirs.close()
     try:

@@ -74,6 +74,12 @@ class Client:
         self.active = False
         self.label = label or self.label
 
+    def pause_generation(self, mode: str) -> None:
+        self._called(f"pause {mode}")
+
+    def resume_generation(self) -> None:
+        self._called("resume")
+
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,3 +324,61 @@ def test_a_fleet_is_called_at_once_and_all_of_it(ring: str) -> None:
             assert torch.equal(one.engine.model.norm.weight, before)
         trainer.send_weights()
         assert all(serves(one.engine.model, source) for one in engines)
+
+
+@pytest.mark.parametrize("staging", ["out_of_place", "in_place"])
+def test_generation_is_paused_while_weights_change(ring: str, staging: str) -> None:
+    client, source = Client(made_engine()), Source()
+    with sending(ring, client, source, pause="keep", staging=staging) as trainer:
+        client.calls.clear()
+        trainer.send_weights()
+        loading, finish = ["start", "update"], ["finish"]
+        if staging == "out_of_place":  # what is loaded beside needs no pause
+            assert client.calls == [*loading, "pause keep", *finish, "resume"]
+        else:
+            assert client.calls == ["pause keep", *loading, *finish, "resume"]
+
+
+def test_engines_go_on_after_a_failure_unless_one_is_poisoned(
+    ring: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, source = Client(made_engine(WIDE)), Breaks(WIDE)
+
+    def calls_of_a_version() -> list[str]:
+        client.calls.clear()
+        with contextlib.suppress(OSError, rr.RejectedError, ZeroDivisionError):
+            trainer.send_weights()
+        return client.calls
+
+    with sending(ring, client, source, pause="keep", staging="in_place") as trainer:
+        source.broken = False
+        assert calls_of_a_version()[-1] == "resume"
+        client.fails["update"] = ConnectionError("refused")
+        assert calls_of_a_version()[-1] == "resume"  # nothing of it was loaded
+        client.active, source.broken = False, True
+        assert "resume" not in calls_of_a_version()
+        assert rr.describe_weights(ring)[0]["engines"][0]["state"] == "poisoned"
+        source.broken = False
+        assert calls_of_a_version()[-1] == "resume"
+        with monkeypatch.context() as patch:
+            patch.setattr(client.engine._model, "_load_whole", lambda: 1 / 0)
+            assert calls_of_a_version()[-1] == "finish"  # put in place in part
+
+
+def test_a_client_that_cannot_pause_is_refused(ring: str) -> None:
+    from rollring.vllm.trainer import FleetClient, HTTPClient, RollringTrainerInitInfo
+
+    class Theirs:
+        def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
+            raise AssertionError("it is not asked")
+
+    pausing = HTTPClient("http://localhost:1")
+    for client in (Theirs(), FleetClient([pausing, Theirs()])):
+        with pytest.raises(rr.UnsupportedError, match="Theirs cannot pause"):
+            with sending(ring, client, Source(), pause="wait"):
+                pass
+    with pytest.raises(rr.InvalidArgumentError, match="'keep', 'wait' or 'abort'"):
+        RollringTrainerInitInfo(ring, rank=0, pause="stop")
+    pausing.pause_generation("abort")
+    pausing.resume_generation()
+    assert pausing.posts == ["pause?mode=abort", "resume"]

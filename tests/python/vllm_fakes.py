@@ -111,6 +111,17 @@ class CuMemAllocator:
     instance: Any = None
 
 
+# --- vllm.distributed.weight_transfer.clients -----------------------------------------------------
+
+
+class HTTPVLLMWeightSyncClient:
+    def __init__(self, base_url: str) -> None:
+        self.posts: list[str] = []
+
+    def _post(self, path: str) -> None:
+        self.posts.append(path)
+
+
 def install(patch: pytest.MonkeyPatch) -> None:
     reload = Reload()
     contents: dict[str, dict[str, Any]] = {
@@ -125,6 +136,9 @@ def install(patch: pytest.MonkeyPatch) -> None:
                 WeightTransferEngine,
                 TrainerWeightTransferEngine,
             )
+        },
+        "distributed.weight_transfer.clients": {
+            "HTTPVLLMWeightSyncClient": HTTPVLLMWeightSyncClient
         },
         "model_executor.layers.attention": {"is_deferred_attention_layer": lambda layer: False},
         "model_executor.layers.quantization.base_config": {
@@ -144,7 +158,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
                 module.__path__ = []
                 patch.setitem(sys.modules, whole, module)
         vars(sys.modules[f"vllm.{name}"]).update(fields)
-    for name in ("engine", "trainer", "_model", "_trial"):
+    for name in ("engine", "trainer", "_clients", "_model", "_trial"):
         patch.delitem(sys.modules, f"rollring.vllm.{name}", raising=False)
 
 

@@ -28,7 +28,7 @@ from .. import (
 from .._arrays import NUMPY_DTYPES, torch_dtype
 from .._errors import InvalidArgumentError
 from .._weight_engines import engines_alive
-from .._weight_sending import LOOK_S, beside, put_all, raise_if_failed
+from .._weight_sending import LOOK_S, beside, patiently, raise_if_failed
 from .._weights import Left
 from ._receiver import PER_MESSAGE, open_slot
 
@@ -100,7 +100,7 @@ class Sender:
             talk.opened.wait()
             talk.check()
             with self._publisher.begin(version) as transaction:
-                put_all(transaction, talk.check, timeout)
+                patiently(transaction.put_rest, talk.check, timeout)
                 talk.done.result()
                 report = transaction.commit(left())
         except BaseException:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
@@ -26,17 +26,26 @@ from .. import (
     InvalidArgumentError,
     RejectedError,
     RollringError,
-    TimedOutError,
     WeightPublisher,
     WeightTransaction,
-    describe_weights,
 )
+from .._weight_sending import patiently, raise_if_failed
+from ._clients import FleetClient, HTTPClient, InProcessClient, Pause, engines_of, said
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+__all__ = [
+    "FleetClient",
+    "HTTPClient",
+    "InProcessClient",
+    "RollringTrainer",
+    "RollringTrainerInitInfo",
+]
+
 _log = logging.getLogger("rollring")
 
+PAUSES = (None, "keep", "wait", "abort")
 CHECKED_AT_ONCE = 256  # tensors, while no other thread runs Python
 
 
@@ -49,6 +58,11 @@ class RollringTrainerInitInfo(TrainerInitInfo):
         rank: Of this process among the trainer's; rank 0 speaks to the engines.
         publishers: How many ranks publish, each to the engines on its own GPU. 1: rank 0 alone.
         staging: Of `rollring.vllm.engine.RollringInitInfo`.
+        pause: Generation stands still while weights and labels change, so that every token has the
+            label of the version that it is of. What becomes of requests under way is vLLM's mode:
+            "keep": they go on afterwards; "wait": they end before; "abort": they are cut off. With
+            staging="out_of_place" it is for the time of the finish alone, otherwise for that of
+            the whole update. The client needs `pause_generation`: `HTTPClient` has it.
         standing: The source's tensors stay where they are: versions are sent from there, and the
             source is asked for them once. It saves the Python for each name, where no rank has to
             gather anything.
@@ -63,12 +77,19 @@ class RollringTrainerInitInfo(TrainerInitInfo):
     ring: str
     publishers: int = 1
     staging: str = "auto"
+    pause: str | None = None
     standing: bool = False
     publish_as: str | None = None
     device: str = "auto"
     deadline_s: float = 300.0
     slot_bytes: int = 0
     checksums: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pause not in PAUSES:
+            raise InvalidArgumentError(
+                f"pause {self.pause!r}: it is None, 'keep', 'wait' or 'abort'", "invalid_argument"
+            )
 
 
 class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
@@ -107,10 +128,13 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
         Raises:
             RingNotFoundError: The ring has to be created first.
             BusyError: Another trainer lives, and publishes on this ring.
+            UnsupportedError: The client cannot pause generation, and is to.
             RollringError: What `WeightPublisher` raises.
         """
         if source is None:
             raise ValueError("the backend 'rollring' sends whole models: give it a source")
+        if init_info.pause is not None and init_info.rank == 0:
+            Pause.check(client)
         made = cls(init_info, client=client, source=source)
         if made.is_sender:
             try:
@@ -131,7 +155,8 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
 
         On every rank. If it raises, the version is given up, and engines serve the one before
         (those that load in place may be POISONED, which their log and the error say, until the
-        next version).
+        next version). Those that were paused go on then, but not where one is POISONED, nor where
+        the finish has failed: the next version, or vLLM's own call, lets them.
 
         Args:
             version: Above all that the ring has had; None: one above. It is the label that vLLM
@@ -158,6 +183,22 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
                 checked.result()
             self._sent(transaction)
             return
+        pause = Pause(self.client, self._info.pause, self._info.ring)
+        beside = self._info.staging == "out_of_place"
+        try:
+            if not beside:
+                pause.begin()
+            self._publish(publisher, version)
+            if beside:
+                pause.begin()
+        except BaseException:
+            pause.give_up()
+            raise
+        # If this raises, engines stay paused: one of them may hold a mixture.
+        self.client.finish_weight_update(str(version))
+        pause.end()
+
+    def _publish(self, publisher: WeightPublisher, version: int) -> None:
         told: Future[None] | None = None
         try:
             with publisher.begin(version) as transaction:
@@ -165,7 +206,7 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
                 told = self._calls.submit(self._update, version)
                 checked = self._check_standing()
                 try:
-                    self._put(transaction, partial(_raise_if_failed, told))
+                    self._put(transaction, partial(raise_if_failed, told))
                     told.result()
                     checked.result()
                 except Exception as error:
@@ -177,7 +218,6 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
                 if isinstance(self.client, FleetClient):
                     self.client.settle()
         self._sent(transaction)
-        self.client.finish_weight_update(str(version))
 
     def shutdown(self) -> None:
         """Leave the channel. Engines go on with what they have."""
@@ -208,96 +248,29 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
             _log.warning("the engines take no update, and are asked to end the last one: %s", error)
         # The first may say what became of its version; the second has nothing to say.
         for _ in range(2):
-            try:
+            with said("ending the engines' last update"):
                 self.client.finish_weight_update()
-            except Exception as error:
-                _log.warning("ending the engines' last update: %s", error)
         self.client.start_weight_update()
 
     def _put(self, transaction: WeightTransaction, check: Callable[[], None]) -> None:
         """All tensors, as engines make room for them. `check` raises when they will not."""
-
-        def patiently(put: Callable[[], None]) -> None:
-            until = time.monotonic() + self._info.deadline_s
-            while True:
-                try:
-                    return put()
-                except TimedOutError:
-                    check()
-                    if time.monotonic() > until:
-                        raise
-
+        deadline_s = self._info.deadline_s
         if self._standing is not None:
-            patiently(lambda: transaction.put_rest(0.5))
+            patiently(transaction.put_rest, check, deadline_s)
             return
         for name, tensor in _tensors(self.source):
             laid = tensor.detach()
             if laid.stride() != self._strides.get(name):
                 laid = laid.contiguous()
-            patiently(partial(transaction.put, name, laid, 0.5))
-
-
-class FleetClient:
-    """Several engines as one: each call goes to all at once, and ends when all have answered, or
-    when one has failed: `settle` waits for the others then.
-
-    Args:
-        clients: Of each engine, such as `HTTPVLLMWeightSyncClient`.
-    """
-
-    def __init__(self, clients: Sequence[Any]) -> None:
-        self.clients = list(clients)
-        self._pool = ThreadPoolExecutor(len(self.clients), "rollring-fleet")
-        self._left: list[Future[None]] = []
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._all(lambda client: client.init_weight_transfer_engine(init_info))
-
-    def start_weight_update(self) -> None:
-        self._all(lambda client: client.start_weight_update())
-
-    def update_weights(self, update_info: Any) -> None:
-        self._all(lambda client: client.update_weights(update_info))
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._all(lambda client: client.finish_weight_update(weight_version))
-
-    def settle(self) -> None:
-        """Wait for calls that have not ended, although another engine's has failed."""
-        wait(self._left)
-
-    def _all(self, call: Callable[[Any], None]) -> None:
-        self.settle()
-        self._left = [self._pool.submit(call, client) for client in self.clients]
-        for future in wait(self._left, return_when=FIRST_EXCEPTION).done:
-            future.result()
-
-
-class InProcessClient:
-    """An engine of this process: vLLM's ``LLM``."""
-
-    def __init__(self, llm: Any) -> None:
-        self._llm = llm
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._llm.init_weight_transfer_engine({"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        self._llm.start_weight_update()
-
-    def update_weights(self, update_info: Any) -> None:
-        self._llm.update_weights({"update_info": update_info})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._llm.finish_weight_update(weight_version)
+            patiently(partial(transaction.put, name, laid), check, deadline_s)
 
 
 # --- sources: vLLM 0.28 to 0.32 say metadata() and iterate, 0.33 metadata and iter_full() ---------
 
 
 def _metadata(source: Any) -> list[Any]:
-    found = source.metadata
-    return list(found() if callable(found) else found)
+    found: Any = source.metadata
+    return list(cast("list[Any]", found() if callable(found) else found))
 
 
 def _tensors(source: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -360,15 +333,10 @@ def _publisher(
     )
 
 
-def _raise_if_failed(told: Future[None]) -> None:
-    if told.done():
-        told.result()
-
-
 def _reason(ring: str, error: Exception) -> Exception:
     """What the engines told the channel, which says more than an HTTP status does."""
     try:
-        engines = [engine for rank in describe_weights(ring) for engine in rank["engines"]]
+        engines = engines_of(ring)
     except RollringError:
         return error
     told = [f"{engine['name']}: {engine['problem']}" for engine in engines if engine["problem"]]

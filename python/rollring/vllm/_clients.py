@@ -1,0 +1,151 @@
+"""What the trainer's end calls engines with, beside the clients that vLLM has."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+
+from .. import UnsupportedError, describe_weights
+
+_log = logging.getLogger("rollring")
+
+
+class FleetClient:
+    """Several engines as one: each call goes to all at once, and ends when all have answered, or
+    when one has failed: `settle` waits for the others then.
+
+    Args:
+        clients: Of each engine, such as `HTTPVLLMWeightSyncClient`.
+    """
+
+    def __init__(self, clients: Sequence[Any]) -> None:
+        self.clients = list(clients)
+        self._pool = ThreadPoolExecutor(len(self.clients), "rollring-fleet")
+        self._left: list[Future[None]] = []
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._all(lambda client: client.init_weight_transfer_engine(init_info))
+
+    def start_weight_update(self) -> None:
+        self._all(lambda client: client.start_weight_update())
+
+    def update_weights(self, update_info: Any) -> None:
+        self._all(lambda client: client.update_weights(update_info))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._all(lambda client: client.finish_weight_update(weight_version))
+
+    def pause_generation(self, mode: str) -> None:
+        self._all(lambda client: client.pause_generation(mode))
+
+    def resume_generation(self) -> None:
+        self._all(lambda client: client.resume_generation())
+
+    def settle(self) -> None:
+        """Wait for calls that have not ended, although another engine's has failed."""
+        wait(self._left)
+
+    def _all(self, call: Callable[[Any], None]) -> None:
+        self.settle()
+        self._left = [self._pool.submit(call, client) for client in self.clients]
+        for future in wait(self._left, return_when=FIRST_EXCEPTION).done:
+            future.result()
+
+
+class HTTPClient(HTTPVLLMWeightSyncClient):
+    """vLLM's own, of a server's URL, that pauses generation, too."""
+
+    def pause_generation(self, mode: str) -> None:
+        self._post(f"pause?mode={mode}")
+
+    def resume_generation(self) -> None:
+        self._post("resume")
+
+
+class InProcessClient:
+    """An engine of this process: vLLM's ``LLM``."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._llm.init_weight_transfer_engine({"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        self._llm.start_weight_update()
+
+    def update_weights(self, update_info: Any) -> None:
+        self._llm.update_weights({"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._llm.finish_weight_update(weight_version)
+
+    def pause_generation(self, mode: str) -> None:
+        """Nothing: it generates within its own calls alone."""
+
+    def resume_generation(self) -> None:
+        """Nothing, as in `pause_generation`."""
+
+
+class Pause:
+    """Of the generation of all of a client's engines, if there is to be one.
+
+    Args:
+        client: Of engines.
+        mode: vLLM's; None: they generate on.
+        ring: Its channel says which of them hold a mixture.
+    """
+
+    def __init__(self, client: Any, mode: str | None, ring: str) -> None:
+        self._client, self._mode, self._ring = client, mode, ring
+        self._begun = False
+
+    @staticmethod
+    def check(client: Any) -> None:
+        """Raises if a client, or one of a fleet's, has no such calls."""
+        for one in client.clients if isinstance(client, FleetClient) else [client]:
+            if not hasattr(one, "pause_generation") or not hasattr(one, "resume_generation"):
+                raise UnsupportedError(
+                    f"{type(one).__name__} cannot pause generation: give rollring.vllm.trainer."
+                    "HTTPClient, or a client with pause_generation(mode) and resume_generation(), "
+                    "or leave 'pause' out",
+                    "unsupported",
+                )
+
+    def begin(self) -> None:
+        if self._mode is not None:
+            self._begun = True
+            self._client.pause_generation(self._mode)
+
+    def end(self) -> None:
+        if self._begun:
+            self._client.resume_generation()
+
+    def give_up(self) -> None:
+        """After a failure: they go on with what they have, if each of them has one version."""
+        with said("looking for engines that are POISONED"):
+            poisoned = [one["name"] for one in engines_of(self._ring) if one["state"] == "poisoned"]
+            if self._begun and poisoned:
+                _log.error("generation stays paused: POISONED are %s", ", ".join(poisoned))
+                return
+        with said("letting engines go on"):
+            self.end()
+
+
+def engines_of(ring: str) -> list[dict[str, Any]]:
+    """What the channel of a ring says of its engines."""
+    return [engine for rank in describe_weights(ring) for engine in rank["engines"]]
+
+
+@contextlib.contextmanager
+def said(doing: str) -> Iterator[None]:
+    """What fails in the block is logged: something else is to be said to the caller."""
+    try:
+        yield
+    except Exception as error:
+        _log.warning("%s: %s", doing, error)
