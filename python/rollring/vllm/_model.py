@@ -172,7 +172,8 @@ class LoadedModel:
         """Put the version that was loaded into the model. Raises what loaders raise."""
         with torch.no_grad():
             if self._live:
-                torch._foreach_copy_(self._live, list(self._beside.values()))
+                copy_each: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
+                copy_each(self._live, list(self._beside.values()))
             if self._whole:
                 self._load_whole()
             else:

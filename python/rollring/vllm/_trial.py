@@ -38,7 +38,7 @@ class Loadable(NamedTuple):
         drawn = torch.rand(self.shape, generator=draws, device=draws.device)
         made.copy_(drawn if made.is_floating_point() else drawn.mul_(100))
         made.__class__ = self.kind
-        made.__dict__.update(self.attributes)
+        vars(made).update(self.attributes)
         return made
 
 
@@ -53,7 +53,7 @@ def obstacle(
 
     if is_deferred_attention_layer(module):
         return "attention works something out of it"
-    method = getattr(module, "quant_method", None)
+    method: Any = getattr(module, "quant_method", None)
     if not isinstance(method, QuantizeMethodBase):
         return ""  # vLLM has nothing to do with it after loading
     tried = copy.copy(module)
@@ -62,8 +62,8 @@ def obstacle(
     draws = torch.Generator(device).manual_seed(0)  # not the engine's, which samples tokens
     given = {name: one.random(draws) for name, one in loadable.items()}
     for name, tensor in given.items():
-        kinds: tuple[dict[str, Any], ...] = (tried._parameters, tried._buffers)
-        kinds[name not in module._parameters][name] = tensor
+        kind = "_parameters" if name in module._parameters else "_buffers"
+        vars(tried)[kind][name] = tensor
     wanted = {name: tensor.clone() for name, tensor in given.items()}
     tried.__dict__.pop(DONE, None)
     before, of_method = dict(tried.__dict__), dict(method.__dict__)
