@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Engines without a plugin of ours: checkpoint-engine's own receiver, and SGLang's own updaters.
 
-    receivers.py OUT [--syncs 1000]
+    receivers.py OUT [--syncs 1000] [--only NAME ...]
 
 Each lies in a process of its own (those of tests/frameworks), with the packages unmodified, and
 takes versions whose values are checked. What must not grow is looked at on both sides. Writes
@@ -11,6 +11,7 @@ OUT/receivers.json. On a GPU the channel's memory is of the kind "vmm".
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import multiprocessing
 import statistics
@@ -29,10 +30,10 @@ import torch  # noqa: E402
 
 import rollring as rr  # noqa: E402
 import rollring.checkpoint_engine  # noqa: E402
-import rollring.sglang  # noqa: E402
 
+faulthandler.dump_traceback_later(60, repeat=True)  # who waits, and where
 SPAWN = multiprocessing.get_context("spawn")
-ROWS = {"cuda": 400_000, "cpu": 3_000}
+ROWS = {"cuda": 140_000, "cpu": 3_000}  # 63 MB, or little
 PATIENCE = 60.0
 
 
@@ -72,8 +73,8 @@ def checkpoint_engine(ring: str, syncs: int, options: dict[str, Any]) -> dict[st
             assert (kind, value) == ("loaded", version % 128), (version, kind, value, rest)
             there.append(rest[1])
             here.append(ce_engine.footprint())
-            if version % 100 == 0:
-                print(version, times(took[len(took) // 10 :]), flush=True)
+            if version % 50 == 0:
+                print(version, times(took[len(took) // 10 :]), here[-1], rest[1], flush=True)
             if version == 1:
                 first = rr.describe_weights(ring)[0]["handles_passed"]
         (stat,) = rr.describe_weights(ring)
@@ -96,6 +97,8 @@ def checkpoint_engine(ring: str, syncs: int, options: dict[str, Any]) -> dict[st
 def sglang(ring: str, syncs: int, staging: str) -> dict[str, Any]:
     import sglang_engine
 
+    from rollring.sglang import Sender
+
     heard, seen = SPAWN.Pipe(duplex=False)
     child = SPAWN.Process(target=sglang_engine.run, args=(seen,), daemon=True)
     child.start()
@@ -103,7 +106,7 @@ def sglang(ring: str, syncs: int, staging: str) -> dict[str, Any]:
     tensors = sglang_engine.published()
     took, here = [], []
     with rr.WeightPublisher(ring, tensors) as publisher:
-        sender = rollring.sglang.Sender(publisher, [url], staging=staging)
+        sender = Sender(publisher, [url], staging=staging)
         for version in range(1, syncs + 1):
             ce_engine.fill(tensors, version % 128)
             began = time.perf_counter()
@@ -129,19 +132,22 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--syncs", type=int, default=1000)
+    parser.add_argument("--only", nargs="*", help="of the names in receivers.json")
     given = parser.parse_args()
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if ce_engine.DEVICE == "cuda" else "cpu",
         "torch": torch.__version__,
     }
     few = given.syncs // 5
-    small = {"slots": 3, "slot_bytes": 48 << 20}
+    small = {"slots": 3, "slot_bytes": 16 << 20}
     for name, run, *rest in (
         ("checkpoint_engine", checkpoint_engine, given.syncs, {}),
         ("checkpoint_engine_in_parts", checkpoint_engine, few, small),
         ("sglang", sglang, few, "out_of_place"),
         ("sglang_in_place", sglang, few, "in_place"),
     ):
+        if given.only and name not in given.only:
+            continue
         ring = f"receivers-{uuid.uuid4().hex[:8]}"
         rr.create(ring)
         try:
