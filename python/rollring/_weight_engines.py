@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ._errors import RollringError, TimedOutError, VersionAbortedError
 from ._ring import describe_weights
-from ._weight_subscriber import WeightSubscriber
+from ._weight_subscriber import WeightSubscriber, WeightUpdate
+from ._weights import Left
+
+LOOK_S = 0.2  # between looks whether the version still comes
 
 
 def engines_alive(ring: str, rank: int) -> dict[str, int]:
@@ -17,6 +21,36 @@ def engines_alive(ring: str, rank: int) -> dict[str, int]:
         for engine in publisher["engines"]
         if engine["alive"]
     }
+
+
+def announced(channel: WeightSubscriber, version: int, timeout: float) -> WeightUpdate:
+    """The next version, of a trainer that has told of one.
+
+    Raises:
+        VersionAbortedError: It was given up before this was called, and so would never come.
+        RollringError: As `WeightSubscriber.next`.
+    """
+    left = Left(timeout)
+    while True:
+        rest = left() or 0.0
+        try:
+            return channel.next(min(LOOK_S, rest))
+        except TimedOutError:
+            if _is_given_up(channel, version):
+                raise VersionAbortedError(
+                    f"version {version} was given up before this engine came to it", "aborted"
+                ) from None
+            if rest == 0.0:
+                raise
+
+
+def _is_given_up(channel: WeightSubscriber, version: int) -> bool:
+    try:
+        ranks = describe_weights(channel.ring)
+    except RollringError:
+        return False
+    # A rank that gives a version up gives it up for all.
+    return any(one["state"] == "aborted" and one["version"] >= version for one in ranks)
 
 
 class Attachment:

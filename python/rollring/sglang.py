@@ -42,7 +42,7 @@ from . import (
     WeightUpdate,
 )
 from ._arrays import torch_dtype
-from ._weight_engines import Attachment, engines_alive
+from ._weight_engines import Attachment, announced, engines_alive
 from ._weight_sending import LOOK_S, beside, patiently, raise_if_failed
 from ._weights import Left
 
@@ -94,9 +94,9 @@ class _Engine:
             channel = self._attachment.to(
                 order["sender"], lambda held: self._attach(order, held)
             )
-            update = channel.next(deadline)
+            update = announced(channel, order["version"], deadline)
             while update.version < order["version"]:
-                update = channel.next(deadline)
+                update = announced(channel, order["version"], deadline)
             if order["staging"] == "in_place":
                 self._load(update.tensors(deadline))
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -324,6 +325,34 @@ def test_a_fleet_is_called_at_once_and_all_of_it(ring: str) -> None:
             assert torch.equal(one.engine.model.norm.weight, before)
         trainer.send_weights()
         assert all(serves(one.engine.model, source) for one in engines)
+
+
+def test_an_engine_does_not_wait_for_a_version_that_was_given_up(ring: str) -> None:
+    """It is slow, and comes to the version when another one has failed already."""
+    from rollring.vllm.trainer import FleetClient
+
+    slow, other = (Client(made_engine(rank=rank)) for rank in range(2))
+    seen: list[BaseException] = []
+    update = slow.update_weights
+
+    def late(info: dict[str, Any]) -> None:
+        while rr.describe_weights(ring)[0]["state"] != "aborted":
+            time.sleep(0.01)
+        try:
+            update(info)
+        except BaseException as error:
+            seen.append(error)
+            raise
+
+    with sending(ring, FleetClient([slow, other]), Source()) as trainer:
+        trainer.send_weights()
+        slow.update_weights = late  # type: ignore[method-assign]
+        other.fails["update"] = ConnectionError("refused")
+        with pytest.raises(ConnectionError):
+            trainer.send_weights()
+        assert [type(error) for error in seen] == [rr.VersionAbortedError]
+        slow.update_weights = update  # type: ignore[method-assign]
+        trainer.send_weights()
 
 
 @pytest.mark.parametrize("staging", ["out_of_place", "in_place"])

@@ -18,7 +18,7 @@ import torch
 from .. import PeerGoneError, RollringError, WeightSubscriber, WeightUpdate, describe_weights
 from .._arrays import NUMPY_DTYPES
 from .._errors import InvalidArgumentError
-from .._weight_engines import Attachment
+from .._weight_engines import Attachment, announced
 from .._weight_parts import lent
 
 _log = logging.getLogger("rollring")
@@ -132,7 +132,7 @@ class _Session:
             return torch.empty(0, dtype=torch.uint8, device=self._channel._device)
         while self._update is None or self._update.version < self._version:
             # One that came before this receiver did may still lie in the slots.
-            self._update = self._channel.next(self._deadline_s)
+            self._update = announced(self._channel, self._version, self._deadline_s)
         if message != self._message:
             self._message = message
             if not self._unread:

@@ -29,6 +29,7 @@ from .. import (
     WeightSubscriber,
 )
 from .._arrays import torch_dtype
+from .._weight_engines import announced
 from ._model import LoadedModel
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         assert self._info is not None and self._model is not None
         deadline = self._info.deadline_s
         self._update = None
-        update = channel.next(deadline)
+        update = announced(channel, update_info.version, deadline)
         try:
             if update.version != update_info.version:
                 raise InvalidArgumentError(
