@@ -135,6 +135,8 @@ def test_an_engine_is_killed(ring: str, trained: Any, servers: Any, at: str) -> 
     assert server.generated() == (new if ENGINE_STEPS[at] else old)
     trainer.shutdown()
     goes_on(ring, trained, server)
+    if at == "after update_weights":
+        is_joined_by_another(ring, trained, server)
 
 
 def test_an_engine_is_killed_while_it_is_attached(ring: str, trained: Any, servers: Any) -> None:
@@ -153,12 +155,16 @@ def test_an_engine_is_killed_while_it_is_attached(ring: str, trained: Any, serve
 
 
 def goes_on(ring: str, trained: Any, server: Any) -> None:
-    """With the server alone, and with an engine that is started in the place of the killed one."""
+    """With the server alone."""
     trainer = sender(ring, fleet([server]), Tensors(named(trained)))
     trained.step()
     trainer.send_weights()
     assert server.generated() == (trained.tokens(), of_version(str(trainer.version)))
     trainer.shutdown()
+
+
+def is_joined_by_another(ring: str, trained: Any, server: Any) -> None:
+    """An engine that is started in the place of the killed one."""
     again = Victim(trained.folder)
     trainer = sender(ring, fleet([server], again), Tensors(named(trained)))
     trainer.send_weights()
