@@ -9,21 +9,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _core
+from ._blocks import Closes
 from ._codecs import Codec, OpaqueRecords, PlainCodec, TrajectoryCodec
 from ._errors import BusyError, ClosedError, QueueClosedError, TimedOutError
 from ._producer import Producer
 from ._ring import Column, create, describe, remove
 from ._waits import TaskTurns, in_thread, readable
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
-class RingQueue:
+class RingQueue(Closes):
     """The contract of `multiprocessing.Queue` over a ring: any number of processes put, one gets.
 
     It pickles by its name, to spawned processes and Ray actors alike, and works on in a forked
@@ -271,17 +268,6 @@ class RingQueue:
 
     def cancel_join_thread(self) -> None:
         """Nothing: there is no thread, and nothing that it could lose."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         self._check_open()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
+from ._blocks import Closes
 from ._errors import BusyError, DeviceError, StaleTicketError
 from ._views import Views
 
@@ -104,7 +105,7 @@ class Share(Views):
         return f"<Share of rank {self.rank} of {self.world}: {count} sequences>"
 
 
-class Reader:
+class Reader(Closes):
     """Opens tickets of a ring's batches: `Batch.ticket`. Up to 256 for a ring, in any process.
 
     Nothing is copied, and the ring is mapped to be read only. In a forked child it raises
@@ -144,17 +145,6 @@ class Reader:
     def close(self) -> None:
         """Open no more. Its shares stay open. Twice is fine."""
         self._core.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> Any:
         raise TypeError(

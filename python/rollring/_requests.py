@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._blocks import Closes
 from ._codecs import Codec, PlainCodec
 from ._errors import ClosedError, ForkedError, TimedOutError
 from ._waits import TaskTurns, readable
@@ -73,7 +74,7 @@ class Request:
         return f"<Request {self.number}, attempt {self.attempt}>"
 
 
-class RequestBoard:
+class RequestBoard(Closes):
     """Requests of one trainer to any number of workers, through a ring.
 
     For trainers that ask for the completions of certain prompts, and wait for those
@@ -293,17 +294,6 @@ class RequestBoard:
             except ClosedError:
                 return
             yield request
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         self._check_open()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _core
-from ._errors import RollringError, named
+from ._blocks import OneVersion
+from ._errors import named
 from ._weights import ChannelEnd, Left, describe, device_of, place, refused
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
-class WeightTransaction:
+class WeightTransaction(OneVersion):
     """A version on its way out of a trainer: from `WeightPublisher.begin`.
 
     As a context manager it sends at the end of the block what was not put, and commits. After an
@@ -125,45 +122,14 @@ class WeightTransaction:
         self._over = True
         self._sources.clear()
 
-    def __enter__(self) -> Self:
-        return self
+    def _carry_through(self) -> None:
+        self.commit()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None and not self._over:
-                self.commit()
-        except BaseException as failed:
-            self.give_up(f"{type(failed).__name__}: {failed}")
-            raise
-        self.give_up(f"{kind.__name__}: {error}" if kind else "")
+    async def _carry_through_async(self) -> None:
+        await self.commit_async()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None and not self._over:
-                await self.commit_async()
-        except BaseException as failed:
-            self.give_up(f"{type(failed).__name__}: {failed}")
-            raise
-        self.give_up(f"{kind.__name__}: {error}" if kind else "")
-
-    def __del__(self) -> None:
-        try:
-            self.give_up("the trainer dropped it")
-        except RollringError:  # the trainer left the channel, or this is a child's copy
-            pass
+    def _give_up(self, why: str) -> None:
+        self.give_up(why)
 
     def __repr__(self) -> str:
         return f"<WeightTransaction of version {self.version}{', over' if self._over else ''}>"

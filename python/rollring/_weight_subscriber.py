@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _core
-from ._errors import RollringError
+from ._blocks import OneVersion
 from ._weight_parts import Parts
 from ._weights import ChannelEnd, Left, describe, device_of, refused
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
-class WeightUpdate:
+class WeightUpdate(OneVersion):
     """A version on its way into an engine.
 
     As a context manager it does at the end of the block what was not done in it: `load`, `stage`,
@@ -155,47 +151,14 @@ class WeightUpdate:
             self._over = True
             self._subscriber._end.reject(self.version, why, tensor)
 
-    def __enter__(self) -> Self:
-        return self
+    def _carry_through(self) -> None:
+        self.finish()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None and not self._over:
-                self.finish()
-        except BaseException as failed:
-            self.reject(f"{type(failed).__name__}: {failed}")
-            raise
-        if kind is not None:
-            self.reject(f"{kind.__name__}: {error}")
+    async def _carry_through_async(self) -> None:
+        await self.finish_async()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None and not self._over:
-                await self.finish_async()
-        except BaseException as failed:
-            self.reject(f"{type(failed).__name__}: {failed}")
-            raise
-        if kind is not None:
-            self.reject(f"{kind.__name__}: {error}")
-
-    def __del__(self) -> None:
-        try:
-            self.reject("the engine dropped it")
-        except RollringError:  # the engine left the channel, or this is a child's copy
-            pass
+    def _give_up(self, why: str) -> None:
+        self.reject(why)
 
     def __repr__(self) -> str:
         return f"<WeightUpdate to version {self.version}>"

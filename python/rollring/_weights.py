@@ -7,18 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from . import _core
 from ._arrays import dtype_name
+from ._blocks import Closes
 from ._errors import InvalidArgumentError
 from ._waits import readable
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # Name, dtype, shape, strides in elements, address, the dtype that is published, and the offset and
 # the strides of a view.
@@ -222,7 +219,7 @@ class Left:
 End = TypeVar("End", _core.WeightPublisher, _core.WeightSubscriber)
 
 
-class ChannelEnd(Generic[End]):
+class ChannelEnd(Closes, Generic[End]):
     """What the trainer's and the engine's end have in common."""
 
     _end: End
@@ -258,17 +255,6 @@ class ChannelEnd(Generic[End]):
             self._end.outcome()
         finally:
             self._awaited = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> Any:
         raise TypeError(
