@@ -145,7 +145,8 @@ ROLLRING_DEVICE void fill_elements(std::uint64_t to, std::uint64_t count, Value 
 ROLLRING_DEVICE void fill_rows_of(const device::GatherArgs& args,
                                   const device::GatherTarget& target, std::uint64_t to,
                                   const device::GatherTile& tile, std::uint32_t lane) {
-    const std::uint64_t count = std::uint64_t{tile.count} * target.row_to_bytes / target.width;
+    const std::uint64_t count =
+        std::uint64_t{tile.rows & device::tile_rows_max} * target.row_to_bytes / target.width;
     const bool counted = (tile.from & device::tile_value) == 0;
     const std::uint64_t number = tile.from & ~(device::tile_value | device::tile_counted);
     const std::uint64_t value = counted ? number : args.values[number];
@@ -162,13 +163,14 @@ ROLLRING_DEVICE void fill_rows_of(const device::GatherArgs& args,
     }
 }
 
-ROLLRING_DEVICE void gather_tile(const device::GatherArgs& args, const device::GatherTarget& target,
-                                 const device::GatherTile& tile, std::uint32_t lane) {
+ROLLRING_DEVICE void gather_tile(const device::GatherArgs& args, const device::GatherTile& tile,
+                                 std::uint32_t lane) {
+    const device::GatherTarget& target = args.targets[tile.rows >> device::tile_target_shift];
     const std::uint64_t to = target.to + std::uint64_t{tile.first} * target.row_to_bytes;
     if ((tile.from & (device::tile_value | device::tile_counted)) != 0) {
         return fill_rows_of(args, target, to, tile, lane);
     }
-    const std::uint32_t bytes = tile.count * target.row_from_bytes;
+    const std::uint32_t bytes = (tile.rows & device::tile_rows_max) * target.row_from_bytes;
     switch (target.kind) {
 #define ROLLRING_KIND(kind) \
     case GatherKind::kind:  \

@@ -71,17 +71,27 @@ class PinnedBlock {
     std::uint64_t bytes_ = 0;
 };
 
+// Whoever names no stream reads the result on the default one.
+CUstream queue_of(Stream stream) {
+    return stream.handle == nullptr ? CU_STREAM_LEGACY : static_cast<CUstream>(stream.handle);
+}
+
 constexpr std::uint64_t block_bytes_min = std::uint64_t{1} << 20;
 
 class GpuGather : public GatherDevice {
   public:
     GpuGather(std::shared_ptr<const Gpu> gpu, const GatherTuning& tuning)
         : gpu_(std::move(gpu)), tuning_(tuning), marks_(gpu_) {}
-    ~GpuGather() override { marks_.wait_all(); }
+    ~GpuGather() override {
+        marks_.wait_all();
+        const Context::Scope scope(gpu_->context());
+        for (const auto& upload : uploads_) gpu_->api().cuEventDestroy(upload->there);
+        if (stream_ != nullptr) gpu_->api().cuStreamDestroy(stream_);
+    }
 
     [[nodiscard]] std::uint64_t tile_bytes(std::uint64_t all_bytes) const override {
         if (tuning_.tile_bytes != 0) return tuning_.tile_bytes;
-        constexpr std::uint64_t least = 2048;
+        constexpr std::uint64_t least = 8192;
         constexpr std::uint64_t most = 32768;
         constexpr std::uint64_t warps = 4096;  // about as many as an H100 has at work
         return std::clamp(std::bit_floor(all_bytes / warps + 1), least, most);
@@ -95,9 +105,7 @@ class GpuGather : public GatherDevice {
     Result<void> run(const TileTable& table, Stream stream) override;
     Result<std::uint64_t> mark(Stream stream) override {
         const Context::Scope scope(gpu_->context());
-        const auto behind = gpu_->stream_behind(stream);
-        if (!behind) return std::unexpected(behind.error());
-        return marks_.set(*behind);
+        return marks_.set(queue_of(stream));
     }
     Result<bool> reached(std::uint64_t mark) override { return marks_.reached(mark); }
     Result<void> wait(std::uint64_t mark, Deadline deadline) override {
@@ -115,16 +123,21 @@ class GpuGather : public GatherDevice {
     struct Upload {
         PinnedBlock host;
         DeviceBuffer device;
+        CUevent there;
         std::uint64_t mark = 0;
     };
     Result<Upload*> free_upload(std::uint64_t bytes);
-    Result<GatherArgs> lay_down(const TileTable& table, Upload& upload, CUstream stream);
+    Result<void> lay_down(const TileTable& table, Upload& upload, GatherArgs& args,
+                          CUstream stream);
+    // Its own, on which tables go up while the caller's stream still works through others.
+    Result<void> make_stream();
 
     std::shared_ptr<const Gpu> gpu_;
     GatherTuning tuning_;
     Marks marks_;
     std::vector<Block> blocks_;
     std::vector<std::unique_ptr<Upload>> uploads_;
+    CUstream stream_ = nullptr;
 };
 
 Result<std::uint64_t> GpuGather::pin(const std::byte* data, std::uint64_t bytes) {
@@ -188,55 +201,64 @@ Result<GpuGather::Upload*> GpuGather::free_upload(std::uint64_t bytes) {
     if (!host) return std::unexpected(host.error());
     auto memory = DeviceBuffer::make(gpu_, rounded);
     if (!memory) return std::unexpected(memory.error());
-    uploads_.push_back(std::make_unique<Upload>(Upload{std::move(*host), std::move(*memory), 0}));
+    CUevent there = nullptr;
+    const CUresult result = gpu_->api().cuEventCreate(&there, CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS) return gpu_->stream_failure(result);
+    uploads_.push_back(
+        std::make_unique<Upload>(Upload{std::move(*host), std::move(*memory), there}));
     return uploads_.back().get();
 }
 
-// Targets, values, tiles: each aligned to 16.
-Result<GatherArgs> GpuGather::lay_down(const TileTable& table, Upload& upload, CUstream stream) {
+Result<void> GpuGather::make_stream() {
+    if (stream_ != nullptr) return {};
+    const CUresult result = gpu_->api().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) return gpu_->stream_failure(result);
+    return {};
+}
+
+// Values and tiles: each aligned to 16.
+Result<void> GpuGather::lay_down(const TileTable& table, Upload& upload, GatherArgs& args,
+                                 CUstream stream) {
     std::uint64_t used = 0;
-    const auto put = [&](const auto& rows) {
+    const auto put = [&](const auto& rows, std::size_t count) {
         const std::uint64_t at = used;
-        const std::uint64_t bytes = rows.size() * sizeof(rows[0]);
+        const std::uint64_t bytes = count * sizeof(rows[0]);
         if (bytes != 0) std::memcpy(upload.host.data() + at, rows.data(), bytes);
         used += (bytes + 15) / 16 * 16;
-        return at;
+        return upload.device.address() + at;
     };
-    const std::uint64_t targets = put(table.targets);
-    const std::uint64_t values = put(table.values);
-    const std::uint64_t tiles = put(table.tiles);
-    const CUresult result =
-        gpu_->api().cuMemcpyHtoDAsync(upload.device.address(), upload.host.data(), used, stream);
+    args.values = std::bit_cast<const std::uint64_t*>(put(table.values, table.values.size()));
+    args.tiles = std::bit_cast<const device::GatherTile*>(put(table.tiles, table.tile_count));
+    args.tile_count = table.tile_count;
+    std::ranges::copy(table.targets, args.targets);
+    const Driver& api = gpu_->api();
+    CUresult result =
+        api.cuMemcpyHtoDAsync(upload.device.address(), upload.host.data(), used, stream_);
+    if (result == CUDA_SUCCESS) result = api.cuEventRecord(upload.there, stream_);
+    if (result == CUDA_SUCCESS) result = api.cuStreamWaitEvent(stream, upload.there, 0);
     if (result != CUDA_SUCCESS) return gpu_->stream_failure(result);
-    const std::uint64_t base = upload.device.address();
-    return GatherArgs{std::bit_cast<const device::GatherTile*>(base + tiles),
-                      std::bit_cast<const device::GatherTarget*>(base + targets),
-                      std::bit_cast<const std::uint64_t*>(base + values), table.tiles.size(),
-                      table.targets.size()};
+    return {};
 }
 
 Result<void> GpuGather::run(const TileTable& table, Stream stream) {
+    if (table.tile_count == 0) return {};
     const Context::Scope scope(gpu_->context());
-    const auto behind = gpu_->stream_behind(stream);
-    if (!behind) return std::unexpected(behind.error());
-    if (!table.tiles.empty()) {
-        constexpr std::uint64_t slack = 64;
-        const auto upload = free_upload(table.tiles.size() * sizeof(device::GatherTile) + slack +
-                                        table.targets.size() * sizeof(device::GatherTarget) +
-                                        table.values.size() * sizeof(std::uint64_t));
-        if (!upload) return std::unexpected(upload.error());
-        const auto args = lay_down(table, **upload, *behind);
-        if (!args) return std::unexpected(args.error());
-        if (auto launched = gpu_->launch(Kernel::gather, *args, 1, *behind, tuning_.blocks);
-            !launched) {
-            return launched;
-        }
-        const auto mark = marks_.set(*behind);
-        if (!mark) return std::unexpected(mark.error());
-        (*upload)->mark = *mark;
-        for (Block& block : blocks_) {
-            if (std::exchange(block.open, false)) block.mark = *mark;
-        }
+    CUstream queue = queue_of(stream);
+    if (auto made = make_stream(); !made) return made;
+    constexpr std::uint64_t slack = 32;
+    const auto upload = free_upload(table.tile_count * sizeof(device::GatherTile) + slack +
+                                    table.values.size() * sizeof(std::uint64_t));
+    if (!upload) return std::unexpected(upload.error());
+    GatherArgs args{};
+    if (auto laid = lay_down(table, **upload, args, queue); !laid) return laid;
+    if (auto launched = gpu_->launch(Kernel::gather, args, 1, queue, tuning_.blocks); !launched) {
+        return launched;
+    }
+    const auto mark = marks_.set(queue);
+    if (!mark) return std::unexpected(mark.error());
+    (*upload)->mark = *mark;
+    for (Block& block : blocks_) {
+        if (std::exchange(block.open, false)) block.mark = *mark;
     }
     return {};
 }

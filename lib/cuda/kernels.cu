@@ -280,7 +280,6 @@ extern "C" __global__ void __launch_bounds__(block_threads)
 // The columns of a batch, out of the host's memory: the next tile is on its way meanwhile.
 extern "C" __global__ void __launch_bounds__(block_threads)
     rollring_gather(const __grid_constant__ device::GatherArgs args) {
-    using device::GatherTarget;
     using device::GatherTile;
     const u32 lane = threadIdx.x % warp_lanes;
     const u64 warps = u64{gridDim.x} * (block_threads / warp_lanes);
@@ -288,14 +287,11 @@ extern "C" __global__ void __launch_bounds__(block_threads)
     if (at >= args.tile_count) return;
     const uint4* tiles = reinterpret_cast<const uint4*>(args.tiles);
     uint4 tile = __ldg(tiles + at);
-    u64 target = 0;
     for (;;) {
-        while (target + 1 < args.target_count && args.targets[target + 1].first_tile <= at) target++;
         at += warps;
         uint4 next = {};
         if (at < args.tile_count) next = __ldg(tiles + at);
-        gather_tile(args, args.targets[target],
-                    GatherTile{u64{tile.y} << 32 | tile.x, tile.z, tile.w}, lane);
+        gather_tile(args, GatherTile{u64{tile.y} << 32 | tile.x, tile.z, tile.w}, lane);
         if (at >= args.tile_count) return;
         tile = next;
     }

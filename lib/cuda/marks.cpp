@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -29,7 +30,8 @@ Result<CUevent> Marks::take_event() {
 
 Result<std::uint64_t> Marks::set(CUstream stream) {
     const std::scoped_lock lock(mutex_);
-    sweep();
+    constexpr std::size_t many = 64;  // that nobody has asked for since
+    if (open_.size() >= many) look_at_all();
     auto event = take_event();
     if (!event) return std::unexpected(event.error());
     const CUresult result = gpu_->api().cuEventRecord(*event, stream);
@@ -41,31 +43,31 @@ Result<std::uint64_t> Marks::set(CUstream stream) {
     return last_;
 }
 
-void Marks::sweep() {
-    for (auto at = open_.begin(); at != open_.end();) {
-        const CUresult result = gpu_->api().cuEventQuery(at->second);
-        if (result == CUDA_ERROR_NOT_READY) {
-            ++at;
-            continue;
-        }
-        if (result != CUDA_SUCCESS && !failed_) {
-            failed_ = gpu_->stream_failure(result).error();
-        }
-        free_.push_back(at->second);
-        at = open_.erase(at);
-    }
+bool Marks::look(std::map<std::uint64_t, CUevent>::iterator at) {
+    const CUresult result = gpu_->api().cuEventQuery(at->second);
+    if (result == CUDA_ERROR_NOT_READY) return false;
+    if (result != CUDA_SUCCESS && !failed_) failed_ = gpu_->stream_failure(result).error();
+    free_.push_back(at->second);
+    open_.erase(at);
+    return true;
+}
+
+void Marks::look_at_all() {
+    for (auto at = open_.begin(); at != open_.end();) look(at++);
 }
 
 Result<bool> Marks::reached(std::uint64_t mark) {
     const Context::Scope scope(gpu_->context());
     const std::scoped_lock lock(mutex_);
-    sweep();
+    const auto found = open_.find(mark);
+    const bool there = found == open_.end() || look(found);
     if (failed_) return std::unexpected(*failed_);
-    return !open_.contains(mark);
+    return there;
 }
 
 Result<void> Marks::wait(std::uint64_t mark, Deadline deadline) {
-    for (;;) {
+    constexpr std::chrono::microseconds longest{1000};
+    for (std::chrono::microseconds pause{20};; pause = std::min(2 * pause, longest)) {
         const auto there = reached(mark);
         if (!there) return std::unexpected(there.error());
         if (*there) return {};
@@ -74,7 +76,7 @@ Result<void> Marks::wait(std::uint64_t mark, Deadline deadline) {
                 Errc::timed_out,
                 fmt::format("GPU {}: a gather was not done by the deadline", gpu_->device().gpu));
         }
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        std::this_thread::sleep_for(pause);
     }
 }
 
@@ -82,7 +84,7 @@ void Marks::wait_all() {
     const Context::Scope scope(gpu_->context());
     const std::scoped_lock lock(mutex_);
     for (const auto& [mark, event] : open_) gpu_->api().cuEventSynchronize(event);
-    sweep();
+    look_at_all();
 }
 
 }  // namespace rollring::cuda

@@ -27,8 +27,9 @@ class Marks {
 
   private:
     Result<CUevent> take_event();
-    // What is reached gives its event back; the first failure stays.
-    void sweep();
+    // One that is reached gives its event back; the first failure stays.
+    bool look(std::map<std::uint64_t, CUevent>::iterator at);
+    void look_at_all();
 
     std::shared_ptr<const Gpu> gpu_;
     std::mutex mutex_;

@@ -16,15 +16,10 @@
 namespace rollring::device {
 
 struct TileTable {
-    std::vector<GatherTile> tiles;
-    std::vector<GatherTarget> targets;
+    std::vector<GatherTile> tiles;  // as many as there is room for
+    std::size_t tile_count = 0;
+    std::vector<GatherTarget> targets;  // gather_targets_max at most
     std::vector<std::uint64_t> values;
-
-    void clear() {
-        tiles.clear();
-        targets.clear();
-        values.clear();
-    }
 };
 
 // Memory of the host that the device reads.

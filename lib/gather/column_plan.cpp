@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include "prefetch.hpp"
+#include <limits>
+
 #include "rollring/convert.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::gathering {
 namespace {
 
-// Of a view, that are looked at: numbers, and the columns up to the one that is looked for.
-constexpr std::size_t view_bytes = std::min<std::size_t>(sizeof(TrajectoryView), 448);
 constexpr std::uint64_t length_max = std::uint64_t{1} << 32;
 
 Placed part_of(const Sequences& batch, std::uint32_t sequence, Part part) {
@@ -44,11 +43,6 @@ Result<std::uint64_t> padded_length(const Sequences& batch, const std::vector<Pl
     return rounded;
 }
 
-bool same_rows(const ColumnView& a, const ColumnView& b) {
-    return a.dtype == b.dtype && a.dims == b.dims &&
-           std::equal(a.shape.begin() + 1, a.shape.begin() + a.dims, b.shape.begin() + 1);
-}
-
 }  // namespace
 
 Result<void> check_leased(const Sequences& batch) {
@@ -64,33 +58,39 @@ std::string who(const Sequences& batch, std::size_t sequence) {
 }
 
 Result<Placement> Placement::of(const Sequences& batch, const Layout& layout) {
-    if (auto leased = check_leased(batch); !leased) return std::unexpected(leased.error());
     Placement made;
-    made.form = layout.form;
-    made.left = layout.padding.side == Side::left;
+    if (auto set = made.set(batch, layout); !set) return std::unexpected(set.error());
+    return made;
+}
+
+Result<void> Placement::set(const Sequences& batch, const Layout& layout) {
+    if (auto leased = check_leased(batch); !leased) return leased;
+    form = layout.form;
+    left = layout.padding.side == Side::left;
+    rows = 0;
+    length = 0;
     const auto all = static_cast<std::uint32_t>(batch.sequences().size());
     const std::size_t count = layout.order ? layout.order->size() : all;
-    made.sequences.reserve(count);
+    sequences.resize(count);
+    Placed* placed = sequences.data();
     for (std::uint32_t i = 0; i < count; i++) {
         const std::uint32_t sequence = layout.order ? (*layout.order)[i] : i;
         if (sequence >= all) {
             return refused(Errc::invalid_argument,
                            fmt::format("sequence {} of a batch of {}", sequence, all));
         }
-        made.sequences.push_back(part_of(batch, sequence, layout.part));
+        placed[i] = part_of(batch, sequence, layout.part);
     }
-    if (made.form == Form::padded) {
-        const auto length = padded_length(batch, made.sequences, layout.padding);
-        if (!length) return std::unexpected(length.error());
-        made.length = *length;
+    if (form == Form::padded) {
+        const auto found = padded_length(batch, sequences, layout.padding);
+        if (!found) return std::unexpected(found.error());
+        length = *found;
     }
-    for (Placed& one : made.sequences) {
-        one.first_row = made.rows;
-        made.rows += made.form == Form::packed   ? one.tokens
-                     : made.form == Form::padded ? made.length
-                                                 : 1;
+    for (Placed& one : sequences) {
+        one.first_row = rows;
+        rows += form == Form::packed ? one.tokens : form == Form::padded ? length : 1;
     }
-    return made;
+    return {};
 }
 
 Result<ColumnPlan> ColumnPlan::of(const Sequences& batch, const Schema& schema,
@@ -118,6 +118,8 @@ Result<ColumnPlan> ColumnPlan::of(const Sequences& batch, const Schema& schema,
                        fmt::format("'{}' has no value for each sequence", made.name_));
     }
     made.to_ = column.dtype.value_or(made.from_);
+    made.row_from_bytes_ = made.row_ * made.from_.bytes();
+    made.is_plain_ = column.source == Source::column && column.shift == 0;
     if (!can_convert(made.from_, made.to_)) {
         return refused(Errc::invalid_argument,
                        fmt::format("column '{}' is {}: it cannot be converted to {}", made.name_,
@@ -139,37 +141,23 @@ Result<void> ColumnPlan::find_column(const Schema& schema) {
             fmt::format("column '{}' has no row for each token: read it sequence by sequence",
                         name_));
     }
-    const ColumnView* first = nullptr;
-    found_.reserve(placement_->sequences.size());
-    const auto& sequences = placement_->sequences;
-    for (std::size_t i = 0; i < sequences.size(); i++) {
-        constexpr std::size_t ahead = 8;
-        const Placed& placed = sequences[i];
-        if (i + ahead < sequences.size()) {
-            prefetch_to_read(batch_->sequences()[sequences[i + ahead].sequence].view, view_bytes);
-        }
-        const ColumnView* found = batch_->sequences()[placed.sequence].view.find(column_.column);
-        found_.push_back(found == nullptr ? Found{} : Found{found->data.data(), found->shape[0]});
-        if (found == nullptr) continue;
-        if (first == nullptr) first = found;
-        if (!same_rows(*first, *found)) {
-            return refused(Errc::invalid_argument,
-                           fmt::format("column '{}' of {} has another dtype or inner shape than "
-                                       "in the sequences before it",
-                                       name_, who(*batch_, placed.sequence)));
-        }
+    for (const Placed& placed : placement_->sequences) {
+        first_view_ = &batch_->sequences()[placed.sequence].view;
+        first_ = first_view_->find(column_.column);
+        if (first_ != nullptr) break;
     }
+    if (first_ != nullptr) at_ = static_cast<std::size_t>(first_ - first_view_->columns().data());
     const bool known = declared.accepts == Accepts::exact &&
                        std::ranges::find(declared.dims, 0U) == declared.dims.end();
-    if (first == nullptr && column_.missing && known) {
+    if (first_ == nullptr && column_.missing && known) {
         from_ = declared.dtype;  // as if each had rows of such numbers
         for (const std::uint32_t extent : declared.dims) inner_.push_back(extent);
-    } else if (first == nullptr) {
+    } else if (first_ == nullptr) {
         return refused(Errc::invalid_argument,
                        fmt::format("no sequence of the batch carries column '{}'", name_));
     } else {
-        from_ = first->dtype;
-        inner_.assign(first->shape.begin() + 1, first->shape.begin() + first->dims);
+        from_ = first_->dtype;
+        inner_.assign(first_->shape.begin() + 1, first_->shape.begin() + first_->dims);
     }
     for (const std::uint32_t extent : inner_) row_ *= extent;
     return {};
@@ -203,10 +191,62 @@ Result<void> ColumnPlan::check_target() const {
     return {};
 }
 
-std::unexpected<Error> ColumnPlan::lacking(std::size_t i) const {
+bool ColumnPlan::find(std::size_t i, Found& found) const {
+    found = {};
+    if (is_filled()) return true;
+    const Placed& placed = placement_->sequences[i];
+    const ColumnView* view = batch_->sequences()[placed.sequence].view.find(column_.column);
+    if (view == nullptr) return column_.missing.has_value() || placed.tokens == 0;
+    found = {view->data.data(), view->shape[0]};
+    return first_ == nullptr || same_rows(*first_, *view);
+}
+
+Finder ColumnPlan::finder() const {
+    Finder made;
+    made.plan = this;
+    made.sequences = batch_->sequences().data();
+    made.placed = placement_->sequences.data();
+    made.at = at_;
+    made.head = first_ != nullptr && first_->dims == 1 ? Finder::head_of(*first_) : 0;
+    return made;
+}
+
+PlainRows ColumnPlan::plain_rows() const {
+    PlainRows made;
+    made.placed = placement_->sequences.data();
+    made.row_from_bytes = row_from_bytes_;
+    made.length = static_cast<std::uint32_t>(placement_->length);
+    made.padded = placement_->form == Form::padded;
+    made.left = placement_->left;
+    constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
+    made.is_plain = is_plain_ && placement_->rows <= most && placement_->length <= most;
+    return made;
+}
+
+std::unexpected<Error> ColumnPlan::refusal(std::size_t i) const {
+    const std::uint32_t sequence = placement_->sequences[i].sequence;
+    if (batch_->sequences()[sequence].view.find(column_.column) != nullptr) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("column '{}' of {} has another dtype or inner shape than in the "
+                                   "sequences before it",
+                                   name_, who(*batch_, sequence)));
+    }
     return refused(Errc::invalid_argument,
                    fmt::format("{} does not carry column '{}': say what stands for a missing one",
-                               who(*batch_, placement_->sequences[i].sequence), name_));
+                               who(*batch_, sequence), name_));
+}
+
+void ColumnPlan::add_to(Reads& reads) const {
+    if (first_ == nullptr) return;
+    const auto* view = reinterpret_cast<const char*>(first_view_);
+    const auto at = [&](const void* byte) {
+        return static_cast<std::size_t>(static_cast<const char*>(byte) - view);
+    };
+    const std::size_t end = at(first_ + 1);
+    if (end > sizeof(TrajectoryView)) return;  // many columns, which lie elsewhere
+    constexpr std::size_t counts = 16;         // in front of them: how many there are
+    reads.begin = std::min(reads.begin, at(first_view_->columns().data()) - counts);
+    reads.end = std::max(reads.end, end);
 }
 
 std::unexpected<Error> ColumnPlan::out_of_range(std::size_t i) const {

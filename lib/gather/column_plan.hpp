@@ -3,11 +3,14 @@
 // that knows where a sequence's tokens go.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "prefetch.hpp"
 #include "rollring/gather.hpp"
 
 namespace rollring::gathering {
@@ -29,6 +32,8 @@ struct Placement {
     std::vector<Placed> sequences;
 
     static Result<Placement> of(const Sequences& batch, const Layout& layout);
+    // The same, in memory that the last one has left.
+    Result<void> set(const Sequences& batch, const Layout& layout);
 };
 
 // Rows of the target that follow each other, and what is in them.
@@ -41,7 +46,78 @@ struct Run {
     std::uint64_t count;
 };
 
-// One target, checked: each sequence that has the column has rows of the same kind.
+// What one sequence has of a column.
+struct Found {
+    const std::byte* data = nullptr;  // null: nothing
+    std::uint32_t rows = 0;
+};
+
+class ColumnPlan;
+
+// Finds a column where that of the first sequence was found, as it is in most, with a comparison;
+// or by the plan. To be kept in registers, as what follows.
+class Finder {
+  public:
+    [[nodiscard]] bool operator()(std::size_t i, Found& found) const;
+
+  private:
+    friend class ColumnPlan;
+    // Number, dtype and count of dims, which lie together.
+    static std::uint64_t head_of(const ColumnView& column) {
+        constexpr std::size_t bytes = offsetof(ColumnView, dims) + sizeof(ColumnView::dims);
+        std::uint64_t head = 0;
+        std::memcpy(&head, &column, bytes);
+        return head;
+    }
+    const ColumnPlan* plan;
+    const Sequence* sequences;
+    const Placed* placed;
+    std::size_t at;
+    std::uint64_t head;  // 0: nothing is to be found, or rows have more dims
+};
+
+// Of most sequences: the rows of a record that lie together, and padding on one side of them.
+struct Plain {
+    const std::byte* from;
+    std::uint32_t first;
+    std::uint32_t count;
+    std::uint32_t pad_first;  // if there is any
+    std::uint32_t pad_count;
+};
+
+class PlainRows {
+  public:
+    // Of the layout's sequence i, of which that was found. False: it is none of the most, and
+    // ColumnPlan::runs_of() tells.
+    [[nodiscard]] bool operator()(std::size_t i, const Found& found, Plain& plain) const {
+        const Placed& one = placed[i];
+        if (one.begin + one.tokens > found.rows) return false;
+        plain.from = found.data + one.begin * row_from_bytes;
+        plain.first = static_cast<std::uint32_t>(one.first_row);
+        plain.count = one.tokens;
+        plain.pad_count = 0;
+        if (!padded) return true;
+        plain.pad_count = length - one.tokens;
+        plain.pad_first = plain.first;
+        (left ? plain.first : plain.pad_first) += left ? plain.pad_count : plain.count;
+        return true;
+    }
+    // Whether it can say anything: of a column that is not shifted, in a target that is not too
+    // large for a table.
+    [[nodiscard]] bool any() const { return is_plain; }
+
+  private:
+    friend class ColumnPlan;
+    const Placed* placed;
+    std::uint64_t row_from_bytes;
+    std::uint32_t length;
+    bool padded;
+    bool left;
+    bool is_plain;
+};
+
+// One target, and what its rows are made of. What kind of rows they are the first sequence says
+// that has the column.
 class ColumnPlan {
   public:
     // Both outlive this.
@@ -55,37 +131,50 @@ class ColumnPlan {
     [[nodiscard]] DType to_type() const { return to_; }
     [[nodiscard]] std::span<std::byte> target() const { return column_.to; }
     [[nodiscard]] std::uint64_t row_elements() const { return row_; }
+    [[nodiscard]] std::uint64_t row_from_bytes() const { return row_from_bytes_; }
     [[nodiscard]] std::uint64_t row_bytes() const { return row_ * to_.bytes(); }
     [[nodiscard]] std::uint64_t rows() const { return placement_->rows; }
     // Nothing of it comes from the records; or it is numbers in a row.
     [[nodiscard]] bool is_filled() const { return column_.source != Source::column; }
     [[nodiscard]] bool is_counted() const { return column_.source == Source::position_ids; }
     [[nodiscard]] const std::string& name() const { return name_; }
-    // Of a sequence that has no column while nothing stands for one.
-    [[nodiscard]] bool lacks(std::size_t i) const {
-        return column_.source == Source::column && found_[i].data == nullptr && !column_.missing &&
-               placement_->sequences[i].tokens != 0;
-    }
-    [[nodiscard]] std::unexpected<Error> lacking(std::size_t i) const;
+    // Of the layout's sequence i. False: it has no such column while nothing stands for one, or has
+    // other rows than the first: see refusal().
+    [[nodiscard]] bool find(std::size_t i, Found& found) const;
+    // The same, for loops.
+    [[nodiscard]] Finder finder() const;
+    [[nodiscard]] std::unexpected<Error> refusal(std::size_t i) const;
     [[nodiscard]] std::unexpected<Error> out_of_range(std::size_t i) const;
 
-    // Any byte of the record; null: nothing of it is needed.
-    [[nodiscard]] const std::byte* record_of(std::size_t i) const {
-        return is_filled() ? nullptr : found_[i].data;
-    }
-
-    // Calls each(Run) for the rows of the layout's sequence i, which it does not lack; empty runs
+    // For loops.
+    [[nodiscard]] PlainRows plain_rows() const;
+    [[nodiscard]] double pad() const { return column_.pad.value_or(0); }
+    // Calls each(Run) for the rows of the layout's sequence i, of which that was found; empty runs
     // are left out.
     template <class Each>
-    void runs_of(std::size_t i, Each each) const;
+    void runs_of(std::size_t i, const Found& found, const Each& each) const;
+
+    // What find() reads of a view, as bytes of the view: where that of the first sequence lay.
+    struct Reads {
+        std::size_t begin = ~std::size_t{0};
+        std::size_t end = 0;
+    };
+    void add_to(Reads& reads) const;
 
   private:
     ColumnPlan(const Sequences& batch, const GatherColumn& column, const Placement& placement)
         : batch_(&batch), column_(column), placement_(&placement) {}
     Result<void> find_column(const Schema& schema);
+    static bool same_rows(const ColumnView& a, const ColumnView& b) {
+        if (a.dtype != b.dtype || a.dims != b.dims) return false;
+        for (std::uint8_t i = 1; i < a.dims; i++) {
+            if (a.shape[i] != b.shape[i]) return false;
+        }
+        return true;
+    }
 
     template <class Each>
-    void rows_of(std::size_t i, std::uint64_t first, Each each) const;
+    void rows_of(std::size_t i, const Found& found, std::uint64_t first, const Each& each) const;
 
     const Sequences* batch_;
     GatherColumn column_;
@@ -95,11 +184,33 @@ class ColumnPlan {
     DType to_{};
     std::vector<std::uint32_t> inner_;
     std::uint64_t row_ = 1;
-    struct Found {
-        const std::byte* data = nullptr;  // null: it has none
-        std::uint32_t rows = 0;
-    };
-    std::vector<Found> found_;  // by the layout's sequence
+    std::uint64_t row_from_bytes_ = 0;
+    bool is_plain_ = false;              // of a column that is not shifted
+    const ColumnView* first_ = nullptr;  // of the sequences that have the column
+    const TrajectoryView* first_view_ = nullptr;
+    std::size_t at_ = 0;  // of its columns
+};
+
+// Views lie far apart: fetches what plans will read of the one some sequences on.
+class Ahead {
+  public:
+    Ahead(const Sequences& batch, const Placement& placement, std::span<const ColumnPlan> plans)
+        : batch_(&batch), placement_(&placement) {
+        for (const ColumnPlan& plan : plans) plan.add_to(reads_);
+    }
+    void fetch(std::size_t i) const {
+        constexpr std::size_t ahead = 40;
+        if (i + ahead >= placement_->sequences.size()) return;
+        const Placed& placed = placement_->sequences[i + ahead];
+        const auto* view =
+            reinterpret_cast<const char*>(&batch_->sequences()[placed.sequence].view);
+        for (std::size_t at = reads_.begin; at < reads_.end; at += 64) prefetch_to_read(view + at);
+    }
+
+  private:
+    const Sequences* batch_;
+    const Placement* placement_;
+    ColumnPlan::Reads reads_;
 };
 
 Result<void> check_leased(const Sequences& batch);
@@ -111,26 +222,34 @@ Result<std::vector<ColumnPlan>> plan_columns(const Sequences& batch, const Schem
 
 std::string who(const Sequences& batch, std::size_t sequence);
 
+inline bool Finder::operator()(std::size_t i, Found& found) const {
+    const auto columns = sequences[placed[i].sequence].view.columns();
+    if (at >= columns.size() || head_of(columns[at]) != head) [[unlikely]]
+        return plan->find(i, found);
+    found = {columns[at].data.data(), columns[at].shape[0]};
+    return true;
+}
+
 template <class Each>
-void ColumnPlan::runs_of(std::size_t i, Each each) const {
+void ColumnPlan::runs_of(std::size_t i, const Found& found, const Each& each) const {
     const auto put = [&](const Run& run) {
         if (run.count != 0) each(run);
     };
     const Placed& placed = placement_->sequences[i];
     if (placement_->form != Form::padded) {
-        rows_of(i, placed.first_row, put);
+        rows_of(i, found, placed.first_row, put);
         return;
     }
-    const double pad = column_.pad.value_or(0);
     const std::uint64_t rest = placement_->length - placed.tokens;
     const bool left = placement_->left;
-    put(Run{Run::Kind::value, nullptr, pad, placed.first_row, left ? rest : 0});
-    rows_of(i, placed.first_row + (left ? rest : 0), put);
-    put(Run{Run::Kind::value, nullptr, pad, placed.first_row + placed.tokens, left ? 0 : rest});
+    put(Run{Run::Kind::value, nullptr, pad(), placed.first_row, left ? rest : 0});
+    rows_of(i, found, placed.first_row + (left ? rest : 0), put);
+    put(Run{Run::Kind::value, nullptr, pad(), placed.first_row + placed.tokens, left ? 0 : rest});
 }
 
 template <class Each>
-void ColumnPlan::rows_of(std::size_t i, std::uint64_t first, Each each) const {
+void ColumnPlan::rows_of(std::size_t i, const Found& found, std::uint64_t first,
+                         const Each& each) const {
     using enum Run::Kind;
     const Placed& placed = placement_->sequences[i];
     const std::uint64_t count = placement_->form == Form::per_sequence ? 1 : placed.tokens;
@@ -144,7 +263,6 @@ void ColumnPlan::rows_of(std::size_t i, std::uint64_t first, Each each) const {
         each(Run{value, nullptr, values[placed.sequence], first, count});
         return;
     }
-    const Found& found = found_[i];
     if (found.data == nullptr) {
         each(Run{value, nullptr, column_.missing.value_or(0), first, count});
         return;
@@ -159,7 +277,7 @@ void ColumnPlan::rows_of(std::size_t i, std::uint64_t first, Each each) const {
         std::clamp<std::int64_t>(from - begin, 0, static_cast<std::int64_t>(count)));
     const auto taken = std::min(static_cast<std::uint64_t>(to - from), count - before);
     each(Run{value, nullptr, column_.beyond, first, before});
-    each(Run{copied, found.data + static_cast<std::uint64_t>(from) * row_ * from_.bytes(), 0,
+    each(Run{copied, found.data + static_cast<std::uint64_t>(from) * row_from_bytes_, 0,
              first + before, taken});
     each(Run{value, nullptr, column_.beyond, first + before + taken, count - before - taken});
 }

@@ -1,5 +1,7 @@
 #include "device_gather.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -8,10 +10,13 @@
 namespace rollring::gathering {
 namespace {
 
-constexpr std::uint64_t to_stage = 1;                           // no shift: lanes begin with a page
 constexpr std::uint64_t staged_max = std::uint64_t{256} << 20;  // before a table is run
+// The GPU begins while the rest of the table is made.
+constexpr std::size_t tiles_first = 4096;
+constexpr std::size_t tiles_max = 32768;
+constexpr std::size_t block = 256;  // sequences
 
-std::uint64_t bytes_read(const std::vector<ColumnPlan>& plans) {
+std::uint64_t bytes_read(std::span<const ColumnPlan> plans) {
     std::uint64_t bytes = 0;
     for (const ColumnPlan& plan : plans) {
         if (!plan.is_filled()) {
@@ -23,52 +28,108 @@ std::uint64_t bytes_read(const std::vector<ColumnPlan>& plans) {
 
 }  // namespace
 
-void DeviceGather::find_shifts(const Sequences& batch, const std::vector<ColumnPlan>& plans,
-                               std::size_t sequences) {
-    pins_.look(batch.lease().lanes());
-    shifts_.assign(sequences, 0);
-    for (std::size_t i = 0; i < sequences; i++) {
-        const std::byte* at = nullptr;
-        for (const ColumnPlan& plan : plans) {
-            if (at == nullptr) at = plan.record_of(i);
-        }
-        if (at == nullptr) continue;
-        const auto shift = pins_.shift_of(at);
-        shifts_[i] = shift.value_or(to_stage);
-        if (!shift) why_staged_ = pins_.why_not(at);
-    }
-}
+// Where the GPU reads records: where they lie, or where they were copied to.
+class DeviceGather::Locator {
+  public:
+    explicit Locator(DeviceGather& of) : of_(of) {}
+    Locator(const Locator&) = delete;
+    ~Locator() { of_.read_bytes_ += read_; }
 
-Result<void> DeviceGather::fill_table(const std::vector<ColumnPlan>& plans,
-                                      const Placement& placement, Stream stream) {
-    table_.clear();
-    TileWriter writer(table_, device_->tile_bytes(bytes_read(plans)));
-    std::uint64_t staged = 0;  // since a table was run last
-    for (const ColumnPlan& plan : plans) {
-        if (auto begun = writer.begin(plan); !begun) return begun;
-        for (std::size_t i = 0; i < placement.sequences.size(); i++) {
-            const std::uint64_t shift = shifts_[i];
-            const auto locate = [&](const std::byte* from,
-                                    std::uint64_t bytes) -> Result<std::uint64_t> {
-                const auto address = reinterpret_cast<std::uint64_t>(from);
-                if (shift != to_stage) {
-                    read_bytes_ += bytes;
-                    return address + shift;
-                }
-                const auto staging = device_->stage(bytes);
-                if (!staging) return std::unexpected(staging.error());
-                std::memcpy(staging->data, from, bytes);
-                staged += bytes;
-                staged_bytes_ += bytes;
-                return staging->address;
-            };
-            if (auto added = writer.add(plan, i, locate); !added) return added;
-            if (staged < staged_max) continue;
-            if (auto run = device_->run(table_, stream); !run) return run;
-            staged = 0;
-            table_.clear();
-            if (auto begun = writer.begin(plan); !begun) return begun;
+    // Those of the sequences from `begin` on come next; `found` has them target by target.
+    void look(std::size_t begin, std::size_t count, std::size_t targets, const Found* found) {
+        begin_ = begin;
+        // Most lie in the lane of the one before.
+        const std::byte* lane_begin = nullptr;
+        std::uint64_t lane_bytes = 0;
+        std::uint64_t lane_shift = 0;
+        for (std::size_t i = 0; i < count; i++) {
+            const std::byte* record = found[i].data;
+            for (std::size_t target = 1; record == nullptr && target < targets; target++) {
+                record = found[target * block + i].data;
+            }
+            if (record == nullptr) continue;
+            if (static_cast<std::uint64_t>(record - lane_begin) >= lane_bytes) {
+                const LanePins::Registered* lane = of_.pins_.lane_with(record);
+                lane_begin = lane == nullptr ? nullptr : lane->begin;
+                lane_bytes =
+                    lane == nullptr ? 0 : static_cast<std::uint64_t>(lane->end - lane->begin);
+                lane_shift = lane == nullptr ? to_stage : lane->shift;
+                if (lane == nullptr) of_.why_staged_ = of_.pins_.why_not(record);
+            }
+            shifts_[i] = lane_shift;
         }
+    }
+    std::uint64_t operator()(std::size_t i, const std::byte* from, std::uint64_t bytes) {
+        const std::uint64_t shift = shifts_[i - begin_];
+        if (shift == to_stage) [[unlikely]]
+            return stage(from, bytes);
+        return reinterpret_cast<std::uint64_t>(from) + shift;
+    }
+    void add(std::uint64_t bytes) { read_ += bytes; }
+    // Where it was 0.
+    [[nodiscard]] const Error& error() const { return error_; }
+    // Bytes since forget() was called last.
+    [[nodiscard]] std::uint64_t staged() const { return staged_; }
+    void forget() { staged_ = 0; }
+
+  private:
+    static constexpr std::uint64_t to_stage = 1;  // no shift: lanes begin with a page
+    std::uint64_t stage(const std::byte* from, std::uint64_t bytes) {
+        const auto staging = of_.device_->stage(bytes);
+        if (!staging) {
+            error_ = staging.error();
+            return 0;
+        }
+        std::memcpy(staging->data, from, bytes);
+        staged_ += bytes;
+        read_ -= bytes;
+        of_.staged_bytes_ += bytes;
+        return staging->address;
+    }
+
+    DeviceGather& of_;
+    std::size_t begin_ = 0;
+    std::array<std::uint64_t, block> shifts_{};
+    std::uint64_t read_ = 0;
+    std::uint64_t staged_ = 0;
+    Error error_;
+};
+
+// Block by block, so that what was found of one is still at hand when its tiles are made.
+Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const ColumnPlan> plans,
+                                      Stream stream) {
+    TileWriter writer(table_);
+    if (auto begun = writer.begin(plans, device_->tile_bytes(bytes_read(plans))); !begun) {
+        return begun;
+    }
+    const Ahead ahead(batch, placement_, plans);
+    Locator locator(*this);
+    found_.resize(plans.size() * block);
+    std::size_t tiles = tiles_first;
+    const std::size_t sequences = placement_.sequences.size();
+    for (std::size_t begin = 0; begin < sequences; begin += block) {
+        const std::size_t end = std::min(begin + block, sequences);
+        for (std::size_t target = 0; target < plans.size(); target++) {
+            const Finder find = plans[target].finder();
+            Found* found = &found_[target * block];
+            for (std::size_t i = begin; i < end; i++) {
+                if (target == 0) ahead.fetch(i);
+                if (!find(i, *found++)) return plans[target].refusal(i);
+            }
+        }
+        locator.look(begin, end - begin, plans.size(), found_.data());
+        for (std::size_t target = 0; target < plans.size(); target++) {
+            using enum TileWriter::Added;
+            std::size_t i = begin;
+            const auto added = writer.add(target, i, end, &found_[target * block], locator);
+            if (added == out_of_range) return plans[target].out_of_range(i);
+            if (added == not_located) return std::unexpected(locator.error());
+        }
+        if (table_.tile_count < tiles && locator.staged() < staged_max) continue;
+        if (auto run = device_->run(table_, stream); !run) return run;
+        writer.clear();
+        locator.forget();
+        tiles = std::min(2 * tiles, tiles_max);
     }
     return device_->run(table_, stream);
 }
@@ -76,12 +137,17 @@ Result<void> DeviceGather::fill_table(const std::vector<ColumnPlan>& plans,
 Result<void> DeviceGather::gather(const Sequences& batch, const Schema& schema,
                                   std::span<const GatherColumn> columns, const Layout& layout,
                                   Stream stream) {
-    const auto placement = Placement::of(batch, layout);
-    if (!placement) return std::unexpected(placement.error());
-    const auto plans = plan_columns(batch, schema, columns, layout, *placement);
+    if (auto set = placement_.set(batch, layout); !set) return set;
+    const auto plans = plan_columns(batch, schema, columns, layout, placement_);
     if (!plans) return std::unexpected(plans.error());
-    find_shifts(batch, *plans, placement->sequences.size());
-    return fill_table(*plans, *placement, stream);
+    pins_.look(batch.lease().lanes());
+    std::span<const ColumnPlan> left = *plans;
+    while (!left.empty()) {
+        const std::size_t some = std::min(left.size(), device::gather_targets_max);
+        if (auto run = run_tables(batch, left.first(some), stream); !run) return run;
+        left = left.subspan(some);
+    }
+    return {};
 }
 
 Result<void> DeviceGather::prepare(const Sequences& batch) {

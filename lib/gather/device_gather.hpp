@@ -22,17 +22,15 @@ class DeviceGather {
     [[nodiscard]] GatherStat stat() const;
 
   private:
-    Result<void> fill_table(const std::vector<ColumnPlan>& plans, const Placement& placement,
+    class Locator;
+    Result<void> run_tables(const Sequences& batch, std::span<const ColumnPlan> plans,
                             Stream stream);
-    void find_shifts(const Sequences& batch, const std::vector<ColumnPlan>& plans,
-                     std::size_t sequences);
 
     std::unique_ptr<device::GatherDevice> device_;
-    LanePins pins_;  // before the device goes
+    LanePins pins_;        // before the device goes
+    Placement placement_;  // kept, as the table is, for their memory
     device::TileTable table_;
-    // By the layout's sequence: what makes an address of the host one of the device's, or
-    // `to_stage`.
-    std::vector<std::uint64_t> shifts_;
+    std::vector<Found> found_;
     std::uint64_t read_bytes_ = 0;
     std::uint64_t staged_bytes_ = 0;
     std::string why_staged_;

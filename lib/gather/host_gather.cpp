@@ -40,7 +40,9 @@ bool count_up(const ColumnPlan& plan, double first, std::byte* to, std::uint64_t
 
 bool run_all(const ColumnPlan& plan, std::size_t i) {
     bool good = true;
-    plan.runs_of(i, [&](const Run& run) {
+    Found found;
+    static_cast<void>(plan.find(i, found));  // which was looked at before
+    plan.runs_of(i, found, [&](const Run& run) {
         std::byte* to = plan.target().data() + run.first * plan.row_bytes();
         const std::uint64_t elements = run.count * plan.row_elements();
         switch (run.kind) {
@@ -75,9 +77,12 @@ class FirstBad {
     std::atomic<std::size_t> first_ = none;
 };
 
-Result<void> copy_column(const ColumnPlan& plan, std::size_t sequences, std::uint32_t threads) {
+Result<void> copy_column(const ColumnPlan& plan, const Ahead& ahead, std::size_t sequences,
+                         std::uint32_t threads) {
     for (std::size_t i = 0; i < sequences; i++) {
-        if (plan.lacks(i)) return plan.lacking(i);
+        Found found;
+        ahead.fetch(i);
+        if (!plan.find(i, found)) return plan.refusal(i);
     }
     std::atomic<std::size_t> next = 0;
     FirstBad bad;
@@ -154,8 +159,9 @@ Result<void> gather(const Sequences& batch, const Schema& schema,
     if (!placement) return std::unexpected(placement.error());
     const auto plans = gathering::plan_columns(batch, schema, columns, layout, *placement);
     if (!plans) return std::unexpected(plans.error());
+    const gathering::Ahead ahead(batch, *placement, *plans);
     for (const gathering::ColumnPlan& plan : *plans) {
-        auto copied = gathering::copy_column(plan, placement->sequences.size(), threads);
+        auto copied = gathering::copy_column(plan, ahead, placement->sequences.size(), threads);
         if (!copied) return copied;
     }
     return {};

@@ -32,20 +32,19 @@ class LanePins {
     // To be called before each gather: what is gone is let go of. Of another ring than the last:
     // all of that.
     void look(const std::shared_ptr<const MappedLanes>& lanes);
-    // As look() found it: what to add to an address of the host, or nothing: the GPU cannot read it
-    // (yet). The lane that the byte lies in is wanted from now on.
-    std::optional<std::uint64_t> shift_of(const std::byte* at) {
-        const auto within = [&](const Registered& lane) {
-            return at >= lane.begin && at < lane.end;
-        };
-        if (last_ < registered_.size() && within(registered_[last_])) {
-            return registered_[last_].shift;
-        }
-        for (last_ = 0; last_ < registered_.size(); last_++) {
-            if (within(registered_[last_])) return registered_[last_].shift;
+    struct Registered {
+        const std::byte* begin;
+        const std::byte* end;
+        std::uint64_t shift;  // what makes an address of the host one of the device's
+    };
+    // The lane that the byte lies in, as look() found it. Null: the GPU cannot read it (yet), and
+    // it is wanted from now on.
+    const Registered* lane_with(const std::byte* at) {
+        for (const Registered& lane : registered_) {
+            if (at >= lane.begin && at < lane.end) return &lane;
         }
         want(at);
-        return std::nullopt;
+        return nullptr;
     }
     // Why it cannot, for people.
     [[nodiscard]] std::string why_not(const std::byte* at) const;
@@ -77,16 +76,9 @@ class LanePins {
     std::shared_ptr<const MappedLanes> lanes_;
     mutable std::mutex mutex_;
     std::condition_variable_any changed_;
-    std::vector<Lane> all_;  // as they lie in memory
-    // For shift_of(), which takes no lock.
-    struct Registered {
-        const std::byte* begin;
-        const std::byte* end;
-        std::uint64_t shift;
-    };
-    std::vector<Registered> registered_;
-    std::size_t last_ = 0;  // of them, that was found
-    std::jthread worker_;   // while lanes were ever wanted
+    std::vector<Lane> all_;               // as they lie in memory
+    std::vector<Registered> registered_;  // for lane_with(), which takes no lock
+    std::jthread worker_;                 // while lanes were ever wanted
 };
 
 }  // namespace rollring::gathering

@@ -35,7 +35,23 @@ std::optional<device::GatherKind> kind_of(DType from, DType to) {
     return std::nullopt;
 }
 
-Result<void> TileWriter::begin(const ColumnPlan& plan) {
+Result<void> TileWriter::begin(std::span<const ColumnPlan> plans, std::uint64_t tile_bytes) {
+    targets_.clear();
+    table_->targets.clear();
+    for (const ColumnPlan& plan : plans) {
+        if (auto added = add_target(plan, tile_bytes); !added) return added;
+    }
+    clear();
+    return {};
+}
+
+void TileWriter::clear() {
+    table_->tile_count = 0;
+    table_->values.clear();
+    for (Target& target : targets_) target.known.clear();
+}
+
+Result<void> TileWriter::add_target(const ColumnPlan& plan, std::uint64_t tile_bytes) {
     std::optional<device::GatherKind> kind = kind_of(plan.from_type(), plan.to_type());
     if (plan.is_filled()) kind = device::GatherKind::copy1;  // nothing is copied
     if (plan.is_counted() && plan.to_type() != dtype_i32 && plan.to_type() != dtype_i64) {
@@ -57,25 +73,39 @@ Result<void> TileWriter::begin(const ColumnPlan& plan) {
             fmt::format("column '{}' has {} rows of {} B: gather fewer sequences at a time",
                         plan.name(), rows, row_to));
     }
-    known_.clear();
+    constexpr std::uint64_t fill_bytes = std::uint64_t{64} << 10;
+    const auto rows_of = [](std::uint64_t bytes, std::uint64_t row) {
+        return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+            bytes / std::max<std::uint64_t>(1, row), 1, device::tile_rows_max));
+    };
+    targets_.push_back({&plan,
+                        static_cast<std::uint32_t>(row_from),
+                        static_cast<std::uint32_t>(targets_.size()) << device::tile_target_shift,
+                        rows_of(tile_bytes, row_from),
+                        rows_of(fill_bytes, row_to),
+                        {}});
     table_->targets.push_back({std::bit_cast<std::uint64_t>(plan.target().data()),
-                               table_->tiles.size(), static_cast<std::uint32_t>(row_from),
+                               static_cast<std::uint32_t>(row_from),
                                static_cast<std::uint32_t>(row_to), *kind, plan.to_type().bytes()});
     return {};
 }
 
-std::optional<std::uint64_t> TileWriter::value_number(DType type, double value) {
+std::optional<std::uint64_t> TileWriter::value_number(Target& target, double value) {
     const auto bits = std::bit_cast<std::uint64_t>(value);
-    for (const Known& known : known_) {
+    for (const Known& known : target.known) {
         if (std::bit_cast<std::uint64_t>(known.value) == bits) return known.number;
     }
     std::uint64_t held = 0;
-    if (!fill(type, value, reinterpret_cast<std::byte*>(&held), 1)) return std::nullopt;
+    if (!fill(target.plan->to_type(), value, reinterpret_cast<std::byte*>(&held), 1)) {
+        return std::nullopt;
+    }
     constexpr std::size_t few = 4;
-    if (known_.size() == few) known_.erase(known_.begin() + 1);  // the first is the padding's
-    known_.push_back({value, table_->values.size()});
+    if (target.known.size() == few) {
+        target.known.erase(target.known.begin() + 1);  // the first is the padding's, as a rule
+    }
+    target.known.push_back({value, table_->values.size()});
     table_->values.push_back(held);
-    return known_.back().number;
+    return target.known.back().number;
 }
 
 }  // namespace rollring::gathering

@@ -46,21 +46,19 @@ class PlayedDevice : public device::GatherDevice {
         CHECK(played_->pinned.erase(data) == 1);
     }
     Result<device::Staging> stage(std::uint64_t bytes) override {
-        staged_.push_back(std::make_unique<Line[]>(bytes / sizeof(Line) + 1));
-        auto* data = reinterpret_cast<std::byte*>(staged_.back().get());
+        staged_.emplace_back(bytes / sizeof(Line) + 1);
+        auto* data = reinterpret_cast<std::byte*>(staged_.back().data());
         return device::Staging{data, reinterpret_cast<std::uint64_t>(data)};
     }
     Result<void> run(const device::TileTable& table, Stream) override {
         played_->runs++;
-        const device::GatherArgs args{table.tiles.data(), table.targets.data(), table.values.data(),
-                                      table.tiles.size(), table.targets.size()};
-        std::size_t target = 0;
-        for (std::size_t i = 0; i < table.tiles.size(); i++) {
-            while (target + 1 < table.targets.size() && table.targets[target + 1].first_tile <= i)
-                target++;
-            check(table.tiles[i], table.targets[target]);
+        device::GatherArgs args{table.tiles.data(), table.values.data(), table.tile_count, {}};
+        REQUIRE(table.targets.size() <= device::gather_targets_max);
+        std::ranges::copy(table.targets, args.targets);
+        for (const device::GatherTile& tile : std::span(table.tiles).first(table.tile_count)) {
+            check(tile, table.targets.at(tile.rows >> device::tile_target_shift));
             for (std::uint32_t lane = 0; lane < cuda::warp_lanes; lane++) {
-                cuda::gather_tile(args, table.targets[target], table.tiles[i], lane);
+                cuda::gather_tile(args, tile, lane);
             }
         }
         staged_.clear();
@@ -77,9 +75,13 @@ class PlayedDevice : public device::GatherDevice {
     // Only what is pinned, or staged, is read.
     void check(const device::GatherTile& tile, const device::GatherTarget& target) {
         if ((tile.from & (device::tile_value | device::tile_counted)) != 0) return;
-        const std::uint64_t bytes = std::uint64_t{tile.count} * target.row_from_bytes;
+        const std::uint64_t bytes =
+            std::uint64_t{tile.rows & device::tile_rows_max} * target.row_from_bytes;
         const auto* from = reinterpret_cast<const std::byte*>(tile.from);
-        if (!staged_.empty() && played_->pinned.empty()) return;
+        for (const std::vector<Line>& staged : staged_) {
+            const auto* begin = reinterpret_cast<const std::byte*>(staged.data());
+            if (from >= begin && from + bytes <= begin + staged.size() * sizeof(Line)) return;
+        }
         const std::scoped_lock lock(played_->mutex);
         auto after = played_->pinned.upper_bound(from);
         REQUIRE(after != played_->pinned.begin());
@@ -88,7 +90,7 @@ class PlayedDevice : public device::GatherDevice {
     }
 
     Played* played_;
-    std::vector<std::unique_ptr<Line[]>> staged_;
+    std::vector<std::vector<Line>> staged_;
 };
 
 std::vector<double> gathered(gathering::DeviceGather& gatherer, const GatherCase& given,
@@ -174,21 +176,21 @@ TEST_CASE("lane pins: a lane of another generation is registered anew, other lan
         REQUIRE(pins.register_used().has_value());
         pins.look(lanes);
         const std::byte* first = lanes->pages[0].bytes;
-        CHECK(pins.shift_of(first + 9) == 0);
-        CHECK_FALSE(pins.shift_of(first - 1).has_value());
+        CHECK(pins.lane_with(first + 9)->shift == 0);
+        CHECK(pins.lane_with(first - 1) == nullptr);
         CHECK(played.pins == 2);
         lanes->generations[0] = 1;  // its pages are gone
         pins.look(lanes);
         CHECK(played.pinned.size() == 1);
-        CHECK_FALSE(pins.shift_of(first).has_value());  // wanted from now on
+        CHECK(pins.lane_with(first) == nullptr);  // wanted from now on
         REQUIRE(pins.register_used().has_value());
         pins.look(lanes);
-        CHECK(pins.shift_of(first) == 0);
+        CHECK(pins.lane_with(first)->shift == 0);
         CHECK(played.pins == 3);
         const auto others = std::make_shared<PlayedLanes>();
         pins.look(others);
         CHECK(played.pinned.empty());
-        CHECK_FALSE(pins.shift_of(first).has_value());
+        CHECK(pins.lane_with(first) == nullptr);
         REQUIRE(pins.register_used().has_value());
     }
     CHECK(played.pinned.empty());
