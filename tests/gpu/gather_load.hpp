@@ -20,14 +20,15 @@ namespace rollring::test {
 class Load {
   public:
     Load(std::uint32_t tokens, std::uint64_t bytes)
-        : groups_(static_cast<std::uint32_t>(std::max<std::uint64_t>(
-              lanes, bytes / (std::uint64_t{8} * tokens * members) / lanes * lanes))) {
+        : members_(members_of(bytes / (std::uint64_t{8} * tokens))),
+          groups_(static_cast<std::uint32_t>(std::max<std::uint64_t>(
+              lanes, bytes / (std::uint64_t{8} * tokens * members_) / lanes * lanes))) {
         static_cast<void>(remove_ring(name, true));
         const std::uint64_t record = std::uint64_t{8} * tokens + 1024;
         made(create_ring(name, {.lanes = lanes,
-                                .lane_bytes = groups_ / lanes * members * record + (64 << 20),
+                                .lane_bytes = groups_ / lanes * members_ * record + (64 << 20),
                                 .journal_records = 1 << 20,
-                                .spill_bytes = 2 * groups_ * members * record + (64 << 20)}));
+                                .spill_bytes = 2 * groups_ * members_ * record + (64 << 20)}));
         for (std::uint32_t lane = 0; lane < lanes; lane++) {
             producers_.push_back(made(Producer::open(name)));
         }
@@ -37,16 +38,16 @@ class Load {
             ids[i] = static_cast<std::int32_t>(i * 2654435761U >> 12);
             values[i] = -static_cast<float>(i % 977) / 64;
         }
-        stash_ = made(Stash::open(name, {.group_size = members,
+        stash_ = made(Stash::open(name, {.group_size = members_,
                                          .batch = BatchTarget::groups(groups_),
                                          .max_open_groups = 2 * groups_ + 64}));
         for (std::uint32_t group = 0; group < groups_; group++) {
             const std::string prompt = fmt::format("p{}", group);
-            for (std::uint32_t member = 0; member < members; member++) {
-                ids[0] = static_cast<std::int32_t>(group * members + member);
+            for (std::uint32_t member = 0; member < members_; member++) {
+                ids[0] = static_cast<std::int32_t>(group * members_ + member);
                 Draft draft(prompt);
                 draft.meta.repetition_id = member;
-                draft.meta.group_size = members;
+                draft.meta.group_size = members_;
                 draft.set(Std::token_ids, ids).set(Std::logprobs, values);
                 push(producers_[group % lanes], draft);
             }
@@ -74,7 +75,10 @@ class Load {
 
   private:
     static constexpr std::uint32_t lanes = 4;
-    static constexpr std::uint32_t members = 16;
+    // Some thousands of groups at most: a ring has no room for many more that are open.
+    static std::uint32_t members_of(std::uint64_t sequences) {
+        return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(sequences / 2048, 16, 1024));
+    }
     template <class T>
     static T made(Result<T> result) {
         if (!result) throw std::runtime_error(result.error().to_string());
@@ -89,6 +93,7 @@ class Load {
         }
     }
     static constexpr const char* name = "gather-rate";
+    std::uint32_t members_;
     std::uint32_t groups_;
     std::vector<Producer> producers_;
     std::unique_ptr<Stash> stash_;

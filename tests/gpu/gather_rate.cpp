@@ -1,20 +1,25 @@
 // How fast a GPU gathers a batch out of a ring, against one pinned copy of as many bytes: JSON
-// lines.
+// lines. Ends with 3 where the CPU took longer for a call than 50 us and 50 ns a sequence.
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "device_gather.hpp"
 #include "gather_load.hpp"
 #include "gpu_clock.hpp"
 #include "gpu_gather.hpp"
+#include "rollring/consumer.hpp"
 #include "rollring/gather.hpp"
+#include "rollring/producer.hpp"
+#include "rollring/ring.hpp"
 
 namespace rollring::test {
 namespace {
@@ -42,84 +47,219 @@ class Bench {
         : load_(tokens, bytes),
           tokens_(tokens),
           read_bytes_(8 * load_.tokens()),
+          calls_(bytes > 256 * mib ? 2 : 8),
           host_(read_bytes_),
-          target_(12 * load_.tokens()) {}
+          target_(14 * load_.tokens()) {}
 
-    void run(const cuda::GatherTuning& tuning, bool all_layouts) {
+    // False: the CPU took longer than it may.
+    bool run(const cuda::GatherTuning& tuning, bool all_layouts) {
         gathering::DeviceGather gatherer(cuda::make_gather(gpu(), tuning));
         const std::int64_t begin = monotonic_ns();
         need(gatherer.prepare(load_.batch));
-        const auto register_ms = static_cast<double>(monotonic_ns() - begin) / 1e6;
-        const double copied = clock_.median([&](CUstream stream) {
-            for (int i = 0; i < calls; i++) {
-                need(api().cuMemcpyHtoDAsync(target_.address(), host_.data(), read_bytes_, stream),
-                     "copy");
-            }
-        });
+        register_ms_ = static_cast<double>(monotonic_ns() - begin) / 1e6;
+        const auto copy = [&](CUstream stream) {
+            need(api().cuMemcpyHtoDAsync(target_.address(), host_.data(), read_bytes_, stream),
+                 "copy");
+        };
+        copy_ms_ = times(copy, calls_);
+        bool good = true;
         for (const bool wide : {false, true}) {
             for (const Form form : {Form::packed, Form::padded}) {
                 if (!all_layouts && (wide || form == Form::padded)) continue;
-                one(gatherer, tuning, form, wide, copied / calls, register_ms);
+                good &= one(gatherer, tuning, form, wide);
             }
+        }
+        if (all_layouts) engine();
+        return good;
+    }
+    // Gathers until it is told to end.
+    void gather_until(const std::atomic<bool>& ended) {
+        gathering::DeviceGather gatherer(cuda::make_gather(gpu(), {}));
+        need(gatherer.prepare(load_.batch));
+        const std::vector<GatherColumn> columns = targets(false, load_.tokens());
+        while (!ended) {
+            static_cast<void>(times(
+                [&](CUstream stream) {
+                    need(gatherer.gather(load_.batch, load_.schema(), columns, {}, {stream}));
+                },
+                calls_));
         }
     }
 
   private:
-    static constexpr int calls = 8;
-
-    void one(gathering::DeviceGather& gatherer, const cuda::GatherTuning& tuning, Form form,
-             bool wide, double copied, double register_ms) {
-        const std::uint64_t ids_bytes = load_.tokens() * (wide ? 8 : 4);
+    // Of one call among so many.
+    template <class Call>
+    double times(const Call& call, int calls) {
+        return clock_.median([&](CUstream stream) {
+            for (int i = 0; i < calls; i++) call(stream);
+        }) / calls;
+    }
+    [[nodiscard]] std::vector<GatherColumn> targets(bool wide, std::uint64_t rows) const {
+        const std::uint64_t ids_bytes = rows * (wide ? 8 : 4);
         std::vector<GatherColumn> columns = {
             {.column = token_ids, .to = {target_.data(), ids_bytes}},
-            {.column = logprobs, .to = {target_.data() + ids_bytes, load_.tokens() * 4}}};
+            {.column = logprobs, .to = {target_.data() + ids_bytes, rows * 4}}};
         if (wide) columns[0].dtype = dtype_i64;
-        const Layout layout{.form = form};
-        std::int64_t cpu_ns = 0;
-        std::int64_t timed = 0;
+        return columns;
+    }
+
+    bool one(gathering::DeviceGather& gatherer, const cuda::GatherTuning& tuning, Form form,
+             bool wide) {
+        const std::uint64_t length = form == Form::packed ? tokens_ : tokens_ + tokens_ / 8;
+        const auto columns = targets(wide, load_.tokens() / tokens_ * length);
+        const Layout layout{.form = form, .padding = {.length = length}};
+        std::vector<std::int64_t> cpu_ns;
         const auto gather = [&](CUstream stream) {
-            for (int i = 0; i < calls; i++) {
-                const std::int64_t begin = monotonic_ns();
-                need(gatherer.gather(load_.batch, load_.schema(), columns, layout, {stream}));
-                cpu_ns += monotonic_ns() - begin;
-                timed++;
-            }
+            const std::int64_t begin = monotonic_ns();
+            need(gatherer.gather(load_.batch, load_.schema(), columns, layout, {stream}));
+            cpu_ns.push_back(monotonic_ns() - begin);
         };
-        gather(gpu()->stream({}));
-        cpu_ns = timed = 0;
-        const double ms = clock_.median(gather) / calls;
+        const double alone_ms = times(gather, 1);
+        static_cast<void>(times(gather, calls_));  // until there is memory for all that is queued
+        cpu_ns.clear();
+        const double ms = times(gather, calls_);
+        std::ranges::sort(cpu_ns);
         const auto sequences = static_cast<double>(load_.batch.sequences().size());
-        const double us = static_cast<double>(cpu_ns) / static_cast<double>(timed) / 1e3;
+        const double us = static_cast<double>(cpu_ns[cpu_ns.size() / 2]) / 1e3;
+        const bool good = us <= 50 + sequences * 0.05;
         fmt::print(
             "{{\"tokens\": {}, \"bytes\": {}, \"layout\": \"{}\", \"widened\": {}, "
             "\"tile_bytes\": {}, \"blocks\": {}, \"gb_per_s\": {:.2f}, \"copy_gb_per_s\": {:.2f}, "
-            "\"of_copy\": {:.3f}, \"cpu_us\": {:.1f}, \"sequences\": {}, \"ns_a_sequence\": "
-            "{:.1f}, "
-            "\"staged\": {}, \"register_ms\": {:.1f}}}\n",
+            "\"of_copy\": {:.3f}, \"of_copy_alone\": {:.3f}, \"cpu_us\": {:.1f}, "
+            "\"sequences\": {}, \"ns_a_sequence\": {:.1f}, \"cpu_within\": {}, \"staged\": {}, "
+            "\"register_ms\": {:.1f}}}\n",
             tokens_, read_bytes_, form == Form::packed ? "packed" : "padded", wide,
-            tuning.tile_bytes, tuning.blocks, static_cast<double>(read_bytes_) / ms / 1e6,
-            static_cast<double>(read_bytes_) / copied / 1e6, copied / ms, us, sequences,
-            us * 1e3 / sequences, gatherer.stat().staged_bytes, register_ms);
+            tuning.tile_bytes, tuning.blocks, rate(ms), rate(copy_ms_), copy_ms_ / ms,
+            copy_ms_ / alone_ms, us, sequences, us * 1e3 / sequences, good,
+            gatherer.stat().staged_bytes, register_ms_);
         static_cast<void>(std::fflush(stdout));
+        return good;
+    }
+
+    // The same bytes by a copy of the copy engine for each column of each record.
+    void engine() {
+        if (tokens_ < 16'384) return;  // far behind
+        const auto copies = [&](CUstream stream) {
+            std::uint64_t to = target_.address();
+            for (const Sequence& sequence : load_.batch.sequences()) {
+                for (const std::uint16_t column : {token_ids, logprobs}) {
+                    const auto data = sequence.view.find(column)->data;
+                    need(api().cuMemcpyHtoDAsync(to, data.data(), data.size(), stream), "copy");
+                    to += data.size();
+                }
+            }
+        };
+        const double ms = times(copies, 1);
+        fmt::print(
+            "{{\"tokens\": {}, \"bytes\": {}, \"layout\": \"copy engine\", "
+            "\"gb_per_s\": {:.2f}, \"of_copy\": {:.3f}}}\n",
+            tokens_, read_bytes_, rate(ms), copy_ms_ / ms);
+        static_cast<void>(std::fflush(stdout));
+    }
+
+    [[nodiscard]] double rate(double ms) const {
+        return static_cast<double>(read_bytes_) / ms / 1e6;
     }
 
     Load load_;
     std::uint32_t tokens_;
     std::uint64_t read_bytes_;
+    int calls_;
     PinnedBytes host_;
     DeviceBytes target_;
     Clock clock_;
+    double register_ms_ = 0;
+    double copy_ms_ = 0;
 };
+
+// Producers at full rate, each with a ring of its own from which it reads at once, for two seconds:
+// records.
+std::uint64_t produced(std::uint32_t producers) {
+    std::atomic<std::uint64_t> records = 0;
+    const Deadline end = Deadline::after_ms(2000);
+    std::vector<std::jthread> threads;
+    for (std::uint32_t i = 0; i < producers; i++) {
+        threads.emplace_back([&, i] {
+            const std::string name = fmt::format("gather-beside-{}", i);
+            static_cast<void>(remove_ring(name, true));
+            need(create_ring(name, {.lanes = 1, .lane_bytes = 16 * mib}));
+            auto producer = need(Producer::open(name));
+            auto consumer = need(Consumer::open(name));
+            const std::vector<std::int32_t> ids(2048, 7);
+            Draft draft("p");
+            draft.set(Std::token_ids, ids);
+            Record record;
+            std::uint64_t sent = 0;
+            for (; !end.passed(); sent++) {
+                if (producer.push(draft, Deadline::after_ms(1000)) != Push::ok) break;
+                while (consumer.poll(record) == Poll::record) {
+                    static_cast<void>(consumer.release(record.ref));
+                }
+            }
+            records += sent;
+            static_cast<void>(remove_ring(name, true));
+        });
+    }
+    threads.clear();
+    return records;
+}
 
 struct Case {
     std::uint32_t tokens;
     std::uint64_t bytes;
 };
 
+int sweep() {
+    for (const Case& of : {Case{256, 8 * mib}, Case{256, 64 * mib}, Case{512, 64 * mib},
+                           Case{2048, 8 * mib}, Case{2048, 256 * mib}}) {
+        Bench bench(of.tokens, of.bytes);
+        for (const std::uint64_t tile : {1024, 2048, 4096, 8192, 16384}) {
+            for (const std::uint64_t blocks : {0, 33, 66, 132, 264, 528}) {
+                static_cast<void>(bench.run({tile, blocks}, false));
+            }
+        }
+    }
+    return 0;
+}
+
+int rates() {
+    const std::vector<Case> cases = {
+        {256, 8 * mib},     {256, 64 * mib},      {512, 8 * mib},     {512, 128 * mib},
+        {2048, 8 * mib},    {2048, 128 * mib},    {16384, 8 * mib},   {16384, 1024 * mib},
+        {131072, 64 * mib}, {131072, 1024 * mib}, {2048, 1024 * mib}, {256, 512 * mib},
+        {512, 1024 * mib},  {131072, 4096 * mib}, {2048, 4096 * mib}};
+    bool good = true;
+    for (const Case& of : cases) good &= Bench(of.tokens, of.bytes).run({}, true);
+    return good ? 0 : 3;
+}
+
+int beside() {
+    constexpr std::uint32_t producers = 4;
+    Bench bench(2048, 512 * mib);
+    std::atomic<bool> ended = false;
+    const std::uint64_t alone = produced(producers);
+    std::uint64_t together = 0;
+    {
+        std::jthread helper([&] {
+            const cuda::Context::Scope scope(gpu()->context());
+            bench.gather_until(ended);
+        });
+        together = produced(producers);
+        ended = true;
+    }
+    const std::uint64_t again = produced(producers);
+    fmt::print(
+        "{{\"beside\": \"producers\", \"producers\": {}, \"alone\": {}, \"beside_gather\": {}, "
+        "\"alone_again\": {}, \"kept\": {:.3f}}}\n",
+        producers, alone, together, again,
+        2 * static_cast<double>(together) / static_cast<double>(alone + again));
+    return 0;
+}
+
 int run(const std::vector<std::string_view>& arguments) {
-    const bool sweep = arguments.size() == 1 && arguments[0] == "--sweep";
-    if (!arguments.empty() && !sweep) {
-        fmt::print(stderr, "usage: gather_rate [--sweep]\n");
+    const std::string_view what = arguments.empty() ? "rates" : arguments[0];
+    if (arguments.size() > 1 || (what != "rates" && what != "--sweep" && what != "--beside")) {
+        fmt::print(stderr, "usage: gather_rate [--sweep | --beside]\n");
         return 2;
     }
     if (const std::string why = why_no_gpu(); !why.empty()) {
@@ -127,23 +267,9 @@ int run(const std::vector<std::string_view>& arguments) {
         return 77;
     }
     const cuda::Context::Scope scope(gpu()->context());
-    if (sweep) {
-        for (const Case& of : {Case{512, 64 * mib}, Case{2048, 512 * mib}}) {
-            Bench bench(of.tokens, of.bytes);
-            for (const std::uint64_t tile : {2048, 4096, 8192, 16384}) {
-                for (const std::uint64_t blocks : {0, 33, 66, 132, 264, 396}) {
-                    bench.run({tile, blocks}, false);
-                }
-            }
-        }
-        return 0;
-    }
-    const std::vector<Case> cases = {{64, 8 * mib},       {256, 8 * mib},      {256, 64 * mib},
-                                     {512, 8 * mib},      {512, 128 * mib},    {2048, 8 * mib},
-                                     {2048, 128 * mib},   {2048, 512 * mib},   {16384, 64 * mib},
-                                     {16384, 1024 * mib}, {131072, 1024 * mib}};
-    for (const Case& of : cases) Bench(of.tokens, of.bytes).run({}, true);
-    return 0;
+    if (what == "--sweep") return sweep();
+    if (what == "--beside") return beside();
+    return rates();
 }
 
 }  // namespace

@@ -98,6 +98,33 @@ TEST_CASE("gather: a lane whose pages went back to the system is read anew") {
     CHECK(gatherer.stat().read_bytes >= std::uint64_t{20} * 20'000 * 4);
 }
 
+TEST_CASE("gather: a lane that cannot be registered goes through pinned memory, and it is said") {
+    const RawGpu gpu;
+    GatherCase given(9);
+    const auto lanes = given.batch.lease().lanes();
+    for (std::size_t i = 0; i < lanes->count(); i++) {
+        // CUDA registers no byte twice: so it refuses all of the lane.
+        auto* page = const_cast<std::byte*>(lanes->lane(i).data);
+        gpu.must(gpu.api().cuMemHostRegister(page, 4096, CU_MEMHOSTREGISTER_READ_ONLY),
+                 "cuMemHostRegister");
+    }
+    Gatherer gatherer = RawGpu::must(Gatherer::open(Device::cuda(0)));
+    const auto prepared = gatherer.prepare(given.batch);
+    REQUIRE_FALSE(prepared.has_value());
+    const GatherColumn ids{.column = token_ids, .dtype = dtype_i64};
+    CHECK(same(gathered(gpu, gatherer, given.batch, given.schema(), ids, {}),
+               wanted(given, ids, {})));
+    const GatherStat stat = gatherer.stat();
+    CHECK(stat.staged_bytes == static_cast<std::uint64_t>(given.batch.cu_seqlens().back()) * 4);
+    CHECK(stat.read_bytes == 0);
+    CHECK(stat.registered_bytes == 0);
+    CHECK(stat.why_staged.find("cannot register") != std::string::npos);
+    MESSAGE(stat.why_staged);
+    for (std::size_t i = 0; i < lanes->count(); i++) {
+        gpu.api().cuMemHostUnregister(const_cast<std::byte*>(lanes->lane(i).data));
+    }
+}
+
 TEST_CASE("gather: a failed GPU, a wrong conversion and a given-back batch are errors") {
     const RawGpu gpu;
     GatherCase given(7);
