@@ -52,7 +52,7 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
                 --target /tmp/rollring-python .carry/whl/*.whl
             export PYTHONPATH=/tmp/rollring-python
             LIMIT_S=280 step python python3 -m pytest -p no:cacheprovider -v \
-                tests/python/test_gpu.py tests/python/test_torch.py tests/python/test_weights.py ;;
+                tests/python/test_gpu.py tests/python/test_torch.py tests/python/test_weights*.py ;;
         sanitize)
             for tool in memcheck racecheck; do
                 step $tool compute-sanitizer --tool $tool --target-processes application-only \

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import Any
 
 import numpy as np
 
 import rollring as rr
+
+from conftest import PATIENCE
 
 ROWS = 300_000
 
@@ -122,3 +125,21 @@ def wait_for_ctrl_c(ring: str, end: str, ready: Any) -> None:
             rr.WeightSubscriber(ring, model(), timeout=None)
     except KeyboardInterrupt:
         os._exit(42)
+
+
+def publish_beside(trainer: rr.WeightPublisher, engine: rr.WeightSubscriber, version: int) -> None:
+    """Both ends in this process: the trainer's in a thread."""
+    failed: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            trainer.publish(version, PATIENCE)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with engine.next(PATIENCE) as update:
+        assert update.version == version
+    thread.join()
+    assert not failed and engine.live_version == version and engine.state == "ready"

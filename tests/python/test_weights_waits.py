@@ -1,0 +1,99 @@
+"""Waits of threads and event loops at either end of the weight channel."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+
+import pytest
+
+import rollring as rr
+
+from conftest import PATIENCE, RunLoop
+from weights_children import fill, model, whole
+
+
+def test_who_came_late_gets_it_again(ring: str) -> None:
+    tensors, engines = model(1), model(-7)
+    with rr.WeightPublisher(ring, tensors, slots=2, slot_bytes=1 << 20) as trainer:
+        with pytest.raises(rr.InvalidArgumentError, match="no committed version"):
+            trainer.resend()
+        trainer.publish(1)
+        with rr.WeightSubscriber(ring, engines) as engine:
+            trainer.wait_subscribers(1, PATIENCE)
+            assert trainer.behind == 1
+            with pytest.raises(TimeoutError):
+                engine.next(0.01)
+            with pytest.raises(TimeoutError, match="engine"):
+                trainer.resend(0.1)
+            with pytest.raises(TimeoutError):
+                engine.next(0.01)  # it sees that this was given up
+            assert trainer.behind == 1
+            thread = threading.Thread(target=lambda: engine.next(PATIENCE).finish(PATIENCE))
+            thread.start()
+            assert trainer.resend(PATIENCE)["subscribers"] == 1
+            thread.join()
+            assert engine.live_version == 1 and trainer.behind == 0
+        assert whole(engines) == 1
+
+
+def test_a_close_ends_the_wait_of_another_thread(ring: str) -> None:
+    trainer = rr.WeightPublisher(ring, model())
+    raised: queue.Queue[BaseException] = queue.Queue()
+    waits = threading.Event()
+
+    def wait() -> None:
+        waits.set()
+        try:
+            trainer.wait_subscribers(1)
+        except rr.RollringError as error:
+            raised.put(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waits.wait(PATIENCE)
+    trainer.close()
+    thread.join()
+    assert isinstance(raised.get(), rr.ClosedError)
+
+
+def test_a_close_ends_the_wait_of_a_task(ring: str, run_loop: RunLoop) -> None:
+    async def run() -> None:
+        engine = rr.WeightSubscriber(ring, model())
+        waits = asyncio.create_task(engine.next_async())
+        await asyncio.sleep(0)
+        engine.close()
+        with pytest.raises(rr.ClosedError):
+            await waits
+
+    with rr.WeightPublisher(ring, model()):
+        run_loop(run())
+
+
+def test_a_version_that_is_waited_for_by_a_loop(ring: str, run_loop: RunLoop) -> None:
+    tensors, engines = model(), model(-7)
+
+    async def run() -> list[int]:
+        served = []
+        with rr.WeightSubscriber(ring, engines) as engine:
+            with pytest.raises(TimeoutError):
+                await engine.next_async(0.01)
+            for version in range(1, 6):
+                fill(tensors, version)
+                waits = asyncio.create_task(engine.next_async())
+                await asyncio.sleep(0)
+                if version % 2:  # cancelled: the version comes with the next call
+                    waits.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await waits
+                    waits = asyncio.create_task(engine.next_async())
+                sent = asyncio.create_task(trainer.publish_async(version, PATIENCE))
+                async with await waits as update:
+                    assert update.version == version
+                assert (await sent)["version"] == version
+                served.append(whole(engines))
+        return served
+
+    with rr.WeightPublisher(ring, tensors) as trainer:
+        assert run_loop(run()) == [1, 2, 3, 4, 5]
