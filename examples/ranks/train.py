@@ -3,7 +3,7 @@
     rollring create run42
     torchrun --nproc-per-node 2 examples/ranks/train.py run42 --steps 4
 
-and workers that push, beside it. Rank 0 has the stash, and sends tickets; the model is sharded over
+and workers that push, beside it. With --device cuda each rank has the GPU of its number. Rank 0 has the stash, and sends tickets; the model is sharded over
 the ranks with FSDP. Prints a line of JSON for each rank and step.
 """
 
@@ -52,20 +52,24 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batch-groups", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=64)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args()
 
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo" if asked.device == "cpu" else "nccl")
     rank, world = dist.get_rank(), dist.get_world_size()
+    device = torch.device(asked.device, None if asked.device == "cpu" else rank)
+    if asked.device == "cuda":
+        torch.cuda.set_device(device)
     torch.manual_seed(0)
-    model = TinyModel(asked.vocabulary, 16)
-    fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (world,)))
+    model = TinyModel(asked.vocabulary, 16).to(device)
+    fully_shard(model, mesh=dist.device_mesh.init_device_mesh(asked.device, (world,)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     stash = rr.Stash(asked.ring, batch_groups=asked.batch_groups) if rank == 0 else None
     batches = None if stash is None else itertools.islice(stash, asked.steps)
     shares = ShareDataset(asked.ring, received_tickets(batches), "token_ids")
     for step, share in enumerate(shares):
-        loss = policy_loss(model, share, world)
+        loss = policy_loss(model, {name: each.to(device) for name, each in share.items()}, world)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
