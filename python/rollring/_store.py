@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import weakref
@@ -33,48 +34,45 @@ def is_tensor(tag: int) -> bool:
     return tag == TENSOR
 
 
-class Given:
+Entry = tuple[str, str, int, str, tuple[int, ...], int]
+
+
+def entry_of(value: Any, key: tuple[str, str], codec: Codec) -> tuple[Entry, Any]:
     """A value as the store takes it, and what keeps its memory there until it was put."""
-
-    __slots__ = ("entry", "held")
-
-    def __init__(self, value: Any, key: tuple[str, str], codec: Codec) -> None:
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor) and value.dim() <= _DIMS:
-            name = _name_of(value.dtype)
-            if name is not None and not value.is_nested:
-                held = value.detach()
-                if held.device.type != "cpu":
-                    held = held.cpu()
-                self._show(key, held.contiguous(), tuple(value.shape), name, TENSOR)
-                return
-        elif isinstance(value, np.ndarray) and value.ndim <= _DIMS and value.dtype.isnative:
-            name = _name_of(value.dtype)
-            if name is not None:
-                self._show(key, np.ascontiguousarray(value), value.shape, name, ARRAY)
-                return
-        held = np.frombuffer(memoryview(codec.encode(value)), np.uint8)
-        self._show(key, held, held.shape, "u8", ENCODED)
-
-    def _show(
-        self, key: tuple[str, str], held: Any, shape: tuple[int, ...], name: str, kind: int
-    ) -> None:
-        self.held = held
-        address = held.data_ptr() if kind == TENSOR else held.ctypes.data
-        self.entry = (*key, address, name, shape or (1,), kind if shape else kind | SCALAR)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        name = _name_of(value.dtype)
+        if name is not None and not value.is_nested:
+            shape = tuple(value.shape)
+            if len(shape) <= _DIMS:
+                held = value if value.is_cpu and value.is_contiguous() else _plain(value)
+                return _entry(key, held.data_ptr(), name, shape, TENSOR), held
+    elif isinstance(value, np.ndarray) and value.ndim <= _DIMS and value.dtype.isnative:
+        name = _name_of(value.dtype)
+        if name is not None:
+            held = np.ascontiguousarray(value)
+            return _entry(key, held.ctypes.data, name, value.shape, ARRAY), held
+    held = np.frombuffer(memoryview(codec.encode(value)), np.uint8)
+    return _entry(key, held.ctypes.data, "u8", held.shape, ENCODED), held
 
 
-_NAMES: dict[Any, str | None] = {}
+def _plain(tensor: Any) -> Any:
+    return tensor.detach().cpu().contiguous()
 
 
+def _entry(
+    key: tuple[str, str], address: int, name: str, shape: tuple[int, ...], kind: int
+) -> Entry:
+    return (*key, address, name, shape or (1,), kind if shape else kind | SCALAR)
+
+
+@functools.cache
 def _name_of(dtype: Any) -> str | None:
     """rollring's name; None: it carries none such."""
-    if dtype not in _NAMES:
-        try:
-            _NAMES[dtype] = dtype_name(dtype)
-        except TypeError:
-            _NAMES[dtype] = None
-    return _NAMES[dtype]
+    try:
+        return dtype_name(dtype)
+    except TypeError:
+        return None
 
 
 class Store:
@@ -156,8 +154,8 @@ class Store:
         named = [("", "")] * len(values) if keys is None else keys
         if len(named) != len(values):
             raise ValueError(f"{len(values)} values have {len(named)} keys")
-        given = [Given(value, key, self._codec) for value, key in zip(values, named, strict=True)]
-        return self._core.put([each.entry for each in given], timeout)
+        given = [entry_of(value, key, self._codec) for value, key in zip(values, named)]
+        return self._core.put([entry for entry, _ in given], timeout)
 
     def get(self, at: int) -> Any:
         """A copy of a value: of the type that was put, and writable.
