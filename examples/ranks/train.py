@@ -3,8 +3,9 @@
     rollring create run42
     torchrun --nproc-per-node 2 examples/ranks/train.py run42 --steps 4
 
-and workers that push, beside it. With --device cuda each rank has the GPU of its number. Rank 0 has the stash, and sends tickets; the model is sharded over
-the ranks with FSDP. Prints a line of JSON for each rank and step.
+and workers that push, beside it. Rank 0 has the stash, and sends tickets; the model is sharded over
+the ranks with FSDP, and with --device cuda lies on their GPUs. Prints a line of JSON for each rank
+and step.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def main() -> None:
             "token_sum": int(share["token_ids"].sum()),
             "loss": round(float(loss.detach()), 4),
         }
-        print(json.dumps(line), flush=True)
+        # In one piece: ranks write to the same pipe.
+        print(json.dumps(line) + "\n", end="", flush=True)
     if stash is not None:
         stash.close()
     dist.destroy_process_group()

@@ -38,4 +38,5 @@ def closing(share: rr.Share, **options: bool) -> None:
 
 rr.Share.close = closing  # type: ignore[method-assign]
 runpy.run_path(str(EXAMPLE), run_name="__main__")
-print(json.dumps({"rank": int(os.environ["RANK"]), "resident_bytes": most}), flush=True)
+line = json.dumps({"rank": int(os.environ["RANK"]), "resident_bytes": most})
+print(line + "\n", end="", flush=True)  # in one piece: ranks write to the same pipe
