@@ -4,6 +4,8 @@
 
 #include <thread>
 
+#include "rollring/ring.hpp"
+
 namespace rollring::test {
 namespace {
 
@@ -122,6 +124,11 @@ StoreRun::~StoreRun() {
         if (pid != 0) kill_and_collect(pid);
     }
     static_cast<void>(Store::remove(name_, true));
+}
+
+bool StoreRun::is_kept() const {
+    const auto stat = stat_ring(name_);
+    return stat && stat->consumer_alive;
 }
 
 void StoreRun::start(std::size_t index, const std::string& fault) {

@@ -38,6 +38,8 @@ class StoreRun {
     ~StoreRun();
 
     [[nodiscard]] pid_t& user(std::size_t index) { return users_[index]; }
+    // Whether some process keeps the books.
+    [[nodiscard]] bool is_kept() const;
     [[nodiscard]] std::uint64_t steps() const { return ledger_->steps; }
     void start(std::size_t index, const std::string& fault = {});
     void start_all();

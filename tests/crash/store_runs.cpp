@@ -12,7 +12,7 @@ bool store_run(const Fault& fault, Dice& dice) {
     const std::size_t victim = dice.below(store_users);
     run.start(victim, fault.plan());
     const Deadline deadline = patience();
-    while (look_at(run.user(victim)) == 'r' && run.steps() < 2 && !deadline.passed()) {
+    while (look_at(run.user(victim)) == 'r' && !run.is_kept() && !deadline.passed()) {
         ended_within(run.user(victim), 1'000'000);
     }
     run.start_all();
