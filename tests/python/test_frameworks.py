@@ -64,6 +64,12 @@ def test_the_page_shows_the_versions_that_are_tested() -> None:
     assert _disagreements(page, _pinned(), tested) == []
 
 
+def test_every_package_has_a_version() -> None:
+    known = frameworks.frameworks()
+    lines = [line for name in known.sections() for line in frameworks.packages(name)]
+    assert lines and [line for line in lines if "==" not in line] == []
+
+
 def test_a_page_that_differs_is_noticed() -> None:
     pinned = {"one": {"one": "1.0", "its-part": "2.0"}, "two": {"two": "3.0"}}
     page = "| a | b | c | d |\n| - | - | - | - |\n| One | x | `one 1.0`, `its-part 2.1` | y |\n"
