@@ -168,7 +168,9 @@ def test_its_asynchronous_trainer_over_four_workers_one_of_them_killed(
     begun = FORK.SimpleQueue()
     victim = FORK.Process(target=work, args=(ring, begun, 5))
     victim.start()
-    others = Workers(ring, 3)
+    # They begin once the victim stands: else they might leave it too little to do.
+    gate = FORK.Event()
+    others = Workers(ring, 3, gate)
     words = tokenizer()
     generator = RollringGenerator(ring, timeout=PATIENCE, pad_token_id=words.pad_token_id)
     trainer = Trainer(
@@ -183,6 +185,7 @@ def test_its_asynchronous_trainer_over_four_workers_one_of_them_killed(
     async def main() -> None:
         training = asyncio.ensure_future(trainer.train())
         pid = await asyncio.to_thread(begun.get)
+        gate.set()
         os.kill(pid, signal.SIGKILL)
         await training
 

@@ -57,8 +57,12 @@ def rollout(item: dict[str, Any]) -> dict[str, Any]:
     return expected(item["instance_id"], item["repetition_id"])
 
 
-def work(ring: str, begun: Any = None, stands_at: int = -1) -> None:
-    """A worker; the one that is to be killed stops in the middle of a rollout."""
+def work(ring: str, begun: Any = None, stands_at: int = -1, gate: Any = None) -> None:
+    """A worker; the one that is to be killed stops in the middle of a rollout. ``gate``: it begins
+    once that is set.
+    """
+    if gate is not None:
+        gate.wait()
     count = 0
 
     def make(item: dict[str, Any]) -> dict[str, Any]:
@@ -75,9 +79,11 @@ def work(ring: str, begun: Any = None, stands_at: int = -1) -> None:
 class Workers:
     """Processes that make rollouts, until the ring is removed."""
 
-    def __init__(self, ring: str, count: int) -> None:
+    def __init__(self, ring: str, count: int, gate: Any = None) -> None:
         self.ring = ring
-        self.children = [FORK.Process(target=work, args=(ring,)) for _ in range(count)]
+        self.children = [
+            FORK.Process(target=work, args=(ring,), kwargs={"gate": gate}) for _ in range(count)
+        ]
         for child in self.children:
             child.start()
 
