@@ -9,7 +9,7 @@
 namespace rollring::test {
 namespace {
 
-constexpr StoreOptions options{.capacity_bytes = 4 << 20, .lanes = 16};
+const StoreOptions options{.capacity_bytes = 4 << 20, .lanes = 16};
 
 std::string key_of(std::uint32_t row) {
     return "row" + std::to_string(row);

@@ -17,7 +17,7 @@ using namespace rollring::test;
 
 namespace {
 
-constexpr StoreOptions small{.capacity_bytes = 1 << 20, .lanes = 8};
+const StoreOptions small{.capacity_bytes = 1 << 20, .lanes = 8};
 
 // A name of its own, gone at the end.
 struct TestStore {
