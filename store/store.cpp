@@ -269,8 +269,12 @@ Result<Store> Store::open(std::string_view name, const StoreOptions& options) {
 }
 
 Result<void> Store::remove(std::string_view name, bool force) {
-    if (auto removed = remove_ring(name, force); !removed) return removed;
-    return remove_ring(StoreRings::clears_name(name), force);
+    // Either may be gone already, by `rollring rm` or as a leftover.
+    auto values = remove_ring(name, force);
+    if (!values && values.error().code != Errc::not_found) return values;
+    auto clears = remove_ring(StoreRings::clears_name(name), force);
+    if (!clears && clears.error().code != Errc::not_found) return clears;
+    return values;
 }
 
 Result<void> Store::put(std::span<const StoreValue> values, std::span<Location> at,

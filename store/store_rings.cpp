@@ -19,6 +19,14 @@ Result<void> make(std::string_view name, const RingOptions& options) {
     return {};
 }
 
+Result<void> make_clears(std::string_view name) {
+    return make(StoreRings::clears_name(name), {.lanes = clears_lanes,
+                                                .lane_bytes = clears_lane_bytes,
+                                                .journal_records = 1,
+                                                .spill_bytes = 0,
+                                                .requests = 0});
+}
+
 Result<void> make_both(std::string_view name, const StoreOptions& options) {
     if (options.lanes < 2 || options.lanes > lanes_most) {
         return refused(Errc::invalid_argument,
@@ -27,15 +35,13 @@ Result<void> make_both(std::string_view name, const StoreOptions& options) {
     auto schema = Schema::standard_with(
         {{.name = "value", .dtype = dtype_u8, .per = Per::record, .accepts = Accepts::any}});
     if (!schema) return std::unexpected(schema.error());
-    RingOptions ring{.lanes = clears_lanes,
-                     .lane_bytes = clears_lane_bytes,
+    // First what the other one needs: whoever finds that has both.
+    if (auto made = make_clears(name); !made) return made;
+    RingOptions ring{.lanes = options.lanes,
+                     .lane_bytes = options.capacity_bytes / options.lanes,
                      .journal_records = 1,
                      .spill_bytes = 0,
                      .requests = 0};
-    // First what the other one needs: whoever finds that has both.
-    if (auto made = make(StoreRings::clears_name(name), ring); !made) return made;
-    ring.lanes = options.lanes;
-    ring.lane_bytes = options.capacity_bytes / options.lanes;
     // Values stay in any order: a lane that turned back early would have dead memory behind it.
     ring.soft_bytes = lane_bytes_max;
     ring.schema = std::move(*schema);
@@ -55,14 +61,16 @@ Result<StoreRings> StoreRings::open(std::string_view name, const StoreOptions& o
     }
     auto values = RingMap::attach(name, deadline);
     if (!values) return std::unexpected(values.error());
-    auto clears = RingMap::attach(clears_name(name), deadline);
-    if (!clears) return std::unexpected(clears.error());
     const auto columns = values->schema().columns();
     if (columns.size() != value_column + 1 || columns[value_column].name != "value") {
         return refused(
             Errc::invalid_argument,
             fmt::format("ring {} is no store: it has another schema", values->segment().name()));
     }
+    // Where nobody uses the store it is empty, and may have been removed as a leftover.
+    if (auto made = make_clears(name); !made) return std::unexpected(made.error());
+    auto clears = RingMap::attach(clears_name(name), deadline);
+    if (!clears) return std::unexpected(clears.error());
     return StoreRings{std::move(*values), std::move(*clears)};
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "rollring/ring.hpp"
 #include "support/in_child.hpp"
 #include "support/process.hpp"
 
@@ -319,6 +320,38 @@ TEST_CASE("store: threads may use it at the same time") {
     for (std::thread& each : threads) each.join();
     CHECK(wrong == 0);
     CHECK(store.stat().values == 0);
+}
+
+TEST_CASE("a store is removed though one of its rings is gone") {
+    const TestStore named;
+    const std::string clears = named.name + ".clears";
+    for (const std::string& gone : {named.name, clears}) {
+        static_cast<void>(named.open());
+        REQUIRE(remove_ring(gone, false).has_value());
+        CHECK(Store::remove(named.name).has_value() == (gone == clears));
+        CHECK(failed_with(stat_ring(named.name), Errc::not_found));
+        CHECK(failed_with(stat_ring(clears), Errc::not_found));
+    }
+}
+
+TEST_CASE("a store whose ring of clears was removed as a leftover is opened as ever") {
+    const TestStore named;
+    const auto wanted = numbers(5, 9);
+    Location at;
+    {
+        Store store = named.open();
+        const auto put_at = put(store, wanted);
+        REQUIRE(put_at.has_value());
+        at = *put_at;
+    }
+    REQUIRE(remove_ring(named.name + ".clears", false).has_value());
+    StoreOptions options = small;
+    options.make = false;
+    auto again = Store::open(named.name, options);
+    REQUIRE_MESSAGE(again.has_value(), (again ? "" : again.error().to_string()));
+    CHECK(reads(*again, at, wanted));
+    CHECK(again->clear({&at, 1}, patience()).has_value());
+    CHECK_FALSE(reads(*again, at, wanted));
 }
 
 TEST_CASE("store: a forked child has to open it itself, and a ring is no store") {
