@@ -6,7 +6,7 @@ usage: usage_end_to_end.py PATH_OF_ROLLRING
 import re
 import sys
 
-from program import PREFIX, Ring, main, report, run, test
+from program import PREFIX, ROOT, Ring, main, report, run, test
 
 COMMANDS = ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups", "weights",
             "demo")
@@ -54,6 +54,16 @@ def one_prefix_one_hint_and_the_same_code(folder, rollouts):
                 known = case and case[0] in COMMANDS
                 see = f"'rollring {case[0]} --help'" if known else "'rollring --help'"
                 assert see in err, (case, err)
+
+
+@test
+def pages_name_commands_that_there_are(folder, rollouts):
+    out, _ = run("--help")
+    known = set(re.findall(r"^  ([a-z-]+) {2,}[A-Z]", out.split("Subcommands:")[1], re.MULTILINE))
+    assert {*COMMANDS} <= known, known
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        named = re.findall(r"`rollring ([a-z][a-z-]*)", page.read_text(encoding="utf-8"))
+        assert not set(named) - known, (page.name, set(named) - known)
 
 
 @test
