@@ -7,19 +7,16 @@ import itertools
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from . import _core
 from ._arrays import NUMPY_DTYPES, dtype_name, torch_dtype
+from ._blocks import Closes
 from ._codecs import Codec, PlainCodec
 from ._errors import NotStoredError
 from ._ring import to_bytes
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # What a value was put as, in its tag.
 ARRAY, TENSOR, ENCODED = 0, 1, 2
@@ -75,7 +72,7 @@ def _name_of(dtype: Any) -> str | None:
         return None
 
 
-class Store:
+class Store(Closes):
     """Rows of a run for all its processes: put by one, read by others, cleared by any.
 
     The first process that opens a store makes it, and every process opens it by its name. What is
@@ -239,17 +236,6 @@ class Store:
     def close(self) -> None:
         """Done with it here: what was put stays. Twice is fine."""
         self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> Any:
         return _again, (self.name, self._codec)
