@@ -55,6 +55,9 @@ StoreValue value_of(const std::vector<std::uint32_t>& from, std::string_view key
             .data = from.data()};
 }
 
+// A value owns nothing: a temporary would be gone before it is put.
+StoreValue value_of(std::vector<std::uint32_t>&& temporary, std::string_view key = {}) = delete;
+
 Result<Location> put(Store& store, const std::vector<std::uint32_t>& from,
                      std::string_view key = {}, Deadline deadline = patience()) {
     const StoreValue value = value_of(from, key);
@@ -212,7 +215,8 @@ TEST_CASE("store: a full one says so, by name, and goes on when something is cle
     CHECK(put(store, row).has_value());
     CHECK(failed_with(put(store, numbers(0, 40'000)), Errc::too_large));
     // One that fails leaves none of its values.
-    const std::vector<StoreValue> two = {value_of(numbers(0, 10)), value_of(row)};
+    const auto fits = numbers(0, 10);
+    const std::vector<StoreValue> two = {value_of(fits), value_of(row)};
     std::vector<Location> at(2);
     const std::uint64_t before = store.stat().values;
     CHECK(failed_with(store.put(two, at, Deadline::now()), Errc::store_full));
