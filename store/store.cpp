@@ -90,6 +90,8 @@ struct Store::Impl {
     Result<void> clear(std::span<const Named> named, ClearBy by, Deadline deadline);
     Result<void> clear_some(const Draft& draft, Deadline deadline);
     [[nodiscard]] std::string why_full(const StoreValue& value) const;
+    [[nodiscard]] std::string why_too_large(const StoreValue& value) const;
+    [[nodiscard]] std::string why_not(Errc code, const StoreValue& value) const;
     [[nodiscard]] StoreStat stat() const;
 };
 
@@ -152,6 +154,19 @@ std::string Store::Impl::why_full(const StoreValue& value) const {
         now.kept ? "clear some, or make it with more capacity" : "and nobody keeps its books now");
 }
 
+std::string Store::Impl::why_too_large(const StoreValue& value) const {
+    const StoreStat now = stat();
+    return fmt::format(
+        "a value of {} can never fit into the store {}: its {} come in {} lanes, and a value "
+        "goes into one; make it with more capacity or fewer lanes",
+        human_bytes(value.form.bytes()), name, human_bytes(now.capacity_bytes), now.lanes);
+}
+
+std::string Store::Impl::why_not(Errc code, const StoreValue& value) const {
+    if (code == Errc::store_full) return why_full(value);
+    return code == Errc::too_large ? why_too_large(value) : values.problem();
+}
+
 Result<void> Store::Impl::put_all(std::span<const StoreValue> given, std::span<Location> at,
                                   Deadline deadline) {
     const std::int64_t now_ns = monotonic_ns();
@@ -169,7 +184,7 @@ Result<void> Store::Impl::put_all(std::span<const StoreValue> given, std::span<L
         }
         values.flush();
         const Errc code = code_of(pushed);
-        const std::string why = code == Errc::store_full ? why_full(value) : values.problem();
+        const std::string why = why_not(code, value);
         static_cast<void>(
             clear(std::span<const Location>(at.first(i)), ClearBy::location, Deadline::now()));
         std::ranges::fill(at, Location{});

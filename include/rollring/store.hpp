@@ -68,7 +68,9 @@ struct StoreOptions {
     std::string name = {};  // of this process, for people; up to 39 bytes
     bool make = true;       // if it is not there; Errc::not_found otherwise
     // The next two for who makes it; who comes later takes it as it is.
-    std::uint64_t capacity_bytes = std::uint64_t{1} << 30;
+    // As it stands, experts of 128 thousand tokens in 48 layers fit. Memory is taken a piece at a
+    // time.
+    std::uint64_t capacity_bytes = std::uint64_t{8} << 30;
     // The capacity comes in so many pieces, 2 to 4095. Each process that writes has one or more,
     // and no value is larger. What was put first into a piece and stays keeps the others' room.
     std::uint32_t lanes = 64;

@@ -101,7 +101,7 @@ class Store(Closes):
         self,
         name: str,
         *,
-        capacity: int | str = "1GiB",
+        capacity: int | str = "8GiB",
         lanes: int = 64,
         make: bool = True,
         codec: Codec | None = None,

@@ -80,7 +80,7 @@ def _boot(conf: Any) -> dict[str, str]:
     name = own.get("name") or f"tq-{uuid.uuid4().hex[:12]}"
     _made[name] = Store(
         name,
-        capacity=own.get("capacity", "4GiB"),
+        capacity=own.get("capacity", "8GiB"),
         lanes=int(own.get("lanes", 64)),
         process="TransferQueue",
     )

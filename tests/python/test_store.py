@@ -88,6 +88,19 @@ def other(store: rr.Store) -> Iterator[Other]:
         made.process.join()
 
 
+def test_the_longest_trajectories_fit_with_every_default() -> None:
+    """Experts of each of 48 layers for 131,072 tokens: the widest column that runs have."""
+    name = store_name()
+    experts = np.empty((131_072, 48, 8), np.uint16)
+    experts[:] = np.arange(48 * 8, dtype=np.uint16).reshape(48, 8)
+    try:
+        with rr.Store(name) as store:
+            at = store.put(experts, key="17", column="routed_experts")
+            assert np.array_equal(store.get(at), experts)
+    finally:
+        rr.Store.remove(name, force=True)
+
+
 def test_what_one_process_puts_another_reads_and_clears(store: rr.Store, other: Other) -> None:
     values = [
         np.arange(1000, dtype=np.int64),

@@ -213,7 +213,9 @@ TEST_CASE("store: a full one says so, by name, and goes on when something is cle
     REQUIRE(clear(store, all[0]));
     REQUIRE(clear(store, all[1]));
     CHECK(put(store, row).has_value());
-    CHECK(failed_with(put(store, numbers(0, 40'000)), Errc::too_large));
+    const auto large = put(store, numbers(0, 40'000));
+    CHECK(failed_with(large, Errc::too_large));
+    CHECK(large.error().to_string().find("more capacity or fewer lanes") != std::string::npos);
     // One that fails leaves none of its values.
     const auto fits = numbers(0, 10);
     const std::vector<StoreValue> two = {value_of(fits), value_of(row)};
