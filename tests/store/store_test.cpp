@@ -328,7 +328,7 @@ TEST_CASE("store: threads may use it at the same time") {
     CHECK(store.stat().values == 0);
 }
 
-TEST_CASE("a store is removed though one of its rings is gone") {
+TEST_CASE("store: it is removed though one of its rings is gone") {
     const TestStore named;
     const std::string clears = named.name + ".clears";
     for (const std::string& gone : {named.name, clears}) {
@@ -340,7 +340,7 @@ TEST_CASE("a store is removed though one of its rings is gone") {
     }
 }
 
-TEST_CASE("a store whose ring of clears was removed as a leftover is opened as ever") {
+TEST_CASE("store: one whose ring of clears was removed as a leftover is opened as ever") {
     const TestStore named;
     const auto wanted = numbers(5, 9);
     Location at;
