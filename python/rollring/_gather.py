@@ -181,7 +181,7 @@ def gathered(
     return made
 
 
-def on_device(array: Array, device: object) -> Any:
+def on_device(array: Array, device: Any) -> Any:
     """A copy as a tensor there, without waiting for the device."""
     import torch
 

@@ -279,7 +279,7 @@ class RingQueue(Closes):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._begin(None)
 
     def __repr__(self) -> str:

@@ -306,7 +306,7 @@ class RequestBoard(Closes):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._begin()
 
     def __repr__(self) -> str:
