@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import sys
 from typing import Any
@@ -16,24 +15,14 @@ from ._arrays import NUMPY_DTYPES, torch_dtype
 Piece = tuple[int, int, int, int]
 
 
-class _Lent:
-    """GPU memory of the channel, as torch asks for it."""
-
-    def __init__(self, address: int, nbytes: int) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "data": (address, False),
-            "version": 3,
-        }
-
-
 def lent(address: int, nbytes: int, device: Any) -> Any:
     """Memory of the channel as torch's tensor of bytes, which does not keep it."""
-    torch = sys.modules["torch"]
+    gpu = -1
     if device.type == "cuda":
-        return torch.as_tensor(_Lent(address, nbytes), device=device)
-    return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=torch.uint8)
+        current = sys.modules["torch"].cuda.current_device
+        gpu = current() if device.index is None else device.index
+    # Not by __cuda_array_interface__: torch keeps some objects for ever with each tensor made so.
+    return _core.lend_bytes(address, nbytes, gpu)
 
 
 class _Target:

@@ -2,6 +2,7 @@
 
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <string>
 
 #include "errors.hpp"
@@ -39,10 +40,20 @@ nb::object describe_array(nb::handle given, bool written) {
     return written ? described<nb::ndarray<>>(given) : described<nb::ndarray<nb::ro>>(given);
 }
 
+// Memory as a tensor of torch's, which does not keep it; of the host where gpu is -1.
+nb::object lend_bytes(std::uintptr_t address, std::size_t bytes, int gpu) {
+    using Tensor = nb::ndarray<nb::pytorch, std::uint8_t, nb::ndim<1>>;
+    Tensor tensor(reinterpret_cast<std::uint8_t*>(address), {bytes}, nb::handle(), {},
+                  nb::dtype<std::uint8_t>(),
+                  gpu < 0 ? nb::device::cpu::value : nb::device::cuda::value, std::max(gpu, 0));
+    return tensor.cast(nb::rv_policy::reference);
+}
+
 }  // namespace
 
 void bind_dlpack(nb::module_& module) {
     module.def("describe_array", &describe_array);
+    module.def("lend_bytes", &lend_bytes);
 }
 
 }  // namespace rollring::python
