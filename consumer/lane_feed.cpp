@@ -230,6 +230,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
                            fmt::format("the record at position {} was written for another ring",
                                        frame.position));
         }
+        record.bytes = {payload, frame.payload_bytes};
         record.ref = ref_to(frame);
         record.producer_lane = frame.lane;
         record.producer_epoch = frame.epoch;

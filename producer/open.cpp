@@ -15,10 +15,11 @@ namespace {
 Error no_lane(const RingMap& map) {
     std::uint32_t living = 0;
     std::uint32_t gone = 0;
+    std::uint32_t kept = 0;
     std::string who;
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         if (!map.producer_alive(lane)) {
-            gone++;
+            (peek(map.owner(lane).kept_for) != 0 ? kept : gone)++;
         } else if (living++ == 0) {
             const LaneOwner& owner = map.owner(lane);
             who = fmt::format(" (the first is {}, pid {})", load_name(owner), peek(owner.pid));
@@ -32,6 +33,7 @@ Error no_lane(const RingMap& map) {
             ", {} to producers that are gone and which {} has to retire", gone,
             map.consumer_alive() ? "the consumer" : "a consumer (none is attached: start one)");
     }
+    if (kept != 0) why += fmt::format(", {} are kept for producers that are to come back", kept);
     return {Errc::no_free_lane, 0, why + "; a ring created with more --lanes has room for more"};
 }
 
@@ -40,17 +42,34 @@ struct Taken {
     LifeLock life;
 };
 
-// Takes the first lane that nobody holds and whose last producer has been drained.
-// `empty`: only one that holds no records of predecessors either, for there is more room in it.
-Result<std::optional<Taken>> take_lane(const RingMap& map, bool empty) {
+// What a kept lane says; 0: it is anybody's.
+std::uint64_t keeper_of(const std::string& words) {
+    return words.empty() ? 0 : GroupKey::of(words, 0).low | 1;
+}
+
+bool is_kept(const RingMap& map, std::uint64_t keeper) {
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        if (peek(map.owner(lane).kept_for) == keeper) return true;
+    }
+    return false;
+}
+
+// Takes the first lane that nobody holds, that is kept for nobody else, and whose last producer has
+// been drained.
+// `empty`: only one that holds no records of predecessors either, for there is more room in it.
+Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint64_t keeper, bool empty) {
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        if (peek(map.owner(lane).kept_for) != keeper) continue;
         if (!map.lane_is_idle(lane) || !map.lane_is_sound(lane)) continue;
         const ReaderEntry& entry = map.entry(lane);
         if (empty && observe(entry.cursor) != observe(entry.restart_at)) continue;
         auto lock = LifeLock::take(map.segment().fd(), LifeByte::lane(lane));
         if (!lock) return std::unexpected(lock.error());
         // Look again under the lock: another producer may have come and gone.
-        if (lock->has_value() && map.lane_is_idle(lane)) return Taken{lane, std::move(**lock)};
+        if (lock->has_value() && map.lane_is_idle(lane) &&
+            peek(map.owner(lane).kept_for) == keeper) {
+            return Taken{lane, std::move(**lock)};
+        }
     }
     return std::optional<Taken>{};
 }
@@ -66,8 +85,10 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
             map = RingMap::attach(ring, deadline);
             if (!map) return std::unexpected(map.error());
         }
-        auto taken = take_lane(*map, true);
-        if (taken && !taken->has_value()) taken = take_lane(*map, false);
+        const std::uint64_t keeper = keeper_of(options.keep_for);
+        const std::uint64_t wanted = keeper != 0 && is_kept(*map, keeper) ? keeper : 0;
+        auto taken = take_lane(*map, wanted, true);
+        if (taken && !taken->has_value()) taken = take_lane(*map, wanted, false);
         if (!taken) return std::unexpected(taken.error());
         if (!taken->has_value()) {
             if (deadline.passed()) {
@@ -95,6 +116,8 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
         auto impl =
             std::make_unique<Impl>(std::move(*map), options, lane, std::move((*taken)->life),
                                    std::move(*page), std::move(*data));
+        poke(impl->owner().kept_for, keeper);
+        FAULT_POINT("open.after_keep");
         FAULT_POINT("open.after_reserve");
         impl->start();
         return Producer(std::move(impl));

@@ -46,6 +46,7 @@ void Producer::Impl::start() {
     // Where the consumer stopped reading, and what it has retired last: this page was another's to
     // write.
     store_release(own.tail, observe(reader.restart_at));
+    last = {own.tail, lane, 0};
     const Geometry& geometry = map.geometry();
     writer.emplace(own.tail, reader.head, NativePlatform::Frames{data.data()}, geometry.lane_bytes,
                    geometry.soft_bytes);
@@ -379,6 +380,7 @@ void Producer::close() {
     impl_->show();
     impl_->give_place_back();
     impl_->open = false;
+    poke(impl_->owner().kept_for, std::uint64_t{0});
     FAULT_POINT("close.before_state");
     store_release(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
     FAULT_POINT("close.after_state");

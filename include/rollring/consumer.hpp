@@ -39,6 +39,7 @@ ROLLRING_API std::string_view name(Poll answer);
 struct Record {
     RecordRef ref{};
     TrajectoryView view;               // valid until the record is released
+    std::span<const std::byte> bytes;  // what the view shows, header included: as long as it
     std::uint32_t producer_lane = 0;   // ref.lane, or where it was before it was evacuated
     std::uint32_t producer_epoch = 0;  // with producer_lane and sequence: its identity in this ring
     std::uint64_t sequence = 0;

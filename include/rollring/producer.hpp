@@ -31,6 +31,11 @@ struct ProducerOptions {
     // Consumer; a Stash bounds its groups itself. A reservation has a place from reserve() on, and
     // leaves it to the next call where it is abandoned.
     std::uint64_t max_records = 0;
+    // Not empty: if this process dies, nobody gets the lane but the next producer that gives the
+    // same words, once the consumer has read what was sent. Its last() says after open() where that
+    // ends: who writes down where its records lie, before flush() shows them, learns so which of
+    // them were sent. One producer at a time for the same words. close() lets the lane go.
+    std::string keep_for = {};
 };
 
 enum class [[nodiscard]] Push {
@@ -114,7 +119,8 @@ class ROLLRING_API Producer {
     [[nodiscard]] std::uint32_t lane() const;
     [[nodiscard]] std::uint64_t lane_bytes() const;
     [[nodiscard]] ProducerStats stats() const;
-    // Where the record lies that was committed last; no lines: there is none yet.
+    // Where the record lies that was committed last; no lines: there is none yet, and the first one
+    // lies there or behind it.
     [[nodiscard]] RecordRef last() const;
     [[nodiscard]] bool consumer_alive() const;
 

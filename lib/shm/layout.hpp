@@ -40,7 +40,7 @@ inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, whatever th
 inline constexpr std::uint64_t page_bytes = 4096;
 
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
-inline constexpr std::uint32_t abi_version = 7;
+inline constexpr std::uint32_t abi_version = 8;
 inline constexpr std::uint32_t lanes_max = 4096;
 inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1}
                                                 << 37;  // an offset in lines fits 32 bits
@@ -272,7 +272,9 @@ struct LaneOwner {
     // or has a place for, and ReaderEntry::released when it came.
     std::atomic<std::uint64_t> records_claimed;
     std::atomic<std::uint64_t> released_before;
-    std::uint8_t reserved3[16];
+    // Not 0: nobody gets the lane but who gives the words of this hash (ProducerOptions::keep_for).
+    std::atomic<std::uint64_t> kept_for;
+    std::uint8_t reserved3[8];
 };
 static_assert(sizeof(LaneOwner) == 256);
 static_assert(std::has_unique_object_representations_v<LaneOwner>);

@@ -35,6 +35,7 @@ const std::vector<Point> points = {
     {"create.before_clear", create_run, {1}},
     {"remove.before_unlink", remove_run, {1}},
     {"open.after_lock", producer_run, {1}},
+    {"open.after_keep", producer_run, {1}},
     {"open.after_reserve", producer_run, {1}},
     {"open.before_epoch", producer_run, {1}},
     {"open.after_epoch", producer_run, {1}},
