@@ -122,6 +122,7 @@ struct RingStat {
     std::int64_t last_acked_step;  // -1: none yet
     std::int64_t policy_version;   // -1: none yet
     std::vector<LaneStat> lanes;   // those that ever had a producer
+    Schema schema = Schema::standard();
 };
 
 // Attaches read-only and takes no part: works beside a live consumer.

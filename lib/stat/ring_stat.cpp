@@ -97,6 +97,7 @@ Result<RingStat> stat_ring(std::string_view name) {
     stat.consumer_epoch = peek(map->control().epoch);
     stat.last_acked_step = peek(map->control().last_acked_step);
     stat.policy_version = peek(map->policy().version);
+    stat.schema = map->schema();
     for (std::uint32_t lane = 0; lane < header.lane_count; lane++) {
         if (observe(map->owner(lane).epoch) != 0) stat.lanes.push_back(stat_lane(*map, lane));
     }

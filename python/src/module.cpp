@@ -14,6 +14,7 @@
 #include "fields.hpp"
 #include "nb.hpp"
 #include "options.hpp"
+#include "outbox.hpp"
 #include "plain.hpp"
 #include "producer.hpp"
 #include "reader.hpp"
@@ -50,6 +51,14 @@ nb::dict ring_stat(const std::string& name) {
     nb::list lanes;
     for (const LaneStat& lane : stat.lanes) lanes.append(stat_dict(lane));
     made["lanes"] = lanes;
+    nb::list columns;  // the ring's own, as create() takes them
+    for (const Column& column :
+         stat.schema.columns().subspan(static_cast<std::size_t>(Std::count))) {
+        columns.append(nb::make_tuple(text(column.name), column.dtype.to_string(),
+                                      column.per == Per::token, nb::cast(column.dims)));
+    }
+    made["columns"] = columns;
+    made["ring_id"] = std::to_string(stat.ring_id);  // no number to be measured
     return made;
 }
 
@@ -127,6 +136,8 @@ NB_MODULE(_core, module) {
     bind_domain(module);
     bind_dlpack(module);
     bind_consumer(module);
+    bind_outbox(module);
+    bind_inbox(module);
     bind_requests(module);
     bind_plain(module);
     bind_store(module);

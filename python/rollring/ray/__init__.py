@@ -1,0 +1,16 @@
+"""Rings on Ray: rollouts from workers on any node, in the ring of the trainer's.
+
+    fabric = rollring.ray.Fabric("run42")            # in the trainer, beside its rr.Stash
+    producer = rollring.ray.connect("run42")         # in a worker, on whichever node it runs
+    producer.push("gsm8k/17", token_ids=ids, group_size=8, repetition_id=3)
+
+On the trainer's node that is a producer of its ring. On another one it is one of that node's own
+ring, and an actor there ships what lies in it. docs/ray.md says what happens when.
+"""
+
+from __future__ import annotations
+
+from ._connect import NodeProducer, connect
+from ._fabric import Fabric
+
+__all__ = ["Fabric", "NodeProducer", "connect"]

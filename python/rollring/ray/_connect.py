@@ -1,0 +1,180 @@
+"""A worker's way in."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from .._errors import ClosedError, RingNotFoundError, TimedOutError, TooLargeError
+from .._producer import Draft, Producer
+from .._weights import Left
+from ._actors import actor_named, actor_on, this_node
+from ._forwarder import Forwarder
+from ._names import About, Source, forwarder_name, receiver_name
+
+AGAIN_S = 0.05
+GROUPS_MOST = 4096  # that are remembered as open
+
+
+def connect(
+    ring: str, name: str = "", *, timeout: float = 60.0, checksum: bool = False
+) -> Producer:
+    """A producer of the trainer's ring, in a worker on any node of the cluster.
+
+    Args:
+        ring: Of the trainer, which has a `Fabric` for it.
+        name: As `rollring.Producer` has it.
+        timeout: Seconds to wait for the fabric, and for a lane.
+        checksum: Records carry a checksum, which the trainer checks.
+
+    Returns:
+        On the trainer's node a `rollring.Producer`; on another one a `NodeProducer`.
+
+    Raises:
+        RingNotFoundError: No fabric of the ring came up in time.
+        BusyError: No lane became free.
+    """
+    left = Left(timeout)
+    receiver, about = _fabric(ring, left)
+    node = this_node()
+    if node == about.node:
+        return Producer(ring, name, timeout=left() or 0.0, checksum=checksum)
+    forwarder = actor_on(node, forwarder_name(ring, node), Forwarder, about, receiver)
+    source = ray.get(forwarder.source.remote(), timeout=left())
+    return NodeProducer(ring, name, source, receiver, timeout=left() or 0.0, checksum=checksum)
+
+
+def _fabric(ring: str, left: Left) -> tuple[Any, About]:
+    while True:
+        try:
+            receiver = actor_named(receiver_name(ring))
+            about: About = ray.get(receiver.about.remote(), timeout=left())
+            return receiver, about
+        except (ValueError, RayActorError, GetTimeoutError) as error:
+            if not left():
+                raise RingNotFoundError(
+                    f"no fabric of ring '{ring}' is in this cluster: the trainer makes one with "
+                    f"rollring.ray.Fabric('{ring}')",
+                    "not_found",
+                ) from error
+            time.sleep(AGAIN_S)
+
+
+class NodeProducer(Producer):
+    """As `rollring.Producer`, of this node's ring. What it sends survives this process, and the
+    actors that ship it; a group gets its place from the trainer's stash before its first record.
+    """
+
+    def __init__(
+        self, ring: str, name: str, source: Source, receiver: Any, *, timeout: float, checksum: bool
+    ) -> None:
+        self.trainer_ring = ring
+        self._source = source.ring_id
+        self._receiver = receiver
+        self._groups: collections.OrderedDict[tuple[str, int], None] = collections.OrderedDict()
+        super().__init__(source.ring, name, timeout=timeout, checksum=checksum)
+
+    def open_group(
+        self,
+        instance_id: str,
+        /,
+        *,
+        visit: int = 0,
+        group_size: int = 0,
+        record_bytes: int = 0,
+        timeout: float | None = None,
+    ) -> None:
+        if self._known(instance_id, visit):
+            return
+        left = Left(timeout)
+        while True:
+            asked = self._receiver.open_group.remote(
+                self._source, self.lane, instance_id, visit, group_size, record_bytes
+            )
+            try:
+                return self._answered(ray.get(asked, timeout=left()), instance_id, visit)
+            except GetTimeoutError:
+                ray.cancel(asked)
+                raise TimedOutError(
+                    f"no place was free for group '{instance_id}' in {timeout:g} s", "timed_out"
+                ) from None
+            except RayActorError:  # the receiver comes back
+                if not (left() is None or left()):
+                    raise
+                time.sleep(AGAIN_S)
+
+    def cancel_group(self, instance_id: str, /, *, visit: int = 0) -> bool:
+        if self._groups.pop((instance_id, visit), self) is self:
+            return False
+        self._receiver.cancel_group.remote(self._source, self.lane, instance_id, visit)
+        return True
+
+    def push(self, instance_id: str, /, *, timeout: float | None = None, **fields: Any) -> None:
+        left = Left(timeout)
+        self._admit(instance_id, fields, left)
+        super().push(instance_id, timeout=left(), **fields)
+
+    async def push_async(
+        self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
+    ) -> None:
+        visit = fields.get("visit") or 0
+        while not self._known(instance_id, visit):
+            try:
+                answer = await self._receiver.open_group.remote(
+                    self._source, self.lane, instance_id, visit, fields.get("group_size") or 0, 0
+                )
+            except RayActorError:
+                continue
+            self._answered(answer, instance_id, visit)
+        await super().push_async(instance_id, timeout=timeout, **fields)
+
+    def push_later(
+        self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
+    ) -> None:
+        left = Left(timeout)
+        self._admit(instance_id, fields, left)
+        super().push_later(instance_id, timeout=left(), **fields)
+
+    def push_many(
+        self, records: Sequence[Mapping[str, Any]], /, *, timeout: float | None = None
+    ) -> int:
+        for record in records:
+            self._admit(record["instance_id"], record, Left(timeout))
+        return super().push_many(records, timeout=timeout)
+
+    def reserve(
+        self, instance_id: str, /, *args: Any, timeout: float | None = None, **fields: Any
+    ) -> Draft:
+        left = Left(timeout)
+        self._admit(instance_id, fields, left)
+        return super().reserve(instance_id, *args, timeout=left(), **fields)
+
+    def _admit(self, instance_id: str, fields: Mapping[str, Any], left: Left) -> None:
+        self.open_group(
+            instance_id,
+            visit=fields.get("visit") or 0,
+            group_size=fields.get("group_size") or 0,
+            timeout=left(),
+        )
+
+    def _known(self, instance_id: str, visit: int) -> bool:
+        if (instance_id, visit) not in self._groups:
+            return False
+        self._groups.move_to_end((instance_id, visit))
+        return True
+
+    def _answered(self, answer: tuple[str, str], instance_id: str, visit: int) -> None:
+        code, why = answer
+        if code != "ok":
+            raise (TooLargeError if code == "too_large" else ClosedError)(why, code)
+        self._groups[instance_id, visit] = None
+        if len(self._groups) > GROUPS_MOST:
+            self._groups.popitem(last=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return connect, (self.trainer_ring, self.name)

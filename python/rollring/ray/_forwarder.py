@@ -1,0 +1,221 @@
+"""The actor of a node: ships what lies in the node's ring to the receiver."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import queue
+import socket
+import threading
+import time
+import uuid
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from .. import _core
+from .._errors import BusyError, RollringError
+from .._ring import Column, create, describe, remove, rings
+from ._actors import living_nodes, this_node
+from ._names import About, Source, node_ring, node_rings
+
+_log = logging.getLogger("rollring")
+
+WAIT_S = 0.05  # for records, between looks at what was answered
+AGAIN_S = 0.2  # before the receiver is asked again
+LOOK_S = 2.0  # between looks for rings of nodes that are gone
+ANSWER_S = 60.0
+
+
+@dataclasses.dataclass
+class _Parcel:
+    index: bytes
+    spans: list[Any]
+    nbytes: int
+    records: int
+    answered: bool = False
+
+
+class Carrier:
+    """Ships one ring's records, in a thread of its own. One that has arrived is released."""
+
+    def __init__(self, about: About, source: Source, receiver: Any) -> None:
+        self.source = source
+        self._options = about.options
+        self._receiver = receiver
+        self._outbox = _core.Outbox(source.ring)
+        self._parcels: collections.deque[_Parcel] = collections.deque()  # that have not arrived
+        self._answers: queue.SimpleQueue[tuple[str, _Parcel | None, Any]] = queue.SimpleQueue()
+        self._session = ""
+        self._window = 0
+        self._flying = 0
+        self._number = 0
+        self._gone: list[tuple[_Parcel | None, int]] = []  # workers, and the last parcel before
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rollring-forward", daemon=True)
+        self._thread.start()
+
+    @property
+    def idle(self) -> bool:
+        """Nobody puts anything into the ring, and all of it has arrived."""
+        return not self._parcels and self._outbox.producers() == 0
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._outbox.interrupt()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._carry()
+            except (RayError, RollringError, TimeoutError) as error:
+                _log.warning("ring '%s': %s; it is tried again", self.source.ring, error)
+                self._stopped.wait(AGAIN_S)
+
+    def _carry(self) -> None:
+        """One session with one receiver, until one of the two fails."""
+        self._session = uuid.uuid4().hex
+        self._number = self._flying = 0
+        self._window = ray.get(
+            self._receiver.attach.remote(self.source, self._session), timeout=ANSWER_S
+        )
+        self._expect(None, self._receiver.until_over.remote(self.source.ring_id, self._session))
+        for parcel in self._parcels:
+            self._send(parcel)
+        while not self._stopped.is_set():
+            self._hear()
+            if self._flying >= self._window:
+                self._hear(WAIT_S)
+                continue
+            linger = self._options.linger if self._parcels else 0.0
+            found = self._outbox.collect(self._options.batch_bytes, linger, WAIT_S)
+            if found is not None:
+                parcel = _Parcel(*found)
+                self._parcels.append(parcel)
+                self._send(parcel)
+            for lane in self._outbox.gone():
+                self._gone.append((self._parcels[-1] if self._parcels else None, lane))
+            self._tell_of_gone()
+
+    def _send(self, parcel: _Parcel) -> None:
+        parcel.answered = False
+        sent = self._receiver.commit.remote(
+            self.source.ring_id, self._session, self._number, parcel.index, parcel.spans
+        )
+        self._number += 1
+        self._flying += parcel.nbytes
+        self._expect(parcel, sent)
+
+    def _expect(self, parcel: _Parcel | None, ref: Any) -> None:
+        """Its answer; without a parcel: that the session is over."""
+        session = self._session
+
+        def answer(done: Any) -> None:
+            self._answers.put((session, parcel, done))
+            self._outbox.interrupt()
+
+        ref.future().add_done_callback(answer)
+
+    def _hear(self, timeout: float = 0.0) -> None:
+        """What was answered: raises what the receiver has raised."""
+        while True:
+            try:
+                session, parcel, done = self._answers.get(timeout > 0, timeout or None)
+            except queue.Empty:
+                break
+            timeout = 0.0
+            if session != self._session:
+                continue
+            window = done.result()
+            if parcel is None or window == 0:
+                raise TimeoutError("the receiver has begun anew")
+            self._window = window
+            self._flying -= parcel.nbytes
+            parcel.answered = True
+        while self._parcels and self._parcels[0].answered:
+            self._outbox.release(self._parcels.popleft().records)
+
+    def _tell_of_gone(self) -> None:
+        """A worker's places are given back once all that it has sent has arrived."""
+        still = [(last, lane) for last, lane in self._gone if last in self._parcels]
+        for last, lane in self._gone:
+            if last not in self._parcels:
+                self._receiver.worker_gone.remote(self.source.ring_id, lane)
+        self._gone = still
+
+
+class Forwarder:
+    """One a node. It may die at any time: records stay in the node's ring until they arrived."""
+
+    def __init__(self, about: About, receiver: Any) -> None:
+        self._about = about
+        self._receiver = receiver
+        self._node = this_node()
+        self._carriers: dict[str, Carrier] = {}
+        self._take(self._made(), self._node)
+        self._stopped = threading.Event()
+        self._watch = threading.Thread(target=self._watch_rings, name="rollring-adopt", daemon=True)
+        self._watch.start()
+
+    def source(self) -> Source:
+        """The ring of this node."""
+        return self._carriers[node_ring(self._about.ring, self._node)].source
+
+    def close(self) -> None:
+        """Stop, and remove the node's ring with all that has not arrived."""
+        self._stopped.set()
+        self._watch.join()
+        for name, carrier in self._carriers.items():
+            carrier.stop()
+            remove(name, force=True, missing_ok=True)
+
+    def _made(self) -> str:
+        name = node_ring(self._about.ring, self._node)
+        options = dict(self._about.create)
+        columns = {
+            one: Column(dtype, per="token" if per_token else "record", dims=tuple(dims))
+            for one, dtype, per_token, dims in options.pop("columns")
+        }
+        create(name, **options, columns=columns, exist_ok=True)
+        return name
+
+    def _take(self, name: str, node: str) -> None:
+        stat = describe(name)
+        source = Source(name, int(stat["ring_id"]), stat["lane_count"], node, socket.gethostname())
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                self._carriers[name] = Carrier(self._about, source, self._receiver)
+                return
+            except BusyError:  # of a predecessor that is about to die
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(AGAIN_S)
+
+    def _watch_rings(self) -> None:
+        """What nodes that are gone have left on this machine is shipped from here."""
+        begin = node_rings(self._about.ring)
+        while not self._stopped.wait(LOOK_S):
+            try:
+                self._adopt([name for name in rings() if name.startswith(begin)])
+            except (RayError, RollringError, OSError) as error:
+                _log.warning("rings of nodes that are gone: %s", error)
+
+    def _adopt(self, names: list[str]) -> None:
+        living = {node_ring(self._about.ring, node) for node in living_nodes()}
+        for name in names:
+            if name in living:
+                continue
+            carrier = self._carriers.get(name)
+            if carrier is None:
+                try:
+                    self._take(name, self._node)
+                except RollringError as error:  # another forwarder of this machine has it
+                    _log.info("ring '%s': %s", name, error)
+            elif carrier.idle:
+                carrier.stop()
+                del self._carriers[name]
+                remove(name, missing_ok=True)

@@ -1,0 +1,186 @@
+"""A lane of the trainer's ring, and what one source's forwarder sends into it."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+import threading
+from typing import Any
+
+from .. import _core
+from .._errors import RollringError
+from ._carried import Carried
+from ._names import Source
+
+STEP_S = 1.0
+OPENED_MOST = 4096  # of a worker: groups for which it has taken a place, and may be gone
+
+Answer = tuple[str, str]  # a code, "ok" or another, and why
+
+
+class SourceLane:
+    """Belongs to an event loop; a thread of its own puts records into the lane."""
+
+    def __init__(self, ring: str, ring_id: int, source: Source, timeout: float) -> None:
+        """Blocks until the lane is ours."""
+        self.source = source
+        self._carried = Carried(ring, source.ring_id, source.lanes)
+        try:
+            self._box = self._opened_box(ring, ring_id, timeout)
+        except BaseException:
+            self._carried.close()
+            raise
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._numbers = itertools.count()
+        self._parcels: dict[int, tuple[asyncio.Future[None], object]] = {}  # and their memory
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._session = ""
+        self._ends: asyncio.Future[None] | None = None  # done when the session is over
+        self._next = 0
+        self._early: dict[int, tuple[bytes, list[Any], asyncio.Future[None]]] = {}
+        self._opened: dict[int, collections.OrderedDict[tuple[str, int], None]] = {}
+        self._closed = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"rollring-{source.node[:8]}", daemon=True
+        )
+        self._thread.start()
+
+    def _opened_box(self, ring: str, ring_id: int, timeout: float) -> _core.Inbox:
+        source = self.source
+        return _core.Inbox(
+            ring=ring,
+            name=f"{source.host}/{source.node[:8]}"[:39],
+            keep_for=source.ring,
+            memory=self._carried.memory,
+            source=source.ring_id,
+            destination=ring_id,
+            lanes=source.lanes,
+            timeout=timeout,
+        )
+
+    @property
+    def over(self) -> bool:
+        return self._closed
+
+    def begin(self, session: str) -> None:
+        """The source's forwarder begins anew, and will send again what has not been answered."""
+        self._box.drop_parcels()
+        self._end_session()
+        self._session, self._next = session, 0
+        for future, _ in self._parcels.values():
+            future.cancel()
+        for _, _, future in self._early.values():
+            future.cancel()
+        self._parcels.clear()
+        self._early.clear()
+
+    async def until_over(self, session: str) -> None:
+        """Returns when another session begins, or the lane fails."""
+        if session == self._session and not self._closed:
+            self._loop = asyncio.get_running_loop()
+            if self._ends is None:
+                self._ends = self._loop.create_future()
+            await asyncio.shield(self._ends)
+
+    def _end_session(self) -> None:
+        if self._ends is not None and not self._ends.done():
+            self._ends.set_result(None)
+        self._ends = None
+
+    async def commit(self, session: str, number: int, index: bytes, spans: list[Any]) -> bool:
+        """True once all of a parcel is in the ring. False: of an earlier session."""
+        if session != self._session or self._closed:
+            return False
+        self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._early[number] = index, spans, future
+        while (found := self._early.pop(self._next, None)) is not None:
+            self._next += 1
+            inside = next(self._numbers)
+            self._parcels[inside] = found[2], found[1]
+            self._box.give(inside, found[0], found[1])
+        try:
+            await future
+        except asyncio.CancelledError:
+            return False
+        return True
+
+    async def open_group(
+        self, lane: int, instance_id: str, visit: int, group_size: int, record_bytes: int
+    ) -> Answer:
+        """For a worker that has a lane of the source: waits for a place."""
+        self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        number = next(self._numbers)
+        self._asked[number] = future
+        self._box.ask(number, instance_id, visit, group_size, record_bytes)
+        try:
+            answer = await future
+        except asyncio.CancelledError:
+            self._box.forget(number)
+            raise
+        finally:
+            self._asked.pop(number, None)
+        if answer[0] == "ok":
+            opened = self._opened.setdefault(lane, collections.OrderedDict())
+            opened[instance_id, visit] = None
+            if len(opened) > OPENED_MOST:
+                opened.popitem(last=False)
+        return answer
+
+    def cancel_group(self, lane: int, instance_id: str, visit: int) -> None:
+        if lane in self._opened:
+            self._opened[lane].pop((instance_id, visit), None)
+        self._box.cancel(instance_id, visit)
+
+    def worker_gone(self, lane: int) -> None:
+        """Places of groups that it has not begun are others'."""
+        for instance_id, visit in self._opened.pop(lane, ()):
+            self._box.cancel(instance_id, visit)
+
+    def stats(self) -> dict[str, int]:
+        return self._box.stats()
+
+    def close(self, *, forget: bool = False) -> None:
+        """Blocks. The lane is others' afterwards, and its places."""
+        self._closed = True
+        self._box.interrupt()
+        self._thread.join()
+        self._box.close()
+        self._carried.close(forget=forget)
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                sent, answers = self._box.step(STEP_S)
+            except RollringError as error:
+                self._closed = True
+                self._later(self._fail, error)
+                return
+            if sent or answers:
+                self._later(self._tell, sent, answers)
+
+    def _later(self, call: Any, *args: object) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(call, *args)
+
+    def _tell(self, sent: list[int], answers: list[tuple[int, str, str]]) -> None:
+        for number in sent:
+            if number in self._parcels:
+                future, _ = self._parcels.pop(number)
+                if not future.done():
+                    future.set_result(None)
+        for number, code, why in answers:
+            asked = self._asked.get(number)
+            if asked is not None and not asked.done():
+                asked.set_result((code, why))
+
+    def _fail(self, error: RollringError) -> None:
+        self._end_session()
+        for future, _ in self._parcels.values():
+            future.cancel()
+        self._parcels.clear()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_result((error.code, str(error)))

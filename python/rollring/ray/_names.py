@@ -1,0 +1,62 @@
+"""What a run's actors and rings are called, and what they tell each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+
+def receiver_name(ring: str) -> str:
+    return f"receiver.{ring}"
+
+
+def forwarder_name(ring: str, node: str) -> str:
+    return f"forwarder.{ring}.{node}"
+
+
+def node_rings(ring: str) -> str:
+    """How the names of its nodes' rings begin."""
+    return f"{ring}.node."
+
+
+def node_ring(ring: str, node: str) -> str:
+    return f"{node_rings(ring)}{node[:16]}"
+
+
+def carried_file(ring: str, source: int) -> Path:
+    """Where the receiver writes down what it has of a source."""
+    folder = Path(f"/dev/shm/rollring-carried.{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"{ring}@{source:016x}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Of a fabric; what all its actors know."""
+
+    object_store_bytes: int
+    batch_bytes: int
+    linger: float
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """Of the trainer's ring."""
+
+    ring: str
+    node: str
+    create: dict[str, Any]  # what a ring like it is made with
+    options: Options
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A ring on another node."""
+
+    ring: str
+    ring_id: int
+    lanes: int
+    node: str
+    host: str

@@ -1,0 +1,172 @@
+#include "inbox.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.hpp"
+#include "forks.hpp"
+#include "outbox.hpp"
+#include "released.hpp"
+#include "turn.hpp"
+
+namespace rollring::python {
+namespace {
+
+// Contiguous bytes of any object that shows them, for as long as this lives. With the GIL.
+class Shown {
+  public:
+    explicit Shown(nb::handle of, int flags = PyBUF_SIMPLE) {
+        if (PyObject_GetBuffer(of.ptr(), &buffer_, flags) != 0) throw nb::python_error();
+    }
+    Shown(Shown&& other) noexcept : buffer_(std::exchange(other.buffer_, {})) {}
+    Shown& operator=(Shown&&) = delete;
+    ~Shown() {
+        if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
+    }
+    [[nodiscard]] std::span<const std::byte> get() const { return writable(); }
+    [[nodiscard]] std::span<std::byte> writable() const {
+        return {static_cast<std::byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
+    }
+
+  private:
+    Py_buffer buffer_{};
+};
+
+// One thread steps; any other may give and ask meanwhile. What spans refer to is kept alive by the
+// caller, until step() has told of their parcel.
+class PyInbox {
+  public:
+    // `memory`: as Carried has it, writable.
+    PyInbox(const std::string& ring, const std::string& name, const std::string& keep_for,
+            nb::handle memory, std::uint64_t source, std::uint64_t destination, std::uint32_t lanes,
+            double timeout) {
+        memory_.emplace(memory, PyBUF_WRITABLE);
+        if (memory_->get().size() < Carried::bytes(lanes)) {
+            raise("invalid_argument", "the memory of an inbox is too short");
+        }
+        Carried carried(memory_->writable(), source, destination, lanes);
+        ProducerOptions options;
+        options.name = name;
+        options.keep_for = keep_for;
+        options.attach_timeout = std::chrono::nanoseconds(
+            static_cast<std::int64_t>(std::clamp(timeout, 0.0, 1e6) * 1e9));
+        auto opened = [&] {
+            const Released released;
+            return Producer::open(ring, options);
+        }();
+        if (!opened) raise(opened.error());
+        inbox_ = std::make_unique<Inbox>(std::move(*opened), std::move(carried));
+    }
+    ~PyInbox() {
+        if (forks_ != fork_number()) static_cast<void>(inbox_.release());
+    }
+
+    void give(std::uint64_t number, nb::handle index, nb::list spans) {
+        const Shown shown(index);
+        const auto bytes = shown.get();
+        std::vector<ParcelEntry> entries(bytes.size() / sizeof(ParcelEntry));
+        if (!entries.empty()) {
+            std::memcpy(entries.data(), bytes.data(), entries.size() * sizeof(ParcelEntry));
+        }
+        std::vector<std::span<const std::byte>> memory;
+        for (const nb::handle span : spans) memory.push_back(Shown(span).get());
+        const auto problem = inbox().give(number, std::move(entries), memory);
+        if (!problem.empty()) raise("invalid_argument", "a parcel: " + std::string(problem));
+    }
+    void ask(std::uint64_t number, const std::string& instance_id, std::uint64_t visit,
+             std::uint32_t group_size, std::uint64_t record_bytes) {
+        inbox().ask({number, instance_id, visit, {group_size, record_bytes}});
+    }
+    void forget(std::uint64_t number) { inbox().forget(number); }
+    void cancel(const std::string& instance_id, std::uint64_t visit) {
+        inbox().cancel(instance_id, visit);
+    }
+    // (parcels, answers): numbers of parcels that are in the ring, and (number, code, why) of what
+    // was asked.
+    nb::tuple step(double timeout) {
+        Inbox& box = inbox();
+        const Inbox::News news = [&] {
+            const Released released;
+            const std::scoped_lock turn(stepping_);
+            return box.step(deadline_of(timeout));
+        }();
+        if (news.problem != Push::ok) raise(rollring::name(news.problem), news.why);
+        nb::list answers;
+        for (const Inbox::Answer& one : news.answers) {
+            answers.append(nb::make_tuple(one.number, rollring::name(one.push), one.why));
+        }
+        return nb::make_tuple(nb::cast(news.sent), answers);
+    }
+    void drop_parcels() {
+        Inbox& box = inbox();
+        box.interrupt();
+        const Released released;
+        const std::scoped_lock turn(stepping_);
+        box.drop_parcels();
+    }
+    void interrupt() { inbox().interrupt(); }
+    nb::dict stats() {
+        const InboxStats stats = inbox().stats();
+        nb::dict made;
+        made["records"] = stats.records;
+        made["tokens"] = stats.tokens;
+        made["bytes"] = stats.bytes;
+        made["repeated"] = stats.repeated;
+        made["refused"] = stats.refused;
+        made["waiting"] = stats.waiting;
+        return made;
+    }
+    // Twice is fine.
+    void close() {
+        if (inbox_ == nullptr || forks_ != fork_number()) return;
+        inbox_->interrupt();
+        {
+            const Released released;
+            const std::scoped_lock turn(stepping_);
+            inbox_->close();
+            inbox_.reset();
+        }
+        memory_.reset();
+    }
+
+  private:
+    Inbox& inbox() {
+        if (forks_ != fork_number()) raise("forked", "this inbox belongs to another process");
+        if (inbox_ == nullptr) raise("closed", "this inbox is closed");
+        return *inbox_;
+    }
+
+    std::optional<Shown> memory_;
+    std::uint64_t forks_ = fork_number();
+    std::mutex stepping_;
+    std::unique_ptr<Inbox> inbox_;
+};
+
+}  // namespace
+
+void bind_inbox(nb::module_& module) {
+    nb::class_<PyInbox>(module, "Inbox")
+        .def(nb::init<const std::string&, const std::string&, const std::string&, nb::handle,
+                      std::uint64_t, std::uint64_t, std::uint32_t, double>(),
+             nb::arg("ring"), nb::arg("name"), nb::arg("keep_for"), nb::arg("memory"),
+             nb::arg("source"), nb::arg("destination"), nb::arg("lanes"), nb::arg("timeout"))
+        .def_static("memory_bytes", &Carried::bytes, nb::arg("lanes"))
+        .def("give", &PyInbox::give, nb::arg("number"), nb::arg("index"), nb::arg("spans"))
+        .def("ask", &PyInbox::ask, nb::arg("number"), nb::arg("instance_id"), nb::arg("visit"),
+             nb::arg("group_size"), nb::arg("record_bytes"))
+        .def("forget", &PyInbox::forget, nb::arg("number"))
+        .def("cancel", &PyInbox::cancel, nb::arg("instance_id"), nb::arg("visit"))
+        .def("step", &PyInbox::step, nb::arg("timeout"))
+        .def("drop_parcels", &PyInbox::drop_parcels)
+        .def("interrupt", &PyInbox::interrupt)
+        .def("stats", &PyInbox::stats)
+        .def("close", &PyInbox::close);
+}
+
+}  // namespace rollring::python

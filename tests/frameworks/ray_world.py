@@ -1,0 +1,105 @@
+"""A cluster of several nodes on this machine, and workers on them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import rollring as rr
+import rollring.ray
+from rollring.demo.load import Load
+from rollring.demo.proof import Seen, Tally
+
+PATIENCE = 120.0
+NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": 128 << 20, "include_dashboard": False}
+
+
+@contextlib.contextmanager
+def cluster(nodes: int) -> Iterator[Cluster]:
+    """A head, on which the trainer runs, and so many nodes more."""
+    made = Cluster(initialize_head=True, head_node_args=dict(NODE))
+    try:
+        made.connect()
+        for _ in range(nodes):
+            made.add_node(**NODE)
+        made.wait_for_nodes()
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def other_nodes() -> list[str]:
+    here = ray.get_runtime_context().get_node_id()
+    return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
+
+
+def on(node: str) -> dict[str, Any]:
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+
+
+@ray.remote(max_retries=0)
+def send(ring: str, load: Load, share: int, shares: int) -> Tally:
+    """A worker: pushes its share, and says what that was."""
+    tally = Tally()
+    with rollring.ray.connect(ring, f"worker-{share}") as producer:
+        for instance_id, fields in load.records(share, shares):
+            producer.push(instance_id, **fields)
+            tally.add_pushed(instance_id, fields)
+    return tally
+
+
+def received(
+    stash: rr.Stash, records: int, strikes: int = 0, strike: Callable[[], object] = lambda: None
+) -> Seen:
+    """What a trainer gets, until it has so many records. So many times meanwhile: strike()."""
+    seen, struck = Seen(), 0
+    while seen.tally.records < records:
+        try:
+            batch = stash.next(PATIENCE)
+        except rr.TimedOutError as error:
+            raise AssertionError(f"{seen.tally.records} of {records} records came") from error
+        with batch:
+            seen.take(batch)
+        if seen.tally.records * (strikes + 1) > records * (struck + 1):
+            strike()
+            struck += 1
+    return seen
+
+
+def nothing_comes(stash: rr.Stash, within: float) -> bool:
+    try:
+        stash.next(within).nack()
+    except rr.TimedOutError:
+        return True
+    return False
+
+
+def actors(kind: str) -> list[int]:
+    """Processes of actors of a class."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            title = (entry / "cmdline").read_bytes().split(b"\0")[0].decode()
+            if title.startswith(f"ray::{kind}"):
+                found.append(int(entry.name))
+    return found
+
+
+def kill(kind: str, patience: float = 60.0) -> int:
+    """Kills one of them, once there is one."""
+    deadline = time.monotonic() + patience
+    while not (pids := actors(kind)):
+        assert time.monotonic() < deadline, f"no {kind} came in {patience} s"
+        time.sleep(0.01)
+    os.kill(pids[0], signal.SIGKILL)
+    return pids[0]

@@ -1,0 +1,157 @@
+"""Rings on Ray: a real cluster of several nodes on this machine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ray = pytest.importorskip("ray")
+pytest.importorskip("ray.cluster_utils")
+
+import ray_world  # noqa: E402
+
+import rollring as rr  # noqa: E402
+import rollring.ray  # noqa: E402
+from rollring.demo.load import Load  # noqa: E402
+from rollring.demo.proof import total  # noqa: E402
+
+DATA = Path(__file__).parents[3] / "shared/data/gsm8k_rollouts.jsonl"
+GSM8K = Load(str(DATA)) if DATA.exists() else Load(groups=1319, group_size=4, tokens=(64, 1024))
+WORKERS = 4  # of a node
+KILLS = 24
+NODES = 3
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with ray_world.cluster(NODES) as made:
+        yield made
+
+
+@pytest.fixture
+def fabric(cluster: Any, ring: str) -> Iterator[rollring.ray.Fabric]:
+    with rollring.ray.Fabric(ring) as made:
+        yield made
+
+
+def workers(ring: str, load: Load) -> list[Any]:
+    nodes = ray_world.other_nodes()
+    shares = len(nodes) * WORKERS
+    return [
+        ray_world.send.options(**ray_world.on(nodes[share % len(nodes)])).remote(
+            ring, load, share, shares
+        )
+        for share in range(shares)
+    ]
+
+
+def test_groups_from_three_nodes_come_whole(fabric: Any, ring: str) -> None:
+    sent = workers(ring, GSM8K)
+    with rr.Stash(ring, group_size=4, batch_groups=1) as stash:
+        seen = ray_world.received(stash, GSM8K.total())
+        tallies = ray.get(sent)
+        got = seen.tally
+        assert got.digest == total(*(one.digest for one in tallies))
+        assert got.tokens == sum(one.tokens for one in tallies)
+        assert (len(seen.keys), seen.partial, seen.twice) == (GSM8K.total() // 4, 0, 0)
+        rows = fabric.nodes()
+        assert len(rows) == NODES
+        assert sum(row["records"] for row in rows) == got.records
+        assert [(row["repeated"], row["refused"], row["waiting"]) for row in rows] == [
+            (0, 0, 0)
+        ] * NODES
+        producers = {lane["producer"] for lane in rr.describe(ring)["lanes"]}
+        assert {f"{row['host']}/{row['node'][:8]}" for row in rows} <= producers
+
+
+def test_actors_that_are_killed_lose_and_double_nothing(fabric: Any, ring: str) -> None:
+    load = Load(groups=600, group_size=4, tokens=(64, 2048), seed=3)
+    sent = workers(ring, load)
+    chance = random.Random(7)
+
+    def strike() -> None:
+        ray_world.kill(chance.choice(["Receiver", "Forwarder"]))
+
+    with rr.Stash(ring, group_size=4, batch_groups=1) as stash:
+        seen = ray_world.received(stash, load.total(), KILLS, strike)
+        tallies = ray.get(sent)
+        assert seen.tally.digest == total(*(one.digest for one in tallies))
+        assert (len(seen.keys), seen.partial, seen.twice) == (600, 0, 0)
+        assert ray_world.nothing_comes(stash, 2)
+
+
+@ray.remote(max_retries=0)
+def push_until_full(ring: str, tokens: int) -> int:
+    """How many records a worker gets rid of while nobody reads."""
+    records = 0
+    with rollring.ray.connect(ring) as producer:
+        try:
+            while True:
+                producer.push(f"p/{records}", timeout=3, token_ids=np.zeros(tokens, np.int32))
+                records += 1
+        except rr.TimedOutError:
+            return records
+
+
+def test_a_slow_trainer_stops_workers_of_other_nodes(cluster: Any, ring: str) -> None:
+    tokens, node = 65_536, ray_world.other_nodes()[0]
+    bound = 8 << 20
+    with rollring.ray.Fabric(ring, object_store_bytes=bound, batch_bytes="1MiB") as fabric:
+        with rr.Stash(ring, group_size=1, batch_groups=1) as stash:
+            records = ray.get(push_until_full.options(**ray_world.on(node)).remote(ring, tokens))
+            lane, record = rr.describe(ring)["lane_bytes"], 4 * tokens
+            # A lane here, one there, and what is under way between them.
+            assert 0 < records <= (2 * lane + bound + (1 << 20)) // record + 1
+            assert fabric.nodes()[0]["waiting"] * record <= bound + (1 << 20)
+            assert ray_world.received(stash, records).tally.records == records
+
+
+@ray.remote
+class Holder:
+    """A worker that takes places, and is killed."""
+
+    def __init__(self, ring: str) -> None:
+        self.producer = rollring.ray.connect(ring)
+
+    def open(self, instance_id: str, timeout: float) -> bool:
+        try:
+            self.producer.open_group(instance_id, group_size=2, timeout=timeout)
+        except rr.TimedOutError:
+            return False
+        return True
+
+
+def test_places_are_the_stashs_and_come_back(fabric: Any, ring: str) -> None:
+    nodes = ray_world.other_nodes()
+    with rr.Stash(ring, group_size=2, batch_groups=1, max_open_groups=2):
+        first = Holder.options(**ray_world.on(nodes[0])).remote(ring)
+        second = Holder.options(**ray_world.on(nodes[1])).remote(ring)
+        assert ray.get(first.open.remote("a", 60))
+        assert ray.get(first.open.remote("b", 60))
+        assert ray.get(second.open.remote("a", 60))  # it is open: another node's members are, too
+        assert not ray.get(second.open.remote("c", 1))
+        ray.kill(first)
+        assert ray.get(second.open.remote("c", 60))
+
+
+def test_a_node_that_is_gone_leaves_what_it_has_sent(cluster: Any, ring: str) -> None:
+    node = cluster.add_node(**ray_world.NODE)
+    cluster.wait_for_nodes()
+    with rollring.ray.Fabric(ring) as fabric:
+        alive = ray_world.send.options(**ray_world.on(ray_world.other_nodes()[0]))
+        ray.get(alive.remote(ring, Load(groups=1, group_size=1, tokens=(8, 8)), 0, 1))
+        load = Load(groups=40, group_size=1, tokens=(30_000, 40_000), seed=5)
+        sent = ray.get(
+            ray_world.send.options(**ray_world.on(node.node_id)).remote(ring, load, 0, 1)
+        )
+        cluster.remove_node(node, allow_graceful=False)
+        with rr.Stash(ring, group_size=1, batch_groups=1) as stash:
+            seen = ray_world.received(stash, sent.records + 1)
+            assert seen.twice == 0
+            assert ray_world.nothing_comes(stash, 2)
+        assert fabric.nodes()

@@ -1,0 +1,227 @@
+"""Records carried from ring to ring in parcels, and those who carry them killed."""
+
+from __future__ import annotations
+
+import mmap
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import PATIENCE
+from killing import kill, start
+
+import rollring as rr
+from rollring import _core
+
+LANES = 8
+
+
+@pytest.fixture
+def other(ring: str) -> Iterator[str]:
+    """The ring that records are carried out of."""
+    name = f"{ring}.node"
+    rr.create(name, lanes=LANES, lane_bytes="1MiB", spill_bytes=0)
+    yield name
+    rr.remove(name, force=True, missing_ok=True)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    path = tmp_path / "carried"
+    path.write_bytes(bytes(_core.Inbox.memory_bytes(LANES)))
+    return path
+
+
+def opened(ring: str, other: str, memory: Path, timeout: float = PATIENCE) -> _core.Inbox:
+    with memory.open("r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+    return _core.Inbox(
+        ring=ring,
+        name="carrier",
+        keep_for=other,
+        memory=mapped,
+        source=int(rr.describe(other)["ring_id"]),
+        destination=int(rr.describe(ring)["ring_id"]),
+        lanes=LANES,
+        timeout=timeout,
+    )
+
+
+def carry(ring: str, other: str, memory: Path, parcel_bytes: int = 1 << 16) -> None:
+    """Until it is killed."""
+    outbox, inbox = _core.Outbox(other), opened(ring, other, memory)
+    number, records = 0, {}
+    while True:
+        found = outbox.collect(parcel_bytes, 0.0, 0.01)
+        if found is not None:
+            index, spans, _, count = found
+            inbox.give(number, index, spans)
+            records[number] = count, spans
+            number += 1
+        sent, _ = inbox.step(0.0)
+        for one in sent:
+            outbox.release(records.pop(one)[0])
+
+
+def push(producer: rr.Producer, number: int, tokens: int = 16, **fields: Any) -> None:
+    producer.push(
+        f"p/{number}",
+        token_ids=np.full(tokens, number, np.int32),
+        routed_experts=np.full((tokens, 2, 3), number % 256, np.uint8),
+        source_id=number,
+        timeout=PATIENCE,
+        **fields,
+    )
+
+
+def number_of(record: rr.Sequence) -> int:
+    """Of a record, which is as it was sent."""
+    number = record.source_id
+    assert number is not None
+    assert record.instance_id == f"p/{number}"
+    assert (np.asarray(record["token_ids"]) == number).all()
+    experts = np.asarray(record["routed_experts"])
+    assert experts.shape[1:] == (2, 3)
+    assert (experts == number % 256).all()
+    return number
+
+
+def taken(stash: rr.Stash, count: int) -> list[int]:
+    """Numbers of records as they come."""
+    numbers: list[int] = []
+    while len(numbers) < count:
+        with stash.next(PATIENCE) as batch:
+            numbers += map(number_of, batch.sequences)
+    return numbers
+
+
+@pytest.fixture
+def trainer(ring: str) -> Iterator[rr.Stash]:
+    with rr.Stash(ring, group_size=1, batch_groups=1) as stash:
+        yield stash
+
+
+def test_records_are_carried_as_they_are(
+    ring: str, other: str, memory: Path, trainer: rr.Stash
+) -> None:
+    with rr.Producer(other) as first, rr.Producer(other) as second:
+        for number in range(40):
+            push(first, number, 1 + 100 * number)
+            push(second, 1000 + number, status="truncated", reward=0.25, policy_version=7)
+    outbox, inbox = _core.Outbox(other), opened(ring, other, memory)
+    records, given = 0, 0
+    while (found := outbox.collect(1 << 20, 0.0, 0.5)) is not None:
+        index, spans, nbytes, count = found
+        assert nbytes <= sum(span.nbytes for span in spans)
+        # Of a lane they follow each other: what is handed on is a few long pieces.
+        assert len(spans) < count / 4
+        inbox.give(given, index, spans)
+        given += 1
+        records += count
+        while inbox.step(PATIENCE)[0] == []:
+            pass
+        outbox.release(count)
+    assert records == 80
+    assert inbox.stats()["records"] == 80
+    assert sorted(taken(trainer, 80)) == [*range(40), *range(1000, 1040)]
+    assert sorted(outbox.gone()) == [0, 1]
+    inbox.close()
+    stat = rr.describe(other)["lanes"]
+    assert sum(lane["released_records"] for lane in stat) == 80
+
+
+def test_what_is_not_aligned_or_not_whole(
+    ring: str, other: str, memory: Path, trainer: rr.Stash
+) -> None:
+    with rr.Producer(other) as producer:
+        push(producer, 1)
+        push(producer, 2)
+    outbox, inbox = _core.Outbox(other), opened(ring, other, memory)
+    index, spans, _, _ = outbox.collect(1 << 20, 0.0, PATIENCE)
+    with pytest.raises(rr.InvalidArgumentError, match="memory that it does not have"):
+        inbox.give(0, index, [spans[0][:-64]])
+    moved = np.zeros(spans[0].nbytes + 8, np.uint8)
+    moved[8:] = spans[0]
+    damaged = moved[8:].copy()
+    damaged[0] ^= 255  # the first record's mark
+    inbox.give(1, index, [damaged])
+    assert inbox.step(PATIENCE)[0] == [1]
+    inbox.give(2, index, [moved[8:]])
+    assert inbox.step(PATIENCE)[0] == [2]
+    # The first is behind the second by now, which has arrived: it is taken for one that has, too.
+    assert taken(trainer, 1) == [2]
+    stats = inbox.stats()
+    assert (stats["records"], stats["refused"], stats["repeated"]) == (1, 1, 2)
+
+
+def test_a_place_is_asked_for_and_a_lane_waits_for_it_alone(
+    ring: str, other: str, memory: Path
+) -> None:
+    with rr.Stash(ring, group_size=2, batch_groups=1, max_open_groups=1) as stash:
+        first, second = rr.Producer(other), rr.Producer(other)
+        outbox, inbox = _core.Outbox(other), opened(ring, other, memory)
+        inbox.ask(7, "p/1", 0, 2, 0)
+        assert inbox.step(PATIENCE) == ([], [(7, "ok", "")])
+        inbox.ask(8, "p/2", 0, 2, 0)
+        assert inbox.step(0.2) == ([], [])
+        push(first, 2, repetition_id=0, group_size=2)  # has no place
+        push(first, 2, repetition_id=1, group_size=2)
+        push(second, 1, repetition_id=0, group_size=2)
+        push(second, 1, repetition_id=1, group_size=2)
+        parts = []
+        while sum(part[3] for part in parts) < 4:
+            found = outbox.collect(1, 0.0, PATIENCE)
+            assert found is not None
+            inbox.give(len(parts), found[0], found[1])
+            parts.append(found)
+        arrived: set[int] = set()
+        while len(arrived) < 2:
+            arrived |= set(inbox.step(PATIENCE)[0])
+        assert inbox.stats()["waiting"] == 2
+        with stash.next(PATIENCE) as batch:  # its place is free now
+            assert [group.instance_id for group in batch.groups] == ["p/1"]
+        answers: list[Any] = []
+        while len(arrived) < 4 or not answers:
+            sent, told = inbox.step(PATIENCE)
+            arrived |= set(sent)
+            answers += told
+        assert answers == [(8, "ok", "")]
+        with stash.next(PATIENCE) as batch:
+            assert [group.instance_id for group in batch.groups] == ["p/2"]
+        inbox.close()
+        first.close()
+        second.close()
+
+
+def test_whoever_carries_is_killed_and_each_record_comes_once(
+    ring: str, other: str, memory: Path, trainer: rr.Stash
+) -> None:
+    chance = random.Random(11)
+    rounds, each = 40, 60
+    producers = [rr.Producer(other) for _ in range(3)]
+    numbers: list[int] = []
+    reader = threading.Thread(target=lambda: numbers.extend(taken(trainer, rounds * each)))
+    reader.start()
+    for sent in range(rounds * each):
+        if sent % each == 0:
+            child = start(carry, ring, other, memory, chance.choice([1, 1 << 16]))
+        push(producers[sent % 3], sent, chance.randrange(1, 2000))
+        if sent % each == each - 1:
+            time.sleep(chance.uniform(0, 0.005))  # wherever it is
+            kill(child)
+    child = start(carry, ring, other, memory)
+    reader.join()
+    with pytest.raises(rr.TimedOutError):
+        trainer.next(0.3)
+    kill(child)
+    assert sorted(numbers) == list(range(rounds * each))
+    for lane in range(3):
+        mine = [number for number in numbers if number % 3 == lane]
+        assert mine == sorted(mine)
+    for producer in producers:
+        producer.close()
