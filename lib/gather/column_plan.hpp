@@ -62,12 +62,14 @@ class Finder {
 
   private:
     friend class ColumnPlan;
-    // Number, dtype and count of dims, which lie together.
+    // Number, dtype and count of dims, which lie together. One load: bytes put together in memory
+    // would have to be written before they are read.
     static std::uint64_t head_of(const ColumnView& column) {
+        static_assert(offsetof(ColumnView, shape) == sizeof(std::uint64_t));
         constexpr std::size_t bytes = offsetof(ColumnView, dims) + sizeof(ColumnView::dims);
         std::uint64_t head = 0;
-        std::memcpy(&head, &column, bytes);
-        return head;
+        std::memcpy(&head, static_cast<const void*>(&column), sizeof head);
+        return head & ((std::uint64_t{1} << (8 * bytes)) - 1);
     }
     const ColumnPlan* plan;
     const Sequence* sequences;
