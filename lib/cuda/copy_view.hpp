@@ -3,6 +3,7 @@
 // own, into a tensor, where they do, too. Read by nvcc, and by g++ for a test that plays all lanes.
 
 #include <cstdint>
+#include <cstring>
 
 #include "kernel_args.hpp"
 
@@ -64,7 +65,7 @@ ROLLRING_DEVICE std::uint64_t upper_half(std::uint64_t a, std::uint64_t b) {
 }
 template <class Unit>
 ROLLRING_DEVICE void load_unit(Unit& unit, std::uint64_t from) {
-    unit = *reinterpret_cast<const Unit*>(from);
+    std::memcpy(&unit, reinterpret_cast<const void*>(from), sizeof unit);  // whatever lies there
 }
 template <class Unit>
 ROLLRING_DEVICE void store_unit(const Unit& unit, std::uint64_t to) {

@@ -142,15 +142,10 @@ ROLLRING_DEVICE void fill_elements(std::uint64_t to, std::uint64_t count, Value 
     }
 }
 
-ROLLRING_DEVICE void fill_rows_of(const device::GatherArgs& args,
-                                  const device::GatherTarget& target, std::uint64_t to,
-                                  const device::GatherTile& tile, std::uint32_t lane) {
-    const std::uint64_t count =
-        std::uint64_t{tile.rows & device::tile_rows_max} * target.row_to_bytes / target.width;
-    const bool counted = (tile.from & device::tile_value) == 0;
-    const std::uint64_t number = tile.from & ~(device::tile_value | device::tile_counted);
-    const std::uint64_t value = counted ? number : args.values[number];
-    const std::uint64_t step = counted ? 1 : 0;
+ROLLRING_DEVICE void fill_rows_of(const device::GatherTarget& target, std::uint64_t to,
+                                  std::uint32_t rows, std::uint64_t value, std::uint64_t step,
+                                  std::uint32_t lane) {
+    const std::uint64_t count = std::uint64_t{rows} * target.row_to_bytes / target.width;
     switch (target.width) {
         case 1:
             return fill_elements(to, count, static_cast<std::uint8_t>(value), step, lane);
@@ -163,18 +158,13 @@ ROLLRING_DEVICE void fill_rows_of(const device::GatherArgs& args,
     }
 }
 
-ROLLRING_DEVICE void gather_tile(const device::GatherArgs& args, const device::GatherTile& tile,
-                                 std::uint32_t lane) {
-    const device::GatherTarget& target = args.targets[tile.rows >> device::tile_target_shift];
-    const std::uint64_t to = target.to + std::uint64_t{tile.first} * target.row_to_bytes;
-    if ((tile.from & (device::tile_value | device::tile_counted)) != 0) {
-        return fill_rows_of(args, target, to, tile, lane);
-    }
-    const std::uint32_t bytes = (tile.rows & device::tile_rows_max) * target.row_from_bytes;
+ROLLRING_DEVICE void take_rows_of(const device::GatherTarget& target, std::uint64_t to,
+                                  std::uint64_t from, std::uint32_t rows, std::uint32_t lane) {
+    const std::uint32_t bytes = rows * target.row_from_bytes;
     switch (target.kind) {
 #define ROLLRING_KIND(kind) \
     case GatherKind::kind:  \
-        return copy_rows_of<GatherKind::kind>(to, tile.from, bytes, lane);
+        return copy_rows_of<GatherKind::kind>(to, from, bytes, lane);
         ROLLRING_KIND(copy1)
         ROLLRING_KIND(copy2)
         ROLLRING_KIND(copy4)
@@ -189,6 +179,69 @@ ROLLRING_DEVICE void gather_tile(const device::GatherArgs& args, const device::G
         ROLLRING_KIND(f32_bf16)
 #undef ROLLRING_KIND
     }
+}
+
+// Work number `at`, as it lies in the table.
+struct GatherWork {
+    device::GatherTile tile;  // or a sequence
+    std::int32_t ahead;
+    std::uint64_t value;  // of a tile that is filled with one
+};
+
+ROLLRING_DEVICE void gather_tile(const device::GatherArgs& args, const GatherWork& work,
+                                 std::uint32_t lane) {
+    const device::GatherTile& tile = work.tile;
+    const device::GatherTarget& target = args.targets[tile.rows >> device::tile_target_shift];
+    const std::uint64_t to = target.to + std::uint64_t{tile.first} * target.row_to_bytes;
+    const std::uint32_t rows = tile.rows & device::tile_rows_max;
+    if ((tile.from & device::tile_value) != 0) {
+        fill_rows_of(target, to, rows, work.value, 0, lane);
+    } else if ((tile.from & device::tile_counted) != 0) {
+        fill_rows_of(target, to, rows, tile.from & ~device::tile_counted, 1, lane);
+    } else {
+        take_rows_of(target, to, tile.from, rows, lane);
+    }
+}
+
+ROLLRING_DEVICE GatherWork load_work(const device::GatherArgs& args, std::uint32_t at) {
+    GatherWork work{};
+    Vector words;
+    if (at >= args.of_sequences) {
+        load_unit(words, reinterpret_cast<std::uint64_t>(args.tiles + (at - args.of_sequences)));
+    } else {
+        const std::uint32_t sequence = at / args.alike;
+        const std::uint32_t target = at - sequence * args.alike;
+        load_unit(words, reinterpret_cast<std::uint64_t>(args.sequences + sequence));
+        if (target != 0) {
+            const std::uint64_t of = std::uint64_t{sequence} * (args.alike - 1) + target - 1;
+            load_unit(work.ahead, reinterpret_cast<std::uint64_t>(args.aheads + of));
+        }
+    }
+    work.tile.from = std::uint64_t{word_of(words, 1)} << 32 | word_of(words, 0);
+    work.tile.first = word_of(words, 2);
+    work.tile.rows = word_of(words, 3);
+    if (at >= args.of_sequences && (work.tile.from & device::tile_value) != 0) {
+        const std::uint64_t number = work.tile.from & ~device::tile_value;
+        load_unit(work.value, reinterpret_cast<std::uint64_t>(args.values + number));
+    }
+    return work;
+}
+
+// Padding first: it is written while the rows are on their way.
+ROLLRING_DEVICE void gather_work(const device::GatherArgs& args, std::uint32_t at,
+                                 const GatherWork& work, std::uint32_t lane) {
+    if (at >= args.of_sequences) return gather_tile(args, work, lane);
+    const device::GatherTarget& target = args.targets[at % args.alike];
+    const std::uint32_t rows = work.tile.rows;
+    const std::uint32_t padding = args.length == 0 ? 0 : args.length - rows;
+    const std::uint64_t to = target.to + std::uint64_t{work.tile.first} * target.row_to_bytes;
+    const std::uint64_t rows_to = to + std::uint64_t{args.left * padding} * target.row_to_bytes;
+    const std::uint64_t padding_to =
+        to + std::uint64_t{args.left == 0 ? rows : 0} * target.row_to_bytes;
+    if (padding != 0) fill_rows_of(target, padding_to, padding, target.pad, 0, lane);
+    const std::uint64_t from =
+        work.tile.from + static_cast<std::uint64_t>(std::int64_t{work.ahead});
+    take_rows_of(target, rows_to, from, rows, lane);
 }
 
 }  // namespace rollring::cuda

@@ -1,4 +1,5 @@
-// A GPU that gathers: tables go up through pinned memory, and one kernel works through each.
+// A GPU that gathers: one kernel works through each table, which it reads in pinned memory, as it
+// does the records. A copy of the table to the GPU would be one more thing for it to wait for.
 
 #include <fmt/format.h>
 
@@ -76,18 +77,11 @@ CUstream queue_of(Stream stream) {
     return stream.handle == nullptr ? CU_STREAM_LEGACY : static_cast<CUstream>(stream.handle);
 }
 
-constexpr std::uint64_t block_bytes_min = std::uint64_t{1} << 20;
-
 class GpuGather : public GatherDevice {
   public:
     GpuGather(std::shared_ptr<const Gpu> gpu, const GatherTuning& tuning)
         : gpu_(std::move(gpu)), tuning_(tuning), marks_(gpu_) {}
-    ~GpuGather() override {
-        marks_.wait_all();
-        const Context::Scope scope(gpu_->context());
-        for (const auto& upload : uploads_) gpu_->api().cuEventDestroy(upload->there);
-        if (stream_ != nullptr) gpu_->api().cuStreamDestroy(stream_);
-    }
+    ~GpuGather() override { marks_.wait_all(); }
 
     [[nodiscard]] std::uint64_t tile_bytes(std::uint64_t all_bytes) const override {
         if (tuning_.tile_bytes != 0) return tuning_.tile_bytes;
@@ -113,31 +107,22 @@ class GpuGather : public GatherDevice {
     }
 
   private:
-    // Free once its mark is reached; `open`: for the table that is being made.
+    // Empty again once all marks up to its own are reached, for tables go to any stream; `open`:
+    // for the table that is being made.
     struct Block {
         PinnedBlock memory;
         std::uint64_t mark = 0;
         std::uint64_t used = 0;
         bool open = false;
     };
-    struct Upload {
-        PinnedBlock host;
-        DeviceBuffer device;
-        CUevent there;
-        std::uint64_t mark = 0;
-    };
-    Result<Upload*> free_upload(std::uint64_t bytes);
-    Result<void> lay_down(const TileTable& table, Upload& upload, GatherArgs& args,
-                          CUstream stream);
-    // Its own, on which tables go up while the caller's stream still works through others.
-    Result<void> make_stream();
+    Result<Block*> block_for(std::uint64_t bytes);
+    Result<GatherArgs> lay_down(const TileTable& table);
 
     std::shared_ptr<const Gpu> gpu_;
     GatherTuning tuning_;
     Marks marks_;
     std::vector<Block> blocks_;
-    std::vector<std::unique_ptr<Upload>> uploads_;
-    CUstream stream_ = nullptr;
+    std::size_t last_ = 0;  // of them, that memory was taken of
 };
 
 Result<std::uint64_t> GpuGather::pin(const std::byte* data, std::uint64_t bytes) {
@@ -164,99 +149,77 @@ Result<std::uint64_t> GpuGather::pin(const std::byte* data, std::uint64_t bytes)
     return std::unexpected(std::move(error));
 }
 
-Result<Staging> GpuGather::stage(std::uint64_t bytes) {
-    constexpr std::uint64_t alignment = 128;
-    bytes = (bytes + alignment - 1) / alignment * alignment;
-    const auto take = [&](Block& block) {
-        block.open = true;
-        const std::uint64_t at = std::exchange(block.used, block.used + bytes);
-        return Staging{block.memory.data() + at, block.memory.address() + at};
+Result<GpuGather::Block*> GpuGather::block_for(std::uint64_t bytes) {
+    const auto fits = [&](const Block& block) {
+        return block.memory.bytes() - block.used >= bytes;
     };
+    if (last_ < blocks_.size() && fits(blocks_[last_])) return &blocks_[last_];
     for (Block& block : blocks_) {
         if (!block.open && block.mark != 0) {
-            const auto there = marks_.reached(block.mark);
+            const auto there = marks_.all_reached(block.mark);
             if (!there) return std::unexpected(there.error());
-            if (!*there) continue;
-            block.mark = block.used = 0;
+            if (*there) block.mark = block.used = 0;
         }
-        if (block.memory.bytes() - block.used >= bytes) return take(block);
+        if (fits(block)) {
+            last_ = static_cast<std::size_t>(&block - blocks_.data());
+            return &block;
+        }
     }
-    constexpr std::uint64_t block_bytes = std::uint64_t{32} << 20;
+    constexpr std::uint64_t block_bytes = std::uint64_t{8} << 20;
     const Context::Scope scope(gpu_->context());
     auto memory = PinnedBlock::make(gpu_, std::max(bytes, block_bytes));
     if (!memory) return std::unexpected(memory.error());
+    last_ = blocks_.size();
     blocks_.push_back({.memory = std::move(*memory)});
-    return take(blocks_.back());
+    return &blocks_.back();
 }
 
-Result<GpuGather::Upload*> GpuGather::free_upload(std::uint64_t bytes) {
-    for (const auto& upload : uploads_) {
-        if (upload->host.bytes() < bytes) continue;
-        const auto there = marks_.reached(upload->mark);
-        if (!there) return std::unexpected(there.error());
-        if (*there) return upload.get();
-    }
-    const std::uint64_t rounded = std::bit_ceil(std::max(bytes, block_bytes_min));
-    auto host = PinnedBlock::make(gpu_, rounded);
-    if (!host) return std::unexpected(host.error());
-    auto memory = DeviceBuffer::make(gpu_, rounded);
+Result<Staging> GpuGather::stage(std::uint64_t bytes) {
+    constexpr std::uint64_t alignment = 128;
+    bytes = (bytes + alignment - 1) / alignment * alignment;
+    const auto found = block_for(bytes);
+    if (!found) return std::unexpected(found.error());
+    Block& block = **found;
+    block.open = true;
+    const std::uint64_t at = std::exchange(block.used, block.used + bytes);
+    return Staging{block.memory.data() + at, block.memory.address() + at};
+}
+
+// Each array aligned to 16.
+Result<GatherArgs> GpuGather::lay_down(const TileTable& table) {
+    constexpr std::uint64_t slack = 4 * 16;
+    const auto memory = stage(table.sequence_count * sizeof(device::GatherSequence) +
+                              table.ahead_count() * sizeof(std::int32_t) +
+                              table.tile_count * sizeof(device::GatherTile) +
+                              table.values.size() * sizeof(std::uint64_t) + slack);
     if (!memory) return std::unexpected(memory.error());
-    CUevent there = nullptr;
-    const CUresult result = gpu_->api().cuEventCreate(&there, CU_EVENT_DISABLE_TIMING);
-    if (result != CUDA_SUCCESS) return gpu_->stream_failure(result);
-    uploads_.push_back(
-        std::make_unique<Upload>(Upload{std::move(*host), std::move(*memory), there}));
-    return uploads_.back().get();
-}
-
-Result<void> GpuGather::make_stream() {
-    if (stream_ != nullptr) return {};
-    const CUresult result = gpu_->api().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
-    if (result != CUDA_SUCCESS) return gpu_->stream_failure(result);
-    return {};
-}
-
-// Values and tiles: each aligned to 16.
-Result<void> GpuGather::lay_down(const TileTable& table, Upload& upload, GatherArgs& args,
-                                 CUstream stream) {
     std::uint64_t used = 0;
-    const auto put = [&](const auto& rows, std::size_t count) {
+    const auto put = [&]<class T>(const std::vector<T>& rows, std::size_t count) {
         const std::uint64_t at = used;
-        const std::uint64_t bytes = count * sizeof(rows[0]);
-        if (bytes != 0) std::memcpy(upload.host.data() + at, rows.data(), bytes);
+        const std::uint64_t bytes = count * sizeof(T);
+        if (bytes != 0) std::memcpy(memory->data + at, rows.data(), bytes);
         used += (bytes + 15) / 16 * 16;
-        return upload.device.address() + at;
+        return std::bit_cast<const T*>(memory->address + at);
     };
-    args.values = std::bit_cast<const std::uint64_t*>(put(table.values, table.values.size()));
-    args.tiles = std::bit_cast<const device::GatherTile*>(put(table.tiles, table.tile_count));
-    args.tile_count = table.tile_count;
-    std::ranges::copy(table.targets, args.targets);
-    const Driver& api = gpu_->api();
-    CUresult result =
-        api.cuMemcpyHtoDAsync(upload.device.address(), upload.host.data(), used, stream_);
-    if (result == CUDA_SUCCESS) result = api.cuEventRecord(upload.there, stream_);
-    if (result == CUDA_SUCCESS) result = api.cuStreamWaitEvent(stream, upload.there, 0);
-    if (result != CUDA_SUCCESS) return gpu_->stream_failure(result);
-    return {};
+    GatherArgs args = table.args();
+    args.sequences = put(table.sequences, table.sequence_count);
+    args.aheads = put(table.aheads, table.ahead_count());
+    args.tiles = put(table.tiles, table.tile_count);
+    args.values = put(table.values, table.values.size());
+    return args;
 }
 
 Result<void> GpuGather::run(const TileTable& table, Stream stream) {
-    if (table.tile_count == 0) return {};
+    if (table.entries() == 0) return {};
     const Context::Scope scope(gpu_->context());
     CUstream queue = queue_of(stream);
-    if (auto made = make_stream(); !made) return made;
-    constexpr std::uint64_t slack = 32;
-    const auto upload = free_upload(table.tile_count * sizeof(device::GatherTile) + slack +
-                                    table.values.size() * sizeof(std::uint64_t));
-    if (!upload) return std::unexpected(upload.error());
-    GatherArgs args{};
-    if (auto laid = lay_down(table, **upload, args, queue); !laid) return laid;
-    if (auto launched = gpu_->launch(Kernel::gather, args, 1, queue, tuning_.blocks); !launched) {
+    const auto args = lay_down(table);
+    if (!args) return std::unexpected(args.error());
+    if (auto launched = gpu_->launch(Kernel::gather, *args, 1, queue, tuning_.blocks); !launched) {
         return launched;
     }
     const auto mark = marks_.set(queue);
     if (!mark) return std::unexpected(mark.error());
-    (*upload)->mark = *mark;
     for (Block& block : blocks_) {
         if (std::exchange(block.open, false)) block.mark = *mark;
     }

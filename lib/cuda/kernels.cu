@@ -277,23 +277,36 @@ extern "C" __global__ void __launch_bounds__(block_threads)
     });
 }
 
-// The columns of a batch, out of the host's memory: the next tile is on its way meanwhile.
+__device__ __forceinline__ u64 word_of_lane(u64 word, u32 lane) {
+    return __shfl_sync(all_lanes, word, static_cast<int>(lane));
+}
+
+// The columns of a batch, out of the host's memory: each lane has the table's word on a piece of
+// the run, and the next run's are on their way meanwhile.
 extern "C" __global__ void __launch_bounds__(block_threads)
     rollring_gather(const __grid_constant__ device::GatherArgs args) {
-    using device::GatherTile;
     const u32 lane = threadIdx.x % warp_lanes;
-    const u64 warps = u64{gridDim.x} * (block_threads / warp_lanes);
-    u64 at = u64{blockIdx.x} * (block_threads / warp_lanes) + threadIdx.x / warp_lanes;
-    if (at >= args.tile_count) return;
-    const uint4* tiles = reinterpret_cast<const uint4*>(args.tiles);
-    uint4 tile = __ldg(tiles + at);
-    for (;;) {
-        at += warps;
-        uint4 next = {};
-        if (at < args.tile_count) next = __ldg(tiles + at);
-        gather_tile(args, GatherTile{u64{tile.y} << 32 | tile.x, tile.z, tile.w}, lane);
-        if (at >= args.tile_count) return;
-        tile = next;
+    const u32 warps = gridDim.x * (block_threads / warp_lanes);
+    const auto load_run = [&](u32 begin) {
+        const u32 at = begin + lane;
+        return lane < args.run && at < args.work ? load_work(args, at) : GatherWork{};
+    };
+    u32 begin = (blockIdx.x * (block_threads / warp_lanes) + threadIdx.x / warp_lanes) * args.run;
+    GatherWork run = load_run(begin);
+    while (begin < args.work) {
+        const u32 next_begin = begin + warps * args.run;
+        const GatherWork next = load_run(next_begin);
+#pragma unroll 1
+        for (u32 i = 0; i < args.run && begin + i < args.work; i++) {
+            const u64 rows = word_of_lane(u64{run.tile.rows} << 32 | run.tile.first, i);
+            const GatherWork work = {{word_of_lane(run.tile.from, i), static_cast<u32>(rows),
+                                      static_cast<u32>(rows >> 32)},
+                                     __shfl_sync(all_lanes, run.ahead, static_cast<int>(i)),
+                                     word_of_lane(run.value, i)};
+            gather_work(args, begin + i, work, lane);
+        }
+        begin = next_begin;
+        run = next;
     }
 }
 

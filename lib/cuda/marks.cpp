@@ -65,6 +65,15 @@ Result<bool> Marks::reached(std::uint64_t mark) {
     return there;
 }
 
+Result<bool> Marks::all_reached(std::uint64_t mark) {
+    const Context::Scope scope(gpu_->context());
+    const std::scoped_lock lock(mutex_);
+    bool there = true;
+    while (there && !open_.empty() && open_.begin()->first <= mark) there = look(open_.begin());
+    if (failed_) return std::unexpected(*failed_);
+    return there;
+}
+
 Result<void> Marks::wait(std::uint64_t mark, Deadline deadline) {
     constexpr std::chrono::microseconds longest{1000};
     for (std::chrono::microseconds pause{20};; pause = std::min(2 * pause, longest)) {

@@ -20,6 +20,8 @@ class Marks {
     // Needs the context to be current.
     Result<std::uint64_t> set(CUstream stream);
     Result<bool> reached(std::uint64_t mark);
+    // That one and all before it, on whichever stream.
+    Result<bool> all_reached(std::uint64_t mark);
     // Asks instead of waiting: see Gpu::wait.
     Result<void> wait(std::uint64_t mark, Deadline deadline);
     // Waits for all of them, whatever becomes of them.

@@ -1,6 +1,7 @@
 #pragma once
-// What a gather lays down for a GPU's kernel: read by g++ and by nvcc. Rows of all columns, cut
-// into tiles that one warp each copies, converts or fills.
+// What a gather lays down for a GPU's kernel: read by g++ and by nvcc. A table says where the rows
+// of most sequences lie once for all columns, and has the rows of the others cut into tiles. One
+// warp at a time copies, converts or fills a tile, or what a sequence has for one target.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +24,14 @@ enum class GatherKind : std::uint32_t {
     f32_bf16,
 };
 
+// Rows of a record that become rows of the first targets, the alike ones, and the padding that the
+// layout puts beside them.
+struct alignas(16) GatherSequence {
+    std::uint64_t from;   // an address of the device: of the rows for the first target
+    std::uint32_t first;  // row of each target, where padding or rows begin
+    std::uint32_t rows;   // tile_rows_max at most
+};
+
 struct alignas(16) GatherTile {
     std::uint64_t from;   // an address of the device; or one of the two below
     std::uint32_t first;  // row of the target
@@ -40,14 +49,29 @@ struct alignas(16) GatherTarget {
     std::uint32_t row_to_bytes;
     GatherKind kind;
     std::uint32_t width;  // bytes of the target's element
+    std::uint64_t pad;    // bits of an element of padding; of alike targets
 };
 
 inline constexpr std::size_t gather_targets_max = 64;  // of a table: what a launch can be given
 
+// A warp reads the table for a run of work at once, for a line of PCIe costs as much for one entry
+// as for eight.
+inline constexpr std::uint32_t run_max = 16;
+
 struct GatherArgs {
+    const GatherSequence* sequences;
+    // Of each sequence, for each alike target but the first: bytes that its rows lie ahead of those
+    // for the first.
+    const std::int32_t* aheads;
     const GatherTile* tiles;
     const std::uint64_t* values;  // as their bits in the target's dtype
-    std::uint64_t tile_count;
+    std::uint64_t tile_count;     // of runs of work, each for one warp
+    std::uint32_t work;           // pieces of it: all there are
+    std::uint32_t run;            // so many of them one after the other; a power of two to run_max
+    std::uint32_t of_sequences;   // that comes first: each sequence's alike targets
+    std::uint32_t alike;
+    std::uint32_t length;  // of a row of a padded layout, for alike targets; 0: it is not padded
+    std::uint32_t left;    // 1: that is where the padding is
     GatherTarget targets[gather_targets_max];
 };
 

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <limits>
-
 #include "rollring/convert.hpp"
 #include "rollring/ring.hpp"
 
@@ -208,18 +206,6 @@ Finder ColumnPlan::finder() const {
     made.placed = placement_->sequences.data();
     made.at = at_;
     made.head = first_ != nullptr && first_->dims == 1 ? Finder::head_of(*first_) : 0;
-    return made;
-}
-
-PlainRows ColumnPlan::plain_rows() const {
-    PlainRows made;
-    made.placed = placement_->sequences.data();
-    made.row_from_bytes = row_from_bytes_;
-    made.length = static_cast<std::uint32_t>(placement_->length);
-    made.padded = placement_->form == Form::padded;
-    made.left = placement_->left;
-    constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
-    made.is_plain = is_plain_ && placement_->rows <= most && placement_->length <= most;
     return made;
 }
 

@@ -55,7 +55,7 @@ struct Found {
 class ColumnPlan;
 
 // Finds a column where that of the first sequence was found, as it is in most, with a comparison;
-// or by the plan. To be kept in registers, as what follows.
+// or by the plan. To be kept in registers.
 class Finder {
   public:
     [[nodiscard]] bool operator()(std::size_t i, Found& found) const;
@@ -76,46 +76,6 @@ class Finder {
     const Placed* placed;
     std::size_t at;
     std::uint64_t head;  // 0: nothing is to be found, or rows have more dims
-};
-
-// Of most sequences: the rows of a record that lie together, and padding on one side of them.
-struct Plain {
-    const std::byte* from;
-    std::uint32_t first;
-    std::uint32_t count;
-    std::uint32_t pad_first;  // if there is any
-    std::uint32_t pad_count;
-};
-
-class PlainRows {
-  public:
-    // Of the layout's sequence i, of which that was found. False: it is none of the most, and
-    // ColumnPlan::runs_of() tells.
-    [[nodiscard]] bool operator()(std::size_t i, const Found& found, Plain& plain) const {
-        const Placed& one = placed[i];
-        if (one.begin + one.tokens > found.rows) return false;
-        plain.from = found.data + one.begin * row_from_bytes;
-        plain.first = static_cast<std::uint32_t>(one.first_row);
-        plain.count = one.tokens;
-        plain.pad_count = 0;
-        if (!padded) return true;
-        plain.pad_count = length - one.tokens;
-        plain.pad_first = plain.first;
-        (left ? plain.first : plain.pad_first) += left ? plain.pad_count : plain.count;
-        return true;
-    }
-    // Whether it can say anything: of a column that is not shifted, in a target that is not too
-    // large for a table.
-    [[nodiscard]] bool any() const { return is_plain; }
-
-  private:
-    friend class ColumnPlan;
-    const Placed* placed;
-    std::uint64_t row_from_bytes;
-    std::uint32_t length;
-    bool padded;
-    bool left;
-    bool is_plain;
 };
 
 // One target, and what its rows are made of. What kind of rows they are the first sequence says
@@ -148,8 +108,9 @@ class ColumnPlan {
     [[nodiscard]] std::unexpected<Error> refusal(std::size_t i) const;
     [[nodiscard]] std::unexpected<Error> out_of_range(std::size_t i) const;
 
-    // For loops.
-    [[nodiscard]] PlainRows plain_rows() const;
+    // Most sequences' rows are rows of their record that lie together, with padding on one side.
+    [[nodiscard]] bool is_plain() const { return is_plain_; }
+    [[nodiscard]] const Placement& placement() const { return *placement_; }
     [[nodiscard]] double pad() const { return column_.pad.value_or(0); }
     // Calls each(Run) for the rows of the layout's sequence i, of which that was found; empty runs
     // are left out.

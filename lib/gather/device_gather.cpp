@@ -11,9 +11,10 @@ namespace rollring::gathering {
 namespace {
 
 constexpr std::uint64_t staged_max = std::uint64_t{256} << 20;  // before a table is run
-// The GPU begins while the rest of the table is made.
-constexpr std::size_t tiles_first = 4096;
-constexpr std::size_t tiles_max = 32768;
+// The GPU begins while the rest of the table is made. Tables grow no faster than it is behind the
+// CPU, so that it does not wait for the next one.
+constexpr std::size_t entries_first = 4096;
+constexpr std::size_t entries_max = 65536;
 constexpr std::size_t block = 256;  // sequences
 
 std::uint64_t bytes_read(std::span<const ColumnPlan> plans) {
@@ -59,11 +60,13 @@ class DeviceGather::Locator {
             shifts_[i] = lane_shift;
         }
     }
-    std::uint64_t operator()(std::size_t i, const std::byte* from, std::uint64_t bytes) {
+    [[nodiscard]] std::uint64_t lies(std::size_t i, std::uint64_t from) const {
         const std::uint64_t shift = shifts_[i - begin_];
-        if (shift == to_stage) [[unlikely]]
-            return stage(from, bytes);
-        return reinterpret_cast<std::uint64_t>(from) + shift;
+        return shift == to_stage ? 0 : from + shift;
+    }
+    std::uint64_t operator()(std::size_t i, const std::byte* from, std::uint64_t bytes) {
+        const std::uint64_t at = lies(i, reinterpret_cast<std::uint64_t>(from));
+        return at == 0 ? stage(from, bytes) : at;
     }
     void add(std::uint64_t bytes) { read_ += bytes; }
     // Where it was 0.
@@ -105,7 +108,7 @@ Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const Co
     const Ahead ahead(batch, placement_, plans);
     Locator locator(*this);
     found_.resize(plans.size() * block);
-    std::size_t tiles = tiles_first;
+    std::size_t entries = entries_first;
     const std::size_t sequences = placement_.sequences.size();
     for (std::size_t begin = 0; begin < sequences; begin += block) {
         const std::size_t end = std::min(begin + block, sequences);
@@ -118,18 +121,15 @@ Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const Co
             }
         }
         locator.look(begin, end - begin, plans.size(), found_.data());
-        for (std::size_t target = 0; target < plans.size(); target++) {
-            using enum TileWriter::Added;
-            std::size_t i = begin;
-            const auto added = writer.add(target, i, end, &found_[target * block], locator);
-            if (added == out_of_range) return plans[target].out_of_range(i);
-            if (added == not_located) return std::unexpected(locator.error());
-        }
-        if (table_.tile_count < tiles && locator.staged() < staged_max) continue;
+        using enum TileWriter::Outcome::What;
+        const auto done = writer.add({begin, end, found_.data(), block}, locator);
+        if (done.what == out_of_range) return plans[done.plan].out_of_range(done.sequence);
+        if (done.what == not_located) return std::unexpected(locator.error());
+        if (table_.entries() < entries && locator.staged() < staged_max) continue;
         if (auto run = device_->run(table_, stream); !run) return run;
         writer.clear();
         locator.forget();
-        tiles = std::min(2 * tiles, tiles_max);
+        entries = std::min(entries + entries / 4, entries_max);
     }
     return device_->run(table_, stream);
 }

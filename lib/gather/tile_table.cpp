@@ -38,20 +38,52 @@ std::optional<device::GatherKind> kind_of(DType from, DType to) {
 Result<void> TileWriter::begin(std::span<const ColumnPlan> plans, std::uint64_t tile_bytes) {
     targets_.clear();
     table_->targets.clear();
-    for (const ColumnPlan& plan : plans) {
-        if (auto added = add_target(plan, tile_bytes); !added) return added;
+    for (const bool alike : {true, false}) {
+        for (std::size_t i = 0; i < plans.size(); i++) {
+            if (alike_pad(plans[i]).has_value() != alike) continue;
+            if (auto added = add_target(plans[i], i, tile_bytes); !added) return added;
+        }
+        if (alike) table_->alike = targets_.size();
+    }
+    rows_copied_ = device::tile_rows_max;
+    rows_filled_ = device::tile_rows_max;
+    row_from_bytes_ = row_from_bytes_most_ = 0;
+    for (const Target& target : std::span(targets_).first(table_->alike)) {
+        rows_copied_ = std::min(rows_copied_, target.rows_copied);
+        rows_filled_ = std::min(rows_filled_, target.rows_filled);
+        row_from_bytes_ += target.row_from_bytes;
+        row_from_bytes_most_ = std::max<std::uint64_t>(row_from_bytes_most_, target.row_from_bytes);
+    }
+    table_->length = 0;
+    if (table_->alike != 0) {
+        const Placement& placement = targets_[0].plan->placement();
+        table_->length = static_cast<std::uint32_t>(placement.length);  // 0: it is not padded
+        table_->left = placement.left;
     }
     clear();
     return {};
 }
 
+std::optional<std::uint64_t> TileWriter::alike_pad(const ColumnPlan& plan) {
+    const bool fits = plan.rows() <= rows_max && plan.placement().length <= rows_max;
+    std::uint64_t pad = 0;
+    if (!plan.is_plain() || plan.row_bytes() == 0 || !fits ||
+        !fill(plan.to_type(), plan.pad(), reinterpret_cast<std::byte*>(&pad), 1)) {
+        return std::nullopt;
+    }
+    return pad;
+}
+
 void TileWriter::clear() {
+    table_->sequence_count = 0;
     table_->tile_count = 0;
     table_->values.clear();
+    table_->most_bytes = 0;
     for (Target& target : targets_) target.known.clear();
 }
 
-Result<void> TileWriter::add_target(const ColumnPlan& plan, std::uint64_t tile_bytes) {
+Result<void> TileWriter::add_target(const ColumnPlan& plan, std::size_t number,
+                                    std::uint64_t tile_bytes) {
     std::optional<device::GatherKind> kind = kind_of(plan.from_type(), plan.to_type());
     if (plan.is_filled()) kind = device::GatherKind::copy1;  // nothing is copied
     if (plan.is_counted() && plan.to_type() != dtype_i32 && plan.to_type() != dtype_i64) {
@@ -79,6 +111,7 @@ Result<void> TileWriter::add_target(const ColumnPlan& plan, std::uint64_t tile_b
             bytes / std::max<std::uint64_t>(1, row), 1, device::tile_rows_max));
     };
     targets_.push_back({&plan,
+                        number,
                         static_cast<std::uint32_t>(row_from),
                         static_cast<std::uint32_t>(targets_.size()) << device::tile_target_shift,
                         rows_of(tile_bytes, row_from),
@@ -86,7 +119,8 @@ Result<void> TileWriter::add_target(const ColumnPlan& plan, std::uint64_t tile_b
                         {}});
     table_->targets.push_back({std::bit_cast<std::uint64_t>(plan.target().data()),
                                static_cast<std::uint32_t>(row_from),
-                               static_cast<std::uint32_t>(row_to), *kind, plan.to_type().bytes()});
+                               static_cast<std::uint32_t>(row_to), *kind, plan.to_type().bytes(),
+                               alike_pad(plan).value_or(0)});
     return {};
 }
 

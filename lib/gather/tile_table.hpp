@@ -2,6 +2,7 @@
 // From runs of rows to the table that a GPU works through.
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -18,18 +19,31 @@ class TileWriter {
   public:
     explicit TileWriter(device::TileTable& table) : table_(&table) {}
 
-    // The targets of tables to come, gather_targets_max at most. The plans outlive this. Errors:
-    // unsupported, invalid_argument (a target is larger than a table can say).
+    // The targets of tables to come, gather_targets_max at most, all of one placement. The plans
+    // outlive this. Errors: unsupported, invalid_argument (a target is larger than a table can
+    // say).
     Result<void> begin(std::span<const ColumnPlan> plans, std::uint64_t tile_bytes);
     // A table that has these targets, and nothing else yet.
     void clear();
-    enum class Added { all, out_of_range, not_located };
-    // Tiles of the target's sequences [begin, end) of the layout; `found`: of each, the first one
-    // in front. `locate(i, from, bytes)` is where the device reads of sequence i; 0: nowhere, and
-    // `begin` is the one that failed. `locate.add(bytes)` counts them.
+
+    // What some sequences have of the plans' columns, one plan after the other.
+    struct Block {
+        std::size_t begin;  // of the layout's sequences
+        std::size_t end;
+        const Found* found;
+        std::size_t stride;  // from one plan's to the next one's
+    };
+    struct Outcome {
+        enum class What { added, out_of_range, not_located };
+        What what = What::added;
+        std::size_t plan = 0;  // which failed, at which sequence
+        std::size_t sequence = 0;
+    };
+    // `locate.lies(i, from)` is where the device reads of sequence i, 0 where it cannot;
+    // `locate(i, from, bytes)` brings it to where it can, 0: it failed. `locate.add(bytes)` counts
+    // them.
     template <class Locate>
-    Added add(std::size_t target, std::size_t& begin, std::size_t end, const Found* found,
-              Locate& locate);
+    Outcome add(const Block& block, Locate& locate);
 
   private:
     struct Known {
@@ -38,15 +52,21 @@ class TileWriter {
     };
     struct Target {
         const ColumnPlan* plan;
+        std::size_t number;  // of its plan
         std::uint32_t row_from_bytes;
         std::uint32_t rows;         // the upper part of GatherTile::rows
         std::uint32_t rows_copied;  // of a tile
         std::uint32_t rows_filled;
         std::vector<Known> known;  // the last few of its values
     };
-    Result<void> add_target(const ColumnPlan& plan, std::uint64_t tile_bytes);
+    Result<void> add_target(const ColumnPlan& plan, std::size_t number, std::uint64_t tile_bytes);
+    // The bits of the target's padding, where most sequences can be said once for it and others.
+    static std::optional<std::uint64_t> alike_pad(const ColumnPlan& plan);
+    // Those up to the first that needs tiles of its own.
     template <class Locate>
-    Added add_runs(Target& target, std::size_t i, const Found& found, Locate& locate);
+    std::size_t add_alike(std::size_t begin, const Block& block, Locate& locate);
+    template <class Locate>
+    Outcome add_runs(Target& target, std::size_t i, const Block& block, Locate& locate);
     // Where the next so many tiles go.
     device::GatherTile* room_for(std::size_t tiles) {
         if (table_->tiles.size() - table_->tile_count < tiles) [[unlikely]]
@@ -59,7 +79,12 @@ class TileWriter {
     std::optional<std::uint64_t> value_number(Target& target, double value);
 
     device::TileTable* table_;
-    std::vector<Target> targets_;
+    std::vector<Target> targets_;  // the alike ones first
+    // Of the alike ones together:
+    std::uint32_t rows_copied_ = 0;  // of a sequence, at most
+    std::uint32_t rows_filled_ = 0;
+    std::uint64_t row_from_bytes_ = 0;
+    std::uint64_t row_from_bytes_most_ = 0;  // of one of them
 };
 
 inline void TileWriter::cut(std::uint64_t from, std::uint64_t step, std::uint64_t first,
@@ -78,59 +103,99 @@ inline void TileWriter::cut(std::uint64_t from, std::uint64_t step, std::uint64_
 }
 
 template <class Locate>
-TileWriter::Added TileWriter::add(std::size_t number, std::size_t& begin, std::size_t end,
-                                  const Found* found, Locate& locate) {
-    Target& target = targets_[number];
-    const ColumnPlan& plan = *target.plan;
-    if (plan.row_bytes() == 0) return Added::all;
-    const auto padding = value_number(target, plan.pad());
-    // What a loop of some nanoseconds a sequence needs, where nothing that it writes can change it.
-    const PlainRows rows = plan.plain_rows();
-    const std::uint64_t pad = device::tile_value | padding.value_or(0);
-    const std::uint32_t row_bytes = target.row_from_bytes;
-    const std::uint32_t target_rows = target.rows;
-    const std::uint32_t copied = target.rows_copied;
-    const std::uint32_t filled = target.rows_filled;
-    const bool any = padding && rows.any();
-    std::uint64_t read = 0;
-    device::GatherTile* tile = room_for(2 * (end - begin));
-    for (; begin < end; begin++, found++) {
-        Plain plain;
-        if (!any || !rows(begin, *found, plain) || plain.count > copied || plain.pad_count > filled)
-            [[unlikely]] {
-            table_->tile_count = static_cast<std::size_t>(tile - table_->tiles.data());
-            const Added added = add_runs(target, begin, *found, locate);
-            if (added != Added::all) return added;
-            tile = room_for(2 * (end - begin));
-            continue;
+TileWriter::Outcome TileWriter::add(const Block& block, Locate& locate) {
+    const std::span<Target> targets(targets_);
+    const auto add_each = [&](std::span<Target> some, std::size_t i) {
+        Outcome done;
+        for (Target& target : some) {
+            if (target.plan->row_bytes() == 0) continue;
+            done = add_runs(target, i, block, locate);
+            if (done.what != Outcome::What::added) break;
         }
-        if (plain.pad_count != 0) *tile++ = {pad, plain.pad_first, target_rows | plain.pad_count};
-        if (plain.count == 0) continue;
-        const std::uint64_t bytes = std::uint64_t{plain.count} * row_bytes;
-        const std::uint64_t at = locate(begin, plain.from, bytes);
-        if (at == 0) [[unlikely]]
-            return Added::not_located;
-        read += bytes;
-        *tile++ = {at, plain.first, target_rows | plain.count};
+        return done;
+    };
+    const std::size_t alike = table_->alike;
+    for (std::size_t i = block.begin; alike != 0 && i < block.end; i++) {
+        i = add_alike(i, block, locate);
+        if (i == block.end) break;
+        const Outcome done = add_each(targets.first(alike), i);
+        if (done.what != Outcome::What::added) return done;
     }
-    table_->tile_count = static_cast<std::size_t>(tile - table_->tiles.data());
-    locate.add(read);
-    return Added::all;
+    for (std::size_t i = block.begin; alike != targets.size() && i < block.end; i++) {
+        const Outcome done = add_each(targets.subspan(alike), i);
+        if (done.what != Outcome::What::added) return done;
+    }
+    return {};
 }
 
 template <class Locate>
-TileWriter::Added TileWriter::add_runs(Target& target, std::size_t i, const Found& found,
-                                       Locate& locate) {
-    Added added = Added::all;
+std::size_t TileWriter::add_alike(std::size_t begin, const Block& block, Locate& locate) {
+    device::TileTable& table = *table_;
+    const std::size_t others = table.alike - 1;
+    const std::size_t room = table.sequence_count + (block.end - begin);
+    if (table.sequences.size() < room) table.sequences.resize(2 * room);
+    if (table.aheads.size() < room * others) table.aheads.resize(2 * room * others);
+    // What a loop of some nanoseconds a sequence needs, where nothing that it writes can change it.
+    device::GatherSequence* to = table.sequences.data() + table.sequence_count;
+    std::int32_t* aheads = table.aheads.data() + table.sequence_count * others;
+    const Target* targets = targets_.data();
+    const Placed* placed = targets->plan->placement().sequences.data();
+    const Found* found = block.found;
+    const std::size_t first = block.begin;
+    const std::size_t stride = block.stride;
+    const std::uint64_t length = table.length;
+    const std::uint64_t copied = rows_copied_;
+    const std::uint64_t filled = rows_filled_;
+    std::uint64_t rows = 0;
+    std::uint64_t most = 0;
+    std::size_t i = begin;
+    for (; i < block.end; i++) {
+        const Placed& one = placed[i];
+        const auto lies = [&](const Target& target) {
+            const Found& its = found[target.number * stride + (i - first)];
+            return std::pair{reinterpret_cast<std::int64_t>(its.data) +
+                                 std::int64_t{one.begin} * target.row_from_bytes,
+                             one.begin + one.tokens <= its.rows};
+        };
+        auto [from, plain] = lies(targets[0]);
+        for (std::size_t other = 0; other < others; other++) {
+            const auto [its, has] = lies(targets[other + 1]);
+            const auto ahead = static_cast<std::int32_t>(its - from);
+            plain &= has && from + ahead == its;
+            aheads[other] = ahead;
+        }
+        const std::uint64_t at = locate.lies(i, static_cast<std::uint64_t>(from));
+        const std::uint64_t padding = length == 0 ? 0 : length - one.tokens;
+        if (!plain || at == 0 || one.tokens > copied || padding > filled) [[unlikely]]
+            break;
+        *to++ = {at, static_cast<std::uint32_t>(one.first_row), one.tokens};
+        aheads += others;
+        rows += one.tokens;
+        most = std::max<std::uint64_t>(most, one.tokens);
+    }
+    table.sequence_count = static_cast<std::size_t>(to - table.sequences.data());
+    table.most_bytes = std::max(table.most_bytes, most * row_from_bytes_most_);
+    locate.add(rows * row_from_bytes_);
+    return i;
+}
+
+template <class Locate>
+TileWriter::Outcome TileWriter::add_runs(Target& target, std::size_t i, const Block& block,
+                                         Locate& locate) {
+    Outcome added{.plan = target.number, .sequence = i};
+    const Found& found = block.found[target.number * block.stride + i - block.begin];
     target.plan->runs_of(i, found, [&](const Run& run) {
         if (run.kind == Run::Kind::copied) {
             const std::uint64_t at = locate(i, run.from, run.count * target.row_from_bytes);
-            if (at == 0) added = Added::not_located;
+            if (at == 0) added.what = Outcome::What::not_located;
             locate.add(run.count * target.row_from_bytes);
+            table_->most_bytes = std::max(
+                table_->most_bytes,
+                std::min<std::uint64_t>(run.count, target.rows_copied) * target.row_from_bytes);
             cut(at, target.row_from_bytes, run.first, run.count, target.rows_copied, target.rows);
         } else if (run.kind == Run::Kind::value) {
             const auto value = value_number(target, run.value);
-            if (!value) added = Added::out_of_range;
+            if (!value) added.what = Outcome::What::out_of_range;
             cut(device::tile_value | value.value_or(0), 0, run.first, run.count, target.rows_filled,
                 target.rows);
         } else {

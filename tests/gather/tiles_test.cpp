@@ -24,6 +24,8 @@ struct Played {
     std::map<const std::byte*, std::uint64_t> pinned;
     std::uint64_t pins = 0;
     std::uint64_t runs = 0;
+    std::uint64_t sequences = 0;  // of tables
+    std::uint64_t tiles = 0;
     std::string refuses;  // to pin
     std::uint64_t tile_bytes = 256;
 };
@@ -52,15 +54,21 @@ class PlayedDevice : public device::GatherDevice {
     }
     Result<void> run(const device::TileTable& table, Stream) override {
         played_->runs++;
-        device::GatherArgs args{table.tiles.data(), table.values.data(), table.tile_count, {}};
         REQUIRE(table.targets.size() <= device::gather_targets_max);
-        std::ranges::copy(table.targets, args.targets);
-        for (const device::GatherTile& tile : std::span(table.tiles).first(table.tile_count)) {
-            check(tile, table.targets.at(tile.rows >> device::tile_target_shift));
+        device::GatherArgs args = table.args();
+        args.sequences = table.sequences.data();
+        args.aheads = table.aheads.data();
+        args.tiles = table.tiles.data();
+        args.values = table.values.data();
+        for (std::uint32_t at = 0; at < args.work; at++) {
+            const cuda::GatherWork work = cuda::load_work(args, at);
+            check(args, at, work);
             for (std::uint32_t lane = 0; lane < cuda::warp_lanes; lane++) {
-                cuda::gather_tile(args, tile, lane);
+                cuda::gather_work(args, at, work, lane);
             }
         }
+        played_->sequences += table.sequence_count;
+        played_->tiles += table.tile_count;
         staged_.clear();
         return {};
     }
@@ -73,11 +81,17 @@ class PlayedDevice : public device::GatherDevice {
         std::byte bytes[128];
     };
     // Only what is pinned, or staged, is read.
-    void check(const device::GatherTile& tile, const device::GatherTarget& target) {
-        if ((tile.from & (device::tile_value | device::tile_counted)) != 0) return;
+    void check(const device::GatherArgs& args, std::uint32_t at, const cuda::GatherWork& work) {
+        const device::GatherTile& tile = work.tile;
+        const bool of_sequence = at < args.of_sequences;
+        if (!of_sequence && (tile.from & (device::tile_value | device::tile_counted)) != 0) return;
+        const std::uint32_t target =
+            of_sequence ? at % args.alike : tile.rows >> device::tile_target_shift;
+        REQUIRE(target < device::gather_targets_max);
         const std::uint64_t bytes =
-            std::uint64_t{tile.rows & device::tile_rows_max} * target.row_from_bytes;
-        const auto* from = reinterpret_cast<const std::byte*>(tile.from);
+            std::uint64_t{tile.rows & device::tile_rows_max} * args.targets[target].row_from_bytes;
+        if (bytes == 0) return;
+        const auto* from = reinterpret_cast<const std::byte*>(tile.from) + work.ahead;
         for (const std::vector<Line>& staged : staged_) {
             const auto* begin = reinterpret_cast<const std::byte*>(staged.data());
             if (from >= begin && from + bytes <= begin + staged.size() * sizeof(Line)) return;
@@ -143,6 +157,60 @@ TEST_CASE("tiles: random layouts of random batches are what the reference says")
         CHECK((stat.why_staged.find("no memory to pin today") != std::string::npos) == staging);
         CHECK((stat.registered_bytes == 0) == staging);
     }
+}
+
+TEST_CASE("tiles: columns that are gathered together are what each is alone") {
+    for (unsigned seed = 31; seed <= 34; seed++) {
+        GatherCase given(seed);
+        Played played;
+        played.tile_bytes = seed % 2 == 0 ? 64 : 4096;
+        gathering::DeviceGather gatherer(std::make_unique<PlayedDevice>(played));
+        REQUIRE(gatherer.prepare(given.batch).has_value());
+        std::mt19937 dice(seed);
+        for (int round = 0; round < 60; round++) {
+            CAPTURE(seed);
+            CAPTURE(round);
+            std::vector<std::uint32_t> order;
+            const Layout layout = random_layout(given.batch, order, dice);
+            std::vector<GatherColumn> columns(1 + below(dice, 5));
+            std::vector<std::vector<std::byte>> targets(columns.size());
+            std::vector<ArrayShape> shapes;
+            for (std::size_t i = 0; i < columns.size(); i++) {
+                columns[i] = random_column(layout, dice);
+                const auto shape = gathered_shape(given.batch, given.schema(), columns[i], layout);
+                REQUIRE(shape.has_value());
+                shapes.push_back(*shape);
+                targets[i].resize(shape->elements() * shape->dtype.bytes(), std::byte{0xa5});
+                columns[i].to = targets[i];
+            }
+            REQUIRE(gatherer.gather(given.batch, given.schema(), columns, layout, {}).has_value());
+            for (std::size_t i = 0; i < columns.size(); i++) {
+                CAPTURE(i);
+                REQUIRE(same(numbers_of(targets[i], shapes[i].dtype),
+                             wanted(given, columns[i], layout)));
+            }
+        }
+        CHECK(played.sequences != 0);  // said once for all columns
+        CHECK(played.tiles != 0);
+    }
+}
+
+// A lane's memory in one go: what a table says of many sequences, a warp reads for several at once.
+TEST_CASE("tiles: of many short sequences a warp takes several, of long ones one at a time") {
+    device::TileTable table;
+    table.alike = 2;
+    table.sequence_count = 1024;
+    table.most_bytes = 1024;
+    CHECK(table.run() == 1);  // there are fewer than warps
+    table.sequence_count = 4096;
+    CHECK(table.run() == 4);
+    table.sequence_count = 1 << 20;
+    CHECK(table.run() == device::run_max);
+    table.most_bytes = 8192;
+    CHECK(table.run() == 4);
+    table.most_bytes = 1 << 20;
+    CHECK(table.run() == 1);
+    CHECK(table.args().tile_count == table.args().work);
 }
 
 TEST_CASE("tiles: the first batch does not wait for lanes to be registered") {
