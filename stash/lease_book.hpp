@@ -24,6 +24,8 @@ class LeaseBook {
     void end_all(bool reachable);
 
   private:
+    void fetch_behind(const BatchPlan& plan, const Subsequence& one) const;
+
     const Slab<Record>* records_;
     const MappedLanes* lanes_;
     Advantages advantages_;

@@ -2,8 +2,10 @@
 // The records of a batch, or of a rank's share of one, where they lie: what both of them show, and
 // all that packing and gathering need to know of either.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -33,6 +35,45 @@ struct BatchGroupInfo {
     std::uint32_t unrewarded;
 };
 
+namespace detail {
+
+// What the columns of records are that have the same ones: with the number of tokens it says where
+// in a record each begins.
+struct RecordForm {
+    struct Column {
+        std::uint64_t head;  // of its view: head_of()
+        std::array<std::uint32_t, 3> inner;
+        std::uint32_t row_bytes;  // of each token; 0: it has no row for each
+        std::uint32_t bytes;      // from there to the next column, where it has none
+    };
+    std::vector<Column> columns;
+
+    static constexpr std::uint64_t line = 64;  // that columns begin with
+    // Number, dtype and count of dims, which lie together. One load: bytes put together in memory
+    // would have to be written before they are read.
+    static std::uint64_t head_of(const ColumnView& column) {
+        static_assert(offsetof(ColumnView, shape) == sizeof(std::uint64_t));
+        constexpr std::size_t bytes = offsetof(ColumnView, dims) + sizeof(ColumnView::dims);
+        std::uint64_t head = 0;
+        std::memcpy(&head, static_cast<const void*>(&column), sizeof head);
+        return head & ((std::uint64_t{1} << (8 * bytes)) - 1);
+    }
+    // From a column of so many tokens to the next one.
+    static std::uint64_t bytes_of(std::uint64_t row_bytes, std::uint64_t tokens) {
+        return (row_bytes * tokens + line - 1) / line * line;
+    }
+};
+
+// Where the columns of a sequence lie: what its view says, in fewer lines, one after the other.
+struct RecordPlace {
+    const std::byte* columns;  // where the first begins
+    std::uint32_t tokens;
+    std::uint32_t form;                                   // index in forms(), or:
+    static constexpr std::uint32_t no_form = 0xffffffff;  // its view alone says where they lie
+};
+
+}  // namespace detail
+
 // All of it is empty once it is not leased any more.
 class ROLLRING_API Sequences {
   public:
@@ -60,6 +101,10 @@ class ROLLRING_API Sequences {
     // -1: unknown.
     [[nodiscard]] std::span<const std::int64_t> policy_versions() const { return versions_; }
 
+    // For who reads columns of many of them.
+    [[nodiscard]] std::span<const detail::RecordPlace> places() const { return places_; }
+    [[nodiscard]] std::span<const detail::RecordForm> forms() const { return forms_; }
+
   protected:
     Sequences() = default;
     Sequences(Sequences&&) noexcept = default;
@@ -81,6 +126,8 @@ class ROLLRING_API Sequences {
   private:
     std::vector<BatchGroupInfo> groups_;
     std::vector<Sequence> sequences_;
+    std::vector<detail::RecordPlace> places_;
+    std::vector<detail::RecordForm> forms_;  // a few at most
     std::vector<std::uint32_t> group_offsets_;
     std::vector<std::int64_t> cu_seqlens_;
     std::vector<double> rewards_;

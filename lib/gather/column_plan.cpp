@@ -142,6 +142,7 @@ Result<void> ColumnPlan::find_column(const Schema& schema) {
     for (const Placed& placed : placement_->sequences) {
         first_view_ = &batch_->sequences()[placed.sequence].view;
         first_ = first_view_->find(column_.column);
+        form_ = batch_->places()[placed.sequence].form;
         if (first_ != nullptr) break;
     }
     if (first_ != nullptr) at_ = static_cast<std::size_t>(first_ - first_view_->columns().data());
@@ -202,10 +203,22 @@ bool ColumnPlan::find(std::size_t i, Found& found) const {
 Finder ColumnPlan::finder() const {
     Finder made;
     made.plan = this;
-    made.sequences = batch_->sequences().data();
+    made.places = batch_->places().data();
     made.placed = placement_->sequences.data();
-    made.at = at_;
-    made.head = first_ != nullptr && first_->dims == 1 ? Finder::head_of(*first_) : 0;
+    made.form = Finder::none_is;
+    if (first_ == nullptr || form_ >= batch_->forms().size()) return made;
+    const auto& columns = batch_->forms()[form_].columns;
+    if (columns[at_].row_bytes == 0) return made;
+    for (const auto& column : std::span(columns).first(at_)) {
+        if (column.row_bytes == 0) {
+            made.fixed += column.bytes;
+        } else if (made.before == Finder::few) {
+            return made;
+        } else {
+            made.row_bytes[made.before++] = column.row_bytes;
+        }
+    }
+    made.form = form_;
     return made;
 }
 
@@ -233,6 +246,7 @@ void ColumnPlan::add_to(Reads& reads) const {
     constexpr std::size_t counts = 16;         // in front of them: how many there are
     reads.begin = std::min(reads.begin, at(first_view_->columns().data()) - counts);
     reads.end = std::max(reads.end, end);
+    reads.form = form_;
 }
 
 std::unexpected<Error> ColumnPlan::out_of_range(std::size_t i) const {

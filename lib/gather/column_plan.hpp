@@ -3,9 +3,9 @@
 // that knows where a sequence's tokens go.
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,28 +54,23 @@ struct Found {
 
 class ColumnPlan;
 
-// Finds a column where that of the first sequence was found, as it is in most, with a comparison;
-// or by the plan. To be kept in registers.
+// Finds a column in records of the form that the first sequence's record has, as most do, from
+// where the record lies; in others by the plan. To be kept in registers.
 class Finder {
   public:
     [[nodiscard]] bool operator()(std::size_t i, Found& found) const;
 
   private:
     friend class ColumnPlan;
-    // Number, dtype and count of dims, which lie together. One load: bytes put together in memory
-    // would have to be written before they are read.
-    static std::uint64_t head_of(const ColumnView& column) {
-        static_assert(offsetof(ColumnView, shape) == sizeof(std::uint64_t));
-        constexpr std::size_t bytes = offsetof(ColumnView, dims) + sizeof(ColumnView::dims);
-        std::uint64_t head = 0;
-        std::memcpy(&head, static_cast<const void*>(&column), sizeof head);
-        return head & ((std::uint64_t{1} << (8 * bytes)) - 1);
-    }
+    static constexpr std::size_t few = 4;
     const ColumnPlan* plan;
-    const Sequence* sequences;
+    const detail::RecordPlace* places;
     const Placed* placed;
-    std::size_t at;
-    std::uint64_t head;  // 0: nothing is to be found, or rows have more dims
+    std::uint32_t form;  // none_is: nothing is found so
+    static constexpr std::uint32_t none_is = detail::RecordPlace::no_form - 1;
+    std::uint32_t before = 0;  // columns of tokens in front of it
+    std::uint64_t fixed = 0;   // bytes of others there
+    std::array<std::uint32_t, few> row_bytes{};
 };
 
 // One target, and what its rows are made of. What kind of rows they are the first sequence says
@@ -121,6 +116,7 @@ class ColumnPlan {
     struct Reads {
         std::size_t begin = ~std::size_t{0};
         std::size_t end = 0;
+        std::uint32_t form = 0;  // that needs no view
     };
     void add_to(Reads& reads) const;
 
@@ -151,10 +147,11 @@ class ColumnPlan {
     bool is_plain_ = false;              // of a column that is not shifted
     const ColumnView* first_ = nullptr;  // of the sequences that have the column
     const TrajectoryView* first_view_ = nullptr;
-    std::size_t at_ = 0;  // of its columns
+    std::uint32_t form_ = 0;  // of its record
+    std::size_t at_ = 0;      // of its columns
 };
 
-// Views lie far apart: fetches what plans will read of the one some sequences on.
+// Views lie far apart: fetches what plans will read of the one some sequences on, if they will.
 class Ahead {
   public:
     Ahead(const Sequences& batch, const Placement& placement, std::span<const ColumnPlan> plans)
@@ -164,9 +161,9 @@ class Ahead {
     void fetch(std::size_t i) const {
         constexpr std::size_t ahead = 40;
         if (i + ahead >= placement_->sequences.size()) return;
-        const Placed& placed = placement_->sequences[i + ahead];
-        const auto* view =
-            reinterpret_cast<const char*>(&batch_->sequences()[placed.sequence].view);
+        const std::uint32_t sequence = placement_->sequences[i + ahead].sequence;
+        if (batch_->places()[sequence].form == reads_.form) return;
+        const auto* view = reinterpret_cast<const char*>(&batch_->sequences()[sequence].view);
         for (std::size_t at = reads_.begin; at < reads_.end; at += 64) prefetch_to_read(view + at);
     }
 
@@ -186,10 +183,14 @@ Result<std::vector<ColumnPlan>> plan_columns(const Sequences& batch, const Schem
 std::string who(const Sequences& batch, std::size_t sequence);
 
 inline bool Finder::operator()(std::size_t i, Found& found) const {
-    const auto columns = sequences[placed[i].sequence].view.columns();
-    if (at >= columns.size() || head_of(columns[at]) != head) [[unlikely]]
+    const detail::RecordPlace& place = places[placed[i].sequence];
+    if (place.form != form) [[unlikely]]
         return plan->find(i, found);
-    found = {columns[at].data.data(), columns[at].shape[0]};
+    std::uint64_t at = fixed;
+    for (std::uint32_t column = 0; column < before; column++) {
+        at += detail::RecordForm::bytes_of(row_bytes[column], place.tokens);
+    }
+    found = {place.columns + at, place.tokens};
     return true;
 }
 

@@ -38,10 +38,10 @@ bool count_up(const ColumnPlan& plan, double first, std::byte* to, std::uint64_t
     return true;
 }
 
-bool run_all(const ColumnPlan& plan, std::size_t i) {
+bool run_all(const ColumnPlan& plan, const Finder& find, std::size_t i) {
     bool good = true;
     Found found;
-    static_cast<void>(plan.find(i, found));  // which was looked at before
+    static_cast<void>(find(i, found));  // which was looked at before
     plan.runs_of(i, found, [&](const Run& run) {
         std::byte* to = plan.target().data() + run.first * plan.row_bytes();
         const std::uint64_t elements = run.count * plan.row_elements();
@@ -79,16 +79,17 @@ class FirstBad {
 
 Result<void> copy_column(const ColumnPlan& plan, const Ahead& ahead, std::size_t sequences,
                          std::uint32_t threads) {
+    const Finder find = plan.finder();
     for (std::size_t i = 0; i < sequences; i++) {
         Found found;
         ahead.fetch(i);
-        if (!plan.find(i, found)) return plan.refusal(i);
+        if (!find(i, found)) return plan.refusal(i);
     }
     std::atomic<std::size_t> next = 0;
     FirstBad bad;
     const auto work = [&] {
         for (std::size_t i = next++; i < sequences; i = next++) {
-            if (!run_all(plan, i)) bad.note(i);
+            if (!run_all(plan, find, i)) bad.note(i);
         }
     };
     const unsigned workers = threads_for(plan.target().size(), threads);

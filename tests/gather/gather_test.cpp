@@ -41,6 +41,64 @@ TEST_CASE("gather: random layouts of random batches are what the reference says"
     }
 }
 
+// More kinds of records than a batch has forms for: ids of many lengths, columns that only some
+// have.
+TEST_CASE("gather: where a record's columns lie is what its view says, of one form or of none") {
+    const TestRing ring({.lanes = 2, .lane_bytes = 8 << 20});
+    auto producer = Producer::open(ring.name());
+    REQUIRE(producer.has_value());
+    constexpr std::uint32_t records = 60;
+    std::mt19937 dice(8);
+    for (std::uint32_t i = 0; i < records; i++) {
+        const std::string prompt = std::string(i % 3 == 0 ? 7 * i : 5, 'p') + std::to_string(i);
+        const std::vector<std::int32_t> tokens(i % 7 == 6 ? 0 : below(dice, 300),
+                                               static_cast<int>(i));
+        const std::vector<float> values(tokens.size(), static_cast<float>(i));
+        Draft draft(prompt);
+        draft.meta.group_size = 1;
+        if (i % 2 == 0) draft.set(Std::logprobs, values);
+        draft.set(Std::token_ids, tokens);
+        if (i % 5 == 0) draft.set(Std::logprobs, values);
+        REQUIRE(producer->push(draft, patience()) == Push::ok);
+    }
+    auto stash = open_stash(ring, {.group_size = 1, .batch = BatchTarget::groups(records)});
+    Batch batch;
+    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(batch.places().size() == records);
+    std::uint32_t formless = 0;
+    std::vector<std::int32_t> wanted_ids;
+    for (std::uint32_t i = 0; i < records; i++) {
+        const TrajectoryView& view = batch.sequences()[i].view;
+        const auto ids = view.token_ids();
+        wanted_ids.insert(wanted_ids.end(), ids.begin(), ids.end());
+        const detail::RecordPlace& place = batch.places()[i];
+        CHECK(place.tokens == view.n_tokens());
+        if (place.form == detail::RecordPlace::no_form) {
+            formless++;
+            continue;
+        }
+        const auto& form = batch.forms()[place.form];
+        REQUIRE(form.columns.size() == view.columns().size());
+        const std::byte* at = place.columns;
+        for (std::size_t column = 0; column < form.columns.size(); column++) {
+            CHECK(view.columns()[column].data.data() == at);
+            const std::uint64_t row_bytes = form.columns[column].row_bytes;
+            at += row_bytes == 0 ? form.columns[column].bytes
+                                 : detail::RecordForm::bytes_of(row_bytes, place.tokens);
+        }
+    }
+    CHECK(batch.forms().size() == 8);
+    CHECK(formless > 0);
+    CHECK(formless < records / 2);
+    std::vector<std::int32_t> ids(wanted_ids.size());
+    const GatherColumn column{.column = token_ids, .to = std::as_writable_bytes(std::span(ids))};
+    REQUIRE(gather(batch, stash->consumer().schema(), {&column, 1}, {}).has_value());
+    CHECK(ids == wanted_ids);
+    REQUIRE(batch.ack(0).has_value());
+    CHECK(batch.places().empty());
+    CHECK(batch.forms().empty());
+}
+
 TEST_CASE("gather: several columns at once, and the offsets of a part") {
     const GatherCase given(3);
     const Layout responses{.part = Part::response};
