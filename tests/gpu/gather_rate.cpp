@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -222,12 +223,14 @@ int sweep() {
     return 0;
 }
 
-int rates() {
-    const std::vector<Case> cases = {
-        {256, 8 * mib},     {256, 64 * mib},      {512, 8 * mib},     {512, 128 * mib},
-        {2048, 8 * mib},    {2048, 128 * mib},    {16384, 8 * mib},   {16384, 1024 * mib},
-        {131072, 64 * mib}, {131072, 1024 * mib}, {2048, 1024 * mib}, {256, 512 * mib},
-        {512, 1024 * mib},  {131072, 4096 * mib}, {2048, 4096 * mib}};
+std::vector<Case> all_cases() {
+    return {{256, 8 * mib},     {256, 64 * mib},      {512, 8 * mib},     {512, 128 * mib},
+            {2048, 8 * mib},    {2048, 128 * mib},    {16384, 8 * mib},   {16384, 1024 * mib},
+            {131072, 64 * mib}, {131072, 1024 * mib}, {2048, 1024 * mib}, {256, 512 * mib},
+            {512, 1024 * mib},  {131072, 4096 * mib}, {2048, 4096 * mib}};
+}
+
+int rates(const std::vector<Case>& cases) {
     bool good = true;
     for (const Case& of : cases) good &= Bench(of.tokens, of.bytes).run({}, true);
     return good ? 0 : 3;
@@ -256,10 +259,24 @@ int beside() {
     return 0;
 }
 
+// TOKENS:MIB; 0 tokens: it is none.
+Case case_of(std::string_view text) {
+    Case of{0, 0};
+    const char* end = text.data() + text.size();
+    const auto tokens = std::from_chars(text.data(), end, of.tokens);
+    if (tokens.ptr == end || *tokens.ptr != ':') return {0, 0};
+    if (std::from_chars(tokens.ptr + 1, end, of.bytes).ptr != end) return {0, 0};
+    of.bytes *= mib;
+    return of;
+}
+
 int run(const std::vector<std::string_view>& arguments) {
-    const std::string_view what = arguments.empty() ? "rates" : arguments[0];
-    if (arguments.size() > 1 || (what != "rates" && what != "--sweep" && what != "--beside")) {
-        fmt::print(stderr, "usage: gather_rate [--sweep | --beside]\n");
+    const std::string_view what = arguments.empty() ? "" : arguments[0];
+    const bool other = what == "--sweep" || what == "--beside";
+    std::vector<Case> cases;
+    for (const std::string_view one : arguments) cases.push_back(case_of(one));
+    if (other ? arguments.size() > 1 : std::ranges::count(cases, 0U, &Case::tokens) != 0) {
+        fmt::print(stderr, "usage: gather_rate [--sweep | --beside | TOKENS:MIB ...]\n");
         return 2;
     }
     if (const std::string why = why_no_gpu(); !why.empty()) {
@@ -269,7 +286,7 @@ int run(const std::vector<std::string_view>& arguments) {
     const cuda::Context::Scope scope(gpu()->context());
     if (what == "--sweep") return sweep();
     if (what == "--beside") return beside();
-    return rates();
+    return rates(cases.empty() ? all_cases() : cases);
 }
 
 }  // namespace
