@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -97,6 +98,11 @@ class GpuGather : public GatherDevice {
     }
     Result<Staging> stage(std::uint64_t bytes) override;
     Result<void> run(const TileTable& table, Stream stream) override;
+    // A failure shows where the next table is run.
+    [[nodiscard]] bool idle() override {
+        const auto there = marks_.all_reached(std::numeric_limits<std::uint64_t>::max());
+        return there && *there;
+    }
     Result<std::uint64_t> mark(Stream stream) override {
         const Context::Scope scope(gpu_->context());
         return marks_.set(queue_of(stream));

@@ -80,6 +80,8 @@ class GatherDevice {
     // Free again when the next table that is run has been worked through.
     virtual Result<Staging> stage(std::uint64_t bytes) = 0;
     virtual Result<void> run(const TileTable& table, Stream stream) = 0;
+    // Whether it has worked through all tables.
+    [[nodiscard]] virtual bool idle() = 0;
 
     // See Gatherer.
     virtual Result<std::uint64_t> mark(Stream stream) = 0;

@@ -11,8 +11,9 @@ namespace rollring::gathering {
 namespace {
 
 constexpr std::uint64_t staged_max = std::uint64_t{256} << 20;  // before a table is run
-// The GPU begins while the rest of the table is made. Tables grow no faster than it is behind the
-// CPU, so that it does not wait for the next one.
+// The GPU begins while the rest of the table is made: as soon as it can where it has nothing to do.
+// Tables grow no faster than it is behind the CPU, so that it does not wait for the next one.
+constexpr std::size_t entries_idle = 256;
 constexpr std::size_t entries_first = 4096;
 constexpr std::size_t entries_max = 65536;
 constexpr std::size_t block = 256;  // sequences
@@ -108,7 +109,7 @@ Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const Co
     const Ahead ahead(batch, placement_, plans);
     Locator locator(*this);
     found_.resize(plans.size() * block);
-    std::size_t entries = entries_first;
+    std::size_t entries = device_->idle() ? entries_idle : entries_first;
     const std::size_t sequences = placement_.sequences.size();
     for (std::size_t begin = 0; begin < sequences; begin += block) {
         const std::size_t end = std::min(begin + block, sequences);

@@ -23,6 +23,7 @@ struct Played {
     std::mutex mutex;
     std::map<const std::byte*, std::uint64_t> pinned;
     std::uint64_t pins = 0;
+    bool idle = true;
     std::uint64_t runs = 0;
     std::uint64_t sequences = 0;  // of tables
     std::uint64_t tiles = 0;
@@ -53,6 +54,7 @@ class PlayedDevice : public device::GatherDevice {
         return device::Staging{data, reinterpret_cast<std::uint64_t>(data)};
     }
     Result<void> run(const device::TileTable& table, Stream) override {
+        if (table.entries() == 0) return {};
         played_->runs++;
         REQUIRE(table.targets.size() <= device::gather_targets_max);
         device::GatherArgs args = table.args();
@@ -72,6 +74,7 @@ class PlayedDevice : public device::GatherDevice {
         staged_.clear();
         return {};
     }
+    [[nodiscard]] bool idle() override { return played_->idle; }
     Result<std::uint64_t> mark(Stream) override { return 1; }
     Result<bool> reached(std::uint64_t) override { return true; }
     Result<void> wait(std::uint64_t, Deadline) override { return {}; }
@@ -193,6 +196,41 @@ TEST_CASE("tiles: columns that are gathered together are what each is alone") {
         CHECK(played.sequences != 0);  // said once for all columns
         CHECK(played.tiles != 0);
     }
+}
+
+TEST_CASE("tiles: a GPU that has nothing to do begins with the first sequences") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 8 << 20});
+    auto producer = Producer::open(ring.name());
+    REQUIRE(producer.has_value());
+    constexpr std::uint32_t records = 1500;
+    const std::vector<std::int32_t> tokens = {1, 2, 3};
+    for (std::uint32_t i = 0; i < records; i++) {
+        Draft draft("prompt");
+        draft.meta.repetition_id = i;
+        draft.meta.group_size = records;
+        draft.set(Std::token_ids, tokens);
+        REQUIRE(producer->push(draft, patience()) == Push::ok);
+    }
+    auto stash = open_stash(ring, {.group_size = records, .batch = BatchTarget::groups(1)});
+    Batch batch;
+    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    Played played;
+    gathering::DeviceGather gatherer(std::make_unique<PlayedDevice>(played));
+    REQUIRE(gatherer.prepare(batch).has_value());
+    std::vector<std::int32_t> ids(3 * records);
+    const GatherColumn column{.column = token_ids, .to = std::as_writable_bytes(std::span(ids))};
+    const auto gather_all = [&] {
+        std::ranges::fill(ids, 0);
+        played.runs = 0;
+        REQUIRE(gatherer.gather(batch, stash->consumer().schema(), {&column, 1}, {}, {}));
+        for (std::size_t i = 0; i < ids.size(); i++) REQUIRE(ids[i] == tokens[i % 3]);
+    };
+    gather_all();
+    CHECK(played.runs > 2);
+    CHECK(played.sequences == records);
+    played.idle = false;
+    gather_all();
+    CHECK(played.runs == 1);
 }
 
 // A lane's memory in one go: what a table says of many sequences, a warp reads for several at once.
