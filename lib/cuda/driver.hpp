@@ -34,7 +34,8 @@
     X(cuModuleGetFunction)                         \
     X(cuFuncSetAttribute)                          \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
-    X(cuLaunchKernel)                              \
+    X(cuLaunchKernelEx)                            \
+    X(cuFuncGetAttribute)                          \
     X(cuLaunchHostFunc)                            \
     X(cuStreamCreate)                              \
     X(cuStreamDestroy)                             \

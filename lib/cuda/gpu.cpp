@@ -58,6 +58,13 @@ Result<void> Gpu::load() {
             return failed(result, fmt::format("find kernel {}", kernel_names[i]));
         }
         kernels_[i].resident = static_cast<std::uint64_t>(std::max(1, blocks * processors));
+        if (static_cast<Kernel>(i) == Kernel::gather) {
+            // Of what machine code was made: what the driver made of older PTX does not wait.
+            int ptx = 0;
+            const CUresult known =
+                api().cuFuncGetAttribute(&ptx, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernels_[i].function);
+            kernels_[i].early = known == CUDA_SUCCESS && ptx >= 90;
+        }
     }
     return {};
 }
@@ -114,9 +121,17 @@ Result<void> Gpu::launch_tiles(Kernel kernel, std::uint64_t tiles, void* args, u
     std::uint64_t blocks = std::min(needed, loaded.resident * std::max(waves, 1u));
     if (blocks_max != 0) blocks = std::min(blocks, blocks_max);
     void* parameters[] = {args};
-    const CUresult result =
-        api().cuLaunchKernel(loaded.function, static_cast<unsigned>(blocks), 1, 1, block_threads, 1,
-                             1, 0, stream, parameters, nullptr);
+    CUlaunchAttribute early{};
+    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    early.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config{};
+    config.gridDimX = static_cast<unsigned>(blocks);
+    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+    config.blockDimX = block_threads;
+    config.hStream = stream;
+    config.attrs = &early;
+    config.numAttrs = loaded.early ? 1 : 0;
+    const CUresult result = api().cuLaunchKernelEx(&config, loaded.function, parameters, nullptr);
     if (result == CUDA_SUCCESS) return {};
     return std::unexpected(cuda_error(
         result, fmt::format("GPU {}: cannot launch {}", device_.gpu, kernel_names[index])));

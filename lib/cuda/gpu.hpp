@@ -68,6 +68,7 @@ class Gpu {
     struct Loaded {
         CUfunction function = nullptr;
         std::uint64_t resident = 1;  // blocks that fit on the GPU at once
+        bool early = false;          // waits itself for what is queued before it
     };
     Context context_;
     Device device_;

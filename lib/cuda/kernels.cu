@@ -277,6 +277,19 @@ extern "C" __global__ void __launch_bounds__(block_threads)
     });
 }
 
+// A kernel that is launched to begin early has its blocks in place, and more, when the one before it
+// ends; Gpu::load knows for which machine code that holds.
+__device__ __forceinline__ void begin_next_early() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_earlier() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ u64 word_of_lane(u64 word, u32 lane) {
     return __shfl_sync(all_lanes, word, static_cast<int>(lane));
 }
@@ -292,7 +305,10 @@ extern "C" __global__ void __launch_bounds__(block_threads)
         return lane < args.run && at < args.work ? load_work(args, at) : GatherWork{};
     };
     u32 begin = (blockIdx.x * (block_threads / warp_lanes) + threadIdx.x / warp_lanes) * args.run;
+    // The table is read while what is queued before still runs, which nothing is written before.
     GatherWork run = load_run(begin);
+    begin_next_early();
+    wait_for_earlier();
     while (begin < args.work) {
         const u32 next_begin = begin + warps * args.run;
         const GatherWork next = load_run(next_begin);

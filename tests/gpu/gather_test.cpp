@@ -69,6 +69,38 @@ TEST_CASE("gather: random layouts of random batches on a GPU") {
     }
 }
 
+// A gather may begin before the one ahead of it has ended: not so that it could be seen.
+TEST_CASE("gather: what is queued on a stream, or on the default one, is done in order") {
+    const RawGpu gpu;
+    GatherCase given(27, 64, 5000);
+    Gatherer gatherer = RawGpu::must(Gatherer::open(Device::cuda(0)));
+    RawGpu::must(gatherer.prepare(given.batch));
+    std::vector<std::int32_t> expected;
+    for (const Sequence& sequence : given.batch.sequences()) {
+        const auto tokens = sequence.view.token_ids();
+        expected.insert(expected.end(), tokens.begin(), tokens.end());
+    }
+    std::vector<std::int32_t> ids(expected.size());
+    const CUdeviceptr target = gpu.allocate(ids.size() * 4);
+    CUstream stream = gpu.stream();
+    GatherColumn column{.column = token_ids};
+    column.to = {std::bit_cast<std::byte*>(target), ids.size() * 4};
+    GatherColumn numbers{.source = Source::position_ids, .dtype = dtype_i32, .to = column.to};
+    for (const bool named : {true, false}) {
+        CAPTURE(named);
+        const Stream on = named ? Stream{stream} : Stream{};
+        for (int round = 0; round < 200; round++) {
+            RawGpu::must(gatherer.gather(given.batch, given.schema(), {&numbers, 1}, {}, on));
+            RawGpu::must(gatherer.gather(given.batch, given.schema(), {&column, 1}, {}, on));
+            RawGpu::must(gatherer.wait(RawGpu::must(gatherer.mark(on)), patience()));
+            gpu.to_host(ids.data(), std::bit_cast<void*>(target), ids.size() * 4);
+            REQUIRE(ids == expected);
+        }
+    }
+    gpu.api().cuMemFree(target);
+    gpu.api().cuStreamDestroy(stream);
+}
+
 TEST_CASE("gather: a lane whose pages went back to the system is read anew") {
     const RawGpu gpu;
     const TestRing ring({.lanes = 1, .lane_bytes = 4 << 20});
