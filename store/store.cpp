@@ -300,23 +300,28 @@ Result<void> Store::put(std::span<const StoreValue> values, std::span<Location> 
     return impl_->put_all(values, at, deadline);
 }
 
-Result<ValueForm> Store::look(Location at) const {
-    if (auto checked = impl_->check(); !checked) return std::unexpected(checked.error());
-    auto found = impl_->stored.find(at);
-    if (!found) return std::unexpected(found.error());
-    return found->form;
+Result<void> Store::find(std::span<const Location> at, std::span<StoredValue> found) const {
+    ROLLRING_ASSERT(at.size() == found.size(), "each location has a place for what is found");
+    if (auto checked = impl_->check(); !checked) return checked;
+    return impl_->stored.find(at, found);
+}
+
+Result<void> Store::read(std::span<const StoredValue> found, std::span<std::byte* const> to) const {
+    ROLLRING_ASSERT(found.size() == to.size(), "each value has a place for its bytes");
+    if (auto checked = impl_->check(); !checked) return checked;
+    return impl_->stored.read(found, to);
 }
 
 Result<void> Store::read(Location at, std::span<std::byte> to) const {
-    if (auto checked = impl_->check(); !checked) return checked;
-    auto found = impl_->stored.find(at);
-    if (!found) return std::unexpected(found.error());
-    if (found->form.bytes() != to.size()) {
+    StoredValue found;
+    if (auto there = find({&at, 1}, {&found, 1}); !there) return there;
+    if (found.form.bytes() != to.size()) {
         return refused(Errc::invalid_argument,
                        fmt::format("the value at {} has {} bytes, and not {}", at.number,
-                                   found->form.bytes(), to.size()));
+                                   found.form.bytes(), to.size()));
     }
-    return impl_->stored.read(at, *found, to);
+    std::byte* const begin = to.data();
+    return read({&found, 1}, {&begin, 1});
 }
 
 Result<void> Store::clear(std::span<const Location> values, Deadline deadline) {

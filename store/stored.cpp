@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "checked_frame.hpp"
 #include "frames_by_read.hpp"
@@ -39,24 +39,37 @@ std::unexpected<Error> not_stored(Location at) {
 
 }  // namespace
 
-// Whoever keeps the books marks it, or moves the cursor over it, before its memory is another's.
 // The marks go when the cursor has passed them, so they are looked at first.
-bool StoredValues::released(const Place& place) const {
+bool ReleasedMarks::released(const Place& place) {
+    return marked(place) || place.position < map_->entry(place.lane).cursor.load();
+}
+
+bool ReleasedMarks::marked(const Place& place) {
     const Geometry& geometry = map_->geometry();
     const std::uint64_t line =
         LaneSize(geometry.capacity(place.lane)).offset(place.position) / line_bytes;
-    std::uint64_t word = 0;
-    const std::uint64_t at = geometry.bits_offset(place.lane) + line / 64 * sizeof word;
-    if (!map_->segment().read(at, &word, sizeof word) || (word >> line % 64 & 1) != 0) return true;
-    return place.position < map_->entry(place.lane).cursor.load();
+    const std::uint64_t word = line / 64;
+    if (place.lane != lane_ || word < first_ || word >= end_) {
+        const std::uint64_t words = geometry.bits_bytes(place.lane) / sizeof word;
+        lane_ = place.lane;
+        first_ = word;
+        end_ = std::min(word + words_.size(), words);
+        const std::uint64_t at = geometry.bits_offset(place.lane) + word * sizeof word;
+        if (!map_->segment().read(at, words_.data(), (end_ - first_) * sizeof word)) {
+            end_ = first_;
+            return true;
+        }
+    }
+    return (words_[word - first_] >> line % 64 & 1) != 0;
 }
 
-Result<StoredValues::Found> StoredValues::find(Location at) const {
+// What is found may have been released: a look at the marks comes behind it.
+Result<StoredValue> StoredValues::find_one(Location at) const {
     const Geometry& geometry = map_->geometry();
     const Place place = place_of(at);
     if (place.lane >= geometry.lane_count) return not_stored(at);
     const std::uint64_t tail = observe(map_->owner(place.lane).tail);
-    if (place.position >= tail || released(place)) return not_stored(at);
+    if (place.position >= tail) return not_stored(at);
     const LaneSize size(geometry.capacity(place.lane));
     const std::uint64_t offset = geometry.data_offset(place.lane) + size.offset(place.position);
     Beginning beginning;
@@ -73,19 +86,45 @@ Result<StoredValues::Found> StoredValues::find(Location at) const {
                           .empty();
     const ColumnView* const value = ours ? view.find(value_column) : nullptr;
     if (value == nullptr) {
-        if (released(place)) return not_stored(at);
+        if (ReleasedMarks(*map_).released(place)) return not_stored(at);
         return refused(
             Errc::bad_record,
             fmt::format("what lies at {} is damaged, or is no value of a store", at.number));
     }
     const ValueForm form{value->dtype, value->dims, value->shape, view.meta().origin};
-    return Found{form, offset + line_bytes +
-                           static_cast<std::uint64_t>(value->data.data() - beginning.payload())};
+    return StoredValue{
+        at, form,
+        offset + line_bytes + static_cast<std::uint64_t>(value->data.data() - beginning.payload())};
 }
 
-Result<void> StoredValues::read(Location at, const Found& found, std::span<std::byte> to) const {
-    const bool whole = to.empty() || map_->segment().read(found.offset, to.data(), to.size());
-    if (!whole || released(place_of(at))) return not_stored(at);
+Result<void> StoredValues::find(std::span<const Location> at, std::span<StoredValue> found) const {
+    for (std::size_t i = 0; i < at.size(); i++) {
+        auto one = find_one(at[i]);
+        if (!one) return std::unexpected(one.error());
+        found[i] = *one;
+    }
+    return still_there(found);
+}
+
+Result<void> StoredValues::read(std::span<const StoredValue> found,
+                                std::span<std::byte* const> to) const {
+    for (std::size_t i = 0; i < found.size(); i++) {
+        const std::uint64_t bytes = found[i].form.bytes();
+        if (bytes != 0 && !map_->segment().read(found[i].offset, to[i], bytes)) {
+            return not_stored(found[i].at);
+        }
+    }
+    return still_there(found);
+}
+
+Result<void> StoredValues::still_there(std::span<const StoredValue> found) const {
+    ReleasedMarks marks(*map_);
+    for (const StoredValue& each : found) {
+        const Place place = place_of(each.at);
+        if (place.lane >= map_->geometry().lane_count || marks.released(place)) {
+            return not_stored(each.at);
+        }
+    }
     return {};
 }
 
@@ -94,12 +133,13 @@ StoredValues::Sum StoredValues::sum(std::uint32_t lane) const {
     const LaneSize size(geometry.capacity(lane));
     const std::uint64_t tail = observe(map_->owner(lane).tail);
     Sum made;
+    ReleasedMarks marks(*map_);
     Place place{lane, observe(map_->entry(lane).cursor)};
     while (place.position < tail && place.position % line_bytes == 0) {
         Frame frame;
         const FramesByRead frames{map_->segment(), geometry.data_offset(lane)};
         if (!checked_frame(frames, size, place.position, tail, frame)) break;
-        if (is_record(frame) && !released(place)) {
+        if (is_record(frame) && !marks.released(place)) {
             made.values++;
             made.bytes += frame.bytes;
         }

@@ -55,6 +55,13 @@ struct ValueForm {
     friend bool operator==(const ValueForm&, const ValueForm&) = default;
 };
 
+// A value as a store has found it, for that store to read.
+struct StoredValue {
+    Location at = {};
+    ValueForm form = {};
+    std::uint64_t offset = 0;  // the store's own: where its bytes lie
+};
+
 struct StoreValue {
     // The newest value of a column of a key takes the place of the one before, whoever put that.
     // Empty: it has no key.
@@ -105,10 +112,12 @@ class ROLLRING_API Store {
     // there, and what keys had before may be gone.
     Result<void> put(std::span<const StoreValue> values, std::span<Location> at, Deadline deadline);
 
-    // Errc::not_stored: it was cleared, or replaced.
-    [[nodiscard]] Result<ValueForm> look(Location at) const;
-    // Copies a value out, which has just so many bytes. Errc::not_stored: likewise, also while it
-    // was read; `to` may hold anything then.
+    // What lies there. Errc::not_stored: one of them was cleared, or replaced.
+    Result<void> find(std::span<const Location> at, std::span<StoredValue> found) const;
+    // Copies values out, each to where there is room for its bytes. Errc::not_stored: likewise,
+    // also while they were read; there may be anything then where they go.
+    Result<void> read(std::span<const StoredValue> found, std::span<std::byte* const> to) const;
+    // Both for one, which has just so many bytes.
     Result<void> read(Location at, std::span<std::byte> to) const;
 
     // Nobody can read them afterwards, and their room comes free. Those that are not there are

@@ -6,7 +6,7 @@ import functools
 import itertools
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,12 @@ _DIMS = 4  # that a value may have; one with more is encoded
 _ALIGNED = 64
 
 
-def is_tensor(tag: int) -> bool:
-    """Whether a value was put as a tensor with dimensions."""
-    return tag == TENSOR
+# Values one behind the other: keys, column, address, dtype, shape of one, tag, and the address of
+# the offsets at which rows of each begin, where they have different shapes.
+Block = tuple[list[str], str, int, str, tuple[int, ...], int, int]
 
 
-Entry = tuple[str, str, int, str, tuple[int, ...], int]
-
-
-def entry_of(value: Any, key: tuple[str, str], codec: Codec) -> tuple[Entry, Any]:
+def block_of(value: Any, key: str, column: str, codec: Codec) -> tuple[Block, Any]:
     """A value as the store takes it, and what keeps its memory there until it was put."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -43,24 +40,72 @@ def entry_of(value: Any, key: tuple[str, str], codec: Codec) -> tuple[Entry, Any
             shape = tuple(value.shape)
             if len(shape) <= _DIMS:
                 held = value if value.is_cpu and value.is_contiguous() else _plain(value)
-                return _entry(key, held.data_ptr(), name, shape, TENSOR), held
+                return _block([key], column, held.data_ptr(), name, shape, TENSOR), held
     elif isinstance(value, np.ndarray) and value.ndim <= _DIMS and value.dtype.isnative:
         name = _name_of(value.dtype)
         if name is not None:
             held = np.ascontiguousarray(value)
-            return _entry(key, held.ctypes.data, name, value.shape, ARRAY), held
+            return _block([key], column, held.ctypes.data, name, value.shape, ARRAY), held
     held = np.frombuffer(memoryview(codec.encode(value)), np.uint8)
-    return _entry(key, held.ctypes.data, "u8", held.shape, ENCODED), held
+    return _block([key], column, held.ctypes.data, "u8", held.shape, ENCODED), held
+
+
+def blocks_of(
+    column: str, values: Any, keys: Sequence[str], codec: Codec
+) -> Iterable[tuple[Block, Any]]:
+    """The same for a column: in one block where its values are rows of one array."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, torch.Tensor):
+        name = _name_of(values.dtype)
+        if name is not None and values.is_nested:
+            if _is_ragged(values, torch):
+                flat = _plain(values.values())
+                offsets = _plain(values.offsets().long())
+                address = flat[int(offsets[0]) :].data_ptr()
+                block = _block(list(keys), column, address, name, tuple(flat.shape), TENSOR)
+                return [((*block[:-1], offsets.data_ptr()), (flat, offsets))]
+        elif name is not None and 0 < values.dim() <= _DIMS + 1:
+            flat = _plain(values)
+            shape = tuple(flat.shape[1:])
+            return [(_block(list(keys), column, flat.data_ptr(), name, shape, TENSOR), flat)]
+        values = values.unbind()
+    elif isinstance(values, np.ndarray) and values.dtype.isnative:
+        name = _name_of(values.dtype)
+        if name is not None and 0 < values.ndim <= _DIMS + 1:
+            flat = np.ascontiguousarray(values)
+            shape = flat.shape[1:]
+            return [(_block(list(keys), column, flat.ctypes.data, name, shape, ARRAY), flat)]
+    return [block_of(value, key, column, codec) for value, key in zip(values, keys)]
+
+
+def _is_ragged(nested: Any, torch: Any) -> bool:
+    """Whether its rows lie one behind the other, and differ in their first dimension alone."""
+    return (
+        nested.layout == torch.jagged
+        and nested.lengths() is None
+        and not isinstance(nested.size(1), int)
+        and nested.values().dim() <= _DIMS
+    )
 
 
 def _plain(tensor: Any) -> Any:
     return tensor.detach().cpu().contiguous()
 
 
-def _entry(
-    key: tuple[str, str], address: int, name: str, shape: tuple[int, ...], kind: int
-) -> Entry:
-    return (*key, address, name, shape or (1,), kind if shape else kind | SCALAR)
+def _block(
+    keys: list[str], column: str, address: int, name: str, shape: tuple[int, ...], kind: int
+) -> Block:
+    return keys, column, address, name, shape or (1,), kind if shape else kind | SCALAR, 0
+
+
+def _made(name: str, shape: tuple[int, ...], tag: int, part: Any) -> Any:
+    """An array or a tensor in memory that it keeps."""
+    shape = () if tag & SCALAR else shape
+    if tag & _KIND == ARRAY:
+        return part.view(NUMPY_DTYPES[name]).reshape(shape)
+    import torch
+
+    return torch.from_numpy(part).view(torch_dtype(name)).view(shape)
 
 
 @functools.cache
@@ -151,8 +196,24 @@ class Store(Closes):
         named = [("", "")] * len(values) if keys is None else keys
         if len(named) != len(values):
             raise ValueError(f"{len(values)} values have {len(named)} keys")
-        given = [entry_of(value, key, self._codec) for value, key in zip(values, named)]
-        return self._core.put([entry for entry, _ in given], timeout)
+        given = [block_of(value, *key, self._codec) for value, key in zip(values, named)]
+        return self._core.put([block for block, _ in given], timeout)
+
+    def put_columns(
+        self, columns: Mapping[str, Any], *, keys: Sequence[str], timeout: float | None = 10.0
+    ) -> dict[str, list[int]]:
+        """Columns of rows in one call, with a value for each of the keys: an array or a tensor,
+        whose rows are the values, a jagged nested tensor, or a sequence of values. Says for each
+        column where its values lie. If it fails it is as with `put_all`.
+        """
+        given: list[tuple[Block, Any]] = []
+        for column, values in columns.items():
+            count = values.size(0) if getattr(values, "is_nested", False) else len(values)
+            if count != len(keys):
+                raise ValueError(f"{len(keys)} keys have {count} values of {column!r}")
+            given += blocks_of(column, values, keys, self._codec)
+        at = iter(self._core.put([block for block, _ in given], timeout))
+        return {column: list(itertools.islice(at, len(keys))) for column in columns}
 
     def get(self, at: int) -> Any:
         """A copy of a value: of the type that was put, and writable.
@@ -164,55 +225,49 @@ class Store(Closes):
 
     def get_all(self, at: Sequence[int]) -> list[Any]:
         """The same for many. Their arrays share one piece of memory."""
-        forms = self._core.look(at)
-        offsets: list[int] = []
+        found = self._core.find(at)
+        forms = found.forms()
+        offsets: list[int | None] = []
         end = 0
         for _, _, tag, nbytes in forms:
-            offsets.append(end)
-            if tag & _KIND != ENCODED:
-                end += -(-nbytes // _ALIGNED) * _ALIGNED
+            encoded = tag & _KIND == ENCODED
+            offsets.append(None if encoded else end)
+            end += 0 if encoded else -(-nbytes // _ALIGNED) * _ALIGNED
         memory = np.empty(end, np.uint8)
-        plain = [i for i, form in enumerate(forms) if form[2] & _KIND != ENCODED]
         base = memory.ctypes.data
-        self._core.read(
-            [at[i] for i in plain],
-            [base + offsets[i] for i in plain],
-            [forms[i][3] for i in plain],
-        )
-        return [
-            self._value(place, form, memory, offset)
-            for place, form, offset in zip(at, forms, offsets, strict=True)
-        ]
+        found.read([0 if offset is None else base + offset for offset in offsets])
+        made = []
+        for i, ((name, shape, tag, nbytes), offset) in enumerate(zip(forms, offsets)):
+            if offset is None:
+                made.append(self._codec.decode(memoryview(found.memory(i))))
+            else:
+                made.append(_made(name, shape, tag, memory[offset : offset + nbytes]))
+        return made
 
-    def _value(
-        self, at: int, form: tuple[str, tuple[int, ...], int, int], memory: Any, offset: int
-    ) -> Any:
-        name, shape, tag, nbytes = form
-        if tag & _KIND == ENCODED:
-            return self._codec.decode(memoryview(self._core.memory(at, nbytes)))
-        part = memory[offset : offset + nbytes]
-        shape = () if tag & SCALAR else shape
-        if tag & _KIND == ARRAY:
-            return part.view(NUMPY_DTYPES[name]).reshape(shape)
-        import torch
-
-        return torch.from_numpy(part).view(torch_dtype(name)).view(shape)
+    def get_joined(self, at: Sequence[int]) -> tuple[Any, Any] | None:
+        """Many in one array or tensor, one behind the other, and at which of its rows each begins
+        and the last ends, as an array of 64-bit integers, or None if they have no dimensions.
+        None where they do not make one: they were put as something else, or differ in more than
+        their first dimension.
+        """
+        found = self._core.find(at)
+        joined = found.joined()
+        if joined is None or joined[2] & _KIND == ENCODED:
+            return None
+        name, row, tag, nbytes = joined
+        # numpy's memory comes in large pages, where it is large.
+        memory = np.empty(nbytes, np.uint8)
+        offsets = np.empty(len(at) + 1, np.int64)
+        found.read_joined(memory.ctypes.data, offsets.ctypes.data)
+        values = _made(name, (int(offsets[-1]), *row), tag & _KIND, memory)
+        return values, None if tag & SCALAR else offsets
 
     def __contains__(self, at: int) -> bool:
         try:
-            self._core.look([at])
+            self._core.find([at])
         except NotStoredError:
             return False
         return True
-
-    def forms(self, at: Sequence[int]) -> list[tuple[str, tuple[int, ...], int, int]]:
-        """Of each value its dtype, shape, tag and bytes, for who reads them by `read_into`."""
-        return self._core.look(at)
-
-    def read_into(self, at: Sequence[int], address: int, nbytes: Sequence[int]) -> None:
-        """Values, of so many bytes each, one behind the other from an address on."""
-        places = list(itertools.accumulate(nbytes, initial=address))[:-1]
-        self._core.read(at, places, nbytes)
 
     def clear(self, at: int | Iterable[int], *, timeout: float | None = 10.0) -> None:
         """Values that nobody needs any more: afterwards no process finds them, and their room

@@ -19,27 +19,26 @@ docs/transfer_queue.md says what happens when.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from transfer_queue.storage.bootstrap import StorageBootstrapProvider
 from transfer_queue.storage.clients.base import StorageClientFactory, StorageKVClient
 from transfer_queue.storage.managers.base import KVStorageManager, StorageManagerFactory
 
-from ._arrays import torch_dtype
 from ._codecs import PickleCodec, PlainCodec
 from ._errors import InvalidArgumentError, NotFoundError, NotStoredError
-from ._store import Store, is_tensor
+from ._store import Store
 
 __all__ = ["RollringClient", "RollringManager"]
 
 NAME = "Rollring"
-
-Form = tuple[str, tuple[int, ...], int, int]
 
 
 class _Rows:
@@ -93,6 +92,10 @@ def _boot(conf: Any) -> dict[str, str]:
 StorageBootstrapProvider.register_provider(NAME)(_boot)
 
 
+class Columns(dict[str, Any]):
+    """What is put, in the order of its keys."""
+
+
 @StorageClientFactory.register("RollringClient")
 class RollringClient(StorageKVClient):  # type: ignore[misc]
     """One in each process. Its configuration has name, host, and timeout, the seconds that a put
@@ -110,7 +113,11 @@ class RollringClient(StorageKVClient):  # type: ignore[misc]
         self._timeout = float(config.get("timeout", 60.0))
         self.store = Store(config["name"], make=False, codec=_Rows(), process="TransferQueue")
 
-    def put(self, keys: list[str], values: list[Any]) -> list[Any]:
+    def put(self, keys: list[str], values: list[Any] | Columns) -> list[Any]:
+        if isinstance(values, Columns):
+            rows = [key.partition("@")[0] for key in keys[: len(keys) // len(values)]]
+            made = self.store.put_columns(values, keys=rows, timeout=self._timeout)
+            return list(itertools.chain.from_iterable(made.values()))
         cells = [(row, field) for row, _, field in (key.partition("@") for key in keys)]
         return list(self.store.put_all(values, keys=cells, timeout=self._timeout))
 
@@ -162,39 +169,39 @@ def named(keys: Sequence[str], at: Sequence[int], store: Store) -> Any:
 
 @StorageManagerFactory.register(NAME)
 class RollringManager(KVStorageManager):  # type: ignore[misc]
-    """Reads columns of tensors straight into what TransferQueue hands out: nested tensors with
-    the jagged layout, as its own manager makes of rows.
+    """Puts whole columns, and reads columns of tensors straight into what TransferQueue hands out:
+    nested tensors with the jagged layout, as its own manager makes of rows.
     """
 
     def __init__(self, controller_info: Any, config: Any, zmq_context: Any = None) -> None:
         own = {**config, "client_name": "RollringClient"}
         super().__init__(controller_info, own, zmq_context=zmq_context)
 
+    @staticmethod
+    def _generate_values(data: TensorDict) -> Any:
+        # As they are, where its own manager takes each column apart.
+        return Columns({str(field): data[field] for field in sorted(data.keys())})
+
     async def get_data(self, metadata: Any) -> TensorDict:
         if not metadata.field_names:
             return await super().get_data(metadata)
-        rows = len(metadata.global_indexes)
         fields = sorted(metadata.field_names)
-        keys = self._generate_keys(fields, metadata.global_indexes)
-        _, _, meta = self._get_shape_type_custom_backend_meta_list(metadata)
-        client: RollringClient = self.storage_client
-        at = places(keys, meta)
+        store: Store = self.storage_client.store
         made: dict[str, Any] = {}
-        rest: list[int] = []
-        with named(keys, at, client.store):
-            forms = client.store.forms(at)
-            for number, field in enumerate(fields):
-                some = slice(number * rows, (number + 1) * rows)
-                column = jagged(client.store, at[some], forms[some])
-                if column is None:
-                    rest.append(number)
-                else:
+        values: list[Any] = []
+        for field in fields:
+            keys = self._generate_keys([field], metadata.global_indexes)
+            at = places(keys, [row.get(field) for row in metadata._custom_backend_meta])
+            with named(keys, at, store):
+                column = joined(store, at)
+                if column is not None:
                     made[field] = column
-            others = [i for number in rest for i in range(number * rows, (number + 1) * rows)]
-            values = client.store.get_all([at[i] for i in others])
-        if rest:
-            of_rest = metadata.select_fields([fields[number] for number in rest])
+                else:
+                    values += store.get_all(at)
+        if values:
+            of_rest = metadata.select_fields([field for field in fields if field not in made])
             made |= dict(self._merge_tensors_to_tensordict(of_rest, values).items())
+        rows = len(metadata.global_indexes)
         return TensorDict({field: made[field] for field in fields}, batch_size=rows)
 
     async def clear_data(self, metadata: Any) -> None:
@@ -214,19 +221,20 @@ class RollringManager(KVStorageManager):  # type: ignore[misc]
                 Store.remove(mine.name, force=True)
 
 
-def jagged(store: Store, at: Sequence[int], forms: Sequence[Form]) -> Any:
-    """A column of rows as one nested tensor; None where they do not make one."""
-    name, first, tag, _ = forms[0]
-    if not is_tensor(tag):
+def joined(store: Store, at: Sequence[int]) -> Any:
+    """A column of tensors as one, nested unless they are scalars; None where they do not make
+    one.
+    """
+    both = store.get_joined(at)
+    if both is None or not isinstance(both[0], torch.Tensor):
         return None
-    for dtype, shape, kind, _ in forms:
-        if kind != tag or dtype != name or shape[1:] != first[1:]:
-            return None
-    lengths = [form[1][0] for form in forms]
-    values = torch.empty((sum(lengths), *first[1:]), dtype=torch_dtype(name))
-    store.read_into(at, values.data_ptr(), [form[3] for form in forms])
-    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
-    torch.cumsum(torch.tensor(lengths), 0, out=offsets[1:])
+    values, offsets = both
+    if offsets is None:
+        return values
+    lengths = np.diff(offsets)
     return torch.nested.nested_tensor_from_jagged(
-        values, offsets, min_seqlen=min(lengths), max_seqlen=max(lengths)
+        values,
+        torch.from_numpy(offsets),
+        min_seqlen=int(lengths.min()),
+        max_seqlen=int(lengths.max()),
     )

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -37,6 +38,124 @@ Result<void> in_slices(std::optional<double> timeout, Errc waiting, Step step) {
     }
 }
 
+DType dtype_named(std::string_view name) {
+    const auto found = DType::parse(name);
+    if (!found) raise("invalid_argument", "no dtype '" + std::string(name) + "'");
+    return *found;
+}
+
+// Values one behind the other in memory, each under its key, as (keys, column, address, dtype,
+// shape of one, tag, address of offsets). With offsets, 64-bit and one more than values, they say
+// at which row each begins, and the last ends.
+void add_values(nb::handle given, std::vector<StoreValue>& values) {
+    const auto block = nb::cast<nb::tuple>(given);
+    const auto keys = nb::cast<nb::list>(block[0]);
+    StoreValue value{.column = nb::cast<std::string_view>(block[1])};
+    const auto* data = reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(block[2]));
+    value.form.dtype = dtype_named(nb::cast<std::string_view>(block[3]));
+    const auto shape = nb::cast<nb::tuple>(block[4]);
+    value.form.dims = static_cast<std::uint8_t>(shape.size());
+    for (std::size_t i = 0; i < std::min<std::size_t>(shape.size(), 4); i++) {
+        value.form.shape[i] = nb::cast<std::uint32_t>(shape[i]);
+    }
+    value.form.tag = nb::cast<std::uint16_t>(block[5]);
+    const auto* row = reinterpret_cast<const std::int64_t*>(nb::cast<std::uintptr_t>(block[6]));
+    for (const nb::handle key : keys) {
+        value.key = nb::cast<std::string_view>(key);
+        value.data = data;
+        if (row != nullptr) {
+            value.form.shape[0] = static_cast<std::uint32_t>(row[1] - row[0]);
+            row++;
+        }
+        values.push_back(value);
+        data += value.form.bytes();
+    }
+}
+
+// Values as they were found, to be read.
+class PyFound {
+  public:
+    PyFound(std::shared_ptr<Store> store, std::vector<StoredValue> values)
+        : store_(std::move(store)), values_(std::move(values)) {}
+
+    // Of each value (dtype, shape, tag, bytes).
+    [[nodiscard]] nb::list forms() const {
+        nb::list all;
+        for (const StoredValue& value : values_) {
+            const ValueForm& form = value.form;
+            all.append(
+                nb::make_tuple(name_of(form.dtype), shape_of(form, 0), form.tag, form.bytes()));
+        }
+        return all;
+    }
+    // The same, but for their first dimension, of all of them together; None if they differ in
+    // anything else. Bytes are their sum.
+    [[nodiscard]] nb::object joined() const {
+        if (values_.empty()) return nb::none();
+        ValueForm all = values_.front().form;
+        std::uint64_t bytes = 0;
+        for (const StoredValue& value : values_) {
+            bytes += value.form.bytes();
+            all.shape[0] = value.form.shape[0];
+            if (value.form != all) return nb::none();
+        }
+        return nb::make_tuple(name_of(all.dtype), shape_of(all, 1), all.tag, bytes);
+    }
+    // Values one behind the other, and into offsets, 64-bit and one more than values, at which row
+    // each begins, and the last ends.
+    void read_joined(std::uintptr_t to, std::uintptr_t offsets) const {
+        auto* row = reinterpret_cast<std::int64_t*>(offsets);
+        auto* place = reinterpret_cast<std::byte*>(to);
+        std::vector<std::byte*> places;
+        places.reserve(values_.size());
+        *row = 0;
+        for (const StoredValue& value : values_) {
+            places.push_back(place);
+            place += value.form.bytes();
+            row[1] = row[0] + value.form.shape[0];
+            row++;
+        }
+        copy(values_, places);
+    }
+    // Each to its address, but for those that have none.
+    void read(const std::vector<std::uintptr_t>& to) const {
+        if (to.size() != values_.size()) raise("invalid_argument", "each value has an address");
+        std::vector<StoredValue> some;
+        std::vector<std::byte*> places;
+        for (std::size_t i = 0; i < to.size(); i++) {
+            if (to[i] == 0) continue;
+            some.push_back(values_[i]);
+            places.push_back(reinterpret_cast<std::byte*>(to[i]));
+        }
+        copy(some, places);
+    }
+    [[nodiscard]] Memory memory(std::size_t index) const {
+        const StoredValue& value = values_.at(index);
+        Memory made(value.form.bytes());
+        std::byte* const place = made.data();
+        copy({&value, 1}, {&place, 1});
+        return made;
+    }
+
+  private:
+    static nb::object name_of(DType dtype) { return nb::cast(dtype.to_string()); }
+    static nb::tuple shape_of(const ValueForm& form, std::uint8_t from) {
+        nb::list shape;
+        for (std::uint8_t i = from; i < form.dims; i++) shape.append(form.shape[i]);
+        return nb::tuple(shape);
+    }
+
+    void copy(std::span<const StoredValue> values, std::span<std::byte* const> to) const {
+        value_or_raise([&] {
+            const Released released;
+            return store_->read(values, to);
+        }());
+    }
+
+    std::shared_ptr<Store> store_;
+    std::vector<StoredValue> values_;
+};
+
 class PyStore {
   public:
     PyStore(const std::string& name, std::uint64_t capacity, std::uint32_t lanes, bool make,
@@ -63,25 +182,11 @@ class PyStore {
         }
     }
 
-    // Each value as (key, column, address, dtype, shape, tag).
     std::vector<std::uint64_t> put(nb::list given, std::optional<double> timeout) {
         const auto store = open();
         std::vector<StoreValue> values;
         values.reserve(given.size());
-        for (const nb::handle each : given) {
-            const auto value = nb::cast<nb::tuple>(each);
-            StoreValue made{.key = nb::cast<std::string_view>(value[0]),
-                            .column = nb::cast<std::string_view>(value[1])};
-            made.data = reinterpret_cast<const void*>(nb::cast<std::uintptr_t>(value[2]));
-            made.form.dtype = dtype_named(nb::cast<std::string_view>(value[3]));
-            const auto shape = nb::cast<nb::tuple>(value[4]);
-            made.form.dims = static_cast<std::uint8_t>(shape.size());
-            for (std::size_t i = 0; i < std::min<std::size_t>(shape.size(), 4); i++) {
-                made.form.shape[i] = nb::cast<std::uint32_t>(shape[i]);
-            }
-            made.form.tag = nb::cast<std::uint16_t>(value[5]);
-            values.push_back(made);
-        }
+        for (const nb::handle each : given) add_values(each, values);
         std::vector<Location> at(values.size());
         value_or_raise(in_slices(timeout, Errc::store_full, [&](Deadline deadline) {
             return store->put(values, at, deadline);
@@ -92,62 +197,20 @@ class PyStore {
         return numbers;
     }
 
-    // Of each value (dtype, shape, tag, bytes).
-    nb::list look(const std::vector<std::uint64_t>& at) const {
+    [[nodiscard]] PyFound find(const std::vector<std::uint64_t>& numbers) const {
         const auto store = open();
-        std::vector<ValueForm> forms;
-        forms.reserve(at.size());
-        value_or_raise([&]() -> Result<void> {
+        const std::vector<Location> at = locations(numbers);
+        std::vector<StoredValue> found(at.size());
+        value_or_raise([&] {
             const Released released;
-            for (const std::uint64_t number : at) {
-                auto form = store->look({number});
-                if (!form) return std::unexpected(form.error());
-                forms.push_back(*form);
-            }
-            return {};
+            return store->find(at, found);
         }());
-        nb::list all;
-        DType last{};
-        nb::object last_name;
-        for (const ValueForm& form : forms) {
-            if (!last_name.is_valid() || form.dtype != last) {
-                last_name = nb::cast(form.dtype.to_string());
-                last = form.dtype;
-            }
-            nb::list shape;
-            for (std::uint8_t i = 0; i < form.dims; i++) shape.append(form.shape[i]);
-            all.append(nb::make_tuple(last_name, nb::tuple(shape), form.tag, form.bytes()));
-        }
-        return all;
-    }
-
-    // Each value to its address, with so many bytes.
-    void read(const std::vector<std::uint64_t>& at, const std::vector<std::uintptr_t>& to,
-              const std::vector<std::uint64_t>& bytes) const {
-        const auto store = open();
-        if (at.size() != to.size() || at.size() != bytes.size()) {
-            raise("invalid_argument", "each value has an address and its bytes");
-        }
-        value_or_raise([&]() -> Result<void> {
-            const Released released;
-            for (std::size_t i = 0; i < at.size(); i++) {
-                auto* const begin = reinterpret_cast<std::byte*>(to[i]);
-                if (auto read = store->read({at[i]}, {begin, bytes[i]}); !read) return read;
-            }
-            return {};
-        }());
-    }
-    Memory memory(std::uint64_t at, std::uint64_t bytes) const {
-        Memory made(bytes);
-        value_or_raise(open()->read({at}, {made.data(), bytes}));
-        return made;
+        return {store, std::move(found)};
     }
 
     void clear(const std::vector<std::uint64_t>& numbers, std::optional<double> timeout) {
         const auto store = open();
-        std::vector<Location> at;
-        at.reserve(numbers.size());
-        for (const std::uint64_t number : numbers) at.push_back({number});
+        const std::vector<Location> at = locations(numbers);
         value_or_raise(in_slices(timeout, Errc::timed_out,
                                  [&](Deadline deadline) { return store->clear(at, deadline); }));
     }
@@ -180,10 +243,11 @@ class PyStore {
     }
 
   private:
-    static DType dtype_named(std::string_view name) {
-        const auto found = DType::parse(name);
-        if (!found) raise("invalid_argument", "no dtype '" + std::string(name) + "'");
-        return *found;
+    static std::vector<Location> locations(const std::vector<std::uint64_t>& numbers) {
+        std::vector<Location> at;
+        at.reserve(numbers.size());
+        for (const std::uint64_t number : numbers) at.push_back({number});
+        return at;
     }
     // Kept while it is used: another thread may close it.
     [[nodiscard]] std::shared_ptr<Store> open() const {
@@ -197,13 +261,17 @@ class PyStore {
 }  // namespace
 
 void bind_store(nb::module_& module) {
+    nb::class_<PyFound>(module, "Found")
+        .def("forms", &PyFound::forms)
+        .def("joined", &PyFound::joined)
+        .def("read_joined", &PyFound::read_joined)
+        .def("read", &PyFound::read)
+        .def("memory", &PyFound::memory);
     nb::class_<PyStore>(module, "Store")
         .def(nb::init<const std::string&, std::uint64_t, std::uint32_t, bool, const std::string&,
                       double>())
         .def("put", &PyStore::put, nb::arg("values"), nb::arg("timeout").none())
-        .def("look", &PyStore::look)
-        .def("read", &PyStore::read)
-        .def("memory", &PyStore::memory)
+        .def("find", &PyStore::find)
         .def("clear", &PyStore::clear, nb::arg("values"), nb::arg("timeout").none())
         .def("clear_keys", &PyStore::clear_keys, nb::arg("keys"), nb::arg("timeout").none())
         .def("stat", &PyStore::stat)

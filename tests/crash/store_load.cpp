@@ -72,13 +72,17 @@ void read_row(const Store& store, const StoreLedger& ledger, std::uint32_t numbe
     if (turn % 2 != 0 || row.turn != turn || at.number == 0) return;
     const auto wanted = content_of(number, version);
     std::vector<std::uint64_t> copy(wanted.size());
-    const auto form = store.look(at);
-    const auto read = form && form->bytes() == wanted.size() * 8
-                          ? store.read(at, std::as_writable_bytes(std::span(copy)))
-                          : Result<void>(refused(Errc::not_stored, "another length"));
-    if (form) {
-        require(form->tag == number, "what lies at {} is of row {}, not of {}", at.number,
-                form->tag, number);
+    StoredValue found;
+    auto read = store.find({&at, 1}, {&found, 1});
+    if (read) {
+        require(found.form.tag == number, "what lies at {} is of row {}, not of {}", at.number,
+                found.form.tag, number);
+        auto* const begin = reinterpret_cast<std::byte*>(copy.data());
+        if (found.form.bytes() == wanted.size() * 8) {
+            read = store.read({&found, 1}, {&begin, 1});
+        } else {
+            read = refused(Errc::not_stored, "another length");
+        }
     }
     if (read) {
         require(copy == wanted, "row {} has other bytes than version {}", number, version);

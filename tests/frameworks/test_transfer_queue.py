@@ -194,6 +194,31 @@ def test_rows_that_are_no_tensors_and_shapes_that_differ(store: rr.Store) -> Non
     assert all(bool((row == 1).all()) for row in again["bf16"].unbind())
 
 
+def test_nested_tensors_of_every_kind(store: rr.Store) -> None:
+    rows = [torch.full((3 + i % 2, 4), float(i)) for i in range(6)]
+    jagged = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    columns = {
+        "jagged": jagged,
+        "narrow": torch.nested.narrow(
+            torch.arange(6 * 9.0).view(6, 9),
+            1,
+            torch.arange(6),
+            torch.tensor([1, 2, 3, 1, 2, 3]),
+            layout=torch.jagged,
+        ),
+        "turned": jagged.transpose(1, 2),
+        "strided": torch.nested.nested_tensor(rows),
+        "dense": torch.arange(6 * 8).view(6, 8)[:, ::2],
+    }
+    keys = [f"k{i}" for i in range(6)]
+    fields = TensorDict(columns, batch_size=6)
+    tq.kv_batch_put(keys=keys, partition_id="train", fields=fields)
+    got = tq.kv_batch_get(keys=keys, partition_id="train")
+    for name, wanted in columns.items():
+        for one, other in zip(wanted.unbind(), got[name].unbind(), strict=True):
+            assert torch.equal(one, other), name
+
+
 def test_a_row_that_is_gone_is_named(store: rr.Store) -> None:
     put(["k0", "k1"])
     store.clear_keys([str(index) for index in range(100)])  # whichever they have

@@ -129,6 +129,55 @@ def test_what_one_process_puts_another_reads_and_clears(store: rr.Store, other: 
     assert store.stats()["values"] == 0
 
 
+def test_columns_of_rows_are_put_in_one_call_and_read_in_one_piece(
+    store: rr.Store, other: Other
+) -> None:
+    keys = [str(i) for i in range(5)]
+    ids = np.arange(5 * 700, dtype=np.int32).reshape(5, 700)
+    columns = {
+        "ids": ids,
+        "wide": np.ones((5, 2, 3, 4, 5), np.float16),
+        "every other": ids[:, ::2],
+        "reward": np.linspace(0, 1, 5),
+        "text": ["a", {"b": 1}, None, 2.5, np.arange(3)],
+        "longer and longer": [np.full((i, 2), i, np.uint8) for i in range(5)],
+        "other dtypes": [np.zeros(2, np.float32), *(np.zeros(2) for _ in range(4))],
+        "other widths": [np.zeros((2, 1 + i % 2)) for i in range(5)],
+    }
+    at = other.put_columns(columns, keys=keys)
+    assert list(at) == list(columns)
+    for name, wanted in columns.items():
+        for one, got in zip(wanted, store.get_all(at[name]), strict=True):
+            np.testing.assert_equal(got, one)
+    for name in "ids", "wide", "every other", "longer and longer":
+        values, offsets = store.get_joined(at[name])
+        assert values.dtype == columns[name][0].dtype
+        np.testing.assert_equal(values, np.concatenate(list(columns[name])))
+        np.testing.assert_equal(offsets, np.cumsum([0, *map(len, columns[name])]))
+    values, offsets = store.get_joined(at["reward"])
+    np.testing.assert_equal(values, columns["reward"])
+    assert offsets is None
+    for name in "text", "other dtypes", "other widths":
+        assert store.get_joined(at[name]) is None
+    assert store.get_joined([]) is None
+    # Under their keys: the row that comes anew takes the place of the one before, and goes with it.
+    (new,) = store.put_columns({"ids": np.zeros((1, 4))}, keys=["3"])["ids"]
+    assert eventually(lambda: at["ids"][3] not in store)
+    store.clear_keys(["3"])
+    assert new not in store
+    assert all((place in store) == (i != 3) for i, place in enumerate(at["wide"]))
+    with pytest.raises(rr.NotStoredError, match=str(at["wide"][3])):
+        store.get_joined(at["wide"])
+    with pytest.raises(ValueError, match=r"2 keys have 5 values of 'ids'"):
+        store.put_columns({"reward": np.ones(2), "ids": ids}, keys=["1", "2"])
+
+
+def test_none_of_the_columns_is_there_if_one_does_not_fit(store: rr.Store) -> None:
+    with pytest.raises(rr.TooLargeError):
+        store.put_columns({"a": np.ones((2, 8)), "b": np.ones((2, 1 << 20))}, keys=["1", "2"])
+    assert eventually(lambda: store.stats()["values"] == 0)
+
+
 def test_a_copy_that_is_changed_changes_nothing(store: rr.Store) -> None:
     at = store.put(np.zeros(8))
     store.get(at)[:] = 1
