@@ -1,11 +1,12 @@
 // Crash images: a process goes through its work one instruction at a time; wherever that changes
 // the ring's memory, the memory is copied, and others take over from the copy.
 //
-//   images [--boundaries N] [--images N] [--seed N] [--only 1|2|3]     N: floors, of all together
+//   images [--boundaries N] [--images N] [--seed N] [--only 1|2|3|4]     N: floors, of all together
 
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 
@@ -20,9 +21,12 @@ const SelfRoles roles = {
     {"--step-producer", stepped_producer_role},
     {"--step-consumer", stepped_consumer_role},
     {"--step-trainer", stepped_trainer_role},
+    {"--step-reader", stepped_reader_role},
 };
 
 int run_all(const std::vector<std::string>& arguments) {
+    // Looking up names within a step would be most of it.
+    setenv("LD_BIND_NOW", "1", 1);
     const std::uint64_t boundaries = option(arguments, "--boundaries", 300'000);
     const std::uint64_t images = option(arguments, "--images", 1);
     const std::uint64_t only = option(arguments, "--only", 0);
@@ -37,8 +41,9 @@ int run_all(const std::vector<std::string>& arguments) {
     Stepped sum;
     const auto walk = [&](std::uint64_t round, std::uint64_t wanted) {
         std::uint64_t number = 0;
-        for (const Part& part :
-             {Part{step_producer, 35}, Part{step_consumer, 30}, Part{step_trainer, 35}}) {
+        // A reader changes memory so seldom that its part comes beside the others.
+        for (const Part& part : {Part{step_producer, 35}, Part{step_consumer, 30},
+                                 Part{step_trainer, 35}, Part{step_reader, 60}}) {
             number++;
             if (only != 0 && only != number) continue;
             const Stepped one = part.run(seed + 4 * round + number, wanted * part.percent / 100);

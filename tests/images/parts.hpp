@@ -1,5 +1,5 @@
 #pragma once
-// Three processes that are stepped, and what each of them is held to.
+// Four processes that are stepped, and what each of them is held to.
 
 #include <string>
 #include <vector>
@@ -19,11 +19,13 @@ struct Stepped {
 Stepped step_producer(std::uint64_t seed, std::uint64_t boundaries);
 Stepped step_consumer(std::uint64_t seed, std::uint64_t boundaries);
 Stepped step_trainer(std::uint64_t seed, std::uint64_t boundaries);
+Stepped step_reader(std::uint64_t seed, std::uint64_t boundaries);
 
 // FD RING
 int stepped_producer_role(const std::vector<std::string>& arguments);
 int stepped_consumer_role(const std::vector<std::string>& arguments);
 int stepped_trainer_role(const std::vector<std::string>& arguments);
+int stepped_reader_role(const std::vector<std::string>& arguments);
 
 inline std::uint64_t packed(Id id) {
     return id.first << 32 | id.second;

@@ -44,12 +44,18 @@ Stepper::Stepper(const std::string& role, const std::string& ring)
 }
 
 Stepper::~Stepper() {
-    kill_and_collect(pid_);
+    if (pid_ != 0) kill_and_collect(pid_);
+}
+
+int Stepper::await_stop() {
+    int status = 0;
+    while (waitpid(pid_, &status, 0) < 0) require(errno == EINTR, "waitpid: {}", errno);
+    if (!WIFSTOPPED(status)) pid_ = 0;  // it has failed, and was collected
+    return status;
 }
 
 void Stepper::await_order() {
-    int status = 0;
-    while (waitpid(pid_, &status, 0) < 0) require(errno == EINTR, "waitpid: {}", errno);
+    const int status = await_stop();
     if (WIFEXITED(status) && WEXITSTATUS(status) == not_permitted) std::exit(not_permitted);
     require(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP, "the stepped process: status {}",
             status);
@@ -65,28 +71,32 @@ bool Stepper::look() {
     return true;
 }
 
-void Stepper::step(const OnImage& on_image) {
+bool Stepper::step(const OnImage& on_image, const std::function<bool()>& enough) {
     std::memcpy(last_.data(), memory_.data(), memory_.bytes());
     on_image(last_);
     orders().done = 0;
     while (orders().done.load() == 0) {
         require(ptrace(PTRACE_SINGLESTEP, pid_, nullptr, nullptr) == 0, "ptrace: {}", errno);
-        int status = 0;
-        while (waitpid(pid_, &status, 0) < 0) require(errno == EINTR, "waitpid: {}", errno);
+        const int status = await_stop();
         require(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP, "the stepped process: status {}",
                 status);
         boundaries_++;
         if (look()) on_image(last_);
+        if (orders().done.load() == 0 && enough()) return false;
     }
+    go_on();
+    return true;
+}
+
+void Stepper::go_on() {
     require(ptrace(PTRACE_CONT, pid_, nullptr, nullptr) == 0, "ptrace: {}", errno);
     await_order();
+    require(orders().done.load() == 1, "the stepped process has not obeyed");
 }
 
 void Stepper::run() {
     orders().done = 0;
-    require(ptrace(PTRACE_CONT, pid_, nullptr, nullptr) == 0, "ptrace: {}", errno);
-    await_order();
-    require(orders().done.load() == 1, "the stepped process has not obeyed");
+    go_on();
 }
 
 }  // namespace rollring::test

@@ -46,7 +46,14 @@ class Stepper {
     using OnImage = std::function<void(std::span<const std::byte>)>;
     // Has the orders carried out instruction by instruction; calls `on_image` wherever the ring's
     // memory has changed, and once at the start.
-    void step(const OnImage& on_image);
+    void step(const OnImage& on_image) {
+        step(on_image, [] { return false; });
+    }
+    // Until `enough`, which is asked after each instruction; false: they are not carried out to the
+    // end yet, and the process is stopped in them.
+    bool step(const OnImage& on_image, const std::function<bool()>& enough);
+    // The rest, at full speed.
+    void go_on();
     // The same at full speed.
     void run();
 
@@ -54,6 +61,7 @@ class Stepper {
     [[nodiscard]] std::uint64_t images() const { return images_; }
 
   private:
+    int await_stop();
     void await_order();
     bool look();
 

@@ -9,6 +9,14 @@ namespace {
 
 constexpr std::uint64_t newcomer = 1'000'000;  // its stream
 
+std::string text_of(const std::set<Id>& ids) {
+    std::string text;
+    for (const Id& id : ids) text += fmt::format(" {}/{}", id.first, id.second);
+    return text;
+}
+
+}  // namespace
+
 Segment attach_whole(const std::string& ring) {
     auto segment = Segment::attach(ring, patience());
     require(segment.has_value(), "{}", segment ? "" : segment.error().to_string());
@@ -22,14 +30,6 @@ Mapping map_writable(const Segment& segment) {
     require(mapping.has_value(), "{}", mapping ? "" : mapping.error().to_string());
     return std::move(*mapping);
 }
-
-std::string text_of(const std::set<Id>& ids) {
-    std::string text;
-    for (const Id& id : ids) text += fmt::format(" {}/{}", id.first, id.second);
-    return text;
-}
-
-}  // namespace
 
 Draft SmallLoad::draft(Id id, bool group) {
     values_.resize(tokens(id));

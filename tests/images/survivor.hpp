@@ -53,6 +53,10 @@ struct Found {
     bool operator==(const Found&) const = default;
 };
 
+// A ring whose memory is to be written over: all of it reserved, and mapped.
+Segment attach_whole(const std::string& ring);
+Mapping map_writable(const Segment& segment);
+
 class Survivor {
   public:
     explicit Survivor(const RingOptions& options);

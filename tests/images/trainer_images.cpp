@@ -1,4 +1,5 @@
-// A trainer stepped through next_batch() (which moves stragglers to the spill), ack and nack.
+// A trainer stepped through next_batch() (which moves stragglers to the spill), ack and nack, of
+// batches of which some are shared.
 
 #include <algorithm>
 #include <memory>
@@ -10,7 +11,7 @@
 namespace rollring::test {
 namespace {
 
-enum class Act : std::uint32_t { batch, ack, nack, reopen };
+enum class Act : std::uint32_t { batch, share, ack, nack, reopen };
 
 constexpr std::uint64_t streams = 2;
 constexpr std::size_t late_max = 5;
@@ -42,11 +43,11 @@ class TrainerSteps {
         while (stepper_->boundaries() < boundaries) context();
         fmt::print(
             "trainer: contexts={} boundaries={} images={} recoveries={} batches={} acks={} "
-            "nacks={} evacuated={} reopened={} cut_gone={} cut_back={}\n",
+            "nacks={} shared={} evacuated={} reopened={} cut_gone={} cut_back={}\n",
             contexts_, stepper_->boundaries(), stepper_->images(), survivor_.recoveries(), batches_,
-            promise_.step + 1, nacks_, evacuated_, reopened_, gone_, back_);
+            promise_.step + 1, nacks_, shared_, evacuated_, reopened_, gone_, back_);
         for (const std::uint64_t one : {batches_, static_cast<std::uint64_t>(promise_.step + 1),
-                                        nacks_, evacuated_, reopened_, gone_, back_}) {
+                                        nacks_, shared_, evacuated_, reopened_, gone_, back_}) {
             require(one > 0 || contexts_ < contexts_enough / 4, "not everything was tried");
         }
         return {stepper_->boundaries(), stepper_->images(), contexts_};
@@ -69,6 +70,11 @@ class TrainerSteps {
             leased_ = got(orders());
             batches_ += leased_.empty() ? 0 : 1;
             evacuated_ = std::max<std::uint64_t>(evacuated_, orders().result.load());
+            is_shared_ = false;
+        } else if (!is_shared_ && dice_.below(2) == 0) {
+            order(Act::share);
+            is_shared_ = true;
+            shared_++;
         } else if (dice_.below(5) == 0) {
             order(Act::nack);
             nacks_++;
@@ -138,11 +144,13 @@ class TrainerSteps {
     std::vector<Id> late_;
     std::vector<Id> leased_;
     bool stepped_ = false;
+    bool is_shared_ = false;  // what is leased
     std::uint64_t next_[streams]{};
     std::uint64_t turns_ = 0;
     std::uint64_t contexts_ = 0;  // stepped
     std::uint64_t batches_ = 0;
     std::uint64_t nacks_ = 0;
+    std::uint64_t shared_ = 0;
     std::uint64_t evacuated_ = 0;
     std::uint64_t reopened_ = 0;
     std::uint64_t gone_ = 0;
@@ -176,6 +184,11 @@ int stepped_trainer_role(const std::vector<std::string>& arguments) {
                     put(*orders.operator->(), ids);
                 }
                 orders->result = static_cast<std::uint32_t>(stash->copies().evacuated_records);
+                break;
+            }
+            case Act::share: {
+                const auto ticket = batch.ticket();
+                require(ticket.has_value(), "{}", ticket ? "" : ticket.error().to_string());
                 break;
             }
             case Act::ack: {
