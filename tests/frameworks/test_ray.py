@@ -125,18 +125,29 @@ class Holder:
             return False
         return True
 
+    def push(self, instance_id: str, member: int) -> None:
+        self.producer.push(
+            instance_id, token_ids=np.zeros(4, np.int32), repetition_id=member, group_size=2
+        )
+
 
 def test_places_are_the_stashs_and_come_back(fabric: Any, ring: str) -> None:
     nodes = ray_world.other_nodes()
-    with rr.Stash(ring, group_size=2, batch_groups=1, max_open_groups=2):
+    with rr.Stash(ring, group_size=2, batch_groups=1, max_open_groups=2) as stash:
         first = Holder.options(**ray_world.on(nodes[0])).remote(ring)
         second = Holder.options(**ray_world.on(nodes[1])).remote(ring)
         assert ray.get(first.open.remote("a", 60))
         assert ray.get(first.open.remote("b", 60))
-        assert ray.get(second.open.remote("a", 60))  # it is open: another node's members are, too
         assert not ray.get(second.open.remote("c", 1))
-        ray.kill(first)
+        ray.get(first.push.remote("a", 0))
+        assert ray_world.nothing_comes(stash, 1)  # and has looked
+        ray.get(second.push.remote("a", 1))  # it is open, and takes members of any node
+        with stash.next(ray_world.PATIENCE) as batch:
+            assert batch.groups[0].instance_id == "a"
         assert ray.get(second.open.remote("c", 60))
+        assert not ray.get(second.open.remote("d", 1))
+        ray.kill(first)  # which has begun none of "b"
+        assert ray.get(second.open.remote("d", 60))
 
 
 def test_a_node_that_is_gone_leaves_what_it_has_sent(cluster: Any, ring: str) -> None:
@@ -145,7 +156,8 @@ def test_a_node_that_is_gone_leaves_what_it_has_sent(cluster: Any, ring: str) ->
     with rollring.ray.Fabric(ring) as fabric:
         alive = ray_world.send.options(**ray_world.on(ray_world.other_nodes()[0]))
         ray.get(alive.remote(ring, Load(groups=1, group_size=1, tokens=(8, 8)), 0, 1))
-        load = Load(groups=40, group_size=1, tokens=(30_000, 40_000), seed=5)
+        # More than the lane of an idle trainer holds: the rest is in the node's ring.
+        load = Load(groups=20, group_size=1, tokens=(30_000, 40_000), seed=5)
         sent = ray.get(
             ray_world.send.options(**ray_world.on(node.node_id)).remote(ring, load, 0, 1)
         )
