@@ -12,6 +12,31 @@
 namespace rollring {
 namespace {
 
+// Of a lane that is kept: a word that nobody writes there by accident.
+std::uint64_t keep_check(std::uint64_t ring, std::uint32_t lane, std::uint64_t kept_for) {
+    constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
+    return (kept_for ^ ring) * odd + lane;
+}
+
+std::uint64_t keeper_of(const std::string& words) {
+    return words.empty() ? 0 : GroupKey::of(words, 0).low | 1;
+}
+
+// For whom the lane is kept; 0: it is anybody's.
+std::uint64_t keeper(const RingMap& map, std::uint32_t lane) {
+    const LaneOwner& owner = map.owner(lane);
+    const std::uint64_t found = peek(owner.kept_for);
+    return found != 0 && peek(owner.kept_check) == keep_check(map.ring_id(), lane, found) ? found
+                                                                                          : 0;
+}
+
+bool is_kept(const RingMap& map, std::uint64_t wanted) {
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        if (keeper(map, lane) == wanted) return true;
+    }
+    return false;
+}
+
 Error no_lane(const RingMap& map) {
     std::uint32_t living = 0;
     std::uint32_t gone = 0;
@@ -19,7 +44,7 @@ Error no_lane(const RingMap& map) {
     std::string who;
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         if (!map.producer_alive(lane)) {
-            (peek(map.owner(lane).kept_for) != 0 ? kept : gone)++;
+            (keeper(map, lane) != 0 ? kept : gone)++;
         } else if (living++ == 0) {
             const LaneOwner& owner = map.owner(lane);
             who = fmt::format(" (the first is {}, pid {})", load_name(owner), peek(owner.pid));
@@ -42,32 +67,19 @@ struct Taken {
     LifeLock life;
 };
 
-// What a kept lane says; 0: it is anybody's.
-std::uint64_t keeper_of(const std::string& words) {
-    return words.empty() ? 0 : GroupKey::of(words, 0).low | 1;
-}
-
-bool is_kept(const RingMap& map, std::uint64_t keeper) {
-    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
-        if (peek(map.owner(lane).kept_for) == keeper) return true;
-    }
-    return false;
-}
-
 // Takes the first lane that nobody holds, that is kept for nobody else, and whose last producer has
 // been drained.
 // `empty`: only one that holds no records of predecessors either, for there is more room in it.
-Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint64_t keeper, bool empty) {
+Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint64_t wanted, bool empty) {
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
-        if (peek(map.owner(lane).kept_for) != keeper) continue;
+        if (keeper(map, lane) != wanted) continue;
         if (!map.lane_is_idle(lane) || !map.lane_is_sound(lane)) continue;
         const ReaderEntry& entry = map.entry(lane);
         if (empty && observe(entry.cursor) != observe(entry.restart_at)) continue;
         auto lock = LifeLock::take(map.segment().fd(), LifeByte::lane(lane));
         if (!lock) return std::unexpected(lock.error());
         // Look again under the lock: another producer may have come and gone.
-        if (lock->has_value() && map.lane_is_idle(lane) &&
-            peek(map.owner(lane).kept_for) == keeper) {
+        if (lock->has_value() && map.lane_is_idle(lane) && keeper(map, lane) == wanted) {
             return Taken{lane, std::move(**lock)};
         }
     }
@@ -75,6 +87,14 @@ Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint64_t keeper,
 }
 
 }  // namespace
+
+// Whoever dies in between has sent nothing yet: it need not be kept.
+void Producer::Impl::keep_lane(std::uint64_t kept_for) {
+    LaneOwner& own = owner();
+    poke(own.kept_check, std::uint64_t{0});
+    poke(own.kept_for, kept_for);
+    if (kept_for != 0) store_release(own.kept_check, keep_check(map.ring_id(), lane, kept_for));
+}
 
 Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& options) {
     const Deadline deadline = Deadline::after(options.attach_timeout);
@@ -85,8 +105,8 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
             map = RingMap::attach(ring, deadline);
             if (!map) return std::unexpected(map.error());
         }
-        const std::uint64_t keeper = keeper_of(options.keep_for);
-        const std::uint64_t wanted = keeper != 0 && is_kept(*map, keeper) ? keeper : 0;
+        const std::uint64_t ours = keeper_of(options.keep_for);
+        const std::uint64_t wanted = ours != 0 && is_kept(*map, ours) ? ours : 0;
         auto taken = take_lane(*map, wanted, true);
         if (taken && !taken->has_value()) taken = take_lane(*map, wanted, false);
         if (!taken) return std::unexpected(taken.error());
@@ -116,7 +136,7 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
         auto impl =
             std::make_unique<Impl>(std::move(*map), options, lane, std::move((*taken)->life),
                                    std::move(*page), std::move(*data));
-        poke(impl->owner().kept_for, keeper);
+        impl->keep_lane(ours);
         FAULT_POINT("open.after_keep");
         FAULT_POINT("open.after_reserve");
         impl->start();

@@ -380,7 +380,7 @@ void Producer::close() {
     impl_->show();
     impl_->give_place_back();
     impl_->open = false;
-    poke(impl_->owner().kept_for, std::uint64_t{0});
+    impl_->keep_lane(0);
     FAULT_POINT("close.before_state");
     store_release(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
     FAULT_POINT("close.after_state");

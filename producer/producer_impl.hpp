@@ -57,6 +57,7 @@ struct Producer::Impl {
     [[nodiscard]] bool usable() const { return open && generation == fork_generation(); }
 
     void start();
+    void keep_lane(std::uint64_t kept_for);  // 0: for nobody
     Push check_quarantine();
     Push room(std::uint64_t bytes, Deadline deadline);
     template <class Ask>

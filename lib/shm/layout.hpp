@@ -272,9 +272,10 @@ struct LaneOwner {
     // or has a place for, and ReaderEntry::released when it came.
     std::atomic<std::uint64_t> records_claimed;
     std::atomic<std::uint64_t> released_before;
-    // Not 0: nobody gets the lane but who gives the words of this hash (ProducerOptions::keep_for).
+    // Not 0, and kept_check agrees: nobody gets the lane but who gives the words of this hash
+    // (ProducerOptions::keep_for). What somebody has written over it keeps a lane from nobody.
     std::atomic<std::uint64_t> kept_for;
-    std::uint8_t reserved3[8];
+    std::atomic<std::uint64_t> kept_check;
 };
 static_assert(sizeof(LaneOwner) == 256);
 static_assert(std::has_unique_object_representations_v<LaneOwner>);

@@ -6,6 +6,7 @@
 #include <array>
 #include <csignal>
 
+#include "ring_map.hpp"
 #include "support/in_child.hpp"
 #include "support/test_ring.hpp"
 
@@ -90,6 +91,19 @@ TEST_CASE("kept lane: only the successor gets it, and learns which records were 
     successor.close();
     CHECK(read_all(consumer) == 0);
     CHECK(ring.producer({.attach_timeout = std::chrono::seconds(60)}).lane() == told.lane);
+}
+
+TEST_CASE("kept lane: what somebody has written over it keeps it from nobody") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
+    {
+        auto map = RingMap::attach(ring.name(), Deadline::now());
+        REQUIRE(map.has_value());
+        auto page = map->segment().map(map->geometry().owner_offset(0), page_bytes, true);
+        REQUIRE(page.has_value());
+        page->at<LaneOwner>(0).kept_for = 12345;
+        page->at<LaneOwner>(0).kept_check = 67890;
+    }
+    CHECK(ring.producer().lane() == 0);
 }
 
 TEST_CASE("kept lane: it waits until the consumer has read what was sent") {
