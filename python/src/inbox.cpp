@@ -222,7 +222,6 @@ void Inbox::wait(Went why, std::size_t first, Deadline deadline, News& news) {
         };
         const std::int64_t rest = deadline.at_ns - monotonic_ns();
         given_.wait_for(lock, std::chrono::nanoseconds(std::max<std::int64_t>(rest, 0)), woken);
-        interrupted_ = false;
     }
 }
 
@@ -242,8 +241,9 @@ Inbox::News Inbox::step(Deadline deadline) {
         if (!news.sent.empty() || !news.answers.empty() || deadline.passed()) break;
         wait(went, first, deadline, news);
         const std::scoped_lock lock(mutex_);
-        if (interrupted_) break;
+        if (std::exchange(interrupted_, false)) break;
     }
+    producer_.flush();  // what was sent while it waited is told as sent
     const std::scoped_lock lock(mutex_);
     shown_ = stats_;
     return news;

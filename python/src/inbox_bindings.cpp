@@ -1,6 +1,7 @@
 #include "inbox.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -94,7 +95,8 @@ class PyInbox {
         const Inbox::News news = [&] {
             const Released released;
             const std::scoped_lock turn(stepping_);
-            return box.step(deadline_of(timeout));
+            // Who wants the turn interrupts a step once, and is not to wait for another one.
+            return wanted_ > 0 ? Inbox::News{} : box.step(deadline_of(timeout));
         }();
         if (news.problem != Push::ok) raise(rollring::name(news.problem), news.why);
         nb::list answers;
@@ -105,10 +107,7 @@ class PyInbox {
     }
     void drop_parcels() {
         Inbox& box = inbox();
-        box.interrupt();
-        const Released released;
-        const std::scoped_lock turn(stepping_);
-        box.drop_parcels();
+        between_steps([&] { box.drop_parcels(); });
     }
     void interrupt() { inbox().interrupt(); }
     nb::dict stats() {
@@ -125,17 +124,25 @@ class PyInbox {
     // Twice is fine.
     void close() {
         if (inbox_ == nullptr || forks_ != fork_number()) return;
-        inbox_->interrupt();
-        {
-            const Released released;
-            const std::scoped_lock turn(stepping_);
+        between_steps([&] {
             inbox_->close();
             inbox_.reset();
-        }
+        });
         memory_.reset();
     }
 
   private:
+    template <class Call>
+    void between_steps(Call call) {
+        wanted_++;
+        inbox_->interrupt();
+        {
+            const Released released;
+            const std::scoped_lock turn(stepping_);
+            call();
+        }
+        wanted_--;
+    }
     Inbox& inbox() {
         if (forks_ != fork_number()) raise("forked", "this inbox belongs to another process");
         if (inbox_ == nullptr) raise("closed", "this inbox is closed");
@@ -145,6 +152,7 @@ class PyInbox {
     std::optional<Shown> memory_;
     std::uint64_t forks_ = fork_number();
     std::mutex stepping_;
+    std::atomic<int> wanted_ = 0;  // who waits for a step to end
     std::unique_ptr<Inbox> inbox_;
 };
 

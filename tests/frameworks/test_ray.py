@@ -140,7 +140,8 @@ def test_places_are_the_stashs_and_come_back(fabric: Any, ring: str) -> None:
         assert ray.get(first.open.remote("b", 60))
         assert not ray.get(second.open.remote("c", 1))
         ray.get(first.push.remote("a", 0))
-        assert ray_world.nothing_comes(stash, 1)  # and has looked
+        while not rr.describe_groups(ring)["groups"]:  # until the stash has seen it
+            assert ray_world.nothing_comes(stash, 0.1)
         ray.get(second.push.remote("a", 1))  # it is open, and takes members of any node
         with stash.next(ray_world.PATIENCE) as batch:
             assert batch.groups[0].instance_id == "a"

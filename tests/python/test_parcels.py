@@ -55,7 +55,8 @@ def opened(ring: str, other: str, memory: Path, timeout: float = PATIENCE) -> _c
 def carry(ring: str, other: str, memory: Path, parcel_bytes: int = 1 << 16) -> None:
     """Until it is killed."""
     outbox, inbox = _core.Outbox(other), opened(ring, other, memory)
-    number, records = 0, {}
+    number, oldest, arrived = 0, 0, set()
+    records = {}
     while True:
         found = outbox.collect(parcel_bytes, 0.0, 0.01)
         if found is not None:
@@ -63,9 +64,10 @@ def carry(ring: str, other: str, memory: Path, parcel_bytes: int = 1 << 16) -> N
             inbox.give(number, index, spans)
             records[number] = count, spans
             number += 1
-        sent, _ = inbox.step(0.0)
-        for one in sent:
-            outbox.release(records.pop(one)[0])
+        arrived |= set(inbox.step(0.0)[0])
+        while oldest in arrived:  # in their order: what is released is the oldest
+            outbox.release(records.pop(oldest)[0])
+            oldest += 1
 
 
 def push(producer: rr.Producer, number: int, tokens: int = 16, **fields: Any) -> None:
