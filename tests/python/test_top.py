@@ -173,6 +173,18 @@ def test_versions_and_engines(ring: str) -> None:
     run(page, play, size=(120, 40))
 
 
+def test_a_look_that_comes_back_when_the_page_is_taken_down(ring: str) -> None:
+    page = Page(ring, EVERY)
+
+    async def play(pilot: Any) -> None:
+        await until(pilot, lambda: "consumer not there" in facts(page))
+        await page.query_one("#facts").remove()
+        assert page.last is not None
+        page.take(page.last)
+
+    run(page, play)
+
+
 def test_requests_and_what_a_worker_has(ring: str) -> None:
     page = Page(ring, EVERY)
 

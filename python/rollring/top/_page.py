@@ -238,7 +238,8 @@ class Page(App[None]):
 
     def draw(self) -> None:
         """Shows the last look once more."""
-        if self.last is None:
+        # A look that comes back while the page is taken down finds nothing to draw on.
+        if self.last is None or not self.query("#facts"):
             return
         self.query_one("#facts", Static).update(Text(facts_of(self.ring_name, self.last)))
         rate = f"{short(sum(self.rates.values()))} tokens/s"
