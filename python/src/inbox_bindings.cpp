@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bytes.hpp"
 #include "errors.hpp"
 #include "forks.hpp"
 #include "outbox.hpp"
@@ -18,26 +19,6 @@
 
 namespace rollring::python {
 namespace {
-
-// Contiguous bytes of any object that shows them, for as long as this lives. With the GIL.
-class Shown {
-  public:
-    explicit Shown(nb::handle of, int flags = PyBUF_SIMPLE) {
-        if (PyObject_GetBuffer(of.ptr(), &buffer_, flags) != 0) throw nb::python_error();
-    }
-    Shown(Shown&& other) noexcept : buffer_(std::exchange(other.buffer_, {})) {}
-    Shown& operator=(Shown&&) = delete;
-    ~Shown() {
-        if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
-    }
-    [[nodiscard]] std::span<const std::byte> get() const { return writable(); }
-    [[nodiscard]] std::span<std::byte> writable() const {
-        return {static_cast<std::byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
-    }
-
-  private:
-    Py_buffer buffer_{};
-};
 
 // One thread steps; any other may give and ask meanwhile. What spans refer to is kept alive by the
 // caller, until step() has told of their parcel.
@@ -69,14 +50,14 @@ class PyInbox {
     }
 
     void give(std::uint64_t number, nb::handle index, nb::list spans) {
-        const Shown shown(index);
+        const Bytes shown(index);
         const auto bytes = shown.get();
         std::vector<ParcelEntry> entries(bytes.size() / sizeof(ParcelEntry));
         if (!entries.empty()) {
             std::memcpy(entries.data(), bytes.data(), entries.size() * sizeof(ParcelEntry));
         }
         std::vector<std::span<const std::byte>> memory;
-        for (const nb::handle span : spans) memory.push_back(Shown(span).get());
+        for (const nb::handle span : spans) memory.push_back(Bytes(span).get());
         const auto problem = inbox().give(number, std::move(entries), memory);
         if (!problem.empty()) raise("invalid_argument", "a parcel: " + std::string(problem));
     }
@@ -149,7 +130,7 @@ class PyInbox {
         return *inbox_;
     }
 
-    std::optional<Shown> memory_;
+    std::optional<Bytes> memory_;
     std::uint64_t forks_ = fork_number();
     std::mutex stepping_;
     std::atomic<int> wanted_ = 0;  // who waits for a step to end

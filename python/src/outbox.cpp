@@ -67,7 +67,7 @@ class PyOutbox {
     // (index, spans, bytes, records) of what is there, once something is: so many bytes, or what
     // comes within `linger` of the first. None: nothing came in time, or interrupt().
     nb::object collect(std::uint64_t bytes, double linger, double timeout) {
-        turns_.check("this outbox");
+        check();
         Parcel parcel;
         const Poll answer = in_slices(
             turns_, deadline_of(timeout),
@@ -87,15 +87,25 @@ class PyOutbox {
     }
     // The oldest records that were collected, so many: nobody may look at their spans any more.
     void release(std::uint64_t records) {
+        check();
         const Turn turn(turns_);
         for (; records != 0 && !held_.empty(); records--) {
             static_cast<void>(consumer_->release(held_.front()));
             held_.pop_front();
         }
     }
-    void interrupt() { consumer_->interrupt(); }
+    void interrupt() {
+        if (consumer_) consumer_->interrupt();
+    }
+    // The seat is another's. Nobody may look at spans any more. Twice is fine.
+    void close() {
+        if (turns_.inherited()) return;
+        const Turn turn(turns_);
+        consumer_.reset();
+    }
     // Lanes whose producers have gone since it was asked last.
     std::vector<std::uint32_t> gone() {
+        check();
         std::vector<std::uint32_t> lanes;
         const Turn turn(turns_);
         Event event;
@@ -108,11 +118,16 @@ class PyOutbox {
         return lanes;
     }
     [[nodiscard]] std::uint32_t producers() {
+        check();
         const Turn turn(turns_);
         return consumer_->producers_active();
     }
 
   private:
+    void check() const {
+        turns_.check("this outbox");
+        if (!consumer_) raise("closed", "this outbox is closed");
+    }
     Poll fill(Parcel& parcel, std::uint64_t bytes, double linger, Deadline deadline) {
         Record record;
         Poll answer = consumer_->wait(record, deadline);
@@ -144,6 +159,7 @@ void bind_outbox(nb::module_& module) {
         .def("release", &PyOutbox::release, nb::arg("records"))
         .def("interrupt", &PyOutbox::interrupt)
         .def("gone", &PyOutbox::gone)
+        .def("close", &PyOutbox::close)
         .def("producers", &PyOutbox::producers);
 }
 

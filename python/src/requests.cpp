@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bytes.hpp"
 #include "memory.hpp"
 #include "owned.hpp"
 #include "rollring/requests.hpp"
@@ -29,23 +30,6 @@ auto opened(double timeout, Open open) {
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
 }
-
-// Contiguous bytes of any object that shows them.
-class Bytes {
-  public:
-    explicit Bytes(nb::handle of) {
-        if (PyObject_GetBuffer(of.ptr(), &buffer_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-    }
-    Bytes(const Bytes&) = delete;
-    Bytes& operator=(const Bytes&) = delete;
-    ~Bytes() { PyBuffer_Release(&buffer_); }
-    [[nodiscard]] std::span<const std::byte> get() const {
-        return {static_cast<const std::byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
-    }
-
-  private:
-    Py_buffer buffer_{};
-};
 
 class PyRequestBoard {
   public:

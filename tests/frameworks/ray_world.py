@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import ray.exceptions
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -82,6 +83,17 @@ def nothing_comes(stash: rr.Stash, within: float) -> bool:
     except rr.TimedOutError:
         return True
     return False
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """While the actor that is asked may be away."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with contextlib.suppress(ray.exceptions.RayActorError):
+            if condition():
+                return
+        assert time.monotonic() < deadline, f"not so within {PATIENCE} s"
+        time.sleep(0.1)
 
 
 def actors(kind: str) -> list[int]:

@@ -19,6 +19,8 @@ import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
 from rollring.demo.load import Load  # noqa: E402
 from rollring.demo.proof import total  # noqa: E402
+from rollring.ray._forwarder import Carrier  # noqa: E402
+from rollring.ray._names import About, Options, Source  # noqa: E402
 
 DATA = Path(__file__).parents[3] / "shared/data/gsm8k_rollouts.jsonl"
 GSM8K = Load(str(DATA)) if DATA.exists() else Load(groups=1319, group_size=4, tokens=(64, 1024))
@@ -151,6 +153,32 @@ def test_places_are_the_stashs_and_come_back(fabric: Any, ring: str) -> None:
         assert ray.get(second.open.remote("d", 60))
 
 
+class Away:
+    """A receiver that cannot be reached."""
+
+    @property
+    def attach(self) -> Any:
+        raise TimeoutError("away")
+
+
+def test_a_ring_is_idle_once_all_of_it_has_arrived(ring: str) -> None:
+    stat = rr.describe(ring)
+    source = Source(ring, int(stat["ring_id"]), stat["lane_count"], "node", "host")
+    about = About("trainer", "node", {}, Options(1 << 20, 1 << 20, 0.0))
+    with rr.Producer(ring) as producer:
+        producer.push("p/1", token_ids=np.zeros(4, np.int32), group_size=1)
+    carrier = Carrier(about, source, Away())
+    assert not carrier.idle  # it has read nothing, and nobody has it
+    carrier.stop()
+    with rr.Stash(ring, group_size=1, batch_groups=1) as stash:  # the seat is free
+        stash.next(ray_world.PATIENCE).ack()
+        while rr.describe(ring)["lanes"][0]["state"] != "free":  # its producer is gone
+            assert ray_world.nothing_comes(stash, 0.05)
+    carrier = Carrier(about, source, Away())
+    assert carrier.idle
+    carrier.stop()
+
+
 def test_a_node_that_is_gone_leaves_what_it_has_sent(cluster: Any, ring: str) -> None:
     node = cluster.add_node(**ray_world.NODE)
     cluster.wait_for_nodes()
@@ -168,3 +196,15 @@ def test_a_node_that_is_gone_leaves_what_it_has_sent(cluster: Any, ring: str) ->
             assert seen.twice == 0
             assert ray_world.nothing_comes(stash, 2)
         assert fabric.nodes()
+
+
+def test_a_successor_of_the_receiver_sees_that_a_node_is_gone(cluster: Any, ring: str) -> None:
+    node = cluster.add_node(**ray_world.NODE)
+    cluster.wait_for_nodes()
+    with rollring.ray.Fabric(ring) as fabric:
+        send = ray_world.send.options(**ray_world.on(node.node_id))
+        ray.get(send.remote(ring, Load(groups=1, group_size=1, tokens=(8, 8)), 0, 1))
+        ray_world.kill("Receiver")
+        ray_world.until(lambda: [row["alive"] for row in fabric.nodes()] == [True])
+        cluster.remove_node(node, allow_graceful=False)
+        ray_world.until(lambda: [row["alive"] for row in fabric.nodes()] == [False])

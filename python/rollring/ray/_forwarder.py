@@ -60,12 +60,16 @@ class Carrier:
     @property
     def idle(self) -> bool:
         """Nobody puts anything into the ring, and all of it has arrived."""
-        return not self._parcels and self._outbox.producers() == 0
+        # The ring says it: what was not read yet is in no parcel.
+        waiting = any(lane["depth_bytes"] for lane in describe(self.source.ring)["lanes"])
+        return not waiting and self._outbox.producers() == 0
 
     def stop(self) -> None:
         self._stopped.set()
         self._outbox.interrupt()
         self._thread.join()
+        self._parcels.clear()
+        self._outbox.close()
 
     def _run(self) -> None:
         while not self._stopped.is_set():

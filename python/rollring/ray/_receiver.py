@@ -34,8 +34,7 @@ class Receiver:
 
     async def about(self) -> About:
         """What workers and forwarders have to know."""
-        if self._watch is None:
-            self._watch = asyncio.create_task(self._watch_nodes())
+        self._begin_watch()
         stat = describe(self._ring)
         like = {
             "lanes": stat["lane_count"],
@@ -51,6 +50,7 @@ class Receiver:
 
     async def attach(self, source: Source, session: str) -> int:
         """A forwarder begins, or begins anew. Returns how many bytes it may have under way."""
+        self._begin_watch()
         async with self._attaching.setdefault(source.ring_id, asyncio.Lock()):
             lane = self._lanes.get(source.ring_id)
             if lane is not None and lane.over:
@@ -126,6 +126,11 @@ class Receiver:
     @staticmethod
     def _row(source: Source, alive: bool) -> dict[str, Any]:
         return {"node": source.node, "host": source.host, "ring": source.ring, "alive": alive}
+
+    def _begin_watch(self) -> None:
+        """With the first call: a successor that nobody new connects to looks, too."""
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._watch_nodes())
 
     async def _watch_nodes(self) -> None:
         """A node that is gone leaves its lane, and its places, to others."""
