@@ -201,10 +201,21 @@ def test_a_node_that_is_gone_leaves_what_it_has_sent(cluster: Any, ring: str) ->
 def test_a_successor_of_the_receiver_sees_that_a_node_is_gone(cluster: Any, ring: str) -> None:
     node = cluster.add_node(**ray_world.NODE)
     cluster.wait_for_nodes()
-    with rollring.ray.Fabric(ring) as fabric:
+    with (
+        rollring.ray.Fabric(ring) as fabric,
+        rr.Stash(ring, group_size=1, batch_groups=1) as stash,
+    ):
         send = ray_world.send.options(**ray_world.on(node.node_id))
         ray.get(send.remote(ring, Load(groups=1, group_size=1, tokens=(8, 8)), 0, 1))
+        stash.next(ray_world.PATIENCE).ack()
+
+        def seen(alive: bool) -> bool:
+            # The successor gets its lane once the trainer has read what was sent.
+            return ray_world.nothing_comes(stash, 0.1) and [
+                row["alive"] for row in fabric.nodes()
+            ] == [alive]
+
         ray_world.kill("Receiver")
-        ray_world.until(lambda: [row["alive"] for row in fabric.nodes()] == [True])
+        ray_world.until(lambda: seen(alive=True))
         cluster.remove_node(node, allow_graceful=False)
-        ray_world.until(lambda: [row["alive"] for row in fabric.nodes()] == [False])
+        ray_world.until(lambda: seen(alive=False))
