@@ -1,5 +1,5 @@
 #pragma once
-// A ring with one batch to be gathered, for rates.
+// A ring with batches to be gathered, for rates.
 
 #include <fmt/format.h>
 
@@ -16,19 +16,20 @@
 
 namespace rollring::test {
 
-// Records of so many tokens, each with ids and logprobs.
+// Batches of so many bytes each, of records of so many tokens, each with ids and logprobs.
 class Load {
   public:
-    Load(std::uint32_t tokens, std::uint64_t bytes)
+    Load(std::uint32_t tokens, std::uint64_t bytes, std::size_t count = 1)
         : members_(members_of(bytes / (std::uint64_t{8} * tokens))),
           groups_(static_cast<std::uint32_t>(std::max<std::uint64_t>(
               lanes, bytes / (std::uint64_t{8} * tokens * members_) / lanes * lanes))) {
         static_cast<void>(remove_ring(name, true));
         const std::uint64_t record = std::uint64_t{8} * tokens + 1024;
-        made(create_ring(name, {.lanes = lanes,
-                                .lane_bytes = groups_ / lanes * members_ * record + (64 << 20),
-                                .journal_records = 1 << 20,
-                                .spill_bytes = 2 * groups_ * members_ * record + (64 << 20)}));
+        made(create_ring(name,
+                         {.lanes = lanes,
+                          .lane_bytes = count * groups_ / lanes * members_ * record + (64 << 20),
+                          .journal_records = 1 << 20,
+                          .spill_bytes = 2 * groups_ * members_ * record + (64 << 20)}));
         for (std::uint32_t lane = 0; lane < lanes; lane++) {
             producers_.push_back(made(Producer::open(name)));
         }
@@ -41,15 +42,45 @@ class Load {
         stash_ = made(Stash::open(name, {.group_size = members_,
                                          .batch = BatchTarget::groups(groups_),
                                          .max_open_groups = 2 * groups_ + 64}));
+        batches.resize(count);
+        for (std::size_t i = 0; i < count; i++) fill(batches[i], i, ids, values);
+    }
+    Load(const Load&) = delete;
+    ~Load() {
+        for (Batch& batch : batches) batch.nack();
+        stash_.reset();
+        producers_.clear();
+        static_cast<void>(remove_ring(name, true));
+    }
+    [[nodiscard]] const Schema& schema() const { return stash_->consumer().schema(); }
+    // Of one of them: they are alike.
+    [[nodiscard]] std::uint64_t tokens() const {
+        return static_cast<std::uint64_t>(batches[0].cu_seqlens().back());
+    }
+    std::vector<Batch> batches;
+    static constexpr std::uint32_t lanes = 4;
+
+  private:
+    // Some thousands of groups at most: a ring has no room for many more that are open.
+    static std::uint32_t members_of(std::uint64_t sequences) {
+        return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(sequences / 2048, 16, 1024));
+    }
+    template <class T>
+    static T made(Result<T> result) {
+        if (!result) throw std::runtime_error(result.error().to_string());
+        if constexpr (!std::is_void_v<T>) return std::move(*result);
+    }
+    void fill(Batch& batch, std::size_t number, std::vector<std::int32_t>& ids,
+              const std::vector<float>& values) {
         for (std::uint32_t group = 0; group < groups_; group++) {
-            const std::string prompt = fmt::format("p{}", group);
+            const std::string prompt = fmt::format("b{}p{}", number, group);
             for (std::uint32_t member = 0; member < members_; member++) {
                 ids[0] = static_cast<std::int32_t>(group * members_ + member);
                 Draft draft(prompt);
                 draft.meta.repetition_id = member;
                 draft.meta.group_size = members_;
                 draft.set(Std::token_ids, ids).set(Std::logprobs, values);
-                push(producers_[group % lanes], draft);
+                push(producers_[group % lanes], draft, batch);
             }
         }
         for (int i = 0; i < 1000 && batch.groups().size() < groups_; i++) {
@@ -60,31 +91,7 @@ class Load {
                                                  batch.groups().size(), groups_));
         }
     }
-    Load(const Load&) = delete;
-    ~Load() {
-        batch.nack();
-        stash_.reset();
-        producers_.clear();
-        static_cast<void>(remove_ring(name, true));
-    }
-    [[nodiscard]] const Schema& schema() const { return stash_->consumer().schema(); }
-    [[nodiscard]] std::uint64_t tokens() const {
-        return static_cast<std::uint64_t>(batch.cu_seqlens().back());
-    }
-    Batch batch;
-
-  private:
-    static constexpr std::uint32_t lanes = 4;
-    // Some thousands of groups at most: a ring has no room for many more that are open.
-    static std::uint32_t members_of(std::uint64_t sequences) {
-        return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(sequences / 2048, 16, 1024));
-    }
-    template <class T>
-    static T made(Result<T> result) {
-        if (!result) throw std::runtime_error(result.error().to_string());
-        if constexpr (!std::is_void_v<T>) return std::move(*result);
-    }
-    void push(Producer& producer, const Draft& draft) {
+    void push(Producer& producer, const Draft& draft, Batch& batch) {
         while (producer.push(draft, Deadline::after_ms(100)) != Push::ok) {
             // What it has sent must be read before a producer may open more groups. A batch that is
             // cut early goes back.

@@ -1,5 +1,7 @@
-// How fast a GPU gathers a batch out of a ring, against one pinned copy of as many bytes: JSON
-// lines. Ends with 3 where the CPU took longer for a call than 50 us and 50 ns a sequence.
+// How fast a GPU gathers a batch out of a ring, against one pinned copy of as many bytes, and one
+// of the lanes themselves: JSON lines. They take turns, for a machine copies faster in one second
+// than in the next. Ends with 3 where the CPU took longer for a call than 50 us and 50 ns a
+// sequence.
 
 #include <fmt/format.h>
 
@@ -42,13 +44,26 @@ class PinnedBytes {
     void* data_ = nullptr;
 };
 
+// What took turns, in ms, of one call.
+struct Turn {
+    double copy;
+    double lanes;
+    double gather;
+    double alone;
+};
+
+double median_of(std::vector<double> values) {
+    std::ranges::sort(values);
+    return values[values.size() / 2];
+}
+
 class Bench {
   public:
     Bench(std::uint32_t tokens, std::uint64_t bytes)
-        : load_(tokens, bytes),
+        : load_(tokens, bytes, batches_for(bytes)),
           tokens_(tokens),
           read_bytes_(8 * load_.tokens()),
-          calls_(bytes > 256 * mib ? 2 : 8),
+          calls_(bytes > few ? 2 : 8),
           host_(read_bytes_),
           target_(14 * load_.tokens()) {}
 
@@ -56,13 +71,8 @@ class Bench {
     bool run(const cuda::GatherTuning& tuning, bool all_layouts) {
         gathering::DeviceGather gatherer(cuda::make_gather(gpu(), tuning));
         const std::int64_t begin = monotonic_ns();
-        need(gatherer.prepare(load_.batch));
+        need(gatherer.prepare(load_.batches[0]));
         register_ms_ = static_cast<double>(monotonic_ns() - begin) / 1e6;
-        const auto copy = [&](CUstream stream) {
-            need(api().cuMemcpyHtoDAsync(target_.address(), host_.data(), read_bytes_, stream),
-                 "copy");
-        };
-        copy_ms_ = times(copy, calls_);
         bool good = true;
         for (const bool wide : {false, true}) {
             for (const Form form : {Form::packed, Form::padded}) {
@@ -76,24 +86,47 @@ class Bench {
     // Gathers until it is told to end.
     void gather_until(const std::atomic<bool>& ended) {
         gathering::DeviceGather gatherer(cuda::make_gather(gpu(), {}));
-        need(gatherer.prepare(load_.batch));
+        need(gatherer.prepare(load_.batches[0]));
         const std::vector<GatherColumn> columns = targets(false, load_.tokens());
         while (!ended) {
-            static_cast<void>(times(
+            static_cast<void>(time_of(
                 [&](CUstream stream) {
-                    need(gatherer.gather(load_.batch, load_.schema(), columns, {}, {stream}));
+                    need(gatherer.gather(next(), load_.schema(), columns, {}, {stream}));
                 },
                 calls_));
         }
     }
 
   private:
+    static constexpr int turns = 11;
+    static constexpr std::uint64_t few = 256 * mib;
+
+    // A call begins to read while the one before it still does: what that one reads just then, the
+    // GPU would have already, so that no batch of a few MiB is gathered twice in a row.
+    static std::size_t batches_for(std::uint64_t bytes) { return bytes > few ? 1 : 2; }
+    const Batch& next() { return load_.batches[next_++ % load_.batches.size()]; }
+
     // Of one call among so many.
     template <class Call>
-    double times(const Call& call, int calls) {
-        return clock_.median([&](CUstream stream) {
+    double time_of(const Call& call, int calls) {
+        return clock_.once([&](CUstream stream) {
             for (int i = 0; i < calls; i++) call(stream);
         }) / calls;
+    }
+    void copy(CUstream stream) const {
+        need(api().cuMemcpyHtoDAsync(target_.address(), host_.data(), read_bytes_, stream), "copy");
+    }
+    // As many bytes of the lanes in use, which the gatherer has registered, each in one piece.
+    void copy_lanes(CUstream stream) const {
+        const auto lanes = load_.batches[0].lease().lanes();
+        const std::uint64_t part = read_bytes_ / Load::lanes;
+        CUdeviceptr to = target_.address();
+        for (std::size_t i = 0; i < lanes->count(); i++) {
+            const MappedLane lane = lanes->lane(i);
+            if (!lane.used) continue;
+            need(api().cuMemcpyHtoDAsync(to, lane.data, part, stream), "copy of a lane");
+            to += part;
+        }
     }
     [[nodiscard]] std::vector<GatherColumn> targets(bool wide, std::uint64_t rows) const {
         const std::uint64_t ids_bytes = rows * (wide ? 8 : 4);
@@ -112,27 +145,43 @@ class Bench {
         std::vector<std::int64_t> cpu_ns;
         const auto gather = [&](CUstream stream) {
             const std::int64_t begin = monotonic_ns();
-            need(gatherer.gather(load_.batch, load_.schema(), columns, layout, {stream}));
+            need(gatherer.gather(next(), load_.schema(), columns, layout, {stream}));
             cpu_ns.push_back(monotonic_ns() - begin);
         };
-        const double alone_ms = times(gather, 1);
-        static_cast<void>(times(gather, calls_));  // until there is memory for all that is queued
+        // Until there is memory for all that is queued.
+        for (int i = 0; i < 2; i++) static_cast<void>(time_of(gather, calls_));
         cpu_ns.clear();
-        const double ms = times(gather, calls_);
-        std::ranges::sort(cpu_ns);
-        const auto sequences = static_cast<double>(load_.batch.sequences().size());
-        const double us = static_cast<double>(cpu_ns[cpu_ns.size() / 2]) / 1e3;
+        std::vector<Turn> took;
+        for (int i = 0; i < turns; i++) {
+            took.push_back({time_of([&](CUstream stream) { copy(stream); }, calls_),
+                            time_of([&](CUstream stream) { copy_lanes(stream); }, calls_),
+                            time_of(gather, calls_), time_of(gather, 1)});
+        }
+        const auto sequences = static_cast<double>(load_.batches[0].sequences().size());
+        const double us = median_of({cpu_ns.begin(), cpu_ns.end()}) / 1e3;
         const bool good = us <= 50 + sequences * 0.05;
+        const auto share = [&](double Turn::* of, double Turn::* call) {
+            std::vector<double> shares;
+            for (const Turn& turn : took) shares.push_back(turn.*of / turn.*call);
+            return median_of(std::move(shares));
+        };
+        const auto gb_per_s = [&](double Turn::* call) {
+            std::vector<double> ms;
+            for (const Turn& turn : took) ms.push_back(turn.*call);
+            return static_cast<double>(read_bytes_) / median_of(std::move(ms)) / 1e6;
+        };
         fmt::print(
             "{{\"tokens\": {}, \"bytes\": {}, \"layout\": \"{}\", \"widened\": {}, "
             "\"tile_bytes\": {}, \"blocks\": {}, \"gb_per_s\": {:.2f}, \"copy_gb_per_s\": {:.2f}, "
-            "\"of_copy\": {:.3f}, \"of_copy_alone\": {:.3f}, \"cpu_us\": {:.1f}, "
-            "\"sequences\": {}, \"ns_a_sequence\": {:.1f}, \"cpu_within\": {}, \"staged\": {}, "
+            "\"lanes_gb_per_s\": {:.2f}, \"of_copy\": {:.3f}, \"of_lanes\": {:.3f}, "
+            "\"of_copy_alone\": {:.3f}, \"cpu_us\": {:.1f}, \"sequences\": {}, "
+            "\"ns_a_sequence\": {:.1f}, \"cpu_within\": {}, \"staged\": {}, "
             "\"register_ms\": {:.1f}}}\n",
             tokens_, read_bytes_, form == Form::packed ? "packed" : "padded", wide,
-            tuning.tile_bytes, tuning.blocks, rate(ms), rate(copy_ms_), copy_ms_ / ms,
-            copy_ms_ / alone_ms, us, sequences, us * 1e3 / sequences, good,
-            gatherer.stat().staged_bytes, register_ms_);
+            tuning.tile_bytes, tuning.blocks, gb_per_s(&Turn::gather), gb_per_s(&Turn::copy),
+            gb_per_s(&Turn::lanes), share(&Turn::copy, &Turn::gather),
+            share(&Turn::lanes, &Turn::gather), share(&Turn::copy, &Turn::alone), us, sequences,
+            us * 1e3 / sequences, good, gatherer.stat().staged_bytes, register_ms_);
         static_cast<void>(std::fflush(stdout));
         return good;
     }
@@ -142,7 +191,7 @@ class Bench {
         if (tokens_ < 16'384) return;  // far behind
         const auto copies = [&](CUstream stream) {
             std::uint64_t to = target_.address();
-            for (const Sequence& sequence : load_.batch.sequences()) {
+            for (const Sequence& sequence : load_.batches[0].sequences()) {
                 for (const std::uint16_t column : {token_ids, logprobs}) {
                     const auto data = sequence.view.find(column)->data;
                     need(api().cuMemcpyHtoDAsync(to, data.data(), data.size(), stream), "copy");
@@ -150,16 +199,15 @@ class Bench {
                 }
             }
         };
-        const double ms = times(copies, 1);
+        std::vector<double> shares;
+        for (int i = 0; i < turns; i++) {
+            const double whole_ms = time_of([&](CUstream stream) { copy(stream); }, 1);
+            shares.push_back(whole_ms / time_of(copies, 1));
+        }
         fmt::print(
-            "{{\"tokens\": {}, \"bytes\": {}, \"layout\": \"copy engine\", "
-            "\"gb_per_s\": {:.2f}, \"of_copy\": {:.3f}}}\n",
-            tokens_, read_bytes_, rate(ms), copy_ms_ / ms);
+            "{{\"tokens\": {}, \"bytes\": {}, \"layout\": \"copy engine\", \"of_copy\": {:.3f}}}\n",
+            tokens_, read_bytes_, median_of(std::move(shares)));
         static_cast<void>(std::fflush(stdout));
-    }
-
-    [[nodiscard]] double rate(double ms) const {
-        return static_cast<double>(read_bytes_) / ms / 1e6;
     }
 
     Load load_;
@@ -170,7 +218,7 @@ class Bench {
     DeviceBytes target_;
     Clock clock_;
     double register_ms_ = 0;
-    double copy_ms_ = 0;
+    std::size_t next_ = 0;
 };
 
 // Producers at full rate, each with a ring of its own from which it reads at once, for two seconds:

@@ -23,21 +23,26 @@ class Clock {
         api().cuEventDestroy(end_);
     }
 
+    // In ms.
+    double once(const std::function<void(CUstream)>& work) {
+        CUstream stream = gpu()->stream({});
+        need(api().cuEventRecord(begin_, stream), "record an event");
+        work(stream);
+        need(api().cuEventRecord(end_, stream), "record an event");
+        need(api().cuEventSynchronize(end_), "wait for an event");
+        float took = 0;
+        need(api().cuEventElapsedTime(&took, begin_, end_), "read events");
+        return took;
+    }
     // Median of ten, in ms, after two that do not count.
     double median(const std::function<void(CUstream)>& work) {
-        CUstream stream = gpu()->stream({});
-        std::array<float, 10> times{};
+        std::array<double, 10> times{};
         for (int i = -2; i < 10; i++) {
-            need(api().cuEventRecord(begin_, stream), "record an event");
-            work(stream);
-            need(api().cuEventRecord(end_, stream), "record an event");
-            need(api().cuEventSynchronize(end_), "wait for an event");
-            if (i < 0) continue;
-            need(api().cuEventElapsedTime(&times[static_cast<std::size_t>(i)], begin_, end_),
-                 "read events");
+            const double took = once(work);
+            if (i >= 0) times[static_cast<std::size_t>(i)] = took;
         }
         std::ranges::sort(times);
-        return (static_cast<double>(times[4]) + static_cast<double>(times[5])) / 2;
+        return (times[4] + times[5]) / 2;
     }
 
   private:

@@ -180,9 +180,9 @@ int run(const std::vector<std::string>& arguments) {
         fmt::print("{{\"tokens\": {}}}\n", tokens);
         double one = 0;
         for (std::uint32_t gpu = 0; gpu < gpus; gpu++) {
-            one = std::max(one, rate_of(load.batch, gpu, 1));
+            one = std::max(one, rate_of(load.batches[0], gpu, 1));
         }
-        const double all = rate_of(load.batch, 0, gpus);
+        const double all = rate_of(load.batches[0], 0, gpus);
         fmt::print("{{\"tokens\": {}, \"gpus\": {}, \"times_one\": {:.2f}}}\n", tokens, gpus,
                    all / one);
     }
