@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -98,9 +97,10 @@ class GpuGather : public GatherDevice {
     }
     Result<Staging> stage(std::uint64_t bytes) override;
     Result<void> run(const TileTable& table, Stream stream) override;
-    // A failure shows where the next table is run.
+    Result<void> end(Stream stream) override;
+    // A failure shows where memory is taken next.
     [[nodiscard]] bool idle() override {
-        const auto there = marks_.all_reached(std::numeric_limits<std::uint64_t>::max());
+        const auto there = marks_.reached(last_mark_);
         return there && *there;
     }
     Result<std::uint64_t> mark(Stream stream) override {
@@ -113,8 +113,8 @@ class GpuGather : public GatherDevice {
     }
 
   private:
-    // Empty again once all marks up to its own are reached, for tables go to any stream; `open`:
-    // for the table that is being made.
+    // Empty again once all marks up to its own are reached, for tables go to any stream; `open`: no
+    // mark stands behind the tables that read it yet.
     struct Block {
         PinnedBlock memory;
         std::uint64_t mark = 0;
@@ -128,7 +128,9 @@ class GpuGather : public GatherDevice {
     GatherTuning tuning_;
     Marks marks_;
     std::vector<Block> blocks_;
-    std::size_t last_ = 0;  // of them, that memory was taken of
+    std::size_t last_ = 0;          // of them, that memory was taken of
+    std::uint64_t open_bytes_ = 0;  // that were taken since the last mark
+    std::uint64_t last_mark_ = 0;
 };
 
 Result<std::uint64_t> GpuGather::pin(const std::byte* data, std::uint64_t bytes) {
@@ -187,16 +189,17 @@ Result<Staging> GpuGather::stage(std::uint64_t bytes) {
     if (!found) return std::unexpected(found.error());
     Block& block = **found;
     block.open = true;
+    open_bytes_ += bytes;
     const std::uint64_t at = std::exchange(block.used, block.used + bytes);
     return Staging{block.memory.data() + at, block.memory.address() + at};
 }
 
 // Each array aligned to 16.
 Result<GatherArgs> GpuGather::lay_down(const TileTable& table) {
-    constexpr std::uint64_t slack = 4 * 16;
-    const auto memory = stage(table.sequence_count * sizeof(device::GatherSequence) +
-                              table.ahead_count() * sizeof(std::int32_t) +
-                              table.tile_count * sizeof(device::GatherTile) +
+    GatherArgs args = table.args();
+    if (table.tile_count == 0) return args;
+    constexpr std::uint64_t slack = 2 * 16;
+    const auto memory = stage(table.tile_count * sizeof(device::GatherTile) +
                               table.values.size() * sizeof(std::uint64_t) + slack);
     if (!memory) return std::unexpected(memory.error());
     std::uint64_t used = 0;
@@ -207,9 +210,6 @@ Result<GatherArgs> GpuGather::lay_down(const TileTable& table) {
         used += (bytes + 15) / 16 * 16;
         return std::bit_cast<const T*>(memory->address + at);
     };
-    GatherArgs args = table.args();
-    args.sequences = put(table.sequences, table.sequence_count);
-    args.aheads = put(table.aheads, table.ahead_count());
     args.tiles = put(table.tiles, table.tile_count);
     args.values = put(table.values, table.values.size());
     return args;
@@ -224,11 +224,20 @@ Result<void> GpuGather::run(const TileTable& table, Stream stream) {
     if (auto launched = gpu_->launch(Kernel::gather, *args, 1, queue, tuning_.blocks); !launched) {
         return launched;
     }
-    const auto mark = marks_.set(queue);
+    constexpr std::uint64_t many = std::uint64_t{4} << 20;  // for one gather to wait for
+    return open_bytes_ < many ? Result<void>() : end(stream);
+}
+
+Result<void> GpuGather::end(Stream stream) {
+    if (open_bytes_ == 0) return {};
+    const Context::Scope scope(gpu_->context());
+    const auto mark = marks_.set(queue_of(stream));
     if (!mark) return std::unexpected(mark.error());
     for (Block& block : blocks_) {
         if (std::exchange(block.open, false)) block.mark = *mark;
     }
+    open_bytes_ = 0;
+    last_mark_ = *mark;
     return {};
 }
 

@@ -17,10 +17,18 @@
 
 namespace rollring::device {
 
-// What GatherArgs are made of. Of three vectors only the first so many count.
+// Memory of the host that the device reads.
+struct Staging {
+    std::byte* data;
+    std::uint64_t address;  // the device's
+};
+
+// What GatherArgs are made of. Of the vector of tiles only the first so many count.
 struct TileTable {
-    std::vector<GatherSequence> sequences;
-    std::vector<std::int32_t> aheads;
+    // Of sequences there are most, so they are written where the device reads them: in memory that
+    // was staged, with room for so many, and for what each has in `aheads` behind them.
+    Staging memory{};
+    std::size_t room = 0;
     std::size_t sequence_count = 0;
     std::vector<GatherTile> tiles;
     std::size_t tile_count = 0;
@@ -32,8 +40,17 @@ struct TileTable {
     std::uint64_t most_bytes = 0;  // that a piece of work reads
 
     [[nodiscard]] std::size_t entries() const { return sequence_count + tile_count; }
-    [[nodiscard]] std::size_t ahead_count() const {
-        return alike == 0 ? 0 : sequence_count * (alike - 1);
+    // Of the memory for so many sequences.
+    [[nodiscard]] std::uint64_t bytes_for(std::size_t sequences) const {
+        return sequences * (sizeof(GatherSequence) +
+                            (std::max<std::size_t>(1, alike) - 1) * sizeof(std::int32_t));
+    }
+    [[nodiscard]] std::uint64_t aheads_at() const { return room * sizeof(GatherSequence); }
+    [[nodiscard]] GatherSequence* sequences() const {
+        return reinterpret_cast<GatherSequence*>(memory.data);
+    }
+    [[nodiscard]] std::int32_t* aheads() const {
+        return reinterpret_cast<std::int32_t*>(memory.data + aheads_at());
     }
     // As long as there are runs for all warps, and none takes much longer than others.
     [[nodiscard]] std::uint32_t run() const {
@@ -45,9 +62,11 @@ struct TileTable {
         return static_cast<std::uint32_t>(
             std::clamp<std::uint64_t>(std::bit_floor(fair), 1, run_max));
     }
-    // All of the arguments but where the arrays lie.
+    // All of the arguments but where the tiles and values lie.
     [[nodiscard]] GatherArgs args() const {
         GatherArgs made{};
+        made.sequences = std::bit_cast<const GatherSequence*>(memory.address);
+        made.aheads = std::bit_cast<const std::int32_t*>(memory.address + aheads_at());
         made.of_sequences = static_cast<std::uint32_t>(sequence_count * alike);
         made.work = made.of_sequences + static_cast<std::uint32_t>(tile_count);
         made.run = run();
@@ -58,12 +77,6 @@ struct TileTable {
         std::ranges::copy(targets, made.targets);
         return made;
     }
-};
-
-// Memory of the host that the device reads.
-struct Staging {
-    std::byte* data;
-    std::uint64_t address;  // the device's
 };
 
 class GatherDevice {
@@ -77,10 +90,13 @@ class GatherDevice {
     virtual Result<std::uint64_t> pin(const std::byte* data, std::uint64_t bytes) = 0;
     virtual void unpin(const std::byte* data) = 0;
 
-    // Free again when the next table that is run has been worked through.
+    // Aligned for any table. Free again when the next table that is run has been worked through,
+    // and not before end().
     virtual Result<Staging> stage(std::uint64_t bytes) = 0;
     virtual Result<void> run(const TileTable& table, Stream stream) = 0;
-    // Whether it has worked through all tables.
+    // After the last table of a gather.
+    virtual Result<void> end(Stream stream) = 0;
+    // Whether it has worked through the tables of the last gather.
     [[nodiscard]] virtual bool idle() = 0;
 
     // See Gatherer.

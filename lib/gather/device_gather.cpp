@@ -37,18 +37,18 @@ class DeviceGather::Locator {
     Locator(const Locator&) = delete;
     ~Locator() { of_.read_bytes_ += read_; }
 
-    // Those of the sequences from `begin` on come next; `found` has them target by target.
-    void look(std::size_t begin, std::size_t count, std::size_t targets, const Found* found) {
+    // The layout's sequences [begin, end) come next.
+    void look(const Sequences& batch, std::size_t begin, std::size_t end, const Ahead& ahead) {
         begin_ = begin;
+        const Placed* placed = of_.placement_.sequences.data();
+        const detail::RecordPlace* places = batch.places().data();
         // Most lie in the lane of the one before.
         const std::byte* lane_begin = nullptr;
         std::uint64_t lane_bytes = 0;
         std::uint64_t lane_shift = 0;
-        for (std::size_t i = 0; i < count; i++) {
-            const std::byte* record = found[i].data;
-            for (std::size_t target = 1; record == nullptr && target < targets; target++) {
-                record = found[target * block + i].data;
-            }
+        for (std::size_t i = begin; i < end; i++) {
+            ahead.fetch(i);
+            const std::byte* record = places[placed[i].sequence].columns;
             if (record == nullptr) continue;
             if (static_cast<std::uint64_t>(record - lane_begin) >= lane_bytes) {
                 const LanePins::Registered* lane = of_.pins_.lane_with(record);
@@ -58,7 +58,7 @@ class DeviceGather::Locator {
                 lane_shift = lane == nullptr ? to_stage : lane->shift;
                 if (lane == nullptr) of_.why_staged_ = of_.pins_.why_not(record);
             }
-            shifts_[i] = lane_shift;
+            shifts_[i - begin] = lane_shift;
         }
     }
     [[nodiscard]] std::uint64_t lies(std::size_t i, std::uint64_t from) const {
@@ -99,7 +99,7 @@ class DeviceGather::Locator {
     Error error_;
 };
 
-// Block by block, so that what was found of one is still at hand when its tiles are made.
+// Block by block, so that what was looked at of one is still at hand when its tiles are made.
 Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const ColumnPlan> plans,
                                       Stream stream) {
     TileWriter writer(table_);
@@ -108,29 +108,28 @@ Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const Co
     }
     const Ahead ahead(batch, placement_, plans);
     Locator locator(*this);
-    found_.resize(plans.size() * block);
     std::size_t entries = device_->idle() ? entries_idle : entries_first;
     const std::size_t sequences = placement_.sequences.size();
     for (std::size_t begin = 0; begin < sequences; begin += block) {
         const std::size_t end = std::min(begin + block, sequences);
-        for (std::size_t target = 0; target < plans.size(); target++) {
-            const Finder find = plans[target].finder();
-            Found* found = &found_[target * block];
-            for (std::size_t i = begin; i < end; i++) {
-                if (target == 0) ahead.fetch(i);
-                if (!find(i, *found++)) return plans[target].refusal(i);
-            }
+        if (table_.alike != 0 && table_.room == 0) {
+            const std::size_t room = std::min(entries + block, sequences - begin);
+            const auto memory = device_->stage(table_.bytes_for(room));
+            if (!memory) return std::unexpected(memory.error());
+            table_.memory = *memory;
+            table_.room = room;
         }
-        locator.look(begin, end - begin, plans.size(), found_.data());
+        locator.look(batch, begin, end, ahead);
         using enum TileWriter::Outcome::What;
-        const auto done = writer.add({begin, end, found_.data(), block}, locator);
+        const auto done = writer.add(begin, end, locator);
+        if (done.what == not_found) return plans[done.plan].refusal(done.sequence);
         if (done.what == out_of_range) return plans[done.plan].out_of_range(done.sequence);
         if (done.what == not_located) return std::unexpected(locator.error());
         if (table_.entries() < entries && locator.staged() < staged_max) continue;
         if (auto run = device_->run(table_, stream); !run) return run;
         writer.clear();
         locator.forget();
-        entries = std::min(entries + entries / 4, entries_max);
+        entries = std::min(entries + entries / 2, entries_max);
     }
     return device_->run(table_, stream);
 }
@@ -145,7 +144,9 @@ Result<void> DeviceGather::gather(const Sequences& batch, const Schema& schema,
     std::span<const ColumnPlan> left = *plans;
     while (!left.empty()) {
         const std::size_t some = std::min(left.size(), device::gather_targets_max);
-        if (auto run = run_tables(batch, left.first(some), stream); !run) return run;
+        const auto run = run_tables(batch, left.first(some), stream);
+        const auto ended = device_->end(stream);  // of what was run before a failure, too
+        if (!run || !ended) return !run ? run : ended;
         left = left.subspan(some);
     }
     return {};

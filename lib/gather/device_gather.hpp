@@ -30,7 +30,6 @@ class DeviceGather {
     LanePins pins_;        // before the device goes
     Placement placement_;  // kept, as the table is, for their memory
     device::TileTable table_;
-    std::vector<Found> found_;
     std::uint64_t read_bytes_ = 0;
     std::uint64_t staged_bytes_ = 0;
     std::string why_staged_;

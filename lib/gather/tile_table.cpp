@@ -75,6 +75,7 @@ std::optional<std::uint64_t> TileWriter::alike_pad(const ColumnPlan& plan) {
 }
 
 void TileWriter::clear() {
+    table_->room = 0;
     table_->sequence_count = 0;
     table_->tile_count = 0;
     table_->values.clear();
@@ -111,6 +112,7 @@ Result<void> TileWriter::add_target(const ColumnPlan& plan, std::size_t number,
             bytes / std::max<std::uint64_t>(1, row), 1, device::tile_rows_max));
     };
     targets_.push_back({&plan,
+                        plan.finder(),
                         number,
                         static_cast<std::uint32_t>(row_from),
                         static_cast<std::uint32_t>(targets_.size()) << device::tile_target_shift,

@@ -26,24 +26,18 @@ class TileWriter {
     // A table that has these targets, and nothing else yet.
     void clear();
 
-    // What some sequences have of the plans' columns, one plan after the other.
-    struct Block {
-        std::size_t begin;  // of the layout's sequences
-        std::size_t end;
-        const Found* found;
-        std::size_t stride;  // from one plan's to the next one's
-    };
     struct Outcome {
-        enum class What { added, out_of_range, not_located };
+        enum class What { added, not_found, out_of_range, not_located };
         What what = What::added;
         std::size_t plan = 0;  // which failed, at which sequence
         std::size_t sequence = 0;
     };
+    // The layout's sequences [begin, end), for which the table has room if it has alike targets.
     // `locate.lies(i, from)` is where the device reads of sequence i, 0 where it cannot;
     // `locate(i, from, bytes)` brings it to where it can, 0: it failed. `locate.add(bytes)` counts
     // them.
     template <class Locate>
-    Outcome add(const Block& block, Locate& locate);
+    Outcome add(std::size_t begin, std::size_t end, Locate& locate);
 
   private:
     struct Known {
@@ -52,6 +46,7 @@ class TileWriter {
     };
     struct Target {
         const ColumnPlan* plan;
+        Finder find;
         std::size_t number;  // of its plan
         std::uint32_t row_from_bytes;
         std::uint32_t rows;         // the upper part of GatherTile::rows
@@ -64,9 +59,9 @@ class TileWriter {
     static std::optional<std::uint64_t> alike_pad(const ColumnPlan& plan);
     // Those up to the first that needs tiles of its own.
     template <class Locate>
-    std::size_t add_alike(std::size_t begin, const Block& block, Locate& locate);
+    std::size_t add_alike(std::size_t begin, std::size_t end, Locate& locate);
     template <class Locate>
-    Outcome add_runs(Target& target, std::size_t i, const Block& block, Locate& locate);
+    Outcome add_runs(Target& target, std::size_t i, Locate& locate);
     // Where the next so many tiles go.
     device::GatherTile* room_for(std::size_t tiles) {
         if (table_->tiles.size() - table_->tile_count < tiles) [[unlikely]]
@@ -103,25 +98,25 @@ inline void TileWriter::cut(std::uint64_t from, std::uint64_t step, std::uint64_
 }
 
 template <class Locate>
-TileWriter::Outcome TileWriter::add(const Block& block, Locate& locate) {
+TileWriter::Outcome TileWriter::add(std::size_t begin, std::size_t end, Locate& locate) {
     const std::span<Target> targets(targets_);
     const auto add_each = [&](std::span<Target> some, std::size_t i) {
         Outcome done;
         for (Target& target : some) {
             if (target.plan->row_bytes() == 0) continue;
-            done = add_runs(target, i, block, locate);
+            done = add_runs(target, i, locate);
             if (done.what != Outcome::What::added) break;
         }
         return done;
     };
     const std::size_t alike = table_->alike;
-    for (std::size_t i = block.begin; alike != 0 && i < block.end; i++) {
-        i = add_alike(i, block, locate);
-        if (i == block.end) break;
+    for (std::size_t i = begin; alike != 0 && i < end; i++) {
+        i = add_alike(i, end, locate);
+        if (i == end) break;
         const Outcome done = add_each(targets.first(alike), i);
         if (done.what != Outcome::What::added) return done;
     }
-    for (std::size_t i = block.begin; alike != targets.size() && i < block.end; i++) {
+    for (std::size_t i = begin; alike != targets.size() && i < end; i++) {
         const Outcome done = add_each(targets.subspan(alike), i);
         if (done.what != Outcome::What::added) return done;
     }
@@ -129,42 +124,39 @@ TileWriter::Outcome TileWriter::add(const Block& block, Locate& locate) {
 }
 
 template <class Locate>
-std::size_t TileWriter::add_alike(std::size_t begin, const Block& block, Locate& locate) {
+std::size_t TileWriter::add_alike(std::size_t begin, std::size_t end, Locate& locate) {
     device::TileTable& table = *table_;
     const std::size_t others = table.alike - 1;
-    const std::size_t room = table.sequence_count + (block.end - begin);
-    if (table.sequences.size() < room) table.sequences.resize(2 * room);
-    if (table.aheads.size() < room * others) table.aheads.resize(2 * room * others);
     // What a loop of some nanoseconds a sequence needs, where nothing that it writes can change it.
-    device::GatherSequence* to = table.sequences.data() + table.sequence_count;
-    std::int32_t* aheads = table.aheads.data() + table.sequence_count * others;
+    device::GatherSequence* to = table.sequences() + table.sequence_count;
+    std::int32_t* aheads = table.aheads() + table.sequence_count * others;
     const Target* targets = targets_.data();
     const Placed* placed = targets->plan->placement().sequences.data();
-    const Found* found = block.found;
-    const std::size_t first = block.begin;
-    const std::size_t stride = block.stride;
     const std::uint64_t length = table.length;
     const std::uint64_t copied = rows_copied_;
     const std::uint64_t filled = rows_filled_;
     std::uint64_t rows = 0;
     std::uint64_t most = 0;
     std::size_t i = begin;
-    for (; i < block.end; i++) {
+    for (; i < end; i++) {
         const Placed& one = placed[i];
+        std::int64_t from = 0;
         const auto lies = [&](const Target& target) {
-            const Found& its = found[target.number * stride + (i - first)];
-            return std::pair{reinterpret_cast<std::int64_t>(its.data) +
-                                 std::int64_t{one.begin} * target.row_from_bytes,
-                             one.begin + one.tokens <= its.rows};
+            Found its;
+            const bool found = target.find(i, its);
+            from = reinterpret_cast<std::int64_t>(its.data) +
+                   std::int64_t{one.begin} * target.row_from_bytes;
+            return found && one.begin + one.tokens <= its.rows;
         };
-        auto [from, plain] = lies(targets[0]);
+        bool plain = lies(targets[0]);
+        const std::int64_t first = from;
         for (std::size_t other = 0; other < others; other++) {
-            const auto [its, has] = lies(targets[other + 1]);
-            const auto ahead = static_cast<std::int32_t>(its - from);
-            plain &= has && from + ahead == its;
+            plain &= lies(targets[other + 1]);
+            const auto ahead = static_cast<std::int32_t>(from - first);
+            plain &= first + ahead == from;
             aheads[other] = ahead;
         }
-        const std::uint64_t at = locate.lies(i, static_cast<std::uint64_t>(from));
+        const std::uint64_t at = locate.lies(i, static_cast<std::uint64_t>(first));
         const std::uint64_t padding = length == 0 ? 0 : length - one.tokens;
         if (!plain || at == 0 || one.tokens > copied || padding > filled) [[unlikely]]
             break;
@@ -173,17 +165,20 @@ std::size_t TileWriter::add_alike(std::size_t begin, const Block& block, Locate&
         rows += one.tokens;
         most = std::max<std::uint64_t>(most, one.tokens);
     }
-    table.sequence_count = static_cast<std::size_t>(to - table.sequences.data());
+    table.sequence_count = static_cast<std::size_t>(to - table.sequences());
     table.most_bytes = std::max(table.most_bytes, most * row_from_bytes_most_);
     locate.add(rows * row_from_bytes_);
     return i;
 }
 
 template <class Locate>
-TileWriter::Outcome TileWriter::add_runs(Target& target, std::size_t i, const Block& block,
-                                         Locate& locate) {
+TileWriter::Outcome TileWriter::add_runs(Target& target, std::size_t i, Locate& locate) {
     Outcome added{.plan = target.number, .sequence = i};
-    const Found& found = block.found[target.number * block.stride + i - block.begin];
+    Found found;
+    if (!target.find(i, found)) {
+        added.what = Outcome::What::not_found;
+        return added;
+    }
     target.plan->runs_of(i, found, [&](const Run& run) {
         if (run.kind == Run::Kind::copied) {
             const std::uint64_t at = locate(i, run.from, run.count * target.row_from_bytes);

@@ -25,6 +25,7 @@ struct Played {
     std::uint64_t pins = 0;
     bool idle = true;
     std::uint64_t runs = 0;
+    std::uint64_t ends = 0;
     std::uint64_t sequences = 0;  // of tables
     std::uint64_t tiles = 0;
     std::string refuses;  // to pin
@@ -58,8 +59,6 @@ class PlayedDevice : public device::GatherDevice {
         played_->runs++;
         REQUIRE(table.targets.size() <= device::gather_targets_max);
         device::GatherArgs args = table.args();
-        args.sequences = table.sequences.data();
-        args.aheads = table.aheads.data();
         args.tiles = table.tiles.data();
         args.values = table.values.data();
         for (std::uint32_t at = 0; at < args.work; at++) {
@@ -72,6 +71,10 @@ class PlayedDevice : public device::GatherDevice {
         played_->sequences += table.sequence_count;
         played_->tiles += table.tile_count;
         staged_.clear();
+        return {};
+    }
+    Result<void> end(Stream) override {
+        played_->ends++;
         return {};
     }
     [[nodiscard]] bool idle() override { return played_->idle; }
@@ -221,8 +224,9 @@ TEST_CASE("tiles: a GPU that has nothing to do begins with the first sequences")
     const GatherColumn column{.column = token_ids, .to = std::as_writable_bytes(std::span(ids))};
     const auto gather_all = [&] {
         std::ranges::fill(ids, 0);
-        played.runs = 0;
+        played.runs = played.ends = 0;
         REQUIRE(gatherer.gather(batch, stash->consumer().schema(), {&column, 1}, {}, {}));
+        CHECK(played.ends == 1);
         for (std::size_t i = 0; i < ids.size(); i++) REQUIRE(ids[i] == tokens[i % 3]);
     };
     gather_all();
