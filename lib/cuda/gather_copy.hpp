@@ -106,6 +106,14 @@ ROLLRING_DEVICE void put_word(std::uint64_t to, std::uint32_t word, std::int64_t
     }
 }
 
+// What was queued before may still run when records are read, and nothing is written before it has
+// ended; Gpu::load knows for which machine code that holds. A CPU that plays a lane has no queue.
+#ifdef __CUDACC__
+ROLLRING_DEVICE void wait_for_earlier();
+#else
+inline void wait_for_earlier() {}
+#endif
+
 inline constexpr std::uint32_t gather_loads = 4;  // of 16 bytes, in flight per lane
 
 template <GatherKind kind>
@@ -122,6 +130,7 @@ ROLLRING_DEVICE void copy_rows_of(std::uint64_t to, std::uint64_t from, std::uin
             const std::uint32_t at = begin + i * step;
             if (at < end && at + 16 > skip) load_unit(vectors[i], from - skip + at);
         }
+        wait_for_earlier();
         ROLLRING_UNROLL
         for (std::uint32_t i = 0; i < gather_loads; i++) {
             const std::uint32_t at = begin + i * step;
@@ -145,6 +154,7 @@ ROLLRING_DEVICE void fill_elements(std::uint64_t to, std::uint64_t count, Value 
 ROLLRING_DEVICE void fill_rows_of(const device::GatherTarget& target, std::uint64_t to,
                                   std::uint32_t rows, std::uint64_t value, std::uint64_t step,
                                   std::uint32_t lane) {
+    wait_for_earlier();
     const std::uint64_t count = std::uint64_t{rows} * target.row_to_bytes / target.width;
     switch (target.width) {
         case 1:
@@ -227,7 +237,7 @@ ROLLRING_DEVICE GatherWork load_work(const device::GatherArgs& args, std::uint32
     return work;
 }
 
-// Padding first: it is written while the rows are on their way.
+// Padding comes last: records are read before anything may be written.
 ROLLRING_DEVICE void gather_work(const device::GatherArgs& args, std::uint32_t at,
                                  const GatherWork& work, std::uint32_t lane) {
     if (at >= args.of_sequences) return gather_tile(args, work, lane);
@@ -238,10 +248,10 @@ ROLLRING_DEVICE void gather_work(const device::GatherArgs& args, std::uint32_t a
     const std::uint64_t rows_to = to + std::uint64_t{args.left * padding} * target.row_to_bytes;
     const std::uint64_t padding_to =
         to + std::uint64_t{args.left == 0 ? rows : 0} * target.row_to_bytes;
-    if (padding != 0) fill_rows_of(target, padding_to, padding, target.pad, 0, lane);
     const std::uint64_t from =
         work.tile.from + static_cast<std::uint64_t>(std::int64_t{work.ahead});
     take_rows_of(target, rows_to, from, rows, lane);
+    if (padding != 0) fill_rows_of(target, padding_to, padding, target.pad, 0, lane);
 }
 
 }  // namespace rollring::cuda

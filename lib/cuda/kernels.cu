@@ -277,14 +277,15 @@ extern "C" __global__ void __launch_bounds__(block_threads)
     });
 }
 
-// A kernel that is launched to begin early has its blocks in place, and more, when the one before it
-// ends; Gpu::load knows for which machine code that holds.
+// A kernel that is launched to begin early has its blocks in place, and reads, while the one before
+// it runs: see wait_for_earlier().
 __device__ __forceinline__ void begin_next_early() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-__device__ __forceinline__ void wait_for_earlier() {
+
+ROLLRING_DEVICE void wait_for_earlier() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -305,10 +306,8 @@ extern "C" __global__ void __launch_bounds__(block_threads)
         return lane < args.run && at < args.work ? load_work(args, at) : GatherWork{};
     };
     u32 begin = (blockIdx.x * (block_threads / warp_lanes) + threadIdx.x / warp_lanes) * args.run;
-    // The table is read while what is queued before still runs, which nothing is written before.
     GatherWork run = load_run(begin);
     begin_next_early();
-    wait_for_earlier();
     while (begin < args.work) {
         const u32 next_begin = begin + warps * args.run;
         const GatherWork next = load_run(next_begin);
@@ -324,6 +323,7 @@ extern "C" __global__ void __launch_bounds__(block_threads)
         begin = next_begin;
         run = next;
     }
+    wait_for_earlier();  // also where nothing was written: what comes next waits for this one only
 }
 
 }  // namespace rollring::cuda
