@@ -20,8 +20,8 @@ HEADERS = ROOT / "build/site-headers"
 GLOBS = ("README.md", "CHANGELOG.md", "docs/*.md", "tests/README.md", "bench/README.md")
 LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
 ORDER = ("using", "python", "store", "watching", "memory", "integrations", "atropos", "trl",
-         "skyrl", "vllm", "verl", "transfer_queue", "ray", "checkpoint_engine", "sglang", "areal",
-         "verifiers", "slime", "design", "shared-memory", "stash", "weights", "progress",
+         "skyrl", "vllm", "verl", "transfer_queue", "ray", "scale", "checkpoint_engine", "sglang",
+         "areal", "verifiers", "slime", "design", "shared-memory", "stash", "weights", "progress",
          "finding-your-way", "glossary", "experiments", "benchmarks")
 
 

@@ -96,6 +96,7 @@ ARROWS = {
     "bench": ("cli/terminal",),
     "bench/ring": ("bench", "cli/terminal"),
     "bench/stash": ("bench/ring", "bench", "cli/terminal"),
+    "bench/scale": ("bench", "cli/terminal"),
     "bench/weights": ("bench", "cli/terminal"),
     "bench/peers": ("bench/stash", "bench/ring", "bench", "cli/terminal"),
 }

@@ -8,9 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "cli/terminal/interrupts.hpp"
 #include "clock.hpp"
 
 namespace bench::scale {
+
+// Ctrl-C: what was made is removed on the way out.
+struct Interrupted {};
 
 // Those of one moment happen in the order in which they were asked for.
 class Events {
@@ -25,6 +29,7 @@ class Events {
     // Moves the clock.
     void run_until(std::int64_t end_ns) {
         while (!queue_.empty() && queue_.top().when_ns <= end_ns) {
+            if (rollring::cli::interrupted()) throw Interrupted();
             clock_ns = queue_.top().when_ns;
             const Call call = std::move(queue_.top().call);
             queue_.pop();

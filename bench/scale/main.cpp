@@ -44,7 +44,8 @@ void add_run(CLI::App& app, Asked& asked) {
         ->check(CLI::PositiveNumber);
     option(app, "--length-sigma", run.length_sigma, "of the logarithm")
         ->check(CLI::NonNegativeNumber);
-    option(app, "--length-most", run.length_most, "where it is cut")->check(CLI::Range(16, 1 << 22));
+    option(app, "--length-most", run.length_most, "where it is cut")
+        ->check(CLI::Range(16, 1 << 22));
     option(app, "--token-bytes", run.token_bytes, "9: ids, logprobs, mask; 393 and 969: experts")
         ->check(CLI::PositiveNumber);
     option(app, "--group-size", run.group_size, "members")->check(CLI::Range(1, 64));
@@ -164,9 +165,12 @@ int main(int argc, char** argv) {
         "  rollring-scale --nodes 1,10,100                 how a run grows\n"
         "  rollring-scale --nodes 500 --rings 4 --json     several rings\n"
         "  rollring-scale --token-bytes 969 --lane-bytes 512MiB --link-gbit 400");
+    rollring::cli::catch_interrupts();
     try {
         CLI11_PARSE(app, argc, argv);
         return bench::scale::run(asked);
+    } catch (const bench::scale::Interrupted&) {
+        return rollring::cli::interrupt_exit();
     } catch (const std::exception& error) {
         fmt::print(stderr, "rollring-scale: {}\n", error.what());
         return 1;

@@ -60,8 +60,7 @@ void Forwarder::send(Parcel& parcel) {
 
 void Forwarder::arrived(const Parcel& parcel) {
     flying_bytes_ -= parcel.bytes;
-    while (!parcels_.empty() && parcels_.front()->left == 0 &&
-           parcels_.front().get() != &parcel) {
+    while (!parcels_.empty() && parcels_.front()->left == 0 && parcels_.front().get() != &parcel) {
         parcels_.pop_front();
     }
     look();
@@ -107,7 +106,7 @@ WorkerTimes Node::times() const {
 }
 
 void Node::look() {
-    if (!alive_ || fleet_->wound_up) return;
+    if (!alive_) return;
     while (!idle_.empty() && !(tasks_.empty() && fleet_->rollouts_again.empty())) {
         const std::uint32_t worker = idle_.back();
         idle_.pop_back();

@@ -22,7 +22,6 @@ struct Fleet {
     std::vector<std::unique_ptr<Receiver>> receivers;
     std::deque<std::uint32_t> groups_again;
     std::deque<std::uint32_t> rollouts_again;
-    bool wound_up = false;  // nothing new is begun
 };
 
 // Ships one node's records to one receiver.
@@ -34,7 +33,6 @@ class Forwarder {
     void add(std::uint32_t rollout);
     void arrived(const Parcel& parcel);
     void die() { dead_ = true; }
-    [[nodiscard]] std::uint64_t flying_bytes() const { return flying_bytes_; }
 
     Server process;
 

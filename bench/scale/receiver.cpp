@@ -31,7 +31,7 @@ void Receiver::ask(std::uint32_t node, std::uint32_t group, Answer answer) {
             if (try_ask(one)) return;
             (ring_.room_was_short() ? asks_.refused_room : asks_.refused_places)++;
             if (settings_->plant == Plant::greedy) {
-                opened_++;
+                note_opened();
                 return events_->after_us(half_us, one.answer);
             }
             asked_.push_back(one);
@@ -53,16 +53,20 @@ bool Receiver::try_ask(const Asked& asked) {
     Group& group = rollouts_->group(asked.group);
     if (group.sent == 0 && group.holder == Group::nobody) {
         group.holder = asked.node;
-        opened_++;
+        note_opened();
     }
-    if (ring_.open_groups() + announced() > ring_.places()) places_exceeded_++;
     events_->after_us(settings_->round_trip_us / 2, asked.answer);
     return true;
 }
 
+void Receiver::note_opened() {
+    opened_++;
+    if (ring_.open_groups() + announced() > ring_.places()) places_exceeded_++;
+}
+
 void Receiver::take(Parcel& parcel) {
-    const double cost_us = settings_->parcel_us +
-                           settings_->record_us * static_cast<double>(parcel.rollouts.size());
+    const double cost_us =
+        settings_->parcel_us + settings_->record_us * static_cast<double>(parcel.rollouts.size());
     waiting_bytes_ += parcel.bytes;
     waiting_bytes_most_ = std::max(waiting_bytes_most_, waiting_bytes_);
     for (const std::uint32_t rollout : parcel.rollouts) {

@@ -53,12 +53,8 @@ class Receiver {
 
     [[nodiscard]] TrainerRing& ring() { return ring_; }
     [[nodiscard]] const AskCounts& asks() const { return asks_; }
-    [[nodiscard]] std::uint64_t announced() const {
-        return opened_ - cancelled_ - ring_.account().groups_opened;
-    }
-    // Came, and is not in the ring.
-    [[nodiscard]] std::uint64_t waiting_bytes() const { return waiting_bytes_; }
     [[nodiscard]] std::uint64_t ring_bytes_most() const { return ring_bytes_most_; }
+    // That had come, and were not in the ring.
     [[nodiscard]] std::uint64_t waiting_bytes_most() const { return waiting_bytes_most_; }
     void trained(std::uint64_t bytes) { ring_bytes_ -= bytes; }
     [[nodiscard]] std::uint64_t places_exceeded() const { return places_exceeded_; }
@@ -79,6 +75,11 @@ class Receiver {
     };
 
     bool try_ask(const Asked& asked);
+    void note_opened();
+    // Groups that have a place, and of which the stash has read nothing.
+    [[nodiscard]] std::uint64_t announced() const {
+        return opened_ - cancelled_ - ring_.account().groups_opened;
+    }
     void put(Parcel& parcel);
     void drain(std::uint32_t node);
 

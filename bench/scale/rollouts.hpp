@@ -60,13 +60,11 @@ class Rollouts {
     [[nodiscard]] Rollout& operator[](Number number) { return rollouts_[number]; }
     [[nodiscard]] Group& group(Number number) { return groups_[number]; }
     [[nodiscard]] std::size_t groups() const { return groups_.size(); }
-    [[nodiscard]] std::size_t size() const { return rollouts_.size(); }
     [[nodiscard]] Number first_of(Number group) const { return group * settings_->group_size; }
     [[nodiscard]] Number group_of(Number rollout) const { return rollout / settings_->group_size; }
     // As a worker chooses among several rings: all of a group goes to one.
     [[nodiscard]] std::uint32_t ring_of(Number group) const {
-        return static_cast<std::uint32_t>((group * 0x9e3779b97f4a7c15ULL >> 32) %
-                                          settings_->rings);
+        return static_cast<std::uint32_t>((group * 0x9e3779b97f4a7c15ULL >> 32) % settings_->rings);
     }
     [[nodiscard]] std::uint64_t bytes(Number rollout) const {
         return settings_->bytes_of(rollouts_[rollout].tokens);
@@ -80,15 +78,6 @@ class Rollouts {
     }
     [[nodiscard]] std::uint64_t in(Place place) const {
         return places_[static_cast<std::size_t>(place)];
-    }
-
-    // Of what is drawn, exactly as long as it is cut.
-    [[nodiscard]] double mean_tokens() const {
-        Rollouts sample(*settings_);
-        double sum = 0;
-        constexpr int count = 200'000;
-        for (int i = 0; i < count; i++) sum += sample.draw_tokens();
-        return sum / count;
     }
 
   private:

@@ -38,20 +38,22 @@ struct Settings {
     std::uint32_t open_groups = 0;                        // 0: the stash's default
     double deadline_s = 7200;
 
-    double round_trip_us = 1000;      // of a call of an actor on another node
-    double ask_us = 400;              // of the receiver's process, for a place that is asked for
-    double parcel_us = 600;           // of the receiver's process, for a parcel
-    double record_us = 20;            // of the receiver's process, for a record in it
-    double forward_us = 600;          // of the forwarder's process, for a parcel
-    double copy_gb = 9.5;             // GB/s into the trainer's ring
-    double linger_us = 500;           // Fabric's linger
-    double loss_share = 0.01;         // of the nodes, at least one; 0: none
-    double detect_s = 17;             // until the receiver sees that a node is gone
-    bool redo = true;                 // what was lost is given to others then
-    double warm_s = 1200;             // before anything is counted
-    double measure_s = 1200;          // before nodes are lost
-    double after_s = 2400;            // and then
-    std::uint64_t byte_scale = 0;     // the real ring has so much less memory; 0: as fits
+    double round_trip_us = 2200;  // of a call of an actor on another node
+    double ask_us = 1400;         // of the receiver's process, for a place that is asked for
+    double parcel_us = 2150;      // of the receiver's process, for a parcel
+    double record_us = 11;        // of the receiver's process, for a record in it
+    double forward_us = 1870;     // of the forwarder's process, for a parcel
+    double copy_gb = 2.7;         // GB/s from the object store into the ring
+    double linger_us = 500;       // Fabric's linger
+
+    double loss_share = 0.01;  // of the nodes, at least one; 0: none
+    double detect_s = 17;      // until the receiver sees that a node is gone
+    bool redo = true;          // what was lost is given to others then
+
+    double warm_s = 4000;          // before anything is counted
+    double measure_s = 3000;       // before nodes are lost
+    double after_s = 3000;         // and then
+    std::uint64_t byte_scale = 0;  // the real ring has so much less memory; 0: as fits
     std::uint64_t seed = 1;
     Plant plant = Plant::none;
 

@@ -6,13 +6,15 @@
 namespace bench::scale {
 namespace {
 
-constexpr double moment_us = 2000;           // in which what comes is looked at together
+constexpr double moment_us = 50'000;       // in which what comes is looked at together
 constexpr double look_again_us = 250'000;  // as Stash::next_batch does, while nothing comes
 
 }  // namespace
 
 void Trainer::turn(bool busy) {
-    (busy_ ? busy_ns_ : idle_ns_) += clock_ns - since_ns_;
+    if (busy_ || fleet_->settings->plant != Plant::idle) {
+        (busy_ ? busy_ns_ : idle_ns_) += clock_ns - since_ns_;
+    }
     since_ns_ = clock_ns;
     busy_ = busy;
 }
@@ -32,7 +34,7 @@ void Trainer::start() {
 }
 
 void Trainer::look() {
-    if (busy_ || stopped_) return;
+    if (busy_) return;
     bool all = true;
     for (const auto& receiver : fleet_->receivers) {
         TrainerRing& ring = receiver->ring();
@@ -44,7 +46,7 @@ void Trainer::look() {
     if (!all) return;
     turn(true);
     std::vector<std::vector<std::uint32_t>> batches;
-    Step step{};
+    Step step{.begin_ns = clock_ns};
     for (const auto& receiver : fleet_->receivers) {
         batches.push_back(receiver->ring().batch());
         step.records += batches.back().size();
@@ -52,7 +54,8 @@ void Trainer::look() {
             step.tokens += (*fleet_->rollouts)[number].tokens;
         }
     }
-    step.end_ns = clock_ns + static_cast<std::int64_t>(static_cast<double>(step.tokens) * train_ns_);
+    step.end_ns =
+        clock_ns + static_cast<std::int64_t>(static_cast<double>(step.tokens) * train_ns_);
     steps_.push_back(step);
     fleet_->events->at(step.end_ns, [this, batches = std::move(batches)] { finish(batches); });
 }

@@ -11,6 +11,7 @@
 namespace bench::scale {
 
 struct Step {
+    std::int64_t begin_ns;
     std::int64_t end_ns;
     std::uint64_t tokens;
     std::uint64_t records;
@@ -26,15 +27,11 @@ class Trainer {
     void came();
     // Looks now, and again and again.
     void start();
-    // No step any more.
-    void stop() { stopped_ = true; }
-
     [[nodiscard]] const std::vector<Step>& steps() const { return steps_; }
     [[nodiscard]] std::int64_t busy_ns() const {
         return busy_ns_ + (busy_ ? clock_ns - since_ns_ : 0);
     }
     [[nodiscard]] std::int64_t idle_ns() const {
-        if (fleet_->settings->plant == Plant::idle) return idle_ns_;
         return idle_ns_ + (busy_ ? 0 : clock_ns - since_ns_);
     }
     // Rollouts that were in a batch, and had not been in a ring, or were so before.
@@ -55,7 +52,6 @@ class Trainer {
     std::uint64_t surprises_ = 0;
     bool busy_ = false;
     bool looks_ = false;
-    bool stopped_ = false;
 };
 
 }  // namespace bench::scale

@@ -42,8 +42,7 @@ std::uint64_t spill_of(const Settings& settings) {
 
 }  // namespace
 
-TrainerRing::TrainerRing(const Settings& settings, std::uint32_t number,
-                         std::uint32_t batch_groups)
+TrainerRing::TrainerRing(const Settings& settings, std::uint32_t number, std::uint32_t batch_groups)
     : settings_(&settings),
       name_(fmt::format("scale-{}-{}", getpid(), number)),
       scale_(scale_of(settings)),

@@ -9,9 +9,10 @@
 namespace bench::scale {
 namespace {
 
-constexpr double window_s = 60;         // over which the rate of training is looked at
-constexpr double recovered_share = 0.95;  // of what is to be expected
-constexpr double limit_share = 0.9;     // who is as busy is the limit
+constexpr double window_s = 60;  // over which the rate of training is looked at, or so many steps
+constexpr std::int64_t window_steps = 8;
+constexpr double recovered_share = 0.97;  // of the lowest rate before, less what is lost
+constexpr double limit_share = 0.9;       // who is as busy is the limit
 
 std::uint32_t batch_groups_of(const Settings& settings) {
     const std::uint32_t all = settings.batch_groups != 0
@@ -65,12 +66,12 @@ World::World(const Settings& settings)
       rollouts_(settings),
       fleet_{&settings, &events_, &rollouts_, {}, {}, {}},
       trainer_(fleet_, train_ns_of(settings), [this](std::uint32_t number) { trained(number); }) {
-    const Receiver::Hears hears{
-        [this](Parcel& parcel) {
-            events_.after_us(settings_.round_trip_us / 2,
-                             [this, &parcel] { nodes_[parcel.node]->arrived(parcel); });
-        },
-        [this] { trainer_.came(); }};
+    const Receiver::Hears hears{[this](Parcel& parcel) {
+                                    events_.after_us(settings_.round_trip_us / 2, [this, &parcel] {
+                                        nodes_[parcel.node]->arrived(parcel);
+                                    });
+                                },
+                                [this] { trainer_.came(); }};
     for (std::uint32_t ring = 0; ring < settings.rings; ring++) {
         fleet_.receivers.push_back(std::make_unique<Receiver>(
             settings, ring, batch_groups_of(settings), events_, rollouts_, hears));
@@ -136,13 +137,15 @@ void World::trained(std::uint32_t number) {
     }
 }
 
-// A step counts in the moment when it ends.
+// A step counts in so far as it lies between the two.
 double World::rate(std::int64_t begin_ns, std::int64_t end_ns) const {
     double tokens = 0;
     for (const Step& step : trainer_.steps()) {
-        if (step.end_ns > begin_ns && step.end_ns <= end_ns) {
-            tokens += static_cast<double>(step.tokens);
-        }
+        const std::int64_t within_ns =
+            std::min(step.end_ns, end_ns) - std::max(step.begin_ns, begin_ns);
+        if (within_ns <= 0) continue;
+        tokens += static_cast<double>(step.tokens) * seconds_of(within_ns) /
+                  seconds_of(step.end_ns - step.begin_ns);
     }
     return tokens / seconds_of(end_ns - begin_ns);
 }
@@ -163,16 +166,14 @@ void World::measure(Outcome& outcome) {
     outcome.idle_share = seconds_of(trainer_.idle_ns() - idle_before_ns_) / seconds;
     for (const auto& node : nodes_) {
         outcome.link_share = std::max(outcome.link_share, node->link.share_since(begun_ns_));
-        outcome.node_bytes =
-            std::max(outcome.node_bytes, static_cast<double>(node->bytes_most()));
+        outcome.node_bytes = std::max(outcome.node_bytes, static_cast<double>(node->bytes_most()));
         for (std::uint32_t ring = 0; ring < settings_.rings; ring++) {
-            outcome.forwarder_share =
-                std::max(outcome.forwarder_share,
-                         node->forwarder(ring).process.share_since(begun_ns_));
+            outcome.forwarder_share = std::max(
+                outcome.forwarder_share, node->forwarder(ring).process.share_since(begun_ns_));
         }
     }
-    outcome.node_reserved = static_cast<double>(settings_.workers * settings_.lane_bytes *
-                                                settings_.rings);
+    outcome.node_reserved =
+        static_cast<double>(settings_.workers * settings_.lane_bytes * settings_.rings);
     for (const auto& receiver : fleet_.receivers) {
         const auto most = [](double& value, auto other) {
             value = std::max(value, static_cast<double>(other));
@@ -193,10 +194,10 @@ void World::measure(Outcome& outcome) {
     if (open_looks_ != 0) outcome.open_groups = open_sum_ / static_cast<double>(open_looks_);
 }
 
-// Who works all the time. If nobody does, workers wait: for a place, or for memory.
+// The trainer where it always works, as it shall; else whoever does. If nobody does, workers wait:
+// for a place, or for memory.
 void World::name_limit(Outcome& outcome) const {
     const std::pair<double, const char*> shares[] = {
-        {1 - outcome.idle_share, "trainer"},
         {outcome.receiver_share, "receiver's process"},
         {outcome.copy_share, "copies into the ring"},
         {outcome.trainer_link_share, "trainer's link"},
@@ -204,9 +205,12 @@ void World::name_limit(Outcome& outcome) const {
         {outcome.forwarder_share, "a forwarder's process"},
         {outcome.generated_share, "workers"},
     };
-    const auto* found = std::ranges::max_element(shares, {}, [](const auto& one) { return one.first; });
-    if (found->first >= limit_share) {
-        outcome.limit = found->second;
+    const auto* const busiest =
+        std::ranges::max_element(shares, {}, [](const auto& one) { return one.first; });
+    if (1 - outcome.idle_share >= limit_share) {
+        outcome.limit = "trainer";
+    } else if (busiest->first >= limit_share) {
+        outcome.limit = busiest->second;
     } else if (outcome.place_share > 1 - limit_share) {
         outcome.limit =
             outcome.refused_room > outcome.refused_places ? "memory of the ring" : "places";
@@ -217,8 +221,8 @@ void World::name_limit(Outcome& outcome) const {
 
 void World::lose(Outcome& outcome) {
     Loss& loss = outcome.loss;
-    loss.nodes = std::max(1U, static_cast<std::uint32_t>(
-                                  std::lround(settings_.loss_share * settings_.nodes)));
+    loss.nodes = std::max(
+        1U, static_cast<std::uint32_t>(std::lround(settings_.loss_share * settings_.nodes)));
     lost_ns_ = redone_ns_ = clock_ns;
     // Spread over the numbers: none is special.
     for (std::uint32_t i = 0; i < loss.nodes; i++) {
@@ -274,13 +278,16 @@ void World::judge_recovery(Outcome& outcome) const {
     const double expected = left * outcome.tokens_per_s;
     if (expected <= 0) return;
     loss.rate_kept = rate(lost_ns_, clock_ns) / expected;
-    std::int64_t window_ns = ns_of(window_s);
-    if (outcome.steps != 0) {
-        window_ns = std::max(window_ns, ns_of(settings_.measure_s) * 8 /
-                                            static_cast<std::int64_t>(outcome.steps));
+    // A minute, or some steps. The rate goes up and down without a loss, too.
+    const auto steps = static_cast<std::int64_t>(std::max<std::uint64_t>(1, outcome.steps));
+    const std::int64_t window_ns =
+        std::max(ns_of(window_s), (lost_ns_ - begun_ns_) * window_steps / steps);
+    double lowest = outcome.tokens_per_s;
+    for (std::int64_t end = begun_ns_ + window_ns; end <= lost_ns_; end += window_ns / 8) {
+        lowest = std::min(lowest, rate(end - window_ns, end));
     }
     for (std::int64_t end = lost_ns_ + window_ns; end <= clock_ns; end += window_ns / 8) {
-        if (rate(end - window_ns, end) < recovered_share * expected) {
+        if (rate(end - window_ns, end) < recovered_share * left * lowest) {
             loss.recovered_s = seconds_of(end - lost_ns_);
         }
     }

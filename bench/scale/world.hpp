@@ -1,5 +1,6 @@
 #pragma once
-// One simulated run: it warms up, is measured, loses nodes, and is looked at until it has recovered.
+// One simulated run: it warms up, is measured, loses nodes, and is looked at until it has
+// recovered.
 
 #include <cstdint>
 #include <memory>
@@ -17,8 +18,8 @@ struct Loss {
     std::uint64_t rollouts = 0;
     std::uint64_t redone_groups = 0;  // of them, trained by the end
     double redone_s = 0;              // since the loss, until the last of those was trained
-    double recovered_s = 0;           // until no minute had less than is to be expected
-    double rate_kept = 0;             // tokens trained a second, of what is left to expect
+    double recovered_s = 0;  // until the rate was never below what it had been at its lowest
+    double rate_kept = 0;    // tokens trained a second, of what is left to expect
 };
 
 struct Outcome {
@@ -33,11 +34,11 @@ struct Outcome {
     double receiver_share = 0;  // of its process
     double copy_share = 0;
     double forwarder_share = 0;
-    double node_bytes = 0;         // the most that a node's ring held
-    double node_reserved = 0;      // of its lanes
-    double trainer_held = 0;       // the most in a trainer's ring
-    double trainer_reserved = 0;   // lanes and spill of one
-    double trainer_waiting = 0;    // the most that had come and was in no ring
+    double node_bytes = 0;        // the most that a node's ring held
+    double node_reserved = 0;     // of its lanes
+    double trainer_held = 0;      // the most in a trainer's ring
+    double trainer_reserved = 0;  // lanes and spill of one
+    double trainer_waiting = 0;   // the most that had come and was in no ring
     double spilled_bytes = 0;
     double open_groups = 0;  // of one ring, mean over its batches
     std::uint64_t places = 0;
