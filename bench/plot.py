@@ -4,7 +4,7 @@
     plot.py --input DIR [--output DIR] [--format svg|png]
 
 Reads every *.json of the folder and knows each by its "question": peers (throughput by record
-length, log scale; times by which rollring is faster), scaling, latency, scale.
+length, log scale; times by which rollring is faster), scaling, latency.
 Exit code 77 if matplotlib is missing, 1 if there is nothing to draw.
 """
 import argparse
@@ -199,34 +199,9 @@ def draw_latency(plt, results):
     return figure
 
 
-def draw_scale(plt, results):
-    """The model of many nodes: who waits, and what one ring and several take."""
-    runs = [(run["part"], run["note"], run["rows"]) for run in results[-1]["runs"]]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8))
-    growth = [(note, rows) for part, note, rows in runs if part == "growth" and len(rows) > 3]
-    for (_, rows), color, spill in zip(growth, (MINE, LIMIT), ("spill as needed", "default spill")):
-        nodes = [row["nodes"] for row in rows if row["workers"] == 100 * row["nodes"]]
-        for key, style in (("trainer idle", "-"), ("wait for a place", ":")):
-            shares = [100 * row[key] for row in rows if row["workers"] == 100 * row["nodes"]]
-            left.plot(nodes, shares, style, color=color, marker="o", ms=3, label=f"{key}, {spill}")
-    left.set(xscale="log", xlabel="nodes of 100 workers", ylabel="% of the time")
-    rows = next(rows for part, _, rows in runs if part == "rings")
-    for many in sorted({row["rings"] for row in rows}):
-        some = sorted((row["nodes"], row["records/s"]) for row in rows if row["rings"] == many)
-        right.plot(*zip(*some), marker="o", ms=4,
-                   label=f"{many} ring{'s' if many > 1 else ''}", lw=2 if many == 1 else 1.2)
-    right.set(xscale="log", yscale="log", xlabel="nodes of 100 workers", ylabel="records a second")
-    for axes in (left, right):
-        axes.legend(fontsize=7)
-        axes.grid(which="major", alpha=0.3)
-    figure.suptitle("A model of many nodes, no measurement", fontsize=10)
-    figure.tight_layout()
-    return figure
-
-
 # file name: (question, how it is drawn)
 CHARTS = {"throughput_by_length": ("peers", draw_lengths), "peers": ("peers", draw_times),
-          "scaling": ("scaling", draw_scaling), "scale": ("scale", draw_scale),
+          "scaling": ("scaling", draw_scaling),
           "latency": ("latency", draw_latency)}
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs rollring-scale for the tables of docs/scale.md, and writes them as bench/results/scale.json.
 
-    sweep.py PROGRAM [--seed 1] [--quick] [--keep DIR] [--output FILE]
+    sweep.py PROGRAM [--seed 1] [--parts growth,...] [--quick] [--keep DIR] [--output FILE]
 
 The same program and the same seed give the same rows. --quick leaves out what takes minutes; with
 --keep a run that is in the folder is not made again.
@@ -35,7 +35,7 @@ COLUMNS = {  # of the tables; a program's row has more
     "wide": ("nodes", "rings", "link Gbit/s", "limit", "trainer idle", "workers generate",
              "records/s", "M tokens/s", "receiver busy", "copies busy", "trainer's link busy",
              "trainer GiB reserved"),
-    "loss": ("nodes", "redone", "nodes lost", "groups hit", "rollouts lost", "groups redone",
+    "loss": ("nodes", "nodes lost", "groups hit", "rollouts lost", "groups redone",
              "recovered s", "redone s", "rate kept"),
 }
 
@@ -59,8 +59,7 @@ def ran(program, keep, options):
 
 def table(name, note, rows):
     found = {"machine": "simulated", "commit": "", "date": date.today().isoformat(),
-             "command": "bench/scale/sweep.py build/bench/rollring-scale", "part": name,
-             "note": note}
+             "command": "", "part": name, "note": note}
     found["rows"] = [{key: row[key] for key in COLUMNS[name] if key in row} for row in rows]
     return found
 
@@ -75,6 +74,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--parts", default="growth,places,rings,wide")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--jobs", type=int, default=2, help="programs at once")
     parser.add_argument("--output", type=Path, default=ROOT / "bench/results/scale.json")
@@ -82,50 +82,55 @@ def main():
 
     pool = ThreadPoolExecutor(given.jobs)
 
-    def run(*options, **more):
-        asked = ("--seed", given.seed, *options)
-        return pool.submit(lambda: ran(given.program, given.keep, asked) | more)
+    def run(*options):
+        return pool.submit(ran, given.program, given.keep, ("--seed", given.seed, *options))
 
-    def sized(nodes, *options, course=None, **more):
+    def sized(nodes, *options, course=None):
         return run("--nodes", nodes, "--spill-bytes", spill_for(nodes * 100),
-                   *(course or (LONG if nodes <= 100 else SHORT)), *options, **more)
+                   *(course or (LONG if nodes <= 100 else SHORT)), *options)
 
     most = 30 if given.quick else 1000
     counts = [nodes for nodes in (1, 3, 10, 30, 100, 300) if nodes <= most]
-    growth = [run("--nodes", 1, "--workers", 10, *LONG), *(sized(nodes) for nodes in counts)]
-    default = [run("--nodes", nodes, *LONG) for nodes in counts if nodes <= 100]
-    wide = [run("--nodes", nodes, "--rings", many, "--link-gbit", link, "--token-bytes", 969,
-                "--length-most", 32_768, "--lane-bytes", "128MiB", "--spill-bytes", "512GiB",
-                "--tokens-per-s", 320, "--loss-share", 0, "--warm-s", 300, "--measure-s", 300)
-            for nodes in (30, 100) if nodes <= most
-            for link in (25, 400) for many in (1, 4)]
-    again = [] if given.quick else [
-        sized(100, "--keep-lost", "--deadline-s", 600,
-              redone="no, deadline of 600 s")]
-    places = [sized(30, "--open-groups", bound) for bound in (200, 400, 800)]
-    rings = [sized(nodes, "--rings", many, course=RATES)
-             for nodes, many in ((100, 1), (300, 1), (300, 2), (1000, 1), (1000, 4))
-             if nodes <= most]
-    rings, growth, default, wide, again, places = (
-        [one.result() for one in rows] for rows in (rings, growth, default, wide, again, places))
-    lost = [row | {"redone": "yes"} for row in growth if row["nodes"] >= 10] + again
-    result = {
-        "question": "scale",
-        "asks": ASKS,
-        "runs": [
-            table("growth", SIZED, growth),
-            table("growth", "The ring's default spill.", default),
-            table("growth", "30 nodes; batches of 93 groups; fewer and fewer places.", places),
-            table("memory", SIZED, growth),
-            table("rings", "Lanes of 16 MiB, rollouts of at most 32,768 tokens. Each ring has a "
-                  "receiver, a stash and a rank of the trainer on a node of its own.", rings),
-            table("wide", "969 bytes a token, 32,768 tokens at the most, workers of 320 tokens a "
-                  "second, lanes of 128 MiB, a spill of 512 GiB.", wide),
-            table("loss", "1 % of the nodes at one moment, one at the least.", lost),
-        ],
-    }
+
+    def growth():
+        rows = [run("--nodes", 1, "--workers", 10, *LONG), *(sized(nodes) for nodes in counts)]
+        default = [run("--nodes", nodes, *LONG) for nodes in counts if nodes <= 100]
+        rows, default = ([one.result() for one in some] for some in (rows, default))
+        yield table("growth", SIZED, rows)
+        yield table("growth", "The ring's default spill.", default)
+        yield table("memory", SIZED, rows)
+        yield table("loss", "1 % of the nodes at one moment, one at the least. What was lost is "
+                    "given to others.", [row for row in rows if row["nodes"] >= 10])
+
+    def places():
+        rows = [sized(30, "--open-groups", bound) for bound in (200, 400, 800)]
+        yield table("growth", "30 nodes; batches of 93 groups; fewer and fewer places.",
+                    [one.result() for one in rows])
+
+    def rings():
+        rows = [sized(nodes, "--rings", many, course=RATES)
+                for nodes, many in ((100, 1), (300, 1), (300, 2), (1000, 1), (1000, 4))
+                if nodes <= most]
+        yield table("rings", "Lanes of 16 MiB, rollouts of at most 32,768 tokens. Each ring has a "
+                    "receiver, a stash and a rank of the trainer on a node of its own.",
+                    [one.result() for one in rows])
+
+    def wide():
+        rows = [run("--nodes", nodes, "--rings", many, "--link-gbit", link, "--token-bytes", 969,
+                    "--length-most", 32_768, "--lane-bytes", "128MiB", "--spill-bytes", "512GiB",
+                    "--tokens-per-s", 320, "--loss-share", 0, "--warm-s", 300, "--measure-s", 300)
+                for nodes in (30, 100) if nodes <= most
+                for link in (25, 400) for many in (1, 4)]
+        yield table("wide", "969 bytes a token, 32,768 tokens at the most, workers of 320 tokens a "
+                    "second, lanes of 128 MiB, a spill of 512 GiB.",
+                    [one.result() for one in rows])
+
+    made = {"growth": growth, "places": places, "rings": rings, "wide": wide}
+    result = {"question": "scale", "asks": ASKS,
+              "runs": [one for part in given.parts.split(",") for one in made[part]()]}
     for part in result["runs"]:
         part["commit"] = commit()
+        part["command"] = f"bench/scale/sweep.py build/bench/rollring-scale --parts {given.parts}"
     given.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
