@@ -190,18 +190,37 @@ Admission::Answer Admission::ask(const GroupKey& key, const GroupNeed& need, Lan
     }
     const std::uint64_t bytes_max = peek(control_->max_open_bytes);
     if (bytes_max != 0 && control_->held_bytes.load() >= bytes_max) return Answer::too_many_bytes;
-    std::uint64_t lines = 0;
-    if (peek(control_->room_bytes) != 0) {
-        const std::uint64_t known = times(members_of(need), need.record_bytes);
-        if (known > room_most()) return Answer::never_fits;
-        lines = std::min(lines_most, claim_bytes(need) / line_bytes);
+    if (peek(control_->room_bytes) != 0 &&
+        times(members_of(need), need.record_bytes) > room_most()) {
+        return Answer::never_fits;
     }
-    const Answer answer = take_place(static_cast<std::uint32_t>(lines), owner);
-    if (answer != Answer::go) return answer;
+    const std::uint32_t lines = lines_of(need);
+    const Answer answer = take_place(lines, owner);
+    if (answer == Answer::go) announce(key, lines, owner);
+    return answer;
+}
+
+// Of a claim; 0 where bytes are not bounded.
+std::uint32_t Admission::lines_of(const GroupNeed& need) const {
+    if (peek(control_->room_bytes) == 0) return 0;
+    return static_cast<std::uint32_t>(std::min(lines_most, claim_bytes(need) / line_bytes));
+}
+
+void Admission::announce(const GroupKey& key, std::uint32_t lines, LaneOwner& owner) {
     remember(key);
-    announced_.push_back({key, static_cast<std::uint32_t>(lines)});
+    announced_.push_back({key, lines});
     poke(owner.groups_opened, ++opened_groups_);
-    return Answer::go;
+}
+
+void Admission::inherit(const GroupKey& key, const GroupNeed& need, LaneOwner& owner) {
+    if (holds(key)) return;
+    const std::uint32_t lines = lines_of(need);
+    owner.lines_claimed.store(claimed_lines_ += lines);
+    announce(key, lines, owner);
+}
+
+bool Admission::holds(const GroupKey& key) const {
+    return std::ranges::find(announced_, key, &Announced::key) != announced_.end();
 }
 
 Admission::Sent Admission::note_sent(const GroupKey& key) {

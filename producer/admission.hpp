@@ -46,6 +46,10 @@ class Admission {
 
     // `go` for a group that is open already; otherwise, if there is a place, announces it.
     Answer ask(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
+    // As `ask` that found a place, whether or not there is one: a predecessor's.
+    void inherit(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
+    // Whether it was announced by us, and no record of it was committed yet.
+    [[nodiscard]] bool holds(const GroupKey& key) const;
     // Whether the group is open, or was announced by us.
     [[nodiscard]] bool knows(const GroupKey& key) { return remembers(key) || is_open(key); }
 
@@ -90,7 +94,9 @@ class Admission {
     [[nodiscard]] std::uint64_t announced_groups() const;
     [[nodiscard]] std::uint64_t claimed_bytes() const;
     [[nodiscard]] std::uint64_t members_of(const GroupNeed& need) const;
+    [[nodiscard]] std::uint32_t lines_of(const GroupNeed& need) const;
     Answer take_place(std::uint32_t lines, LaneOwner& owner);
+    void announce(const GroupKey& key, std::uint32_t lines, LaneOwner& owner);
     [[nodiscard]] bool fits(std::uint64_t wanted_lines, std::uint64_t claimed_bytes) const;
     bool claim(std::uint64_t lines, std::uint64_t wanted_lines, LaneOwner& owner);
 

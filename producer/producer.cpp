@@ -351,12 +351,27 @@ bool Producer::may_send(std::string_view instance_id, std::uint64_t visit, const
 }
 
 bool Producer::cancel_group(std::string_view instance_id, std::uint64_t visit) {
+    return cancel_group(GroupKey::of(instance_id, visit));
+}
+
+bool Producer::cancel_group(const GroupKey& key) {
     Impl& impl = *impl_;
     if (!impl.usable()) return false;
     impl.wish(0, 0);
-    if (!impl.admission->cancel(GroupKey::of(instance_id, visit), impl.owner())) return false;
+    if (!impl.admission->cancel(key, impl.owner())) return false;
     impl.ring_all_lanes();
     return true;
+}
+
+bool Producer::holds_place(const GroupKey& key) const {
+    return impl_->admission->holds(key);
+}
+
+void Producer::inherit_place(const GroupKey& key, const GroupPlan& plan) {
+    Impl& impl = *impl_;
+    if (!impl.usable() || !impl.admission->active()) return;
+    const std::uint64_t bytes = impl.declare(plan);
+    impl.admission->inherit(key, {plan.group_size, bytes}, impl.owner());
 }
 
 void Producer::flush() {

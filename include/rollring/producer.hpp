@@ -106,6 +106,14 @@ class ROLLRING_API Producer {
     // Gives back the place of a group that will not be begun. False if there is none: it was not
     // opened here, or a record of it is committed and it is the stash's by now.
     bool cancel_group(std::string_view instance_id, std::uint64_t visit);
+    bool cancel_group(const GroupKey& key);
+
+    // Places that outlive a producer, for whoever writes them down (ProducerOptions::keep_for).
+    // Whether we hold one for this group: it was taken here, and no record of it is committed.
+    [[nodiscard]] bool holds_place(const GroupKey& key) const;
+    // Takes the place that a predecessor held, at once, before anything is sent. Its place was
+    // anybody's meanwhile: so there may be as many more groups than the bounds allow.
+    void inherit_place(const GroupKey& key, const GroupPlan& plan);
 
     // Reserves room for a draft whose columns may have null data, to be filled in place.
     Push reserve(const Draft& draft, Deadline deadline, Reservation& reservation);

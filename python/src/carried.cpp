@@ -9,7 +9,7 @@
 namespace rollring::python {
 namespace {
 
-constexpr std::uint64_t magic_of_one = 0x3144'5252'4143'5252;
+constexpr std::uint64_t magic_of_one = 0x3244'5252'4143'5252;
 constexpr std::size_t notes_max = 4096;
 
 }  // namespace
@@ -25,8 +25,10 @@ struct Carried::Page {
     std::uint64_t source;
     std::uint64_t destination;
     std::uint64_t lanes;
+    std::atomic<std::uint64_t> into;  // the destination's lane, and 1
     std::atomic<std::uint64_t> count;
     std::array<Note, notes_max> notes;
+    Places::Slots places;
 
     // Behind it, of each lane: the first position that was not carried.
     [[nodiscard]] std::atomic<std::uint64_t>& end_of(std::uint64_t lane) {
@@ -40,12 +42,14 @@ std::size_t Carried::bytes(std::uint32_t lanes) {
 
 Carried::Carried(std::span<std::byte> memory, std::uint64_t source, std::uint64_t destination,
                  std::uint32_t lanes)
-    : page_(reinterpret_cast<Page*>(memory.data())), ends_(lanes) {
+    : page_(reinterpret_cast<Page*>(memory.data())), places_(page_->places), ends_(lanes) {
     const bool ours = page_->magic.load() == magic_of_one && page_->source == source &&
                       page_->destination == destination && page_->lanes == lanes;
     if (ours) return;
     page_->magic.store(0);
     page_->count.store(0);
+    page_->into.store(0);
+    for (Places::Slot& slot : page_->places) slot.taken.store(0);
     for (std::uint32_t lane = 0; lane < lanes; lane++) page_->end_of(lane).store(0);
     page_->source = source;
     page_->destination = destination;
@@ -53,7 +57,15 @@ Carried::Carried(std::span<std::byte> memory, std::uint64_t source, std::uint64_
     page_->magic.store(magic_of_one);
 }
 
-void Carried::recover(std::uint64_t end) {
+std::vector<Places::Place> Carried::recover(std::uint32_t lane, std::uint64_t end) {
+    if (page_->into.load() != lane + std::uint64_t{1}) end = 0;
+    std::vector<Places::Place> places = places_.recover(end);
+    take_over(end);
+    page_->into.store(lane + std::uint64_t{1});
+    return places;
+}
+
+void Carried::take_over(std::uint64_t end) {
     const std::uint64_t count = std::min<std::uint64_t>(page_->count.load(), notes_max);
     for (std::uint64_t i = 0; i < count; i++) {
         const Page::Note& note = page_->notes[i];
@@ -81,7 +93,8 @@ void Carried::note(std::uint32_t lane, std::uint64_t position, std::uint64_t to)
 }
 
 void Carried::settle() {
-    recover(std::numeric_limits<std::uint64_t>::max());
+    take_over(std::numeric_limits<std::uint64_t>::max());
+    places_.settle();
 }
 
 }  // namespace rollring::python

@@ -5,11 +5,15 @@
 //
 // A record is written down after it was put into the lane and before it is visible there. So who
 // comes after a death, and learns where the lane ends, knows what was sent: each record once.
+//
+// The same memory has the places that were taken for groups (places.hpp).
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "places.hpp"
 
 namespace rollring::python {
 
@@ -21,8 +25,11 @@ class Carried {
     Carried(std::span<std::byte> memory, std::uint64_t source, std::uint64_t destination,
             std::uint32_t lanes);
 
-    // First: what was written down below `end` of the destination's lane was sent.
-    void recover(std::uint64_t end);
+    // First: what was written down below `end` of the destination's lane was sent. The places that
+    // are still to be had. In another lane than a predecessor's nothing is known of what it sent
+    // last, which comes again: a stash drops what it has.
+    std::vector<Places::Place> recover(std::uint32_t lane, std::uint64_t end);
+    [[nodiscard]] Places& places() { return places_; }
     [[nodiscard]] bool has(std::uint32_t lane, std::uint64_t position) const;
     [[nodiscard]] std::uint32_t lanes() const { return static_cast<std::uint32_t>(ends_.size()); }
     [[nodiscard]] bool is_full() const;
@@ -33,7 +40,10 @@ class Carried {
 
   private:
     struct Page;
+    void take_over(std::uint64_t end);
+
     Page* page_;
+    Places places_;
     std::vector<std::uint64_t> ends_;  // what was noted included
 };
 

@@ -34,7 +34,10 @@ void show(const TrajectoryView& view, Draft& draft) {
 
 Inbox::Inbox(Producer producer, Carried carried)
     : producer_(std::move(producer)), carried_(std::move(carried)) {
-    carried_.recover(producer_.last().position);
+    const RecordRef last = producer_.last();
+    for (const Places::Place& place : carried_.recover(last.lane, last.position)) {
+        producer_.inherit_place(place.key, place.plan);
+    }
     lanes_.resize(carried_.lanes());
 }
 
@@ -72,9 +75,15 @@ void Inbox::forget(std::uint64_t asked) {
     forgotten_.push_back(asked);
 }
 
-void Inbox::cancel(std::string instance_id, std::uint64_t visit) {
+void Inbox::cancel(std::uint64_t worker, const GroupKey& key) {
     const std::scoped_lock lock(mutex_);
-    cancelled_.push_back({std::move(instance_id), visit});
+    cancelled_.push_back({worker, key});
+    given_.notify_one();
+}
+
+void Inbox::worker_gone(std::uint64_t worker) {
+    const std::scoped_lock lock(mutex_);
+    cancelled_.push_back({worker, {}});
     given_.notify_one();
 }
 
@@ -106,18 +115,41 @@ void Inbox::take_in() {
         std::erase_if(asked_, [&](const Asked& one) { return one.number == number; });
     }
     forgotten_.clear();
-    for (const Group& group : cancelled_) {
-        static_cast<void>(producer_.cancel_group(group.instance_id, group.visit));
-    }
+    for (const Cancelled& cancelled : cancelled_) give_back(cancelled);
     cancelled_.clear();
     shown_ = stats_;
 }
 
+void Inbox::give_back(const Cancelled& cancelled) {
+    if (!cancelled.key) {
+        std::erase_if(asked_, [&](const Asked& one) { return one.worker == cancelled.worker; });
+    }
+    Places& places = carried_.places();
+    for (const GroupKey& key : places.of(cancelled.worker)) {
+        if (cancelled.key && key != *cancelled.key) continue;
+        static_cast<void>(producer_.cancel_group(key));
+        places.remove(key);
+    }
+}
+
+// All that was written down is visible.
+void Inbox::settle() {
+    producer_.flush();
+    carried_.settle();
+}
+
 void Inbox::answer_asked(News& news) {
+    Places& places = carried_.places();
     std::erase_if(asked_, [&](const Asked& one) {
+        if (places.is_full()) settle();
+        if (places.is_full()) return false;
         const Push push =
             producer_.open_group(one.instance_id, one.visit, Deadline::now(), one.plan);
         if (push == Push::timed_out) return false;
+        const GroupKey key = GroupKey::of(one.instance_id, one.visit);
+        if (producer_.holds_place(key) && !places.has(key)) {
+            places.add({key, one.plan}, one.worker);
+        }
         news.answers.push_back({one.number, push, push == Push::ok ? "" : producer_.problem()});
         return true;
     });
@@ -145,10 +177,7 @@ Inbox::Went Inbox::send(const Item& item, Deadline deadline) {
     if (!producer_.may_send(view_.instance_id(), meta.visit, {meta.group_size, 0})) {
         return Went::no_place;
     }
-    if (carried_.is_full()) {
-        producer_.flush();
-        carried_.settle();
-    }
+    if (carried_.is_full()) settle();
     switch (producer_.push_later(draft_, deadline)) {
         case Push::ok:
             break;
@@ -163,7 +192,9 @@ Inbox::Went Inbox::send(const Item& item, Deadline deadline) {
             return Went::on;
     }
     // Before any call that may show it.
-    carried_.note(entry.lane, entry.position, producer_.last().position);
+    const std::uint64_t to = producer_.last().position;
+    carried_.note(entry.lane, entry.position, to);
+    carried_.places().note_sent(view_.group_key(), to);
     stats_.records++;
     stats_.tokens += view_.n_tokens();
     stats_.bytes += entry.bytes;
@@ -250,8 +281,8 @@ Inbox::News Inbox::step(Deadline deadline) {
 }
 
 void Inbox::close() {
-    producer_.flush();
-    carried_.settle();
+    settle();
+    for (const std::uint64_t worker : workers()) give_back({worker, {}});  // others have them now
     producer_.close();
 }
 

@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ class Inbox {
     // A group that a producer on another node wants to open.
     struct Asked {
         std::uint64_t number;
+        std::uint64_t worker;  // whoever it is
         std::string instance_id;
         std::uint64_t visit;
         GroupPlan plan;
@@ -58,9 +60,13 @@ class Inbox {
                           const std::vector<std::span<const std::byte>>& spans);
     void ask(Asked asked);
     void forget(std::uint64_t asked);  // nobody waits for it any more
-    void cancel(std::string instance_id, std::uint64_t visit);
+    // A place is given back that this worker has taken, and in whose group nothing was sent.
+    void cancel(std::uint64_t worker, const GroupKey& key);
+    void worker_gone(std::uint64_t worker);  // all its places
     // The source's forwarder begins anew: what was not sent comes again. No step is under way.
     void drop_parcels();
+    // Who has places. No step is under way.
+    [[nodiscard]] std::vector<std::uint64_t> workers() { return carried_.places().workers(); }
     void interrupt();
 
     // One thread. Waits until there is something to tell.
@@ -84,13 +90,16 @@ class Inbox {
         std::shared_ptr<Parcel> parcel;
         const ParcelEntry* entry;
     };
-    struct Group {
-        std::string instance_id;
-        std::uint64_t visit;
+    // Whose places are given back.
+    struct Cancelled {
+        std::uint64_t worker;
+        std::optional<GroupKey> key;  // none: of all groups
     };
     enum class Went { on, no_room, no_place, closed };
 
     void take_in();
+    void give_back(const Cancelled& cancelled);
+    void settle();
     void answer_asked(News& news);
     bool look(const Item& item);
     Went send(const Item& item, Deadline deadline);
@@ -112,7 +121,7 @@ class Inbox {
     std::vector<std::shared_ptr<Parcel>> parcels_;
     std::vector<Asked> new_asked_;
     std::vector<std::uint64_t> forgotten_;
-    std::vector<Group> cancelled_;
+    std::vector<Cancelled> cancelled_;
     bool interrupted_ = false;
     InboxStats shown_{};
 };

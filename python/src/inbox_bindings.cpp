@@ -61,13 +61,20 @@ class PyInbox {
         const auto problem = inbox().give(number, std::move(entries), memory);
         if (!problem.empty()) raise("invalid_argument", "a parcel: " + std::string(problem));
     }
-    void ask(std::uint64_t number, const std::string& instance_id, std::uint64_t visit,
-             std::uint32_t group_size, std::uint64_t record_bytes) {
-        inbox().ask({number, instance_id, visit, {group_size, record_bytes}});
+    void ask(std::uint64_t number, std::uint64_t worker, const std::string& instance_id,
+             std::uint64_t visit, std::uint32_t group_size, std::uint64_t record_bytes) {
+        inbox().ask({number, worker, instance_id, visit, {group_size, record_bytes}});
     }
     void forget(std::uint64_t number) { inbox().forget(number); }
-    void cancel(const std::string& instance_id, std::uint64_t visit) {
-        inbox().cancel(instance_id, visit);
+    void cancel(std::uint64_t worker, const std::string& instance_id, std::uint64_t visit) {
+        inbox().cancel(worker, GroupKey::of(instance_id, visit));
+    }
+    void worker_gone(std::uint64_t worker) { inbox().worker_gone(worker); }
+    std::vector<std::uint64_t> workers() {
+        Inbox& box = inbox();
+        std::vector<std::uint64_t> found;
+        between_steps([&] { found = box.workers(); });
+        return found;
     }
     // (parcels, answers): numbers of parcels that are in the ring, and (number, code, why) of what
     // was asked.
@@ -147,10 +154,13 @@ void bind_inbox(nb::module_& module) {
              nb::arg("source"), nb::arg("destination"), nb::arg("lanes"), nb::arg("timeout"))
         .def_static("memory_bytes", &Carried::bytes, nb::arg("lanes"))
         .def("give", &PyInbox::give, nb::arg("number"), nb::arg("index"), nb::arg("spans"))
-        .def("ask", &PyInbox::ask, nb::arg("number"), nb::arg("instance_id"), nb::arg("visit"),
-             nb::arg("group_size"), nb::arg("record_bytes"))
+        .def("ask", &PyInbox::ask, nb::arg("number"), nb::arg("worker"), nb::arg("instance_id"),
+             nb::arg("visit"), nb::arg("group_size"), nb::arg("record_bytes"))
         .def("forget", &PyInbox::forget, nb::arg("number"))
-        .def("cancel", &PyInbox::cancel, nb::arg("instance_id"), nb::arg("visit"))
+        .def("cancel", &PyInbox::cancel, nb::arg("worker"), nb::arg("instance_id"),
+             nb::arg("visit"))
+        .def("worker_gone", &PyInbox::worker_gone, nb::arg("worker"))
+        .def("workers", &PyInbox::workers)
         .def("step", &PyInbox::step, nb::arg("timeout"))
         .def("drop_parcels", &PyInbox::drop_parcels)
         .def("interrupt", &PyInbox::interrupt)

@@ -103,19 +103,19 @@ class PyOutbox {
         const Turn turn(turns_);
         consumer_.reset();
     }
-    // Lanes whose producers have gone since it was asked last.
-    std::vector<std::uint32_t> gone() {
+    // (lane, epoch) of producers that have gone since it was asked last.
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> gone() {
         check();
-        std::vector<std::uint32_t> lanes;
+        std::vector<std::pair<std::uint32_t, std::uint32_t>> producers;
         const Turn turn(turns_);
         Event event;
         while (consumer_->next_event(event)) {
             if (event.kind == Event::Kind::producer_closed ||
                 event.kind == Event::Kind::producer_died) {
-                lanes.push_back(event.lane);
+                producers.emplace_back(event.lane, event.epoch);
             }
         }
-        return lanes;
+        return producers;
     }
     [[nodiscard]] std::uint32_t producers() {
         check();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,16 +28,32 @@ NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": 128 << 20, "includ
 @contextlib.contextmanager
 def cluster(nodes: int) -> Iterator[Cluster]:
     """A head, on which the trainer runs, and so many nodes more."""
-    made = Cluster(initialize_head=True, head_node_args=dict(NODE))
-    try:
-        made.connect()
-        for _ in range(nodes):
-            made.add_node(**NODE)
-        made.wait_for_nodes()
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
+    with _folder_of_its_own():
+        made = Cluster(initialize_head=True, head_node_args=dict(NODE))
+        try:
+            made.connect()
+            for _ in range(nodes):
+                made.add_node(**NODE)
+            made.wait_for_nodes()
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
+
+
+@contextlib.contextmanager
+def _folder_of_its_own() -> Iterator[None]:
+    """Clusters of one machine find each other through the folder that Ray has there."""
+    before = os.environ.get("RAY_TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="rr", ignore_cleanup_errors=True) as folder:
+        os.environ["RAY_TMPDIR"] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["RAY_TMPDIR"]
+            else:
+                os.environ["RAY_TMPDIR"] = before
 
 
 def other_nodes() -> list[str]:

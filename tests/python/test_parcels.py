@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import mmap
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_records_are_carried_as_they_are(
     assert records == 80
     assert inbox.stats()["records"] == 80
     assert sorted(taken(trainer, 80)) == [*range(40), *range(1000, 1040)]
-    assert sorted(outbox.gone()) == [0, 1]
+    assert sorted(outbox.gone()) == [(0, 1), (1, 1)]
     inbox.close()
     stat = rr.describe(other)["lanes"]
     assert sum(lane["released_records"] for lane in stat) == 80
@@ -167,9 +168,9 @@ def test_a_place_is_asked_for_and_a_lane_waits_for_it_alone(
     with rr.Stash(ring, group_size=2, batch_groups=1, max_open_groups=1) as stash:
         first, second = rr.Producer(other), rr.Producer(other)
         outbox, inbox = _core.Outbox(other), opened(ring, other, memory)
-        inbox.ask(7, "p/1", 0, 2, 0)
+        inbox.ask(7, 1, "p/1", 0, 2, 0)
         assert inbox.step(PATIENCE) == ([], [(7, "ok", "")])
-        inbox.ask(8, "p/2", 0, 2, 0)
+        inbox.ask(8, 2, "p/2", 0, 2, 0)
         assert inbox.step(0.2) == ([], [])
         push(first, 2, repetition_id=0, group_size=2)  # has no place
         push(first, 2, repetition_id=1, group_size=2)
@@ -227,3 +228,99 @@ def test_whoever_carries_is_killed_and_each_record_comes_once(
         assert mine == sorted(mine)
     for producer in producers:
         producer.close()
+
+
+def take_places(ring: str, other: str, memory: Path, done: Path) -> None:
+    """Until it is killed: a place of a group that is begun, and two that are not."""
+    outbox, inbox = _core.Outbox(other), opened(ring, other, memory)
+    for number, worker in (1, 1), (2, 1), (3, 2):
+        inbox.ask(number, worker, f"p/{number}", 0, 2, 0)
+        assert inbox.step(PATIENCE) == ([], [(number, "ok", "")])
+    index, spans, _, _ = outbox.collect(1, 0.0, PATIENCE) or ()
+    inbox.give(0, index, spans)
+    while inbox.step(PATIENCE)[0] != [0]:
+        pass
+    done.touch()
+    time.sleep(PATIENCE)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.01)
+
+
+def polled(stash: rr.Stash, call: Any) -> Any:
+    """What call() returns in a thread of its own, while the trainer looks for records."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        future = pool.submit(call)
+        while not future.done():
+            with pytest.raises(rr.TimedOutError):
+                stash.next(0.02)
+        return future.result()
+
+
+def test_places_are_had_again_by_a_successor(
+    ring: str, other: str, memory: Path, tmp_path: Path
+) -> None:
+    done = tmp_path / "done"
+    with (
+        rr.Stash(ring, group_size=2, batch_groups=1, max_open_groups=3) as stash,
+        rr.Producer(other) as worker,
+    ):
+        push(worker, 1, repetition_id=0, group_size=2)
+        child = start(take_places, ring, other, memory, done)
+        polled(stash, lambda: wait_for(done.exists))
+        kill(child)
+        with rr.Producer(ring) as greedy:  # the places were anybody's for a while
+            polled(stash, lambda: [greedy.open_group(f"q/{n}", timeout=PATIENCE) for n in (1, 2)])
+            inbox = polled(stash, lambda: opened(ring, other, memory))
+            assert inbox.workers() == [1, 2]  # p/2 and p/3: p/1 is the trainer's
+            outbox = _core.Outbox(other)
+            push(worker, 2, repetition_id=0, group_size=2)
+            found = []
+            while sum(part[3] for part in found) < 2:
+                found.append(outbox.collect(1, 0.0, PATIENCE) or ())
+            for number, (index, spans, _, _) in enumerate(found):
+                inbox.give(number, index, spans)
+            sent: list[int] = []
+            while len(sent) < len(found):
+                sent += inbox.step(PATIENCE)[0]
+            assert (inbox.stats()["records"], inbox.stats()["repeated"]) == (1, 1)
+            assert inbox.workers() == [2]
+            inbox.ask(9, 3, "p/9", 0, 2, 0)
+            assert inbox.step(0.1) == ([], [])
+            greedy.cancel_group("q/1")
+            assert polled(stash, lambda: inbox.step(0.1)) == ([], [])  # there are as many still
+            inbox.worker_gone(2)
+            greedy.cancel_group("q/2")
+            assert polled(stash, lambda: inbox.step(PATIENCE)) == ([], [(9, "ok", "")])
+        inbox.close()
+
+
+def test_in_another_lane_nothing_is_taken_for_sent(
+    ring: str, other: str, memory: Path, tmp_path: Path
+) -> None:
+    done = tmp_path / "done"
+    with (
+        rr.Stash(ring, group_size=2, batch_groups=1, max_open_groups=3) as stash,
+        rr.Producer(other) as worker,
+    ):
+        push(worker, 1, repetition_id=0, group_size=2)
+        child = start(take_places, ring, other, memory, done)
+        polled(stash, lambda: wait_for(done.exists))
+        kill(child)
+        with memory.open("r+b") as file:  # as if somebody had written over the lane that was kept
+            file.seek(4 * 8)
+            file.write((LANES).to_bytes(8, "little"))
+        inbox = polled(stash, lambda: opened(ring, other, memory))
+        outbox = _core.Outbox(other)
+        push(worker, 1, repetition_id=1, group_size=2)
+        for number in range(2):
+            index, spans, _, _ = outbox.collect(1, 0.0, PATIENCE) or ()
+            inbox.give(number, index, spans)
+        while inbox.stats()["waiting"] or not inbox.stats()["records"]:
+            inbox.step(0.05)
+        assert (inbox.stats()["records"], inbox.stats()["repeated"]) == (2, 0)
+        with stash.next(PATIENCE) as batch:  # which has dropped what came twice
+            assert [row.repetition_id for row in batch.sequences] == [0, 1]
+        inbox.close()

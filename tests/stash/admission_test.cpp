@@ -267,6 +267,33 @@ TEST_CASE("admission: a record that fits into no lane takes no place") {
     CHECK(send(producer, prompt(10), 0, Deadline::now()) == Push::timed_out);
 }
 
+TEST_CASE("admission: a successor has the places of its predecessor, beyond the bounds") {
+    const TestRing ring;
+    Producer producers[2] = {ring.producer(), ring.producer()};
+    const auto stash = open_settled(ring, ten);
+    for (int i = 0; i < 10; i++) {
+        REQUIRE(producers[0].open_group(prompt(i), 0, Deadline::now()) == Push::ok);
+    }
+    const GroupKey key = GroupKey::of("old", 0);
+    CHECK(producers[0].holds_place(GroupKey::of(prompt(0), 0)));
+    CHECK_FALSE(producers[1].holds_place(key));
+    producers[1].inherit_place(key, {.group_size = 2});
+    producers[1].inherit_place(key, {.group_size = 2});  // once only
+    CHECK(producers[1].holds_place(key));
+    // There are eleven now: one that ends leaves none.
+    CHECK(producers[0].cancel_group(prompt(0), 0));
+    CHECK(producers[0].open_group("new", 0, Deadline::now()) == Push::timed_out);
+    CHECK(send(producers[1], "old", 0, Deadline::now()) == Push::ok);
+    CHECK_FALSE(producers[1].holds_place(key));
+    CHECK_FALSE(producers[1].cancel_group(key));
+    Batch batch;
+    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->open_groups() == 1);
+    CHECK(producers[0].open_group("new", 0, Deadline::now()) == Push::timed_out);
+    CHECK(producers[0].cancel_group(prompt(1), 0));
+    CHECK(producers[0].open_group("new", 0, Deadline::now()) == Push::ok);
+}
+
 TEST_CASE("admission: a place that is not needed is given back") {
     const TestRing ring;
     Producer producers[2] = {ring.producer(), ring.producer()};

@@ -12,10 +12,11 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 from .._errors import ClosedError, RingNotFoundError, TimedOutError, TooLargeError
 from .._producer import Draft, Producer
+from .._ring import describe
 from .._weights import Left
 from ._actors import actor_named, actor_on, this_node
 from ._forwarder import Forwarder
-from ._names import About, Source, forwarder_name, receiver_name
+from ._names import About, Source, forwarder_name, receiver_name, worker_number
 
 AGAIN_S = 0.05
 GROUPS_MOST = 4096  # that are remembered as open
@@ -78,6 +79,8 @@ class NodeProducer(Producer):
         self._receiver = receiver
         self._groups: collections.OrderedDict[tuple[str, int], None] = collections.OrderedDict()
         super().__init__(source.ring, name, timeout=timeout, checksum=checksum)
+        lanes = {row["lane"]: row for row in describe(source.ring)["lanes"]}
+        self._worker = worker_number(self.lane, lanes[self.lane]["epoch"])
 
     def open_group(
         self,
@@ -94,7 +97,7 @@ class NodeProducer(Producer):
         left = Left(timeout)
         while True:
             asked = self._receiver.open_group.remote(
-                self._source, self.lane, instance_id, visit, group_size, record_bytes
+                self._source, self._worker, instance_id, visit, group_size, record_bytes
             )
             try:
                 return self._answered(ray.get(asked, timeout=left()), instance_id, visit)
@@ -111,7 +114,7 @@ class NodeProducer(Producer):
     def cancel_group(self, instance_id: str, /, *, visit: int = 0) -> bool:
         if self._groups.pop((instance_id, visit), self) is self:
             return False
-        self._receiver.cancel_group.remote(self._source, self.lane, instance_id, visit)
+        self._receiver.cancel_group.remote(self._source, self._worker, instance_id, visit)
         return True
 
     def push(self, instance_id: str, /, *, timeout: float | None = None, **fields: Any) -> None:
@@ -126,7 +129,7 @@ class NodeProducer(Producer):
         while not self._known(instance_id, visit):
             try:
                 answer = await self._receiver.open_group.remote(
-                    self._source, self.lane, instance_id, visit, fields.get("group_size") or 0, 0
+                    self._source, self._worker, instance_id, visit, fields.get("group_size") or 0, 0
                 )
             except RayActorError:
                 continue

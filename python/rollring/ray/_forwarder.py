@@ -19,7 +19,15 @@ from .. import _core
 from .._errors import BusyError, RollringError
 from .._ring import Column, create, describe, remove, rings
 from ._actors import living_nodes, this_node
-from ._names import About, Source, node_ring, node_rings
+from ._names import (
+    About,
+    Attached,
+    Source,
+    lane_and_epoch,
+    node_ring,
+    node_rings,
+    worker_number,
+)
 
 _log = logging.getLogger("rollring")
 
@@ -53,6 +61,7 @@ class Carrier:
         self._flying = 0
         self._number = 0
         self._gone: list[tuple[_Parcel | None, int]] = []  # workers, and the last parcel before
+        self._warned = False  # that the receiver is away
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rollring-forward", daemon=True)
         self._thread.start()
@@ -76,16 +85,20 @@ class Carrier:
             try:
                 self._carry()
             except (RayError, RollringError, TimeoutError) as error:
-                _log.warning("ring '%s': %s; it is tried again", self.source.ring, error)
+                if not self._warned:
+                    _log.warning("ring '%s': %s; it is tried again", self.source.ring, error)
+                self._warned = True
                 self._stopped.wait(AGAIN_S)
 
     def _carry(self) -> None:
         """One session with one receiver, until one of the two fails."""
         self._session = uuid.uuid4().hex
         self._number = self._flying = 0
-        self._window = ray.get(
+        attached: Attached = ray.get(
             self._receiver.attach.remote(self.source, self._session), timeout=ANSWER_S
         )
+        self._window, self._warned = attached.window, False
+        self._look_for_gone(attached.workers)
         self._expect(None, self._receiver.until_over.remote(self.source.ring_id, self._session))
         for parcel in self._parcels:
             self._send(parcel)
@@ -100,8 +113,8 @@ class Carrier:
                 parcel = _Parcel(*found)
                 self._parcels.append(parcel)
                 self._send(parcel)
-            for lane in self._outbox.gone():
-                self._gone.append((self._parcels[-1] if self._parcels else None, lane))
+            for lane, epoch in self._outbox.gone():
+                self._note_gone(worker_number(lane, epoch))
             self._tell_of_gone()
 
     def _send(self, parcel: _Parcel) -> None:
@@ -142,12 +155,27 @@ class Carrier:
         while self._parcels and self._parcels[0].answered:
             self._outbox.release(self._parcels.popleft().records)
 
+    def _look_for_gone(self, workers: list[int]) -> None:
+        """Of those that have places: nobody may have heard that they went."""
+        lanes = {row["lane"]: row for row in describe(self.source.ring)["lanes"]}
+        told = [worker for _, worker in self._gone]
+        for worker in workers:
+            lane, epoch = lane_and_epoch(worker)
+            row = lanes.get(lane)
+            # One that has died, and whose lane is not read out yet, will be told of.
+            if row is None or row["epoch"] != epoch or row["state"] == "free":
+                if worker not in told:
+                    self._note_gone(worker)
+
+    def _note_gone(self, worker: int) -> None:
+        self._gone.append((self._parcels[-1] if self._parcels else None, worker))
+
     def _tell_of_gone(self) -> None:
         """A worker's places are given back once all that it has sent has arrived."""
-        still = [(last, lane) for last, lane in self._gone if last in self._parcels]
-        for last, lane in self._gone:
+        still = [(last, worker) for last, worker in self._gone if last in self._parcels]
+        for last, worker in self._gone:
             if last not in self._parcels:
-                self._receiver.worker_gone.remote(self.source.ring_id, lane)
+                self._receiver.worker_gone.remote(self.source.ring_id, worker)
         self._gone = still
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import itertools
 import threading
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 from .. import _core
 from .._errors import RollringError
 from ._carried import Carried
-from ._names import Source
+from ._names import Source, lane_and_epoch
 
 STEP_S = 1.0
-OPENED_MOST = 4096  # of a worker: groups for which it has taken a place, and may be gone
 
 Answer = tuple[str, str]  # a code, "ok" or another, and why
 
@@ -34,12 +32,12 @@ class SourceLane:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._numbers = itertools.count()
         self._parcels: dict[int, tuple[asyncio.Future[None], object]] = {}  # and their memory
-        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._asked: dict[int, tuple[int, asyncio.Future[Answer]]] = {}  # and by whom
         self._session = ""
         self._ends: asyncio.Future[None] | None = None  # done when the session is over
         self._next = 0
         self._early: dict[int, tuple[bytes, list[Any], asyncio.Future[None]]] = {}
-        self._opened: dict[int, collections.OrderedDict[tuple[str, int], None]] = {}
+        self._gone: dict[int, int] = {}  # of a lane of the source: its last producer that is gone
         self._closed = False
         self._thread = threading.Thread(
             target=self._run, name=f"rollring-{source.node[:8]}", daemon=True
@@ -63,8 +61,9 @@ class SourceLane:
     def over(self) -> bool:
         return self._closed
 
-    def begin(self, session: str) -> None:
-        """The source's forwarder begins anew, and will send again what has not been answered."""
+    def begin(self, session: str) -> list[int]:
+        """The source's forwarder begins anew, and will send again what has not been answered.
+        Which of its workers have places."""
         self._box.drop_parcels()
         self._end_session()
         self._session, self._next = session, 0
@@ -74,6 +73,7 @@ class SourceLane:
             future.cancel()
         self._parcels.clear()
         self._early.clear()
+        return self._box.workers()
 
     async def until_over(self, session: str) -> None:
         """Returns when another session begins, or the lane fails."""
@@ -107,37 +107,36 @@ class SourceLane:
         return True
 
     async def open_group(
-        self, lane: int, instance_id: str, visit: int, group_size: int, record_bytes: int
+        self, worker: int, instance_id: str, visit: int, group_size: int, record_bytes: int
     ) -> Answer:
-        """For a worker that has a lane of the source: waits for a place."""
+        """For a producer of the source: waits for a place."""
+        lane, epoch = lane_and_epoch(worker)
+        if epoch <= self._gone.get(lane, 0):
+            return "closed", "this producer is gone"
         self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = self._loop.create_future()
         number = next(self._numbers)
-        self._asked[number] = future
-        self._box.ask(number, instance_id, visit, group_size, record_bytes)
+        self._asked[number] = worker, future
+        self._box.ask(number, worker, instance_id, visit, group_size, record_bytes)
         try:
-            answer = await future
+            return await future
         except asyncio.CancelledError:
             self._box.forget(number)
             raise
         finally:
             self._asked.pop(number, None)
-        if answer[0] == "ok":
-            opened = self._opened.setdefault(lane, collections.OrderedDict())
-            opened[instance_id, visit] = None
-            if len(opened) > OPENED_MOST:
-                opened.popitem(last=False)
-        return answer
 
-    def cancel_group(self, lane: int, instance_id: str, visit: int) -> None:
-        if lane in self._opened:
-            self._opened[lane].pop((instance_id, visit), None)
-        self._box.cancel(instance_id, visit)
+    def cancel_group(self, worker: int, instance_id: str, visit: int) -> None:
+        self._box.cancel(worker, instance_id, visit)
 
-    def worker_gone(self, lane: int) -> None:
-        """Places of groups that it has not begun are others'."""
-        for instance_id, visit in self._opened.pop(lane, ()):
-            self._box.cancel(instance_id, visit)
+    def worker_gone(self, worker: int) -> None:
+        """Places of groups that it has not begun are others', and it gets none any more."""
+        lane, epoch = lane_and_epoch(worker)
+        self._gone[lane] = max(epoch, self._gone.get(lane, 0))
+        for asker, future in self._asked.values():
+            if asker == worker:
+                future.cancel()
+        self._box.worker_gone(worker)
 
     def stats(self) -> dict[str, int]:
         return self._box.stats()
@@ -172,7 +171,7 @@ class SourceLane:
                 if not future.done():
                     future.set_result(None)
         for number, code, why in answers:
-            asked = self._asked.get(number)
+            _, asked = self._asked.get(number, (0, None))
             if asked is not None and not asked.done():
                 asked.set_result((code, why))
 
@@ -181,6 +180,6 @@ class SourceLane:
         for future, _ in self._parcels.values():
             future.cancel()
         self._parcels.clear()
-        for asked in self._asked.values():
+        for _, asked in self._asked.values():
             if not asked.done():
                 asked.set_result((error.code, str(error)))

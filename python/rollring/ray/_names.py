@@ -32,6 +32,15 @@ def carried_file(ring: str, source: int) -> Path:
     return folder / f"{ring}@{source:016x}"
 
 
+def worker_number(lane: int, epoch: int) -> int:
+    """Of a producer of a node's ring: no other one of that ring ever has the same."""
+    return epoch << 32 | lane
+
+
+def lane_and_epoch(worker: int) -> tuple[int, int]:
+    return worker & 0xFFFF_FFFF, worker >> 32
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Of a fabric; what all its actors know."""
@@ -49,6 +58,14 @@ class About:
     node: str
     create: dict[str, Any]  # what a ring like it is made with
     options: Options
+
+
+@dataclasses.dataclass(frozen=True)
+class Attached:
+    """What a forwarder learns when it begins."""
+
+    window: int  # bytes that may be under way
+    workers: list[int]  # that have places
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from .._errors import RollringError
 from .._ring import describe
 from ._actors import living_nodes, this_node
 from ._lane import Answer, SourceLane
-from ._names import About, Options, Source
+from ._names import About, Attached, Options, Source
 
 _log = logging.getLogger("rollring")
 
@@ -48,8 +48,8 @@ class Receiver:
 
     # --- for forwarders ---------------------------------------------------------------------------
 
-    async def attach(self, source: Source, session: str) -> int:
-        """A forwarder begins, or begins anew. Returns how many bytes it may have under way."""
+    async def attach(self, source: Source, session: str) -> Attached:
+        """A forwarder begins, or begins anew."""
         self._begin_watch()
         async with self._attaching.setdefault(source.ring_id, asyncio.Lock()):
             lane = self._lanes.get(source.ring_id)
@@ -63,10 +63,10 @@ class Receiver:
                 self._lanes[source.ring_id] = lane
             lane.source = source
             self._gone.pop(source.ring, None)
-            lane.begin(session)
+            workers = lane.begin(session)
             self._changed.set()
             self._changed = asyncio.Event()
-        return self._window()
+        return Attached(self._window(), workers)
 
     async def until_over(self, source: int, session: str) -> None:
         """Answers when the session is over; so a forwarder that has nothing to send learns of it,
@@ -83,9 +83,9 @@ class Receiver:
             return 0
         return self._window()
 
-    async def worker_gone(self, source: int, lane: int) -> None:
+    async def worker_gone(self, source: int, worker: int) -> None:
         if source in self._lanes:
-            self._lanes[source].worker_gone(lane)
+            self._lanes[source].worker_gone(worker)
 
     def _window(self) -> int:
         return max(1, self._options.object_store_bytes // max(1, len(self._lanes)))
@@ -95,22 +95,22 @@ class Receiver:
     async def open_group(
         self,
         source: int,
-        lane: int,
+        worker: int,
         instance_id: str,
         visit: int,
         group_size: int,
         record_bytes: int,
     ) -> Answer:
-        """Waits for a place for a group, for a worker that has a lane of the source."""
+        """Waits for a place for a group, for a producer of the source."""
         while source not in self._lanes:  # its forwarder is about to attach
             await self._changed.wait()
         return await self._lanes[source].open_group(
-            lane, instance_id, visit, group_size, record_bytes
+            worker, instance_id, visit, group_size, record_bytes
         )
 
-    async def cancel_group(self, source: int, lane: int, instance_id: str, visit: int) -> None:
+    async def cancel_group(self, source: int, worker: int, instance_id: str, visit: int) -> None:
         if source in self._lanes:
-            self._lanes[source].cancel_group(lane, instance_id, visit)
+            self._lanes[source].cancel_group(worker, instance_id, visit)
 
     # --- for people -------------------------------------------------------------------------------
 
