@@ -40,14 +40,14 @@ def kill(child: Any) -> None:
     assert child.exitcode == -signal.SIGKILL, "it ended by itself"
 
 
-def until_it_moves(log: Path, draw: random.Random) -> None:
+def until_it_moves(log: Path, draw: random.Random, patience: float = PATIENCE) -> None:
     """Until the log grows; then a moment that is anybody's guess."""
 
     def size() -> int:
         return log.stat().st_size if log.exists() else 0
 
     seen = size()
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience
     while size() == seen:
         assert time.monotonic() < until, "nothing moves"
     for _ in range(draw.randrange(2000)):

@@ -6,17 +6,30 @@ import contextlib
 import fcntl
 import mmap
 import os
+from collections.abc import Collection
+from pathlib import Path
 
 from .. import _core
 from .._errors import BusyError
-from ._names import carried_file
+
+
+def _folder() -> Path:
+    return Path(f"/dev/shm/rollring-carried.{os.getuid()}")
+
+
+def forget_all_but(rings: Collection[str]) -> None:
+    """Of rings that are gone, or have no receiver any more."""
+    for file in _folder().glob("*@*"):
+        if file.name.rpartition("@")[0] not in rings:
+            file.unlink(missing_ok=True)
 
 
 class Carried:
     """The file as memory. BusyError: another receiver that lives has it."""
 
     def __init__(self, ring: str, source: int, lanes: int) -> None:
-        self._path = carried_file(ring, source)
+        _folder().mkdir(mode=0o700, exist_ok=True)
+        self._path = _folder() / f"{ring}@{source:016x}"
         size = _core.Inbox.memory_bytes(lanes)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -30,10 +43,8 @@ class Carried:
             os.close(self._file)
             raise
 
-    def close(self, *, forget: bool = False) -> None:
-        """Others may have it; or nothing is known of the source any more."""
-        if forget:
-            self._path.unlink(missing_ok=True)
+    def close(self) -> None:
+        """Others may have it."""
         with contextlib.suppress(BufferError):  # an inbox that could not be opened has it yet
             self.memory.close()
         os.close(self._file)

@@ -197,11 +197,14 @@ class Forwarder:
         return self._carriers[node_ring(self._about.ring, self._node)].source
 
     def close(self) -> None:
-        """Stop, and remove the node's ring with all that has not arrived."""
+        """Stop, and remove the node's ring, and those of nodes that are gone, with all that has
+        not arrived."""
         self._stopped.set()
         self._watch.join()
         for name, carrier in self._carriers.items():
             carrier.stop()
+            remove(name, force=True, missing_ok=True)
+        for name in self._orphans():
             remove(name, force=True, missing_ok=True)
 
     def _made(self) -> str:
@@ -229,18 +232,20 @@ class Forwarder:
 
     def _watch_rings(self) -> None:
         """What nodes that are gone have left on this machine is shipped from here."""
-        begin = node_rings(self._about.ring)
         while not self._stopped.wait(LOOK_S):
             try:
-                self._adopt([name for name in rings() if name.startswith(begin)])
+                self._adopt()
             except (RayError, RollringError, OSError) as error:
                 _log.warning("rings of nodes that are gone: %s", error)
 
-    def _adopt(self, names: list[str]) -> None:
+    def _orphans(self) -> list[str]:
+        """Rings of this machine whose nodes are gone."""
         living = {node_ring(self._about.ring, node) for node in living_nodes()}
-        for name in names:
-            if name in living:
-                continue
+        begin = node_rings(self._about.ring)
+        return [name for name in rings() if name.startswith(begin) and name not in living]
+
+    def _adopt(self) -> None:
+        for name in self._orphans():
             carrier = self._carriers.get(name)
             if carrier is None:
                 try:

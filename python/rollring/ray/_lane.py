@@ -141,13 +141,13 @@ class SourceLane:
     def stats(self) -> dict[str, int]:
         return self._box.stats()
 
-    def close(self, *, forget: bool = False) -> None:
+    def close(self) -> None:
         """Blocks. The lane is others' afterwards, and its places."""
         self._closed = True
         self._box.interrupt()
         self._thread.join()
         self._box.close()
-        self._carried.close(forget=forget)
+        self._carried.close()
 
     def _run(self) -> None:
         while not self._closed:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from pathlib import Path
 from typing import Any
 
 
@@ -23,13 +21,6 @@ def node_rings(ring: str) -> str:
 
 def node_ring(ring: str, node: str) -> str:
     return f"{node_rings(ring)}{node[:16]}"
-
-
-def carried_file(ring: str, source: int) -> Path:
-    """Where the receiver writes down what it has of a source."""
-    folder = Path(f"/dev/shm/rollring-carried.{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{ring}@{source:016x}"
 
 
 def worker_number(lane: int, epoch: int) -> int:

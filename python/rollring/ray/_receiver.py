@@ -7,10 +7,11 @@ import logging
 from typing import Any
 
 from .._errors import RollringError
-from .._ring import describe
+from .._ring import describe, remove, rings
 from ._actors import living_nodes, this_node
 from ._lane import Answer, SourceLane
-from ._names import About, Attached, Options, Source
+from ._carried import forget_all_but
+from ._names import About, Attached, Options, Source, node_rings
 
 _log = logging.getLogger("rollring")
 
@@ -31,6 +32,7 @@ class Receiver:
         self._changed = asyncio.Event()
         self._gone: dict[str, dict[str, Any]] = {}
         self._watch: asyncio.Task[None] | None = None
+        forget_all_but(rings())
 
     async def about(self) -> About:
         """What workers and forwarders have to know."""
@@ -146,7 +148,7 @@ class Receiver:
                     _log.warning("ring '%s': node %s is gone", self._ring, lane.source.node)
                     await self._let_go(number)
 
-    async def _let_go(self, number: int, *, forget: bool = False) -> None:
+    async def _let_go(self, number: int) -> None:
         async with self._attaching.setdefault(number, asyncio.Lock()):
             lane = self._lanes.pop(number, None)
             if lane is None:
@@ -154,7 +156,7 @@ class Receiver:
             stats = lane.stats()
             lane.begin("")
             try:
-                await asyncio.to_thread(lane.close, forget=forget)
+                await asyncio.to_thread(lane.close)
             except RollringError as error:
                 _log.warning("ring '%s': %s", self._ring, error)
             self._gone[lane.source.ring] = self._row(lane.source, False) | stats
@@ -164,4 +166,8 @@ class Receiver:
         if self._watch is not None:
             self._watch.cancel()
         for number in list(self._lanes):
-            await self._let_go(number, forget=True)
+            await self._let_go(number)
+        forget_all_but([name for name in rings() if name != self._ring])
+        for name in rings():  # of nodes of this machine that have nobody any more
+            if name.startswith(node_rings(self._ring)):
+                remove(name, force=True, missing_ok=True)
