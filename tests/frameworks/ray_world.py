@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import ray
 import ray.exceptions
 from ray.cluster_utils import Cluster
@@ -28,7 +29,7 @@ NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": 128 << 20, "includ
 @contextlib.contextmanager
 def cluster(nodes: int) -> Iterator[Cluster]:
     """A head, on which the trainer runs, and so many nodes more."""
-    with _folder_of_its_own():
+    with _environment():
         made = Cluster(initialize_head=True, head_node_args=dict(NODE))
         try:
             made.connect()
@@ -42,18 +43,16 @@ def cluster(nodes: int) -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def _folder_of_its_own() -> Iterator[None]:
-    """Clusters of one machine find each other through the folder that Ray has there."""
-    before = os.environ.get("RAY_TMPDIR")
+def _environment() -> Iterator[None]:
+    """Clusters of one machine find each other through the folder that Ray has there. Workers import
+    what tests are made of."""
+    tests = Path(__file__).parent
     with tempfile.TemporaryDirectory(prefix="rr", ignore_cleanup_errors=True) as folder:
-        os.environ["RAY_TMPDIR"] = folder
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_TMPDIR", folder)
+            for path in (tests, tests.parent / "python"):
+                patch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
             yield
-        finally:
-            if before is None:
-                del os.environ["RAY_TMPDIR"]
-            else:
-                os.environ["RAY_TMPDIR"] = before
 
 
 def other_nodes() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +128,14 @@ class Holder:
             return False
         return True
 
+    def push_async(self, instance_id: str, timeout: float) -> bool:
+        ids = np.zeros(4, np.int32)
+        try:
+            asyncio.run(self.producer.push_async(instance_id, timeout=timeout, token_ids=ids))
+        except rr.TimedOutError:
+            return False
+        return True
+
     def push(self, instance_id: str, member: int) -> None:
         self.producer.push(
             instance_id, token_ids=np.zeros(4, np.int32), repetition_id=member, group_size=2
@@ -141,6 +150,7 @@ def test_places_are_the_stashs_and_come_back(fabric: Any, ring: str) -> None:
         assert ray.get(first.open.remote("a", 60))
         assert ray.get(first.open.remote("b", 60))
         assert not ray.get(second.open.remote("c", 1))
+        assert not ray.get(second.push_async.remote("c", 1), timeout=ray_world.PATIENCE)
         ray.get(first.push.remote("a", 0))
         while not rr.describe_groups(ring)["groups"]:  # until the stash has seen it
             assert ray_world.nothing_comes(stash, 0.1)

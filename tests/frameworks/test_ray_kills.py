@@ -108,6 +108,8 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(ring: str, tmp_path: Path)
         run = Run(cluster, ring, tmp_path)
         try:
             while sum(run.killed.values()) < KILLS:
+                ended, _ = ray.wait(run.workers, num_returns=1, timeout=0)
+                assert not ended, ray.get(ended)
                 until_it_moves(run.log, run.draw, ray_world.PATIENCE)
                 for what in run.draw.choices(
                     list(VICTIMS), list(VICTIMS.values()), k=run.draw.randint(1, AT_ONCE)

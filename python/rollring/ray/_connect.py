@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import time
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,12 @@ def _fabric(ring: str, left: Left) -> tuple[Any, About]:
             time.sleep(AGAIN_S)
 
 
+def _no_place(instance_id: str, timeout: float | None) -> TimedOutError:
+    return TimedOutError(
+        f"no place was free for group '{instance_id}' in {timeout or 0:g} s", "timed_out"
+    )
+
+
 class NodeProducer(Producer):
     """As `rollring.Producer`, of this node's ring. What it sends survives this process, and the
     actors that ship it; a group gets its place from the trainer's stash before its first record.
@@ -103,9 +110,7 @@ class NodeProducer(Producer):
                 return self._answered(ray.get(asked, timeout=left()), instance_id, visit)
             except GetTimeoutError:
                 ray.cancel(asked)
-                raise TimedOutError(
-                    f"no place was free for group '{instance_id}' in {timeout:g} s", "timed_out"
-                ) from None
+                raise _no_place(instance_id, timeout) from None
             except RayActorError:  # the receiver comes back
                 if not (left() is None or left()):
                     raise
@@ -125,16 +130,24 @@ class NodeProducer(Producer):
     async def push_async(
         self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
     ) -> None:
+        left = Left(timeout)
         visit = fields.get("visit") or 0
         while not self._known(instance_id, visit):
+            asked = self._receiver.open_group.remote(
+                self._source, self._worker, instance_id, visit, fields.get("group_size") or 0, 0
+            )
             try:
-                answer = await self._receiver.open_group.remote(
-                    self._source, self._worker, instance_id, visit, fields.get("group_size") or 0, 0
-                )
-            except RayActorError:
-                continue
-            self._answered(answer, instance_id, visit)
-        await super().push_async(instance_id, timeout=timeout, **fields)
+                answer = await asyncio.wait_for(asked, left())
+            except asyncio.TimeoutError:
+                ray.cancel(asked)
+                raise _no_place(instance_id, timeout) from None
+            except RayActorError:  # the receiver comes back
+                if not (left() is None or left()):
+                    raise
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self._answered(answer, instance_id, visit)
+        await super().push_async(instance_id, timeout=left(), **fields)
 
     def push_later(
         self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
