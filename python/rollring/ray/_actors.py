@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from .._weights import Left
+
 NAMESPACE = "rollring"
+AGAIN_S = 0.05  # before an actor that is away is asked again
 
 
 def actor_on(node: str, name: str, kind: type, *given: object) -> Any:
@@ -27,6 +33,18 @@ def actor_on(node: str, name: str, kind: type, *given: object) -> Any:
 def actor_named(name: str) -> Any:
     """ValueError: there is none."""
     return ray.get_actor(name, NAMESPACE)
+
+
+def ask(call: Callable[[], Any], left: Left) -> Any:
+    """What call(), a call of an actor, answers. An actor that has died comes back, and is asked
+    again. RayActorError: it did not in time; GetTimeoutError: it has not answered."""
+    while True:
+        try:
+            return ray.get(call(), timeout=left())
+        except RayActorError:
+            if not (left() is None or left()):
+                raise
+            time.sleep(AGAIN_S)
 
 
 def this_node() -> str:

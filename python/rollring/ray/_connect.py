@@ -15,11 +15,10 @@ from .._errors import ClosedError, RingNotFoundError, TimedOutError, TooLargeErr
 from .._producer import Draft, Producer
 from .._ring import describe
 from .._weights import Left
-from ._actors import actor_named, actor_on, this_node
+from ._actors import AGAIN_S, actor_named, actor_on, ask, this_node
 from ._forwarder import Forwarder
 from ._names import About, Source, forwarder_name, receiver_name, worker_number
 
-AGAIN_S = 0.05
 GROUPS_MOST = 4096  # that are remembered as open
 
 
@@ -47,7 +46,7 @@ def connect(
     if node == about.node:
         return Producer(ring, name, timeout=left() or 0.0, checksum=checksum)
     forwarder = actor_on(node, forwarder_name(ring, node), Forwarder, about, receiver)
-    source = ray.get(forwarder.source.remote(), timeout=left())
+    source = ask(forwarder.source.remote, left)
     return NodeProducer(ring, name, source, receiver, timeout=left() or 0.0, checksum=checksum)
 
 
@@ -102,19 +101,22 @@ class NodeProducer(Producer):
         if self._known(instance_id, visit):
             return
         left = Left(timeout)
-        while True:
-            asked = self._receiver.open_group.remote(
-                self._source, self._worker, instance_id, visit, group_size, record_bytes
+        asked: list[Any] = []
+
+        def call() -> Any:
+            asked.append(
+                self._receiver.open_group.remote(
+                    self._source, self._worker, instance_id, visit, group_size, record_bytes
+                )
             )
-            try:
-                return self._answered(ray.get(asked, timeout=left()), instance_id, visit)
-            except GetTimeoutError:
-                ray.cancel(asked)
-                raise _no_place(instance_id, timeout) from None
-            except RayActorError:  # the receiver comes back
-                if not (left() is None or left()):
-                    raise
-                time.sleep(AGAIN_S)
+            return asked[-1]
+
+        try:
+            answer = ask(call, left)
+        except GetTimeoutError:
+            ray.cancel(asked[-1])
+            raise _no_place(instance_id, timeout) from None
+        self._answered(answer, instance_id, visit)
 
     def cancel_group(self, instance_id: str, /, *, visit: int = 0) -> bool:
         if self._groups.pop((instance_id, visit), self) is self:

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from .._ring import describe, to_bytes
-from ._actors import actor_named, actor_on, living_nodes, this_node
+from .._weights import Left
+from ._actors import actor_named, actor_on, ask, living_nodes, this_node
 from ._names import Options, forwarder_name, receiver_name
 from ._receiver import Receiver
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+ANSWER_S = 60.0  # that an actor may take to come back, and answer
 
 
 class Fabric:
@@ -46,11 +50,11 @@ class Fabric:
         self.ring = ring
         options = Options(to_bytes(object_store_bytes), to_bytes(batch_bytes), linger)
         self._receiver: Any = actor_on(this_node(), receiver_name(ring), Receiver, ring, options)
-        ray.get(self._receiver.about.remote(), timeout=timeout)
+        ask(self._receiver.about.remote, Left(timeout))
 
     def nodes(self) -> list[dict[str, Any]]:
         """A dict for each ring on another node: whose it is, what came of it, and what waits."""
-        rows: list[dict[str, Any]] = ray.get(self._receiver.nodes.remote())
+        rows: list[dict[str, Any]] = ask(self._receiver.nodes.remote, Left(ANSWER_S))
         return rows
 
     def close(self) -> None:
@@ -61,9 +65,9 @@ class Fabric:
                 forwarder = actor_named(forwarder_name(self.ring, node))
             except ValueError:
                 continue
-            ray.get(forwarder.close.remote())
+            ask(forwarder.close.remote, Left(ANSWER_S))
             ray.kill(forwarder)
-        ray.get(self._receiver.close.remote())
+        ask(self._receiver.close.remote, Left(ANSWER_S))
         ray.kill(self._receiver)
 
     def __enter__(self) -> Self:
