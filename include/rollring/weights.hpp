@@ -110,6 +110,11 @@ class [[nodiscard]] ROLLRING_API Transaction {
     // rejected (by whom and why), aborted (another rank did), peer_gone.
     // A subscriber that dies or leaves is not waited for.
     Result<CommitReport> commit(Deadline deadline);
+    // Waits until every subscriber has staged the version, and commits nothing: for a publisher
+    // that hears from elsewhere whether the version counts. Once this is done, commit does not ask
+    // subscribers again: one that gives up after all what it has staged is behind() then.
+    // Errors: timed_out (names who has not; may be called again), rejected (by whom and why).
+    Result<void> wait_staged(Deadline deadline);
     // Subscribers drop the version; those that had written part of it in place are poisoned.
     void abort(std::string_view why = "aborted by the trainer") noexcept;
 
@@ -148,6 +153,10 @@ class ROLLRING_API Publisher {
     // Opens the committed version once more, for those alone, from the same tensors, which must be
     // unchanged. invalid_argument if there is none, busy while a version is open.
     Result<Transaction> begin_again();
+    // The tensors hold a version that was committed already, by a predecessor of this publisher or
+    // elsewhere: it is this one's to send again, and the ring has it once that is done.
+    // stale_version if the ring has a later one, busy while a version is open.
+    Result<void> resume(std::int64_t version);
     // All of that by the deadline, or given up.
     Result<CommitReport> resend(Deadline deadline, Stream stream = {});
 
@@ -276,6 +285,7 @@ class ROLLRING_API Subscriber {
     [[nodiscard]] SubscriberState state() const;
     [[nodiscard]] std::string_view problem() const;  // why the last version was not taken
     [[nodiscard]] std::span<const TensorInfo> tensors() const;
+    [[nodiscard]] std::int64_t publisher_id() const;  // tells a publisher from those after it
     [[nodiscard]] PayloadMemory memory() const;
     // Calls that imported or mapped memory so far: does not grow from sync to sync.
     [[nodiscard]] std::uint64_t imports() const;

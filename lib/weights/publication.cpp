@@ -40,9 +40,13 @@ void Publication::all_put() {
 }
 
 void Publication::commit() {
-    store_release(page_->committed, version_);
-    committed_ = version_;
+    resume(version_);
     close(Outcome::committed, "");
+}
+
+void Publication::resume(std::int64_t version) {
+    store_release(page_->committed, version);
+    version_ = committed_ = version;
 }
 
 void Publication::abort(std::string_view why) {

@@ -28,6 +28,8 @@ class Publication {
     void all_put();
     void commit();
     void abort(std::string_view why);
+    // A predecessor has committed it.
+    void resume(std::int64_t version);
     // A committed version was sent again.
     void end_resent() { close(Outcome::committed, ""); }
     void count_sync(const SyncTimes& times);

@@ -33,6 +33,16 @@ Result<void> PublishedTensors::check_addresses(device::Mover& mover) const {
     return {};
 }
 
+Result<void> PublishedTensors::check_has_addresses(std::uint32_t first_piece) const {
+    for (const Piece& piece : std::span(packing().pieces).subspan(first_piece)) {
+        if (address(piece.tensor) != nullptr) continue;
+        return refused(Errc::invalid_argument,
+                       fmt::format("tensor '{}' has no address: put it by name",
+                                   packing().tensors[piece.tensor].name));
+    }
+    return {};
+}
+
 Result<std::vector<std::unique_ptr<device::CopyPlan>>> PublishedTensors::compile(
     device::Mover& mover) const {
     std::vector<std::unique_ptr<device::CopyPlan>> plans;

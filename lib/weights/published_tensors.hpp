@@ -26,6 +26,8 @@ class PublishedTensors {
 
     // Whether the mover can copy from where they lie.
     Result<void> check_addresses(device::Mover& mover) const;
+    // Whether all tensors from this piece on have one.
+    Result<void> check_has_addresses(std::uint32_t first_piece) const;
     // The copies of each part, compiled.
     Result<std::vector<std::unique_ptr<device::CopyPlan>>> compile(device::Mover& mover) const;
     // Writes the manifest.

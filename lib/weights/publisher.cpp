@@ -40,6 +40,10 @@ Result<Transaction> Publisher::begin_again() {
     return Transaction(impl_.get());
 }
 
+Result<void> Publisher::resume(std::int64_t version) {
+    return impl_->resume(version);
+}
+
 Result<CommitReport> Publisher::resend(Deadline deadline, Stream stream) {
     auto again = begin_again();
     if (!again) return std::unexpected(again.error());
@@ -123,6 +127,11 @@ Result<CommitReport> Transaction::commit(Deadline deadline) {
     auto report = impl_->commit(deadline);
     if (report) impl_ = nullptr;  // over: the publisher may go before this object does
     return report;
+}
+
+Result<void> Transaction::wait_staged(Deadline deadline) {
+    if (!mine()) return transaction_over();
+    return impl_->wait_all_staged(deadline);
 }
 
 void Transaction::abort(std::string_view why) noexcept {

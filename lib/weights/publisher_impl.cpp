@@ -268,6 +268,18 @@ Result<void> PublisherImpl::begin_again() {
     return {};
 }
 
+Result<void> PublisherImpl::resume(std::int64_t version) {
+    if (auto parent = check_parent(); !parent) return parent;
+    if (publication_.is_open()) return still_open();
+    if (version < 0 || version < link_.version()) {
+        return refused(Errc::stale_version, fmt::format("version {} is below {}, which ring {} has",
+                                                        version, link_.version(), ring_name_));
+    }
+    begun_version_ = std::max(begun_version_, version);
+    publication_.resume(version);
+    return {};
+}
+
 // A matter between this rank and its subscribers: no other rank is asked.
 bool PublisherImpl::is_again() const {
     return publication_.is_open() && publication_.version() == publication_.committed();
@@ -281,6 +293,7 @@ void PublisherImpl::open_publication(std::int64_t version, bool only_behind) {
     seats_.drop_dead();
     report_ = CommitReport{};
     report_.version = version;
+    all_staged_ = false;
     begun_ns_ = monotonic_ns();
     filler_->start();
     publication_.begin(version, packing().parts.size());
@@ -290,14 +303,8 @@ void PublisherImpl::open_publication(std::int64_t version, bool only_behind) {
 
 Result<void> PublisherImpl::put_all(Deadline deadline, Stream stream) {
     if (auto fine = check_open(); !fine) return fine;
+    if (auto all = tensors_.check_has_addresses(filler_->next_piece()); !all) return all;
     const auto end = static_cast<std::uint32_t>(packing().pieces.size());
-    for (std::uint32_t piece = filler_->next_piece(); piece < end; piece++) {
-        const std::uint32_t tensor = packing().pieces[piece].tensor;
-        if (tensors_.address(tensor) != nullptr) continue;
-        return refused(Errc::invalid_argument,
-                       fmt::format("tensor '{}' has no address: put it by name",
-                                   packing().tensors[tensor].name));
-    }
     return filler_->fill_up_to(end, nullptr, deadline, stream);
 }
 
@@ -362,15 +369,23 @@ Result<void> PublisherImpl::wait_staged(Deadline deadline) {
     return {};
 }
 
-Result<CommitReport> PublisherImpl::commit(Deadline deadline) {
-    if (auto fine = check_open(); !fine) return std::unexpected(fine.error());
+Result<void> PublisherImpl::wait_all_staged(Deadline deadline) {
+    if (auto fine = check_open(); !fine) return fine;
     if (!publication_.is_all_put()) {
         return refused(Errc::invalid_argument,
                        fmt::format("version {} was not published yet", publication_.version()));
     }
-    if (auto staged = wait_staged(deadline); !staged) return std::unexpected(staged.error());
+    if (all_staged_) return {};
+    if (auto staged = wait_staged(deadline); !staged) return staged;
+    all_staged_ = true;
+    return {};
+}
+
+Result<CommitReport> PublisherImpl::commit(Deadline deadline) {
+    if (auto staged = wait_all_staged(deadline); !staged) return std::unexpected(staged.error());
     report_.payload_bytes = packing().payload_bytes;
     if (is_again()) {
+        link_.commit(publication_.version(), publication_.ranks_id());
         publication_.end_resent();
         seats_.close(true);
         return report_;
@@ -388,9 +403,7 @@ Result<CommitReport> PublisherImpl::commit(Deadline deadline) {
 
 void PublisherImpl::finish_commit() {
     FAULT_POINT("weights.decided");
-    // Any rank may be the first to know that all have staged; none is ahead of another here.
-    const std::int64_t version = publication_.version();
-    if (link_.version() < version) link_.commit(version, publication_.ranks_id());
+    link_.commit(publication_.version(), publication_.ranks_id());
     FAULT_POINT("weights.stamped");
     publication_.commit();
     seats_.close(true);

@@ -33,9 +33,11 @@ class PublisherImpl {
 
     Result<void> begin(std::int64_t version);
     Result<void> begin_again();  // the committed one, for those who are behind
+    Result<void> resume(std::int64_t version);
     Result<void> put_all(Deadline deadline, Stream stream);
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline, Stream stream);
     Result<void> publish_all();
+    Result<void> wait_all_staged(Deadline deadline);
     Result<CommitReport> commit(Deadline deadline);
     void abort(std::string_view why);
     Result<void> expel(const std::string& name);
@@ -88,6 +90,7 @@ class PublisherImpl {
 
     std::int64_t begun_version_ = -1;  // the highest; one that is sent again does not count
     CommitReport report_;              // of the open version
+    bool all_staged_ = false;          // it, and no subscriber is asked again
     std::int64_t begun_ns_ = 0;
     std::int64_t put_done_ns_ = 0;
 };

@@ -23,8 +23,10 @@ class RingLink {
     [[nodiscard]] Result<std::uint64_t> make_token() const;
     [[nodiscard]] std::int64_t version() const { return observe(page().version); }
     // The commit itself: before it a version is not committed, after it it is, whoever dies. By
-    // whom tells it from another publisher's version of the same number.
+    // whom tells it from another publisher's version of the same number. Nothing, if the ring has
+    // it: any rank may be the first to know that all have staged; none is ahead of another here.
     void commit(std::int64_t version, std::int64_t publisher_created_ns) const {
+        if (this->version() >= version) return;
         store_release(page().committed_by, publisher_created_ns);
         store_release(page().version, version);
     }

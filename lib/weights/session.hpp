@@ -40,6 +40,7 @@ class Session {
     // False in a forked child, where all this is the parent's.
     [[nodiscard]] bool is_ours() const { return life_->held(); }
     [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+    [[nodiscard]] std::int64_t publisher_id() const { return control_->header().created_ns; }
     [[nodiscard]] device::Mover& mover() const { return *backend_.mover; }
     [[nodiscard]] Reading& reading() { return *reading_; }
     [[nodiscard]] std::uint64_t imports() const { return imports_; }

@@ -35,6 +35,9 @@ std::string_view Subscriber::problem() const {
 std::span<const TensorInfo> Subscriber::tensors() const {
     return impl_->tensors();
 }
+std::int64_t Subscriber::publisher_id() const {
+    return impl_->publisher_id();
+}
 PayloadMemory Subscriber::memory() const {
     return impl_->manifest().memory;
 }

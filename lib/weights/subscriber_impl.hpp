@@ -51,6 +51,7 @@ class SubscriberImpl {
     [[nodiscard]] std::span<const TensorInfo> tensors() const { return tensors_.infos(); }
     [[nodiscard]] const Manifest& manifest() const { return session_->manifest(); }
     [[nodiscard]] std::uint64_t imports() const { return session_->imports(); }
+    [[nodiscard]] std::int64_t publisher_id() const { return session_->publisher_id(); }
 
   private:
     SubscriberImpl(const SubscriberOptions& options, RingLink link)

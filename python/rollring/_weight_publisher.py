@@ -80,6 +80,28 @@ class WeightTransaction(OneVersion):
                 self._sources += kept
         return name, address, timeout, publisher._stream()
 
+    def wait_staged(self, timeout: float | None = None) -> None:
+        """Send what was not put, and wait until every engine has staged the version; no more.
+
+        For publishers that hear from elsewhere whether the version counts. `commit` does not ask
+        engines again then: one that gives up after all what it has staged is `behind`.
+
+        Raises:
+            TimedOutError: An engine, named in the text, has not staged it; call it again.
+            RejectedError: An engine could not take it; the text says which, and why.
+        """
+        left = Left(timeout)
+        self.put_rest(left())
+        self._publisher._end.wait_staged(left())
+
+    async def wait_staged_async(self, timeout: float | None = None) -> None:
+        """As `wait_staged`, for asyncio and uvloop."""
+        self._check()
+        left = Left(timeout)
+        publisher = self._publisher
+        await publisher._later(publisher._end.put_all, left(), publisher._stream())
+        await publisher._later(publisher._end.wait_staged, left())
+
     def commit(self, timeout: float | None = None) -> dict[str, Any]:
         """Send what was not put, wait until every engine has staged the version, and commit it.
 
@@ -245,6 +267,16 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         """As `publish`, for asyncio and uvloop. Cancelled, it gives the version up."""
         async with self.begin(version) as transaction:
             return await transaction.commit_async(timeout)
+
+    def resume(self, version: int) -> None:
+        """The tensors hold a version that was committed already, by a predecessor of this publisher
+        or elsewhere: `resend` sends it, and the ring has it once that is done.
+
+        Raises:
+            StaleVersionError: The ring has a later one.
+            BusyError: A version is open.
+        """
+        self._end.resume(version)
 
     def resend(self, timeout: float | None = None) -> dict[str, Any]:
         """Send the committed version again to engines that are `behind`, from unchanged tensors.

@@ -87,6 +87,10 @@ class PyPublisher {
     void begin(std::int64_t version) {
         open([&](Publisher& publisher) { return publisher.begin(version); });
     }
+    void resume(std::int64_t version) {
+        value_or_raise(
+            owned_.in_turn([&](Publisher& publisher) { return publisher.resume(version); }));
+    }
     void begin_again() {
         open([](Publisher& publisher) { return publisher.begin_again(); });
     }
@@ -99,6 +103,12 @@ class PyPublisher {
              bool later) {
         wait_open(timeout, later, [name, source, stream](Transaction& open, Deadline until) {
             return open.put(name, reinterpret_cast<const void*>(source), until, stream_at(stream));
+        });
+    }
+    void wait_staged(Timeout timeout, bool later) {
+        wait_open(timeout, later, [](Transaction& open, Deadline until) -> Result<void> {
+            if (auto published = open.publish(); !published) return published;
+            return open.wait_staged(until);
         });
     }
     void commit(Timeout timeout, bool later) {
@@ -308,6 +318,9 @@ class PySubscriber {
     std::int64_t live_version() {
         return owned_.in_turn([](Subscriber& subscriber) { return subscriber.live_version(); });
     }
+    std::int64_t publisher_id() {
+        return owned_.in_turn([](Subscriber& subscriber) { return subscriber.publisher_id(); });
+    }
     std::string state() {
         return owned_.in_turn(
             [](Subscriber& subscriber) { return std::string(name(subscriber.state())); });
@@ -371,10 +384,12 @@ void bind_weights(nb::module_& module) {
     nb::class_<PyPublisher>(module, "WeightPublisher")
         .def(nb::init<const std::string&, nb::list, nb::dict>())
         .def("begin", &PyPublisher::begin)
+        .def("resume", &PyPublisher::resume)
         .def("begin_again", &PyPublisher::begin_again)
         .def("put_all", &PyPublisher::put_all, timeout, nb::arg("stream"), later)
         .def("put", &PyPublisher::put, nb::arg("name"), nb::arg("source"), timeout,
              nb::arg("stream"), later)
+        .def("wait_staged", &PyPublisher::wait_staged, timeout, later)
         .def("commit", &PyPublisher::commit, timeout, later)
         .def("report", &PyPublisher::report)
         .def("give_up", &PyPublisher::give_up)
@@ -409,6 +424,7 @@ void bind_weights(nb::module_& module) {
         .def("live_version", &PySubscriber::live_version)
         .def("state", &PySubscriber::state)
         .def("problem", &PySubscriber::problem)
+        .def("publisher_id", &PySubscriber::publisher_id)
         .def("tensors", &PySubscriber::tensors)
         .def("close", &PySubscriber::close)
         .def_prop_ro("closed", &PySubscriber::closed);

@@ -38,6 +38,50 @@ def test_who_came_late_gets_it_again(ring: str) -> None:
         assert whole(engines) == 1
 
 
+def test_what_all_have_staged_counts_once_it_is_committed(ring: str, run_loop: RunLoop) -> None:
+    tensors, engines = model(1), model(-7)
+    with (
+        rr.WeightPublisher(ring, tensors) as trainer,
+        rr.WeightSubscriber(ring, engines) as engine,
+    ):
+
+        async def run() -> None:
+            async with trainer.begin(1) as transaction:
+                with pytest.raises(TimeoutError, match="engine"):
+                    await transaction.wait_staged_async(0.01)
+                update = await engine.next_async()
+                await update.load_async()
+                await update.stage_async()
+                await transaction.wait_staged_async(PATIENCE)
+                transaction.wait_staged()
+                with pytest.raises(TimeoutError):
+                    await update.adopt_async(0.01)
+                assert rr.describe(ring)["policy_version"] == -1
+                assert (await transaction.commit_async(PATIENCE))["subscribers"] == 1
+                await update.adopt_async(PATIENCE)
+
+        run_loop(run())
+        assert rr.describe(ring)["policy_version"] == 1 and whole(engines) == 1
+
+
+def test_a_successor_sends_what_was_committed_before_it(ring: str) -> None:
+    tensors, engines = model(1), model(-7)
+    with rr.WeightPublisher(ring, tensors) as first:
+        first.publish(1)
+    with rr.WeightPublisher(ring, tensors) as trainer:
+        with pytest.raises(rr.StaleVersionError):
+            trainer.resume(0)
+        trainer.resume(1)
+        assert trainer.committed_version == 1
+        with rr.WeightSubscriber(ring, engines) as engine:
+            trainer.wait_subscribers(1, PATIENCE)
+            thread = threading.Thread(target=lambda: engine.next(PATIENCE).finish(PATIENCE))
+            thread.start()
+            trainer.resend(PATIENCE)
+            thread.join()
+    assert whole(engines) == 1
+
+
 def test_a_close_ends_the_wait_of_another_thread(ring: str) -> None:
     trainer = rr.WeightPublisher(ring, model())
     raised: queue.Queue[BaseException] = queue.Queue()
