@@ -191,67 +191,108 @@ ROLLRING_DEVICE void take_rows_of(const device::GatherTarget& target, std::uint6
     }
 }
 
-// Work number `at`, as it lies in the table.
+// A part: rows that are copied, or filled with a value, or numbered; then rows of padding.
 struct GatherWork {
-    device::GatherTile tile;  // or a sequence
-    std::int32_t ahead;
-    std::uint64_t value;  // of a tile that is filled with one
+    std::uint64_t from;  // an address; or the value, or the first number
+    std::uint32_t target;
+    std::uint32_t what;
+    std::uint32_t first;  // row of the target
+    std::uint32_t rows;
+    std::uint32_t padding_first;
+    std::uint32_t padding;
 };
+enum GatherWhat : std::uint32_t { gather_copied, gather_value, gather_counted };
 
-ROLLRING_DEVICE void gather_tile(const device::GatherArgs& args, const GatherWork& work,
-                                 std::uint32_t lane) {
-    const device::GatherTile& tile = work.tile;
-    const device::GatherTarget& target = args.targets[tile.rows >> device::tile_target_shift];
-    const std::uint64_t to = target.to + std::uint64_t{tile.first} * target.row_to_bytes;
-    const std::uint32_t rows = tile.rows & device::tile_rows_max;
-    if ((tile.from & device::tile_value) != 0) {
-        fill_rows_of(target, to, rows, work.value, 0, lane);
-    } else if ((tile.from & device::tile_counted) != 0) {
-        fill_rows_of(target, to, rows, tile.from & ~device::tile_counted, 1, lane);
-    } else {
-        take_rows_of(target, to, tile.from, rows, lane);
-    }
+// Of so many in a row those of one part, which has `most` of them at most.
+ROLLRING_DEVICE std::uint32_t part_begin(std::uint32_t all, std::uint32_t part,
+                                         std::uint32_t most) {
+    const std::uint64_t begin = std::uint64_t{part} * most;
+    return begin < all ? static_cast<std::uint32_t>(begin) : all;
+}
+ROLLRING_DEVICE std::uint32_t part_count(std::uint32_t all, std::uint32_t begin,
+                                         std::uint32_t most) {
+    return all - begin < most ? all - begin : most;
 }
 
-ROLLRING_DEVICE GatherWork load_work(const device::GatherArgs& args, std::uint32_t at) {
-    GatherWork work{};
+ROLLRING_DEVICE GatherWork sequence_work(const device::GatherArgs& args, std::uint32_t at) {
+    const std::uint32_t column = at / args.parts;
+    const std::uint32_t part = at - column * args.parts;
+    const std::uint32_t sequence = column / args.alike;
+    const std::uint32_t number = column - sequence * args.alike;
     Vector words;
-    if (at >= args.of_sequences) {
-        load_unit(words, reinterpret_cast<std::uint64_t>(args.tiles + (at - args.of_sequences)));
-    } else {
-        const std::uint32_t sequence = at / args.alike;
-        const std::uint32_t target = at - sequence * args.alike;
-        load_unit(words, reinterpret_cast<std::uint64_t>(args.sequences + sequence));
-        if (target != 0) {
-            const std::uint64_t of = std::uint64_t{sequence} * (args.alike - 1) + target - 1;
-            load_unit(work.ahead, reinterpret_cast<std::uint64_t>(args.aheads + of));
-        }
+    load_unit(words, reinterpret_cast<std::uint64_t>(args.sequences + sequence));
+    std::int32_t ahead = 0;
+    if (number != 0) {
+        const std::uint64_t of = std::uint64_t{sequence} * (args.alike - 1) + number - 1;
+        load_unit(ahead, reinterpret_cast<std::uint64_t>(args.aheads + of));
     }
-    work.tile.from = std::uint64_t{word_of(words, 1)} << 32 | word_of(words, 0);
-    work.tile.first = word_of(words, 2);
-    work.tile.rows = word_of(words, 3);
-    if (at >= args.of_sequences && (work.tile.from & device::tile_value) != 0) {
-        const std::uint64_t number = work.tile.from & ~device::tile_value;
-        load_unit(work.value, reinterpret_cast<std::uint64_t>(args.values + number));
+    const device::GatherTarget& target = args.targets[number];
+    const std::uint32_t first = word_of(words, 2);
+    const std::uint32_t rows = word_of(words, 3);
+    const std::uint32_t padding = args.length == 0 ? 0 : args.length - rows;
+    const std::uint32_t begin = part_begin(rows, part, target.part_copied);
+    const std::uint32_t padding_begin = part_begin(padding, part, target.part_filled);
+    GatherWork work{};
+    work.from = (std::uint64_t{word_of(words, 1)} << 32 | word_of(words, 0)) +
+                static_cast<std::uint64_t>(std::int64_t{ahead}) +
+                std::uint64_t{begin} * target.row_from_bytes;
+    work.target = number;
+    work.first = first + args.left * padding + begin;
+    work.rows = part_count(rows, begin, target.part_copied);
+    work.padding_first = first + (args.left == 0 ? rows : 0) + padding_begin;
+    work.padding = part_count(padding, padding_begin, target.part_filled);
+    return work;
+}
+
+ROLLRING_DEVICE GatherWork tile_work(const device::GatherArgs& args, std::uint32_t at) {
+    const std::uint32_t tile = at / args.tile_parts;
+    const std::uint32_t part = at - tile * args.tile_parts;
+    Vector words;
+    load_unit(words, reinterpret_cast<std::uint64_t>(args.tiles + tile));
+    const std::uint64_t from = std::uint64_t{word_of(words, 1)} << 32 | word_of(words, 0);
+    const std::uint32_t rows = word_of(words, 3) & device::tile_rows_max;
+    GatherWork work{};
+    work.target = word_of(words, 3) >> device::tile_target_shift;
+    const device::GatherTarget& target = args.targets[work.target];
+    work.what = (from & device::tile_value) != 0     ? gather_value
+                : (from & device::tile_counted) != 0 ? gather_counted
+                                                     : gather_copied;
+    const std::uint32_t most = work.what == gather_copied ? target.part_copied : target.part_filled;
+    const std::uint32_t begin = part_begin(rows, part, most);
+    work.first = word_of(words, 2) + begin;
+    work.rows = part_count(rows, begin, most);
+    if (work.what == gather_copied) {
+        work.from = from + std::uint64_t{begin} * target.row_from_bytes;
+    } else if (work.what == gather_counted) {
+        work.from = (from & ~device::tile_counted) + begin;
+    } else {
+        const std::uint64_t number = from & ~device::tile_value;
+        load_unit(work.from, reinterpret_cast<std::uint64_t>(args.values + number));
     }
     return work;
 }
 
+ROLLRING_DEVICE GatherWork load_work(const device::GatherArgs& args, std::uint32_t at) {
+    return at < args.of_sequences ? sequence_work(args, at)
+                                  : tile_work(args, at - args.of_sequences);
+}
+
 // Padding comes last: records are read before anything may be written.
-ROLLRING_DEVICE void gather_work(const device::GatherArgs& args, std::uint32_t at,
-                                 const GatherWork& work, std::uint32_t lane) {
-    if (at >= args.of_sequences) return gather_tile(args, work, lane);
-    const device::GatherTarget& target = args.targets[at % args.alike];
-    const std::uint32_t rows = work.tile.rows;
-    const std::uint32_t padding = args.length == 0 ? 0 : args.length - rows;
-    const std::uint64_t to = target.to + std::uint64_t{work.tile.first} * target.row_to_bytes;
-    const std::uint64_t rows_to = to + std::uint64_t{args.left * padding} * target.row_to_bytes;
+ROLLRING_DEVICE void gather_work(const device::GatherArgs& args, const GatherWork& work,
+                                 std::uint32_t lane) {
+    const device::GatherTarget& target = args.targets[work.target];
+    const std::uint64_t to = target.to + std::uint64_t{work.first} * target.row_to_bytes;
+    if (work.rows == 0) {
+        // A shorter one than others, or of no tokens: what follows in the record is not read.
+    } else if (work.what == gather_copied) {
+        take_rows_of(target, to, work.from, work.rows, lane);
+    } else {
+        fill_rows_of(target, to, work.rows, work.from, work.what == gather_counted ? 1 : 0, lane);
+    }
+    if (work.padding == 0) return;
     const std::uint64_t padding_to =
-        to + std::uint64_t{args.left == 0 ? rows : 0} * target.row_to_bytes;
-    const std::uint64_t from =
-        work.tile.from + static_cast<std::uint64_t>(std::int64_t{work.ahead});
-    take_rows_of(target, rows_to, from, rows, lane);
-    if (padding != 0) fill_rows_of(target, padding_to, padding, target.pad, 0, lane);
+        target.to + std::uint64_t{work.padding_first} * target.row_to_bytes;
+    fill_rows_of(target, padding_to, work.padding, target.pad, 0, lane);
 }
 
 }  // namespace rollring::cuda

@@ -83,8 +83,8 @@ class GpuGather : public GatherDevice {
         : gpu_(std::move(gpu)), tuning_(tuning), marks_(gpu_) {}
     ~GpuGather() override { marks_.wait_all(); }
 
-    [[nodiscard]] std::uint64_t tile_bytes(std::uint64_t all_bytes) const override {
-        if (tuning_.tile_bytes != 0) return tuning_.tile_bytes;
+    [[nodiscard]] std::uint64_t part_bytes(std::uint64_t all_bytes) const override {
+        if (tuning_.part_bytes != 0) return tuning_.part_bytes;
         constexpr std::uint64_t least = 8192;
         constexpr std::uint64_t most = 32768;
         constexpr std::uint64_t warps = 4096;  // about as many as an H100 has at work

@@ -9,7 +9,7 @@
 namespace rollring::cuda {
 
 struct GatherTuning {
-    std::uint64_t tile_bytes = 0;  // 0: by how much there is to read
+    std::uint64_t part_bytes = 0;  // 0: by how much there is to read
     std::uint64_t blocks = 0;      // at most so many; 0: as many as fit on the GPU
 };
 

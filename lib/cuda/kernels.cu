@@ -291,7 +291,8 @@ ROLLRING_DEVICE void wait_for_earlier() {
 #endif
 }
 
-__device__ __forceinline__ u64 word_of_lane(u64 word, u32 lane) {
+template <class Word>
+__device__ __forceinline__ Word of_lane(Word word, u32 lane) {
     return __shfl_sync(all_lanes, word, static_cast<int>(lane));
 }
 
@@ -313,12 +314,11 @@ extern "C" __global__ void __launch_bounds__(block_threads)
         const GatherWork next = load_run(next_begin);
 #pragma unroll 1
         for (u32 i = 0; i < args.run && begin + i < args.work; i++) {
-            const u64 rows = word_of_lane(u64{run.tile.rows} << 32 | run.tile.first, i);
-            const GatherWork work = {{word_of_lane(run.tile.from, i), static_cast<u32>(rows),
-                                      static_cast<u32>(rows >> 32)},
-                                     __shfl_sync(all_lanes, run.ahead, static_cast<int>(i)),
-                                     word_of_lane(run.value, i)};
-            gather_work(args, begin + i, work, lane);
+            const GatherWork work = {of_lane(run.from, i),   of_lane(run.target, i),
+                                     of_lane(run.what, i),   of_lane(run.first, i),
+                                     of_lane(run.rows, i),   of_lane(run.padding_first, i),
+                                     of_lane(run.padding, i)};
+            gather_work(args, work, lane);
         }
         begin = next_begin;
         run = next;

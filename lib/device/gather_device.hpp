@@ -37,9 +37,13 @@ struct TileTable {
     std::uint32_t length = 0;
     bool left = false;
     std::vector<std::uint64_t> values;
-    std::uint64_t most_bytes = 0;  // that a piece of work reads
+    std::uint32_t parts = 1;  // see GatherArgs
+    std::uint32_t tile_parts = 1;
+    std::uint64_t most_bytes = 0;  // that a part reads
 
     [[nodiscard]] std::size_t entries() const { return sequence_count + tile_count; }
+    [[nodiscard]] std::uint64_t of_sequences() const { return sequence_count * alike * parts; }
+    [[nodiscard]] std::uint64_t work() const { return of_sequences() + tile_count * tile_parts; }
     // Of the memory for so many sequences.
     [[nodiscard]] std::uint64_t bytes_for(std::size_t sequences) const {
         return sequences * (sizeof(GatherSequence) +
@@ -56,9 +60,8 @@ struct TileTable {
     [[nodiscard]] std::uint32_t run() const {
         constexpr std::uint64_t runs = 2048;
         constexpr std::uint64_t run_bytes = std::uint64_t{32} << 10;
-        const std::uint64_t work = sequence_count * alike + tile_count;
         const std::uint64_t fair =
-            std::min(work / runs, run_bytes / std::max<std::uint64_t>(1, most_bytes));
+            std::min(work() / runs, run_bytes / std::max<std::uint64_t>(1, most_bytes));
         return static_cast<std::uint32_t>(
             std::clamp<std::uint64_t>(std::bit_floor(fair), 1, run_max));
     }
@@ -67,11 +70,13 @@ struct TileTable {
         GatherArgs made{};
         made.sequences = std::bit_cast<const GatherSequence*>(memory.address);
         made.aheads = std::bit_cast<const std::int32_t*>(memory.address + aheads_at());
-        made.of_sequences = static_cast<std::uint32_t>(sequence_count * alike);
-        made.work = made.of_sequences + static_cast<std::uint32_t>(tile_count);
+        made.of_sequences = static_cast<std::uint32_t>(of_sequences());
+        made.work = static_cast<std::uint32_t>(work());
         made.run = run();
         made.tile_count = (made.work + made.run - 1) / made.run;
         made.alike = static_cast<std::uint32_t>(alike);
+        made.parts = parts;
+        made.tile_parts = tile_parts;
         made.length = length;
         made.left = left ? 1 : 0;
         std::ranges::copy(targets, made.targets);
@@ -83,7 +88,7 @@ class GatherDevice {
   public:
     virtual ~GatherDevice() = default;
     // So many bytes for a warp at a time, of so many that a table reads in all.
-    [[nodiscard]] virtual std::uint64_t tile_bytes(std::uint64_t all_bytes) const = 0;
+    [[nodiscard]] virtual std::uint64_t part_bytes(std::uint64_t all_bytes) const = 0;
 
     // Registers memory that is mapped read-only; returns the device's address of it. These two may
     // be called by any thread. Errors: unsupported, host_memory, device_error.

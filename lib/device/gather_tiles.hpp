@@ -1,7 +1,8 @@
 #pragma once
 // What a gather lays down for a GPU's kernel: read by g++ and by nvcc. A table says where the rows
-// of most sequences lie once for all columns, and has the rows of the others cut into tiles. One
-// warp at a time copies, converts or fills a tile, or what a sequence has for one target.
+// of most sequences lie once for all columns; runs of the others' rows are its tiles. One warp at a
+// time copies, converts or fills a part of a tile, or of what a sequence has for one target: how
+// many parts that is the kernel works out, for the CPU has little time for long ones.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +30,7 @@ enum class GatherKind : std::uint32_t {
 struct alignas(16) GatherSequence {
     std::uint64_t from;   // an address of the device: of the rows for the first target
     std::uint32_t first;  // row of each target, where padding or rows begin
-    std::uint32_t rows;   // tile_rows_max at most
+    std::uint32_t rows;
 };
 
 struct alignas(16) GatherTile {
@@ -48,8 +49,10 @@ struct alignas(16) GatherTarget {
     std::uint32_t row_from_bytes;
     std::uint32_t row_to_bytes;
     GatherKind kind;
-    std::uint32_t width;  // bytes of the target's element
-    std::uint64_t pad;    // bits of an element of padding; of alike targets
+    std::uint32_t width;        // bytes of the target's element
+    std::uint64_t pad;          // bits of an element of padding; of alike targets
+    std::uint32_t part_copied;  // rows of a part that are copied, at most
+    std::uint32_t part_filled;  // and that are filled
 };
 
 inline constexpr std::size_t gather_targets_max = 64;  // of a table: what a launch can be given
@@ -68,8 +71,10 @@ struct GatherArgs {
     std::uint64_t tile_count;     // of runs of work, each for one warp
     std::uint32_t work;           // pieces of it: all there are
     std::uint32_t run;            // so many of them one after the other; a power of two to run_max
-    std::uint32_t of_sequences;   // that comes first: each sequence's alike targets
+    std::uint32_t of_sequences;   // that comes first: the parts of each sequence's alike targets
     std::uint32_t alike;
+    std::uint32_t parts;       // of a sequence for one target; of shorter ones some are empty
+    std::uint32_t tile_parts;  // the same, of a tile
     std::uint32_t length;  // of a row of a padded layout, for alike targets; 0: it is not padded
     std::uint32_t left;    // 1: that is where the padding is
     GatherTarget targets[gather_targets_max];

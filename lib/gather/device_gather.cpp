@@ -12,10 +12,13 @@ namespace {
 
 constexpr std::uint64_t staged_max = std::uint64_t{256} << 20;  // before a table is run
 // The GPU begins while the rest of the table is made: as soon as it can where it has nothing to do.
-// Tables grow no faster than it is behind the CPU, so that it does not wait for the next one.
+// Tables grow no faster than it is behind the CPU, so that it does not wait for the next one: of so
+// many bytes that it has to read, the CPU has made an entry of the next one meanwhile.
 constexpr std::size_t entries_idle = 256;
 constexpr std::size_t entries_first = 4096;
 constexpr std::size_t entries_max = 65536;
+constexpr std::uint64_t entry_bytes = 1600;
+constexpr std::uint64_t work_max = std::uint64_t{1} << 30;
 constexpr std::size_t block = 256;  // sequences
 
 std::uint64_t bytes_read(std::span<const ColumnPlan> plans) {
@@ -69,12 +72,16 @@ class DeviceGather::Locator {
         const std::uint64_t at = lies(i, reinterpret_cast<std::uint64_t>(from));
         return at == 0 ? stage(from, bytes) : at;
     }
-    void add(std::uint64_t bytes) { read_ += bytes; }
+    void add(std::uint64_t bytes) {
+        read_ += bytes;
+        table_bytes_ += bytes;
+    }
     // Where it was 0.
     [[nodiscard]] const Error& error() const { return error_; }
-    // Bytes since forget() was called last.
+    // Bytes since forget() was called last: of them all, and of those that were staged.
+    [[nodiscard]] std::uint64_t table_bytes() const { return table_bytes_; }
     [[nodiscard]] std::uint64_t staged() const { return staged_; }
-    void forget() { staged_ = 0; }
+    void forget() { table_bytes_ = staged_ = 0; }
 
   private:
     static constexpr std::uint64_t to_stage = 1;  // no shift: lanes begin with a page
@@ -95,6 +102,7 @@ class DeviceGather::Locator {
     std::size_t begin_ = 0;
     std::array<std::uint64_t, block> shifts_{};
     std::uint64_t read_ = 0;
+    std::uint64_t table_bytes_ = 0;
     std::uint64_t staged_ = 0;
     Error error_;
 };
@@ -103,7 +111,7 @@ class DeviceGather::Locator {
 Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const ColumnPlan> plans,
                                       Stream stream) {
     TileWriter writer(table_);
-    if (auto begun = writer.begin(plans, device_->tile_bytes(bytes_read(plans))); !begun) {
+    if (auto begun = writer.begin(plans, device_->part_bytes(bytes_read(plans))); !begun) {
         return begun;
     }
     const Ahead ahead(batch, placement_, plans);
@@ -125,11 +133,15 @@ Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const Co
         if (done.what == not_found) return plans[done.plan].refusal(done.sequence);
         if (done.what == out_of_range) return plans[done.plan].out_of_range(done.sequence);
         if (done.what == not_located) return std::unexpected(locator.error());
-        if (table_.entries() < entries && locator.staged() < staged_max) continue;
+        if (table_.entries() < entries && table_.work() < work_max &&
+            locator.staged() < staged_max) {
+            continue;
+        }
         if (auto run = device_->run(table_, stream); !run) return run;
         writer.clear();
+        const std::size_t meanwhile = locator.table_bytes() / entry_bytes;
+        entries = std::min(std::max(meanwhile, entries + entries / 4), entries_max);
         locator.forget();
-        entries = std::min(entries + entries / 2, entries_max);
     }
     return device_->run(table_, stream);
 }

@@ -35,25 +35,17 @@ std::optional<device::GatherKind> kind_of(DType from, DType to) {
     return std::nullopt;
 }
 
-Result<void> TileWriter::begin(std::span<const ColumnPlan> plans, std::uint64_t tile_bytes) {
+Result<void> TileWriter::begin(std::span<const ColumnPlan> plans, std::uint64_t part_bytes) {
     targets_.clear();
     table_->targets.clear();
     for (const bool alike : {true, false}) {
         for (std::size_t i = 0; i < plans.size(); i++) {
             if (alike_pad(plans[i]).has_value() != alike) continue;
-            if (auto added = add_target(plans[i], i, tile_bytes); !added) return added;
+            if (auto added = add_target(plans[i], i, part_bytes); !added) return added;
         }
         if (alike) table_->alike = targets_.size();
     }
-    rows_copied_ = device::tile_rows_max;
-    rows_filled_ = device::tile_rows_max;
-    row_from_bytes_ = row_from_bytes_most_ = 0;
-    for (const Target& target : std::span(targets_).first(table_->alike)) {
-        rows_copied_ = std::min(rows_copied_, target.rows_copied);
-        rows_filled_ = std::min(rows_filled_, target.rows_filled);
-        row_from_bytes_ += target.row_from_bytes;
-        row_from_bytes_most_ = std::max<std::uint64_t>(row_from_bytes_most_, target.row_from_bytes);
-    }
+    limit_alike();
     table_->length = 0;
     if (table_->alike != 0) {
         const Placement& placement = targets_[0].plan->placement();
@@ -62,6 +54,29 @@ Result<void> TileWriter::begin(std::span<const ColumnPlan> plans, std::uint64_t 
     }
     clear();
     return {};
+}
+
+void TileWriter::limit_alike() {
+    const auto by_part = [](const RowLimits& a, const RowLimits& b) {
+        return a.of_part < b.of_part;
+    };
+    copied_ = filled_ = {device::tile_rows_max, device::tile_rows_max};
+    row_from_bytes_ = row_from_bytes_most_ = 0;
+    for (const Target& target : std::span(targets_).first(table_->alike)) {
+        copied_ = std::min(copied_, target.copied, by_part);
+        filled_ = std::min(filled_, target.filled, by_part);
+        row_from_bytes_ += target.row_from_bytes;
+        row_from_bytes_most_ = std::max<std::uint64_t>(row_from_bytes_most_, target.row_from_bytes);
+    }
+}
+
+TileWriter::RowLimits TileWriter::limits_of(const ColumnPlan& plan, std::uint64_t of_part) {
+    constexpr std::uint64_t times = 4;
+    const std::uint64_t sequences = plan.placement().sequences.size();
+    const std::uint64_t average = plan.rows() / std::max<std::uint64_t>(1, sequences);
+    const std::uint64_t parts = std::max<std::uint64_t>(1, times * average / of_part);
+    return {static_cast<std::uint32_t>(of_part), static_cast<std::uint32_t>(std::min<std::uint64_t>(
+                                                     parts * of_part, device::tile_rows_max))};
 }
 
 std::optional<std::uint64_t> TileWriter::alike_pad(const ColumnPlan& plan) {
@@ -79,12 +94,13 @@ void TileWriter::clear() {
     table_->sequence_count = 0;
     table_->tile_count = 0;
     table_->values.clear();
+    table_->parts = table_->tile_parts = 1;
     table_->most_bytes = 0;
     for (Target& target : targets_) target.known.clear();
 }
 
 Result<void> TileWriter::add_target(const ColumnPlan& plan, std::size_t number,
-                                    std::uint64_t tile_bytes) {
+                                    std::uint64_t part_bytes) {
     std::optional<device::GatherKind> kind = kind_of(plan.from_type(), plan.to_type());
     if (plan.is_filled()) kind = device::GatherKind::copy1;  // nothing is copied
     if (plan.is_counted() && plan.to_type() != dtype_i32 && plan.to_type() != dtype_i64) {
@@ -107,22 +123,24 @@ Result<void> TileWriter::add_target(const ColumnPlan& plan, std::size_t number,
                         plan.name(), rows, row_to));
     }
     constexpr std::uint64_t fill_bytes = std::uint64_t{64} << 10;
-    const auto rows_of = [](std::uint64_t bytes, std::uint64_t row) {
-        return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-            bytes / std::max<std::uint64_t>(1, row), 1, device::tile_rows_max));
+    const auto limits = [&](std::uint64_t bytes, std::uint64_t row) {
+        return limits_of(plan, std::clamp<std::uint64_t>(bytes / std::max<std::uint64_t>(1, row), 1,
+                                                         device::tile_rows_max));
     };
+    const RowLimits copied = limits(part_bytes, row_from);
+    const RowLimits filled = limits(fill_bytes, row_to);
     targets_.push_back({&plan,
                         plan.finder(),
                         number,
                         static_cast<std::uint32_t>(row_from),
                         static_cast<std::uint32_t>(targets_.size()) << device::tile_target_shift,
-                        rows_of(tile_bytes, row_from),
-                        rows_of(fill_bytes, row_to),
+                        copied,
+                        filled,
                         {}});
     table_->targets.push_back({std::bit_cast<std::uint64_t>(plan.target().data()),
                                static_cast<std::uint32_t>(row_from),
                                static_cast<std::uint32_t>(row_to), *kind, plan.to_type().bytes(),
-                               alike_pad(plan).value_or(0)});
+                               alike_pad(plan).value_or(0), copied.of_part, filled.of_part});
     return {};
 }
 

@@ -19,10 +19,10 @@ class TileWriter {
   public:
     explicit TileWriter(device::TileTable& table) : table_(&table) {}
 
-    // The targets of tables to come, gather_targets_max at most, all of one placement. The plans
-    // outlive this. Errors: unsupported, invalid_argument (a target is larger than a table can
-    // say).
-    Result<void> begin(std::span<const ColumnPlan> plans, std::uint64_t tile_bytes);
+    // The targets of tables to come, gather_targets_max at most, all of one placement. A part reads
+    // `part_bytes` at most. The plans outlive this. Errors: unsupported, invalid_argument (a target
+    // is larger than a table can say).
+    Result<void> begin(std::span<const ColumnPlan> plans, std::uint64_t part_bytes);
     // A table that has these targets, and nothing else yet.
     void clear();
 
@@ -40,6 +40,12 @@ class TileWriter {
     Outcome add(std::size_t begin, std::size_t end, Locate& locate);
 
   private:
+    // How many rows a part has at most, and a tile, or a sequence: few are of more parts than four
+    // times as many as one has on average, for a table has as many parts of each.
+    struct RowLimits {
+        std::uint32_t of_part;
+        std::uint32_t of_all;
+    };
     struct Known {
         double value;
         std::uint64_t number;
@@ -49,12 +55,14 @@ class TileWriter {
         Finder find;
         std::size_t number;  // of its plan
         std::uint32_t row_from_bytes;
-        std::uint32_t rows;         // the upper part of GatherTile::rows
-        std::uint32_t rows_copied;  // of a tile
-        std::uint32_t rows_filled;
+        std::uint32_t rows;  // the upper part of GatherTile::rows
+        RowLimits copied;
+        RowLimits filled;
         std::vector<Known> known;  // the last few of its values
     };
-    Result<void> add_target(const ColumnPlan& plan, std::size_t number, std::uint64_t tile_bytes);
+    Result<void> add_target(const ColumnPlan& plan, std::size_t number, std::uint64_t part_bytes);
+    static RowLimits limits_of(const ColumnPlan& plan, std::uint64_t of_part);
+    void limit_alike();
     // The bits of the target's padding, where most sequences can be said once for it and others.
     static std::optional<std::uint64_t> alike_pad(const ColumnPlan& plan);
     // Those up to the first that needs tiles of its own.
@@ -69,32 +77,37 @@ class TileWriter {
         return table_->tiles.data() + table_->tile_count;
     }
     void cut(std::uint64_t from, std::uint64_t step, std::uint64_t first, std::uint64_t count,
-             std::uint32_t rows_a_tile, std::uint32_t target_rows);
+             RowLimits limits, std::uint32_t target_rows);
+    static std::uint32_t parts_of(std::uint64_t rows, RowLimits limits) {
+        return static_cast<std::uint32_t>((rows + limits.of_part - 1) / limits.of_part);
+    }
     // The number of a value in the table; nothing: it is out of range.
     std::optional<std::uint64_t> value_number(Target& target, double value);
 
     device::TileTable* table_;
     std::vector<Target> targets_;  // the alike ones first
-    // Of the alike ones together:
-    std::uint32_t rows_copied_ = 0;  // of a sequence, at most
-    std::uint32_t rows_filled_ = 0;
+    // Of the alike ones together, and of the one with the widest rows:
+    RowLimits copied_{};
+    RowLimits filled_{};
     std::uint64_t row_from_bytes_ = 0;
     std::uint64_t row_from_bytes_most_ = 0;  // of one of them
 };
 
 inline void TileWriter::cut(std::uint64_t from, std::uint64_t step, std::uint64_t first,
-                            std::uint64_t count, std::uint32_t rows_a_tile,
-                            std::uint32_t target_rows) {
-    device::GatherTile* tile = room_for(count / rows_a_tile + 1);
+                            std::uint64_t count, RowLimits limits, std::uint32_t target_rows) {
+    const std::uint32_t most = limits.of_all;
+    device::GatherTile* tile = room_for(count / most + 1);
     auto at = static_cast<std::uint32_t>(first);
     auto left = static_cast<std::uint32_t>(count);
-    for (; left > rows_a_tile; left -= rows_a_tile) {
-        *tile++ = {from, at, target_rows | rows_a_tile};
-        from += rows_a_tile * step;
-        at += rows_a_tile;
+    for (; left > most; left -= most) {
+        *tile++ = {from, at, target_rows | most};
+        from += most * step;
+        at += most;
     }
     *tile++ = {from, at, target_rows | left};
     table_->tile_count = static_cast<std::size_t>(tile - table_->tiles.data());
+    table_->tile_parts =
+        std::max(table_->tile_parts, parts_of(std::min<std::uint64_t>(count, most), limits));
 }
 
 template <class Locate>
@@ -133,10 +146,11 @@ std::size_t TileWriter::add_alike(std::size_t begin, std::size_t end, Locate& lo
     const Target* targets = targets_.data();
     const Placed* placed = targets->plan->placement().sequences.data();
     const std::uint64_t length = table.length;
-    const std::uint64_t copied = rows_copied_;
-    const std::uint64_t filled = rows_filled_;
+    const std::uint64_t copied = copied_.of_all;
+    const std::uint64_t filled = filled_.of_all;
     std::uint64_t rows = 0;
     std::uint64_t most = 0;
+    std::uint64_t most_padding = 0;
     std::size_t i = begin;
     for (; i < end; i++) {
         const Placed& one = placed[i];
@@ -164,9 +178,12 @@ std::size_t TileWriter::add_alike(std::size_t begin, std::size_t end, Locate& lo
         aheads += others;
         rows += one.tokens;
         most = std::max<std::uint64_t>(most, one.tokens);
+        most_padding = std::max(most_padding, padding);
     }
     table.sequence_count = static_cast<std::size_t>(to - table.sequences());
-    table.most_bytes = std::max(table.most_bytes, most * row_from_bytes_most_);
+    table.parts = std::max({table.parts, parts_of(most, copied_), parts_of(most_padding, filled_)});
+    table.most_bytes = std::max(
+        table.most_bytes, std::min<std::uint64_t>(most, copied_.of_part) * row_from_bytes_most_);
     locate.add(rows * row_from_bytes_);
     return i;
 }
@@ -186,16 +203,16 @@ TileWriter::Outcome TileWriter::add_runs(Target& target, std::size_t i, Locate& 
             locate.add(run.count * target.row_from_bytes);
             table_->most_bytes = std::max(
                 table_->most_bytes,
-                std::min<std::uint64_t>(run.count, target.rows_copied) * target.row_from_bytes);
-            cut(at, target.row_from_bytes, run.first, run.count, target.rows_copied, target.rows);
+                std::min<std::uint64_t>(run.count, target.copied.of_part) * target.row_from_bytes);
+            cut(at, target.row_from_bytes, run.first, run.count, target.copied, target.rows);
         } else if (run.kind == Run::Kind::value) {
             const auto value = value_number(target, run.value);
             if (!value) added.what = Outcome::What::out_of_range;
-            cut(device::tile_value | value.value_or(0), 0, run.first, run.count, target.rows_filled,
+            cut(device::tile_value | value.value_or(0), 0, run.first, run.count, target.filled,
                 target.rows);
         } else {
             cut(device::tile_counted | static_cast<std::uint64_t>(run.value), 1, run.first,
-                run.count, target.rows_filled, target.rows);
+                run.count, target.filled, target.rows);
         }
     });
     return added;

@@ -28,15 +28,16 @@ struct Played {
     std::uint64_t ends = 0;
     std::uint64_t sequences = 0;  // of tables
     std::uint64_t tiles = 0;
+    std::uint64_t work = 0;
     std::string refuses;  // to pin
-    std::uint64_t tile_bytes = 256;
+    std::uint64_t part_bytes = 256;
 };
 
 class PlayedDevice : public device::GatherDevice {
   public:
     explicit PlayedDevice(Played& played) : played_(&played) {}
-    [[nodiscard]] std::uint64_t tile_bytes(std::uint64_t) const override {
-        return played_->tile_bytes;
+    [[nodiscard]] std::uint64_t part_bytes(std::uint64_t) const override {
+        return played_->part_bytes;
     }
     Result<std::uint64_t> pin(const std::byte* data, std::uint64_t bytes) override {
         const std::scoped_lock lock(played_->mutex);
@@ -63,13 +64,14 @@ class PlayedDevice : public device::GatherDevice {
         args.values = table.values.data();
         for (std::uint32_t at = 0; at < args.work; at++) {
             const cuda::GatherWork work = cuda::load_work(args, at);
-            check(args, at, work);
+            check(args, work);
             for (std::uint32_t lane = 0; lane < cuda::warp_lanes; lane++) {
-                cuda::gather_work(args, at, work, lane);
+                cuda::gather_work(args, work, lane);
             }
         }
         played_->sequences += table.sequence_count;
         played_->tiles += table.tile_count;
+        played_->work += args.work;
         staged_.clear();
         return {};
     }
@@ -87,17 +89,14 @@ class PlayedDevice : public device::GatherDevice {
         std::byte bytes[128];
     };
     // Only what is pinned, or staged, is read.
-    void check(const device::GatherArgs& args, std::uint32_t at, const cuda::GatherWork& work) {
-        const device::GatherTile& tile = work.tile;
-        const bool of_sequence = at < args.of_sequences;
-        if (!of_sequence && (tile.from & (device::tile_value | device::tile_counted)) != 0) return;
-        const std::uint32_t target =
-            of_sequence ? at % args.alike : tile.rows >> device::tile_target_shift;
-        REQUIRE(target < device::gather_targets_max);
-        const std::uint64_t bytes =
-            std::uint64_t{tile.rows & device::tile_rows_max} * args.targets[target].row_from_bytes;
-        if (bytes == 0) return;
-        const auto* from = reinterpret_cast<const std::byte*>(tile.from) + work.ahead;
+    void check(const device::GatherArgs& args, const cuda::GatherWork& work) {
+        if (work.what != cuda::gather_copied || work.rows == 0) return;
+        REQUIRE(work.target < device::gather_targets_max);
+        const device::GatherTarget& target = args.targets[work.target];
+        REQUIRE(work.rows <= target.part_copied);
+        REQUIRE(work.padding <= target.part_filled);
+        const std::uint64_t bytes = std::uint64_t{work.rows} * target.row_from_bytes;
+        const auto* from = reinterpret_cast<const std::byte*>(work.from);
         for (const std::vector<Line>& staged : staged_) {
             const auto* begin = reinterpret_cast<const std::byte*>(staged.data());
             if (from >= begin && from + bytes <= begin + staged.size() * sizeof(Line)) return;
@@ -123,6 +122,40 @@ std::vector<double> gathered(gathering::DeviceGather& gatherer, const GatherCase
     return numbers_of(target, shape->dtype);
 }
 
+// A batch of records of so many tokens, and their token ids.
+struct LengthsCase {
+    explicit LengthsCase(const std::vector<std::uint32_t>& lengths) {
+        auto producer = Producer::open(ring.name());
+        REQUIRE(producer.has_value());
+        std::mt19937 dice(5);
+        for (const std::uint32_t length : lengths) {
+            std::vector<std::int32_t> tokens(length);
+            for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(dice());
+            Draft draft("prompt");
+            draft.meta.repetition_id = static_cast<std::uint32_t>(sent++);
+            draft.meta.group_size = static_cast<std::uint32_t>(lengths.size());
+            draft.set(Std::token_ids, tokens);
+            REQUIRE(producer->push(draft, patience()) == Push::ok);
+            ids.insert(ids.end(), tokens.begin(), tokens.end());
+        }
+        stash = open_stash(ring, {.group_size = static_cast<std::uint32_t>(lengths.size()),
+                                  .batch = BatchTarget::groups(1)});
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    }
+    void gather(gathering::DeviceGather& gatherer, std::int32_t shift = 0) {
+        std::vector<std::int32_t> got(ids.size(), -1);
+        const GatherColumn column{
+            .column = token_ids, .shift = shift, .to = std::as_writable_bytes(std::span(got))};
+        REQUIRE(gatherer.gather(batch, stash->consumer().schema(), {&column, 1}, {}, {}));
+        if (shift == 0) REQUIRE(got == ids);
+    }
+    TestRing ring{{.lanes = 1, .lane_bytes = 32 << 20}};
+    std::size_t sent = 0;
+    std::vector<std::int32_t> ids;
+    std::unique_ptr<Stash> stash;
+    Batch batch;
+};
+
 // Lanes of a ring that the test plays.
 class PlayedLanes : public MappedLanes {
   public:
@@ -143,7 +176,7 @@ TEST_CASE("tiles: random layouts of random batches are what the reference says")
     for (unsigned seed = 11; seed <= 16; seed++) {
         GatherCase given(seed);
         Played played;
-        played.tile_bytes = seed % 2 == 0 ? 64 : 4096;
+        played.part_bytes = seed % 2 == 0 ? 64 : 4096;
         const bool staging = seed % 3 == 0;
         if (staging) played.refuses = "no memory to pin today";
         gathering::DeviceGather gatherer(std::make_unique<PlayedDevice>(played));
@@ -169,7 +202,7 @@ TEST_CASE("tiles: columns that are gathered together are what each is alone") {
     for (unsigned seed = 31; seed <= 34; seed++) {
         GatherCase given(seed);
         Played played;
-        played.tile_bytes = seed % 2 == 0 ? 64 : 4096;
+        played.part_bytes = seed % 2 == 0 ? 64 : 4096;
         gathering::DeviceGather gatherer(std::make_unique<PlayedDevice>(played));
         REQUIRE(gatherer.prepare(given.batch).has_value());
         std::mt19937 dice(seed);
@@ -202,32 +235,15 @@ TEST_CASE("tiles: columns that are gathered together are what each is alone") {
 }
 
 TEST_CASE("tiles: a GPU that has nothing to do begins with the first sequences") {
-    const TestRing ring({.lanes = 1, .lane_bytes = 8 << 20});
-    auto producer = Producer::open(ring.name());
-    REQUIRE(producer.has_value());
     constexpr std::uint32_t records = 1500;
-    const std::vector<std::int32_t> tokens = {1, 2, 3};
-    for (std::uint32_t i = 0; i < records; i++) {
-        Draft draft("prompt");
-        draft.meta.repetition_id = i;
-        draft.meta.group_size = records;
-        draft.set(Std::token_ids, tokens);
-        REQUIRE(producer->push(draft, patience()) == Push::ok);
-    }
-    auto stash = open_stash(ring, {.group_size = records, .batch = BatchTarget::groups(1)});
-    Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    LengthsCase given(std::vector<std::uint32_t>(records, 3));
     Played played;
     gathering::DeviceGather gatherer(std::make_unique<PlayedDevice>(played));
-    REQUIRE(gatherer.prepare(batch).has_value());
-    std::vector<std::int32_t> ids(3 * records);
-    const GatherColumn column{.column = token_ids, .to = std::as_writable_bytes(std::span(ids))};
+    REQUIRE(gatherer.prepare(given.batch).has_value());
     const auto gather_all = [&] {
-        std::ranges::fill(ids, 0);
         played.runs = played.ends = 0;
-        REQUIRE(gatherer.gather(batch, stash->consumer().schema(), {&column, 1}, {}, {}));
+        given.gather(gatherer);
         CHECK(played.ends == 1);
-        for (std::size_t i = 0; i < ids.size(); i++) REQUIRE(ids[i] == tokens[i % 3]);
     };
     gather_all();
     CHECK(played.runs > 2);
@@ -235,6 +251,45 @@ TEST_CASE("tiles: a GPU that has nothing to do begins with the first sequences")
     played.idle = false;
     gather_all();
     CHECK(played.runs == 1);
+}
+
+TEST_CASE("tiles: what the CPU says of a batch is by sequence, however long they are") {
+    constexpr std::uint32_t records = 600;
+    LengthsCase given(std::vector<std::uint32_t>(records, 2000));
+    Played played;  // a part is of 64 tokens
+    gathering::DeviceGather gatherer(std::make_unique<PlayedDevice>(played));
+    REQUIRE(gatherer.prepare(given.batch).has_value());
+    given.gather(gatherer);
+    CHECK(played.sequences == records);
+    CHECK(played.tiles == 0);
+    CHECK(played.work == records * 32);
+    CHECK(played.runs == 2);  // while it reads the first, the CPU has made all of the rest
+    played.sequences = 0;
+    given.gather(gatherer, 1);
+    CHECK(played.sequences == 0);
+    CHECK(played.tiles == 2 * records);  // and a token that none follows
+}
+
+TEST_CASE("tiles: a few that are much longer than the others do not make parts of all of them") {
+    std::vector<std::uint32_t> lengths(1200, 20);
+    lengths[700] = 9000;
+    LengthsCase given(lengths);
+    Played played;
+    gathering::DeviceGather gatherer(std::make_unique<PlayedDevice>(played));
+    REQUIRE(gatherer.prepare(given.batch).has_value());
+    given.gather(gatherer);
+    CHECK(played.sequences == 1199);
+    CHECK(played.tiles == 9000 / 64 + 1);
+    CHECK(played.work == played.sequences + played.tiles);
+    lengths.assign(200, 300);
+    lengths[0] = 3000;
+    LengthsCase other(lengths);
+    played.sequences = played.tiles = played.work = 0;
+    REQUIRE(gatherer.prepare(other.batch).has_value());
+    other.gather(gatherer);
+    CHECK(played.sequences == 199);
+    CHECK(played.tiles == 3);  // of up to four times as many parts as 313 tokens have
+    CHECK(played.work == 199 * 5 + played.tiles * 19);
 }
 
 // A lane's memory in one go: what a table says of many sequences, a warp reads for several at once.
@@ -253,6 +308,11 @@ TEST_CASE("tiles: of many short sequences a warp takes several, of long ones one
     table.most_bytes = 1 << 20;
     CHECK(table.run() == 1);
     CHECK(table.args().tile_count == table.args().work);
+    table.sequence_count = 64;
+    table.parts = 64;
+    table.most_bytes = 1024;
+    CHECK(table.run() == 4);  // parts are what warps take
+    CHECK(table.args().work == 64 * 2 * 64);
 }
 
 TEST_CASE("tiles: the first batch does not wait for lanes to be registered") {

@@ -172,13 +172,13 @@ class Bench {
         };
         fmt::print(
             "{{\"tokens\": {}, \"bytes\": {}, \"layout\": \"{}\", \"widened\": {}, "
-            "\"tile_bytes\": {}, \"blocks\": {}, \"gb_per_s\": {:.2f}, \"copy_gb_per_s\": {:.2f}, "
+            "\"part_bytes\": {}, \"blocks\": {}, \"gb_per_s\": {:.2f}, \"copy_gb_per_s\": {:.2f}, "
             "\"lanes_gb_per_s\": {:.2f}, \"of_copy\": {:.3f}, \"of_lanes\": {:.3f}, "
             "\"of_copy_alone\": {:.3f}, \"cpu_us\": {:.1f}, \"sequences\": {}, "
             "\"ns_a_sequence\": {:.1f}, \"cpu_within\": {}, \"staged\": {}, "
             "\"register_ms\": {:.1f}}}\n",
             tokens_, read_bytes_, form == Form::packed ? "packed" : "padded", wide,
-            tuning.tile_bytes, tuning.blocks, gb_per_s(&Turn::gather), gb_per_s(&Turn::copy),
+            tuning.part_bytes, tuning.blocks, gb_per_s(&Turn::gather), gb_per_s(&Turn::copy),
             gb_per_s(&Turn::lanes), share(&Turn::copy, &Turn::gather),
             share(&Turn::lanes, &Turn::gather), share(&Turn::copy, &Turn::alone), us, sequences,
             us * 1e3 / sequences, good, gatherer.stat().staged_bytes, register_ms_);
