@@ -20,25 +20,24 @@ Placed part_of(const Sequences& batch, std::uint32_t sequence, Part part) {
     return {sequence, prompt, tokens - prompt, 0};
 }
 
-Result<std::uint64_t> padded_length(const Sequences& batch, const std::vector<Placed>& sequences,
-                                    const Padding& padding) {
-    const auto longest = std::ranges::max_element(sequences, {}, &Placed::tokens);
-    const std::uint64_t needed = longest == sequences.end() ? 0 : longest->tokens;
-    const std::uint64_t length = padding.length == 0 ? needed : padding.length;
+std::uint32_t longest_of(const Sequences& batch) {
+    const auto offsets = batch.cu_seqlens();
+    std::int64_t most = 0;
+    for (std::size_t i = 1; i < offsets.size(); i++) {
+        most = std::max(most, offsets[i] - offsets[i - 1]);
+    }
+    return static_cast<std::uint32_t>(most);
+}
+
+Result<std::uint64_t> padded_length(std::uint64_t longest, const Padding& padding) {
+    const std::uint64_t length = padding.length == 0 ? longest : padding.length;
     const std::uint64_t multiple = padding.multiple_of;
     if (multiple == 0 || multiple > length_max || length > length_max) {
         return refused(Errc::invalid_argument,
                        fmt::format("padding to a length of {}, a multiple of {}: use 1 to 2^32",
                                    length, multiple));
     }
-    const std::uint64_t rounded = (length + multiple - 1) / multiple * multiple;
-    if (rounded < needed) {
-        return refused(
-            Errc::invalid_argument,
-            fmt::format("{} has {} tokens, more than the length of {} that was asked for",
-                        who(batch, longest->sequence), needed, rounded));
-    }
-    return rounded;
+    return (length + multiple - 1) / multiple * multiple;
 }
 
 }  // namespace
@@ -57,38 +56,68 @@ std::string who(const Sequences& batch, std::size_t sequence) {
 
 Result<Placement> Placement::of(const Sequences& batch, const Layout& layout) {
     Placement made;
-    if (auto set = made.set(batch, layout); !set) return std::unexpected(set.error());
+    if (auto begun = made.begin(batch, layout); !begun) return std::unexpected(begun.error());
+    made.place(batch, made.sequences.size());
     return made;
 }
 
-Result<void> Placement::set(const Sequences& batch, const Layout& layout) {
+Result<void> Placement::begin(const Sequences& batch, const Layout& layout) {
     if (auto leased = check_leased(batch); !leased) return leased;
     form = layout.form;
     left = layout.padding.side == Side::left;
     rows = 0;
     length = 0;
+    placed = 0;
     const auto all = static_cast<std::uint32_t>(batch.sequences().size());
     const std::size_t count = layout.order ? layout.order->size() : all;
     sequences.resize(count);
-    Placed* placed = sequences.data();
-    for (std::uint32_t i = 0; i < count; i++) {
-        const std::uint32_t sequence = layout.order ? (*layout.order)[i] : i;
-        if (sequence >= all) {
-            return refused(Errc::invalid_argument,
-                           fmt::format("sequence {} of a batch of {}", sequence, all));
+    std::uint64_t tokens = 0;
+    std::uint32_t longest = 0;
+    if (!layout.order && layout.part == Part::all) {
+        if (count != 0) tokens = static_cast<std::uint64_t>(batch.cu_seqlens().back());
+        if (form == Form::padded) longest = longest_of(batch);
+    } else {
+        for (; placed < count; placed++) {
+            const std::uint32_t sequence =
+                layout.order ? (*layout.order)[placed] : static_cast<std::uint32_t>(placed);
+            if (sequence >= all) {
+                return refused(Errc::invalid_argument,
+                               fmt::format("sequence {} of a batch of {}", sequence, all));
+            }
+            Placed& one = sequences[placed] = part_of(batch, sequence, layout.part);
+            one.first_row = form == Form::packed ? tokens : placed;
+            tokens += one.tokens;
+            longest = std::max(longest, one.tokens);
         }
-        placed[i] = part_of(batch, sequence, layout.part);
     }
-    if (form == Form::padded) {
-        const auto found = padded_length(batch, sequences, layout.padding);
-        if (!found) return std::unexpected(found.error());
-        length = *found;
+    rows = form == Form::packed ? tokens : count;
+    return form == Form::padded ? pad(batch, layout.padding, longest) : Result<void>();
+}
+
+Result<void> Placement::pad(const Sequences& batch, const Padding& padding, std::uint32_t longest) {
+    const auto found = padded_length(longest, padding);
+    if (!found) return std::unexpected(found.error());
+    length = *found;
+    rows *= length;
+    for (Placed& one : std::span(sequences).first(placed)) one.first_row *= length;
+    if (longest <= length) return {};
+    place(batch, sequences.size());
+    const auto first = std::ranges::find(sequences, longest, &Placed::tokens);
+    return refused(Errc::invalid_argument,
+                   fmt::format("{} has {} tokens, more than the length of {} that was asked for",
+                               who(batch, first->sequence), longest, length));
+}
+
+void Placement::place(const Sequences& batch, std::size_t end) {
+    const auto offsets = batch.cu_seqlens();
+    for (; placed < end; placed++) {
+        const std::int64_t first = offsets[placed];
+        sequences[placed] = {static_cast<std::uint32_t>(placed), 0,
+                             static_cast<std::uint32_t>(offsets[placed + 1] - first),
+                             form == Form::packed   ? static_cast<std::uint64_t>(first)
+                             : form == Form::padded ? placed * length
+                                                    : placed};
     }
-    for (Placed& one : sequences) {
-        one.first_row = rows;
-        rows += form == Form::packed ? one.tokens : form == Form::padded ? length : 1;
-    }
-    return {};
 }
 
 Result<ColumnPlan> ColumnPlan::of(const Sequences& batch, const Schema& schema,
@@ -139,11 +168,11 @@ Result<void> ColumnPlan::find_column(const Schema& schema) {
             fmt::format("column '{}' has no row for each token: read it sequence by sequence",
                         name_));
     }
-    for (const Placed& placed : placement_->sequences) {
-        first_view_ = &batch_->sequences()[placed.sequence].view;
+    for (std::size_t i = 0; i < placement_->sequences.size() && first_ == nullptr; i++) {
+        const std::uint32_t sequence = placement_->sequence_of(i);
+        first_view_ = &batch_->sequences()[sequence].view;
         first_ = first_view_->find(column_.column);
-        form_ = batch_->places()[placed.sequence].form;
-        if (first_ != nullptr) break;
+        form_ = batch_->places()[sequence].form;
     }
     if (first_ != nullptr) at_ = static_cast<std::size_t>(first_ - first_view_->columns().data());
     const bool known = declared.accepts == Accepts::exact &&

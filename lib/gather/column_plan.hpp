@@ -30,10 +30,20 @@ struct Placement {
     std::uint64_t rows = 0;
     std::uint64_t length = 0;  // of each row of a padded layout
     std::vector<Placed> sequences;
+    std::size_t placed = 0;  // so many of them; the rest are the batch's in their order
 
     static Result<Placement> of(const Sequences& batch, const Layout& layout);
-    // The same, in memory that the last one has left.
-    Result<void> set(const Sequences& batch, const Layout& layout);
+    // All but some of the sequences, in memory that the last one has left: of a large batch, the
+    // first can be on their way before the others are placed.
+    Result<void> begin(const Sequences& batch, const Layout& layout);
+    // Those before `end`.
+    void place(const Sequences& batch, std::size_t end);
+    [[nodiscard]] std::uint32_t sequence_of(std::size_t i) const {
+        return i < placed ? sequences[i].sequence : static_cast<std::uint32_t>(i);
+    }
+
+  private:
+    Result<void> pad(const Sequences& batch, const Padding& padding, std::uint32_t longest);
 };
 
 // Rows of the target that follow each other, and what is in them.
@@ -161,7 +171,7 @@ class Ahead {
     void fetch(std::size_t i) const {
         constexpr std::size_t ahead = 40;
         if (i + ahead >= placement_->sequences.size()) return;
-        const std::uint32_t sequence = placement_->sequences[i + ahead].sequence;
+        const std::uint32_t sequence = placement_->sequence_of(i + ahead);
         if (batch_->places()[sequence].form == reads_.form) return;
         const auto* view = reinterpret_cast<const char*>(&batch_->sequences()[sequence].view);
         for (std::size_t at = reads_.begin; at < reads_.end; at += 64) prefetch_to_read(view + at);

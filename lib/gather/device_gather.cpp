@@ -127,6 +127,7 @@ Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const Co
             table_.memory = *memory;
             table_.room = room;
         }
+        placement_.place(batch, end);
         locator.look(batch, begin, end, ahead);
         using enum TileWriter::Outcome::What;
         const auto done = writer.add(begin, end, locator);
@@ -149,7 +150,7 @@ Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const Co
 Result<void> DeviceGather::gather(const Sequences& batch, const Schema& schema,
                                   std::span<const GatherColumn> columns, const Layout& layout,
                                   Stream stream) {
-    if (auto set = placement_.set(batch, layout); !set) return set;
+    if (auto begun = placement_.begin(batch, layout); !begun) return begun;
     const auto plans = plan_columns(batch, schema, columns, layout, placement_);
     if (!plans) return std::unexpected(plans.error());
     pins_.look(batch.lease().lanes());

@@ -149,8 +149,16 @@ struct LengthsCase {
         REQUIRE(gatherer.gather(batch, stash->consumer().schema(), {&column, 1}, {}, {}));
         if (shift == 0) REQUIRE(got == ids);
     }
+    Result<void> pad(gathering::DeviceGather& gatherer, std::uint64_t length) {
+        padded.assign(sent * length, -1);
+        const GatherColumn column{.column = token_ids,
+                                  .to = std::as_writable_bytes(std::span(padded))};
+        const Layout layout{.form = Form::padded, .padding = {.length = length}};
+        return gatherer.gather(batch, stash->consumer().schema(), {&column, 1}, layout, {});
+    }
     TestRing ring{{.lanes = 1, .lane_bytes = 32 << 20}};
     std::size_t sent = 0;
+    std::vector<std::int32_t> padded;
     std::vector<std::int32_t> ids;
     std::unique_ptr<Stash> stash;
     Batch batch;
@@ -251,6 +259,29 @@ TEST_CASE("tiles: a GPU that has nothing to do begins with the first sequences")
     played.idle = false;
     gather_all();
     CHECK(played.runs == 1);
+}
+
+TEST_CASE("tiles: a large batch is padded block by block, or refused before anything is written") {
+    std::vector<std::uint32_t> lengths(900, 3);
+    lengths[899] = 5;
+    LengthsCase given(lengths);
+    Played played;
+    gathering::DeviceGather gatherer(std::make_unique<PlayedDevice>(played));
+    REQUIRE(gatherer.prepare(given.batch).has_value());
+    const auto refusal = given.pad(gatherer, 4);
+    REQUIRE_FALSE(refusal.has_value());
+    CHECK(refusal.error().message.find("sequence 899 ") != std::string::npos);
+    CHECK(played.runs == 0);
+    REQUIRE(given.pad(gatherer, 6).has_value());
+    CHECK(played.runs > 1);
+    std::vector<std::int32_t> expected;
+    auto next = given.ids.begin();
+    for (const std::uint32_t length : lengths) {
+        expected.insert(expected.end(), next, next + length);
+        expected.resize(expected.size() + 6 - length);
+        next += length;
+    }
+    REQUIRE(given.padded == expected);
 }
 
 TEST_CASE("tiles: what the CPU says of a batch is by sequence, however long they are") {
