@@ -172,9 +172,11 @@ class Carrier:
 
     def _tell_of_gone(self) -> None:
         """A worker's places are given back once all that it has sent has arrived."""
-        still = [(last, worker) for last, worker in self._gone if last in self._parcels]
+        still: list[tuple[_Parcel | None, int]] = []
         for last, worker in self._gone:
-            if last not in self._parcels:
+            if last in self._parcels:
+                still.append((last, worker))
+            else:
                 self._receiver.worker_gone.remote(self.source.ring_id, worker)
         self._gone = still
 
