@@ -1,0 +1,112 @@
+"""A run on Ray of which anything may be killed, at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray_world
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+
+from killing import lines, until_it_moves  # noqa: E402
+
+AT_ONCE = 3
+
+
+class Run:
+    """Workers and a trainer, and what was killed of them.
+
+    Args:
+        cluster: Of this machine.
+        ring: Of the trainer.
+        folder: Of logs; the trainer's is `trainer`. Workers end once `stop` is there.
+        trainer: A script of this folder, started with the cluster's address, the ring, the log, and
+            how many trainers there were before.
+        workers: That are to live until the end.
+        moves: Logs of which one has to grow before something is killed again.
+        victims: What is killed how often: workers and actors by Ray's names of their processes,
+            "trainer", or "raylet", which takes all that its node has with it.
+        kills: In all.
+    """
+
+    def __init__(
+        self,
+        cluster: Any,
+        ring: str,
+        folder: Path,
+        trainer: str,
+        workers: list[Any],
+        moves: list[Path],
+        victims: dict[str, int],
+        kills: int,
+    ) -> None:
+        self.cluster = cluster
+        self.ring = ring
+        self.folder = folder
+        self.log = folder / "trainer"
+        self.moves = moves
+        self.kills = kills
+        self.draw = random.Random(kills)
+        self.ends: list[int] = []  # where in the log a trainer was killed
+        self.victims = victims
+        self.killed = dict.fromkeys(victims, 0)
+        self.script = trainer
+        self.trainer = self.train()
+        self.workers = workers
+
+    def train(self) -> subprocess.Popen[bytes]:
+        script = str(Path(__file__).with_name(self.script))
+        given = (self.cluster.address, self.ring, str(self.log), str(len(self.ends)))
+        return subprocess.Popen([sys.executable, script, *given])
+
+    def check(self) -> None:
+        """None has ended by itself."""
+        if self.trainer.poll() is not None:
+            raise AssertionError(f"the trainer ended by itself: {self.trainer.returncode}")
+        ended, _ = ray.wait(self.workers, num_returns=1, timeout=0)
+        assert not ended, ray.get(ended)
+
+    def strike_until_all_are_killed(self) -> None:
+        while sum(self.killed.values()) < self.kills:
+            self.check()
+            until_it_moves(self.draw.choice(self.moves), self.draw, ray_world.PATIENCE)
+            for what in self.draw.choices(
+                list(self.victims), list(self.victims.values()), k=self.draw.randint(1, AT_ONCE)
+            ):
+                self.strike(what)
+
+    def strike(self, what: str) -> None:
+        if what == "trainer":
+            self.check()
+            self.trainer.kill()
+            self.trainer.wait()
+            self.ends.append(len(lines(self.log)))
+            self.trainer = self.train()
+        elif what == "raylet":
+            node = self.draw.choice(list(self.cluster.worker_nodes))
+            self.cluster.remove_node(node, allow_graceful=False)
+            self.cluster.add_node(**ray_world.NODE)
+        else:
+            pids = ray_world.actors(what)
+            if not pids:  # it is about to come back
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.draw.choice(pids), signal.SIGKILL)
+        self.killed[what] += 1
+
+    def end(self) -> None:
+        (self.folder / "stop").touch()
+        ray.get(self.workers, timeout=ray_world.PATIENCE)
+
+    def close(self) -> None:
+        print(f"killed: {self.killed}")
+        self.trainer.kill()
+        self.trainer.wait()
