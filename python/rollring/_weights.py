@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -72,6 +73,21 @@ class WeightView:
         return f"<WeightView of shape {shape} from element {self.offset}, strides {self.strides}>"
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class TensorAt:
+    """Memory as a tensor, row by row: of any dtype, also those that numpy lacks."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    address: int
+    gpu: int  # -1: host memory
+    memory: Any  # is kept alive
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
+
+
 def _counted(what: str, value: Any) -> int:
     found = index(value)
     if abs(found) >= 1 << 63:
@@ -112,6 +128,11 @@ def place(
         kept: Gets what else has to live as long.
         promised: The GPU (-1: none) on which values of tensors on torch's meta device will lie.
     """
+    if isinstance(tensor, TensorAt):
+        kept.append(tensor)
+        return (name, tensor.dtype, tensor.shape, tensor.strides, tensor.address, None, None), (
+            tensor.gpu
+        )
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         if tensor.is_meta and promised is not None:

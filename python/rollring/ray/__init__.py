@@ -5,12 +5,14 @@
     producer.push("gsm8k/17", token_ids=ids, group_size=8, repetition_id=3)
 
 On the trainer's node that is a producer of its ring. On another one it is one of that node's own
-ring, and an actor there ships what lies in it. docs/ray.md says what happens when.
+ring, and an actor there ships what lies in it. Weights go the other way: engines attach to the
+channel of the ring that `weight_ring` names. docs/ray.md says what happens when.
 """
 
 from __future__ import annotations
 
 from ._connect import NodeProducer, connect
 from ._fabric import Fabric
+from ._weight_ring import weight_ring
 
-__all__ = ["Fabric", "NodeProducer", "connect"]
+__all__ = ["Fabric", "NodeProducer", "connect", "weight_ring"]

@@ -1,4 +1,4 @@
-"""What a receiver has of a source, in a file that outlives it."""
+"""What actors of a node know of a ring, in files that outlive them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from pathlib import Path
 
 from .. import _core
 from .._errors import BusyError
+
+
+def note(ring: str, what: str) -> Path:
+    """A file about a ring of this machine, which goes when the ring is gone."""
+    folder = _folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"{ring}@{what}"
 
 
 def _folder() -> Path:
@@ -28,8 +35,7 @@ class Carried:
     """The file as memory. BusyError: another receiver that lives has it."""
 
     def __init__(self, ring: str, source: int, lanes: int) -> None:
-        _folder().mkdir(mode=0o700, exist_ok=True)
-        self._path = _folder() / f"{ring}@{source:016x}"
+        self._path = note(ring, f"{source:016x}")
         size = _core.Inbox.memory_bytes(lanes)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

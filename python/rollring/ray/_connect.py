@@ -17,7 +17,8 @@ from .._ring import describe
 from .._weights import Left
 from ._actors import AGAIN_S, actor_named, actor_on, ask, this_node
 from ._forwarder import Forwarder
-from ._names import About, Source, forwarder_name, receiver_name, worker_number
+from ._names import About, Source, forwarder_name, receiver_name, relay_name, worker_number
+from ._weight_relay import WeightRelay
 
 GROUPS_MOST = 4096  # that are remembered as open
 
@@ -41,16 +42,18 @@ def connect(
         BusyError: No lane became free.
     """
     left = Left(timeout)
-    receiver, about = _fabric(ring, left)
+    receiver, about = fabric_of(ring, left)
     node = this_node()
     if node == about.node:
         return Producer(ring, name, timeout=left() or 0.0, checksum=checksum)
     forwarder = actor_on(node, forwarder_name(ring, node), Forwarder, about, receiver)
     source = ask(forwarder.source.remote, left)
+    if about.options.weights:  # so that the node's ring has the version that counts
+        actor_on(node, relay_name(ring, node), WeightRelay, about)
     return NodeProducer(ring, name, source, receiver, timeout=left() or 0.0, checksum=checksum)
 
 
-def _fabric(ring: str, left: Left) -> tuple[Any, About]:
+def fabric_of(ring: str, left: Left) -> tuple[Any, About]:
     while True:
         try:
             receiver = actor_named(receiver_name(ring))

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 
 from .. import _core
 from .._errors import BusyError, RollringError
-from .._ring import Column, create, describe, remove, rings
+from .._ring import describe, remove, rings
 from ._actors import living_nodes, this_node
 from ._names import (
     About,
@@ -28,6 +28,7 @@ from ._names import (
     node_rings,
     worker_number,
 )
+from ._node_ring import make_node_ring
 
 _log = logging.getLogger("rollring")
 
@@ -189,7 +190,7 @@ class Forwarder:
         self._receiver = receiver
         self._node = this_node()
         self._carriers: dict[str, Carrier] = {}
-        self._take(self._made(), self._node)
+        self._take(make_node_ring(about, self._node), self._node)
         self._stopped = threading.Event()
         self._watch = threading.Thread(target=self._watch_rings, name="rollring-adopt", daemon=True)
         self._watch.start()
@@ -208,16 +209,6 @@ class Forwarder:
             remove(name, force=True, missing_ok=True)
         for name in self._orphans():
             remove(name, force=True, missing_ok=True)
-
-    def _made(self) -> str:
-        name = node_ring(self._about.ring, self._node)
-        options = dict(self._about.create)
-        columns = {
-            one: Column(dtype, per="token" if per_token else "record", dims=tuple(dims))
-            for one, dtype, per_token, dims in options.pop("columns")
-        }
-        create(name, **options, columns=columns, exist_ok=True)
-        return name
 
     def _take(self, name: str, node: str) -> None:
         stat = describe(name)

@@ -14,6 +14,19 @@ def forwarder_name(ring: str, node: str) -> str:
     return f"forwarder.{ring}.{node}"
 
 
+def source_name(ring: str) -> str:
+    return f"weights.{ring}"
+
+
+def relays(ring: str) -> str:
+    """How the names of its nodes' relays of weights begin."""
+    return f"relay.{ring}."
+
+
+def relay_name(ring: str, node: str) -> str:
+    return f"{relays(ring)}{node}"
+
+
 def node_rings(ring: str) -> str:
     """How the names of its nodes' rings begin."""
     return f"{ring}.node."
@@ -39,6 +52,7 @@ class Options:
     object_store_bytes: int
     batch_bytes: int
     linger: float
+    weights: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

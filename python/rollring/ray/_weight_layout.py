@@ -1,0 +1,98 @@
+"""Where the tensors of a version lie, in one piece of memory for all of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._arrays import NUMPY_DTYPES
+from .._weight_parts import Piece
+from .._weights import TensorAt
+
+ALIGNED = 512  # as in the slots of a channel, so that runs of tensors stay runs
+
+# Where it goes, how long it is, and where in the part it begins; in bytes.
+Span = tuple[int, int, int]
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNED) * ALIGNED
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part as it lies in a slot, and where its bytes go."""
+
+    address: int
+    nbytes: int
+    spans: list[Span]
+    whole: int  # tensors before this one are whole with it
+
+
+@dataclass(frozen=True)
+class WeightLayout:
+    """What all ends of a run's channel agree on."""
+
+    tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, dtype, shape, tied to
+    slot_bytes: int
+    checksums: bool
+
+    def places(self) -> tuple[list[int], int]:
+        """Where each tensor begins, and where the last one ends."""
+        places: list[int] = []
+        end = 0
+        for _, dtype, shape, tied_to in self.tensors:
+            places.append(end if tied_to < 0 else places[tied_to])
+            if tied_to < 0:
+                end += _aligned(math.prod(shape) * NUMPY_DTYPES[dtype].itemsize)
+        return places, end
+
+    def cut(self, pieces: list[Piece], places: list[int]) -> Cut:
+        """What is to be done with a part that lies there."""
+        address = pieces[0][3]
+        spans: list[Span] = []
+        end = 0
+        for index, first, elements, piece in pieces:
+            itemsize = NUMPY_DTYPES[self.tensors[index][1]].itemsize
+            at, start = places[index] + first * itemsize, piece - address
+            end = start + elements * itemsize
+            if spans and at - spans[-1][0] == start - spans[-1][2]:
+                at, _, start = spans.pop()
+            spans.append((at, end - start, start))
+        index, first, elements, _ = pieces[-1]
+        whole = first + elements == math.prod(self.tensors[index][2])
+        return Cut(address, end, spans, index + whole)
+
+
+# For nodes without engines, whose channel only says which version counts.
+NO_TENSORS = WeightLayout((("none", "u8", (0,), -1),), 0, checksums=False)
+
+
+class VersionMemory:
+    """A version in host memory.
+
+    Attributes:
+        version: The one that it holds whole; -1: none.
+        trainer: The publisher that it is of.
+    """
+
+    def __init__(self, layout: WeightLayout) -> None:
+        self.version = self.trainer = -1
+        places, nbytes = layout.places()
+        self._bytes = np.empty(max(nbytes, 1), np.uint8)
+        base = int(self._bytes.ctypes.data)
+        self.tensors = {
+            name: TensorAt(dtype, shape, base + place, -1, self._bytes)
+            for (name, dtype, shape, _), place in zip(layout.tensors, places, strict=True)
+        }
+
+    def read(self, at: int, nbytes: int) -> Any:
+        """A copy: what lies here may be another version's next."""
+        return self._bytes[at : at + nbytes].copy()
+
+    def write(self, spans: list[Span], data: Any) -> None:
+        for at, nbytes, start in spans:
+            self._bytes[at : at + nbytes] = data[start : start + nbytes]

@@ -1,0 +1,176 @@
+"""The actor of a node that publishes the trainer's weights there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from .._errors import RollringError
+from .._ring import describe, describe_weights, remove
+from ._actors import this_node
+from ._carried import note
+from ._lane import Answer
+from ._names import About
+from ._node_ring import make_node_ring
+from ._weight_channel import Arrival, NodeChannel
+from ._weight_layout import NO_TENSORS, Span, WeightLayout
+
+OK: Answer = ("ok", "")
+GONE: Answer = ("gone", "the relay has begun anew")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Of the trainer's channel."""
+
+    trainer: int  # tells its publisher from the next one
+    layout: WeightLayout
+    committed: int
+
+
+@dataclass(frozen=True)
+class RelayStatus:
+    ring: str
+    host: str
+    wants: bool  # there are engines: it wants tensors
+    held: int
+    version: int
+    engines: int
+    problem: str
+
+
+class WeightRelay:
+    """One a node. It may die at any time: its successor gets the version that counts."""
+
+    def __init__(self, about: About) -> None:
+        self._ring = make_node_ring(about, this_node())
+        self._session = ""
+        self._engines = note(self._ring, "engines")  # for a successor: there are some
+        self._channel: NodeChannel | None = None
+        self._lock = asyncio.Lock()
+        self._problem = ""
+
+    async def open(self) -> str:
+        """For engines: the ring of the node, whose channel has tensors from now on."""
+        async with self._lock:
+            self._engines.touch()
+            channel = self._channel
+            if channel is not None and not channel.has_payload:
+                self._channel = None  # none is better than one that fits no engine
+                await channel.close()
+        return self._ring
+
+    async def look(self, session: str, offer: Offer | None) -> RelayStatus:
+        """The source says what it has, and hears what is here."""
+        async with self._lock:
+            if session != self._session:
+                self._session = session
+                if self._channel is not None:
+                    await self._channel.give_up()
+            if offer is not None:
+                try:
+                    await self._follow(offer)
+                    self._problem = ""
+                except (RollringError, OSError) as error:
+                    self._problem = f"{type(error).__name__}: {error}"
+        return self._status()
+
+    async def _follow(self, offer: Offer) -> None:
+        layout = offer.layout if self._engines.exists() else NO_TENSORS
+        channel = self._channel
+        if channel is None or (channel.layout, channel.trainer) != (layout, offer.trainer):
+            memories = None
+            if channel is not None:
+                await channel.close()
+                memories = channel.memories if channel.layout == layout else None
+                self._channel = None
+            channel = self._channel = NodeChannel(self._ring, layout, offer.trainer, memories)
+        await channel.consider(offer.trainer, offer.committed)
+
+    def _status(self) -> RelayStatus:
+        channel = self._channel
+        engines = 0
+        with contextlib.suppress(RollringError):
+            engines = sum(len(one["engines"]) for one in describe_weights(self._ring))
+        return RelayStatus(
+            self._ring,
+            socket.gethostname(),
+            channel is not None and channel.has_payload,
+            -1 if channel is None else channel.held,
+            describe(self._ring)["policy_version"],
+            engines,
+            self._problem or ("" if channel is None else channel.problem),
+        )
+
+    # --- a version --------------------------------------------------------------------------------
+
+    async def begin(
+        self, session: str, version: int, parts: int, payload: bool, committed: bool
+    ) -> Answer:
+        async with self._lock:
+            channel = self._channel
+            if session != self._session or channel is None or channel.has_payload != payload:
+                return GONE
+            await channel.begin(version, parts, committed=committed)
+        return OK
+
+    async def part(
+        self, session: str, version: int, number: int, spans: list[Span], whole: int, data: Any
+    ) -> Answer:
+        found = self._arriving(session, version)
+        if found is None:
+            return GONE
+        await found[1].land(number, spans, whole, data)
+        return OK
+
+    async def vote(self, session: str, version: int) -> Answer:
+        """Once all engines of the node have staged it."""
+        found = self._arriving(session, version)
+        if found is None:
+            return GONE
+        why = await found[0].vote(found[1])
+        if self._arriving(session, version) != found:
+            return GONE
+        return OK if why is None else ("rejected", why)
+
+    async def commit(self, session: str, version: int) -> Answer:
+        async with self._lock:
+            found = self._arriving(session, version)
+            if found is None:
+                return GONE
+            await found[0].commit(found[1])
+        return OK
+
+    async def give_up(self, session: str, version: int) -> Answer:
+        async with self._lock:
+            found = self._arriving(session, version)
+            if found is None:
+                return GONE
+            await found[0].give_up()
+        return OK
+
+    async def lend(self, trainer: int, version: int, at: int, nbytes: int) -> Any:
+        """Bytes of the version that counts, for another node."""
+        channel = self._channel
+        if channel is None or channel.trainer != trainer or not channel.has_payload:
+            raise ValueError(f"this node has no version of publisher {trainer}")
+        return channel.lend(version, at, nbytes)
+
+    def _arriving(self, session: str, version: int) -> tuple[NodeChannel, Arrival] | None:
+        channel = self._channel
+        if session != self._session or channel is None:
+            return None
+        arrival = channel.arriving(version)
+        return None if arrival is None else (channel, arrival)
+
+    async def close(self) -> None:
+        async with self._lock:
+            self._session = ""
+            if self._channel is not None:
+                await self._channel.close()
+                self._channel = None
+        self._engines.unlink(missing_ok=True)
+        remove(self._ring, force=True, missing_ok=True)

@@ -1,0 +1,58 @@
+"""A trainer of a cluster on this machine that publishes version after version, to be killed.
+
+usage: ray_weight_trainer.py ADDRESS RING LOG NUMBER
+
+The log has a line before each version, with what its tensors say, and one after its commit. No two
+trainers say the same of a version; the one that has it last is the one that has committed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+import ray
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+
+import ray_world  # noqa: E402
+from killing import lines, note, opened  # noqa: E402
+from ray_engines import fill, model  # noqa: E402
+
+import rollring as rr  # noqa: E402
+import rollring.ray  # noqa: E402
+
+TRAINERS = 64
+
+
+def said(log: Path) -> dict[int, int]:
+    """What the tensors of each version say."""
+    begun = (line.split() for line in lines(log) if line.startswith("begin "))
+    return {int(version): int(value) for _, version, value in begun}
+
+
+def main() -> None:
+    address, ring, log, number = sys.argv[1:]
+    ray.init(address, logging_level="warning")
+    rollring.ray.Fabric(ring, weights=True)
+    to, tensors = opened(log), model()
+    version = rr.describe(ring)["policy_version"]
+    with rr.WeightPublisher(ring, tensors, slots=2, slot_bytes=1 << 20) as trainer:
+        if version >= 0:
+            fill(tensors, said(Path(log))[version])
+            trainer.resume(version)
+        while True:
+            if trainer.behind:
+                with contextlib.suppress(rr.TimedOutError):
+                    trainer.resend(1)
+            version += 1
+            value = version * TRAINERS + int(number) % TRAINERS
+            fill(tensors, value)
+            note(to, f"begin {version} {value}")
+            trainer.publish(version, ray_world.PATIENCE)
+            note(to, f"done {version}")
+
+
+if __name__ == "__main__":
+    main()
