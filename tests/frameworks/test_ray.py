@@ -190,10 +190,11 @@ def test_a_ring_is_idle_once_all_of_it_has_arrived(ring: str) -> None:
 
 
 def test_a_node_that_is_gone_leaves_what_it_has_sent(cluster: Any, ring: str) -> None:
+    steady = ray_world.other_nodes()[0]
     node = cluster.add_node(**ray_world.NODE)
     cluster.wait_for_nodes()
     with rollring.ray.Fabric(ring) as fabric:
-        alive = ray_world.send.options(**ray_world.on(ray_world.other_nodes()[0]))
+        alive = ray_world.send.options(**ray_world.on(steady))
         ray.get(alive.remote(ring, Load(groups=1, group_size=1, tokens=(8, 8)), 0, 1))
         # More than the lane of an idle trainer holds: the rest is in the node's ring.
         load = Load(groups=20, group_size=1, tokens=(30_000, 40_000), seed=5)
