@@ -167,7 +167,7 @@ class Receiver:
             self._watch.cancel()
         for number in list(self._lanes):
             await self._let_go(number)
-        forget_all_but([name for name in rings() if name != self._ring])
         for name in rings():  # of nodes of this machine that have nobody any more
             if name.startswith(node_rings(self._ring)):
                 remove(name, force=True, missing_ok=True)
+        forget_all_but([name for name in rings() if name != self._ring])
