@@ -242,7 +242,7 @@ void Inbox::wait(Went why, std::size_t first, Deadline deadline, News& news) {
         static_cast<void>(producer_.open_group(view_.instance_id(), view_.meta().visit,
                                                within(place_slice_ns),
                                                {view_.meta().group_size, 0}));
-    } else if (!asked_.empty()) {
+    } else if (!asked_.empty() && !carried_.places().is_full()) {
         const Asked& one = asked_.front();
         static_cast<void>(
             producer_.open_group(one.instance_id, one.visit, within(place_slice_ns), one.plan));

@@ -324,3 +324,24 @@ def test_in_another_lane_nothing_is_taken_for_sent(
         with stash.next(PATIENCE) as batch:  # which has dropped what came twice
             assert [row.repetition_id for row in batch.sequences] == [0, 1]
         inbox.close()
+
+
+def test_more_places_than_can_be_written_down(other: str, memory: Path) -> None:
+    most, ring = 4096, f"{other}.many"
+    rr.create(ring, lanes=8, lane_bytes="4MiB", spill_bytes="64MiB", group_rows=8192)
+    try:
+        with rr.Stash(ring, group_size=2, batch_groups=1):
+            inbox = opened(ring, other, memory)
+            for number in range(most + 1):
+                inbox.ask(number, number, f"p/{number}", 0, 2, 64)
+            answered: list[tuple[int, str, str]] = []
+            while len(answered) < most:
+                answered += inbox.step(PATIENCE)[1]
+            began = time.process_time()
+            assert inbox.step(1.0) == ([], [])
+            assert time.process_time() - began < 0.5  # it sleeps meanwhile
+            inbox.worker_gone(0)
+            assert inbox.step(PATIENCE) == ([], [(most, "ok", "")])
+            inbox.close()
+    finally:
+        rr.remove(ring, force=True)
