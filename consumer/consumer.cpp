@@ -4,9 +4,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "consumer_core.hpp"
+#include "group_places.hpp"
 #include "handed.hpp"
 
 namespace rollring {
@@ -28,7 +31,8 @@ std::string_view name(Poll answer) {
 struct Consumer::Impl {
     ConsumerCore core;
     InHand in_hand;
-    bool taken = false;  // by a stash, which reads and releases in its place
+    bool taken = false;                   // by a stash, which reads and releases in its place
+    std::optional<std::uint64_t> places;  // none: nobody need ask
     std::uint64_t looks_seen = 0;
     std::uint64_t strays = 0;
 
@@ -36,23 +40,37 @@ struct Consumer::Impl {
         : core(std::move(seat), options), in_hand(core.roster()) {}
 
     Poll poll(Record& record);
-    void let_all_in();
+    void show_bound();
+    // The most of which producers take places one by one.
+    [[nodiscard]] std::uint64_t bound_most() const {
+        return places_one_by_one(core.map().geometry().lane_count);
+    }
+    void note_released(std::uint32_t lane) {
+        if (places) core.roster().feed(lane).tell_released_claims();
+    }
 };
 
-// Nobody counts groups here: producers need not ask before they open one. A stash that was killed
-// may have left its bound behind, and others can write it again.
-void Consumer::Impl::let_all_in() {
+// Without places nobody counts groups here: producers need not ask before they open one. A stash
+// that was killed may have left its bound behind, and others can write it again.
+void Consumer::Impl::show_bound() {
     const bool first = looks_seen == 0;
     looks_seen = core.roster().looks() + 1;
-    std::atomic<std::uint64_t>& bound = core.control().max_open_groups;
-    if (!first && peek(bound) == 0) return;
-    store_release(bound, std::uint64_t{0});
+    ReaderControl& control = core.control();
+    // As if so many were open that no more than the places are left: what one lane has announced
+    // never exceeds the bound, and is believed.
+    const std::uint64_t bound = places ? bound_most() : 0;
+    const std::uint64_t open = places ? bound - std::min(*places, bound - 1) : 0;
+    if (!first && peek(control.max_open_groups) == bound && peek(control.open_groups) == open) {
+        return;
+    }
+    store_release(control.open_groups, open);
+    store_release(control.max_open_groups, bound);
     core.roster().ring_all();
 }
 
 Poll Consumer::Impl::poll(Record& record) {
     if (taken) return core.poll(record);
-    if (looks_seen != core.roster().looks() + 1 && core.usable()) let_all_in();
+    if (looks_seen != core.roster().looks() + 1 && core.usable()) show_bound();
     const Poll got = core.poll(record);
     if (got == Poll::record) in_hand.add(record.ref);
     return got;
@@ -61,7 +79,7 @@ Poll Consumer::Impl::poll(Record& record) {
 ConsumerCore& ConsumerCore::taken_from(Consumer& consumer) {
     consumer.impl_->taken = true;
     ConsumerCore& core = consumer.impl_->core;
-    core.groups_at_once_ = false;
+    core.groups_arrive_ = Arrive::when_told;
     return core;
 }
 
@@ -88,6 +106,22 @@ Poll Consumer::wait(Record& record, Deadline deadline) {
     return got;
 }
 
+void Consumer::bound_groups(std::uint64_t places) {
+    if (!impl_->core.usable() || impl_->taken) return;
+    impl_->core.tell_claims_with_release();
+    impl_->places = places;
+    impl_->show_bound();
+}
+
+std::uint64_t Consumer::announced_groups() const {
+    const RingMap& map = impl_->core.map();
+    std::uint64_t groups = 0;
+    for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
+        groups += rollring::announced_groups(map, lane, impl_->bound_most());
+    }
+    return groups;
+}
+
 void Consumer::interrupt() {
     impl_->core.interrupt();
 }
@@ -106,6 +140,7 @@ bool Consumer::release(const RecordRef& record) {
         return false;
     }
     impl_->core.release(record);
+    impl_->note_released(record.lane);
     impl_->core.roster().ring_openers();
     return true;
 }
@@ -131,6 +166,7 @@ Result<void> Consumer::release_all(std::span<const RecordRef> records, std::int6
     }
     auto released = impl_->core.release_all(records, step, true);
     if (!released) put_back();
+    for (const RecordRef& one : records) impl_->note_released(one.lane);
     impl_->core.roster().ring_openers();
     return released;
 }

@@ -88,12 +88,14 @@ Poll ConsumerCore::poll(Record& record) {
             continue;
         }
         const std::uint64_t head = feed.head();
-        if (groups_at_once_) feed.tell_claims();
+        if (groups_arrive_ == Arrive::when_read) feed.claims().tell();
         const LaneFeed::Feed got = feed.next(record, map().schema());
         if (feed.head() != head) ring_bell(map().lane_bell(feed.lane()));
         switch (got) {
             case LaneFeed::Feed::record:
                 count(record);
+                if (groups_arrive_ == Arrive::when_released)
+                    feed.claims().note(record.ref.position);
                 // All of it before the lanes, as it came before what they still hold.
                 if (!feed.is_spill()) roster_.delivered(record.ref.bytes());
                 return Poll::record;

@@ -30,6 +30,9 @@ class ConsumerCore {
     // and releases the records, and says when announced groups have arrived (tell_claims).
     static ConsumerCore& taken_from(Consumer& consumer);
 
+    // Groups arrive when their records are released, from now on.
+    void tell_claims_with_release() { groups_arrive_ = Arrive::when_released; }
+
     [[nodiscard]] ReaderSeat& seat() { return seat_; }
     [[nodiscard]] const RingMap& map() const { return seat_.map(); }
     [[nodiscard]] ReaderControl& control() const { return seat_.control(); }
@@ -78,6 +81,9 @@ class ConsumerCore {
     [[nodiscard]] ConsumerStats stats() const;
 
   private:
+    // Of groups that were announced: with their record, or when a stash says so.
+    enum class Arrive { when_read, when_released, when_told };
+
     Result<void> recover();
     void count(const Record& record);
     [[nodiscard]] ConsumerStats totals() const;
@@ -87,7 +93,7 @@ class ConsumerCore {
     RingJournal journal_;
     std::int64_t spin_ns_;
     Interruption interruption_;
-    bool groups_at_once_ = true;   // that were announced have arrived when their record is read
+    Arrive groups_arrive_ = Arrive::when_read;
     std::int64_t last_step_ = -1;  // that was acknowledged: ours to know, whatever the page says
     ConsumerStats stats_{};
     ConsumerStats before_{};  // counters in the segment when we came

@@ -3,6 +3,7 @@
 // how much of that is told to them.
 
 #include <cstdint>
+#include <deque>
 
 #include "layout.hpp"
 #include "ring_map.hpp"
@@ -13,47 +14,69 @@ class LaneClaims {
   public:
     explicit LaneClaims(ReaderEntry& entry)
         : entry_(&entry),
-          groups_read_(peek(entry.groups_arrived)),
-          groups_told_(groups_read_),
-          lines_read_(peek(entry.lines_arrived)),
-          lines_told_(lines_read_) {}
+          read_{peek(entry.groups_arrived), peek(entry.lines_arrived)},
+          told_(read_) {}
 
     // What is delivered `again` was counted before. Of what is new the producer knows best: where
     // it began is what our entry said, which may have been written over by then.
     void read(const Frame& frame, bool again) {
         const auto more = static_cast<std::int32_t>(frame.groups_opened -
-                                                    static_cast<std::uint32_t>(groups_read_));
+                                                    static_cast<std::uint32_t>(read_.groups));
         if (more <= 0 && again) return;
-        groups_read_ += static_cast<std::uint64_t>(std::int64_t{more});
-        lines_read_ = frame.lines_claimed;
+        read_.groups += static_cast<std::uint64_t>(std::int64_t{more});
+        read_.lines = frame.lines_claimed;
     }
-    [[nodiscard]] bool groups_are_told() const { return groups_told_ == groups_read_; }
+    [[nodiscard]] bool groups_are_told() const { return told_.groups == read_.groups; }
     // Called when what was read has been counted as open.
-    void tell() {
-        if (groups_told_ == groups_read_ && lines_told_ == lines_read_) return;
-        groups_told_ = groups_read_;
-        lines_told_ = lines_read_;
-        store_release(entry_->lines_arrived, lines_told_);
-        store_release(entry_->groups_arrived, groups_told_);
+    void tell() { tell(read_); }
+
+    // For who tells it when records are released: what was read last came with the record there.
+    void note(std::uint64_t position) {
+        const Amount& last = noted_.empty() ? told_ : noted_.back().amount;
+        if (last != read_) noted_.push_back({position, read_});
     }
+    // What came with records that lie below.
+    void tell_below(std::uint64_t position) {
+        while (!noted_.empty() && noted_.front().position < position) {
+            tell(noted_.front().amount);
+            noted_.pop_front();
+        }
+    }
+
     // The producer is gone: what it announced and never sent is not awaited.
     void write_off(const LaneOwner& owner) {
-        groups_told_ = groups_read_ = peek(owner.groups_opened);
-        lines_told_ = lines_read_ = peek(owner.lines_claimed);
-        poke(entry_->lines_arrived, lines_read_);
-        poke(entry_->groups_arrived, groups_read_);
+        noted_.clear();
+        told_ = read_ = {peek(owner.groups_opened), peek(owner.lines_claimed)};
+        poke(entry_->lines_arrived, told_.lines);
+        poke(entry_->groups_arrived, told_.groups);
     }
     void show_again() const {
-        keep(entry_->lines_arrived, lines_told_);
-        keep(entry_->groups_arrived, groups_told_);
+        keep(entry_->lines_arrived, told_.lines);
+        keep(entry_->groups_arrived, told_.groups);
     }
 
   private:
+    struct Amount {
+        std::uint64_t groups;
+        std::uint32_t lines;
+        friend bool operator==(const Amount&, const Amount&) = default;
+    };
+    struct Noted {
+        std::uint64_t position;
+        Amount amount;
+    };
+
+    void tell(const Amount& amount) {
+        if (told_ == amount) return;
+        told_ = amount;
+        store_release(entry_->lines_arrived, told_.lines);
+        store_release(entry_->groups_arrived, told_.groups);
+    }
+
     ReaderEntry* entry_;
-    std::uint64_t groups_read_;
-    std::uint64_t groups_told_;
-    std::uint32_t lines_read_;
-    std::uint32_t lines_told_;
+    Amount read_;
+    Amount told_;
+    std::deque<Noted> noted_;
 };
 
 }  // namespace rollring

@@ -47,9 +47,9 @@ class LaneFeed {
         note_given_back(released, bytes);
     }
 
-    // Groups that this lane announced, and whose first record has been read, count as arrived from
-    // now on; called when they have been counted as open.
-    void tell_claims() { claims_.tell(); }
+    // What this lane announced for groups: when that has arrived, whoever polls says.
+    [[nodiscard]] LaneClaims& claims() { return claims_; }
+    void tell_released_claims() { claims_.tell_below(reader_.cursor()); }
 
     // The record at the cursor: delivered, and the oldest that is not released. False if there is
     // none, or its frame has been damaged since.

@@ -82,7 +82,7 @@ class ProducerRoster {
     }
     // Groups that lanes announced and whose records we have read are not announced any more.
     void tell_claims() {
-        for (const std::uint32_t lane : active_) feeds_[lane]->tell_claims();
+        for (const std::uint32_t lane : active_) feeds_[lane]->claims().tell();
     }
     // Producers look whether they may go on.
     void ring_all() const {

@@ -66,12 +66,8 @@ std::uint64_t Admission::announced_groups() const {
     std::uint64_t groups = 0;
     const std::uint64_t most = peek(control_->max_open_groups);
     for (std::uint32_t lane = 0; lane < map_->geometry().lane_count; lane++) {
-        const std::uint64_t opened = peek(map_->owner(lane).groups_opened);
-        const std::uint64_t arrived = observe(map_->entry(lane).groups_arrived);
-        // A damaged lane announces nothing; nor does one that claims what no bound would allow.
-        if (opened <= arrived || opened - arrived > most) continue;
-        if (!counts(lane)) continue;
-        groups += opened - arrived;
+        const std::uint64_t announced = rollring::announced_groups(*map_, lane, most);
+        if (announced != 0 && counts(lane)) groups += announced;
     }
     return groups;
 }
@@ -184,7 +180,7 @@ Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
 
 Admission::Answer Admission::ask(const GroupKey& key, const GroupNeed& need, LaneOwner& owner) {
     if (!active() || remembers(key)) return Answer::go;
-    if (is_open(key)) {
+    if (is_open(key) || holds(key)) {
         remember(key);
         return Answer::go;
     }
@@ -196,7 +192,9 @@ Admission::Answer Admission::ask(const GroupKey& key, const GroupNeed& need, Lan
     }
     const std::uint32_t lines = lines_of(need);
     const Answer answer = take_place(lines, owner);
-    if (answer == Answer::go) announce(key, lines, owner);
+    if (answer != Answer::go) return answer;
+    announce(key, lines, owner);
+    remember(key);
     return answer;
 }
 
@@ -207,7 +205,6 @@ std::uint32_t Admission::lines_of(const GroupNeed& need) const {
 }
 
 void Admission::announce(const GroupKey& key, std::uint32_t lines, LaneOwner& owner) {
-    remember(key);
     announced_.push_back({key, lines});
     poke(owner.groups_opened, ++opened_groups_);
 }
@@ -217,6 +214,35 @@ void Admission::inherit(const GroupKey& key, const GroupNeed& need, LaneOwner& o
     const std::uint32_t lines = lines_of(need);
     owner.lines_claimed.store(claimed_lines_ += lines);
     announce(key, lines, owner);
+    remember(key);
+}
+
+// Nobody waits, and most of what there is to have is there to be had.
+bool Admission::has_plenty(std::uint32_t lines) const {
+    if (!active() || map_->consumer_bell().openers.load() != 0) return false;
+    if (announced_groups() + control_->open_groups.load() >= peek(control_->max_open_groups) / 2) {
+        return false;
+    }
+    const std::uint64_t room = peek(control_->room_bytes);
+    const std::uint64_t taken = claimed_bytes() + control_->owed_bytes.load();
+    return room == 0 || taken + lines * line_bytes < room / 2;
+}
+
+bool Admission::take_spare(const GroupKey& key, const GroupNeed& need, LaneOwner& owner) {
+    const std::uint32_t lines = lines_of(need);
+    if (!has_plenty(lines)) return false;
+    if (take_place(lines, owner) != Answer::go) return false;
+    announce(key, lines, owner);
+    return true;
+}
+
+bool Admission::pass(const GroupKey& from, const GroupKey& to) {
+    if (!active() || knows(to)) return false;
+    const auto found = std::ranges::find(announced_, from, &Announced::key);
+    if (found == announced_.end()) return false;
+    found->key = to;
+    remember(to);
+    return true;
 }
 
 bool Admission::holds(const GroupKey& key) const {

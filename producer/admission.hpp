@@ -48,10 +48,19 @@ class Admission {
     Answer ask(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
     // As `ask` that found a place, whether or not there is one: a predecessor's.
     void inherit(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
+    // As `ask` for a group of which nothing is known but the need, and only while there is plenty:
+    // a place that is had in advance is kept from everybody else.
+    bool take_spare(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
+    [[nodiscard]] bool has_plenty(std::uint32_t lines = 0) const;  // for a claim of so many
+    // What was announced for `from` is announced for `to`. False, and nothing happens, where `to`
+    // needs no place.
+    bool pass(const GroupKey& from, const GroupKey& to);
     // Whether it was announced by us, and no record of it was committed yet.
     [[nodiscard]] bool holds(const GroupKey& key) const;
     // Whether the group is open, or was announced by us.
-    [[nodiscard]] bool knows(const GroupKey& key) { return remembers(key) || is_open(key); }
+    [[nodiscard]] bool knows(const GroupKey& key) {
+        return remembers(key) || is_open(key) || holds(key);
+    }
 
     // A record of this group is being committed: what is announced of those sent so far, this one
     // included.

@@ -328,52 +328,6 @@ Push Producer::push(const Draft& draft, Deadline deadline) {
     return got;
 }
 
-Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline,
-                          const GroupPlan& plan) {
-    Impl& impl = *impl_;
-    if (!impl.usable()) return impl.refuse_closed();
-    if (impl.check_name() != Push::ok) return Push::closed;
-    impl.wish(0, 0);
-    if (!impl.admission->active()) return Push::ok;
-    const std::uint64_t bytes = impl.declare(plan);
-    const Push got =
-        impl.admit(GroupKey::of(instance_id, visit), {plan.group_size, bytes}, deadline);
-    if (got == Push::ok) impl.wish(0, 0);
-    return got;
-}
-
-bool Producer::may_send(std::string_view instance_id, std::uint64_t visit, const GroupPlan& plan) {
-    Impl& impl = *impl_;
-    if (!impl.usable() || !impl.admission->active()) return impl.usable();
-    const std::uint64_t bytes = impl.declare(plan);
-    return impl.admission->ask(GroupKey::of(instance_id, visit), {plan.group_size, bytes},
-                               impl.owner()) == Admission::Answer::go;
-}
-
-bool Producer::cancel_group(std::string_view instance_id, std::uint64_t visit) {
-    return cancel_group(GroupKey::of(instance_id, visit));
-}
-
-bool Producer::cancel_group(const GroupKey& key) {
-    Impl& impl = *impl_;
-    if (!impl.usable()) return false;
-    impl.wish(0, 0);
-    if (!impl.admission->cancel(key, impl.owner())) return false;
-    impl.ring_all_lanes();
-    return true;
-}
-
-bool Producer::holds_place(const GroupKey& key) const {
-    return impl_->admission->holds(key);
-}
-
-void Producer::inherit_place(const GroupKey& key, const GroupPlan& plan) {
-    Impl& impl = *impl_;
-    if (!impl.usable() || !impl.admission->active()) return;
-    const std::uint64_t bytes = impl.declare(plan);
-    impl.admission->inherit(key, {plan.group_size, bytes}, impl.owner());
-}
-
 void Producer::flush() {
     if (impl_->usable()) impl_->show();
 }

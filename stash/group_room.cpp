@@ -134,9 +134,7 @@ bool GroupRoom::lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lane
     std::uint64_t groups = peek(control_->open_groups);
     for (const std::uint32_t lane : lanes) {
         if (lane >= map_->geometry().lane_count) continue;
-        const std::uint64_t opened = peek(map_->owner(lane).groups_opened);
-        const std::uint64_t arrived = peek(map_->entry(lane).groups_arrived);
-        if (opened > arrived && opened - arrived <= bound) groups += opened - arrived;
+        groups += announced_groups(*map_, lane, bound);
     }
     if (places_are_taken(groups, bound, map_->geometry().lane_count)) return false;
     return shown_owed_bytes_ + claimed_bytes(lanes) + bytes <= shown_room_bytes_;

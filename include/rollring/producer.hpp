@@ -115,6 +115,17 @@ class ROLLRING_API Producer {
     // anybody's meanwhile: so there may be as many more groups than the bounds allow.
     void inherit_place(const GroupKey& key, const GroupPlan& plan);
 
+    // Places in advance, for whoever hands on what producers of other rings send, who need not wait
+    // for it then. A stand-in is a key of no group. A place is had in advance only while there is
+    // plenty (nobody waits, and less than a half of the bounds is taken), and is to be given back
+    // by cancel_group() once there is not.
+    enum class Places { not_asked_for, plenty, scarce };
+    [[nodiscard]] Places places() const;
+    [[nodiscard]] bool take_spare_place(const GroupKey& stand_in, const GroupPlan& plan);
+    // The stand-in's place is the group's from now on. False, and nothing happens, if the group
+    // needs none: it is open, or has one.
+    bool pass_place(const GroupKey& stand_in, const GroupKey& key);
+
     // Reserves room for a draft whose columns may have null data, to be filled in place.
     Push reserve(const Draft& draft, Deadline deadline, Reservation& reservation);
 

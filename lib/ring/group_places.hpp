@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ring_map.hpp"
+
 namespace rollring {
 
 // Counting costs a miss per lane, so where the bound is far larger than the number of lanes, each
@@ -13,9 +15,22 @@ constexpr std::uint64_t places_at_once(std::uint64_t bound, std::uint64_t lanes)
     return std::min(std::uint64_t{16}, bound / 64 / lanes);
 }
 
+// The highest bound where it takes none at once.
+constexpr std::uint64_t places_one_by_one(std::uint64_t lanes) {
+    return 64 * lanes - 1;
+}
+
 // `taken`: groups that are open, or announced.
 constexpr bool places_are_taken(std::uint64_t taken, std::uint64_t bound, std::uint64_t lanes) {
     return bound != 0 && taken + places_at_once(bound, lanes) * lanes >= bound;
+}
+
+// Groups that a lane's producer announced and of which nothing has arrived. A lane that says more
+// than any bound allows announces none.
+inline std::uint64_t announced_groups(const RingMap& map, std::uint32_t lane, std::uint64_t bound) {
+    const std::uint64_t opened = peek(map.owner(lane).groups_opened);
+    const std::uint64_t arrived = observe(map.entry(lane).groups_arrived);
+    return opened <= arrived || opened - arrived > bound ? 0 : opened - arrived;
 }
 
 // Whether a lane may have claimed so much: what no room would allow, somebody has written over it.

@@ -4,16 +4,16 @@
 #include <sys/wait.h>
 
 #include <atomic>
-#include <memory>
 #include <thread>
 #include <vector>
 
 #include "ring_map.hpp"
-#include "rollring/stash.hpp"
-#include "support/test_ring.hpp"
+#include "settled.hpp"
 
 using namespace rollring;
+using rollring::test::open_settled;
 using rollring::test::patience;
+using rollring::test::prompt;
 using rollring::test::TestRing;
 
 namespace {
@@ -22,19 +22,6 @@ Push send(Producer& producer, const std::string& prompt, std::uint32_t repetitio
           Deadline deadline) {
     return rollring::test::send(
         producer, {.prompt = prompt, .repetition = repetition, .tokens = 20}, deadline);
-}
-
-std::string prompt(int number) {
-    return "p" + std::to_string(number);
-}
-
-std::unique_ptr<Stash> open_settled(const TestRing& ring, StashOptions options) {
-    auto opened = Stash::open(ring.name(), options);
-    REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().to_string()));
-    auto stash = std::move(*opened);
-    Batch batch;  // reads what a predecessor left, so that its groups are counted
-    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
-    return stash;
 }
 
 const StashOptions ten{.group_size = 2, .batch = BatchTarget::groups(1), .max_open_groups = 10};

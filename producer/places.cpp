@@ -1,0 +1,69 @@
+// Places for groups: taken, given back, and passed on.
+
+#include "producer_impl.hpp"
+
+namespace rollring {
+
+Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline,
+                          const GroupPlan& plan) {
+    Impl& impl = *impl_;
+    if (!impl.usable()) return impl.refuse_closed();
+    if (impl.check_name() != Push::ok) return Push::closed;
+    impl.wish(0, 0);
+    if (!impl.admission->active()) return Push::ok;
+    const std::uint64_t bytes = impl.declare(plan);
+    const Push got =
+        impl.admit(GroupKey::of(instance_id, visit), {plan.group_size, bytes}, deadline);
+    if (got == Push::ok) impl.wish(0, 0);
+    return got;
+}
+
+bool Producer::may_send(std::string_view instance_id, std::uint64_t visit, const GroupPlan& plan) {
+    Impl& impl = *impl_;
+    if (!impl.usable() || !impl.admission->active()) return impl.usable();
+    const std::uint64_t bytes = impl.declare(plan);
+    return impl.admission->ask(GroupKey::of(instance_id, visit), {plan.group_size, bytes},
+                               impl.owner()) == Admission::Answer::go;
+}
+
+bool Producer::cancel_group(std::string_view instance_id, std::uint64_t visit) {
+    return cancel_group(GroupKey::of(instance_id, visit));
+}
+
+bool Producer::cancel_group(const GroupKey& key) {
+    Impl& impl = *impl_;
+    if (!impl.usable()) return false;
+    impl.wish(0, 0);
+    if (!impl.admission->cancel(key, impl.owner())) return false;
+    impl.ring_all_lanes();
+    return true;
+}
+
+bool Producer::holds_place(const GroupKey& key) const {
+    return impl_->admission->holds(key);
+}
+
+void Producer::inherit_place(const GroupKey& key, const GroupPlan& plan) {
+    Impl& impl = *impl_;
+    if (!impl.usable() || !impl.admission->active()) return;
+    const std::uint64_t bytes = impl.declare(plan);
+    impl.admission->inherit(key, {plan.group_size, bytes}, impl.owner());
+}
+
+bool Producer::take_spare_place(const GroupKey& stand_in, const GroupPlan& plan) {
+    Impl& impl = *impl_;
+    if (!impl.usable()) return false;
+    const std::uint64_t bytes = impl.declare(plan);
+    return impl.admission->take_spare(stand_in, {plan.group_size, bytes}, impl.owner());
+}
+
+bool Producer::pass_place(const GroupKey& stand_in, const GroupKey& key) {
+    return impl_->usable() && impl_->admission->pass(stand_in, key);
+}
+
+Producer::Places Producer::places() const {
+    if (!impl_->usable() || !impl_->admission->active()) return Places::not_asked_for;
+    return impl_->admission->has_plenty() ? Places::plenty : Places::scarce;
+}
+
+}  // namespace rollring

@@ -1,0 +1,155 @@
+// Goal: where records are handed on from ring to ring, producers of the first one open groups
+// within what its consumer has, and its consumer has places of the second one before they ask.
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "settled.hpp"
+
+using namespace rollring;
+using rollring::test::open_settled;
+using rollring::test::patience;
+using rollring::test::prompt;
+using rollring::test::TestRing;
+
+namespace {
+
+Push send(Producer& producer, int number, std::uint32_t repetition = 0) {
+    return rollring::test::send(producer,
+                                {.prompt = prompt(number), .repetition = repetition, .tokens = 20},
+                                Deadline::now());
+}
+
+Record take(Consumer& consumer) {
+    Record record;
+    REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    return record;
+}
+
+GroupKey stand_in(std::uint64_t number) {
+    return {number, 77};
+}
+
+StashOptions bounded(std::uint32_t groups) {
+    return {.group_size = 2, .batch = BatchTarget::groups(1), .max_open_groups = groups};
+}
+
+}  // namespace
+
+TEST_CASE("places: a group counts until its first record is released") {
+    const TestRing ring;
+    auto consumer = ring.consumer();
+    consumer.bound_groups(0);
+    auto first = ring.producer();
+    auto second = ring.producer();
+    CHECK(send(first, 0) == Push::timed_out);
+    consumer.bound_groups(2);
+    REQUIRE(send(first, 0) == Push::ok);
+    REQUIRE(second.may_send(prompt(1), 0));
+    CHECK(consumer.announced_groups() == 2);
+    CHECK(send(second, 2) == Push::timed_out);
+    CHECK(send(first, 0, 1) == Push::ok);  // a member of an open one never waits
+    const Record opens = take(consumer);
+    const Record member = take(consumer);
+    CHECK(consumer.release(member.ref));
+    CHECK(send(second, 2) == Push::timed_out);  // reading is not enough
+    CHECK(consumer.release(opens.ref));
+    CHECK(consumer.announced_groups() == 1);
+    CHECK(send(second, 2) == Push::ok);
+    CHECK(send(second, 3) == Push::timed_out);
+    CHECK(second.cancel_group(prompt(1), 0));
+    CHECK(send(second, 3) == Push::ok);
+    // Fewer than are in use: nobody opens another one, and those that are open go on.
+    consumer.bound_groups(0);
+    CHECK(send(first, 4) == Push::timed_out);
+    CHECK(send(second, 3, 1) == Push::ok);
+    CHECK(consumer.announced_groups() == 2);
+}
+
+TEST_CASE("places: whoever comes after a consumer's death knows which groups count") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    {
+        auto consumer = ring.consumer();
+        consumer.bound_groups(4);
+        for (int number = 0; number < 4; number++) REQUIRE(send(producer, number) == Push::ok);
+        const Record first = take(consumer);
+        take(consumer);
+        CHECK(consumer.release(first.ref));
+    }
+    auto consumer = ring.consumer();
+    consumer.bound_groups(4);
+    CHECK(consumer.announced_groups() == 3);
+    CHECK(send(producer, 4) == Push::ok);
+    CHECK(send(producer, 5) == Push::timed_out);
+    for (int left = 4; left > 0; left--) {
+        const Record record = take(consumer);
+        CHECK(record.redelivered == (left == 4));
+        CHECK(consumer.announced_groups() == static_cast<std::uint64_t>(left));
+        CHECK(consumer.release(record.ref));
+    }
+    CHECK(consumer.announced_groups() == 0);
+}
+
+TEST_CASE("places: one that was had in advance becomes a group's") {
+    const TestRing ring;
+    const auto stash = open_settled(ring, bounded(4));
+    auto carrier = ring.producer();
+    auto other = ring.producer();
+    CHECK(carrier.places() == Producer::Places::plenty);
+    REQUIRE(carrier.take_spare_place(stand_in(1), {}));
+    REQUIRE(carrier.take_spare_place(stand_in(2), {}));
+    // A half is in use: that is enough to have in advance.
+    CHECK(carrier.places() == Producer::Places::scarce);
+    CHECK(!carrier.take_spare_place(stand_in(3), {}));
+    REQUIRE(send(other, 0) == Push::ok);
+    REQUIRE(send(other, 1) == Push::ok);
+    CHECK(send(carrier, 2) == Push::timed_out);
+    const GroupKey group = GroupKey::of(prompt(2), 0);
+    CHECK(!carrier.pass_place(stand_in(3), group));
+    CHECK(carrier.pass_place(stand_in(1), group));
+    CHECK(carrier.holds_place(group));
+    CHECK(!carrier.holds_place(stand_in(1)));
+    CHECK(!carrier.pass_place(stand_in(2), group));  // has one
+    CHECK(send(carrier, 2) == Push::ok);
+    CHECK(send(carrier, 3) == Push::timed_out);
+    CHECK(carrier.cancel_group(stand_in(2)));
+    CHECK(send(carrier, 3) == Push::ok);
+    // One that is open at the stash needs none.
+    Batch batch;
+    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->open_groups() == 4);
+    CHECK(!carrier.pass_place(stand_in(2), GroupKey::of(prompt(0), 0)));
+}
+
+TEST_CASE("places: none is had in advance while somebody waits, or of little room") {
+    const TestRing ring({.lanes = 3, .lane_bytes = 1 << 16, .spill_bytes = 1 << 16});
+    const auto stash = open_settled(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
+    auto carrier = ring.producer();
+    REQUIRE(carrier.take_spare_place(stand_in(1), {2, 1000}));
+    CHECK(!carrier.take_spare_place(stand_in(2), {2, 1 << 15}));
+    CHECK(carrier.places() == Producer::Places::plenty);
+    auto other = ring.producer();
+    REQUIRE(other.open_group("long", 0, Deadline::now(), {2, 1 << 12}) == Push::ok);
+    CHECK(carrier.places() == Producer::Places::plenty);
+    std::thread waits([&] {
+        auto third = ring.producer();
+        CHECK(third.open_group("alone", 0, patience(), {2, 3 << 14}) == Push::ok);
+    });
+    while (carrier.places() != Producer::Places::scarce) std::this_thread::yield();
+    CHECK(!carrier.take_spare_place(stand_in(2), {}));
+    CHECK(carrier.cancel_group(stand_in(1)));
+    CHECK(other.cancel_group("long", 0));
+    waits.join();
+}
+
+TEST_CASE("places: where nobody forms groups nobody need ask") {
+    const TestRing ring;
+    auto consumer = ring.consumer();
+    Record record;
+    REQUIRE(consumer.poll(record) == Poll::empty);
+    auto producer = ring.producer();
+    CHECK(producer.places() == Producer::Places::not_asked_for);
+    CHECK(!producer.take_spare_place(stand_in(1), {}));
+    CHECK(send(producer, 0) == Push::ok);
+}
