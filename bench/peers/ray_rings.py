@@ -5,8 +5,10 @@
 
 Two nodes on this machine. Records have token ids, logprobs and a loss mask. By turns: bare ray.put
 and ray.get of buffers as long as a batch, which is the limit; rollring.ray; ray.util.queue.Queue
-with one record a put; and with dicts of arrays, 64 a put. Then how long a record takes, one at a
-time, beside a bare call of an actor on the other node. Writes OUT/ray_rings.json.
+with one record a put; and with dicts of arrays, 64 a put. The time of each is that from the first
+record made to the last one had, so that what is buffered in between helps nobody. Then how long a
+record takes, one at a time, beside a bare call of an actor on the other node. Writes
+OUT/ray_rings.json.
 """
 
 from __future__ import annotations
@@ -51,16 +53,20 @@ class Worker:
 
     def put_buffers(self, count: int) -> Any:
         buffer = np.zeros(BATCH, np.uint8)
+        yield time.perf_counter()
         for _ in range(count):
             yield buffer
 
-    def queue_puts(self, queue: Queue, records: int, tokens: int, batched: int) -> None:
+    def queue_puts(self, queue: Queue, records: int, tokens: int, batched: int) -> float:
+        began = time.perf_counter()
         for first in range(0, records, batched):
             made = [record_of(tokens, first + i) for i in range(min(batched, records - first))]
             queue.put(made if batched > 1 else made[0])
+        return began
 
-    def push(self, ring: str, records: int, tokens: int) -> None:
+    def push(self, ring: str, records: int, tokens: int) -> float:
         with rollring.ray.connect(ring) as producer:
+            began = time.perf_counter()
             fields = record_of(tokens, 0)
             for number in range(records):
                 producer.push(
@@ -69,6 +75,7 @@ class Worker:
                     group_size=GROUP,
                     **fields,
                 )
+        return began
 
     def open(self, ring: str) -> None:
         self.producer = rollring.ray.connect(ring)
@@ -88,11 +95,10 @@ def bare(worker: Any, total: int) -> float:
     stream = worker.put_buffers.options(
         num_returns="streaming", _generator_backpressure_num_objects=FLYING
     ).remote(count)
-    began = None
+    began = ray.get(next(stream))
     for ref in stream:
         ray.get(ref)
-        began = began or time.perf_counter()
-    return (count - 1) * BATCH / (time.perf_counter() - began)
+    return count * BATCH / (time.perf_counter() - began)
 
 
 def rings(worker: Any, total: int, tokens: int) -> float:
@@ -106,14 +112,12 @@ def rings(worker: Any, total: int, tokens: int) -> float:
             rr.Stash(ring, group_size=GROUP, batch_groups=1) as stash,
         ):
             done = worker.push.remote(ring, records, tokens)
-            got, began = 0, None
+            got = 0
             while got < records:
                 with stash.next(120) as batch:
                     got += len(batch.sequences)
-                    began = began or (time.perf_counter(), got)
-            took = time.perf_counter() - began[0]
-            ray.get(done)
-            return (got - began[1]) * nbytes / took
+            ended = time.perf_counter()
+            return got * nbytes / (ended - ray.get(done))
     finally:
         rr.remove(ring, force=True)
 
@@ -123,14 +127,12 @@ def queued(worker: Any, total: int, tokens: int, batched: int) -> float:
     records = total // (9 * tokens)
     try:
         done = worker.queue_puts.remote(queue, records, tokens, batched)
-        got, began = 0, None
+        got = 0
         while got < records:
             found = queue.get(timeout=120)
             got += len(found) if batched > 1 else 1
-            began = began or (time.perf_counter(), got)
-        took = time.perf_counter() - began[0]
-        ray.get(done)
-        return (got - began[1]) * 9 * tokens / took
+        ended = time.perf_counter()
+        return got * 9 * tokens / (ended - ray.get(done))
     finally:
         queue.shutdown()
 

@@ -37,12 +37,14 @@ Inbox::Inbox(Producer producer, Carried carried)
     const RecordRef last = producer_.last();
     for (const Places::Place& place : carried_.recover(last.lane, last.position)) {
         producer_.inherit_place(place.key, place.plan);
+        if (place.worker == Places::nobody) spare_.inherit(place.key);
     }
     lanes_.resize(carried_.lanes());
 }
 
 std::string_view Inbox::give(std::uint64_t number, std::vector<ParcelEntry> entries,
-                             const std::vector<std::span<const std::byte>>& spans) {
+                             const std::vector<std::span<const std::byte>>& spans,
+                             std::uint64_t spare) {
     for (const ParcelEntry& entry : entries) {
         if (entry.span >= spans.size() || entry.lane >= lanes_.size() ||
             entry.offset % alignment != 0 || entry.bytes > spans[entry.span].size() ||
@@ -50,7 +52,7 @@ std::string_view Inbox::give(std::uint64_t number, std::vector<ParcelEntry> entr
             return "its index names memory that it does not have";
         }
     }
-    auto parcel = std::make_shared<Parcel>(number, std::move(entries), spans);
+    auto parcel = std::make_shared<Parcel>(number, std::move(entries), spans, spare);
     parcel->left = parcel->entries.size();
     for (auto& span : parcel->spans) {
         if (is_aligned(span) || span.empty()) continue;
@@ -100,9 +102,11 @@ void Inbox::interrupt() {
     given_.notify_one();
 }
 
-void Inbox::take_in() {
+void Inbox::take_in(News& news) {
     const std::scoped_lock lock(mutex_);
     for (auto& parcel : parcels_) {
+        spare_.want(parcel->spare);
+        if (parcel->entries.empty()) news.sent.push_back(parcel->number);
         for (const ParcelEntry& entry : parcel->entries) {
             lanes_[entry.lane].push_back({parcel, &entry});
         }
@@ -148,7 +152,7 @@ void Inbox::answer_asked(News& news) {
         if (push == Push::timed_out) return false;
         const GroupKey key = GroupKey::of(one.instance_id, one.visit);
         if (producer_.holds_place(key) && !places.has(key)) {
-            places.add({key, one.plan}, one.worker);
+            places.add({key, one.plan, one.worker});
         }
         news.answers.push_back({one.number, push, push == Push::ok ? "" : producer_.problem()});
         return true;
@@ -174,6 +178,7 @@ Inbox::Went Inbox::send(const Item& item, Deadline deadline) {
     }
     show(view_, draft_);
     const Meta& meta = draft_.meta;
+    spare_.pass(view_.group_key(), meta.group_size, std::uint64_t{entry.epoch} << 32 | entry.lane);
     if (!producer_.may_send(view_.instance_id(), meta.visit, {meta.group_size, 0})) {
         return Went::no_place;
     }
@@ -259,10 +264,11 @@ void Inbox::wait(Went why, std::size_t first, Deadline deadline, News& news) {
 Inbox::News Inbox::step(Deadline deadline) {
     News news;
     while (true) {
-        take_in();
+        take_in(news);
         answer_asked(news);
         std::size_t first = 0;
         const Went went = send_all(news, first);
+        spare_.settle();
         producer_.flush();
         if (went == Went::closed) {
             news.problem = Push::closed;
@@ -275,6 +281,8 @@ Inbox::News Inbox::step(Deadline deadline) {
         if (std::exchange(interrupted_, false)) break;
     }
     producer_.flush();  // what was sent while it waited is told as sent
+    news.spare = spare_.count();
+    news.is_short = !asked_.empty() || spare_.is_short();
     const std::scoped_lock lock(mutex_);
     shown_ = stats_;
     return news;
@@ -282,6 +290,8 @@ Inbox::News Inbox::step(Deadline deadline) {
 
 void Inbox::close() {
     settle();
+    spare_.want(0);
+    spare_.settle();
     for (const std::uint64_t worker : workers()) give_back({worker, {}});  // others have them now
     producer_.close();
 }

@@ -17,6 +17,7 @@
 #include "carried.hpp"
 #include "parcel.hpp"
 #include "rollring/producer.hpp"
+#include "spare_places.hpp"
 
 namespace rollring::python {
 
@@ -48,16 +49,19 @@ class Inbox {
     struct News {
         std::vector<std::uint64_t> sent;  // parcels, all of whose records are in the ring
         std::vector<Answer> answers;
+        std::uint64_t spare = 0;  // places that the source has in advance
+        bool is_short = false;    // it is to give back those that it does not use
         Push problem = Push::ok;  // closed: the ring is gone, or the lane
         std::string why;
     };
 
     Inbox(Producer producer, Carried carried);
 
-    // Any thread. Spans stay as they are until the parcel was sent or dropped. What is wrong with
-    // it; empty: nothing.
+    // Any thread. Spans stay as they are until the parcel was sent or dropped. `spare`: places that
+    // the source wants to have in advance. What is wrong with it; empty: nothing.
     std::string_view give(std::uint64_t number, std::vector<ParcelEntry> entries,
-                          const std::vector<std::span<const std::byte>>& spans);
+                          const std::vector<std::span<const std::byte>>& spans,
+                          std::uint64_t spare);
     void ask(Asked asked);
     void forget(std::uint64_t asked);  // nobody waits for it any more
     // A place is given back that this worker has taken, and in whose group nothing was sent.
@@ -67,6 +71,7 @@ class Inbox {
     void drop_parcels();
     // Who has places. No step is under way.
     [[nodiscard]] std::vector<std::uint64_t> workers() { return carried_.places().workers(); }
+    [[nodiscard]] std::uint64_t spare() const { return spare_.count(); }
     void interrupt();
 
     // One thread. Waits until there is something to tell.
@@ -82,6 +87,7 @@ class Inbox {
         std::uint64_t number;
         std::vector<ParcelEntry> entries;
         std::vector<std::span<const std::byte>> spans;
+        std::uint64_t spare;
         std::vector<std::vector<Line>> aligned =
             {};                // of spans that did not lie as records have to
         std::size_t left = 0;  // entries that are not in the ring
@@ -97,7 +103,7 @@ class Inbox {
     };
     enum class Went { on, no_room, no_place, closed };
 
-    void take_in();
+    void take_in(News& news);
     void give_back(const Cancelled& cancelled);
     void settle();
     void answer_asked(News& news);
@@ -109,6 +115,7 @@ class Inbox {
 
     Producer producer_;
     Carried carried_;
+    SparePlaces spare_{producer_, carried_.places()};
     TrajectoryView view_;
     Draft draft_;
     std::vector<std::deque<Item>> lanes_;

@@ -49,7 +49,7 @@ class PyInbox {
         if (forks_ != fork_number()) static_cast<void>(inbox_.release());
     }
 
-    void give(std::uint64_t number, nb::handle index, nb::list spans) {
+    void give(std::uint64_t number, nb::handle index, nb::list spans, std::uint64_t spare) {
         const Bytes shown(index);
         const auto bytes = shown.get();
         std::vector<ParcelEntry> entries(bytes.size() / sizeof(ParcelEntry));
@@ -58,7 +58,7 @@ class PyInbox {
         }
         std::vector<std::span<const std::byte>> memory;
         for (const nb::handle span : spans) memory.push_back(Bytes(span).get());
-        const auto problem = inbox().give(number, std::move(entries), memory);
+        const auto problem = inbox().give(number, std::move(entries), memory, spare);
         if (!problem.empty()) raise("invalid_argument", "a parcel: " + std::string(problem));
     }
     void ask(std::uint64_t number, std::uint64_t worker, const std::string& instance_id,
@@ -76,8 +76,15 @@ class PyInbox {
         between_steps([&] { found = box.workers(); });
         return found;
     }
-    // (parcels, answers): numbers of parcels that are in the ring, and (number, code, why) of what
-    // was asked.
+    std::uint64_t spare() {
+        Inbox& box = inbox();
+        std::uint64_t count = 0;
+        between_steps([&] { count = box.spare(); });
+        return count;
+    }
+    // (parcels, answers, spare, short): numbers of parcels that are in the ring; (number, code,
+    // why) of what was asked; places that the node has in advance, and whether it is to give some
+    // back.
     nb::tuple step(double timeout) {
         Inbox& box = inbox();
         const Inbox::News news = [&] {
@@ -91,7 +98,7 @@ class PyInbox {
         for (const Inbox::Answer& one : news.answers) {
             answers.append(nb::make_tuple(one.number, rollring::name(one.push), one.why));
         }
-        return nb::make_tuple(nb::cast(news.sent), answers);
+        return nb::make_tuple(nb::cast(news.sent), answers, news.spare, news.is_short);
     }
     void drop_parcels() {
         Inbox& box = inbox();
@@ -153,7 +160,8 @@ void bind_inbox(nb::module_& module) {
              nb::arg("ring"), nb::arg("name"), nb::arg("keep_for"), nb::arg("memory"),
              nb::arg("source"), nb::arg("destination"), nb::arg("lanes"), nb::arg("timeout"))
         .def_static("memory_bytes", &Carried::bytes, nb::arg("lanes"))
-        .def("give", &PyInbox::give, nb::arg("number"), nb::arg("index"), nb::arg("spans"))
+        .def("give", &PyInbox::give, nb::arg("number"), nb::arg("index"), nb::arg("spans"),
+             nb::arg("spare") = 0)
         .def("ask", &PyInbox::ask, nb::arg("number"), nb::arg("worker"), nb::arg("instance_id"),
              nb::arg("visit"), nb::arg("group_size"), nb::arg("record_bytes"))
         .def("forget", &PyInbox::forget, nb::arg("number"))
@@ -161,6 +169,7 @@ void bind_inbox(nb::module_& module) {
              nb::arg("visit"))
         .def("worker_gone", &PyInbox::worker_gone, nb::arg("worker"))
         .def("workers", &PyInbox::workers)
+        .def("spare", &PyInbox::spare)
         .def("step", &PyInbox::step, nb::arg("timeout"))
         .def("drop_parcels", &PyInbox::drop_parcels)
         .def("interrupt", &PyInbox::interrupt)

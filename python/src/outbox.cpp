@@ -52,13 +52,15 @@ struct Parcel {
 
 class PyOutbox {
   public:
-    explicit PyOutbox(const std::string& ring) {
+    // `places`: bounds the groups of its producers from the start.
+    PyOutbox(const std::string& ring, std::optional<std::uint64_t> places) {
         auto opened = [&] {
             const Released released;
             return Consumer::open(ring, {.attach_timeout = std::chrono::nanoseconds(0)});
         }();
         if (!opened) raise(opened.error());
         consumer_.emplace(std::move(*opened));
+        if (places) consumer_->bound_groups(*places);
     }
     ~PyOutbox() {
         if (turns_.inherited() && consumer_) new Consumer(std::move(*consumer_));
@@ -93,6 +95,17 @@ class PyOutbox {
             static_cast<void>(consumer_->release(held_.front()));
             held_.pop_front();
         }
+    }
+    // Producers may open so many groups at once: a group counts until its first record is released.
+    void bound_groups(std::uint64_t places) {
+        check();
+        const Turn turn(turns_);
+        consumer_->bound_groups(places);
+    }
+    [[nodiscard]] std::uint64_t announced_groups() {
+        check();
+        const Turn turn(turns_);
+        return consumer_->announced_groups();
     }
     void interrupt() {
         if (consumer_) consumer_->interrupt();
@@ -154,9 +167,12 @@ class PyOutbox {
 
 void bind_outbox(nb::module_& module) {
     nb::class_<PyOutbox>(module, "Outbox")
-        .def(nb::init<const std::string&>())
+        .def(nb::init<const std::string&, std::optional<std::uint64_t>>(), nb::arg("ring"),
+             nb::arg("places") = nb::none())
         .def("collect", &PyOutbox::collect, nb::arg("bytes"), nb::arg("linger"), nb::arg("timeout"))
         .def("release", &PyOutbox::release, nb::arg("records"))
+        .def("bound_groups", &PyOutbox::bound_groups, nb::arg("places"))
+        .def("announced_groups", &PyOutbox::announced_groups)
         .def("interrupt", &PyOutbox::interrupt)
         .def("gone", &PyOutbox::gone)
         .def("close", &PyOutbox::close)

@@ -19,12 +19,13 @@ std::vector<Places::Place> Places::recover(std::uint64_t end) {
             let_go(number);
             continue;
         }
-        places.push_back({key, {static_cast<std::uint32_t>(slot.group_size), slot.record_bytes}});
+        places.push_back(
+            {key, {static_cast<std::uint32_t>(slot.group_size), slot.record_bytes}, slot.worker});
     }
     return places;
 }
 
-void Places::add(const Place& place, std::uint64_t worker) {
+void Places::add(const Place& place) {
     const std::uint32_t number = free_.back();
     free_.pop_back();
     Slot& slot = (*slots_)[number];
@@ -32,10 +33,23 @@ void Places::add(const Place& place, std::uint64_t worker) {
     slot.key_high = place.key.high;
     slot.record_bytes = place.plan.record_bytes;
     slot.group_size = place.plan.group_size;
-    slot.worker = worker;
+    slot.worker = place.worker;
     slot.sent_to.store(0);
     slot.taken.store(1);
     found_[place.key] = number;
+}
+
+// A death in the middle leaves the worker a place of a group that will never come; it is given back
+// when the worker goes.
+void Places::pass(const GroupKey& from, const GroupKey& to, std::uint64_t worker) {
+    auto moved = found_.extract(from);
+    if (moved.empty()) return;
+    Slot& slot = (*slots_)[moved.mapped()];
+    slot.worker = worker;
+    slot.key_low = to.low;
+    slot.key_high = to.high;
+    moved.key() = to;
+    found_.insert(std::move(moved));
 }
 
 void Places::note_sent(const GroupKey& key, std::uint64_t to) {
@@ -68,7 +82,9 @@ std::vector<GroupKey> Places::of(std::uint64_t worker) const {
 
 std::vector<std::uint64_t> Places::workers() const {
     std::vector<std::uint64_t> workers;
-    for (const auto& [key, slot] : found_) workers.push_back((*slots_)[slot].worker);
+    for (const auto& [key, slot] : found_) {
+        if ((*slots_)[slot].worker != nobody) workers.push_back((*slots_)[slot].worker);
+    }
     std::ranges::sort(workers);
     const auto twice = std::ranges::unique(workers);
     workers.erase(twice.begin(), twice.end());

@@ -34,7 +34,10 @@ class Places {
     struct Place {
         GroupKey key;
         GroupPlan plan;
+        std::uint64_t worker;
     };
+    // Whose places are for whoever comes first.
+    static constexpr std::uint64_t nobody = ~std::uint64_t{0};
 
     explicit Places(Slots& slots) : slots_(&slots) {}
 
@@ -43,14 +46,16 @@ class Places {
     [[nodiscard]] bool is_full() const { return free_.empty(); }
     [[nodiscard]] bool has(const GroupKey& key) const { return found_.contains(key); }
     // Not while it is full.
-    void add(const Place& place, std::uint64_t worker);
+    void add(const Place& place);
+    // It is this group's from now on, and this worker's.
+    void pass(const GroupKey& from, const GroupKey& to, std::uint64_t worker);
     // A record of the group lies at `to`, and will be visible.
     void note_sent(const GroupKey& key, std::uint64_t to);
     // All that was noted is visible.
     void settle();
     void remove(const GroupKey& key);
     [[nodiscard]] std::vector<GroupKey> of(std::uint64_t worker) const;
-    // That have places.
+    // That have places, but for nobody.
     [[nodiscard]] std::vector<std::uint64_t> workers() const;
 
   private:

@@ -130,6 +130,21 @@ class PyProducer {
             return producer.open_group(instance_id, visit, deadline, {group_size, record_bytes});
         });
     }
+    // Never waits. False: there is no place.
+    bool may_send(const std::string& instance_id, std::uint64_t visit, std::uint32_t group_size) {
+        check();
+        return shared_->in_turn([&](Producer& producer) {
+            return producer.may_send(instance_id, visit, {group_size, 0});
+        });
+    }
+    // Whether or not there is one.
+    void inherit_place(const std::string& instance_id, std::uint64_t visit) {
+        check();
+        shared_->in_turn([&](Producer& producer) {
+            producer.inherit_place(GroupKey::of(instance_id, visit), {});
+            return true;
+        });
+    }
     bool cancel_group(const std::string& instance_id, std::uint64_t visit) {
         return shared_->in_turn(
             [&](Producer& producer) { return producer.cancel_group(instance_id, visit); });
@@ -258,6 +273,8 @@ void bind_producer(nb::module_& module) {
              nb::arg("columns"), nb::arg("timeout").none(), nb::arg("fields"))
         .def("open_group", &PyProducer::open_group, nb::arg("instance_id"), nb::arg("visit"),
              nb::arg("timeout").none(), nb::arg("group_size"), nb::arg("record_bytes"))
+        .def("may_send", &PyProducer::may_send)
+        .def("inherit_place", &PyProducer::inherit_place)
         .def("cancel_group", &PyProducer::cancel_group)
         .def("close", &PyProducer::close)
         .def("stats", &PyProducer::stats)

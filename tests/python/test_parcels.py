@@ -169,9 +169,9 @@ def test_a_place_is_asked_for_and_a_lane_waits_for_it_alone(
         first, second = rr.Producer(other), rr.Producer(other)
         outbox, inbox = _core.Outbox(other), opened(ring, other, memory)
         inbox.ask(7, 1, "p/1", 0, 2, 0)
-        assert inbox.step(PATIENCE) == ([], [(7, "ok", "")])
+        assert inbox.step(PATIENCE)[:2] == ([], [(7, "ok", "")])
         inbox.ask(8, 2, "p/2", 0, 2, 0)
-        assert inbox.step(0.2) == ([], [])
+        assert inbox.step(0.2)[:2] == ([], [])
         push(first, 2, repetition_id=0, group_size=2)  # has no place
         push(first, 2, repetition_id=1, group_size=2)
         push(second, 1, repetition_id=0, group_size=2)
@@ -190,7 +190,7 @@ def test_a_place_is_asked_for_and_a_lane_waits_for_it_alone(
             assert [group.instance_id for group in batch.groups] == ["p/1"]
         answers: list[Any] = []
         while len(arrived) < 4 or not answers:
-            sent, told = inbox.step(PATIENCE)
+            sent, told = inbox.step(PATIENCE)[:2]
             arrived |= set(sent)
             answers += told
         assert answers == [(8, "ok", "")]
@@ -235,7 +235,7 @@ def take_places(ring: str, other: str, memory: Path, done: Path) -> None:
     outbox, inbox = _core.Outbox(other), opened(ring, other, memory)
     for number, worker in (1, 1), (2, 1), (3, 2):
         inbox.ask(number, worker, f"p/{number}", 0, 2, 0)
-        assert inbox.step(PATIENCE) == ([], [(number, "ok", "")])
+        assert inbox.step(PATIENCE)[:2] == ([], [(number, "ok", "")])
     index, spans, _, _ = outbox.collect(1, 0.0, PATIENCE) or ()
     inbox.give(0, index, spans)
     while inbox.step(PATIENCE)[0] != [0]:
@@ -288,12 +288,12 @@ def test_places_are_had_again_by_a_successor(
             assert (inbox.stats()["records"], inbox.stats()["repeated"]) == (1, 1)
             assert inbox.workers() == [2]
             inbox.ask(9, 3, "p/9", 0, 2, 0)
-            assert inbox.step(0.1) == ([], [])
+            assert inbox.step(0.1)[:2] == ([], [])
             greedy.cancel_group("q/1")
-            assert polled(stash, lambda: inbox.step(0.1)) == ([], [])  # there are as many still
+            assert polled(stash, lambda: inbox.step(0.1)[:2]) == ([], [])  # there are as many still
             inbox.worker_gone(2)
             greedy.cancel_group("q/2")
-            assert polled(stash, lambda: inbox.step(PATIENCE)) == ([], [(9, "ok", "")])
+            assert polled(stash, lambda: inbox.step(PATIENCE)[:2]) == ([], [(9, "ok", "")])
         inbox.close()
 
 
@@ -338,10 +338,59 @@ def test_more_places_than_can_be_written_down(other: str, memory: Path) -> None:
             while len(answered) < most:
                 answered += inbox.step(PATIENCE)[1]
             began = time.process_time()
-            assert inbox.step(1.0) == ([], [])
+            assert inbox.step(1.0)[:2] == ([], [])
             assert time.process_time() - began < 0.5  # it sleeps meanwhile
             inbox.worker_gone(0)
-            assert inbox.step(PATIENCE) == ([], [(most, "ok", "")])
+            assert inbox.step(PATIENCE)[:2] == ([], [(most, "ok", "")])
             inbox.close()
     finally:
         rr.remove(ring, force=True)
+
+
+def spare_of(inbox: _core.Inbox, number: int, wanted: int) -> int:
+    """Places that a node has that wants so many."""
+    inbox.give(number, b"", [], wanted)
+    sent, _, spare, _ = inbox.step(PATIENCE)
+    assert sent == [number]
+    return spare
+
+
+def has_spare_places(ring: str, other: str, memory: Path, done: Path) -> None:
+    """Until it is killed."""
+    assert spare_of(opened(ring, other, memory), 0, 4) == 4
+    done.touch()
+    time.sleep(PATIENCE)
+
+
+def test_a_node_has_places_in_advance(ring: str, other: str, memory: Path, tmp_path: Path) -> None:
+    with (
+        rr.Stash(ring, group_size=2, batch_groups=1, max_open_groups=8) as stash,
+        rr.Producer(other) as worker,
+        rr.Producer(ring) as greedy,
+    ):
+        outbox = _core.Outbox(other, places=0)
+        with pytest.raises(rr.TimedOutError):  # nobody has any yet
+            worker.open_group("p/1", timeout=0)
+        child = start(has_spare_places, ring, other, memory, tmp_path / "done")
+        polled(stash, lambda: wait_for((tmp_path / "done").exists))
+        kill(child)
+        inbox = polled(stash, lambda: opened(ring, other, memory))
+        assert (inbox.spare(), inbox.workers()) == (4, [])
+        outbox.bound_groups(4)
+        for number in range(4):
+            greedy.open_group(f"q/{number}", timeout=PATIENCE)
+        with pytest.raises(rr.TimedOutError):
+            greedy.open_group("q/4", timeout=0)
+        for repetition in range(2):
+            push(worker, 1, repetition_id=repetition, group_size=2)
+            index, spans, _, _ = outbox.collect(1, 0.0, PATIENCE) or ()
+            inbox.give(1 + repetition, index, spans, 4)
+            sent, _, spare, is_short = inbox.step(PATIENCE)
+            assert (sent, spare, is_short) == ([1 + repetition], 3, True)
+        with stash.next(PATIENCE) as batch:
+            assert [group.instance_id for group in batch.groups] == ["p/1"]
+        # It gives back what it does not use, and others have it.
+        assert spare_of(inbox, 3, outbox.announced_groups() - 1) == 0
+        for number in range(4, 8):
+            polled(stash, lambda: greedy.open_group(f"q/{number}", timeout=PATIENCE))
+        inbox.close()

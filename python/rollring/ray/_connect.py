@@ -20,7 +20,7 @@ from ._forwarder import Forwarder
 from ._names import About, Source, forwarder_name, receiver_name, relay_name, worker_number
 from ._weight_relay import WeightRelay
 
-GROUPS_MOST = 4096  # that are remembered as open
+NAMED_MOST = 4096  # groups that are remembered as opened by name
 
 
 def connect(
@@ -86,7 +86,7 @@ class NodeProducer(Producer):
         self.trainer_ring = ring
         self._source = source.ring_id
         self._receiver = receiver
-        self._groups: collections.OrderedDict[tuple[str, int], None] = collections.OrderedDict()
+        self._named: collections.OrderedDict[tuple[str, int], None] = collections.OrderedDict()
         super().__init__(source.ring, name, timeout=timeout, checksum=checksum)
         lanes = {row["lane"]: row for row in describe(source.ring)["lanes"]}
         self._worker = worker_number(self.lane, lanes[self.lane]["epoch"])
@@ -101,7 +101,7 @@ class NodeProducer(Producer):
         record_bytes: int = 0,
         timeout: float | None = None,
     ) -> None:
-        if self._known(instance_id, visit):
+        if record_bytes == 0 and self._may_send(instance_id, visit, group_size):
             return
         left = Left(timeout)
         asked: list[Any] = []
@@ -122,9 +122,10 @@ class NodeProducer(Producer):
         self._answered(answer, instance_id, visit)
 
     def cancel_group(self, instance_id: str, /, *, visit: int = 0) -> bool:
-        if self._groups.pop((instance_id, visit), self) is self:
+        if not super().cancel_group(instance_id, visit=visit):
             return False
-        self._receiver.cancel_group.remote(self._source, self._worker, instance_id, visit)
+        if self._named.pop((instance_id, visit), self) is not self:
+            self._receiver.cancel_group.remote(self._source, self._worker, instance_id, visit)
         return True
 
     def push(self, instance_id: str, /, *, timeout: float | None = None, **fields: Any) -> None:
@@ -137,9 +138,10 @@ class NodeProducer(Producer):
     ) -> None:
         left = Left(timeout)
         visit = fields.get("visit") or 0
-        while not self._known(instance_id, visit):
+        group_size = fields.get("group_size") or 0
+        while not self._may_send(instance_id, visit, group_size):
             asked = self._receiver.open_group.remote(
-                self._source, self._worker, instance_id, visit, fields.get("group_size") or 0, 0
+                self._source, self._worker, instance_id, visit, group_size, 0
             )
             try:
                 answer = await asyncio.wait_for(asked, left())
@@ -183,19 +185,18 @@ class NodeProducer(Producer):
             timeout=left(),
         )
 
-    def _known(self, instance_id: str, visit: int) -> bool:
-        if (instance_id, visit) not in self._groups:
-            return False
-        self._groups.move_to_end((instance_id, visit))
-        return True
+    def _may_send(self, instance_id: str, visit: int, group_size: int) -> bool:
+        """It is open as far as we know, or this node has a place for it."""
+        return self._attach().may_send(instance_id, visit, group_size)
 
     def _answered(self, answer: tuple[str, str], instance_id: str, visit: int) -> None:
         code, why = answer
         if code != "ok":
             raise (TooLargeError if code == "too_large" else ClosedError)(why, code)
-        self._groups[instance_id, visit] = None
-        if len(self._groups) > GROUPS_MOST:
-            self._groups.popitem(last=False)
+        self._attach().inherit_place(instance_id, visit)
+        self._named[instance_id, visit] = None
+        if len(self._named) > NAMED_MOST:
+            self._named.popitem(last=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return connect, (self.trainer_ring, self.name)

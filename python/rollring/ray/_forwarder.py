@@ -21,6 +21,7 @@ from .._ring import describe, remove, rings
 from ._actors import living_nodes, this_node
 from ._names import (
     About,
+    Arrived,
     Attached,
     Source,
     lane_and_epoch,
@@ -35,10 +36,12 @@ _log = logging.getLogger("rollring")
 WAIT_S = 0.05  # for records, between looks at what was answered
 AGAIN_S = 0.2  # before the receiver is asked again
 LOOK_S = 2.0  # between looks for rings of nodes that are gone
+SPARE = 64  # places that a node has in advance while its workers open groups
+IDLE_S = 0.5  # after which it gives them back
 ANSWER_S = 60.0
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Parcel:
     index: bytes
     spans: list[Any]
@@ -54,13 +57,17 @@ class Carrier:
         self.source = source
         self._options = about.options
         self._receiver = receiver
-        self._outbox = _core.Outbox(source.ring)
+        self._outbox = _core.Outbox(source.ring, places=0)
         self._parcels: collections.deque[_Parcel] = collections.deque()  # that have not arrived
         self._answers: queue.SimpleQueue[tuple[str, _Parcel | None, Any]] = queue.SimpleQueue()
         self._session = ""
         self._window = 0
         self._flying = 0
         self._number = 0
+        self._spare = 0  # places that we have in advance
+        self._is_short = False
+        self._sent = 0.0  # when
+        self._idle: _Parcel | None = None  # with which we give places back
         self._gone: list[tuple[_Parcel | None, int]] = []  # workers, and the last parcel before
         self._warned = False  # that the receiver is away
         self._stopped = threading.Event()
@@ -99,6 +106,7 @@ class Carrier:
             self._receiver.attach.remote(self.source, self._session), timeout=ANSWER_S
         )
         self._window, self._warned = attached.window, False
+        self._note_spare(attached.spare, False)
         self._look_for_gone(attached.workers)
         self._expect(None, self._receiver.until_over.remote(self.source.ring_id, self._session))
         for parcel in self._parcels:
@@ -108,21 +116,48 @@ class Carrier:
             if self._flying >= self._window:
                 self._hear(WAIT_S)
                 continue
-            linger = self._options.linger if self._parcels else 0.0
-            found = self._outbox.collect(self._options.batch_bytes, linger, WAIT_S)
+            found = self._outbox.collect(self._options.batch_bytes, self._linger(), WAIT_S)
             if found is not None:
-                parcel = _Parcel(*found)
-                self._parcels.append(parcel)
-                self._send(parcel)
+                self._ship(_Parcel(*found))
+            elif time.monotonic() - self._sent > IDLE_S:
+                self._give_places_back()
             for lane, epoch in self._outbox.gone():
                 self._note_gone(worker_number(lane, epoch))
             self._tell_of_gone()
 
+    def _linger(self) -> float:
+        """A parcel costs much the same, short or long: a short one goes when few are under way. An
+        answer ends the wait."""
+        flying = sum(not parcel.answered for parcel in self._parcels)
+        return (0.0, self._options.linger, WAIT_S)[min(flying, 2)]
+
+    def _note_spare(self, spare: int, is_short: bool) -> None:
+        """Workers of this node open groups within what we have, and without a call."""
+        self._spare, self._is_short = spare, is_short
+        self._outbox.bound_groups(0 if is_short else spare)
+
+    def _give_places_back(self) -> None:
+        """But for what is in use: nobody takes another one first."""
+        under_way = self._idle in self._parcels
+        if not under_way and self._spare > self._outbox.announced_groups():
+            self._note_spare(self._spare, True)
+            self._idle = _Parcel(b"", [], 0, 0)
+            self._ship(self._idle)
+
+    def _ship(self, parcel: _Parcel) -> None:
+        self._parcels.append(parcel)
+        self._send(parcel)
+
     def _send(self, parcel: _Parcel) -> None:
         parcel.answered = False
+        wanted = self._outbox.announced_groups() if self._is_short else SPARE
         sent = self._receiver.commit.remote(
-            self.source.ring_id, self._session, self._number, parcel.index, parcel.spans
+            self.source.ring_id,
+            self._session,
+            self._number,
+            (parcel.index, parcel.spans, wanted),
         )
+        self._sent = time.monotonic()
         self._number += 1
         self._flying += parcel.nbytes
         self._expect(parcel, sent)
@@ -147,10 +182,12 @@ class Carrier:
             timeout = 0.0
             if session != self._session:
                 continue
-            window = done.result()
-            if parcel is None or window == 0:
+            arrived: Arrived | None = done.result()
+            if parcel is None or arrived is None:
                 raise TimeoutError("the receiver has begun anew")
-            self._window = window
+            self._window = arrived.window
+            # Before the release of what has used some.
+            self._note_spare(arrived.spare, arrived.is_short)
             self._flying -= parcel.nbytes
             parcel.answered = True
         while self._parcels and self._parcels[0].answered:

@@ -15,6 +15,8 @@ from ._names import Source, lane_and_epoch
 STEP_S = 1.0
 
 Answer = tuple[str, str]  # a code, "ok" or another, and why
+Parcel = tuple[bytes, list[Any], int]  # its index, its memory, places wanted in advance
+Spare = tuple[int, bool]  # places in advance, and whether there are few
 
 
 class SourceLane:
@@ -31,12 +33,12 @@ class SourceLane:
             raise
         self._loop: asyncio.AbstractEventLoop | None = None
         self._numbers = itertools.count()
-        self._parcels: dict[int, tuple[asyncio.Future[None], object]] = {}  # and their memory
+        self._parcels: dict[int, tuple[asyncio.Future[Spare], object]] = {}  # and their memory
         self._asked: dict[int, tuple[int, asyncio.Future[Answer]]] = {}  # and by whom
         self._session = ""
         self._ends: asyncio.Future[None] | None = None  # done when the session is over
         self._next = 0
-        self._early: dict[int, tuple[bytes, list[Any], asyncio.Future[None]]] = {}
+        self._early: dict[int, tuple[Parcel, asyncio.Future[Spare]]] = {}
         self._gone: dict[int, int] = {}  # of a lane of the source: its last producer that is gone
         self._closed = False
         self._thread = threading.Thread(
@@ -61,19 +63,19 @@ class SourceLane:
     def over(self) -> bool:
         return self._closed
 
-    def begin(self, session: str) -> list[int]:
+    def begin(self, session: str) -> tuple[list[int], int]:
         """The source's forwarder begins anew, and will send again what has not been answered.
-        Which of its workers have places."""
+        Which of its workers have places, and how many it has in advance."""
         self._box.drop_parcels()
         self._end_session()
         self._session, self._next = session, 0
         for future, _ in self._parcels.values():
             future.cancel()
-        for _, _, future in self._early.values():
+        for _, future in self._early.values():
             future.cancel()
         self._parcels.clear()
         self._early.clear()
-        return self._box.workers()
+        return self._box.workers(), self._box.spare()
 
     async def until_over(self, session: str) -> None:
         """Returns when another session begins, or the lane fails."""
@@ -88,23 +90,23 @@ class SourceLane:
             self._ends.set_result(None)
         self._ends = None
 
-    async def commit(self, session: str, number: int, index: bytes, spans: list[Any]) -> bool:
-        """True once all of a parcel is in the ring. False: of an earlier session."""
+    async def commit(self, session: str, number: int, parcel: Parcel) -> Spare | None:
+        """Once all of a parcel is in the ring. None: of an earlier session."""
         if session != self._session or self._closed:
-            return False
+            return None
         self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._early[number] = index, spans, future
+        future: asyncio.Future[Spare] = self._loop.create_future()
+        self._early[number] = parcel, future
         while (found := self._early.pop(self._next, None)) is not None:
             self._next += 1
+            (index, spans, spare), answer = found
             inside = next(self._numbers)
-            self._parcels[inside] = found[2], found[1]
-            self._box.give(inside, found[0], found[1])
+            self._parcels[inside] = answer, spans
+            self._box.give(inside, index, spans, spare)
         try:
-            await future
+            return await future
         except asyncio.CancelledError:
-            return False
-        return True
+            return None
 
     async def open_group(
         self, worker: int, instance_id: str, visit: int, group_size: int, record_bytes: int
@@ -152,24 +154,24 @@ class SourceLane:
     def _run(self) -> None:
         while not self._closed:
             try:
-                sent, answers = self._box.step(STEP_S)
+                sent, answers, spare, is_short = self._box.step(STEP_S)
             except RollringError as error:
                 self._closed = True
                 self._later(self._fail, error)
                 return
             if sent or answers:
-                self._later(self._tell, sent, answers)
+                self._later(self._tell, sent, answers, (spare, is_short))
 
     def _later(self, call: Any, *args: object) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(call, *args)
 
-    def _tell(self, sent: list[int], answers: list[tuple[int, str, str]]) -> None:
+    def _tell(self, sent: list[int], answers: list[tuple[int, str, str]], spare: Spare) -> None:
         for number in sent:
             if number in self._parcels:
                 future, _ = self._parcels.pop(number)
                 if not future.done():
-                    future.set_result(None)
+                    future.set_result(spare)
         for number, code, why in answers:
             _, asked = self._asked.get(number, (0, None))
             if asked is not None and not asked.done():

@@ -71,6 +71,16 @@ class Attached:
 
     window: int  # bytes that may be under way
     workers: list[int]  # that have places
+    spare: int  # places that the node has in advance
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrived:
+    """What a forwarder learns when a parcel is in the ring."""
+
+    window: int
+    spare: int
+    is_short: bool  # of places: those that are not in use are to be given back
 
 
 @dataclasses.dataclass(frozen=True)

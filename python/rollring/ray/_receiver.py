@@ -9,9 +9,9 @@ from typing import Any
 from .._errors import RollringError
 from .._ring import describe, remove, rings
 from ._actors import living_nodes, this_node
-from ._lane import Answer, SourceLane
+from ._lane import Answer, Parcel, SourceLane
 from ._carried import forget_all_but
-from ._names import About, Attached, Options, Source, node_rings
+from ._names import About, Arrived, Attached, Options, Source, node_rings
 
 _log = logging.getLogger("rollring")
 
@@ -65,10 +65,10 @@ class Receiver:
                 self._lanes[source.ring_id] = lane
             lane.source = source
             self._gone.pop(source.ring, None)
-            workers = lane.begin(session)
+            workers, spare = lane.begin(session)
             self._changed.set()
             self._changed = asyncio.Event()
-        return Attached(self._window(), workers)
+        return Attached(self._window(), workers, spare)
 
     async def until_over(self, source: int, session: str) -> None:
         """Answers when the session is over; so a forwarder that has nothing to send learns of it,
@@ -77,13 +77,12 @@ class Receiver:
             await self._lanes[source].until_over(session)
 
     async def commit(
-        self, source: int, session: str, number: int, index: bytes, spans: list[Any]
-    ) -> int:
-        """Once all of a parcel is in the ring: how many bytes may be under way. 0: begin anew."""
+        self, source: int, session: str, number: int, parcel: Parcel
+    ) -> Arrived | None:
+        """Once all of a parcel is in the ring. None: begin anew."""
         lane = self._lanes.get(source)
-        if lane is None or not await lane.commit(session, number, index, spans):
-            return 0
-        return self._window()
+        arrived = lane and await lane.commit(session, number, parcel)
+        return Arrived(self._window(), *arrived) if arrived else None
 
     async def worker_gone(self, source: int, worker: int) -> None:
         if source in self._lanes:
