@@ -114,12 +114,17 @@ def until(condition: Callable[[], bool]) -> None:
 
 def actors(kind: str) -> list[int]:
     """Processes of actors of a class, or of a task, in this cluster."""
+    return processes(f"ray::{kind}")
+
+
+def processes(kind: str) -> list[int]:
+    """Whose program, or title, begins so, in this cluster."""
     ours = f"RAY_TMPDIR={os.environ['RAY_TMPDIR']}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             title = (entry / "cmdline").read_bytes().split(b"\0")[0].decode()
-            if not title.startswith(f"ray::{kind}"):
+            if not title.rpartition("/")[2].startswith(kind):
                 continue
             if ours in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
