@@ -163,6 +163,28 @@ def test_places_are_the_stashs_and_come_back(fabric: Any, ring: str) -> None:
         assert ray.get(second.open.remote("d", 60))
 
 
+@ray.remote(max_retries=0)
+def push_groups(ring: str, groups: int) -> int:
+    """For how many of them a worker had to ask."""
+    with rollring.ray.connect(ring) as producer:
+        for group in range(groups):
+            producer.push(f"p/{group}", token_ids=np.zeros(64, np.int32), group_size=1)
+        return len(producer._named)
+
+
+def test_a_node_has_places_in_advance_while_it_uses_them(fabric: Any, ring: str) -> None:
+    groups, bound = 2000, 200
+    with rr.Stash(ring, group_size=1, batch_groups=1, max_open_groups=bound) as stash:
+        node = ray_world.other_nodes()[0]
+        asked = push_groups.options(**ray_world.on(node)).remote(ring, groups)
+        for _ in range(groups):
+            stash.next(ray_world.PATIENCE).ack()
+        assert ray.get(asked) < groups // 2
+        with rr.Producer(ring) as producer:  # it has given back all of them
+            for group in range(bound):
+                producer.open_group(f"q/{group}", timeout=ray_world.PATIENCE)
+
+
 class Away:
     """A receiver that cannot be reached."""
 

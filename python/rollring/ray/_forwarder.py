@@ -36,8 +36,9 @@ _log = logging.getLogger("rollring")
 WAIT_S = 0.05  # for records, between looks at what was answered
 AGAIN_S = 0.2  # before the receiver is asked again
 LOOK_S = 2.0  # between looks for rings of nodes that are gone
-SPARE = 64  # places that a node has in advance while its workers open groups
-IDLE_S = 0.5  # after which it gives them back
+SPARE = 64  # places that a node has in advance, at the most
+FEW = 4  # records of late for which it needs none
+LATE_S = 0.1
 ANSWER_S = 60.0
 
 
@@ -66,8 +67,9 @@ class Carrier:
         self._number = 0
         self._spare = 0  # places that we have in advance
         self._is_short = False
-        self._sent = 0.0  # when
-        self._idle: _Parcel | None = None  # with which we give places back
+        self._wanted = 0  # as the receiver was told last
+        self._late: collections.deque[tuple[float, int]] = collections.deque()  # records sent
+        self._giving: _Parcel | None = None  # with which we give places back
         self._gone: list[tuple[_Parcel | None, int]] = []  # workers, and the last parcel before
         self._warned = False  # that the receiver is away
         self._stopped = threading.Event()
@@ -119,7 +121,7 @@ class Carrier:
             found = self._outbox.collect(self._options.batch_bytes, self._linger(), WAIT_S)
             if found is not None:
                 self._ship(_Parcel(*found))
-            elif time.monotonic() - self._sent > IDLE_S:
+            else:
                 self._give_places_back()
             for lane, epoch in self._outbox.gone():
                 self._note_gone(worker_number(lane, epoch))
@@ -134,15 +136,24 @@ class Carrier:
     def _note_spare(self, spare: int, is_short: bool) -> None:
         """Workers of this node open groups within what we have, and without a call."""
         self._spare, self._is_short = spare, is_short
-        self._outbox.bound_groups(0 if is_short else spare)
+        self._outbox.bound_groups(0 if is_short else min(spare, self._wanted))
+
+    def _want(self) -> int:
+        """As many places as records went of late, for they are kept from others meanwhile. Before
+        we give some back nobody here may take another one; what is in use stays."""
+        while self._late and time.monotonic() - self._late[0][0] > LATE_S:
+            self._late.popleft()
+        late = sum(records for _, records in self._late)
+        self._wanted = 0 if self._is_short or late < FEW else min(late, SPARE)
+        if self._wanted < self._spare:
+            self._outbox.bound_groups(self._wanted)
+            self._wanted = max(self._wanted, self._outbox.announced_groups())
+        return self._wanted
 
     def _give_places_back(self) -> None:
-        """But for what is in use: nobody takes another one first."""
-        under_way = self._idle in self._parcels
-        if not under_way and self._spare > self._outbox.announced_groups():
-            self._note_spare(self._spare, True)
-            self._idle = _Parcel(b"", [], 0, 0)
-            self._ship(self._idle)
+        if self._giving not in self._parcels and self._spare > self._want():
+            self._giving = _Parcel(b"", [], 0, 0)
+            self._ship(self._giving)
 
     def _ship(self, parcel: _Parcel) -> None:
         self._parcels.append(parcel)
@@ -150,14 +161,13 @@ class Carrier:
 
     def _send(self, parcel: _Parcel) -> None:
         parcel.answered = False
-        wanted = self._outbox.announced_groups() if self._is_short else SPARE
+        self._late.append((time.monotonic(), parcel.records))
         sent = self._receiver.commit.remote(
             self.source.ring_id,
             self._session,
             self._number,
-            (parcel.index, parcel.spans, wanted),
+            (parcel.index, parcel.spans, self._want()),
         )
-        self._sent = time.monotonic()
         self._number += 1
         self._flying += parcel.nbytes
         self._expect(parcel, sent)
