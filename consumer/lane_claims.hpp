@@ -43,6 +43,9 @@ class LaneClaims {
         }
     }
 
+    // Of who tells it so: something was noted that is not told yet.
+    [[nodiscard]] bool await_release() const { return !noted_.empty(); }
+
     // The producer is gone: what it announced and never sent is not awaited.
     void write_off(const LaneOwner& owner) {
         noted_.clear();

@@ -66,6 +66,33 @@ TEST_CASE("places: a group counts until its first record is released") {
     CHECK(consumer.announced_groups() == 2);
 }
 
+TEST_CASE("places: they are kept for groups on their way, though their producer is gone") {
+    const TestRing ring;
+    auto consumer = ring.consumer();
+    consumer.bound_groups(2);
+    auto first = ring.producer();
+    for (int number = 0; number < 2; number++) REQUIRE(send(first, number) == Push::ok);
+    const Record records[2] = {take(consumer), take(consumer)};
+    first.close();
+    auto second = ring.producer();
+    Record record;
+    Event event{};
+    while (event.kind != Event::Kind::producer_joined || event.lane != second.lane()) {
+        REQUIRE(consumer.poll(record) == Poll::empty);  // until it has looked around
+        if (!consumer.next_event(event)) event = {};
+        REQUIRE(event.kind != Event::Kind::producer_closed);
+    }
+    CHECK(consumer.announced_groups() == 2);
+    CHECK(send(second, 2) == Push::timed_out);
+    for (const Record& one : records) CHECK(consumer.release(one.ref));
+    CHECK(consumer.announced_groups() == 0);
+    CHECK(send(second, 2) == Push::ok);
+    while (event.kind != Event::Kind::producer_closed) {
+        static_cast<void>(consumer.poll(record));
+        if (!consumer.next_event(event)) event = {};
+    }
+}
+
 TEST_CASE("places: whoever comes after a consumer's death knows which groups count") {
     const TestRing ring;
     auto producer = ring.producer();
