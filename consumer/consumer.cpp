@@ -59,7 +59,10 @@ void Consumer::Impl::show_bound() {
     // As if so many were open that no more than the places are left: what one lane has announced
     // never exceeds the bound, and is believed.
     const std::uint64_t bound = places ? bound_most() : 0;
-    const std::uint64_t open = places ? bound - std::min(*places, bound - 1) : 0;
+    // Without them it stays as a trainer left it: the next one counts from there until it has seen
+    // all that its predecessor had.
+    const std::uint64_t open =
+        places ? bound - std::min(*places, bound - 1) : peek(control.open_groups);
     if (!first && peek(control.max_open_groups) == bound && peek(control.open_groups) == open) {
         return;
     }

@@ -213,6 +213,25 @@ TEST_CASE("admission: a plain consumer after a killed trainer asks nobody to wai
     CHECK(send(producer, prompt(1), 0, Deadline::now()) == Push::ok);
 }
 
+TEST_CASE("admission: a plain consumer between two trainers leaves what the second one counts") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    {
+        const auto stash = open_settled(ring, ten);
+        for (int i = 0; i < 10; i++) REQUIRE(send(producer, prompt(i), 0, patience()) == Push::ok);
+        Batch batch;
+        REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    }
+    {
+        auto consumer = ring.consumer();
+        Record record;
+        REQUIRE(consumer.wait(record, patience()) == Poll::record);
+    }
+    auto opened = Stash::open(ring.name(), ten);
+    REQUIRE(opened.has_value());
+    CHECK(send(producer, "eleventh", 0, Deadline::now()) == Push::timed_out);
+}
+
 TEST_CASE("admission: a member behind a group that may not be opened does not stall the run") {
     const TestRing ring;
     const auto stash = open_settled(
