@@ -103,6 +103,14 @@ class [[nodiscard]] ROLLRING_API Transaction {
     // name and is skipped. `source` must stay as it is until the stream gets there.
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline,
                      Stream stream = {});
+    // For publishers that get each part as another channel's subscriber has it, whose parts are the
+    // same: memory of the slot of the next part, to be written by whatever means. Several may be
+    // lent at once. Instead of put: all parts or none of a version.
+    // Errors: timed_out (names the subscriber that holds slots; may be called again).
+    Result<std::span<std::byte>> lend_part(Deadline deadline);
+    // The oldest part that is lent is written, and no device writes there any more: subscribers
+    // have it. Before abort, too, nobody may write into what is lent.
+    Result<void> part_written();
     // Says that all was put. Does not wait for the device. invalid_argument if tensors are missing.
     Result<void> publish();
     // Waits until every subscriber and every other rank has staged the version, then commits it:
@@ -237,13 +245,14 @@ class [[nodiscard]] ROLLRING_API Update {
     [[nodiscard]] std::int64_t version() const { return version_; }
     [[nodiscard]] std::uint32_t parts() const;  // 0 once it is over
 
-    // Waits for the part and lends views of it, until done_reading. Parts come in order, each once.
+    // Waits for the part and lends views of it, until done_reading: of the span until the next
+    // call. Parts come in order, each once; as many may be lent at once as the publisher has slots.
     // Kernels that read them must be queued on a stream that is then given to done_reading. A view
     // of a part that was not given back must not be read once the update has ended: the part may be
     // filled again, and is unmapped with its subscriber.
     // Errors: timed_out, aborted, peer_gone, expelled, checksum_mismatch (names the tensor).
     Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);
-    // Gives the part back when the stream has got there.
+    // Gives the part back when the stream has got there: the oldest that is lent.
     Result<void> done_reading(std::uint32_t part, Stream stream = {});
     // All parts, copied into the tensors given to attach: part, scatter, done_reading for each.
     Result<void> load(Deadline deadline, Stream stream = {});
@@ -286,6 +295,9 @@ class ROLLRING_API Subscriber {
     [[nodiscard]] std::string_view problem() const;  // why the last version was not taken
     [[nodiscard]] std::span<const TensorInfo> tensors() const;
     [[nodiscard]] std::int64_t publisher_id() const;  // tells a publisher from those after it
+    // What a part holds at the most, without checksums: a publisher of the same tensors with this
+    // as its slot_bytes has the same parts.
+    [[nodiscard]] std::uint64_t part_bytes() const;
     [[nodiscard]] PayloadMemory memory() const;
     // Calls that imported or mapped memory so far: does not grow from sync to sync.
     [[nodiscard]] std::uint64_t imports() const;

@@ -117,6 +117,16 @@ Result<void> Transaction::put(std::string_view tensor, const void* source, Deadl
     return impl_->put(tensor, source, deadline, stream);
 }
 
+Result<std::span<std::byte>> Transaction::lend_part(Deadline deadline) {
+    if (!mine()) return transaction_over();
+    return impl_->lend_part(deadline);
+}
+
+Result<void> Transaction::part_written() {
+    if (!mine()) return transaction_over();
+    return impl_->part_written();
+}
+
 Result<void> Transaction::publish() {
     if (!mine()) return transaction_over();
     return impl_->publish_all();

@@ -327,6 +327,16 @@ Result<void> PublisherImpl::put(std::string_view name, const void* source, Deadl
     return filler_->fill_up_to(tensor.first_piece + tensor.pieces, source, deadline, stream);
 }
 
+Result<std::span<std::byte>> PublisherImpl::lend_part(Deadline deadline) {
+    if (auto fine = check_open(); !fine) return std::unexpected(fine.error());
+    return filler_->lend(deadline);
+}
+
+Result<void> PublisherImpl::part_written() {
+    if (auto fine = check_open(); !fine) return fine;
+    return filler_->written();
+}
+
 // Empty: all were put.
 std::string_view PublisherImpl::next_tensor() const {
     const std::uint32_t piece = filler_->next_piece();

@@ -35,6 +35,8 @@ class PublisherImpl {
     Result<void> begin_again();  // the committed one, for those who are behind
     Result<void> resume(std::int64_t version);
     Result<void> put_all(Deadline deadline, Stream stream);
+    Result<std::span<std::byte>> lend_part(Deadline deadline);
+    Result<void> part_written();
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline, Stream stream);
     Result<void> publish_all();
     Result<void> wait_all_staged(Deadline deadline);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "fault_point.hpp"
 
 namespace rollring::weights {
@@ -9,6 +11,7 @@ namespace rollring::weights {
 void SlotFiller::start() {
     next_piece_ = next_part_ = 0;
     filling_ = nullptr;
+    lent_.clear();
     waited_ns_ = 0;
 }
 
@@ -92,7 +95,29 @@ Result<void> SlotFiller::fill_up_to(std::uint32_t end, const void* source, Deadl
     return {};
 }
 
+Result<std::span<std::byte>> SlotFiller::lend(Deadline deadline) {
+    if (filling_ != nullptr || next_part_ == tensors_->packing().parts.size()) {
+        return refused(Errc::invalid_argument, filling_ != nullptr
+                                                   ? "this part is being put, and cannot be lent"
+                                                   : "all parts were put, or lent");
+    }
+    if (auto opened = open_part(deadline); !opened) return std::unexpected(opened.error());
+    std::byte* const slot = filling_->slot->block->data();
+    next_piece_ = part_end();
+    next_part_++;
+    lent_.push_back(std::exchange(filling_, nullptr));
+    return std::span(slot, tensors_->packing().slot_bytes);
+}
+
+Result<void> SlotFiller::written() {
+    if (lent_.empty()) return refused(Errc::invalid_argument, "no part is lent");
+    part_reached(lent_.front());
+    lent_.pop_front();
+    return {};
+}
+
 void SlotFiller::give_up() {
+    for (; !lent_.empty(); lent_.pop_front()) part_reached(lent_.front());
     if (filling_ == nullptr || close_part()) return;
     // A device that failed calls nobody back: the slot is ours again all the same.
     part_reached(filling_);

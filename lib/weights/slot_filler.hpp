@@ -3,8 +3,10 @@
 // nobody reads, queues copies into it, and hears from the device when the part lies there.
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "publication.hpp"
@@ -34,6 +36,11 @@ class SlotFiller {
     // tensors lie if it is null. After an error it can be called again and goes on where it was.
     Result<void> fill_up_to(std::uint32_t end, const void* source, Deadline deadline,
                             Stream stream);
+    // The next part's slot, which somebody else writes: all of it counts as put. Instead of
+    // fill_up_to.
+    Result<std::span<std::byte>> lend(Deadline deadline);
+    // The oldest that is lent lies there.
+    Result<void> written();
     // The version is given up: the slot that is being filled gets no more pieces.
     void give_up();
 
@@ -68,6 +75,7 @@ class SlotFiller {
 
     std::uint32_t next_piece_ = 0;  // of all pieces
     std::uint32_t next_part_ = 0;
+    std::deque<Filling*> lent_;
     Filling* filling_ = nullptr;  // the part that the next piece belongs to, if it has a slot
     Stream stream_;               // of the last piece
     std::int64_t waited_ns_ = 0;

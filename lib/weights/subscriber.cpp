@@ -38,6 +38,9 @@ std::span<const TensorInfo> Subscriber::tensors() const {
 std::int64_t Subscriber::publisher_id() const {
     return impl_->publisher_id();
 }
+std::uint64_t Subscriber::part_bytes() const {
+    return impl_->manifest().packing.sums_offset;
+}
 PayloadMemory Subscriber::memory() const {
     return impl_->manifest().memory;
 }

@@ -167,11 +167,9 @@ Result<void> SubscriberImpl::wait_filled(std::uint32_t part, Deadline deadline) 
 
 Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, Deadline deadline) {
     if (!update_.open) return update_is_over();
-    if (part != update_.parts_lent || update_.parts_lent != update_.parts_done || part >= parts()) {
-        return refused(Errc::invalid_argument,
-                       fmt::format("part {} is out of order: {} is next of {}, after done_reading "
-                                   "of the one before it",
-                                   part, update_.parts_lent, parts()));
+    if (part != update_.parts_lent || part >= parts()) {
+        return refused(Errc::invalid_argument, fmt::format("part {} is out of order: {} is next of {}",
+                                                           part, update_.parts_lent, parts()));
     }
     if (auto waited = wait_filled(part, deadline); !waited) {
         return give_up_unless_late(std::move(waited.error()));
@@ -180,11 +178,11 @@ Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, De
     if (!slot) return give_up(slot.error());
     auto mapped = session_->map_slot(*slot, deadline);
     if (!mapped) return give_up_unless_late(std::move(mapped.error()));
-    update_.lent_slot = *slot;
     update_.lent = *mapped;
     if (auto fine = verify(part, deadline); !fine) {
         return give_up_unless_late(std::move(fine.error()));
     }
+    update_.lent_slots.push_back(*slot);
     update_.parts_lent++;
     if (options_.in_place) holding_.touch();
     const auto pieces = show(part);
@@ -217,14 +215,15 @@ std::span<const TensorPiece> SubscriberImpl::show(std::uint32_t part) {
 }
 
 Result<void> SubscriberImpl::done_reading(std::uint32_t part, Stream stream) {
-    if (!update_.open || part + 1 != update_.parts_lent ||
-        update_.parts_done == update_.parts_lent) {
-        return refused(Errc::invalid_argument, fmt::format("part {} is not being read", part));
+    if (!update_.open || part != update_.parts_done || update_.lent_slots.empty()) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("part {} is not the oldest that is being read", part));
     }
     FAULT_POINT("weights.reading");
     auto queued = session_->reading().finish_part(update_.first_part_number + part,
-                                                  update_.lent_slot, stream);
+                                                  update_.lent_slots.front(), stream);
     if (!queued) return give_up(std::move(queued.error()));
+    update_.lent_slots.pop_front();
     update_.parts_done++;
     FAULT_POINT("weights.read_done");
     return {};

@@ -1,6 +1,7 @@
 #pragma once
 // One subscriber: the steps of a version on its way in, over a session with a publisher.
 
+#include <deque>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -24,8 +25,8 @@ struct UpdateState {
     std::uint64_t first_part_number = 0;
     std::uint32_t parts_lent = 0;
     std::uint32_t parts_done = 0;
-    std::uint32_t lent_slot = 0;
-    const std::byte* lent = nullptr;  // the slot's memory
+    std::deque<std::uint32_t> lent_slots = {};  // of parts that are being read, in their order
+    const std::byte* lent = nullptr;            // the last one's memory
 };
 
 class SubscriberImpl {
@@ -78,7 +79,7 @@ class SubscriberImpl {
     std::unique_ptr<Session> session_;
     SubscriberTensors tensors_;
     UpdateState update_;
-    std::vector<TensorPiece> pieces_;  // of the part that is lent
+    std::vector<TensorPiece> pieces_;  // of the part that was lent last
 };
 
 }  // namespace rollring::weights

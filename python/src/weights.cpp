@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +106,24 @@ class PyPublisher {
             return open.put(name, reinterpret_cast<const void*>(source), until, stream_at(stream));
         });
     }
+    // The next part, which whoever asked writes: lent() says where.
+    void lend_part(Timeout timeout, bool later) {
+        wait_open(timeout, later, [this](Transaction& open, Deadline until) -> Result<void> {
+            auto lent = open.lend_part(until);
+            if (!lent) return std::unexpected(std::move(lent.error()));
+            lent_ = *lent;
+            return {};
+        });
+    }
+    [[nodiscard]] std::pair<std::uintptr_t, std::uint64_t> lent() const {  // address, bytes
+        return {reinterpret_cast<std::uintptr_t>(lent_.data()), lent_.size()};
+    }
+    void part_written() {
+        value_or_raise(owned_.in_turn([&](Publisher&) -> Result<void> {
+            if (!open_) return refused(Errc::aborted, "this version is over");
+            return open_->part_written();
+        }));
+    }
     void wait_staged(Timeout timeout, bool later) {
         wait_open(timeout, later, [](Transaction& open, Deadline until) -> Result<void> {
             if (auto published = open.publish(); !published) return published;
@@ -192,6 +211,7 @@ class PyPublisher {
     Owned<Publisher> owned_{"this weight publisher"};
     std::optional<Transaction> open_;  // ends before its publisher
     CommitReport report_;
+    std::span<std::byte> lent_;
     Waits<Publisher> waits_;
 };
 
@@ -240,7 +260,8 @@ class PySubscriber {
             return update.load(until, stream_at(stream));
         });
     }
-    // A part, for engines that load by themselves: pieces() lie where they lie until done_part().
+    // A part, for engines that load by themselves: pieces(), of the last one, lie where they lie
+    // until done_part().
     void part(std::int64_t version, std::uint32_t number, Timeout timeout, bool later) {
         wait_update(version, timeout, later,
                     [this, number](Update& update, Deadline until) -> Result<void> {
@@ -277,7 +298,6 @@ class PySubscriber {
     void done_part(std::int64_t version, std::uint32_t number, std::uintptr_t stream) {
         value_or_raise(owned_.in_turn([&](Subscriber&) -> Result<void> {
             if (!update_ || update_->version() != version) return over(version);
-            pieces_.clear();
             return update_->done_reading(number, stream_at(stream));
         }));
     }
@@ -320,6 +340,9 @@ class PySubscriber {
     }
     std::int64_t publisher_id() {
         return owned_.in_turn([](Subscriber& subscriber) { return subscriber.publisher_id(); });
+    }
+    std::uint64_t part_bytes() {
+        return owned_.in_turn([](Subscriber& subscriber) { return subscriber.part_bytes(); });
     }
     std::string state() {
         return owned_.in_turn(
@@ -389,6 +412,9 @@ void bind_weights(nb::module_& module) {
         .def("put_all", &PyPublisher::put_all, timeout, nb::arg("stream"), later)
         .def("put", &PyPublisher::put, nb::arg("name"), nb::arg("source"), timeout,
              nb::arg("stream"), later)
+        .def("lend_part", &PyPublisher::lend_part, timeout, later)
+        .def("lent", &PyPublisher::lent)
+        .def("part_written", &PyPublisher::part_written)
         .def("wait_staged", &PyPublisher::wait_staged, timeout, later)
         .def("commit", &PyPublisher::commit, timeout, later)
         .def("report", &PyPublisher::report)
@@ -425,6 +451,7 @@ void bind_weights(nb::module_& module) {
         .def("state", &PySubscriber::state)
         .def("problem", &PySubscriber::problem)
         .def("publisher_id", &PySubscriber::publisher_id)
+        .def("part_bytes", &PySubscriber::part_bytes)
         .def("tensors", &PySubscriber::tensors)
         .def("close", &PySubscriber::close)
         .def_prop_ro("closed", &PySubscriber::closed);

@@ -256,7 +256,7 @@ TEST_CASE("an expelled subscriber keeps its slots, and others go on in new ones"
         CHECK(one.holds(version));
     }
     CHECK(std::memcmp(before.data(), (*views)[0].data, before.size()) == 0);
-    CHECK(update->part(1, patience()).error().code == Errc::invalid_argument);
+    CHECK(update->part(2, patience()).error().code == Errc::invalid_argument);
     REQUIRE_OK(update->done_reading(0));
     CHECK(update->part(1, patience()).error().code == Errc::expelled);
     CHECK(stuck.state() == SubscriberState::poisoned);

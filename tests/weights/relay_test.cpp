@@ -130,6 +130,79 @@ TEST_CASE("a subscriber tells its publisher from the next one") {
     CHECK(ids[0] != ids[1]);
 }
 
+TEST_CASE("parts of one channel are handed on to another one as they lie in their slots") {
+    constexpr std::uint32_t slots = 3;
+    const TestRing ring;
+    const TestRing node;
+    Tensors trainer = small_model();
+    Tensors described = small_model();
+    for (WeightTensor& tensor : described.list()) tensor.data = nullptr;
+    Tensors engine = small_model();
+    Publisher publisher =
+        publisher_on(ring, trainer, {.slots = slots, .slot_bytes = 4096, .checksums = true});
+    auto source = Subscriber::attach(ring.name(), {}, {.name = "source"}, patience());
+    REQUIRE_OK(source);
+    Publisher relay = publisher_on(
+        node, described,
+        {.slots = slots, .slot_bytes = source->part_bytes(), .checksums = true});
+    REQUIRE(relay.parts() == publisher.parts());
+    REQUIRE(relay.parts() > slots);
+    Subscriber subscriber = subscriber_on(node, engine);
+    std::thread sender([&] { REQUIRE_OK(send(publisher, trainer, 1).commit(patience())); });
+    std::thread other([&] { CHECK(*take(subscriber) == 1); });
+    auto update = source->next(patience());
+    REQUIRE_OK(update);
+    auto transaction = relay.begin(1);
+    REQUIRE_OK(transaction);
+    std::uint32_t done = 0;
+    const auto done_one = [&] {
+        REQUIRE_OK(transaction->part_written());
+        REQUIRE_OK(update->done_reading(done++));
+    };
+    CHECK(transaction->part_written().error().code == Errc::invalid_argument);
+    for (std::uint32_t part = 0; part < relay.parts(); part++) {
+        if (part == slots) {  // all are lent, at both ends
+            CHECK(update->part(part, soon()).error().code == Errc::timed_out);
+            CHECK(transaction->lend_part(soon()).error().code == Errc::timed_out);
+            CHECK(update->done_reading(part).error().code == Errc::invalid_argument);
+        }
+        if (part >= slots) done_one();
+        const auto pieces = update->part(part, patience());
+        REQUIRE_OK(pieces);
+        const auto lent = transaction->lend_part(patience());
+        REQUIRE_OK(lent);
+        std::memcpy(lent->data(), pieces->front().data, lent->size());
+    }
+    CHECK(transaction->lend_part(soon()).error().code == Errc::invalid_argument);
+    CHECK(transaction->wait_staged(soon()).error().code == Errc::invalid_argument);
+    REQUIRE_OK(transaction->publish());
+    while (done < relay.parts()) done_one();
+    REQUIRE_OK(transaction->commit(patience()));
+    REQUIRE_OK(update->stage(patience()));
+    REQUIRE_OK(update->adopt(patience()));
+    sender.join();
+    other.join();
+    CHECK(engine.holds(1));
+}
+
+TEST_CASE("a part that is lent is given up with its version") {
+    const TestRing ring;
+    Tensors trainer = small_model();
+    Tensors engine = small_model();
+    Publisher publisher = publisher_on(ring, trainer, {.slots = 2, .slot_bytes = 4096});
+    Subscriber subscriber = subscriber_on(ring, engine);
+    {
+        auto first = publisher.begin(1);
+        REQUIRE_OK(first);
+        for (int slot = 0; slot < 2; slot++) REQUIRE_OK(first->lend_part(patience()));
+    }
+    trainer.fill(2);
+    std::thread other([&] { CHECK(*take(subscriber) == 2); });
+    REQUIRE_OK(send(publisher, trainer, 2).commit(patience()));
+    other.join();
+    CHECK(engine.holds(2));
+}
+
 TEST_CASE("there is no version -1 to resume") {
     const TestRing ring;
     Tensors trainer = small_model();
