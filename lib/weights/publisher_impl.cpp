@@ -125,10 +125,14 @@ Result<void> PublisherImpl::set_up(const Gpus& gpus) {
     const auto memory = choose_memory(gpus);
     if (!memory) return std::unexpected(memory.error());
     device::Mover& mover = *backend_.mover;
-    if (auto fine = tensors_.check_addresses(mover); !fine) return fine;
-    auto plans = tensors_.compile(mover);
-    if (!plans) return std::unexpected(plans.error());
-    filler_.emplace(tensors_, std::move(*plans), mover, seats_, publication_);
+    std::vector<std::unique_ptr<device::CopyPlan>> plans;
+    if (!options_.handed_on) {
+        if (auto fine = tensors_.check_addresses(mover); !fine) return fine;
+        auto compiled = tensors_.compile(mover);
+        if (!compiled) return std::unexpected(compiled.error());
+        plans = std::move(*compiled);
+    }
+    filler_.emplace(tensors_, std::move(plans), mover, seats_, publication_);
     auto described = tensors_.describe(*memory, mover.gpu(), options_.slots, options_.checksums);
     if (!described) return described;
     return open_reception(std::move(*listener));

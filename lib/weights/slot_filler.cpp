@@ -84,6 +84,9 @@ void SlotFiller::part_reached(void* context) {
 
 Result<void> SlotFiller::fill_up_to(std::uint32_t end, const void* source, Deadline deadline,
                                     Stream stream) {
+    if (plans_.empty() && next_piece_ < end) {
+        return refused(Errc::invalid_argument, "this publisher's parts are lent, and not put");
+    }
     while (next_piece_ < end || has_packed_part()) {
         if (!has_packed_part()) {
             if (auto opened = open_part(deadline); !opened) return opened;

@@ -17,7 +17,7 @@ namespace rollring::weights {
 
 class SlotFiller {
   public:
-    // All that it is given outlives it. `plans`: by part.
+    // All that it is given outlives it. `plans`: by part; none: all parts are lent.
     SlotFiller(const PublishedTensors& tensors,
                std::vector<std::unique_ptr<device::CopyPlan>> plans, device::Mover& mover,
                Seats& seats, Publication& publication)

@@ -162,6 +162,7 @@ PublisherOptions publisher_options(nb::dict given) {
     options.take("slots", made.slots);
     options.take("slot_bytes", made.slot_bytes);
     options.take("checksums", made.checksums);
+    options.take("handed_on", made.handed_on);
     options.take("subscribers_max", made.subscribers_max);
     options.end("a weight publisher");
     return made;

@@ -136,15 +136,19 @@ TEST_CASE("parts of one channel are handed on to another one as they lie in thei
     const TestRing node;
     Tensors trainer = small_model();
     Tensors described = small_model();
-    for (WeightTensor& tensor : described.list()) tensor.data = nullptr;
     Tensors engine = small_model();
+    for (Tensors* const tensors : {&trainer, &described, &engine}) {
+        WeightTensor tied = tensors->list().front();
+        tied.name = "head";
+        tensors->list().push_back(tied);
+    }
     Publisher publisher =
         publisher_on(ring, trainer, {.slots = slots, .slot_bytes = 4096, .checksums = true});
     auto source = Subscriber::attach(ring.name(), {}, {.name = "source"}, patience());
     REQUIRE_OK(source);
     Publisher relay = publisher_on(
         node, described,
-        {.slots = slots, .slot_bytes = source->part_bytes(), .checksums = true});
+        {.slots = slots, .slot_bytes = source->part_bytes(), .checksums = true, .handed_on = true});
     REQUIRE(relay.parts() == publisher.parts());
     REQUIRE(relay.parts() > slots);
     Subscriber subscriber = subscriber_on(node, engine);
@@ -160,6 +164,7 @@ TEST_CASE("parts of one channel are handed on to another one as they lie in thei
         REQUIRE_OK(update->done_reading(done++));
     };
     CHECK(transaction->part_written().error().code == Errc::invalid_argument);
+    CHECK(transaction->put_all(soon()).error().code == Errc::invalid_argument);
     for (std::uint32_t part = 0; part < relay.parts(); part++) {
         if (part == slots) {  // all are lent, at both ends
             CHECK(update->part(part, soon()).error().code == Errc::timed_out);
