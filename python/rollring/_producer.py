@@ -206,6 +206,9 @@ class Producer:
         self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
     ) -> None:
         """As `push`, visible with the next `flush`, `push` or wait for room."""
+        self._push_later(instance_id, timeout, fields)
+
+    def _push_later(self, instance_id: str, timeout: float | None, fields: dict[str, Any]) -> None:
         self._attach().push(instance_id, timeout, fields, True)
 
     def push_many(
@@ -224,7 +227,7 @@ class Producer:
         try:
             for record in records:
                 fields = dict(record)
-                core.push(fields.pop("instance_id"), timeout, fields, True)
+                self._push_later(fields.pop("instance_id"), timeout, fields)
                 sent += 1
         except RollringError as error:
             error.sent = sent

@@ -185,6 +185,32 @@ def test_a_node_has_places_in_advance_while_it_uses_them(fabric: Any, ring: str)
                 producer.open_group(f"q/{group}", timeout=ray_world.PATIENCE)
 
 
+@ray.remote(max_retries=0)
+def push_at_once(ring: str, groups: int, later: bool) -> None:
+    ids = np.zeros(4, np.int32)
+    names = [f"p/{later}/{group}" for group in range(groups)]
+    with rollring.ray.connect(ring) as producer:
+        if later:
+            for name in names:
+                producer.push_later(name, timeout=ray_world.PATIENCE, token_ids=ids)
+            producer.flush()
+        else:
+            records = [{"instance_id": name, "token_ids": ids} for name in names]
+            assert producer.push_many(records, timeout=ray_world.PATIENCE) == groups
+
+
+def test_of_many_records_those_that_have_places_go_while_others_wait(
+    fabric: Any, ring: str
+) -> None:
+    groups = 20
+    node = ray_world.on(ray_world.other_nodes()[0])
+    with rr.Stash(ring, group_size=1, batch_groups=1, max_open_groups=2) as stash:
+        for later in (False, True):
+            sent = push_at_once.options(**node).remote(ring, groups, later)
+            assert ray_world.received(stash, groups).tally.records == groups
+            ray.get(sent)
+
+
 class Away:
     """A receiver that cannot be reached."""
 

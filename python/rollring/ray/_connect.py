@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -104,6 +104,7 @@ class NodeProducer(Producer):
         if record_bytes == 0 and self._may_send(instance_id, visit, group_size):
             return
         left = Left(timeout)
+        self.flush()  # the place may be one of a group that was not shown yet
         asked: list[Any] = []
 
         def call() -> Any:
@@ -140,6 +141,7 @@ class NodeProducer(Producer):
         visit = fields.get("visit") or 0
         group_size = fields.get("group_size") or 0
         while not self._may_send(instance_id, visit, group_size):
+            self.flush()
             asked = self._receiver.open_group.remote(
                 self._source, self._worker, instance_id, visit, group_size, 0
             )
@@ -156,19 +158,10 @@ class NodeProducer(Producer):
                 self._answered(answer, instance_id, visit)
         await super().push_async(instance_id, timeout=left(), **fields)
 
-    def push_later(
-        self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
-    ) -> None:
+    def _push_later(self, instance_id: str, timeout: float | None, fields: dict[str, Any]) -> None:
         left = Left(timeout)
         self._admit(instance_id, fields, left)
-        super().push_later(instance_id, timeout=left(), **fields)
-
-    def push_many(
-        self, records: Sequence[Mapping[str, Any]], /, *, timeout: float | None = None
-    ) -> int:
-        for record in records:
-            self._admit(record["instance_id"], record, Left(timeout))
-        return super().push_many(records, timeout=timeout)
+        super()._push_later(instance_id, left(), fields)
 
     def reserve(
         self, instance_id: str, /, *args: Any, timeout: float | None = None, **fields: Any
