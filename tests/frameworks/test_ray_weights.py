@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,37 @@ def test_what_the_trainer_gives_up_no_node_serves(fabric: Any, ring: str) -> Non
         fill(tensors, 2)
         trainer.publish(2, PATIENCE)
         assert ray.get(taken) == [[(2, 2)]] * 2
+
+
+def test_a_version_that_a_source_left_is_sent_anew_by_the_next_one(fabric: Any, ring: str) -> None:
+    def sources() -> list[int]:
+        return [
+            one["pid"]
+            for trainer in rr.describe_weights(ring)
+            for one in trainer["engines"]
+            if one["name"] == "nodes"
+        ]
+
+    def opened(node: str) -> bool:
+        return any(one["version"] == 1 for one in rr.describe_weights(node))
+
+    nodes = ray_world.other_nodes()
+    with (
+        rr.WeightPublisher(ring, model(1)) as trainer,
+        rr.WeightSubscriber(ring, model(), name="slow") as slow,
+        ThreadPoolExecutor() as thread,
+    ):
+        taken = [engine.follow.remote(1) for engine in engines_on(nodes, ring, 1)]
+        until_there(fabric, len(nodes))
+        published = thread.submit(trainer.publish, 1, PATIENCE)
+        ray_world.until(lambda: all(opened(row["ring"]) for row in fabric.nodes()))
+        (first,) = sources()
+        ray_world.kill("WeightSource")
+        ray_world.until(lambda: sources() not in ([], [first]))
+        with slow.next(PATIENCE):
+            pass
+        assert published.result()["version"] == 1
+        assert ray.get(taken) == [[(1, 1)]] * len(nodes)
 
 
 def test_a_node_that_comes_back_gets_the_version_that_counts(cluster: Any, ring: str) -> None:

@@ -93,6 +93,7 @@ class NodeChannel:
         self._held: VersionMemory | None = None
         self._arrival: Arrival | None = None
         self._task: asyncio.Task[None] | None = None
+        self._opened = -1  # the last version that engines were shown before it counted
         self._publisher = WeightPublisher(
             ring,
             self.memories[0].tensors,
@@ -114,17 +115,20 @@ class NodeChannel:
         arrival = self._arrival
         return arrival if arrival is not None and arrival.version == version else None
 
-    # --- a version on its way, which the trainer has not committed yet ----------------------------
+    # --- a version on its way ---------------------------------------------------------------------
 
     async def begin(self, version: int, parts: int, *, committed: bool) -> None:
-        """What is open is given up."""
+        """What is open is given up. A version that an earlier source has left comes again: engines
+        were told that it was given up, and get it once it counts."""
         await self._stop()
         memory = next(one for one in self.memories if one is not self._held)
         memory.version = -1
         self._arrival = arrival = Arrival(version, parts, memory)
-        self._task = asyncio.create_task(
-            self._receive(arrival) if committed else self._publish(arrival)
-        )
+        if committed or version <= self._opened:
+            self._task = asyncio.create_task(self._receive(arrival))
+        else:
+            self._opened = version
+            self._task = asyncio.create_task(self._publish(arrival))
 
     async def vote(self, arrival: Arrival) -> str | None:
         """Once all engines of the node have staged it: nothing. Else why they have not."""
