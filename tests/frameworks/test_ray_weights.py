@@ -201,5 +201,5 @@ def test_a_node_that_comes_back_gets_the_version_that_counts(cluster: Any, ring:
         # It does not lie in the trainer's slots any more: another node has it.
         assert ray.get(engines_on([again.node_id], ring, 1)[0].follow.remote(3)) == [(3, 3)]
         cluster.remove_node(again, allow_graceful=False)
-    notes = Path(f"/dev/shm/rollring-carried.{os.getuid()}")
-    assert not list(notes.glob(f"{ring}*"))  # also of nodes that are gone
+    # Also of nodes that are gone.
+    assert not list(Path("/dev/shm").glob(f"rollring-carried.{os.getuid()}.{ring}*"))

@@ -12,22 +12,22 @@ from pathlib import Path
 from .. import _core
 from .._errors import BusyError
 
+_PLACE = Path("/dev/shm")
+
 
 def note(ring: str, what: str) -> Path:
     """A file about a ring of this machine, which goes when the ring is gone."""
-    folder = _folder()
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{ring}@{what}"
+    return _PLACE / f"{_begin()}{ring}@{what}"
 
 
-def _folder() -> Path:
-    return Path(f"/dev/shm/rollring-carried.{os.getuid()}")
+def _begin() -> str:
+    return f"rollring-carried.{os.getuid()}."
 
 
 def forget_all_but(rings: Collection[str]) -> None:
     """Of rings that are gone, or have no receiver any more."""
-    for file in _folder().glob("*@*"):
-        if file.name.rpartition("@")[0] not in rings:
+    for file in _PLACE.glob(f"{_begin()}*@*"):
+        if file.name.removeprefix(_begin()).rpartition("@")[0] not in rings:
             file.unlink(missing_ok=True)
 
 
