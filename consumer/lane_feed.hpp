@@ -50,9 +50,6 @@ class LaneFeed {
     // What this lane announced for groups: when that has arrived, whoever polls says.
     [[nodiscard]] LaneClaims& claims() { return claims_; }
     void tell_released_claims() { claims_.tell_below(reader_.cursor()); }
-    // Groups of its producer count until then, also when that is gone. Of a quarantined lane
-    // nothing more is told.
-    [[nodiscard]] bool awaits_release() const { return !quarantined() && claims_.await_release(); }
 
     // The record at the cursor: delivered, and the oldest that is not released. False if there is
     // none, or its frame has been damaged since.

@@ -174,7 +174,9 @@ bool ProducerRoster::retire_if_ended(std::uint32_t lane) {
     LaneFeed& feed = *feeds_[lane];
     // Death first, then the tail: what it committed before it died is still to come.
     if (!feed.active()) return feed.drained();
-    if (!feed.ended(map()) || !feed.drained() || feed.awaits_release()) return false;
+    if (!feed.ended(map()) || !feed.drained()) return false;
+    // Its groups count until they have arrived. Of a quarantined lane nothing more is told.
+    if (!feed.quarantined() && feed.claims().await_release()) return false;
     tell(feed.retire(map()));
     return true;
 }

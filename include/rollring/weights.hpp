@@ -106,8 +106,9 @@ class [[nodiscard]] ROLLRING_API Transaction {
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline,
                      Stream stream = {});
     // For publishers that get each part as another channel's subscriber has it, whose parts are the
-    // same: memory of the slot of the next part, to be written by whatever means. Several may be
-    // lent at once. Instead of put: all parts or none of a version.
+    // same: memory of the next part in its slot, with its checksums if there are any, to be written
+    // by whatever means. Several may be lent at once. Instead of put: all parts or none of a
+    // version.
     // Errors: timed_out (names the subscriber that holds slots; may be called again).
     Result<std::span<std::byte>> lend_part(Deadline deadline);
     // The oldest part that is lent is written, and no device writes there any more: subscribers

@@ -44,8 +44,10 @@ Result<void> PublishedTensors::check_has_addresses(std::uint32_t first_piece) co
 }
 
 Result<std::vector<std::unique_ptr<device::CopyPlan>>> PublishedTensors::compile(
-    device::Mover& mover) const {
+    device::Mover& mover, bool handed_on) const {
     std::vector<std::unique_ptr<device::CopyPlan>> plans;
+    if (handed_on) return plans;
+    if (auto fine = check_addresses(mover); !fine) return std::unexpected(fine.error());
     for (const Part& part : packing().parts) {
         auto plan = mover.plan(pack_jobs(packing(), part, tensors_));
         if (!plan) return std::unexpected(plan.error());
@@ -71,6 +73,12 @@ Result<void> PublishedTensors::describe(PayloadMemory memory, GpuUuid gpu, std::
     if (auto done = sealed->seal_contents(); !done) return done;
     manifest_memory_ = std::move(*sealed);
     return {};
+}
+
+std::uint64_t PublishedTensors::bytes_of(const Part& part) const {
+    if (manifest_.checksums) return packing().slot_bytes;
+    const Piece& last = packing().pieces[part.first_piece + part.pieces - 1];
+    return last.slot_offset + last.elements * packing().tensors[last.tensor].dtype.bytes();
 }
 
 Result<std::uint32_t> PublishedTensors::find(std::string_view name) const {

@@ -24,16 +24,18 @@ class PublishedTensors {
     PublishedTensors(PublishedTensors&&) = default;
     PublishedTensors& operator=(PublishedTensors&&) = delete;
 
-    // Whether the mover can copy from where they lie.
-    Result<void> check_addresses(device::Mover& mover) const;
     // Whether all tensors from this piece on have one.
     Result<void> check_has_addresses(std::uint32_t first_piece) const;
-    // The copies of each part, compiled.
-    Result<std::vector<std::unique_ptr<device::CopyPlan>>> compile(device::Mover& mover) const;
+    // The copies of each part, compiled, which the mover can do from where the tensors lie; none if
+    // parts are handed on.
+    Result<std::vector<std::unique_ptr<device::CopyPlan>>> compile(device::Mover& mover,
+                                                                   bool handed_on) const;
     // Writes the manifest.
     Result<void> describe(PayloadMemory memory, GpuUuid gpu, std::uint32_t slots, bool checksums);
 
     [[nodiscard]] const Packing& packing() const { return manifest_.packing; }
+    // In its slot, with checksums.
+    [[nodiscard]] std::uint64_t bytes_of(const Part& part) const;
     [[nodiscard]] bool has_payload() const { return !packing().parts.empty(); }
     // Where each slot has its checksums; empty: there are none.
     [[nodiscard]] std::optional<std::uint64_t> sums_offset() const {
@@ -47,6 +49,7 @@ class PublishedTensors {
     [[nodiscard]] Result<std::uint32_t> find(std::string_view name) const;
 
   private:
+    Result<void> check_addresses(device::Mover& mover) const;
     PublishedTensors() = default;
 
     std::vector<WeightTensor> tensors_;

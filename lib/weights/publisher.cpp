@@ -119,12 +119,14 @@ Result<void> Transaction::put(std::string_view tensor, const void* source, Deadl
 
 Result<std::span<std::byte>> Transaction::lend_part(Deadline deadline) {
     if (!mine()) return transaction_over();
-    return impl_->lend_part(deadline);
+    if (auto open = impl_->check_open(); !open) return std::unexpected(open.error());
+    return impl_->filler().lend(deadline);
 }
 
 Result<void> Transaction::part_written() {
     if (!mine()) return transaction_over();
-    return impl_->part_written();
+    if (auto open = impl_->check_open(); !open) return open;
+    return impl_->filler().written();
 }
 
 Result<void> Transaction::publish() {

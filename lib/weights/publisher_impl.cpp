@@ -125,14 +125,9 @@ Result<void> PublisherImpl::set_up(const Gpus& gpus) {
     const auto memory = choose_memory(gpus);
     if (!memory) return std::unexpected(memory.error());
     device::Mover& mover = *backend_.mover;
-    std::vector<std::unique_ptr<device::CopyPlan>> plans;
-    if (!options_.handed_on) {
-        if (auto fine = tensors_.check_addresses(mover); !fine) return fine;
-        auto compiled = tensors_.compile(mover);
-        if (!compiled) return std::unexpected(compiled.error());
-        plans = std::move(*compiled);
-    }
-    filler_.emplace(tensors_, std::move(plans), mover, seats_, publication_);
+    auto plans = tensors_.compile(mover, options_.handed_on);
+    if (!plans) return std::unexpected(plans.error());
+    filler_.emplace(tensors_, std::move(*plans), mover, seats_, publication_);
     auto described = tensors_.describe(*memory, mover.gpu(), options_.slots, options_.checksums);
     if (!described) return described;
     return open_reception(std::move(*listener));
@@ -329,16 +324,6 @@ Result<void> PublisherImpl::put(std::string_view name, const void* source, Deadl
                                    next.empty() ? "nothing" : next));
     }
     return filler_->fill_up_to(tensor.first_piece + tensor.pieces, source, deadline, stream);
-}
-
-Result<std::span<std::byte>> PublisherImpl::lend_part(Deadline deadline) {
-    if (auto fine = check_open(); !fine) return std::unexpected(fine.error());
-    return filler_->lend(deadline);
-}
-
-Result<void> PublisherImpl::part_written() {
-    if (auto fine = check_open(); !fine) return fine;
-    return filler_->written();
 }
 
 // Empty: all were put.

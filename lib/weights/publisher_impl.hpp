@@ -35,8 +35,8 @@ class PublisherImpl {
     Result<void> begin_again();  // the committed one, for those who are behind
     Result<void> resume(std::int64_t version);
     Result<void> put_all(Deadline deadline, Stream stream);
-    Result<std::span<std::byte>> lend_part(Deadline deadline);
-    Result<void> part_written();
+    [[nodiscard]] Result<void> check_open() const;
+    [[nodiscard]] SlotFiller& filler() { return *filler_; }  // of the version that is open
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline, Stream stream);
     Result<void> publish_all();
     Result<void> wait_all_staged(Deadline deadline);
@@ -74,7 +74,6 @@ class PublisherImpl {
     void finish_commit();
     void give_up(std::string_view why);
     Result<void> check_parent() const;
-    Result<void> check_open() const;
 
     std::string ring_name_;
     PublisherOptions options_;

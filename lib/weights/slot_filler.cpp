@@ -105,11 +105,11 @@ Result<std::span<std::byte>> SlotFiller::lend(Deadline deadline) {
                                                    : "all parts were put, or lent");
     }
     if (auto opened = open_part(deadline); !opened) return std::unexpected(opened.error());
-    std::byte* const slot = filling_->slot->block->data();
+    const std::span lent(filling_->slot->block->data(), tensors_->bytes_of(part()));
     next_piece_ = part_end();
     next_part_++;
     lent_.push_back(std::exchange(filling_, nullptr));
-    return std::span(slot, tensors_->packing().slot_bytes);
+    return lent;
 }
 
 Result<void> SlotFiller::written() {

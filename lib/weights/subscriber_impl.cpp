@@ -168,8 +168,9 @@ Result<void> SubscriberImpl::wait_filled(std::uint32_t part, Deadline deadline) 
 Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, Deadline deadline) {
     if (!update_.open) return update_is_over();
     if (part != update_.parts_lent || part >= parts()) {
-        return refused(Errc::invalid_argument, fmt::format("part {} is out of order: {} is next of {}",
-                                                           part, update_.parts_lent, parts()));
+        return refused(Errc::invalid_argument,
+                       fmt::format("part {} is out of order: {} is next of {}", part,
+                                   update_.parts_lent, parts()));
     }
     if (auto waited = wait_filled(part, deadline); !waited) {
         return give_up_unless_late(std::move(waited.error()));
