@@ -1,0 +1,228 @@
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weight_ends.hpp"
+
+namespace rollring::python {
+namespace {
+
+class PySubscriber {
+  public:
+    PySubscriber(const std::string& ring, nb::list tensors, nb::dict given, Timeout timeout) {
+        const auto into = tensors_of(std::move(tensors));
+        const SubscriberOptions options = subscriber_options(std::move(given));
+        const Deadline deadline = deadline_of(timeout);
+        // Each try is longer: to attach takes what it takes, and begins anew.
+        for (std::int64_t try_ns = 50'000'000;; try_ns *= 2) {
+            const Deadline slice = Deadline::after_ns(try_ns);
+            auto made = [&] {
+                const Released released;
+                return Subscriber::attach(ring, into, options,
+                                          deadline.at_ns <= slice.at_ns ? deadline : slice);
+            }();
+            if (made) {
+                owned_.object.emplace(std::move(*made));
+                return;
+            }
+            if (made.error().code != Errc::timed_out || deadline.passed()) raise(made.error());
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        }
+    }
+    ~PySubscriber() {
+        if (owned_.turns.inherited() && update_) new Update(std::move(*update_));
+    }
+
+    // What is under way is given up, but for one that nobody was handed: that is the next.
+    void next(Timeout timeout, bool later) {
+        waits_.run(owned_, timeout, later,
+                   [this](Subscriber& subscriber, Deadline until) -> Result<void> {
+                       if (update_ && !handed_) return {};
+                       if (update_) update_->reject("the engine asked for the next version");
+                       update_.reset();
+                       auto got = subscriber.next(until);
+                       if (!got) return std::unexpected(std::move(got.error()));
+                       update_.emplace(std::move(*got));
+                       handed_ = false;
+                       return {};
+                   });
+    }
+    void load(std::int64_t version, Timeout timeout, std::uintptr_t stream, bool later) {
+        wait_update(version, timeout, later, [stream](Update& update, Deadline until) {
+            return update.load(until, stream_at(stream));
+        });
+    }
+    // A part, for engines that load by themselves: pieces(), of the last one, lie where they lie
+    // until done_part().
+    void part(std::int64_t version, std::uint32_t number, Timeout timeout, bool later) {
+        wait_update(version, timeout, later,
+                    [this, number](Update& update, Deadline until) -> Result<void> {
+                        auto lent = update.part(number, until);
+                        if (!lent) return std::unexpected(std::move(lent.error()));
+                        pieces_.assign(lent->begin(), lent->end());
+                        return {};
+                    });
+    }
+    nb::list pieces() const {  // (tensor, first element, elements, address) of each
+        nb::list made;
+        for (const TensorPiece& piece : pieces_) {
+            made.append(nb::make_tuple(piece.tensor, piece.first_element, piece.elements,
+                                       reinterpret_cast<std::uintptr_t>(piece.data)));
+        }
+        return made;
+    }
+    // Each to its address in host memory, which the caller keeps.
+    void copy_pieces(std::int64_t version, std::vector<std::uintptr_t> to, bool later) {
+        waits_.run(
+            owned_, std::nullopt, later,
+            [this, version, to = std::move(to)](Subscriber& subscriber, Deadline) -> Result<void> {
+                if (!update_ || update_->version() != version) return over(version);
+                for (std::size_t i = 0; i < pieces_.size() && i < to.size(); i++) {
+                    const TensorPiece& piece = pieces_[i];
+                    const DType dtype = subscriber.tensors()[piece.tensor].dtype;
+                    std::memcpy(reinterpret_cast<void*>(to[i]), piece.data,
+                                piece.elements * dtype.bytes());
+                }
+                return {};
+            });
+    }
+    // `stream`: where what reads it was queued.
+    void done_part(std::int64_t version, std::uint32_t number, std::uintptr_t stream) {
+        value_or_raise(owned_.in_turn([&](Subscriber&) -> Result<void> {
+            if (!update_ || update_->version() != version) return over(version);
+            return update_->done_reading(number, stream_at(stream));
+        }));
+    }
+    std::uint32_t parts() {  // of the version under way
+        return owned_.in_turn([&](Subscriber&) { return update_ ? update_->parts() : 0; });
+    }
+    void stage(std::int64_t version, Timeout timeout, bool later) {
+        wait_update(version, timeout, later,
+                    [](Update& update, Deadline until) { return update.stage(until); });
+    }
+    void adopt(std::int64_t version, Timeout timeout, bool later) {
+        wait_update(version, timeout, later, [this](Update& update, Deadline until) {
+            auto adopted = update.adopt(until);
+            if (adopted) update_.reset();
+            return adopted;
+        });
+    }
+    // Nothing, if it is not under way.
+    void reject(std::int64_t version, const std::string& why, const std::string& tensor) {
+        if (owned_.gone()) return;
+        owned_.in_turn([&](Subscriber&) {
+            if (!update_ || update_->version() != version) return false;
+            update_->reject(why, tensor);
+            update_.reset();
+            return true;
+        });
+    }
+    int fd() { return waits_.fd(); }
+    void outcome() { waits_.outcome(owned_); }
+    void cancel() { waits_.cancel(); }
+
+    std::int64_t taken() {  // what next() has got, which is handed out by this; -1: nothing
+        return owned_.in_turn([&](Subscriber&) {
+            handed_ = true;
+            return update_ ? update_->version() : -1;
+        });
+    }
+    std::int64_t live_version() {
+        return owned_.in_turn([](Subscriber& subscriber) { return subscriber.live_version(); });
+    }
+    std::int64_t publisher_id() {
+        return owned_.in_turn([](Subscriber& subscriber) { return subscriber.publisher_id(); });
+    }
+    std::uint64_t part_bytes() {
+        return owned_.in_turn([](Subscriber& subscriber) { return subscriber.part_bytes(); });
+    }
+    std::string state() {
+        return owned_.in_turn(
+            [](Subscriber& subscriber) { return std::string(name(subscriber.state())); });
+    }
+    std::string problem() {
+        return owned_.in_turn(
+            [](Subscriber& subscriber) { return std::string(subscriber.problem()); });
+    }
+    nb::list tensors() {
+        const auto found = owned_.in_turn([](Subscriber& subscriber) {
+            const auto all = subscriber.tensors();
+            return std::vector<TensorInfo>(all.begin(), all.end());
+        });
+        nb::list made;
+        for (const TensorInfo& tensor : found) {
+            nb::list shape;
+            for (const std::int64_t length : tensor.shape) shape.append(length);
+            made.append(nb::make_tuple(tensor.name, tensor.dtype.to_string(), nb::tuple(shape),
+                                       tensor.tied_to));
+        }
+        return made;
+    }
+    // Twice is fine.
+    void close() {
+        if (owned_.gone()) return;
+        waits_.cancel();
+        auto last = owned_.take([&] { update_.reset(); });
+        const Released released;
+        last.reset();
+    }
+    [[nodiscard]] bool closed() const { return owned_.gone(); }
+
+  private:
+    static std::unexpected<Error> over(std::int64_t version) {
+        return refused(Errc::aborted, "version " + std::to_string(version) +
+                                          " is over: it was adopted, rejected, or another one was "
+                                          "asked for");
+    }
+    template <class Step>
+    void wait_update(std::int64_t version, Timeout timeout, bool later, Step step) {
+        waits_.run(
+            owned_, timeout, later,
+            [this, version, step = std::move(step)](Subscriber&, Deadline until) -> Result<void> {
+                if (!update_ || update_->version() != version) return over(version);
+                return step(*update_, until);
+            });
+    }
+
+    Owned<Subscriber> owned_{"this weight subscriber"};
+    std::optional<Update> update_;  // under way; ends before its subscriber
+    bool handed_ = false;           // out, by taken()
+    std::vector<TensorPiece> pieces_;
+    Waits<Subscriber> waits_;
+};
+
+}  // namespace
+
+void bind_weight_subscriber(nb::module_& module) {
+    const auto timeout = nb::arg("timeout").none();
+    const auto later = nb::arg("later") = false;
+    nb::class_<PySubscriber>(module, "WeightSubscriber")
+        .def(nb::init<const std::string&, nb::list, nb::dict, Timeout>(), nb::arg("ring"),
+             nb::arg("into"), nb::arg("options"), timeout)
+        .def("next", &PySubscriber::next, timeout, later)
+        .def("load", &PySubscriber::load, nb::arg("version"), timeout, nb::arg("stream"), later)
+        .def("part", &PySubscriber::part, nb::arg("version"), nb::arg("number"), timeout, later)
+        .def("pieces", &PySubscriber::pieces)
+        .def("copy_pieces", &PySubscriber::copy_pieces, nb::arg("version"), nb::arg("to"), later)
+        .def("done_part", &PySubscriber::done_part)
+        .def("parts", &PySubscriber::parts)
+        .def("stage", &PySubscriber::stage, nb::arg("version"), timeout, later)
+        .def("adopt", &PySubscriber::adopt, nb::arg("version"), timeout, later)
+        .def("reject", &PySubscriber::reject)
+        .def("fd", &PySubscriber::fd)
+        .def("outcome", &PySubscriber::outcome)
+        .def("cancel", &PySubscriber::cancel)
+        .def("taken", &PySubscriber::taken)
+        .def("live_version", &PySubscriber::live_version)
+        .def("state", &PySubscriber::state)
+        .def("problem", &PySubscriber::problem)
+        .def("publisher_id", &PySubscriber::publisher_id)
+        .def("part_bytes", &PySubscriber::part_bytes)
+        .def("tensors", &PySubscriber::tensors)
+        .def("close", &PySubscriber::close)
+        .def_prop_ro("closed", &PySubscriber::closed);
+}
+
+}  // namespace rollring::python
