@@ -180,6 +180,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         slot_bytes: How large each is; 0: chosen.
         checksums: Of every tensor's bytes, checked by engines.
         subscribers_max: Engines at once.
+        handed_on: For relays: parts come from another channel, and tensors lie nowhere.
 
     Raises:
         RingNotFoundError: There is no such ring.
@@ -204,6 +205,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         slot_bytes: int = 0,
         checksums: bool = False,
         subscribers_max: int = 64,
+        handed_on: bool = False,
     ) -> None:
         self.ring = ring
         self.rank = rank
@@ -225,6 +227,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
             "slot_bytes": slot_bytes,
             "checksums": checksums,
             "subscribers_max": subscribers_max,
+            "handed_on": handed_on,
         }
         self._begun = -1
         self._end = _core.WeightPublisher(ring, described, options)

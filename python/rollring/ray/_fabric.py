@@ -65,8 +65,8 @@ class Fabric:
     def nodes(self) -> list[dict[str, Any]]:
         """A dict for each ring on another node: whose it is, what came of it, and what waits.
 
-        With weights also the "version" that the node has, how many "engines" it has, and which
-        "problem".
+        With weights also the "version" that the node has, how many "engines" it has, the "gpu" on
+        which they read it (empty: in host memory), and which "problem".
         """
         rows: dict[str, dict[str, Any]] = {}
         for actor in (self._receiver, self._source):

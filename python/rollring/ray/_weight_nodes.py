@@ -66,7 +66,7 @@ class Nodes:
         found = []
         for node, member in list(self._known.items()):
             row = asdict(member.status)
-            del row["wants"], row["held"]
+            del row["wants"], row["held"], row["group"]
             found.append({"node": node, "alive": node in self._living, **row})
         return found
 

@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import collections
-import ctypes
 import logging
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-import ray
 from ray.exceptions import RayError
 
 from .._errors import RollringError, VersionAbortedError
 from .._ring import describe_weights
 from .._weight_subscriber import WeightSubscriber, WeightUpdate
-from ._weight_layout import Cut, WeightLayout
+from ._nccl import NcclError
+from ._weight_gpu import GpuGroup
+from ._weight_layout import WeightLayout
 from ._weight_nodes import Member, Nodes
+from ._weight_ways import GpuWay, StoreWay
 
 _log = logging.getLogger("rollring")
 
 LOOK_S = 0.2  # between looks whether the trainer has given a version up
 ANSWER_S = 60.0  # for a part to arrive there
 LENT_BYTES = 4 << 20  # of a version that a node has, for one that lacks it
+
+
+@dataclass
+class Origin:
+    """Of the trainer's channel: where versions come from.
+
+    Attributes:
+        window: Bytes that may be under way in Ray's object store.
+        slots: Parts that lie there at once.
+        slot_bytes: Of a part's slot, if checksums lie there too; else 0.
+        group: The trainer's GPU among those of nodes; None: parts lie in host memory.
+    """
+
+    ring: str
+    layout: WeightLayout
+    places: list[int]
+    window: int
+    slots: int
+    slot_bytes: int
+    group: GpuGroup | None
 
 
 class Passing:
@@ -33,20 +52,15 @@ class Passing:
         members: Those that are in it yet.
     """
 
-    def __init__(
-        self, nodes: Nodes, ring: str, layout: WeightLayout, members: list[Member], window: int
-    ) -> None:
+    def __init__(self, nodes: Nodes, origin: Origin, members: list[Member]) -> None:
         self._nodes = nodes
-        self._ring = ring
-        self.layout = layout
+        self._origin = origin
         self.members = members
-        self._window = window
 
     async def carry(
         self,
         channel: WeightSubscriber,
         update: WeightUpdate,
-        places: list[int],
         *,
         committed: bool = False,
     ) -> None:
@@ -55,7 +69,6 @@ class Passing:
         Args:
             channel: Where it comes from.
             update: From there.
-            places: Of the layout.
             committed: It counts already.
 
         Raises:
@@ -63,7 +76,11 @@ class Passing:
         """
         version = update.version
         try:
-            await self._send(channel, version, places, committed)
+            try:
+                await self._send(channel, version, committed)
+            except NcclError as error:
+                update.reject(str(error))
+                raise VersionAbortedError(f"version {version}: {error}", "aborted") from error
             why = await self._votes(version, committed)
             if why is not None:
                 update.reject(why)
@@ -74,7 +91,7 @@ class Passing:
             await asyncio.shield(self._all("give_up", version))
             if not isinstance(error, VersionAbortedError):
                 raise
-            _log.warning("weights of ring '%s': %s", self._ring, error)
+            _log.warning("weights of ring '%s': %s", self._origin.ring, error)
             return
         await self._all("commit", version)
         self._nodes.committed(self.members, version)
@@ -87,13 +104,13 @@ class Passing:
         """Nodes without engines, which version counts: they need no more, and are done."""
         told = [one for one in self.members if not one.wants]
         for what, *given in (("begin", 0, False, True), ("commit",)):
-            await asyncio.gather(*(self._ask(one, what, version, *given) for one in told))
+            await asyncio.gather(*(self.ask(one, what, version, *given) for one in told))
         self._nodes.committed((one for one in told if one in self.members), version)
         self.members[:] = [one for one in self.members if one.wants]
 
     async def hand_over(self, lender: Member, trainer: int, version: int) -> None:
         """The version that counts, from a node that has it."""
-        _, end = self.layout.places()
+        _, end = self._origin.layout.places()
         starts = range(0, end, LENT_BYTES)
         await self._all("begin", version, len(starts), True, True)
         for number, at in enumerate(starts):
@@ -103,49 +120,51 @@ class Passing:
         await self._all("commit", version)
         self._nodes.committed(self.members, version)
 
-    async def _send(
-        self, channel: WeightSubscriber, version: int, places: list[int], committed: bool
-    ) -> None:
-        end = channel._end
+    async def _send(self, channel: WeightSubscriber, version: int, committed: bool) -> None:
+        end, origin = channel._end, self._origin
         parts = end.parts()
         await asyncio.gather(
             *(
-                self._ask(one, "begin", version, parts if one.wants else 0, one.wants, committed)
+                self.ask(one, "begin", version, parts if one.wants else 0, one.wants, committed)
                 for one in self.members
             )
         )
-        flying: collections.deque[tuple[int, asyncio.Future[Any]]] = collections.deque()
+        done = 0
+
+        def done_one() -> None:
+            nonlocal done
+            end.done_part(version, done, channel._stream())
+            done += 1
+
+        store = StoreWay(self, version, origin.window, channel._device)
+        gpus = GpuWay(self, version, origin.group) if origin.group is not None else None
         try:
             for number in range(parts):
                 await channel._later(end.part, version, number, None)
-                cut = self.layout.cut(end.pieces(), places)
-                if any(one.wants for one in self.members):
-                    flying.append((cut.nbytes, await self._ship(version, number, cut)))
-                end.done_part(version, number, channel._stream())
-                while sum(nbytes for nbytes, _ in flying) > self._window:
-                    await flying.popleft()[1]
-            for _, done in flying:
-                await done
+                cut = origin.layout.cut(end.pieces(), origin.places)
+                await store.send(number, cut)
+                if gpus is None:
+                    done_one()
+                    continue
+                await gpus.send(number, cut, origin.slot_bytes)
+                while number - done >= origin.slots - 1:  # the trainer fills the last one meanwhile
+                    await gpus.arrived()
+                    done_one()
+            while done < parts:
+                if gpus is not None:
+                    await gpus.arrived()
+                done_one()
+            await store.finish()
+        except BaseException:
+            if gpus is not None:
+                await asyncio.shield(gpus.stop())
+            raise
         finally:
-            for _, done in flying:
-                done.cancel()
-
-    async def _ship(self, version: int, number: int, cut: Cut) -> asyncio.Future[Any]:
-        """Once to each node: Ray brings the object there."""
-        memory = (ctypes.c_uint8 * cut.nbytes).from_address(cut.address)
-        data = np.frombuffer(memoryview(memory), np.uint8)
-        ref = await asyncio.to_thread(ray.put, data)
-        return asyncio.gather(
-            *(
-                self._ask(one, "part", version, number, cut.spans, cut.whole, ref)
-                for one in self.members
-                if one.wants
-            )
-        )
+            store.stop()
 
     async def _votes(self, version: int, committed: bool) -> str | None:
         """Why a node cannot take it; nothing: all have staged it."""
-        votes = asyncio.gather(*(self._ask(one, "vote", version) for one in self.members))
+        votes = asyncio.gather(*(self.ask(one, "vote", version) for one in self.members))
         try:
             while not (await asyncio.wait({votes}, timeout=LOOK_S))[0]:
                 if not committed and await asyncio.to_thread(self._is_over, version):
@@ -160,14 +179,15 @@ class Passing:
         """It cannot have been committed: this end has not staged it."""
         return any(
             one["version"] > version or (one["version"] == version and one["state"] == "aborted")
-            for one in describe_weights(self._ring)
+            for one in describe_weights(self._origin.ring)
         )
 
     async def _all(self, what: str, version: int, *given: object) -> None:
-        await asyncio.gather(*(self._ask(one, what, version, *given) for one in self.members))
+        await asyncio.gather(*(self.ask(one, what, version, *given) for one in self.members))
 
-    async def _ask(self, member: Member, what: str, version: int, *given: object) -> str | None:
-        """Of one that still is a member. What it cannot do; nothing also if it is one no more."""
+    async def ask(self, member: Member, what: str, version: int, *given: object) -> str | None:
+        """Of one that still is a member. Why it cannot, or what it tells; nothing also if it is a
+        member no more."""
         if member not in self.members:
             return None
         try:
@@ -178,14 +198,16 @@ class Passing:
             code, why = "gone", str(error)
         except asyncio.TimeoutError:
             code, why = "gone", f"it has not answered in {ANSWER_S:g} s"
-        if code == "rejected":
+        if code == "at":
+            return str(why)
+        if code in ("rejected", "broken"):
             return f"node {member.node} ({member.status.host}): {why}"
         if code == "gone" and member in self.members:
             self.members.remove(member)
             if what != "give_up":
                 _log.warning(
                     "weights of ring '%s': node %s (%s) is left behind at version %d: %s",
-                    self._ring,
+                    self._origin.ring,
                     member.node,
                     member.status.host,
                     version,

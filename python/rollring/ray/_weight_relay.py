@@ -15,7 +15,11 @@ from ._carried import note
 from ._lane import Answer
 from ._names import About
 from ._node_ring import make_node_ring
-from ._weight_channel import Arrival, NodeChannel
+from ._nccl import NcclError
+from ._weight_channel import NodeChannel
+from ._weight_gpu import GpuGroup, group_on
+from ._weight_gpu_channel import GpuArrival, GpuChannel
+from ._weight_host_channel import HostArrival, HostChannel
 from ._weight_layout import NO_TENSORS, Span, WeightLayout
 
 OK: Answer = ("ok", "")
@@ -29,6 +33,7 @@ class Offer:
     trainer: int  # tells its publisher from the next one
     layout: WeightLayout
     committed: int
+    gpu: str = ""  # on which its parts lie; empty: in host memory
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class RelayStatus:
     ring: str
     host: str
     wants: bool  # there are engines: it wants tensors
+    gpu: str  # on which it wants them; empty: in host memory
+    group: bytes  # of GPUs that it has joined
     held: int
     version: int
     engines: int
@@ -49,14 +56,17 @@ class WeightRelay:
         self._ring = make_node_ring(about, this_node())
         self._session = ""
         self._engines = note(self._ring, "engines")  # for a successor: there are some
-        self._channel: NodeChannel | None = None
+        self._channel: HostChannel | GpuChannel | None = None
+        self._group: GpuGroup | None = None
         self._lock = asyncio.Lock()
         self._problem = ""
 
-    async def open(self) -> str:
-        """For engines: the ring of the node, whose channel has tensors from now on."""
+    async def open(self, gpu: str) -> str:
+        """For engines: the ring of the node, whose channel has tensors from now on; on that GPU, if
+        there were no engines yet."""
         async with self._lock:
-            self._engines.touch()
+            if not self._engines.exists():
+                self._engines.write_text(gpu)
             channel = self._channel
             if channel is not None and not channel.has_payload:
                 self._channel = None  # none is better than one that fits no engine
@@ -80,14 +90,24 @@ class WeightRelay:
 
     async def _follow(self, offer: Offer) -> None:
         layout = offer.layout if self._engines.exists() else NO_TENSORS
+        gpu = offer.gpu and layout != NO_TENSORS and self._engines.read_text()
+        kind = GpuChannel if gpu else HostChannel
         channel = self._channel
-        if channel is None or (channel.layout, channel.trainer) != (layout, offer.trainer):
+        fits = channel is not None and (channel.layout, channel.trainer) == (layout, offer.trainer)
+        if channel is None or not fits or not isinstance(channel, kind):
             memories = None
             if channel is not None:
                 await channel.close()
-                memories = channel.memories if channel.layout == layout else None
+                if isinstance(channel, HostChannel) and channel.layout == layout:
+                    memories = channel.memories
                 self._channel = None
-            channel = self._channel = NodeChannel(self._ring, layout, offer.trainer, memories)
+            if gpu:
+                if self._group is None:
+                    self._group = await asyncio.to_thread(group_on, gpu)
+                channel = GpuChannel(self._ring, layout, offer.trainer, self._group)
+            else:
+                channel = HostChannel(self._ring, layout, offer.trainer, memories)
+            self._channel = channel
         await channel.consider(offer.trainer, offer.committed)
 
     def _status(self) -> RelayStatus:
@@ -99,6 +119,8 @@ class WeightRelay:
             self._ring,
             socket.gethostname(),
             channel is not None and channel.has_payload,
+            self._engines.read_text() if isinstance(channel, GpuChannel) else "",
+            b"" if self._group is None else self._group.key,
             -1 if channel is None else channel.held,
             describe(self._ring)["policy_version"],
             engines,
@@ -114,16 +136,50 @@ class WeightRelay:
             channel = self._channel
             if session != self._session or channel is None or channel.has_payload != payload:
                 return GONE
-            await channel.begin(version, parts, committed=committed)
+            try:
+                await channel.begin(version, parts, committed=committed)
+            except RollringError as error:
+                return "gone", str(error)
         return OK
 
     async def part(
         self, session: str, version: int, number: int, spans: list[Span], whole: int, data: Any
     ) -> Answer:
         found = self._arriving(session, version)
-        if found is None:
+        if found is None or not isinstance(found[1], HostArrival):
             return GONE
         await found[1].land(number, spans, whole, data)
+        return OK
+
+    async def join(
+        self, session: str, version: int, key: bytes, rank: int, ranks: int, at: int
+    ) -> Answer:
+        """The GPUs to which parts from number ``at`` on are sent, from their beginning."""
+        found = self._on_gpu(session, version)
+        if found is None:
+            return GONE
+        try:
+            await found[0].join(found[1], key, rank, ranks, at)
+        except NcclError as error:
+            return "broken", str(error)
+        return OK
+
+    async def leave(self, session: str, version: int) -> Answer:
+        """How many parts lie here: no more come, until another group is joined."""
+        found = self._on_gpu(session, version)
+        if found is None:
+            return GONE
+        return "at", str(await found[0].leave(found[1]))
+
+    async def landed(self, session: str, version: int, number: int) -> Answer:
+        """Once that part lies here."""
+        found = self._on_gpu(session, version)
+        if found is None:
+            return GONE
+        try:
+            await found[1].more_than(number)
+        except NcclError as error:
+            return "broken", str(error)
         return OK
 
     async def vote(self, session: str, version: int) -> Answer:
@@ -155,11 +211,17 @@ class WeightRelay:
     async def lend(self, trainer: int, version: int, at: int, nbytes: int) -> Any:
         """Bytes of the version that counts, for another node."""
         channel = self._channel
-        if channel is None or channel.trainer != trainer or not channel.has_payload:
-            raise ValueError(f"this node has no version of publisher {trainer}")
-        return channel.lend(version, at, nbytes)
+        if isinstance(channel, HostChannel) and channel.trainer == trainer and channel.has_payload:
+            return channel.lend(version, at, nbytes)
+        raise ValueError(f"this node has no version of publisher {trainer}")
 
-    def _arriving(self, session: str, version: int) -> tuple[NodeChannel, Arrival] | None:
+    def _on_gpu(self, session: str, version: int) -> tuple[GpuChannel, GpuArrival] | None:
+        channel, found = self._channel, self._arriving(session, version)
+        if found is None or not isinstance(channel, GpuChannel):
+            return None
+        return channel, found[1]
+
+    def _arriving(self, session: str, version: int) -> tuple[NodeChannel[Any], Any] | None:
         channel = self._channel
         if session != self._session or channel is None:
             return None

@@ -15,14 +15,16 @@ from ray.exceptions import RayError
 from .._errors import RollringError, TimedOutError
 from .._ring import describe, describe_weights
 from .._weight_subscriber import WeightSubscriber, WeightUpdate
+from ._weight_gpu import GpuGroup, gpu_called
 from ._weight_layout import WeightLayout
 from ._weight_nodes import Member, Nodes
-from ._weight_passing import Passing
+from ._weight_passing import Origin, Passing
 from ._weight_relay import Offer
 
 _log = logging.getLogger("rollring")
 
 LOOK_S = 0.3  # between looks for a trainer, and which nodes lag
+ON_GPU_S = 30.0  # to attach there: what is mapped the first time takes its time
 
 
 class WeightSource:
@@ -34,6 +36,7 @@ class WeightSource:
         self._ring = ring
         self._window = window_bytes
         self._nodes = Nodes(ring)
+        self._groups: dict[str, GpuGroup] = {}  # by the trainer's GPU
         self._loop = asyncio.new_event_loop()
         self._serving = self._loop.create_task(self._serve())
         self._thread = threading.Thread(target=self._run, name="rollring-weights", daemon=True)
@@ -93,57 +96,78 @@ class WeightSource:
             channel.close()
 
     def _attach(self, name: str, held: int) -> WeightSubscriber:
-        return WeightSubscriber(self._ring, name=name, held_version=held, timeout=LOOK_S)
+        about = self._trainer()
+        gpu = "" if about is None else _gpu(about)
+        return WeightSubscriber(
+            self._ring,
+            name=name,
+            held_version=held,
+            device=gpu_called(gpu) if gpu else None,
+            timeout=ON_GPU_S if gpu else LOOK_S,
+        )
+
+    def _trainer(self) -> dict[str, Any] | None:
+        return next((one for one in describe_weights(self._ring) if one["rank"] == 0), None)
+
+    def _origin(self, channel: WeightSubscriber, about: dict[str, Any]) -> Origin:
+        end, gpu = channel._end, _gpu(about)
+        layout = WeightLayout(tuple(end.tensors()), end.part_bytes(), about["checksums"])
+        if gpu and gpu not in self._groups:
+            self._groups[gpu] = GpuGroup(channel._device)
+        return Origin(
+            self._ring,
+            layout,
+            layout.places()[0],
+            self._window,
+            about["slots"],
+            about["slot_bytes"] if about["checksums"] else 0,
+            self._groups[gpu] if gpu else None,
+        )
 
     async def _follow(self, channel: WeightSubscriber) -> None:
         """Until the trainer is gone."""
-        about = next((one for one in describe_weights(self._ring) if one["rank"] == 0), None)
+        about = self._trainer()
         if about is None:  # gone already
             return
-        layout = WeightLayout(
-            tuple(channel._end.tensors()), about["slot_bytes"], about["checksums"]
-        )
-        places, _ = layout.places()
+        origin = self._origin(channel, about)
         trainer = channel._end.publisher_id()
-        late = self._passing(layout, lambda _: False)
+        late = self._passing(origin, lambda _: False)
         catching_up: asyncio.Task[None] | None = None
         nodes = self._nodes
         try:
-            await nodes.show(Offer(trainer, layout, describe(self._ring)["policy_version"]))
+            committed = describe(self._ring)["policy_version"]
+            await nodes.show(Offer(trainer, origin.layout, committed, _gpu(about)))
             while True:
                 committed = describe(self._ring)["policy_version"]
-                nodes.offer = Offer(trainer, layout, committed)
+                nodes.offer = Offer(trainer, origin.layout, committed, _gpu(about))
                 if catching_up is None or catching_up.done():
-                    late = self._passing(layout, lambda one: one.lags(committed))
+                    late = self._passing(origin, lambda one: one.lags(committed))
                     if late.members:
-                        catching_up = asyncio.create_task(
-                            self._catch_up(late, trainer, committed, places)
-                        )
+                        catching_up = asyncio.create_task(self._catch_up(late, trainer, committed))
                 update = await _next(channel, LOOK_S)
                 if update is not None:
                     late.let_go()
-                    await self._passing(layout, lambda _: True).carry(channel, update, places)
+                    await self._passing(origin, lambda _: True).carry(channel, update)
         finally:
             late.let_go()
             nodes.offer = None
             if catching_up is not None:
                 await asyncio.wait({catching_up})
 
-    def _passing(self, layout: WeightLayout, wanted: Callable[[Member], bool]) -> Passing:
+    def _passing(self, origin: Origin, wanted: Callable[[Member], bool]) -> Passing:
         members = [one for one in self._nodes.members() if wanted(one)]
-        return Passing(self._nodes, self._ring, layout, members, self._window)
+        return Passing(self._nodes, origin, members)
 
-    async def _catch_up(
-        self, late: Passing, trainer: int, committed: int, places: list[int]
-    ) -> None:
+    async def _catch_up(self, late: Passing, trainer: int, committed: int) -> None:
         """Gives the version that counts to nodes that lack it, until they are let go."""
         try:
             await late.tell(committed)
             if not late.members:
                 return
-            has = (one for one in self._nodes.members() if one.wants and not one.lags(committed))
-            lender = next(has, None)
-            if lender is not None:
+            keep = [one for one in self._nodes.members() if one.wants and not one.status.gpu]
+            lender = next((one for one in keep if not one.lags(committed)), None)
+            if lender is not None and any(one in keep for one in late.members):
+                late.members[:] = [one for one in late.members if one in keep]
                 return await late.hand_over(lender, trainer, committed)
             # An engine that comes late: it is served from the slots, or when the trainer resends.
             end = await asyncio.to_thread(self._attach, "nodes.late", -1)
@@ -153,11 +177,16 @@ class WeightSource:
                     update = await _next(end, LOOK_S)
                 if update is not None:
                     # Not just closed: the trainer would take that for a rejection.
-                    await late.carry(end, update, places, committed=True)
+                    await late.carry(end, update, committed=True)
             finally:
                 end.close()
         except (RollringError, RayError) as error:
             _log.warning("weights of ring '%s': %s", self._ring, error)
+
+
+def _gpu(about: dict[str, Any]) -> str:
+    """On which a trainer's parts lie; empty: in host memory."""
+    return "" if about["memory"] == "host" else str(about["gpu"])
 
 
 async def _next(channel: WeightSubscriber, timeout: float) -> WeightUpdate | None:

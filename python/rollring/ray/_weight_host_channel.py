@@ -1,0 +1,188 @@
+"""A node's channel whose versions come through host memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from .._errors import RollringError
+from .._weight_publisher import WeightPublisher
+from ._weight_channel import Arrival, NodeChannel
+from ._weight_layout import Span, VersionMemory, WeightLayout
+
+_log = logging.getLogger("rollring")
+
+LOOK_S = 0.2  # between looks for engines that came late
+
+
+class HostArrival(Arrival):
+    """A version on its way to a node: what has come of it."""
+
+    def __init__(self, version: int, parts: int, memory: VersionMemory) -> None:
+        super().__init__(version)
+        self.memory = memory
+        self._parts = parts
+        self._next = 0
+        self._early: dict[int, int] = {}
+        self._whole = 0
+        self._changed = asyncio.Event()
+        self._landing = 0
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    async def land(self, number: int, spans: list[Span], whole: int, data: Any) -> None:
+        """A part. They may come in any order."""
+        self._landing += 1
+        self._settled.clear()
+        try:
+            await asyncio.to_thread(self.memory.write, spans, data)
+        finally:
+            self._landing -= 1
+            if self._landing == 0:
+                self._settled.set()
+        self._early[number] = whole
+        while self._next in self._early:
+            self._whole = self._early.pop(self._next)
+            self._next += 1
+        self._changed.set()
+
+    async def settled(self) -> None:
+        """Until nothing is written into its memory any more."""
+        await self._settled.wait()
+
+    async def more_than(self, tensors: int) -> int:
+        """How many are whole, once that are more than so many, or all parts have come."""
+        while not self.is_whole and self._whole <= tensors:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._whole
+
+    @property
+    def is_whole(self) -> bool:
+        return self._next == self._parts
+
+
+class HostChannel(NodeChannel[HostArrival]):
+    """Keeps the version that counts, whole, while another one comes.
+
+    Args:
+        memories: Of a predecessor with that layout.
+    """
+
+    def __init__(
+        self,
+        ring: str,
+        layout: WeightLayout,
+        trainer: int,
+        memories: list[VersionMemory] | None = None,
+    ) -> None:
+        self.memories = memories or [VersionMemory(layout) for _ in range(2)]
+        self._held: VersionMemory | None = None
+        publisher = WeightPublisher(
+            ring,
+            self.memories[0].tensors,
+            name="relay",
+            slot_bytes=layout.slot_bytes,
+            checksums=layout.checksums,
+        )
+        super().__init__(layout, trainer, publisher)
+
+    @property
+    def held(self) -> int:
+        """The committed version that engines can have from here; -1: none."""
+        return self._held.version if self._held is not None else -1
+
+    # --- a version on its way ---------------------------------------------------------------------
+
+    async def begin(self, version: int, parts: int, *, committed: bool) -> None:
+        """What is open is given up. A version that an earlier source has left comes again: engines
+        were told that it was given up, and get it once it counts."""
+        await self._stop()
+        memory = next(one for one in self.memories if one is not self._held)
+        memory.version = -1
+        self._arrival = arrival = HostArrival(version, parts, memory)
+        if committed or version <= self._opened:
+            self._task = asyncio.create_task(self._receive(arrival))
+        else:
+            self._opened = version
+            self._task = asyncio.create_task(self._publish(arrival))
+
+    async def commit(self, arrival: HostArrival) -> None:
+        await super().commit(arrival)
+        self._keep(arrival.memory, arrival.version)
+
+    async def give_up(self) -> None:
+        """What is on its way. Its bytes are kept, if all have come: they may count yet."""
+        if self._arrival is not None:
+            await self._stop()
+            if self._held is not None:
+                self._keep(self._held, self.held)
+
+    async def _stop(self) -> None:
+        arrival = await self._cut_off()
+        if arrival is not None:
+            await arrival.settled()
+            if arrival.is_whole:
+                arrival.memory.version, arrival.memory.trainer = arrival.version, self.trainer
+
+    async def _publish(self, arrival: HostArrival) -> None:
+        async with self._publisher.begin(arrival.version) as transaction:
+            names = list(self.memories[0].tensors)
+            sent = 0
+            while not arrival.is_whole or sent < len(names):
+                whole = await arrival.more_than(sent)
+                # Without elements, or tied: of no part, and behind the last one's.
+                for name in names[sent : len(names) if arrival.is_whole else whole]:
+                    await transaction.put_async(name, arrival.memory.tensors[name])
+                    sent += 1
+            await self._agree(transaction, arrival)
+
+    # --- the version that counts ------------------------------------------------------------------
+
+    async def _receive(self, arrival: HostArrival) -> None:
+        while not arrival.is_whole:
+            await arrival.more_than(len(self.memories[0].tensors))
+        arrival.staged.set_result(None)
+        await arrival.counts
+
+    async def consider(self, trainer: int, version: int) -> None:
+        """This version of that publisher counts: it may have come already."""
+        if self._arrival is not None or version < 0 or self.held >= version:
+            return
+        for memory in self.memories:
+            if (memory.trainer, memory.version) == (trainer, version):
+                await self._stop()
+                return self._keep(memory, version)
+        if not self.has_payload:
+            await self._stop()
+            self._keep(self.memories[0], version)
+
+    def _keep(self, memory: VersionMemory, version: int) -> None:
+        memory.version, memory.trainer = version, self.trainer
+        self._held = memory
+        self._task = asyncio.create_task(self._look_after(memory))
+
+    async def _look_after(self, memory: VersionMemory) -> None:
+        """Sends the version that counts to engines that came late, until another one comes."""
+        while True:
+            try:
+                if self._publisher.committed_version != memory.version:
+                    self._publisher.resume(memory.version)
+                if self._publisher.behind or not self._is_stamped:
+                    async with self._publisher._begin_again() as transaction:
+                        for name, tensor in memory.tensors.items():
+                            await transaction.put_async(name, tensor)
+                        await transaction.commit_async()
+                self.problem = ""
+            except RollringError as error:
+                if str(error) != self.problem:
+                    _log.warning("ring '%s': %s", self.ring, error)
+                self.problem = str(error)
+            await asyncio.sleep(LOOK_S)
+
+    def lend(self, version: int, at: int, nbytes: int) -> Any:
+        """Bytes of the version that counts, for another node. ValueError: it is another one."""
+        if self._held is None or self.held != version:
+            raise ValueError(f"this node has version {self.held}, not {version}")
+        return self._held.read(at, nbytes)

@@ -1,0 +1,242 @@
+"""How parts of a version get to nodes: through Ray's object store, or from GPU to GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import ctypes
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import ray
+
+from .._weight_parts import lent
+from ._nccl import NcclError, unique
+from ._weight_gpu import GpuGroup
+from ._weight_layout import Cut
+from ._weight_nodes import Member
+
+
+TRIES = 3  # of a part, among nodes that all live
+
+
+class Asks(Protocol):
+    """Who knows which nodes a version goes to."""
+
+    members: list[Member]
+
+    async def ask(self, member: Member, what: str, version: int, *given: object) -> str | None: ...
+
+
+class StoreWay:
+    """To nodes that keep versions in host memory: once to each, Ray brings the object there.
+
+    Args:
+        passing: The version's.
+        version: Its number.
+        window: Bytes that may be under way.
+        device: torch's, on which parts lie; None: in host memory.
+    """
+
+    def __init__(self, passing: Asks, version: int, window: int, device: Any) -> None:
+        self._passing = passing
+        self._version = version
+        self._window = window
+        self._device = device
+        self._flying: collections.deque[tuple[int, asyncio.Future[Any]]] = collections.deque()
+
+    def _members(self) -> list[Member]:
+        return [one for one in self._passing.members if one.wants and not one.status.gpu]
+
+    async def send(self, number: int, cut: Cut) -> None:
+        """Afterwards nobody reads the part any more where it lies."""
+        if not self._members():
+            return
+        ref = await asyncio.to_thread(self._put, cut)
+        answers = (
+            self._passing.ask(one, "part", self._version, number, cut.spans, cut.whole, ref)
+            for one in self._members()
+        )
+        self._flying.append((cut.nbytes, asyncio.gather(*answers)))
+        while sum(nbytes for nbytes, _ in self._flying) > self._window:
+            await self._flying.popleft()[1]
+
+    async def finish(self) -> None:
+        """Until all has arrived."""
+        for _, done in self._flying:
+            await done
+
+    def stop(self) -> None:
+        for _, done in self._flying:
+            done.cancel()
+
+    def _put(self, cut: Cut) -> Any:
+        if self._device is not None:
+            return ray.put(lent(cut.address, cut.nbytes, self._device).cpu().numpy())
+        memory = (ctypes.c_uint8 * cut.nbytes).from_address(cut.address)
+        return ray.put(np.frombuffer(memoryview(memory), np.uint8))
+
+
+@dataclass(eq=False)
+class _Part:
+    number: int
+    address: int
+    nbytes: int
+    sent: asyncio.Future[str | None] = field(init=False)  # why it was not; nothing: it was
+
+
+class GpuWay:
+    """To nodes that have GPUs: to all of them at once. A part stays where it lies until all have
+    it: when one of them dies, those that are left form another group, and it is sent again.
+    """
+
+    def __init__(self, passing: Asks, version: int, group: GpuGroup) -> None:
+        self._passing = passing
+        self._version = version
+        self._group = group
+        self.flying: collections.deque[_Part] = collections.deque()
+        self._took = False
+
+    def _members(self) -> list[Member]:
+        """None, once somebody else sends: nodes go on with that."""
+        if self._took and self._group.user is not self:
+            return []
+        return [one for one in self._passing.members if one.wants and one.status.gpu]
+
+    async def send(self, number: int, cut: Cut, slot_bytes: int) -> None:
+        """Begins to.
+
+        Args:
+            number: Of the part.
+            cut: It.
+            slot_bytes: Of the slot, all of which goes with it; 0: no more than the part.
+        """
+        part = _Part(number, cut.address, slot_bytes or cut.nbytes)
+        if not self._took:
+            await self._take()
+        await self._start(part)
+        self.flying.append(part)
+
+    async def _take(self) -> None:
+        group, last = self._group, self._group.user
+        group.user, self._took = self, True
+        members = self._members()
+        left_something = isinstance(last, GpuWay) and bool(last.flying)
+        there = all(one.status.group == group.key for one in members)
+        if left_something or group.nodes != members or not there:
+            await self._join(0)
+
+    async def arrived(self) -> None:
+        """Until the oldest part lies on all nodes.
+
+        Raises:
+            NcclError: Nodes that live cannot talk to each other.
+        """
+        failures = 0
+        while (why := await self.flying[0].sent) is not None or self._is_less():
+            if self._group.user is not self:
+                break
+            failures += self._group.nodes == self._members()
+            if failures == TRIES:
+                raise NcclError(f"NCCL: {why}")
+            await self._again()
+        self.flying.popleft()
+
+    async def stop(self) -> None:
+        """Afterwards no GPU reads any more what lies here."""
+        if self._group.user is self:
+            await self._group.leave()
+        for part in self.flying:
+            part.sent.cancel()
+        self.flying.clear()
+
+    def _is_less(self) -> bool:
+        members = self._members()
+        return bool(members) and self._group.nodes != members
+
+    async def _start(self, part: _Part) -> None:
+        """All ends queue in the order of these calls."""
+        members = self._members()
+        asked = [
+            asyncio.ensure_future(self._passing.ask(one, "landed", self._version, part.number))
+            for one in members
+        ]
+        queued: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not members:
+            queued.set_result(None)
+        else:
+            try:
+                queued = await self._group.queue(part.address, part.nbytes)
+            except NcclError as error:
+                queued.set_exception(error)
+        part.sent = asyncio.ensure_future(self._outcome(members, queued, asked))
+
+    async def _outcome(
+        self,
+        members: list[Member],
+        queued: asyncio.Future[None],
+        asked: list[asyncio.Task[str | None]],
+    ) -> str | None:
+        """Nothing: it lies on all these. Why not: one end that fails ends the wait for others."""
+        queued.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was seen
+        ends: list[asyncio.Future[Any]] = [queued, *asked]
+        for one in asyncio.as_completed(ends):
+            try:
+                why: str | None = await one
+            except NcclError as error:
+                why = str(error)
+            if why is None and self._members() not in ([], members):
+                why = "a node is gone"
+            if why is not None:
+                return why
+        return None
+
+    async def _again(self) -> None:
+        await self._group.leave()
+        asked = (self._passing.ask(one, "leave", self._version) for one in self._members())
+        have = [int(found) for found in await asyncio.gather(*asked) if found is not None]
+        at = min(have, default=self.flying[-1].number + 1)
+        await self._join(at)
+        for part in self.flying:
+            part.sent.cancel()
+            if part.number >= at:
+                await self._start(part)
+            else:
+                part.sent = asyncio.get_running_loop().create_future()
+                part.sent.set_result(None)
+
+    async def _join(self, number: int) -> None:
+        """Those that are left. Parts from this one on are sent to them.
+
+        Raises:
+            NcclError: All live, and cannot talk to each other.
+        """
+        group = self._group
+        await group.leave()
+        group.nodes = []
+        while members := self._members():
+            key = await asyncio.to_thread(unique)
+            if members != self._members():
+                continue
+            ranks = len(members) + 1
+            own = asyncio.ensure_future(group.join(key, 0, ranks, self))
+            asked = (
+                self._passing.ask(one, "join", self._version, key, rank, ranks, number)
+                for rank, one in enumerate(members, 1)
+            )
+            found = await asyncio.gather(*asked)
+            if members != self._members():
+                await group.leave()  # it would wait for who is gone
+            try:
+                await own
+            except NcclError as error:
+                found.append(str(error))
+            if members != self._members():
+                continue
+            if any(found):
+                raise NcclError(f"NCCL: {next(filter(None, found))}")
+            group.nodes = members
+            for one in members:
+                one.status = replace(one.status, group=key)
+            break

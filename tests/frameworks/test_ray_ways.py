@@ -1,0 +1,179 @@
+"""Parts that are broadcast among GPUs of nodes, of which some die: who gets what again. Without
+GPUs: what NCCL would do is the test's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+from rollring.ray import _weight_ways  # noqa: E402
+from rollring.ray._nccl import NcclError  # noqa: E402
+from rollring.ray._weight_layout import Cut  # noqa: E402
+from rollring.ray._weight_nodes import Member  # noqa: E402
+from rollring.ray._weight_relay import RelayStatus  # noqa: E402
+from rollring.ray._weight_ways import GpuWay  # noqa: E402
+
+
+class Group:
+    """The trainer's end. A broadcast ends when all nodes of the group live."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.key = b""
+        self.user: object = None
+        self.nodes: list[Any] = []
+        self._all = nodes
+        nodes.group = self
+        self.joined: list[Member] = []
+        self.left = asyncio.Event()
+        self._flying: set[asyncio.Future[None]] = set()
+
+    async def join(self, key: bytes, rank: int, ranks: int, user: object) -> None:
+        assert (rank, user) == (0, self.user)
+        assert ranks == len(self._all.members) + 1
+        self.key, self.joined = key, list(self._all.members)
+        self.left = asyncio.Event()
+
+    async def queue(self, address: int, nbytes: int) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flying.add(done)
+        if not self._all.works:
+            done.set_exception(NcclError("NCCL says no"))
+        elif self.joined == self._all.members and not self._all.stuck:
+            done.set_result(None)
+        return done
+
+    async def leave(self) -> None:
+        self.key, self.joined = b"", []
+        for one in self._flying:
+            if not one.done():
+                one.set_exception(NcclError("left"))
+        self._flying.clear()
+        self.left.set()
+
+
+class Nodes:
+    """Relays, and what they were asked."""
+
+    def __init__(self, names: str) -> None:
+        self.members = [Member(name, None, _status(), True) for name in names]
+        self.works = True
+        self.stuck = False
+        self.dies: dict[tuple[str, int], str] = {}  # at that part of it: which node
+        self.asked: list[tuple[str, str, int]] = []  # node, what, part
+        self.have = dict.fromkeys(names, 0)  # parts
+        self.group: Any = None
+
+    async def ask(self, member: Member, what: str, version: int, *given: Any) -> str | None:
+        if member not in self.members:
+            return None
+        if what == "leave":
+            return str(self.have[member.node])
+        part = given[-1]
+        self.asked.append((member.node, what, part))
+        if self.dies.get((what, part)) == member.node:
+            self.members.remove(member)
+            return None
+        if what == "landed":
+            if self.group.joined != self.members or not self.works or self.stuck:
+                await self.group.left.wait()
+                return "the group was given up"
+            self.have[member.node] = max(part + 1, self.have[member.node])
+        return None
+
+
+def _status() -> RelayStatus:
+    return RelayStatus("ring", "host", True, "GPU-1", b"", 0, 0, 1, "")
+
+
+def cut(number: int) -> Cut:
+    return Cut(1000 * number, 100, [(0, 100, 0)], 0)
+
+
+Sends = Callable[[GpuWay], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    keys = itertools.count()
+    monkeypatch.setattr(_weight_ways, "unique", lambda: b"%d" % next(keys))
+    return Nodes("abc")
+
+
+async def send_all(way: GpuWay, parts: int, at_once: int) -> None:
+    for number in range(parts):
+        await way.send(number, cut(number), 0)
+        if number >= at_once - 1:
+            await way.arrived()
+    while way.flying:
+        await way.arrived()
+
+
+def test_nodes_that_stay_are_joined_once(nodes: Nodes) -> None:
+    async def versions() -> None:
+        group: Any = Group(nodes)
+        for version in (1, 2):
+            await send_all(GpuWay(nodes, version, group), 4, 2)
+
+    asyncio.run(versions())
+    assert [node for node, what, _ in nodes.asked if what == "join"] == ["a", "b", "c"]
+    parts = [(node, part) for node, what, part in nodes.asked if what == "landed"]
+    assert parts == [(node, part) for part in range(4) for node in "abc"] * 2
+
+
+def test_what_not_all_have_is_sent_again_to_those_that_are_left(nodes: Nodes) -> None:
+    nodes.dies["landed", 2] = "b"
+    group: Any = Group(nodes)
+    asyncio.run(send_all(GpuWay(nodes, 1, group), 5, 3))
+    joined = [(node, part) for node, what, part in nodes.asked if what == "join"]
+    assert joined[:3] == [("a", 0), ("b", 0), ("c", 0)]
+    again = joined[3][1]
+    assert joined[3:] == [("a", again), ("c", again)]
+    for node in "ac":
+        got = [part for one, what, part in nodes.asked if (one, what) == (node, "landed")]
+        assert got[-(5 - again) :] == list(range(again, 5))
+        assert again <= 2
+
+
+def test_a_node_that_dies_when_others_join_is_left_out(nodes: Nodes) -> None:
+    nodes.dies["join", 0] = "c"
+    group: Any = Group(nodes)
+    asyncio.run(send_all(GpuWay(nodes, 1, group), 2, 1))
+    joined = [node for node, what, _ in nodes.asked if what == "join"]
+    assert joined == ["a", "b", "c", "a", "b"]
+
+
+def test_without_nodes_nobody_waits(nodes: Nodes) -> None:
+    nodes.members.clear()
+    group: Any = Group(nodes)
+    asyncio.run(send_all(GpuWay(nodes, 1, group), 3, 2))
+    assert nodes.asked == []
+
+
+def test_nodes_that_live_and_cannot_talk_are_an_error(nodes: Nodes) -> None:
+    nodes.works = False
+    group: Any = Group(nodes)
+    with pytest.raises(NcclError, match="NCCL says no"):
+        asyncio.run(send_all(GpuWay(nodes, 1, group), 1, 1))
+
+
+def test_a_version_that_comes_takes_the_nodes(nodes: Nodes) -> None:
+    async def two() -> None:
+        group: Any = Group(nodes)
+        late, new = GpuWay(nodes, 1, group), GpuWay(nodes, 2, group)
+        nodes.stuck = True
+        await late.send(0, cut(0), 0)
+        nodes.stuck = False
+        await new.send(0, cut(0), 0)
+        await late.arrived()
+        await late.stop()
+        await new.arrived()
+        assert group.key == b"1"  # it was joined anew for the second one, and not left since
+
+    asyncio.run(two())
