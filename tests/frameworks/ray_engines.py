@@ -15,7 +15,7 @@ import ray_world
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-from killing import note, opened  # noqa: E402
+from killing import lines, note, opened  # noqa: E402
 
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
@@ -127,6 +127,27 @@ def serve(ring: str, who: int, folder: str) -> None:
             note(to, "{} {}".format(*served))
         if engine.why:
             note(to, f"# {engine.why.pop()}")
+
+
+def served(log: Path) -> list[tuple[int, str]]:
+    """Versions, and what they held."""
+    rows = (line.split() for line in lines(log) if not line.startswith("#"))
+    return [(int(version), value) for version, value in rows]
+
+
+def until_all_serve(logs: list[Path], version: int) -> None:
+    deadline = time.monotonic() + ray_world.PATIENCE
+    for log in logs:
+        while not (rows := served(log)) or rows[-1][0] < version:
+            assert time.monotonic() < deadline, f"{log.name} stalls: {lines(log)[-5:]}"
+            time.sleep(0.05)
+
+
+def check_served(logs: list[Path], said: dict[int, int]) -> None:
+    """Nothing but versions as the trainers have committed them."""
+    for log in logs:
+        for version, value in served(log):
+            assert value == str(said[version]), f"{log.name}: version {version}"
 
 
 @ray.remote(max_retries=0)

@@ -8,6 +8,8 @@ import random
 import signal
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,31 @@ import ray_world
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
+import kill_oracle  # noqa: E402
 from killing import lines, until_it_moves  # noqa: E402
 
+import rollring as rr  # noqa: E402
+import rollring.ray  # noqa: E402
+
 AT_ONCE = 3
+
+
+@contextlib.contextmanager
+def ring_for_many() -> Iterator[str]:
+    """With lanes enough for those whose producers have just died."""
+    name = f"kills-{uuid.uuid4().hex[:8]}"
+    rr.create(name, lanes=48, lane_bytes="4MiB", spill_bytes="16MiB")
+    try:
+        yield name
+    finally:
+        rr.remove(name, force=True, missing_ok=True)
+
+
+@ray.remote(max_retries=-1, scheduling_strategy="SPREAD")
+def produce(ring: str, who: int, folder: str) -> None:
+    """A worker, which Ray starts again if it dies, on whichever node."""
+    with rollring.ray.connect(ring, f"worker-{who}", timeout=ray_world.PATIENCE) as producer:
+        kill_oracle.produce(producer, who, f"{folder}/sent{who}", f"{folder}/stop")
 
 
 class Run:
@@ -110,3 +134,10 @@ class Run:
         print(f"killed: {self.killed}")
         self.trainer.kill()
         self.trainer.wait()
+
+    def check_rollouts(self, workers: int) -> int:
+        """Nothing that so many have sent is lost or doubled. How many groups were acknowledged."""
+        sent = [kill_oracle.pushed(self.folder / f"sent{who}", who) for who in range(workers)]
+        return kill_oracle.until_all_came(
+            self.log, self.ends, set().union(*sent), ray_world.PATIENCE
+        )

@@ -32,26 +32,36 @@ def said(log: Path) -> dict[int, int]:
     return {int(version): int(value) for _, version, value in begun}
 
 
-def main() -> None:
-    address, ring, log, number = sys.argv[1:]
-    ray.init(address, logging_level="warning")
-    rollring.ray.Fabric(ring, weights=True)
-    to, tensors = opened(log), model()
+def weights_log(log: Path) -> Path:
+    """Of a trainer that has another one for rollouts."""
+    return log.with_name(f"{log.name}.weights")
+
+
+def publish(ring: str, log: Path, number: int) -> None:
+    """Until it is killed."""
+    to, tensors = opened(str(log)), model()
     version = rr.describe(ring)["policy_version"]
     with rr.WeightPublisher(ring, tensors, slots=2, slot_bytes=1 << 20) as trainer:
         if version >= 0:
-            fill(tensors, said(Path(log))[version])
+            fill(tensors, said(log)[version])
             trainer.resume(version)
         while True:
             if trainer.behind:
                 with contextlib.suppress(rr.TimedOutError):
                     trainer.resend(1)
             version += 1
-            value = version * TRAINERS + int(number) % TRAINERS
+            value = version * TRAINERS + number % TRAINERS
             fill(tensors, value)
             note(to, f"begin {version} {value}")
             trainer.publish(version, ray_world.PATIENCE)
             note(to, f"done {version}")
+
+
+def main() -> None:
+    address, ring, log, number = sys.argv[1:]
+    ray.init(address, logging_level="warning")
+    rollring.ray.Fabric(ring, weights=True)
+    publish(ring, Path(log), int(number))
 
 
 if __name__ == "__main__":

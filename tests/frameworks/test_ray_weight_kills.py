@@ -5,8 +5,6 @@ moment: no engine ever serves anything but a version that was committed, whole, 
 from __future__ import annotations
 
 import os
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,8 @@ import pytest
 ray = pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
-
 import ray_world  # noqa: E402
-from killing import lines  # noqa: E402
-from ray_engines import serve  # noqa: E402
+from ray_engines import check_served, serve, until_all_serve  # noqa: E402
 from ray_kills import Run  # noqa: E402
 from ray_weight_trainer import said  # noqa: E402
 
@@ -28,19 +23,6 @@ KILLS = int(os.environ.get("ROLLRING_KILLS", "24"))
 NODES = 3
 ENGINES = 4
 VICTIMS = {"serve": 4, "WeightRelay": 4, "WeightSource": 3, "trainer": 3, "raylet": 1}
-
-
-def served(log: Path) -> list[tuple[int, str]]:
-    rows = (line.split() for line in lines(log) if not line.startswith("#"))
-    return [(int(version), value) for version, value in rows]
-
-
-def until_all_serve(logs: list[Path], version: int) -> None:
-    deadline = time.monotonic() + ray_world.PATIENCE
-    for log in logs:
-        while not (rows := served(log)) or rows[-1][0] < version:
-            assert time.monotonic() < deadline, f"{log.name} stalls: {lines(log)[-5:]}"
-            time.sleep(0.05)
 
 
 def test_versions_are_whole_and_committed_whoever_is_killed(ring: str, tmp_path: Path) -> None:
@@ -53,10 +35,7 @@ def test_versions_are_whole_and_committed_whoever_is_killed(ring: str, tmp_path:
             until_all_serve(logs, max(said(run.log)))
             run.check()
             run.end()
-            values = said(run.log)
-            for log in logs:
-                for version, value in served(log):
-                    assert value == str(values[version]), f"{log.name}: version {version}"
+            check_served(logs, said(run.log))
         finally:
             print(fabric.nodes())
             run.close()
