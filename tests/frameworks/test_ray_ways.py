@@ -22,7 +22,7 @@ from rollring.ray._weight_ways import GpuWay  # noqa: E402
 
 
 class Group:
-    """The trainer's end. A broadcast ends when all nodes of the group live."""
+    """The trainer's end. A broadcast ends when all nodes of the group have taken part."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.key = b""
@@ -32,7 +32,7 @@ class Group:
         nodes.group = self
         self.joined: list[Member] = []
         self.left = asyncio.Event()
-        self._flying: set[asyncio.Future[None]] = set()
+        self._flying: list[tuple[asyncio.Future[None], set[str]]] = []
 
     async def join(self, key: bytes, rank: int, ranks: int, user: object) -> None:
         assert (rank, user) == (0, self.user)
@@ -42,16 +42,20 @@ class Group:
 
     async def queue(self, address: int, nbytes: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._flying.add(done)
+        self._flying.append((done, {one.node for one in self.joined}))
         if not self._all.works:
             done.set_exception(NcclError("NCCL says no"))
-        elif self.joined == self._all.members and not self._all.stuck:
-            done.set_result(None)
         return done
+
+    def take_part(self, node: str) -> None:
+        done, missing = next(one for one in self._flying if node in one[1])
+        missing.remove(node)
+        if not missing and not done.done():
+            done.set_result(None)
 
     async def leave(self) -> None:
         self.key, self.joined = b"", []
-        for one in self._flying:
+        for one, _ in self._flying:
             if not one.done():
                 one.set_exception(NcclError("left"))
         self._flying.clear()
@@ -84,6 +88,7 @@ class Nodes:
             if self.group.joined != self.members or not self.works or self.stuck:
                 await self.group.left.wait()
                 return "the group was given up"
+            self.group.take_part(member.node)
             self.have[member.node] = max(part + 1, self.have[member.node])
         return None
 
@@ -139,6 +144,14 @@ def test_what_not_all_have_is_sent_again_to_those_that_are_left(nodes: Nodes) ->
         got = [part for one, what, part in nodes.asked if (one, what) == (node, "landed")]
         assert got[-(5 - again) :] == list(range(again, 5))
         assert again <= 2
+
+
+def test_when_the_last_node_dies_nobody_waits_for_its_gpu(nodes: Nodes) -> None:
+    del nodes.members[1:]
+    nodes.dies["landed", 1] = "a"
+    group: Any = Group(nodes)
+    asyncio.run(asyncio.wait_for(send_all(GpuWay(nodes, 1, group), 4, 2), 60))
+    assert ("a", "landed", 2) not in nodes.asked
 
 
 def test_a_node_that_dies_when_others_join_is_left_out(nodes: Nodes) -> None:

@@ -12,7 +12,7 @@ from .._errors import UnsupportedError
 UNIQUE_BYTES = 128
 _IN_PROGRESS = 7
 _BYTES = 1  # ncclUint8
-NAP_S = 0.0001  # between looks at what NCCL does: it tells nobody
+NAP_S = 0.0002  # between looks at what NCCL does: it tells nobody
 
 
 class _Unique(ctypes.Structure):

@@ -24,6 +24,7 @@ class GpuArrival(Arrival):
         parts: How many there are.
         written: So many first ones lie here, and are the engines'.
         lent: Slots of those that do not yet: where each is written, and how long it is.
+        called: So many first ones are being sent. What is queued before keeps the GPU from others.
         problem: Why no more comes, until another group is joined.
     """
 
@@ -32,11 +33,13 @@ class GpuArrival(Arrival):
         self.transaction = transaction
         self.parts = parts
         self.written = 0
+        self.called = 0
         self.lent: dict[int, tuple[int, int]] = {}
         self.lengths: dict[int, int] = {}
         self.problem = ""
         self.all_written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Event()
+        self._called = asyncio.Event()
 
     async def more_than(self, parts: int) -> None:
         """Until more are written. NcclError: they do not come."""
@@ -45,6 +48,16 @@ class GpuArrival(Arrival):
                 raise NcclError(self.problem)
             self._changed.clear()
             await self._changed.wait()
+
+    def call(self, number: int) -> None:
+        """This part is being sent."""
+        self.called = max(self.called, number + 1)
+        self._called.set()
+
+    async def calls(self, number: int) -> None:
+        while self.called <= number:
+            self._called.clear()
+            await self._called.wait()
 
     def note_written(self) -> None:
         del self.lent[self.written]
@@ -165,6 +178,7 @@ class GpuChannel(NodeChannel[GpuArrival]):
                     address, nbytes = dropped.data_ptr(), arrival.lengths[number]
                 else:
                     address, nbytes = await self._lend(arrival, number)
+                await arrival.calls(number)
                 landing.put_nowait(await self._group.queue(address, nbytes))
             await marking
         except RollringError as error:

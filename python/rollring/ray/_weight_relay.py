@@ -172,10 +172,11 @@ class WeightRelay:
         return "at", str(await found[0].leave(found[1]))
 
     async def landed(self, session: str, version: int, number: int) -> Answer:
-        """Once that part lies here."""
+        """That part is being sent. Once it lies here."""
         found = self._on_gpu(session, version)
         if found is None:
             return GONE
+        found[1].call(number)
         try:
             await found[1].more_than(number)
         except NcclError as error:

@@ -186,8 +186,8 @@ class GpuWay:
                 why: str | None = await one
             except NcclError as error:
                 why = str(error)
-            if why is None and self._members() not in ([], members):
-                why = "a node is gone"
+            if why is None and self._members() != members:
+                why = "a node is gone"  # and its GPU, which those of others wait for
             if why is not None:
                 return why
         return None
