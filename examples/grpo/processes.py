@@ -6,50 +6,81 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, Protocol
 
 SPAWN = multiprocessing.get_context("spawn")
 OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # the run's own process acts on them
 
 
+class Process(Protocol):
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; anything but 0: it did not end well."""
+
+    def kill(self) -> None:
+        """It is gone then."""
+
+
+Target = Callable[..., None]
+Start = Callable[[str, Target, tuple[Any, ...]], Process]  # a process of that name, for arguments
+
+
 class Child:
     """A process that runs ``target(*arguments)``, and again after `restart`."""
 
-    def __init__(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
+    def __init__(
+        self, name: str, target: Target, *arguments: Any, start: Start | None = None
+    ) -> None:
         self.name = name
         self.deaths = 0
+        self._start = start or LocalProcess
         self._what = (target, arguments)
-        self._process = self._started()
-
-    def _started(self) -> Any:
-        resource_tracker.ensure_running()  # it would unblock what is blocked below
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, OF_A_TERMINAL)
-        try:
-            process = SPAWN.Process(target=_run, args=self._what, name=self.name, daemon=True)
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        return process
+        self._process = self._start(name, *self._what)
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
-        code: int | None = self._process.exitcode
-        return code
+        return self._process.exit_code
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def restart(self) -> None:
+        self.deaths += 1
+        self._process = self._start(self.name, *self._what)
+
+
+class LocalProcess:
+    """Of this machine, and a child of this process."""
+
+    def __init__(self, name: str, target: Target, arguments: tuple[Any, ...]) -> None:
+        resource_tracker.ensure_running()  # it would unblock what is blocked below
+        with deaf_to_a_terminal():
+            self._process = SPAWN.Process(
+                target=_run, args=(target, arguments), name=name, daemon=True
+            )
+            self._process.start()
 
     @property
-    def pid(self) -> int:
-        return int(self._process.pid)
+    def exit_code(self) -> int | None:
+        """Negative: the signal that ended it."""
+        return self._process.exitcode
 
     def kill(self) -> None:
         self._process.kill()
         self._process.join()
 
-    def restart(self) -> None:
-        self.deaths += 1
-        self._process = self._started()
+
+@contextmanager
+def deaf_to_a_terminal() -> Iterator[None]:
+    """What is started within does not get its signals."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, OF_A_TERMINAL)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _run(target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
