@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-import rollring as rr
+from grpo_runs import PATIENCE, begin, check_nothing_is_left, run
 
 pytest.importorskip("torch")
-EXAMPLE = Path(__file__).parents[2] / "examples/grpo"
-PATIENCE = 600
-
-
-def begin(*options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(EXAMPLE), "--model", "small", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
-    result = tmp_path / "result.json"
-    process = begin("--json", str(result), *options)
-    out, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, out + errors
-    found: list[dict[str, Any]] = json.loads(result.read_text(encoding="utf-8"))["runs"]
-    assert not [name for name in rr.rings() if name.startswith(f"grpo-{process.pid}-")]
-    return found
 
 
 def test_it_learns(tmp_path: Path) -> None:
@@ -69,7 +43,7 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE)  # the pipe closes with the last child
     assert process.returncode == 130
-    assert not [name for name in rr.rings() if name.startswith(f"grpo-{process.pid}-")]
+    check_nothing_is_left(process)
 
 
 def test_wrong_use(tmp_path: Path) -> None:
