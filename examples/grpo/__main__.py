@@ -11,7 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +21,7 @@ import rollring as rr
 from chaos import Chaos
 from chart import draw
 from places import place_of
-from plan import LARGE, SERVED, Plan
+from plan import LARGE, SERVED, Cluster, Plan
 from replay import replay
 from report import report
 from rollring.demo.processes import Stops
@@ -36,6 +38,8 @@ Examples:
   {PROGRAM} --chaos
   {PROGRAM} --model large
   {PROGRAM} --engine vllm
+  {PROGRAM} --nodes 3
+  {PROGRAM} --nodes 3 --address auto --folder /nfs/grpo
 Exit codes: 0 it learned and every group is accounted for; 1 it did not, or a process died too
 often; 2 wrong use; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal."""
 
@@ -71,7 +75,13 @@ def make_parser() -> Parser:
     add("--seeds", type=number(1, 100), default=1, metavar="N", help="runs, one after another (1)")
     add("--seed", type=number(0, 1 << 30), default=0, metavar="N", help="of the first run (0)")
     add("--steps", type=number(1, 1 << 20), metavar="N", help="of the trainer (600)")
-    add("--workers", type=number(1, 64), metavar="N", help="rollout workers (2)")
+    add("--workers", type=number(1, 64), metavar="N", help="rollout workers (2; one a node)")
+    add("--nodes", type=number(1, 64), metavar="N",
+        help="workers on so many other nodes of a Ray cluster, spread evenly; one is made on this "
+             "machine for the run")
+    add("--address", metavar="HOST:PORT", default=os.environ.get("RAY_ADDRESS"),
+        help="for --nodes, of a cluster that is there, this machine being one of its nodes: all of "
+             "them see the same --folder (RAY_ADDRESS)")
     add("--length", type=number(2, 64), metavar="N", help="digits of a prompt (6; large: 12)")
     add("--model", choices=("small", "large"), help="default: large where torch finds a GPU")
     add("--engine", choices=("own", "vllm"), default="own",
@@ -90,8 +100,24 @@ def make_parser() -> Parser:
     return parser
 
 
-def plan_of(options: argparse.Namespace, folder: str, seed: int, transport: str) -> Plan:
-    given = {name: value for name in ("steps", "workers", "length")
+def cluster_of(options: argparse.Namespace) -> AbstractContextManager[Cluster]:
+    if not options.nodes:
+        return nullcontext(Cluster())
+    import cluster
+
+    note(f"connecting to {options.nodes} nodes and this one" if options.address else
+         f"starting a Ray cluster of {options.nodes} nodes and this one")
+    return cluster.cluster_of(options.nodes, workers_of(options), options.address)
+
+
+def workers_of(options: argparse.Namespace) -> int:
+    return int(options.workers or max(Plan.workers, options.nodes or 0))
+
+
+def plan_of(
+    options: argparse.Namespace, cluster: Cluster, folder: str, seed: int, transport: str
+) -> Plan:
+    given = {name: value for name in ("steps", "length")
              if (value := getattr(options, name)) is not None}
     ring = f"grpo-{os.getpid()}-{seed}"
     if options.model == "large":
@@ -100,7 +126,10 @@ def plan_of(options: argparse.Namespace, folder: str, seed: int, transport: str)
         given = {**sizes, **given}
     if options.engine == "vllm":
         given = {"shape": SERVED, "steps": 200, "engine": "vllm", **given}
-    return Plan(folder=folder, ring=ring, seed=seed, transport=transport, **given)
+    given["workers"] = workers_of(options)
+    return Plan(
+        folder=folder, ring=ring, seed=seed, transport=transport, cluster=cluster, **given
+    )
 
 
 def one_run(plan: Plan, chaos: Chaos | None, stops: Stops, view: Any) -> dict[str, Any] | None:
@@ -133,7 +162,7 @@ def replay_all(options: argparse.Namespace, place: Path) -> Iterator[dict[str, A
     for transport in TRANSPORTS:
         folder = place / f"replay-{transport}"
         folder.mkdir()
-        plan = plan_of(options, str(folder), 0, transport)
+        plan = plan_of(options, Cluster(), str(folder), 0, transport)
         found = replay(replace(plan, batch_groups=16), options.rollouts, REPLAY_SECONDS)
         print(f"replay over {transport}: {found['tokens_per_s']:,.0f} tokens/s", flush=True)
         yield found
@@ -149,7 +178,11 @@ def main() -> int:
     options = make_parser().parse_args()
     if options.engine == "vllm" and (options.compare or options.model == "large"):
         make_parser().error("--engine vllm goes with neither --compare nor --model large")
-    if options.engine == "vllm":
+    if options.nodes and (options.compare or options.engine == "vllm" or options.model == "large"):
+        make_parser().error("--nodes goes with none of --compare, --engine vllm and --model large")
+    if options.nodes and find_spec("ray") is None:
+        make_parser().error("--nodes needs the package ray")
+    if options.engine == "vllm" or options.nodes:
         options.model = "small"
     if options.model is None:
         options.model = "large" if on_gpu() else "small"
@@ -158,12 +191,16 @@ def main() -> int:
     replays: list[dict[str, Any]] = []
     machine = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start"
     try:
-        with tempfile.TemporaryDirectory(prefix="grpo-") as place, make_view(options.plain) as view:
+        with (
+            tempfile.TemporaryDirectory(prefix="grpo-") as place,
+            cluster_of(options) as cluster,
+            make_view(options.plain) as view,
+        ):
             for seed, transport, chaos in runs(options):
                 name = f"seed-{seed}-{transport}" + ("-chaos" if chaos else "")
-                folder = (options.folder or Path(place)) / name
+                folder = (options.folder or Path(place)).resolve() / name
                 folder.mkdir(parents=True)
-                plan = plan_of(options, str(folder), seed, transport)
+                plan = plan_of(options, cluster, str(folder), seed, transport)
                 result = one_run(plan, chaos, stops, view)
                 if result is None:
                     break

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import rollring as rr
 from plan import Plan
@@ -26,7 +27,7 @@ def place_of(plan: Plan) -> Iterator[Plan]:
 
         create(plan)
         try:
-            with engine_of(plan) as placed:
+            with engine_of(plan) as placed, fabric_of(plan):
                 yield placed
         finally:
             rr.remove(plan.ring, force=True, missing_ok=True)
@@ -41,6 +42,15 @@ def place_of(plan: Plan) -> Iterator[Plan]:
             found = replace(plan, url=url)
             register(found)
             yield found
+
+
+def fabric_of(plan: Plan) -> AbstractContextManager[Any]:
+    """That the run has beyond this machine, if it has any."""
+    if not plan.cluster.nodes:
+        return nullcontext()
+    from nodes import fabric_ends
+
+    return fabric_ends(plan)
 
 
 @contextmanager

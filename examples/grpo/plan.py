@@ -22,6 +22,14 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """Of Ray; none: all is on this machine."""
+
+    address: str = ""
+    nodes: tuple[str, ...] = ()  # that workers run on; none of them is the trainer's
+
+
+@dataclass(frozen=True)
 class Plan:
     folder: str  # checkpoints, and what processes write down
     ring: str
@@ -29,6 +37,7 @@ class Plan:
     url: str = ""  # of the Atropos server
     engine: str = ""  # the vLLM server that workers ask; none: they have models of their own
     queues: Any = None  # of the queue
+    cluster: Cluster = Cluster()
     seed: int = 0
     steps: int = 600  # of the optimizer
     length: int = 6  # digits of a prompt
@@ -50,6 +59,12 @@ class Plan:
     def waiting_records(self) -> int:
         """Workers wait while so many records are with the trainer or on their way to it."""
         return (self.checkpoint_steps + 2) * self.batch_groups * self.members
+
+    @property
+    def open_groups(self) -> int:
+        """The same bound for the stash, which a producer on another node knows nothing of but its
+        places; 0: none."""
+        return self.waiting_records // self.members if self.cluster.nodes else 0
 
     def path(self, name: str) -> Path:
         return Path(self.folder) / name

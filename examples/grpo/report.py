@@ -38,6 +38,10 @@ def report(run: Run, seconds: float) -> dict[str, Any]:
     if run.plan.transport == "ring":
         found["proof"] = as_data(proof(run))
         found["dropped_records"] = run.dropped
+    if run.plan.cluster.nodes:
+        from nodes import nodes_of
+
+        found["nodes"] = nodes_of(run.plan)
     return found
 
 

@@ -41,11 +41,21 @@ class RingWorker:
         self._name = f"worker-{number}"
         self._live = tensors
         self._next = {name: tensor * 0 for name, tensor in tensors.items()}
-        self._producer = rr.Producer(
-            plan.ring, name=self._name, timeout=PATIENCE, max_records=plan.waiting_records
-        )
+        self._producer = self._connected()
+        self._weight_ring = self._ring_of_weights()
         self._channel: rr.WeightSubscriber | None = None
         self._attach_at = 0.0
+
+    def _connected(self) -> rr.Producer:
+        return rr.Producer(
+            self._plan.ring,
+            name=self._name,
+            timeout=PATIENCE,
+            max_records=self._plan.waiting_records,
+        )
+
+    def _ring_of_weights(self) -> str:
+        return self._plan.ring
 
     def send(self, group: Group) -> None:
         for member in range(len(group.tokens)):
@@ -97,7 +107,7 @@ class RingWorker:
             self._attach_at = now + 0.1
             try:
                 self._channel = rr.WeightSubscriber(
-                    self._plan.ring,
+                    self._weight_ring,
                     self._next,
                     name=self._name,
                     in_place=False,
@@ -149,6 +159,7 @@ class RingTrainer:
             group_size=plan.members,
             min_size=plan.members,
             max_lag=plan.max_lag,
+            max_open_groups=plan.open_groups,
             advantages="grpo",
             deadline=120,
             at_deadline="drop",

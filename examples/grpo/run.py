@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from typing import Any
 
 import rollring as rr
 from plan import Plan
-from processes import Child
+from processes import Child, Start
 
 DEATHS_MOST = 5  # of one process, beside those that we cause
 
@@ -28,7 +29,8 @@ class Run:
         self.groups_dropped = 0
         self.trainer = Child("trainer", run_trainer, plan)
         self.workers = [
-            Child(f"worker {number}", run_worker, plan, number) for number in range(plan.workers)
+            Child(f"worker {number}", run_worker, plan, number, start=start_of(plan, number))
+            for number in range(plan.workers)
         ]
         self.kills = {"worker": 0, "trainer": 0}
         self.deaths: list[dict[str, Any]] = []
@@ -117,6 +119,15 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row
+
+
+def start_of(plan: Plan, worker: int) -> Start | None:
+    """Where a worker's process comes to be; None: here. Nodes have as many as each other."""
+    if not plan.cluster.nodes:
+        return None
+    from cluster import NodeProcess
+
+    return partial(NodeProcess, plan.cluster.nodes[worker % len(plan.cluster.nodes)])
 
 
 def run_worker(plan: Plan, number: int) -> None:

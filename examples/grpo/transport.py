@@ -102,6 +102,10 @@ def worker_end(plan: Plan, number: int, tensors: Tensors) -> WorkerEnd:
         from engine import EngineWorker
 
         return EngineWorker(plan, number)
+    if plan.cluster.nodes:
+        from nodes import NodeWorker
+
+        return NodeWorker(plan, number, tensors)
     if plan.transport == "ring":
         from ring import RingWorker
 
@@ -118,6 +122,10 @@ def worker_end(plan: Plan, number: int, tensors: Tensors) -> WorkerEnd:
 
 
 def trainer_end(plan: Plan, tensors: Tensors) -> TrainerEnd:
+    if plan.cluster.nodes:
+        from nodes import NodeTrainer
+
+        return NodeTrainer(plan, tensors)
     if plan.transport == "ring":
         from ring import RingTrainer
 

@@ -169,6 +169,9 @@ def summary(result: dict[str, Any]) -> str:
         f"publishing {result['publish_ms']:.1f} ms; staleness {result['lag_mean']:.1f} versions, "
         f"at most {result['lag_most']}",
     ]
+    if nodes := result.get("nodes"):
+        records = " + ".join(f"{row['records']:,}" for row in nodes)
+        lines.append(f"  workers on {len(nodes)} other nodes: {records} records came from there")
     if kills := result["kills"]:
         lines.append(f"  killed: workers {kills['worker']} times, trainer {kills['trainer']} times")
     if proof := result.get("proof"):

@@ -1,0 +1,114 @@
+"""A Ray cluster for a run, one that is there or one on this machine, and processes on its nodes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster as LocalCluster
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from plan import Cluster
+from processes import Target, deaf_to_a_terminal
+
+OBJECT_STORE_BYTES = 128 << 20  # of a node of this machine
+PATIENCE = 60.0
+
+
+@contextmanager
+def cluster_of(nodes: int, workers: int, address: str | None) -> Iterator[Cluster]:
+    """With so many nodes beside this one: of the cluster at the address, else of one made here.
+
+    Raises:
+        ConnectionError: There is no such cluster, or it has fewer nodes.
+    """
+    stopped = signal.getsignal(signal.SIGTERM)
+    with ExitStack() as held:
+        if address is None:
+            address = held.enter_context(local_cluster(nodes, workers))
+        join(address, runtime_env={"working_dir": str(Path(__file__).parent)})
+        held.callback(ray.shutdown)
+        signal.signal(signal.SIGTERM, stopped)  # Ray would act on it by itself
+        yield members(address, nodes)
+
+
+def join(address: str, **options: Any) -> None:
+    """Where a machine has several nodes, Ray takes the head's."""
+    ray.init(address, logging_level=logging.WARNING, log_to_driver=False, **options)
+
+
+def members(address: str, wanted: int) -> Cluster:
+    here = ray.get_runtime_context().get_node_id()
+    known: Any = ray.nodes  # which has no types
+    others = [node["NodeID"] for node in known() if node["Alive"] and node["NodeID"] != here]
+    if len(others) < wanted:
+        raise ConnectionError(
+            f"--nodes {wanted}: the cluster at {address} has {len(others)} beside this one"
+        )
+    return Cluster(address, tuple(others[:wanted]))
+
+
+@contextmanager
+def local_cluster(nodes: int, workers: int) -> Iterator[str]:
+    """The address of one whose nodes are all on this machine."""
+    with tempfile.TemporaryDirectory(prefix="rr", ignore_cleanup_errors=True) as folder:
+        # Nodes of this machine find each other there, and those of other clusters are elsewhere.
+        # Paths of sockets are short.
+        os.environ.update(RAY_TMPDIR=folder, RAY_USAGE_STATS_ENABLED="0")
+        has: dict[str, Any] = {
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+        }
+        made: Any = LocalCluster()
+        try:
+            with deaf_to_a_terminal():
+                made.add_node(num_cpus=1, **has)
+                for _ in range(nodes):
+                    made.add_node(num_cpus=-(-workers // nodes), **has)
+            made.wait_for_nodes()
+            yield made.address
+        finally:
+            made.shutdown()
+
+
+class NodeProcess:
+    """A task on a node, in the place of a child. The node has the files of this folder from Ray."""
+
+    def __init__(self, node: str, name: str, target: Target, arguments: tuple[Any, ...]) -> None:
+        self._name = name
+        self._code: int | None = None
+        self._killed = False
+        self._task = ray.remote(target).options(
+            name=name,
+            num_cpus=1,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        ).remote(*arguments)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Ray does not say by which signal it ended: 1 stands for all of them."""
+        if self._code is None and ray.wait([self._task], timeout=0)[0]:
+            self._code = 0
+            try:
+                ray.get(self._task)
+            except RayError as error:
+                self._code = 1
+                if not self._killed:
+                    print(f"grpo: {self._name}: {error}", file=sys.stderr)
+        return self._code
+
+    def kill(self) -> None:
+        """At once: nothing is tidied up."""
+        self._killed = True
+        ray.cancel(self._task, force=True)
+        ray.wait([self._task], timeout=PATIENCE)
