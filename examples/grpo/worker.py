@@ -26,17 +26,19 @@ def work(plan: Plan, number: int) -> None:
     """A worker, in a process of its own.
 
     Its batches have numbers, and a file says which one is next. One that was killed comes again
-    with the batch it was at: the stash drops what had come of that already, as duplicates.
+    with the batch it was at: the stash drops what had come of that already, as duplicates. So it
+    sends one batch in any case, for parts of it may be in the ring whose end is to be known.
     """
     torch.set_num_threads(plan.threads)
     torch.manual_seed(time.time_ns())
     draw, end = sampling(plan, number)
     progress = plan.path(f"worker-{number}.next")
     with open(plan.path(f"worker-{number}.jsonl"), "a", encoding="utf-8", buffering=1) as log:
-        while end.refresh() < 0 and not plan.stopped:  # the first weights come from the trainer
+        while end.refresh() < 0:  # the first weights come from the trainer
             time.sleep(0.01)
         batch = batches_sent(plan, number)
-        while not plan.stopped:
+        ended = False
+        while not ended:
             began = time.monotonic()
             groups = roll_out(plan, draw, number, batch)
             sampled = time.monotonic()
@@ -50,6 +52,7 @@ def work(plan: Plan, number: int) -> None:
                 "sampling": sampled - began,
                 "sending": time.monotonic() - sampled,
             }) + "\n")
+            ended = plan.stopped
     end.close()
 
 
