@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -35,10 +36,22 @@ def cluster_of(nodes: int, workers: int, address: str | None) -> Iterator[Cluste
     with ExitStack() as held:
         if address is None:
             address = held.enter_context(local_cluster(nodes, workers))
+        else:
+            check_that_it_answers(address)
         join(address, runtime_env={"working_dir": str(Path(__file__).parent)})
         held.callback(ray.shutdown)
         signal.signal(signal.SIGTERM, stopped)  # Ray would act on it by itself
         yield members(address, nodes)
+
+
+def check_that_it_answers(address: str) -> None:
+    """Ray itself asks again for minutes, and no Ctrl-C ends that."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), PATIENCE).close()
+        except OSError as error:
+            raise ConnectionError(f"no cluster answers at {address}: {error}") from error
 
 
 def join(address: str, **options: Any) -> None:

@@ -74,6 +74,12 @@ def test_a_cluster_that_is_there(tmp_path: Path) -> None:
         check_nodes(found, 2)
 
 
+def test_no_cluster_answers() -> None:
+    process = begin("--nodes", "3", "--address", "127.0.0.1:1")
+    assert "no cluster answers at 127.0.0.1:1" in process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 1
+
+
 def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
     process = begin("--steps", "100000", "--folder", str(tmp_path / "run"), *NODES)
     assert process.stdout is not None
