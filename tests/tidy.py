@@ -215,6 +215,16 @@ def class_breaches(texts: dict[str, str]):
             yield seen[key], f"{key[1]} has {lines} lines over all its files, more than {allowed}"
 
 
+def package_breaches(listed: list[str]):
+    """Modules of the package that nobody installs."""
+    build = (ROOT / "python/meson.build").read_text(encoding="utf-8")
+    for path in listed:
+        inside = path.removeprefix("python/")
+        if path.startswith("python/rollring/") and path.endswith((".py", ".pyi")) and \
+                f"'{inside}'" not in build:
+            yield path, "python/meson.build does not install it"
+
+
 def main() -> int:
     words.check_the_check()
     listed = listed_files()
@@ -251,6 +261,9 @@ def main() -> int:
                 breaches += 1
     for path, rule in class_breaches({path: texts[path] for path in sorted(cpp)}):
         print(f"{path}:1: {rule}: split it by its state")
+        breaches += 1
+    for path, rule in package_breaches(listed):
+        print(f"{path}:1: {rule}")
         breaches += 1
     print(f"tidy: {len(texts)} files, {breaches} breaches")
     return 1 if breaches else 0
