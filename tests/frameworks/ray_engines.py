@@ -69,7 +69,7 @@ class Engine:
         except rr.RollringError as error:
             self.why.append(f"{type(error).__name__}: {error}")
             if not isinstance(error, rr.VersionError):
-                self._leave()
+                self.leave()
         return None
 
     def _take(self) -> tuple[int, int | None] | None:
@@ -92,7 +92,7 @@ class Engine:
         self.held = update.version
         return self.held, held(self.tensors)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         if self.channel is not None:
             if self.channel.state != "ready":
                 self.held = -1
@@ -122,11 +122,14 @@ def serve(ring: str, who: int, folder: str) -> None:
     """An engine that writes down what it serves, and which Ray starts again on whichever node."""
     engine = Engine(ring, f"engine-{who}")
     to = opened(f"{folder}/served{who}")
-    while not os.path.exists(f"{folder}/stop"):
-        if (served := engine.next()) is not None:
-            note(to, "{} {}".format(*served))
-        if engine.why:
-            note(to, f"# {engine.why.pop()}")
+    try:
+        while not os.path.exists(f"{folder}/stop"):
+            if (served := engine.next()) is not None:
+                note(to, "{} {}".format(*served))
+            if engine.why:
+                note(to, f"# {engine.why.pop()}")
+    finally:
+        engine.leave()  # Ray keeps the process, and others would wait for it
 
 
 def served(log: Path) -> list[tuple[int, str]]:

@@ -15,7 +15,7 @@ from ._nccl import NcclError
 from ._weight_gpu import GpuGroup
 from ._weight_layout import WeightLayout
 from ._weight_nodes import Member, Nodes
-from ._weight_ways import GpuWay, StoreWay
+from ._weight_ways import GpuWay, StoreWay, drop
 
 _log = logging.getLogger("rollring")
 
@@ -172,7 +172,7 @@ class Passing:
                         f"version {version} was given up by the trainer", "aborted"
                     )
         finally:
-            votes.cancel()
+            drop(votes)
         return next((why for why in votes.result() if why), None)
 
     def _is_over(self, version: int) -> bool:

@@ -21,6 +21,12 @@ from ._weight_nodes import Member
 TRIES = 3  # of a part, among nodes that all live
 
 
+def drop(done: asyncio.Future[Any]) -> None:
+    """Nobody wants to know any more what comes of it."""
+    done.add_done_callback(lambda done: done.cancelled() or done.exception())
+    done.cancel()
+
+
 class Asks(Protocol):
     """Who knows which nodes a version goes to."""
 
@@ -69,7 +75,7 @@ class StoreWay:
 
     def stop(self) -> None:
         for _, done in self._flying:
-            done.cancel()
+            drop(done)
 
     def _put(self, cut: Cut) -> Any:
         if self._device is not None:
@@ -148,7 +154,7 @@ class GpuWay:
         if self._group.user is self:
             await self._group.leave()
         for part in self.flying:
-            part.sent.cancel()
+            drop(part.sent)
         self.flying.clear()
 
     def _is_less(self) -> bool:
@@ -179,7 +185,7 @@ class GpuWay:
         asked: list[asyncio.Task[str | None]],
     ) -> str | None:
         """Nothing: it lies on all these. Why not: one end that fails ends the wait for others."""
-        queued.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was seen
+        queued.add_done_callback(lambda done: done.cancelled() or done.exception())  # by any of us
         ends: list[asyncio.Future[Any]] = [queued, *asked]
         for one in asyncio.as_completed(ends):
             try:
@@ -199,7 +205,7 @@ class GpuWay:
         at = min(have, default=self.flying[-1].number + 1)
         await self._join(at)
         for part in self.flying:
-            part.sent.cancel()
+            drop(part.sent)
             if part.number >= at:
                 await self._start(part)
             else:
