@@ -1,21 +1,23 @@
 """Parts that are broadcast among GPUs of nodes, of which some die: who gets what again. Without
-GPUs: what NCCL would do is the test's to say.
+GPUs: what NCCL would do is the test's to say. And a node's channel that is told a thing twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ray")
 
+import rollring as rr  # noqa: E402
 from rollring.ray import _weight_ways  # noqa: E402
 from rollring.ray._nccl import NcclError  # noqa: E402
-from rollring.ray._weight_layout import Cut  # noqa: E402
+from rollring.ray._weight_host_channel import HostChannel  # noqa: E402
+from rollring.ray._weight_layout import Cut, WeightLayout  # noqa: E402
 from rollring.ray._weight_nodes import Member  # noqa: E402
 from rollring.ray._weight_relay import RelayStatus  # noqa: E402
 from rollring.ray._weight_ways import GpuWay  # noqa: E402
@@ -99,9 +101,6 @@ def _status() -> RelayStatus:
 
 def cut(number: int) -> Cut:
     return Cut(1000 * number, 100, [(0, 100, 0)], 0)
-
-
-Sends = Callable[[GpuWay], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
@@ -190,3 +189,28 @@ def test_a_version_that_comes_takes_the_nodes(nodes: Nodes) -> None:
         assert group.key == b"1"  # it was joined anew for the second one, and not left since
 
     asyncio.run(two())
+
+
+def test_a_version_that_counts_at_a_node_may_come_again_as_if_it_did_not(ring: str) -> None:
+    """A source that came late gets it from the trainer, which sends it again."""
+
+    async def sent(channel: HostChannel, committed: bool) -> str | None:
+        await channel.begin(1, 1, committed=committed)
+        arrival = channel.arriving(1)
+        assert arrival is not None
+        await arrival.land(0, [(0, 16, 0)], 1, np.ones(16, np.uint8))
+        why = await channel.vote(arrival)
+        if why is None:
+            await channel.commit(arrival)
+        return why
+
+    async def twice() -> list[str | None]:
+        channel = HostChannel(ring, WeightLayout((("w", "f32", (4,), -1),), 0, False), 7)
+        first = await sent(channel, True)
+        while rr.describe(ring)["policy_version"] != 1:
+            await asyncio.sleep(0.01)
+        second = await sent(channel, False)
+        await channel.close()
+        return [first, second]
+
+    assert asyncio.run(twice()) == [None, None]

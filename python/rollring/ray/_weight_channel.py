@@ -46,7 +46,7 @@ class NodeChannel(Generic[Coming]):
         self._publisher = publisher
         self._arrival: Coming | None = None
         self._task: asyncio.Task[None] | None = None
-        self._opened = -1  # the last version that engines were shown before it counted
+        self._opened = -1  # the last version that engines were shown, or could be
 
     @property
     def has_payload(self) -> bool:

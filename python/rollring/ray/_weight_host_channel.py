@@ -161,6 +161,7 @@ class HostChannel(NodeChannel[HostArrival]):
     def _keep(self, memory: VersionMemory, version: int) -> None:
         memory.version, memory.trainer = version, self.trainer
         self._held = memory
+        self._opened = max(self._opened, version)
         self._task = asyncio.create_task(self._look_after(memory))
 
     async def _look_after(self, memory: VersionMemory) -> None:

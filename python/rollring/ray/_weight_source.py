@@ -147,12 +147,19 @@ class WeightSource:
                 update = await _next(channel, LOOK_S)
                 if update is not None:
                     late.let_go()
-                    await self._passing(origin, lambda _: True).carry(channel, update)
+                    await self._carry(origin, channel, update)
         finally:
             late.let_go()
             nodes.offer = None
             if catching_up is not None:
                 await asyncio.wait({catching_up})
+
+    async def _carry(self, origin: Origin, channel: WeightSubscriber, update: WeightUpdate) -> None:
+        """To all nodes; one that counts already, and is sent again, to those that lack it."""
+        version = update.version
+        counts = describe(self._ring)["policy_version"] >= version
+        passing = self._passing(origin, lambda one: not counts or one.lags(version))
+        await passing.carry(channel, update, committed=counts)
 
     def _passing(self, origin: Origin, wanted: Callable[[Member], bool]) -> Passing:
         members = [one for one in self._nodes.members() if wanted(one)]
