@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -278,3 +280,17 @@ def test_a_successor_of_the_receiver_sees_that_a_node_is_gone(cluster: Any, ring
         ray_world.until(lambda: seen(alive=True))
         cluster.remove_node(node, allow_graceful=False)
         ray_world.until(lambda: seen(alive=False))
+
+
+def test_a_fabric_ends_though_an_actor_does_not_answer(cluster: Any, ring: str) -> None:
+    nodes = ray_world.other_nodes()[:2]
+    fabric = rollring.ray.Fabric(ring)
+    load = Load(groups=1, group_size=1, tokens=(8, 8))
+    ray.get(
+        [ray_world.send.options(**ray_world.on(node)).remote(ring, load, 0, 1) for node in nodes]
+    )
+    os.kill(ray_world.actors("Forwarder")[0], signal.SIGSTOP)
+    fabric.close()
+    ray_world.until(lambda: not ray_world.actors("Forwarder") + ray_world.actors("Receiver"))
+    # The receiver is on the same machine, and removes what others leave.
+    assert not [name for name in rr.rings() if name.startswith(f"{ring}.node.")]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import ActorUnschedulableError
+from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError
 
 from .._ring import describe, to_bytes
 from .._weights import Left
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 
 ANSWER_S = 60.0  # that an actor may take to come back, and answer
+CLOSE_S = 20.0
+
+_log = logging.getLogger("rollring")
 
 
 class Fabric:
@@ -76,7 +80,8 @@ class Fabric:
 
     def close(self) -> None:
         """Ends the actors of all nodes, and removes the rings that they have: what lies there and
-        has not arrived is lost."""
+        has not arrived is lost. One that does not answer for some seconds is killed, and its ring
+        stays."""
         names = [receiver_name(self.ring)]
         for node in living_nodes():
             names[:0] = [relay_name(self.ring, node), forwarder_name(self.ring, node)]
@@ -86,7 +91,10 @@ class Fabric:
             except ValueError:
                 continue
             with contextlib.suppress(ActorUnschedulableError):  # its node is gone after all
-                ask(actor.close.remote, Left(ANSWER_S))
+                try:
+                    ask(actor.close.remote, Left(CLOSE_S))
+                except (GetTimeoutError, RayActorError) as error:
+                    _log.warning("ring '%s': actor %s is killed: %s", self.ring, name, error)
             ray.kill(actor)
 
     def __enter__(self) -> Self:
