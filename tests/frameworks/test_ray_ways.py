@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ pytest.importorskip("ray")
 import rollring as rr  # noqa: E402
 from rollring.ray import _weight_ways  # noqa: E402
 from rollring.ray._nccl import NcclError  # noqa: E402
+from rollring.ray._weight_gpu import gpu_called  # noqa: E402
+from rollring.ray._weight_gpu_channel import GpuArrival  # noqa: E402
 from rollring.ray._weight_host_channel import HostChannel  # noqa: E402
 from rollring.ray._weight_layout import Cut, WeightLayout  # noqa: E402
 from rollring.ray._weight_nodes import Member  # noqa: E402
@@ -189,6 +192,20 @@ def test_a_version_that_comes_takes_the_nodes(nodes: Nodes) -> None:
         assert group.key == b"1"  # it was joined anew for the second one, and not left since
 
     asyncio.run(two())
+
+
+def test_a_version_without_a_part_is_there_at_once() -> None:
+    async def begun() -> bool:
+        transaction: Any = None
+        return GpuArrival(1, 0, transaction).all_written.done()
+
+    assert asyncio.run(begun())
+
+
+def test_without_torch_an_error_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    with pytest.raises(rr.UnsupportedError, match="install torch"):
+        gpu_called("GPU-1")
 
 
 def test_a_version_that_counts_at_a_node_may_come_again_as_if_it_did_not(ring: str) -> None:

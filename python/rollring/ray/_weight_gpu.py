@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from .._errors import NoGpuError
+from .._errors import NoGpuError, UnsupportedError
 from ._nccl import NAP_S, Communicator, NcclError
 
 JOIN_S = 60.0  # for all to come: a first CUDA call takes its time
@@ -23,10 +23,19 @@ def gpu_called(uuid: str) -> Any:
 
     Raises:
         NoGpuError: There is none.
+        UnsupportedError: torch is not installed.
     """
-    if "torch" not in sys.modules or not sys.modules["torch"].cuda.is_initialized():
+    loaded = sys.modules.get("torch")
+    if loaded is None or not loaded.cuda.is_initialized():
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedError(
+            "weights on a GPU go to other nodes with torch's help: install torch where Ray's "
+            "workers run, or publish with memory='host'",
+            "unsupported",
+        ) from error
 
     for index in range(torch.cuda.device_count()):
         if uuid_of(torch.device("cuda", index)) == uuid:

@@ -38,6 +38,8 @@ class GpuArrival(Arrival):
         self.lengths: dict[int, int] = {}
         self.problem = ""
         self.all_written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if parts == 0:
+            self.all_written.set_result(None)
         self._changed = asyncio.Event()
         self._called = asyncio.Event()
 
