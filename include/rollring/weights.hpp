@@ -177,6 +177,10 @@ class ROLLRING_API Publisher {
     // slots are held so already, not_found: no such subscriber.
     Result<void> expel(std::string_view subscriber);
 
+    // From any thread: the wait under way, also one of a transaction, or else the next one, ends as
+    // at its deadline, and may be called again.
+    void interrupt();
+
     [[nodiscard]] std::int64_t committed_version() const;
     [[nodiscard]] std::uint64_t payload_bytes() const;  // of one version
     [[nodiscard]] std::uint32_t parts() const;
@@ -292,6 +296,10 @@ class ROLLRING_API Subscriber {
     // The next version that this subscriber lacks; at once if there is one. Errors: timed_out,
     // peer_gone (publisher closed or dead: attach again), expelled.
     Result<Update> next(Deadline deadline);
+
+    // From any thread: the wait under way, also one of an update, or else the next one, ends as at
+    // its deadline, and may be called again.
+    void interrupt();
 
     [[nodiscard]] std::int64_t live_version() const;  // -1: none yet
     [[nodiscard]] SubscriberState state() const;

@@ -25,6 +25,9 @@ Result<void> Publisher::wait_subscribers(std::uint32_t count, Deadline deadline)
 Result<void> Publisher::wait_live(std::uint32_t count, Deadline deadline) {
     return impl_->wait_live(count, deadline);
 }
+void Publisher::interrupt() {
+    impl_->interrupt();
+}
 
 Result<Transaction> Publisher::begin(std::int64_t version) {
     if (auto begun = impl_->begin(version); !begun) return std::unexpected(begun.error());

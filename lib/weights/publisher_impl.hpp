@@ -46,6 +46,7 @@ class PublisherImpl {
     // Until so many are attached, and until so many serve the committed version.
     Result<void> wait_joined(std::uint32_t count, Deadline deadline);
     Result<void> wait_live(std::uint32_t count, Deadline deadline);
+    void interrupt() { seats_.interrupt(); }
     // Attached subscribers that lack the committed version.
     std::uint32_t behind();
 

@@ -71,7 +71,7 @@ class Seats {
     void drop_dead();
     bool expel(const std::string& name);
     // Waits on the publisher's bell, or another one, until look() is true; drops the dead now and
-    // then meanwhile. False at the deadline.
+    // then meanwhile. False at the deadline, or after interrupt().
     template <class Look>
     bool wait_at(Bell& bell, Deadline deadline, const Look& look);
     template <class Look>
@@ -94,6 +94,10 @@ class Seats {
     [[nodiscard]] std::uint32_t behind(std::int64_t committed);
     [[nodiscard]] std::vector<std::pair<WireTicket, int>> slots_for_wire();
 
+    // From any thread: the wait under way, or else the next one. At another bell it sleeps on, for
+    // sleep_max_ns at the most.
+    void interrupt() { interruption_.raise(control_->bell(ControlOffsets::publisher_bell())); }
+
     // Rings every subscriber. Takes no lock: called from driver threads.
     void ring_all() const;
 
@@ -110,6 +114,7 @@ class Seats {
 
     const OwnControl* control_;
     std::chrono::nanoseconds spin_;
+    Interruption interruption_;
     std::mutex mutex_;
     std::vector<Seat> seats_;
     std::atomic<std::uint32_t> seats_used_ = 0;  // seats below it were taken at some time
@@ -128,15 +133,17 @@ template <class Look>
 bool Seats::wait_at(Bell& bell, Deadline deadline, const Look& look) {
     constexpr std::int64_t between_ns = 50'000'000;
     std::int64_t looked_ns = monotonic_ns();
-    return wait_plain(bell, spin_, deadline, [&] {
+    bool interrupted = false;
+    const bool ended = wait_plain(bell, spin_, deadline, [&] {
         if (look()) return true;
         if (const std::int64_t now = monotonic_ns(); now - looked_ns > between_ns) {
             looked_ns = now;
             drop_dead();
-            return look();
+            if (look()) return true;
         }
-        return false;
+        return interrupted = interruption_.take();
     });
+    return ended && !interrupted;
 }
 
 }  // namespace rollring::weights

@@ -72,8 +72,11 @@ class Session {
         store_release(own().state, static_cast<std::uint32_t>(state));
     }
     void ring_publisher() const { ring_plain(publisher_bell()); }
+    // From any thread: the wait under way, or else the next one.
+    void interrupt() { interruption_.raise(own_bell()); }
 
     // Waits for look(), checking now and then that the publisher lives and that we are admitted.
+    // timed_out at the deadline, or after interrupt().
     template <class Look>
     Result<void> wait(std::string_view what, Deadline deadline, const Look& look) const;
 
@@ -96,6 +99,7 @@ class Session {
     std::string ring_name_;
     SubscriberOptions options_;
     const Holding* holding_;
+    mutable Interruption interruption_{};
     ProcessFd socket_;
     std::optional<PeerControl> control_;
     std::optional<LifeLock> life_;
@@ -114,8 +118,10 @@ Result<void> Session::wait(std::string_view what, Deadline deadline, const Look&
     constexpr std::int64_t between_ns = 50'000'000;
     std::int64_t looked_ns = 0;  // the first look checks life, too
     Result<void> problem;
+    bool interrupted = false;
     const auto found = [&] {
         if (look()) return true;
+        if (interruption_.take()) return interrupted = true;
         problem = check_admitted();
         if (!problem) return true;
         const std::int64_t now = monotonic_ns();
@@ -127,7 +133,7 @@ Result<void> Session::wait(std::string_view what, Deadline deadline, const Look&
         if (!problem && look()) problem = {};
         return !problem || look();
     };
-    if (wait_plain(own_bell(), options_.spin, deadline, found)) return problem;
+    if (wait_plain(own_bell(), options_.spin, deadline, found) && !interrupted) return problem;
     return late(what);
 }
 

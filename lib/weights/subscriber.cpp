@@ -23,6 +23,10 @@ Result<Update> Subscriber::next(Deadline deadline) {
     return Update(impl_.get());
 }
 
+void Subscriber::interrupt() {
+    impl_->interrupt();
+}
+
 std::int64_t Subscriber::live_version() const {
     return impl_->holding().live_version();
 }

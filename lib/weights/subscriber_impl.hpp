@@ -38,6 +38,7 @@ class SubscriberImpl {
                                                           Deadline deadline);
     // Before destruction; false: it must not be destroyed, for the device may still read.
     bool shut_down() { return session_->close(); }
+    void interrupt() { session_->interrupt(); }
 
     Result<void> next(Deadline deadline);
     Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);

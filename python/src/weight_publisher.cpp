@@ -167,7 +167,7 @@ class PyPublisher {
                    });
     }
 
-    Owned<Publisher> owned_{"this weight publisher"};
+    Owned<Publisher> owned_{"this weight publisher", &Publisher::interrupt};
     std::optional<Transaction> open_;  // ends before its publisher
     CommitReport report_;
     std::optional<std::span<std::byte>> lent_;  // nobody was told of it yet

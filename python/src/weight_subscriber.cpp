@@ -186,7 +186,7 @@ class PySubscriber {
             });
     }
 
-    Owned<Subscriber> owned_{"this weight subscriber"};
+    Owned<Subscriber> owned_{"this weight subscriber", &Subscriber::interrupt};
     std::optional<Update> update_;  // under way; ends before its subscriber
     bool handed_ = false;           // out, by taken()
     std::vector<TensorPiece> pieces_;

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -141,3 +143,35 @@ def test_a_version_that_is_waited_for_by_a_loop(ring: str, run_loop: RunLoop) ->
 
     with rr.WeightPublisher(ring, tensors) as trainer:
         assert run_loop(run()) == [1, 2, 3, 4, 5]
+
+
+def test_a_wait_stands_back_for_who_has_something_to_do(ring: str, run_loop: RunLoop) -> None:
+    slice_s, slices = 0.05, 20  # as long as a wait would have its turn
+
+    async def kept_waiting(wait: Awaitable[object], call: Callable[[], object]) -> float:
+        """The share of the time of that wait in which calls waited for their turn."""
+        waiting, begun, kept = asyncio.ensure_future(wait), time.monotonic(), 0.0
+        while not waiting.done():
+            called = time.monotonic()
+            call()
+            took = time.monotonic() - called
+            kept += took if took > slice_s / 2 else 0
+            await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            waiting.result()
+        return kept / (time.monotonic() - begun)
+
+    with (
+        rr.WeightPublisher(ring, model(1)) as trainer,
+        rr.WeightSubscriber(ring, model(-7)) as engine,
+    ):
+
+        async def run() -> None:
+            wait = engine.next_async(slices * slice_s)
+            assert await kept_waiting(wait, lambda: engine.live_version) < 0.5
+            transaction = trainer.begin(1)
+            wait = transaction.commit_async(slices * slice_s)
+            assert await kept_waiting(wait, lambda: trainer.behind) < 0.5
+            transaction.give_up()
+
+        run_loop(run())

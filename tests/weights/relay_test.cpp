@@ -216,4 +216,27 @@ TEST_CASE("there is no version -1 to resume") {
     CHECK(publisher.committed_version() == -1);
 }
 
+TEST_CASE("another thread ends a wait of either end, whatever its deadline") {
+    const TestRing ring;
+    Tensors trainer = small_model();
+    Tensors engine = small_model();
+    Publisher publisher = publisher_on(ring, trainer);
+    Subscriber subscriber = subscriber_on(ring, engine);
+    Errc answer = Errc::invalid_argument;
+    std::thread engines([&] { answer = subscriber.next(Deadline::never()).error().code; });
+    subscriber.interrupt();
+    engines.join();
+    CHECK(answer == Errc::timed_out);
+
+    Transaction transaction = send(publisher, trainer, 1);
+    std::thread trainers([&] { answer = transaction.commit(Deadline::never()).error().code; });
+    publisher.interrupt();
+    trainers.join();
+    CHECK(answer == Errc::timed_out);
+
+    std::thread other([&] { CHECK(*take(subscriber) == 1); });
+    REQUIRE_OK(transaction.commit(Deadline::never()));
+    other.join();
+}
+
 }  // namespace rollring::test
