@@ -68,6 +68,7 @@ class GpuGroup:
         self._torch = sys.modules["torch"]
         self._stream = self._torch.cuda.Stream(gpu)
         self._thread = ThreadPoolExecutor(1, "rollring-nccl")
+        self._watcher = ThreadPoolExecutor(1, "rollring-nccl-done")  # in the order of the stream
         self._members: Communicator | None = None
 
     async def join(self, key: bytes, rank: int, ranks: int, user: object) -> None:
@@ -93,7 +94,7 @@ class GpuGroup:
             return done
 
         done = await self._on_thread(queued)
-        return asyncio.ensure_future(asyncio.to_thread(_wait, members, done))
+        return asyncio.get_running_loop().run_in_executor(self._watcher, _wait, members, done)
 
     def memory(self, nbytes: int) -> Any:
         """torch's tensor of so many bytes."""

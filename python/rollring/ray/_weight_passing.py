@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 
@@ -23,6 +25,23 @@ LOOK_S = 0.2  # between looks whether the trainer has given a version up
 ANSWER_S = 60.0  # for a part to arrive there
 LENT_BYTES = 4 << 20  # of a version that a node has, for one that lacks it
 
+One = TypeVar("One")
+Other = TypeVar("Other")
+
+
+async def _both(
+    first: Coroutine[Any, Any, One], second: Coroutine[Any, Any, Other]
+) -> tuple[One, Other]:
+    """At once. When one of them fails, the other one is over, too, before that is told."""
+    tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for one in tasks:
+            one.cancel()
+        await asyncio.wait(tasks)
+        raise
+
 
 @dataclass
 class Origin:
@@ -30,7 +49,6 @@ class Origin:
 
     Attributes:
         window: Bytes that may be under way in Ray's object store.
-        slots: Parts that lie there at once.
         slot_bytes: Of a part's slot, if checksums lie there too; else 0.
         group: The trainer's GPU among those of nodes; None: parts lie in host memory.
     """
@@ -39,7 +57,6 @@ class Origin:
     layout: WeightLayout
     places: list[int]
     window: int
-    slots: int
     slot_bytes: int
     group: GpuGroup | None
 
@@ -74,14 +91,17 @@ class Passing:
         Raises:
             RollringError: The channel cannot go on.
         """
-        version = update.version
+        version, parts = update.version, channel._end.parts()
         try:
+            await self._begin(version, parts, committed)
             try:
-                await self._send(channel, version, committed)
+                # Nodes are asked at once, and answer when they have staged all of it.
+                _, why = await _both(
+                    self._send(channel, version, parts), self._votes(version, committed)
+                )
             except NcclError as error:
                 update.reject(str(error))
                 raise VersionAbortedError(f"version {version}: {error}", "aborted") from error
-            why = await self._votes(version, committed)
             if why is not None:
                 update.reject(why)
                 raise VersionAbortedError(f"version {version}: {why}", "aborted")
@@ -120,40 +140,37 @@ class Passing:
         await self._all("commit", version)
         self._nodes.committed(self.members, version)
 
-    async def _send(self, channel: WeightSubscriber, version: int, committed: bool) -> None:
-        end, origin = channel._end, self._origin
-        parts = end.parts()
+    async def _begin(self, version: int, parts: int, committed: bool) -> None:
         await asyncio.gather(
             *(
                 self.ask(one, "begin", version, parts if one.wants else 0, one.wants, committed)
                 for one in self.members
             )
         )
-        done = 0
 
-        def done_one() -> None:
-            nonlocal done
-            end.done_part(version, done, channel._stream())
-            done += 1
-
+    async def _send(self, channel: WeightSubscriber, version: int, parts: int) -> None:
+        end, origin = channel._end, self._origin
         store = StoreWay(self, version, origin.window, channel._device)
         gpus = GpuWay(self, version, origin.group) if origin.group is not None else None
-        try:
+
+        async def send() -> None:
             for number in range(parts):
                 await channel._later(end.part, version, number, None)
                 cut = origin.layout.cut(end.pieces(), origin.places)
                 await store.send(number, cut)
                 if gpus is None:
-                    done_one()
-                    continue
-                await gpus.send(number, cut, origin.slot_bytes)
-                while number - done >= origin.slots - 1:  # the trainer fills the last one meanwhile
-                    await gpus.arrived()
-                    done_one()
-            while done < parts:
-                if gpus is not None:
-                    await gpus.arrived()
-                done_one()
+                    end.done_part(version, number, channel._stream())
+                else:
+                    await gpus.send(number, cut, origin.slot_bytes)
+
+        async def give_back() -> None:
+            """Each slot at once: the trainer fills several of them in its turn at the GPU."""
+            for number in range(parts if gpus is not None else 0):
+                await gpus.arrived()
+                end.done_part(version, number, channel._stream())
+
+        try:
+            await _both(send(), give_back())
             await store.finish()
         except BaseException:
             if gpus is not None:

@@ -119,7 +119,6 @@ class WeightSource:
             layout,
             layout.places()[0],
             self._window,
-            about["slots"],
             about["slot_bytes"] if about["checksums"] else 0,
             self._groups[gpu] if gpu else None,
         )

@@ -94,7 +94,8 @@ class _Part:
 
 class GpuWay:
     """To nodes that have GPUs: to all of them at once. A part stays where it lies until all have
-    it: when one of them dies, those that are left form another group, and it is sent again.
+    it: when one of them dies, those that are left form another group, and it is sent again. One
+    task sends parts, and another one waits until they have arrived.
     """
 
     def __init__(self, passing: Asks, version: int, group: GpuGroup) -> None:
@@ -103,6 +104,8 @@ class GpuWay:
         self._group = group
         self.flying: collections.deque[_Part] = collections.deque()
         self._took = False
+        self._flies = asyncio.Event()
+        self._queueing = asyncio.Lock()
 
     def _members(self) -> list[Member]:
         """None, once somebody else sends: nodes go on with that."""
@@ -119,10 +122,12 @@ class GpuWay:
             slot_bytes: Of the slot, all of which goes with it; 0: no more than the part.
         """
         part = _Part(number, cut.address, slot_bytes or cut.nbytes)
-        if not self._took:
-            await self._take()
-        await self._start(part)
-        self.flying.append(part)
+        async with self._queueing:
+            if not self._took:
+                await self._take()
+            await self._start(part)
+            self.flying.append(part)
+            self._flies.set()
 
     async def _take(self) -> None:
         group, last = self._group, self._group.user
@@ -134,19 +139,23 @@ class GpuWay:
             await self._join(0)
 
     async def arrived(self) -> None:
-        """Until the oldest part lies on all nodes.
+        """Until the oldest part lies on all nodes, also if it has yet to be sent.
 
         Raises:
             NcclError: Nodes that live cannot talk to each other.
         """
         failures = 0
+        while not self.flying:
+            self._flies.clear()
+            await self._flies.wait()
         while (why := await self.flying[0].sent) is not None or self._is_less():
             if self._group.user is not self:
                 break
             failures += self._group.nodes == self._members()
             if failures == TRIES:
                 raise NcclError(f"NCCL: {why}")
-            await self._again()
+            async with self._queueing:
+                await self._again()
         self.flying.popleft()
 
     async def stop(self) -> None:
