@@ -22,15 +22,16 @@ import rollring.ray
 from rollring.demo.load import Load
 from rollring.demo.proof import Seen, Tally
 
+APART = "ROLLRING_NAMESPACES"  # set where nodes are to have namespaces of their own
 PATIENCE = 120.0
-NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": 128 << 20, "include_dashboard": False}
+NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": 128 << 20}
 
 
 @contextlib.contextmanager
 def cluster(nodes: int) -> Iterator[Cluster]:
     """A head, on which the trainer runs, and so many nodes more."""
     with _environment():
-        made = Cluster(initialize_head=True, head_node_args=dict(NODE))
+        made = _kind()(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
         try:
             made.connect()
             for _ in range(nodes):
@@ -40,6 +41,14 @@ def cluster(nodes: int) -> Iterator[Cluster]:
         finally:
             ray.shutdown()
             made.shutdown()
+
+
+def _kind() -> type[Cluster]:
+    if APART not in os.environ:
+        return Cluster
+    from ray_machines import NetworkCluster
+
+    return NetworkCluster
 
 
 @contextlib.contextmanager

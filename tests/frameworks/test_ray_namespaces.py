@@ -1,0 +1,55 @@
+"""Rings and weights on Ray over a network: the head and each node have an address of their own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray.cluster_utils")
+
+import namespaces  # noqa: E402
+from ray_world import APART  # noqa: E402
+
+TESTS = {
+    "test_ray.py": [
+        "test_groups_from_three_nodes_come_whole",
+        "test_a_slow_trainer_stops_workers_of_other_nodes",
+        "test_places_are_the_stashs_and_come_back",
+    ],
+    "test_ray_weights.py": [
+        "test_versions_reach_all_engines_and_are_stamped_on_all_nodes",
+        "test_what_one_engine_refuses_no_node_serves",
+        "test_a_node_that_comes_back_gets_the_version_that_counts",
+    ],
+    "ray_links.py": [
+        "test_rollouts_go_on_when_a_link_comes_back",
+        "test_rollouts_go_on_without_a_node_whose_link_stays_down",
+        "test_places_of_a_node_whose_link_stays_down_are_others",
+        "test_versions_go_on_when_a_link_comes_back",
+        "test_versions_go_on_without_a_node_whose_link_stays_down",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def world() -> None:
+    if why := namespaces.missing():
+        pytest.skip(why)
+
+
+@pytest.mark.parametrize("file", TESTS)
+def test_over_namespaces(
+    file: str, world: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These tests, by a trainer in the head's namespace."""
+    log = tmp_path / "log"
+    monkeypatch.setenv(APART, "1")
+    where = Path(__file__).parent / file
+    pytest_here = (sys.executable, "-m", "pytest", "--log-json", str(log))
+    namespaces.run_apart(*pytest_here, *(f"{where}::{name}" for name in TESTS[file]))
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    results = {one["name"].rpartition("::")[2]: one["result"] for one in found}
+    assert results == dict.fromkeys(TESTS[file], "OK")
