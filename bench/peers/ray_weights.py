@@ -1,23 +1,29 @@
 #!/usr/bin/env python3
 """Weights from the trainer's GPU to one of another node, beside NCCL's own broadcast.
 
-    ray_weights.py OUT [--gib 8] [--versions 10]
+    ray_weights.py OUT [--gib 24] [--versions 10]
 
 Two nodes on this machine, a GPU for each. By turns in one run: versions that a trainer publishes
 and an engine of the other node loads into its tensors, through everything in between; and bare
 broadcasts of as many bytes, in pieces as long as a slot, between two processes that do nothing
-else. Needs two GPUs and torch. Writes OUT/ray_weights.json.
+else. Then all of it again under NVIDIA's MPS, where that is installed: two processes use a GPU at
+the same time then, and not by turns. Needs two GPUs and torch. Writes OUT/ray_weights.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,38 +121,72 @@ def relayed(other: Any, nbytes: int, versions: int, device: str | None) -> list[
     return taken
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--gib", type=float, default=8)
-    parser.add_argument("--versions", type=int, default=10)
-    options = parser.parse_args()
-    nbytes = int(options.gib * (1 << 30))
+def measure(nbytes: int, versions: int) -> dict[str, Any]:
     rows: dict[str, list[float]] = {"nccl": [], "relayed": [], "through_host_memory": []}
     with ray_world.cluster(1):
         node = ray_world.on(ray_world.other_nodes()[0])
         for _ in range(2):  # by turns
             other = Other.options(**node).remote()
             # The first ones join, map slots, and load kernels.
-            rows["nccl"] += bare(other, nbytes, options.versions)[2:]
-            rows["relayed"] += relayed(other, nbytes, options.versions, "cuda:1")[2:]
+            rows["nccl"] += bare(other, nbytes, versions)[2:]
+            rows["relayed"] += relayed(other, nbytes, versions, "cuda:1")[2:]
             ray.kill(other)
         other = Other.options(**node).remote()
-        rows["through_host_memory"] += relayed(other, nbytes // 8, 4, None)[1:]
+        few = min(nbytes, 1 << 30)
+        rows["through_host_memory"] += relayed(other, few, 4, None)[1:]
     rates = {
         "nccl": nbytes / statistics.median(rows["nccl"]) / 1e9,
         "relayed": nbytes / statistics.median(rows["relayed"]) / 1e9,
-        "through_host_memory": nbytes / 8 / statistics.median(rows["through_host_memory"]) / 1e9,
+        "through_host_memory": few / statistics.median(rows["through_host_memory"]) / 1e9,
     }
-    found = {
+    return {
         "gpu": torch.cuda.get_device_name(0),
         "bytes": nbytes,
         "gb_per_s": rates,
         "relayed_of_nccl": rates["relayed"] / rates["nccl"],
         "seconds": rows,
     }
+
+
+@contextlib.contextmanager
+def mps() -> Iterator[dict[str, str]]:
+    """The environment of processes that share GPUs."""
+    with tempfile.TemporaryDirectory(prefix="mps") as folder:
+        names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+        own = os.environ | dict.fromkeys(names, folder)
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=own, check=True)
+        try:
+            yield own
+        finally:
+            subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", env=own, check=False)
+
+
+def measured(gib: float, versions: int, environment: dict[str, str]) -> dict[str, Any]:
+    """In a process of its own: what has used a GPU does not go over to MPS."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as found:
+        given = [found.name, f"--gib={gib}", f"--versions={versions}", "--only-here"]
+        subprocess.run([sys.executable, __file__, *given], env=environment, check=True)
+        row: dict[str, Any] = json.load(found)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--gib", type=float, default=24)
+    parser.add_argument("--versions", type=int, default=10)
+    parser.add_argument("--only-here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only_here:
+        row = measure(int(options.gib * (1 << 30)), options.versions)
+        options.out.write_text(json.dumps(row))
+        return
+    found = {"by_turns": measured(options.gib, options.versions, dict(os.environ))}
+    if shutil.which("nvidia-cuda-mps-control"):
+        with mps() as environment:
+            found["mps"] = measured(options.gib, options.versions, environment)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "ray_weights.json").write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found))

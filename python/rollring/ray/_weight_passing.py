@@ -163,14 +163,17 @@ class Passing:
                 else:
                     await gpus.send(number, cut, origin.slot_bytes)
 
-        async def give_back() -> None:
+        async def give_back(way: GpuWay) -> None:
             """Each slot at once: the trainer fills several of them in its turn at the GPU."""
-            for number in range(parts if gpus is not None else 0):
-                await gpus.arrived()
+            for number in range(parts):
+                await way.arrived()
                 end.done_part(version, number, channel._stream())
 
         try:
-            await _both(send(), give_back())
+            if gpus is None:
+                await send()
+            else:
+                await _both(send(), give_back(gpus))
             await store.finish()
         except BaseException:
             if gpus is not None:
