@@ -87,6 +87,15 @@ inline Subscriber subscriber_on(const TestRing& ring, Tensors& tensors,
     return std::move(*made);
 }
 
+// A trainer and an engine that has attached.
+struct TrainerAndEngine {
+    TestRing ring{};
+    Tensors trainer = small_model();
+    Tensors engine = small_model();
+    Publisher publisher = publisher_on(ring, trainer);
+    Subscriber subscriber = subscriber_on(ring, engine);
+};
+
 // begin, put and publish.
 inline Transaction send(Publisher& publisher, Tensors& tensors, std::int64_t version) {
     tensors.fill(version);

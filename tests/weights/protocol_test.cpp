@@ -125,12 +125,7 @@ TEST_CASE("an abort poisons who had written in place, and the next whole version
     }
 }
 
-TEST_CASE("who staged in place what is then aborted is poisoned, too") {
-    const TestRing ring;
-    Tensors trainer = small_model();
-    Tensors engine = small_model();
-    Publisher publisher = publisher_on(ring, trainer);
-    Subscriber subscriber = subscriber_on(ring, engine);
+TEST_CASE_FIXTURE(TrainerAndEngine, "who staged in place what is then aborted is poisoned, too") {
     {
         Transaction transaction = send(publisher, trainer, 1);
         auto update = subscriber.next(patience());
@@ -147,12 +142,7 @@ TEST_CASE("who staged in place what is then aborted is poisoned, too") {
     other.join();
 }
 
-TEST_CASE("a rejection reaches the trainer with its reason") {
-    const TestRing ring;
-    Tensors trainer = small_model();
-    Tensors engine = small_model();
-    Publisher publisher = publisher_on(ring, trainer);
-    Subscriber subscriber = subscriber_on(ring, engine);
+TEST_CASE_FIXTURE(TrainerAndEngine, "a rejection reaches the trainer with its reason") {
     Transaction transaction = send(publisher, trainer, 1);
     {
         auto update = subscriber.next(patience());
@@ -171,12 +161,8 @@ TEST_CASE("a rejection reaches the trainer with its reason") {
     other.join();
 }
 
-TEST_CASE("an update that is dropped rejects, one that is over does not") {
-    const TestRing ring;
-    Tensors trainer = small_model();
-    Tensors engine = small_model();
-    Publisher publisher = publisher_on(ring, trainer);
-    Subscriber subscriber = subscriber_on(ring, engine);
+TEST_CASE_FIXTURE(TrainerAndEngine,
+                  "an update that is dropped rejects, one that is over does not") {
     Transaction transaction = send(publisher, trainer, 1);
     auto old = subscriber.next(patience());
     REQUIRE_OK(old);

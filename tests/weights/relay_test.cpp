@@ -8,12 +8,8 @@
 
 namespace rollring::test {
 
-TEST_CASE("a version that all have staged counts only once it is committed") {
-    const TestRing ring;
-    Tensors trainer = small_model();
-    Tensors engine = small_model();
-    Publisher publisher = publisher_on(ring, trainer);
-    Subscriber subscriber = subscriber_on(ring, engine);
+TEST_CASE_FIXTURE(TrainerAndEngine,
+                  "a version that all have staged counts only once it is committed") {
     Transaction transaction = send(publisher, trainer, 1);
     CHECK(transaction.wait_staged(soon()).error().code == Errc::timed_out);
     auto update = subscriber.next(patience());
@@ -31,12 +27,8 @@ TEST_CASE("a version that all have staged counts only once it is committed") {
     CHECK(transaction.wait_staged(soon()).error().code == Errc::invalid_argument);
 }
 
-TEST_CASE("who gives up what all have staged does not hold its commit, and is behind") {
-    const TestRing ring;
-    Tensors trainer = small_model();
-    Tensors engine = small_model();
-    Publisher publisher = publisher_on(ring, trainer);
-    Subscriber subscriber = subscriber_on(ring, engine);
+TEST_CASE_FIXTURE(TrainerAndEngine,
+                  "who gives up what all have staged does not hold its commit, and is behind") {
     Transaction transaction = send(publisher, trainer, 1);
     {
         auto update = subscriber.next(patience());
@@ -54,12 +46,7 @@ TEST_CASE("who gives up what all have staged does not hold its commit, and is be
     CHECK(engine.holds(1));
 }
 
-TEST_CASE("a version that all have staged can be given up") {
-    const TestRing ring;
-    Tensors trainer = small_model();
-    Tensors engine = small_model();
-    Publisher publisher = publisher_on(ring, trainer);
-    Subscriber subscriber = subscriber_on(ring, engine);
+TEST_CASE_FIXTURE(TrainerAndEngine, "a version that all have staged can be given up") {
     Transaction transaction = send(publisher, trainer, 1);
     std::thread other([&] { CHECK(take(subscriber).error().code == Errc::aborted); });
     REQUIRE_OK(transaction.wait_staged(patience()));
@@ -93,12 +80,8 @@ TEST_CASE("a successor sends the version that its predecessor has committed, and
     CHECK(publisher.resume(6).error().code == Errc::busy);
 }
 
-TEST_CASE("a version that was committed elsewhere is the ring's once it was sent") {
-    const TestRing ring;
-    Tensors trainer = small_model();
-    Tensors engine = small_model();
-    Publisher publisher = publisher_on(ring, trainer);
-    Subscriber subscriber = subscriber_on(ring, engine);
+TEST_CASE_FIXTURE(TrainerAndEngine,
+                  "a version that was committed elsewhere is the ring's once it was sent") {
     {
         std::thread other([&] { CHECK(take(subscriber).error().code == Errc::aborted); });
         Transaction given_up = send(publisher, trainer, 8);
@@ -216,12 +199,8 @@ TEST_CASE("there is no version -1 to resume") {
     CHECK(publisher.committed_version() == -1);
 }
 
-TEST_CASE("another thread ends a wait of either end, whatever its deadline") {
-    const TestRing ring;
-    Tensors trainer = small_model();
-    Tensors engine = small_model();
-    Publisher publisher = publisher_on(ring, trainer);
-    Subscriber subscriber = subscriber_on(ring, engine);
+TEST_CASE_FIXTURE(TrainerAndEngine,
+                  "another thread ends a wait of either end, whatever its deadline") {
     Errc answer = Errc::invalid_argument;
     std::thread engines([&] { answer = subscriber.next(Deadline::never()).error().code; });
     subscriber.interrupt();
