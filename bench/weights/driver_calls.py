@@ -1,4 +1,4 @@
-"""The few calls of libcuda that memory_turns.py needs, and a process that makes chunks."""
+"""The few calls of libcuda that memory_by_driver.py needs, and a process that makes chunks."""
 import ctypes
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 

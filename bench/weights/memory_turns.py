@@ -19,54 +19,26 @@ pinned memory and the GPU. Bytes are compared, and a CUDA graph over them is rep
 resume. Exits 77 where torch or a GPU is missing, 1 if anything was not as it was.
 """
 import argparse
-import ctypes
 import gc
 import json
-import logging
 import os
 import statistics
 import subprocess
 import sys
 import time
-import types
 from functools import partial
 from pathlib import Path
 
+try:
+    import torch
+except ImportError as missing:
+    print(f"skipped: no torch ({missing})", file=sys.stderr)
+    sys.exit(77)
+
+from memory_by_driver import of_adoption, of_steps
+from memory_model import digest_graph, digest_into, stand_in, vllm_allocator, weights
+
 METHODS = ("rollring", "rollring_sleep", "vllm", "torch_memory_saver", "steps", "adoption")
-MIB = 1 << 20
-
-
-def weights():
-    """Llama-3.1-8B in bf16, as vLLM has it: qkv, and gate and up, are one tensor each."""
-    hidden, kv, inner, words = 4096, 1024, 14336, 128256
-    layer = [(hidden + 2 * kv, hidden), (hidden, hidden), (2 * inner, hidden), (hidden, inner),
-             (hidden,), (hidden,)]
-    shapes = [(words, hidden), *(layer * 32), (hidden,), (words, hidden)]
-    return [torch.randint(-30000, 30000, shape, dtype=torch.int16, device="cuda")
-            for shape in shapes]
-
-
-def digest_into(total, tensors):
-    """Of every byte, by tensor and, a little, by place."""
-    total.zero_()
-    for place, tensor in enumerate(tensors, 1):
-        words = tensor.view(-1)
-        total.add_(words.sum(dtype=torch.int64), alpha=place)
-        total.add_(words[::3].sum(dtype=torch.int64), alpha=place % 97)
-
-
-def digest_graph(tensors):
-    """A CUDA graph of digest_into, and what it writes."""
-    total = torch.zeros((), dtype=torch.int64, device="cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        digest_into(total, tensors)
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        digest_into(total, tensors)
-    return graph, total
 
 
 def ms_of(call):
@@ -160,51 +132,6 @@ def of_torch_memory_saver(args):
                     lambda: saver.pause("weights"), lambda: saver.resume("weights"), args)
 
 
-# --- vLLM's allocator -----------------------------------------------------------------------------
-
-def loaded(name):
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        for line in maps:
-            if name in os.path.basename(line.rstrip("\n")):
-                return line[line.index("/"):].rstrip("\n")
-    return None
-
-
-def stand_in(name, **fields):
-    module = sys.modules[name] = types.ModuleType(name)
-    for field, value in fields.items():
-        setattr(module, field, value)
-    return module
-
-
-def preload(library):
-    """One that their extension names and torch has not loaded."""
-    packages = Path(torch.__file__).parents[1]
-    for place in (*packages.glob("nvidia/**/lib"), *Path("/usr/local").glob("cuda*/lib64")):
-        if (place / library).exists():
-            ctypes.CDLL(str(place / library), ctypes.RTLD_GLOBAL)
-            return
-
-
-def vllm_allocator(theirs):
-    """CuMemAllocator itself, with stand-ins for the rest of vLLM."""
-    preload("libnvrtc.so.13")
-    stand_in("vllm", __path__=[str(theirs / "vllm")])
-    stand_in("vllm.envs", VLLM_CUDART_SO_PATH=None)
-    stand_in("vllm.logger", init_logger=logging.getLogger)
-    stand_in("vllm.platforms", current_platform=types.SimpleNamespace(
-        is_rocm=lambda: False, is_cuda=lambda: True, is_cuda_alike=lambda: True,
-        is_xpu=lambda: False))
-    stand_in("vllm.utils", __path__=[])
-    stand_in("vllm.utils.system_utils", find_loaded_library=loaded)
-    stand_in("vllm.utils.torch_utils", PIN_MEMORY=True)
-    stand_in("vllm.distributed", __path__=[str(theirs / "vllm/distributed")])
-    stand_in("vllm.distributed.device_communicators",
-             __path__=[str(theirs / "vllm/distributed/device_communicators")])
-    from vllm.device_allocator.cumem import CuMemAllocator
-    return CuMemAllocator.get_instance()
-
-
 def of_backend(name, args):
     allocator = vllm_allocator(args.theirs)
     if name == "vllm":
@@ -228,231 +155,6 @@ def of_backend(name, args):
     return answer
 
 
-# --- by calls of the driver -----------------------------------------------------------------------
-
-def driver():
-    import driver_calls
-    torch.cuda.synchronize()  # the primary context is this thread's
-    return driver_calls.Driver(torch.cuda.current_device())
-
-
-def of_steps(args):
-    """What a resume is made of. Every way is taken three times; medians, in ms."""
-    cuda = driver()
-    size = args.steps_gib << 30
-    slab = cuda.pin(size)
-    base = cuda.reserve(size)
-    streams = [cuda.stream() for _ in range(2)]
-    answer = {"method": "steps", "gib": args.steps_gib}
-
-    def wait():
-        for stream in streams:
-            cuda.wait(stream)
-
-    def pieces(chunk):
-        return range(0, size, chunk)
-
-    def made(chunk):
-        handles = [cuda.create(chunk) for _ in pieces(chunk)]
-        for at, handle in zip(pieces(chunk), handles):
-            cuda.map(base + at, chunk, handle)
-        return handles
-
-    def gone(chunk, handles):
-        for at, handle in zip(pieces(chunk), handles):
-            cuda.unmap(base + at, chunk)
-            cuda.release(handle)
-
-    def timed(call):
-        begun = time.perf_counter()
-        result = call()
-        return 1e3 * (time.perf_counter() - begun), result
-
-    def copies(chunk, out=False, turns=1):
-        for number, at in enumerate(pieces(chunk)):
-            copy = cuda.copy_out if out else cuda.copy_in
-            copy(base + at, slab + at, chunk, streams[number % turns])
-
-    def over_memory_that_is_there(chunk, out=False, turns=1):
-        handles = made(512 * MIB)
-        copies(512 * MIB)
-        wait()
-        ms = timed(lambda: (copies(chunk, out, turns), wait()))[0]
-        gone(512 * MIB, handles)
-        return {"copies": ms}
-
-    def mapped_first(chunk, pause_s=0.0, warm=False):
-        handles = made(chunk)
-        copies(chunk, out=True)
-        wait()
-        down, _ = timed(lambda: gone(chunk, handles))
-        time.sleep(pause_s)
-        create, handles = timed(lambda: [cuda.create(chunk) for _ in pieces(chunk)])
-
-        def map_all():
-            for at, handle in zip(pieces(chunk), handles):
-                cuda.map(base + at, chunk, handle)
-        mapping, _ = timed(map_all)
-        touch = timed(lambda: (cuda.fill(base, size, streams[0]), wait()))[0] if warm else 0.0
-        copy, _ = timed(lambda: (copies(chunk), wait()))
-        again, _ = timed(lambda: (copies(chunk), wait()))
-        gone(chunk, handles)
-        return {"down": down, "create": create, "map": mapping, "touch": touch, "copies": copy,
-                "copies_again": again, "all": create + mapping + touch + copy}
-
-    def beside(chunk, turns=1, pause_s=0.0):
-        """As rollring does: a chunk's copy beside the mapping of the next ones."""
-        handles = made(chunk)
-        copies(chunk, out=True)
-        wait()
-        gone(chunk, handles)
-        time.sleep(pause_s)
-
-        def resume():
-            handles = []
-            for number, at in enumerate(pieces(chunk)):
-                handles.append(cuda.create(chunk))
-                cuda.map(base + at, chunk, handles[-1])
-                cuda.copy_in(base + at, slab + at, chunk, streams[number % turns])
-            wait()
-            return handles
-        ms, handles = timed(resume)
-        gone(chunk, handles)
-        return {"all": ms}
-
-    ways = {
-        "there, out, one copy": lambda: over_memory_that_is_there(size, out=True),
-        "there, one copy": lambda: over_memory_that_is_there(size),
-        "there, 512 MiB": lambda: over_memory_that_is_there(512 * MIB),
-        "there, 512 MiB, 2 streams": lambda: over_memory_that_is_there(512 * MIB, turns=2),
-        "there, 64 MiB": lambda: over_memory_that_is_there(64 * MIB),
-        "mapped first, 512 MiB": lambda: mapped_first(512 * MIB),
-        "mapped first, 512 MiB, after 500 ms": lambda: mapped_first(512 * MIB, 0.5),
-        "mapped first, 512 MiB, filled": lambda: mapped_first(512 * MIB, warm=True),
-        "mapped first, all in one": lambda: mapped_first(size),
-        "mapped first, 64 MiB": lambda: mapped_first(64 * MIB),
-        "beside, 64 MiB": lambda: beside(64 * MIB),
-        "beside, 512 MiB": lambda: beside(512 * MIB),
-        "beside, 512 MiB, after 500 ms": lambda: beside(512 * MIB, pause_s=0.5),
-        "beside, 512 MiB, 2 streams": lambda: beside(512 * MIB, turns=2),
-        "beside, 2 GiB": lambda: beside(2048 * MIB),
-    }
-    for name, way in ways.items():
-        runs = [way() for _ in range(3)]
-        answer[name] = {part: round(statistics.median(run[part] for run in runs), 2)
-                        for part in runs[0]}
-    cuda.unpin(slab)
-    cuda.unreserve(base, size)
-    return answer
-
-
-def of_adoption(args):
-    """Chunks of another process at the addresses of vLLM's own, under a captured graph."""
-    import multiprocessing
-    import driver_calls
-    from multiprocessing.reduction import recv_handle
-    allocator = vllm_allocator(args.theirs)
-    from vllm.device_allocator.sleep_mode_backend import CuMemBackend
-    backend = CuMemBackend()
-    with allocator.use_memory_pool("weights"):
-        tensors = [torch.zeros(size * MIB // 2, dtype=torch.int16, device="cuda")
-                   for size in (64, 300, 6, 5, 1)]
-    graph, total = digest_graph(tensors)
-    cuda = driver()
-    # A segment with many tensors, or parts that are free, is one chunk all the same.
-    table = dict(allocator.pointer_to_data)
-    sizes = {address: data.handle[1] for address, data in table.items()}
-    size = sum(sizes.values())
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    other = multiprocessing.get_context("spawn").Process(
-        target=driver_calls.make_chunks, args=(theirs, list(sizes.values())), daemon=True)
-    other.start()
-
-    def ask(word):
-        ours.send(word)
-        return ours.recv()
-
-    def free():
-        torch.cuda.synchronize()
-        return torch.cuda.mem_get_info()[0]
-
-    def replayed():
-        graph.replay()
-        return int(total)
-
-    def expected(byte):
-        word = byte | byte << 8
-        sums = torch.zeros((), dtype=torch.int64)
-        for place, tensor in enumerate(tensors, 1):
-            sums += place * word * tensor.numel()
-            sums += (place % 97) * word * len(range(0, tensor.numel(), 3))
-        return int(sums)
-
-    descriptors = [recv_handle(ours) for _ in sizes]
-    assert ours.recv() == "made"
-    awake = free()
-    backend.suspend(2)  # vLLM unmaps and releases its own
-    asleep = free()
-    ms = time.perf_counter()
-    for (address, data), descriptor in zip(table.items(), descriptors):
-        handle = cuda.take(descriptor)
-        os.close(descriptor)  # open, it would keep the memory
-        cuda.map(address, sizes[address], handle)
-        cuda.write_handle(data.handle[3], handle)
-        data.is_asleep = False
-    ms = 1e3 * (time.perf_counter() - ms)
-    adopted = free()
-    answer = {"method": "adoption", "chunks": len(sizes), "mib": size >> 20,
-              "map_ms": round(ms, 2), "mapping_costs_no_memory": asleep - adopted < 8 * MIB}
-    ask(("fill", 3))
-    answer["graph_replays_over_chunks_of_the_other_process"] = replayed() == expected(3)
-    ask(("fill", 5))
-    answer["graph_sees_what_the_other_process_writes"] = replayed() == expected(5)
-    for tensor in tensors:
-        tensor.fill_(7 | 7 << 8)
-    torch.cuda.synchronize()
-    answer["the_other_process_sees_what_is_written_here"] = ask(("first",)) == 7
-    # vLLM lets go of them: they stay the other process's, and only its.
-    backend.suspend(2)
-    answer["vllm_unmaps_them"] = not any(cuda.is_mapped(address) for address in table)
-    held = free()
-    answer["the_other_process_has_them_still"] = ask(("first",)) == 7
-    ask(("let go",))
-    after = free()
-    answer["memory_is_free_when_both_let_go"] = after - held >= size
-    ours.send(("end",))
-    other.join(30)
-    alone = free()
-    backend.resume()  # its own again
-    for tensor in tensors:
-        tensor.fill_(1)
-    torch.cuda.synchronize()
-    graph.replay()
-    direct = torch.zeros_like(total)
-    digest_into(direct, tensors)
-    answer["vllm_goes_on_with_its_own"] = int(total) == int(direct) and alone - free() >= size
-    # The whole way without another process: chunks of ours, exportable, that only vLLM has then.
-    backend.suspend(2)
-    before = free()
-    for address, data in table.items():
-        handle = cuda.create(sizes[address], exportable=True)
-        cuda.map(address, sizes[address], handle)
-        cuda.write_handle(data.handle[3], handle)
-        data.is_asleep = False
-    for tensor in tensors:
-        tensor.fill_(9 | 9 << 8)
-    answer["graph_replays_over_exportable_chunks"] = replayed() == expected(9)
-    between = free()
-    backend.suspend(2)
-    answer["vllm_frees_exportable_chunks"] = (
-        before - between >= size and abs(free() - before) < 8 * MIB)
-    backend.resume()
-    answer["right"] = all(value for value in answer.values() if isinstance(value, bool))
-    answer["free_mib"] = {"awake": awake >> 20, "asleep": asleep >> 20, "adopted": adopted >> 20,
-                          "let go": held >> 20, "both let go": after >> 20}
-    return answer
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--methods", default=",".join(METHODS), help="of " + " ".join(METHODS))
@@ -461,7 +163,6 @@ def main():
     parser.add_argument("--steps-gib", type=int, default=16)
     parser.add_argument("--alone", choices=METHODS, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
     if args.alone:
         how = {"rollring": of_rollring, "torch_memory_saver": of_torch_memory_saver,
                "steps": of_steps, "adoption": of_adoption}.get(args.alone)
@@ -488,11 +189,6 @@ def main():
     return worst
 
 
-try:
-    import torch
-except ImportError as missing:
-    print(f"skipped: no torch ({missing})", file=sys.stderr)
-    sys.exit(77)
 if __name__ == "__main__":
     if not torch.cuda.is_available():
         print("skipped: no GPU", file=sys.stderr)
