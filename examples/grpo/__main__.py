@@ -100,14 +100,21 @@ def make_parser() -> Parser:
     return parser
 
 
-def cluster_of(options: argparse.Namespace) -> AbstractContextManager[Cluster]:
+def cluster_of(options: argparse.Namespace, folder: Path) -> AbstractContextManager[Cluster]:
     if not options.nodes:
         return nullcontext(Cluster())
     import cluster
 
     note(f"connecting to {options.nodes} nodes and this one" if options.address else
          f"starting a Ray cluster of {options.nodes} nodes and this one")
-    return cluster.cluster_of(options.nodes, workers_of(options), options.address)
+    return cluster.cluster_of(options.nodes, workers_of(options), options.address, folder)
+
+
+def base_of(options: argparse.Namespace, place: str) -> Path:
+    """Where runs have their folders."""
+    made: Path = (options.folder or Path(place)).resolve()
+    made.mkdir(parents=True, exist_ok=True)
+    return made
 
 
 def workers_of(options: argparse.Namespace) -> int:
@@ -193,13 +200,13 @@ def main() -> int:
     try:
         with (
             tempfile.TemporaryDirectory(prefix="grpo-") as place,
-            cluster_of(options) as cluster,
+            cluster_of(options, base_of(options, place)) as cluster,
             make_view(options.plain) as view,
         ):
             for seed, transport, chaos in runs(options):
                 name = f"seed-{seed}-{transport}" + ("-chaos" if chaos else "")
-                folder = (options.folder or Path(place)).resolve() / name
-                folder.mkdir(parents=True)
+                folder = base_of(options, place) / name
+                folder.mkdir()
                 plan = plan_of(options, cluster, str(folder), seed, transport)
                 result = one_run(plan, chaos, stops, view)
                 if result is None:

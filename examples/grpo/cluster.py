@@ -26,11 +26,12 @@ PATIENCE = 60.0
 
 
 @contextmanager
-def cluster_of(nodes: int, workers: int, address: str | None) -> Iterator[Cluster]:
+def cluster_of(nodes: int, workers: int, address: str | None, folder: Path) -> Iterator[Cluster]:
     """With so many nodes beside this one: of the cluster at the address, else of one made here.
 
     Raises:
         ConnectionError: There is no such cluster, or it has fewer nodes.
+        NotADirectoryError: One of them does not see the folder.
     """
     stopped = signal.getsignal(signal.SIGTERM)
     with ExitStack() as held:
@@ -41,7 +42,9 @@ def cluster_of(nodes: int, workers: int, address: str | None) -> Iterator[Cluste
         join(address, runtime_env={"working_dir": str(Path(__file__).parent)})
         held.callback(ray.shutdown)
         signal.signal(signal.SIGTERM, stopped)  # Ray would act on it by itself
-        yield members(address, nodes)
+        made = members(address, nodes)
+        check_that_all_see(folder, made)
+        yield made
 
 
 def check_that_it_answers(address: str) -> None:
@@ -68,6 +71,24 @@ def members(address: str, wanted: int) -> Cluster:
             f"--nodes {wanted}: the cluster at {address} has {len(others)} beside this one"
         )
     return Cluster(address, tuple(others[:wanted]))
+
+
+def check_that_all_see(folder: Path, cluster: Cluster) -> None:
+    """Workers write there."""
+    look = ray.remote(num_cpus=0)(os.path.isdir)
+    looks = [
+        look.options(scheduling_strategy=only_on(node)).remote(str(folder))
+        for node in cluster.nodes
+    ]
+    for node, sees in zip(cluster.nodes, ray.get(looks), strict=True):
+        if not sees:
+            raise NotADirectoryError(
+                f"node {node} has no {folder}: give a --folder that all nodes share"
+            )
+
+
+def only_on(node: str) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 @contextmanager
@@ -104,7 +125,7 @@ class NodeProcess:
             name=name,
             num_cpus=1,
             max_retries=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            scheduling_strategy=only_on(node),
         ).remote(*arguments)
 
     @property

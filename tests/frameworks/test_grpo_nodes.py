@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from grpo_runs import PATIENCE, begin, check_nothing_is_left, run
+from grpo_runs import EXAMPLE, PATIENCE, begin, check_nothing_is_left, run
 
 pytest.importorskip("torch")
 pytest.importorskip("ray")
@@ -72,6 +72,21 @@ def test_a_cluster_that_is_there(tmp_path: Path) -> None:
         assert process.returncode == 1
         (found,) = run(tmp_path, "--nodes", "2", *given)
         check_nodes(found, 2)
+
+
+def test_a_node_that_does_not_see_the_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray_world
+
+    monkeypatch.syspath_prepend(EXAMPLE)
+    import cluster
+
+    with ray_world.cluster(1) as made:
+        nodes = cluster.members(made.address, 1)
+        cluster.check_that_all_see(tmp_path, nodes)
+        with pytest.raises(NotADirectoryError, match=f"{nodes.nodes[0]} has no .*--folder"):
+            cluster.check_that_all_see(tmp_path / "none", nodes)
 
 
 def test_no_cluster_answers() -> None:
