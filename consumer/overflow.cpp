@@ -64,9 +64,10 @@ Result<void> Overflow::begin_at(std::uint64_t bytes, ReaderControl& control) {
     return {};
 }
 
-Result<void> Overflow::reserve(std::uint64_t bytes) const {
-    if (!usable() || bytes <= begin_) return {};
-    return file_->reserve(begin_, bytes - begin_);
+Result<void> Overflow::reserve(std::uint64_t from, std::uint64_t to) const {
+    const std::uint64_t begin = std::max(from, begin_);
+    if (!usable() || to <= begin) return {};
+    return file_->reserve(begin, to - begin);
 }
 
 }  // namespace rollring

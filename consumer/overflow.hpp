@@ -31,8 +31,8 @@ class Overflow {
     // /dev/shm has no more: nothing was ever written from `bytes` on. After an error it does
     // without.
     Result<void> begin_at(std::uint64_t bytes, ReaderControl& control);
-    // Of the spill up to `bytes`, what lies in the file.
-    [[nodiscard]] Result<void> reserve(std::uint64_t bytes) const;
+    // Of that part of the spill, what lies in the file.
+    [[nodiscard]] Result<void> reserve(std::uint64_t from, std::uint64_t to) const;
     // The spill works without it; not once records lie there.
     void forgo(std::string why);
 

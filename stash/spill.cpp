@@ -21,21 +21,27 @@ Spill::Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const R
               capacity_bytes_, std::min(geometry.lane_bytes, geometry.spill_bytes)) {}
 
 // The released-bits of that part with it; with an overflow file all of them, so that going on there
-// takes nothing of a full /dev/shm.
-Result<void> Spill::reserve(std::uint64_t bytes, const RingMap& map, const Overflow* overflow) {
-    constexpr const char* what = "the spill";
-    constexpr const char* remedy = "create the ring with less --spill-bytes";
+// takes nothing of a full /dev/shm. What lies before it is reserved, and not named again: the
+// system would look at each of its pages.
+Result<void> Spill::reserve(const Part& part, const RingMap& map, const Overflow* overflow) {
     const Geometry& geometry = map.geometry();
     const std::uint32_t lane = geometry.spill_lane();
+    const auto in_memory = [&](std::uint64_t offset, const Part& wanted) -> Result<void> {
+        if (wanted.from >= wanted.to) return {};
+        return map.segment().reserve(offset + wanted.from, wanted.to - wanted.from, "the spill",
+                                     "create the ring with less --spill-bytes");
+    };
     const bool overflows = overflow != nullptr && overflow->usable();
-    const std::uint64_t memory = overflows ? std::min(bytes, overflow->begin()) : bytes;
     if (!overflows) {
-        const std::uint64_t bits = round_up(bytes / line_bytes / 8, page_bytes);
-        auto done = map.segment().reserve(geometry.bits_offset(lane), bits, what, remedy);
+        const auto bits = [](std::uint64_t bytes) {
+            return round_up(bytes / line_bytes / 8, page_bytes);
+        };
+        auto done = in_memory(geometry.bits_offset(lane), {bits(part.from), bits(part.to)});
         if (!done) return done;
     }
-    auto done = map.segment().reserve(geometry.data_offset(lane), memory, what, remedy);
-    return done && overflows ? overflow->reserve(bytes) : done;
+    const std::uint64_t memory = overflows ? std::min(part.to, overflow->begin()) : part.to;
+    auto done = in_memory(geometry.data_offset(lane), {part.from, memory});
+    return done && overflows ? overflow->reserve(part.from, part.to) : done;
 }
 
 namespace {
@@ -69,7 +75,7 @@ Result<void> Spill::reserve_first(const RingMap& map, const ReaderControl& contr
         if (!bits && peek(control.spill_reserved_bytes) > overflow->begin()) return bits;
         if (!bits) overflow->forgo(bits.error().to_string());
     }
-    auto reserved = reserve(first_bytes(geometry, control, overflow), map, overflow);
+    auto reserved = reserve({0, first_bytes(geometry, control, overflow)}, map, overflow);
     if (!reserved) give_back(map);  // it may have had a part
     return reserved;
 }
@@ -96,7 +102,7 @@ Result<Spill> Spill::open(const RingMap& map, ReaderControl& control, Overflow* 
     Spill spill(std::move(*page), std::move(*data), geometry, map.entry(lane), control, overflow);
     // Read once: others can write it.
     const std::uint64_t bytes = first_bytes(geometry, control, overflow);
-    if (auto reserved = reserve(bytes, map, overflow); !reserved) {
+    if (auto reserved = reserve({0, bytes}, map, overflow); !reserved) {
         return std::unexpected(reserved.error());
     }
     spill.use(bytes);
@@ -158,7 +164,7 @@ Result<void> Spill::add_part(std::uint64_t least, std::uint64_t wanted, std::uin
     Result<void> done;
     for (const std::uint64_t bytes : {wanted, least}) {
         const std::uint64_t next = std::min(reserved_bytes_ + bytes, in_memory ? memory : most);
-        done = reserve(next, map, overflow_);
+        done = reserve({reserved_bytes_, next}, map, overflow_);
         if (!done) continue;
         use(next);
         return done;

@@ -82,7 +82,11 @@ class Spill {
     [[nodiscard]] std::uint64_t memory_bytes() const {
         return overflow_ != nullptr ? overflow_->begin() : memory_bytes_;
     }
-    static Result<void> reserve(std::uint64_t bytes, const RingMap& map, const Overflow* overflow);
+    struct Part {
+        std::uint64_t from;
+        std::uint64_t to;
+    };
+    static Result<void> reserve(const Part& part, const RingMap& map, const Overflow* overflow);
     bool grow_to(std::uint64_t usable_bytes, std::uint64_t most, const RingMap& map,
                  std::int64_t now_ns);
     Result<void> add_part(std::uint64_t least, std::uint64_t wanted, std::uint64_t most,
