@@ -4,44 +4,128 @@
 #include <utility>
 
 namespace bench::scale {
+namespace {
+
+// WAIT_S, LATE_S, FEW and SPARE of python/rollring/ray/_forwarder.py.
+constexpr double wait_us = 50'000;
+constexpr std::int64_t late_ns = 100'000'000;
+constexpr std::size_t few = 4;
+constexpr std::size_t spare_most = 64;
+
+}  // namespace
 
 // --- forwarder -----------------------------------------------------------------------------------
 
 void Forwarder::add(std::uint32_t rollout) {
     waiting_.push_back(rollout);
+    waiting_bytes_ += fleet_->rollouts->bytes(rollout);
     look();
 }
 
-// While others are under way a parcel waits for more.
-void Forwarder::look() {
+bool Forwarder::may_collect() const {
     const std::uint64_t window =
         std::max<std::uint64_t>(1, fleet_->settings->object_store_bytes / fleet_->settings->nodes);
-    if (dead_ || collecting_ || waiting_.empty() || flying_bytes_ >= window) return;
-    collecting_ = true;
-    const double linger_us = flying_bytes_ > 0 ? fleet_->settings->linger_us : 0;
-    fleet_->events->after_us(linger_us, [this] { collect(); });
+    return !dead_ && !collecting_ && !waiting_.empty() && flying_bytes_ < window;
+}
+
+// As Carrier._linger(): where two parcels are under way a short one waits for an answer.
+double Forwarder::linger_us() const {
+    if (flying_ == 0 || waiting_bytes_ >= fleet_->settings->parcel_bytes) return 0;
+    return flying_ == 1 ? fleet_->settings->linger_us : wait_us;
+}
+
+void Forwarder::look() {
+    if (!may_collect()) return;
+    const double linger = linger_us();
+    if (linger == 0) return collect();
+    if (lingers_) return;
+    lingers_ = true;
+    fleet_->events->after_us(linger, [this, turn = turn_] {
+        if (turn == turn_ && may_collect()) collect();
+    });
 }
 
 void Forwarder::collect() {
-    if (dead_) return;
-    Parcel& parcel = *parcels_.emplace_back(std::make_unique<Parcel>());
-    parcel.node = node_;
-    parcel.ring = ring_;
+    auto parcel = std::make_unique<Parcel>();
     while (!waiting_.empty()) {
         const std::uint64_t bytes = fleet_->rollouts->bytes(waiting_.front());
-        if (parcel.bytes != 0 && parcel.bytes + bytes > fleet_->settings->parcel_bytes) break;
-        parcel.bytes += bytes;
-        parcel.rollouts.push_back(waiting_.front());
+        if (parcel->bytes != 0 && parcel->bytes + bytes > fleet_->settings->parcel_bytes) break;
+        parcel->bytes += bytes;
+        parcel->rollouts.push_back(waiting_.front());
         waiting_.pop_front();
     }
+    waiting_bytes_ -= parcel->bytes;
+    ship(std::move(parcel));
+}
+
+void Forwarder::ship(std::unique_ptr<Parcel> made) {
+    Parcel& parcel = *parcels_.emplace_back(std::move(made));
+    turn_++;
+    lingers_ = false;
+    collecting_ = true;
+    late_.emplace_back(clock_ns, parcel.rollouts.size());
+    parcel.node = node_;
+    parcel.ring = ring_;
     parcel.left = parcel.rollouts.size();
+    parcel.wanted = want();
     flying_bytes_ += parcel.bytes;
+    flying_++;
     fleet_->events->at(process.done_ns(fleet_->settings->forward_us * 1e-6), [this, &parcel] {
         collecting_ = false;
         send(parcel);
         look();
     });
 }
+
+// --- places in advance, as Carrier of python/rollring/ray/_forwarder.py has them
+
+bool Forwarder::take_spare(std::uint32_t rollout) {
+    if (taken_ >= bound_) return false;
+    taken_++;
+    (*fleet_->rollouts)[rollout].in_advance = true;
+    return true;
+}
+
+void Forwarder::note(const Spare& spare) {
+    spare_ = spare;
+    bound_ = spare.is_short ? 0 : std::min(spare.places, wanted_);
+}
+
+void Forwarder::release(std::uint32_t rollout) {
+    if (std::exchange((*fleet_->rollouts)[rollout].in_advance, false)) taken_--;
+}
+
+std::uint32_t Forwarder::want() {
+    while (!late_.empty() && clock_ns - late_.front().first > late_ns) late_.pop_front();
+    std::size_t late = 0;
+    for (const auto& [_, records] : late_) late += records;
+    const bool none = spare_.is_short || late < few;
+    wanted_ = none ? 0 : static_cast<std::uint32_t>(std::min(late, spare_most));
+    if (wanted_ < spare_.places) {
+        bound_ = wanted_;
+        wanted_ = std::max(wanted_, taken_);
+    }
+    return wanted_;
+}
+
+void Forwarder::watch_spare() {
+    if (dead_ || watches_ || spare_.places == 0) return;
+    watches_ = true;
+    fleet_->events->after_us(wait_us, [this] {
+        watches_ = false;
+        give_back();
+        watch_spare();
+    });
+}
+
+void Forwarder::give_back() {
+    if (dead_ || gives_back_ || collecting_ || !waiting_.empty()) return;
+    if (spare_.places <= want()) return;
+    gives_back_ = true;
+    ship(std::make_unique<Parcel>());
+}
+
+// --- under way
 
 // Out of this node, and then into the other one, whose link all share.
 void Forwarder::send(Parcel& parcel) {
@@ -58,12 +142,17 @@ void Forwarder::send(Parcel& parcel) {
     });
 }
 
+// An answer ends the wait for more.
 void Forwarder::arrived(const Parcel& parcel) {
     flying_bytes_ -= parcel.bytes;
+    flying_--;
+    if (parcel.rollouts.empty()) gives_back_ = false;
     while (!parcels_.empty() && parcels_.front()->left == 0 && parcels_.front().get() != &parcel) {
         parcels_.pop_front();
     }
+    if (lingers_ && may_collect()) collect();
     look();
+    watch_spare();
 }
 
 // --- node ----------------------------------------------------------------------------------------
@@ -143,7 +232,12 @@ void Node::open_groups() {
         }
         opening_++;
         fleet_->rollouts->group(group).node = number_;
-        Receiver& receiver = *fleet_->receivers[fleet_->rollouts->ring_of(group)];
+        const std::uint32_t ring = fleet_->rollouts->ring_of(group);
+        if (forwarders_[ring]->take_spare(fleet_->rollouts->first_of(group))) {
+            opened(group);
+            continue;
+        }
+        Receiver& receiver = *fleet_->receivers[ring];
         receiver.ask(number_, group, [this, group] { opened(group); });
     }
 }
@@ -160,10 +254,18 @@ void Node::opened(std::uint32_t group) {
 void Node::finished(std::uint32_t worker, std::uint32_t number) {
     if (!alive_) return;
     const std::uint32_t group = fleet_->rollouts->group_of(number);
-    if (number == fleet_->rollouts->first_of(group)) return push(worker, number);
+    const std::uint32_t ring = fleet_->rollouts->ring_of(group);
+    if (number == fleet_->rollouts->first_of(group) || forwarders_[ring]->take_spare(number)) {
+        return push(worker, number);
+    }
     set(workers_[worker], State::asks);
-    fleet_->receivers[fleet_->rollouts->ring_of(group)]->ask_again(
-        [this, worker, number] { push(worker, number); });
+    const auto answer = [this, worker, number] { push(worker, number); };
+    // One of which nothing has arrived may have no place but in advance, for another worker.
+    if (fleet_->rollouts->group(group).has_place()) {
+        fleet_->receivers[ring]->ask_again(answer);
+    } else {
+        fleet_->receivers[ring]->ask(number_, group, answer);
+    }
 }
 
 void Node::push(std::uint32_t worker, std::uint32_t number) {
@@ -186,11 +288,13 @@ void Node::push(std::uint32_t worker, std::uint32_t number) {
 
 void Node::arrived(const Parcel& parcel) {
     if (!alive_) return;
+    forwarders_[parcel.ring]->note(parcel.spare);
     for (const std::uint32_t number : parcel.rollouts) {
         const std::uint64_t bytes = fleet_->rollouts->bytes(number);
         const std::uint32_t worker = (*fleet_->rollouts)[number].worker;
         workers_[worker].lane_bytes -= bytes;
         bytes_ -= bytes;
+        forwarders_[parcel.ring]->release(number);
         if (workers_[worker].state == State::blocked) push(worker, workers_[worker].blocked);
     }
     forwarders_[parcel.ring]->arrived(parcel);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "events.hpp"
@@ -32,22 +33,45 @@ class Forwarder {
 
     void add(std::uint32_t rollout);
     void arrived(const Parcel& parcel);
+    // Whether its worker goes on without a call, within places that the node has in advance.
+    bool take_spare(std::uint32_t rollout);
+    // What it has from now on.
+    void note(const Spare& spare);
+    // Its record has arrived.
+    void release(std::uint32_t rollout);
     void die() { dead_ = true; }
 
     Server process;
 
   private:
     void look();
+    [[nodiscard]] bool may_collect() const;
+    [[nodiscard]] double linger_us() const;
     void collect();
+    void ship(std::unique_ptr<Parcel> made);
     void send(Parcel& parcel);
+    std::uint32_t want();
+    void watch_spare();
+    void give_back();
 
     Fleet* fleet_;
     std::uint32_t node_;
     std::uint32_t ring_;
     Server* link_;
     std::deque<std::uint32_t> waiting_;
+    std::uint64_t waiting_bytes_ = 0;
     std::deque<std::unique_ptr<Parcel>> parcels_;  // some have arrived
+    std::uint32_t flying_ = 0;                     // parcels that have not
     std::uint64_t flying_bytes_ = 0;
+    std::uint64_t turn_ = 0;  // of collecting: a wait for more is over with it
+    std::deque<std::pair<std::int64_t, std::size_t>> late_;  // when so many records were sent
+    Spare spare_;
+    std::uint32_t wanted_ = 0;  // as the receiver was told last
+    std::uint32_t bound_ = 0;   // of taken_, for another one
+    std::uint32_t taken_ = 0;   // places in advance that rollouts here use
+    bool watches_ = false;
+    bool gives_back_ = false;
+    bool lingers_ = false;
     bool collecting_ = false;
     bool dead_ = false;
 };

@@ -20,14 +20,15 @@ Receiver::Receiver(const Settings& settings, std::uint32_t number, std::uint32_t
       hears_(std::move(hears)),
       ring_(settings, number, batch_groups),
       lanes_(settings.nodes),
-      closed_(settings.nodes) {}
+      closed_(settings.nodes),
+      wanted_(settings.nodes) {}
 
 void Receiver::ask(std::uint32_t node, std::uint32_t group, Answer answer) {
     const double half_us = settings_->round_trip_us / 2;
     events_->after_us(half_us, [this, half_us, one = Asked{node, group, std::move(answer)}] {
         const std::int64_t done_ns = process.done_ns(settings_->ask_us * 1e-6);
         events_->at(done_ns, [this, half_us, one] {
-            asks_.asked++;
+            asks_.calls++;
             if (try_ask(one)) return;
             (ring_.room_was_short() ? asks_.refused_room : asks_.refused_places)++;
             if (settings_->plant == Plant::greedy) {
@@ -43,6 +44,7 @@ void Receiver::ask_again(Answer answer) {
     const double half_us = settings_->round_trip_us / 2;
     events_->after_us(half_us, [this, half_us, answer = std::move(answer)] {
         const std::int64_t done_ns = process.done_ns(settings_->ask_us * 1e-6);
+        asks_.calls++;
         events_->at(done_ns + ns_of(half_us * 1e-6), answer);
     });
 }
@@ -85,6 +87,11 @@ void Receiver::put(Parcel& parcel) {
     }
     std::deque<Waiting>& lane = lanes_[parcel.node];
     const bool full = !lane.empty();
+    wanted_[parcel.node] = parcel.wanted;
+    if (parcel.rollouts.empty()) {
+        settle(parcel.node);
+        return answer(parcel);
+    }
     for (const std::uint32_t rollout : parcel.rollouts) lane.push_back({rollout, &parcel});
     if (!full) drain(parcel.node);
     hears_.came();
@@ -92,26 +99,49 @@ void Receiver::put(Parcel& parcel) {
 
 void Receiver::drain(std::uint32_t node) {
     std::deque<Waiting>& lane = lanes_[node];
+    std::vector<Parcel*> sent;
     while (!lane.empty()) {
         const auto [rollout, parcel] = lane.front();
         const std::uint64_t bytes = rollouts_->bytes(rollout);
+        Group& group = rollouts_->group(rollouts_->group_of(rollout));
+        if (ring_.pass_spare(node, rollout)) group.holder = node;
+        const bool takes_place = !group.has_place();
         if (!ring_.push(node, rollout, bytes)) {
             full_.push_back(node);
-            return;
+            break;
         }
         if (settings_->plant == Plant::twice && rollout == 0) {
             static_cast<void>(ring_.push(node, rollout, bytes));
         }
+        if (takes_place) note_opened();
         lane.pop_front();
         waiting_bytes_ -= bytes;
         ring_bytes_ += bytes;
         ring_bytes_most_ = std::max(ring_bytes_most_, ring_bytes_);
-        Group& group = rollouts_->group(rollouts_->group_of(rollout));
         group.sent++;
         group.holder = Group::nobody;
         rollouts_->move(rollout, Place::ring);
-        if (--parcel->left == 0) hears_.arrived(*parcel);
+        if (--parcel->left == 0) sent.push_back(parcel);
     }
+    settle(node);
+    for (Parcel* parcel : sent) answer(*parcel);
+}
+
+// As python/src/spare_places.cpp does. Those who wait for a place are in our queue, where the real
+// ring would see them.
+void Receiver::settle(std::uint32_t node) {
+    while (ring_.spare(node) > wanted_[node]) {
+        ring_.give_spare_back(node);
+        cancelled_++;
+    }
+    while (ring_.spare(node) < wanted_[node] && asked_.empty() && ring_.take_spare(node)) {
+        note_opened();
+    }
+}
+
+void Receiver::answer(Parcel& parcel) {
+    parcel.spare = {ring_.spare(parcel.node), !asked_.empty() || !ring_.has_plenty(parcel.node)};
+    hears_.arrived(parcel);
 }
 
 void Receiver::try_again() {
@@ -130,6 +160,8 @@ void Receiver::try_again() {
 
 void Receiver::close(std::uint32_t node) {
     closed_[node] = true;
+    wanted_[node] = 0;
+    settle(node);
     ring_.close_lane(node);
     for (const Waiting& one : lanes_[node]) waiting_bytes_ -= rollouts_->bytes(one.rollout);
     lanes_[node].clear();

@@ -13,17 +13,25 @@
 
 namespace bench::scale {
 
-// What is shipped together.
+// Places that a node has in advance; where they are short it is to give back what it does not use.
+struct Spare {
+    std::uint32_t places = 0;
+    bool is_short = false;
+};
+
+// What is shipped together; none, to give places back.
 struct Parcel {
     std::uint32_t node = 0;
     std::uint32_t ring = 0;
+    std::uint32_t wanted = 0;  // places in advance
+    Spare spare;               // once it has arrived
     std::uint64_t bytes = 0;
     std::vector<std::uint32_t> rollouts;
     std::size_t left = 0;  // that are not in the trainer's ring
 };
 
 struct AskCounts {
-    std::uint64_t asked = 0;
+    std::uint64_t calls = 0;
     std::uint64_t refused_room = 0;    // at first
     std::uint64_t refused_places = 0;  // at first
 };
@@ -82,6 +90,8 @@ class Receiver {
     }
     void put(Parcel& parcel);
     void drain(std::uint32_t node);
+    void settle(std::uint32_t node);
+    void answer(Parcel& parcel);
 
     const Settings* settings_;
     std::uint32_t number_;
@@ -93,6 +103,7 @@ class Receiver {
     std::vector<std::deque<Waiting>> lanes_;
     std::vector<std::uint32_t> full_;  // lanes that had no room
     std::vector<bool> closed_;
+    std::vector<std::uint32_t> wanted_;  // places in advance, by node
     AskCounts asks_;
     std::uint64_t opened_ = 0;
     std::uint64_t cancelled_ = 0;

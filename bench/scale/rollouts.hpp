@@ -30,6 +30,7 @@ struct Rollout {
     std::uint32_t node = 0;
     std::uint16_t worker = 0;
     Place place = Place::waiting;
+    bool in_advance = false;  // sent within a place that its node had in advance
 };
 
 struct Group {
@@ -39,6 +40,8 @@ struct Group {
     std::uint32_t sent = 0;         // members that are in the trainer's ring, or were
     std::uint32_t trained = 0;
     bool hit = false;  // members of it were lost
+
+    [[nodiscard]] bool has_place() const { return sent > 0 || holder != nobody; }
 };
 
 class Rollouts {

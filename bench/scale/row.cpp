@@ -34,6 +34,7 @@ Json row_of(const Settings& settings, const Outcome& outcome) {
         {"wait for room", digits(outcome.room_share)},
         {"M tokens/s", digits(outcome.tokens_per_s / 1e6)},
         {"records/s", digits(outcome.records_per_s)},
+        {"calls/s", digits(static_cast<double>(outcome.calls) / settings.measure_s)},
         {"receiver busy", digits(outcome.receiver_share)},
         {"copies busy", digits(outcome.copy_share)},
         {"trainer's link busy", digits(outcome.trainer_link_share)},

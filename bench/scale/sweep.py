@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs rollring-scale for the tables of docs/scale.md, and writes them as bench/results/scale.json.
 
-    sweep.py PROGRAM [--seed 1] [--parts growth,...] [--quick] [--keep DIR] [--output FILE]
+    sweep.py PROGRAM [--seed 1] [--parts growth,...] [--most 1000] [--keep DIR] [--output FILE]
 
-The same program and the same seed give the same rows. --quick leaves out what takes minutes; with
---keep a run that is in the folder is not made again.
+The same program and the same seed give the same rows. A run of 1,000 nodes takes minutes, and some
+GiB of /dev/shm; --most 30 leaves out what has more nodes. With --keep a run that is in the folder
+is not made again.
 """
 import argparse
 import json
@@ -19,30 +20,35 @@ ASKS = ("How far does one trainer's ring go on many nodes, and what is the limit
         "A model, no measurement")
 
 LONG = ["--warm-s", "3500", "--measure-s", "2000", "--after-s", "3000"]
-SHORT = ["--warm-s", "1800", "--measure-s", "500", "--after-s", "1800"]  # 300 nodes and more
-RATES = ["--warm-s", "450", "--measure-s", "150", "--loss-share", "0", "--length-sigma", "0.8",
-         "--length-most", "32768", "--lane-bytes", "16MiB"]
+SHORT = ["--warm-s", "2500", "--measure-s", "1000", "--after-s", "2000"]  # more than 300 nodes
+COUNTS = (1, 3, 10, 30, 100, 300, 1000)
+SEVERAL = ((100, 4), (300, 2), (300, 4), (1000, 4), (1000, 8))  # nodes and rings
+WIDE = ((30, 1), (100, 1), (300, 1), (300, 4), (1000, 4), (1000, 8))
+WIDE_TOKENS, WIDE_BYTES = 32_768, 969
 GIB = 1 << 30
-LONGEST = 131_072 * 9 + 512
+LONGEST = 131_072 * 9
 SIZED = "The spill has room for twice the longest rollout of every worker."
+DEFAULT = "The ring's default spill."
 COLUMNS = {  # of the tables; a program's row has more
     "growth": ("nodes", "workers", "limit", "trainer idle", "workers generate", "wait for a place",
-               "records/s", "M tokens/s", "receiver busy", "trainer's link busy", "open groups"),
+               "records/s", "M tokens/s", "calls/s", "receiver busy", "trainer's link busy",
+               "open groups"),
     "memory": ("nodes", "workers", "node GiB", "node GiB reserved", "trainer GiB",
                "trainer GiB reserved", "spilled GiB"),
     "rings": ("nodes", "rings", "limit", "trainer idle", "workers generate", "records/s",
-              "M tokens/s", "receiver busy", "trainer GiB reserved"),
+              "M tokens/s", "calls/s", "receiver busy", "node GiB reserved",
+              "trainer GiB reserved"),
     "wide": ("nodes", "rings", "link Gbit/s", "limit", "trainer idle", "workers generate",
              "records/s", "M tokens/s", "receiver busy", "copies busy", "trainer's link busy",
-             "trainer GiB reserved"),
-    "loss": ("nodes", "nodes lost", "groups hit", "rollouts lost", "groups redone",
+             "node's link busy", "node GiB", "trainer GiB", "trainer GiB reserved"),
+    "loss": ("nodes", "rings", "nodes lost", "groups hit", "rollouts lost", "groups redone",
              "recovered s", "redone s", "rate kept"),
 }
 
 
-def spill_for(workers):
+def spill_for(workers, longest=LONGEST):
     """Room for twice the longest rollout of every worker: three quarters of it are room."""
-    return -(-workers * LONGEST * 8 // 3 // GIB) * GIB
+    return -(-workers * longest * 8 // 3 // GIB) * GIB
 
 
 def ran(program, keep, options):
@@ -73,10 +79,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("program")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--most", type=int, default=1000, help="nodes")
     parser.add_argument("--parts", default="growth,places,rings,wide")
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--jobs", type=int, default=2, help="programs at once")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at once")
     parser.add_argument("--output", type=Path, default=ROOT / "bench/results/scale.json")
     given = parser.parse_args()
 
@@ -85,45 +91,54 @@ def main():
     def run(*options):
         return pool.submit(ran, given.program, given.keep, ("--seed", given.seed, *options))
 
-    def sized(nodes, *options, course=None):
-        return run("--nodes", nodes, "--spill-bytes", spill_for(nodes * 100),
-                   *(course or (LONG if nodes <= 100 else SHORT)), *options)
+    def one(nodes, rings=1, sized=True, options=()):
+        course = LONG if nodes <= 300 else SHORT
+        spill = ["--spill-bytes", spill_for(nodes * 100 // rings)] if sized else []
+        return run("--nodes", nodes, *spill, *course, *options)
 
-    most = 30 if given.quick else 1000
-    counts = [nodes for nodes in (1, 3, 10, 30, 100, 300) if nodes <= most]
+    def rows_of(runs):
+        return [found.result() for found in list(runs)]
+
+    counts = [nodes for nodes in COUNTS if nodes <= given.most]
 
     def growth():
-        rows = [run("--nodes", 1, "--workers", 10, *LONG), *(sized(nodes) for nodes in counts)]
-        default = [run("--nodes", nodes, *LONG) for nodes in counts if nodes <= 100]
-        rows, default = ([one.result() for one in some] for some in (rows, default))
-        yield table("growth", SIZED, rows)
-        yield table("growth", "The ring's default spill.", default)
-        yield table("memory", SIZED, rows)
+        first = run("--nodes", 1, "--workers", 10, *LONG)
+        sized = [first, *(one(nodes) for nodes in counts)]
+        default = [one(nodes, sized=False) for nodes in counts]
+        sized, default = rows_of(sized), rows_of(default)
+        yield table("growth", SIZED, sized)
+        yield table("growth", DEFAULT, default)
+        yield table("memory", SIZED, sized)
+        yield table("memory", DEFAULT, default)
         yield table("loss", "1 % of the nodes at one moment, one at the least. What was lost is "
-                    "given to others.", [row for row in rows if row["nodes"] >= 10])
+                    "given to others.", [row for row in sized if row["nodes"] >= 10])
 
     def places():
-        rows = [sized(30, "--open-groups", bound) for bound in (200, 400, 800)]
         yield table("growth", "30 nodes; batches of 93 groups; fewer and fewer places.",
-                    [one.result() for one in rows])
+                    rows_of(one(30, options=["--open-groups", most])
+                            for most in (1600, 800, 400, 200)))
 
     def rings():
-        rows = [sized(nodes, "--rings", many, course=RATES)
-                for nodes, many in ((100, 1), (300, 1), (300, 2), (1000, 1), (1000, 4))
-                if nodes <= most]
-        yield table("rings", "Lanes of 16 MiB, rollouts of at most 32,768 tokens. Each ring has a "
-                    "receiver, a stash and a rank of the trainer on a node of its own.",
-                    [one.result() for one in rows])
+        several = [(nodes, many) for nodes, many in SEVERAL if nodes <= given.most]
+        note = ("Lanes of 16 MiB. Each ring has a receiver, a stash and a rank of the trainer on a "
+                "node of its own. ")
+        sized, default = (
+            rows_of([one(nodes, many, sized, ["--rings", many, "--lane-bytes", "16MiB"])
+                     for nodes, many in several]) for sized in (True, False))
+        yield table("rings", note + "Spills have room for twice the longest rollout of every "
+                    "worker.", sized)
+        yield table("rings", note + DEFAULT, default)
+        yield table("loss", note + "1 % of the nodes at one moment.", sized)
 
     def wide():
-        rows = [run("--nodes", nodes, "--rings", many, "--link-gbit", link, "--token-bytes", 969,
-                    "--length-most", 32_768, "--lane-bytes", "128MiB", "--spill-bytes", "512GiB",
-                    "--tokens-per-s", 320, "--loss-share", 0, "--warm-s", 300, "--measure-s", 300)
-                for nodes in (30, 100) if nodes <= most
-                for link in (25, 400) for many in (1, 4)]
-        yield table("wide", "969 bytes a token, 32,768 tokens at the most, workers of 320 tokens a "
-                    "second, lanes of 128 MiB, a spill of 512 GiB.",
-                    [one.result() for one in rows])
+        rows = [run("--nodes", nodes, "--rings", many, "--link-gbit", link,
+                    "--token-bytes", WIDE_BYTES, "--length-most", WIDE_TOKENS,
+                    "--lane-bytes", "128MiB", "--spill-bytes",
+                    spill_for(nodes * 100 // many, WIDE_TOKENS * WIDE_BYTES),
+                    "--loss-share", 0, "--warm-s", 900, "--measure-s", 400)
+                for nodes, many in WIDE if nodes <= given.most for link in (25, 400)]
+        yield table("wide", f"{WIDE_BYTES} bytes a token, {WIDE_TOKENS:,} tokens at the most, "
+                    "lanes of 128 MiB. " + SIZED, rows_of(rows))
 
     made = {"growth": growth, "places": places, "rings": rings, "wide": wide}
     result = {"question": "scale", "asks": ASKS,

@@ -20,6 +20,7 @@ constexpr std::uint64_t overhead_bytes = 448;
 constexpr std::uint64_t least_lane_bytes = 1 << 16;
 constexpr std::uint64_t memory_most = std::uint64_t{2} << 30;  // of all lanes
 constexpr std::uint64_t least_scale = 16;
+constexpr std::uint64_t stand_in_mark = 0x7363616c65;  // no group's key but by a rare chance
 
 template <class T>
 T must(rollring::Result<T> result) {
@@ -73,6 +74,7 @@ TrainerRing::~TrainerRing() {
 }
 
 void TrainerRing::open_lanes() {
+    stand_ins_.resize(settings_->nodes);
     tokens_.assign(lane_bytes_ / sizeof(std::int32_t), 7);
     rollring::ProducerOptions options;
     options.attach_timeout = std::chrono::seconds(0);
@@ -98,6 +100,31 @@ bool TrainerRing::ask(std::uint32_t node, std::uint32_t group) {
         default:
             throw std::runtime_error(lane.problem());
     }
+}
+
+bool TrainerRing::has_plenty(std::uint32_t node) const {
+    return lanes_[node]->places() == rollring::Producer::Places::plenty;
+}
+
+bool TrainerRing::take_spare(std::uint32_t node) {
+    const rollring::GroupKey key{stand_ins_made_, stand_in_mark};
+    if (!lanes_[node]->take_spare_place(key, {settings_->group_size, 0})) return false;
+    stand_ins_made_++;
+    stand_ins_[node].push_back(key);
+    return true;
+}
+
+void TrainerRing::give_spare_back(std::uint32_t node) {
+    static_cast<void>(lanes_[node]->cancel_group(stand_ins_[node].back()));
+    stand_ins_[node].pop_back();
+}
+
+bool TrainerRing::pass_spare(std::uint32_t node, std::uint32_t rollout) {
+    if (stand_ins_[node].empty()) return false;
+    const auto key = rollring::GroupKey::of(fmt::format("g{}", rollout / settings_->group_size), 0);
+    if (!lanes_[node]->pass_place(stand_ins_[node].back(), key)) return false;
+    stand_ins_[node].pop_back();
+    return true;
 }
 
 bool TrainerRing::push(std::uint32_t node, std::uint32_t rollout, std::uint64_t bytes) {

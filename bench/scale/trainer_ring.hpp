@@ -31,6 +31,15 @@ class TrainerRing {
     bool ask(std::uint32_t node, std::uint32_t group);
     // Of the last refusal: it was for memory, not for the number of groups.
     [[nodiscard]] bool room_was_short() const { return room_was_short_; }
+    // Places that a node has in advance, under keys of no group.
+    [[nodiscard]] std::uint32_t spare(std::uint32_t node) const {
+        return static_cast<std::uint32_t>(stand_ins_[node].size());
+    }
+    [[nodiscard]] bool has_plenty(std::uint32_t node) const;
+    bool take_spare(std::uint32_t node);
+    void give_spare_back(std::uint32_t node);
+    // One of them is the group's of this rollout, if that has none.
+    bool pass_spare(std::uint32_t node, std::uint32_t rollout);
     // False: the lane has no room.
     bool push(std::uint32_t node, std::uint32_t rollout, std::uint64_t bytes);
 
@@ -61,6 +70,8 @@ class TrainerRing {
     std::uint64_t resident_at_first_bytes_ = 0;
     std::unique_ptr<rollring::Stash> stash_;
     std::vector<std::optional<rollring::Producer>> lanes_;
+    std::vector<std::vector<rollring::GroupKey>> stand_ins_;  // by node
+    std::uint64_t stand_ins_made_ = 0;
     std::vector<std::int32_t> tokens_;  // of any record
     rollring::Batch batch_;
     bool leased_ = false;

@@ -49,6 +49,7 @@ class World {
     std::int64_t begun_ns_ = clock_ns;  // of what is measured
     WorkerTimes times_before_;
     std::int64_t idle_before_ns_ = 0;
+    std::uint64_t calls_before_ = 0;
     double open_sum_ = 0;
     std::uint64_t open_looks_ = 0;
     std::int64_t lost_ns_ = 0;
@@ -103,6 +104,8 @@ void World::forget() {
     begun_ns_ = clock_ns;
     times_before_ = worker_times();
     idle_before_ns_ = trainer_.idle_ns();
+    calls_before_ = 0;
+    for (const auto& receiver : fleet_.receivers) calls_before_ += receiver->asks().calls;
     for (const auto& node : nodes_) node->forget();
     for (const auto& receiver : fleet_.receivers) {
         receiver->link.forget();
@@ -187,10 +190,12 @@ void World::measure(Outcome& outcome) {
         const rollring::StashCopies copies = receiver->ring().copies();
         outcome.spilled_bytes +=
             static_cast<double>(receiver->ring().scaled_up(copies.copied_bytes));
+        outcome.calls += receiver->asks().calls;
         outcome.refused_room += receiver->asks().refused_room;
         outcome.refused_places += receiver->asks().refused_places;
         outcome.places = receiver->ring().places();
     }
+    outcome.calls -= calls_before_;
     if (open_looks_ != 0) outcome.open_groups = open_sum_ / static_cast<double>(open_looks_);
 }
 
@@ -261,6 +266,7 @@ void World::find_lost(Loss& loss) {
 void World::give_again(const std::vector<std::uint32_t>& lost) {
     for (const std::uint32_t one : lost) {
         rollouts_.move(one, settings_.redo ? Place::waiting : Place::lost);
+        rollouts_[one].in_advance = false;
     }
     if (!settings_.redo) return;
     if (lost.size() == settings_.group_size) {

@@ -42,6 +42,7 @@ struct Outcome {
     double spilled_bytes = 0;
     double open_groups = 0;  // of one ring, mean over its batches
     std::uint64_t places = 0;
+    std::uint64_t calls = 0;  // for a place
     std::uint64_t steps = 0;
     std::uint64_t dropped = 0;  // records, by the stash
     std::uint64_t refused_room = 0;

@@ -112,3 +112,19 @@ TEST_CASE("the limit is named, and more rings take a receiver's") {
     run.open_groups = 6;
     CHECK(simulate(run).limit == "places");
 }
+
+TEST_CASE("a node that sends much has places in advance, and its workers call less") {
+    Settings run = small();
+    run.loss_share = 0;
+    run.tokens_per_s = 80'000;
+    run.warm_s = run.measure_s = 2;
+    run.parcel_us = 20'000;  // so that parcels have some records each
+    const Outcome plenty = simulate(run);
+    for (const std::string& what : plenty.broken) FAIL_CHECK(what);
+    const auto calls_of = [&](const Outcome& outcome) {
+        return static_cast<double>(outcome.calls) / run.measure_s / outcome.records_per_s;
+    };
+    CHECK(calls_of(plenty) < 0.9);
+    run.open_groups = 8;  // nothing to spare
+    CHECK(calls_of(simulate(run)) > calls_of(plenty));
+}
