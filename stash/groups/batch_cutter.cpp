@@ -47,6 +47,7 @@ std::vector<std::uint32_t> BatchCutter::choose() {
             if (source->second.empty()) waiting_.erase(source);
         }
     }
+    found_ = chosen_.size();
     if (!enough() && !partial_ && !full_) chosen_.clear();
     return std::move(chosen_);
 }

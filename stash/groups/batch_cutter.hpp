@@ -28,6 +28,8 @@ class BatchCutter {
 
     // Indices in the order they ship; empty if there is not enough.
     std::vector<std::uint32_t> choose();
+    // How many it was, be it not enough.
+    [[nodiscard]] std::uint64_t found() const { return found_; }
     // Weighted tokens by source, of what was chosen.
     [[nodiscard]] const std::map<std::int64_t, double>& served() const { return served_; }
 
@@ -44,6 +46,7 @@ class BatchCutter {
     std::map<std::int64_t, std::deque<std::uint32_t>> waiting_;  // by source, in shipping order
     std::map<std::int64_t, double> served_;                      // by this batch
     std::vector<std::uint32_t> chosen_;
+    std::uint64_t found_ = 0;
     bool full_ = false;
     std::uint64_t records_ = 0;  // failure marks included
     std::uint64_t sequences_ = 0;

@@ -46,6 +46,7 @@ GroupStash::Index GroupStash::admit(const Arrival& arrival, std::int64_t now_ns,
         book_.account.size_conflicts++;
     }
     const Placed placed = placement_.place(group, arrival, version);
+    shortage_.note_group(group.total.records);
     if (placed == Placed::retried && group.state == GroupState::ready) reopen(index, now_ns);
     if (placed != Placed::refused) evaluate(index, now_ns);
     return index;
@@ -105,6 +106,7 @@ void GroupStash::make_ready(Index index, std::int64_t now_ns) {
         return;
     }
     group.state = GroupState::ready;
+    shortage_.note_change();
     ready_.push_back(index);
 }
 
@@ -119,6 +121,7 @@ void GroupStash::expire(Index index, std::int64_t now_ns) {
     Group& group = groups_[index];
     touched_.push_back(index);
     group.expired = true;
+    shortage_.note_change();
     // A predecessor may have released what made the rest of its members final: surplus, stale
     // ones.
     const bool whole = group.complete >= group.size;
@@ -179,6 +182,7 @@ GroupStash::Index GroupStash::open_group(const Arrival& arrival, std::int64_t no
 void GroupStash::close_group(Index index, std::int64_t now_ns) {
     Group& group = groups_[index];
     if (group.state == GroupState::ready) ready_.erase(index);
+    shortage_.note_change();
     tombstones_.add(group.key, now_ns);
     lookup_.erase(group.key, index);
     deadlines_.leave(index);
@@ -232,11 +236,15 @@ bool GroupStash::lease(std::int64_t now_ns, std::int64_t version, bool partial, 
         BatchCutter cutter(
             {options_, groups_, deadlines_.by_age(), ready_, shares_, batch_records_max_}, partial);
         const std::vector<Index> chosen = cutter.choose();
-        if (chosen.empty()) return false;
+        if (chosen.empty()) {
+            shortage_.begin(cutter.found(), options_, batch_records_max_);
+            return false;
+        }
         // What has become too stale leaves, and the choice is made anew.
         bool changed = false;
         for (const Index index : chosen) changed |= drop_stale(index, now_ns, version);
         if (changed) continue;
+        shortage_.end();
         batch.clear();
         batch.id = next_batch_++;
         for (const Index index : chosen) add_to_batch(index, batch);
@@ -248,6 +256,7 @@ bool GroupStash::lease(std::int64_t now_ns, std::int64_t version, bool partial, 
 
 void GroupStash::add_to_batch(Index index, BatchPlan& batch) {
     Group& group = groups_[index];
+    shortage_.note_change();
     touched_.push_back(index);
     ready_.erase(index);
     group.state = GroupState::leased;
@@ -292,6 +301,7 @@ void GroupStash::nack(std::uint64_t batch_id) {
         book_.account.leased -= amount;
         book_.account.held += amount;
         group.state = GroupState::ready;
+        shortage_.note_change();
         ready_.push_front(index);  // for longer than those that have become so since
         touched_.push_back(index);
     }

@@ -21,6 +21,7 @@
 #include "placement.hpp"
 #include "record_book.hpp"
 #include "rollring/stash_options.hpp"
+#include "shortage.hpp"
 #include "slab.hpp"
 #include "source_shares.hpp"
 #include "tombstones.hpp"
@@ -54,7 +55,8 @@ class GroupStash {
     bool cut(std::int64_t now_ns, std::int64_t version, BatchPlan& batch);
     // Cheap: whether cut() is worth a call.
     [[nodiscard]] bool may_cut() const {
-        return ready_.size() > 0 && ready_.size() >= options_.batch.of(BatchTarget::Unit::groups);
+        return ready_.size() > 0 && ready_.size() >= options_.batch.of(BatchTarget::Unit::groups) &&
+               shortage_.is_over();
     }
     // Whatever is complete, be it less than a batch: for the end of a run.
     bool cut_rest(std::int64_t now_ns, std::int64_t version, BatchPlan& batch);
@@ -140,6 +142,7 @@ class GroupStash {
     SourceShares shares_;
     std::int64_t progress_ns_ = 0;
     std::uint64_t next_batch_ = 1;
+    Shortage shortage_;
     std::unordered_map<std::uint64_t, std::vector<Index>> leased_;
     std::vector<Index> touched_;
 };

@@ -1,0 +1,39 @@
+#pragma once
+// Whether another look for a batch can find more than the last one. A look goes over the whole
+// window, and there may be one for every record that comes.
+
+#include <cstdint>
+
+#include "rollring/stash_options.hpp"
+
+namespace rollring {
+
+class Shortage {
+  public:
+    [[nodiscard]] bool is_over() const { return changes_ >= missing_; }
+    // A group is ready, or has left the window: one more at the most comes into the next batch.
+    void note_change() { changes_++; }
+    // A group has so many records. Where a batch may be full of records before it has its groups,
+    // the number of groups tells nothing.
+    void note_group(std::uint64_t records) {
+        if (records <= group_records_most_) return;
+        group_records_most_ = records;
+        missing_ = 0;
+    }
+    // There were so many groups, and that was no batch.
+    void begin(std::uint64_t found, const StashOptions& options, std::uint64_t batch_records_max) {
+        const std::uint64_t wanted = options.batch.of(BatchTarget::Unit::groups);
+        const bool told = options.order == Order::windowed && wanted > found &&
+                          group_records_most_ <= batch_records_max / wanted;
+        missing_ = told ? wanted - found : 0;
+        changes_ = 0;
+    }
+    void end() { missing_ = 0; }
+
+  private:
+    std::uint64_t missing_ = 0;
+    std::uint64_t changes_ = 0;
+    std::uint64_t group_records_most_ = 0;
+};
+
+}  // namespace rollring
