@@ -89,7 +89,7 @@ void Receiver::put(Parcel& parcel) {
     const bool full = !lane.empty();
     wanted_[parcel.node] = parcel.wanted;
     if (parcel.rollouts.empty()) {
-        settle(parcel.node);
+        keep_spare(parcel.node);
         return answer(parcel);
     }
     for (const std::uint32_t rollout : parcel.rollouts) lane.push_back({rollout, &parcel});
@@ -123,13 +123,13 @@ void Receiver::drain(std::uint32_t node) {
         rollouts_->move(rollout, Place::ring);
         if (--parcel->left == 0) sent.push_back(parcel);
     }
-    settle(node);
+    keep_spare(node);
     for (Parcel* parcel : sent) answer(*parcel);
 }
 
 // As python/src/spare_places.cpp does. Those who wait for a place are in our queue, where the real
 // ring would see them.
-void Receiver::settle(std::uint32_t node) {
+void Receiver::keep_spare(std::uint32_t node) {
     while (ring_.spare(node) > wanted_[node]) {
         ring_.give_spare_back(node);
         cancelled_++;
@@ -161,7 +161,7 @@ void Receiver::try_again() {
 void Receiver::close(std::uint32_t node) {
     closed_[node] = true;
     wanted_[node] = 0;
-    settle(node);
+    keep_spare(node);
     ring_.close_lane(node);
     for (const Waiting& one : lanes_[node]) waiting_bytes_ -= rollouts_->bytes(one.rollout);
     lanes_[node].clear();

@@ -90,7 +90,7 @@ class Receiver {
     }
     void put(Parcel& parcel);
     void drain(std::uint32_t node);
-    void settle(std::uint32_t node);
+    void keep_spare(std::uint32_t node);
     void answer(Parcel& parcel);
 
     const Settings* settings_;

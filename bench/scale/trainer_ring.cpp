@@ -147,16 +147,22 @@ bool TrainerRing::push(std::uint32_t node, std::uint32_t rollout, std::uint64_t 
     }
 }
 
+// A call that may not wait reads some of what is there, a trainer that waits all of it.
 bool TrainerRing::next() {
-    switch (stash_->next_batch(batch_, Deadline::now())) {
-        case rollring::NextBatch::batch:
-            leased_ = true;
-            return true;
-        case rollring::NextBatch::timed_out:
-            return false;
-        default:
-            throw std::runtime_error(stash_->problem());
-    }
+    std::uint64_t read = 0;
+    do {
+        read = account().accepted.records;
+        switch (stash_->next_batch(batch_, Deadline::now())) {
+            case rollring::NextBatch::batch:
+                leased_ = true;
+                return true;
+            case rollring::NextBatch::timed_out:
+                break;
+            default:
+                throw std::runtime_error(stash_->problem());
+        }
+    } while (account().accepted.records != read);
+    return false;
 }
 
 std::vector<std::uint32_t> TrainerRing::batch() const {
