@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Charts of rollring-bench's JSON results, as SVG or PNG.
 
-    plot.py --input DIR [--output DIR] [--format svg|png]
+    plot.py --input DIR [--output DIR] [--format svg|png] [--only CHART]
 
 Reads every *.json of the folder and knows each by its "question": peers (throughput by record
-length, log scale; times by which rollring is faster), scaling, latency.
+length, log scale; times by which rollring is faster), scaling, latency, scale (the model of many
+nodes).
 Exit code 77 if matplotlib is missing, 1 if there is nothing to draw.
 """
 import argparse
@@ -199,10 +200,39 @@ def draw_latency(plt, results):
     return figure
 
 
+SIZES = {"default": ("--", "the default spill"), "larger": ("-", "a larger one")}
+RINGS = {1: MINE, 4: "#2980b9"}
+
+
+def draw_scale(plt, results):
+    """What rollring-scale says of one ring and of several, with either spill. A model."""
+    figure, grid = plt.subplots(2, 1, figsize=(7, 6.4), sharex=True)
+    for run in results[-1]["runs"]:
+        for rings, color in RINGS.items():
+            rows = [row for row in run["rows"] if row.get("rings", 1) == rings
+                    and row.get("workers", 100 * row["nodes"]) == 100 * row["nodes"]]
+            if run["part"] not in ("growth", "rings") or not rows:
+                continue
+            dashes, spill = SIZES[run["spill"]]
+            label = f"{rings} ring{'s' if rings > 1 else ''}, {spill}"
+            for axes, key in zip(grid, ("trainer idle", "receiver busy")):
+                axes.plot([row["nodes"] for row in rows], [100 * row[key] for row in rows],
+                          color=color, ls=dashes, marker="o", ms=4, label=label)
+    grid[0].set(ylabel="% of its time the trainer is idle")
+    grid[1].set(ylabel="% of its time the busiest receiver works",
+                xlabel="nodes, 100 workers each (simulated)")
+    for axes in grid:
+        axes.set(xscale="log", ylim=(-3, 103))
+        axes.grid(alpha=0.3)
+    grid[0].legend(fontsize=8)
+    figure.tight_layout()
+    return figure
+
+
 # file name: (question, how it is drawn)
 CHARTS = {"throughput_by_length": ("peers", draw_lengths), "peers": ("peers", draw_times),
           "scaling": ("scaling", draw_scaling),
-          "latency": ("latency", draw_latency)}
+          "latency": ("latency", draw_latency), "scale": ("scale", draw_scale)}
 
 
 def shrink(path):
@@ -219,6 +249,7 @@ def main():
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--output", type=Path, help="default: the input's")
     parser.add_argument("--format", choices=("svg", "png"), default="svg")
+    parser.add_argument("--only", choices=CHARTS, help="default: all that there are results for")
     options = parser.parse_args()
     options.output = options.output or options.input
     try:
@@ -237,7 +268,8 @@ def main():
     options.output.mkdir(parents=True, exist_ok=True)
     drawn = 0
     for name, (question, draw) in CHARTS.items():
-        figure = draw(plt, results[question]) if question in results else None
+        wanted = question in results and options.only in (None, name)
+        figure = draw(plt, results[question]) if wanted else None
         if figure is None:
             continue
         for axes in figure.axes:

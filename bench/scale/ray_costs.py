@@ -91,10 +91,10 @@ class Workers:
         self.producer = rollring.ray.connect(ring)
 
     def ask(self, calls: int) -> None:
-        """For a group that is open, so that nothing but the call is measured."""
+        """For a group that is open, so that nothing but the call is measured. With the bytes of a
+        record it is asked for each time, also where the node has a place for it."""
         for _ in range(calls):
-            self.producer._groups.clear()
-            self.producer.open_group("asked", group_size=2)
+            self.producer.open_group("asked", group_size=2, record_bytes=1)
 
     def one_by_one(self, records: int, gap_s: float) -> None:
         fields = columns(256)

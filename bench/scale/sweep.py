@@ -20,19 +20,22 @@ ASKS = ("How far does one trainer's ring go on many nodes, and what is the limit
         "A model, no measurement")
 
 LONG = ["--warm-s", "3500", "--measure-s", "2000", "--after-s", "3000"]
-SHORT = ["--warm-s", "2500", "--measure-s", "1000", "--after-s", "2000"]  # more than 300 nodes
+SHORT = ["--warm-s", "2000", "--measure-s", "600", "--after-s", "1800"]  # more than 300 nodes
 COUNTS = (1, 3, 10, 30, 100, 300, 1000)
-SEVERAL = ((100, 4), (300, 2), (300, 4), (1000, 4), (1000, 8))  # nodes and rings
-WIDE = ((30, 1), (100, 1), (300, 1), (300, 4), (1000, 4), (1000, 8))
+SEVERAL = ((100, 4), (300, 4), (1000, 4))  # nodes and rings
+WIDE = ((30, 1), (100, 1), (300, 1), (300, 4), (1000, 4))
 WIDE_TOKENS, WIDE_BYTES = 32_768, 969
 GIB = 1 << 30
 LONGEST = 131_072 * 9
-SIZED = "The spill has room for twice the longest rollout of every worker."
-DEFAULT = "The ring's default spill."
+SPILLS = {"larger": "The spill has room for twice the longest rollout of every worker.",
+          "default": "The ring's default spill."}
+LOSS = "1 % of the nodes at one moment, one at the least. What was lost is given to others. "
 COLUMNS = {  # of the tables; a program's row has more
     "growth": ("nodes", "workers", "limit", "trainer idle", "workers generate", "wait for a place",
                "records/s", "M tokens/s", "calls/s", "receiver busy", "trainer's link busy",
                "open groups"),
+    "places": ("nodes", "places", "limit", "trainer idle", "workers generate", "wait for a place",
+               "records/s", "M tokens/s", "open groups"),
     "memory": ("nodes", "workers", "node GiB", "node GiB reserved", "trainer GiB",
                "trainer GiB reserved", "spilled GiB"),
     "rings": ("nodes", "rings", "limit", "trainer idle", "workers generate", "records/s",
@@ -63,9 +66,9 @@ def ran(program, keep, options):
     return json.loads(kept.read_text(encoding="utf-8"))["rows"][0]
 
 
-def table(name, note, rows):
+def table(name, spill, note, rows):
     found = {"machine": "simulated", "commit": "", "date": date.today().isoformat(),
-             "command": "", "part": name, "note": note}
+             "command": "", "part": name, "spill": spill, "note": f"{note}{SPILLS[spill]}"}
     found["rows"] = [{key: row[key] for key in COLUMNS[name] if key in row} for row in rows]
     return found
 
@@ -106,15 +109,14 @@ def main():
         sized = [first, *(one(nodes) for nodes in counts)]
         default = [one(nodes, sized=False) for nodes in counts]
         sized, default = rows_of(sized), rows_of(default)
-        yield table("growth", SIZED, sized)
-        yield table("growth", DEFAULT, default)
-        yield table("memory", SIZED, sized)
-        yield table("memory", DEFAULT, default)
-        yield table("loss", "1 % of the nodes at one moment, one at the least. What was lost is "
-                    "given to others.", [row for row in sized if row["nodes"] >= 10])
+        yield table("growth", "larger", "", sized)
+        yield table("growth", "default", "", default)
+        yield table("memory", "larger", "", sized)
+        yield table("memory", "default", "", default)
+        yield table("loss", "larger", LOSS, [row for row in sized if row["nodes"] >= 10])
 
     def places():
-        yield table("growth", "30 nodes; batches of 93 groups; fewer and fewer places.",
+        yield table("places", "larger", "30 nodes; batches of 93 groups; fewer and fewer places. ",
                     rows_of(one(30, options=["--open-groups", most])
                             for most in (1600, 800, 400, 200)))
 
@@ -125,10 +127,9 @@ def main():
         sized, default = (
             rows_of([one(nodes, many, sized, ["--rings", many, "--lane-bytes", "16MiB"])
                      for nodes, many in several]) for sized in (True, False))
-        yield table("rings", note + "Spills have room for twice the longest rollout of every "
-                    "worker.", sized)
-        yield table("rings", note + DEFAULT, default)
-        yield table("loss", note + "1 % of the nodes at one moment.", sized)
+        yield table("rings", "larger", note, sized)
+        yield table("rings", "default", note, default)
+        yield table("loss", "larger", note + LOSS, sized)
 
     def wide():
         rows = [run("--nodes", nodes, "--rings", many, "--link-gbit", link,
@@ -137,8 +138,8 @@ def main():
                     spill_for(nodes * 100 // many, WIDE_TOKENS * WIDE_BYTES),
                     "--loss-share", 0, "--warm-s", 900, "--measure-s", 400)
                 for nodes, many in WIDE if nodes <= given.most for link in (25, 400)]
-        yield table("wide", f"{WIDE_BYTES} bytes a token, {WIDE_TOKENS:,} tokens at the most, "
-                    "lanes of 128 MiB. " + SIZED, rows_of(rows))
+        yield table("wide", "larger", f"{WIDE_BYTES} bytes a token, {WIDE_TOKENS:,} tokens at the "
+                    "most, lanes of 128 MiB. ", rows_of(rows))
 
     made = {"growth": growth, "places": places, "rings": rings, "wide": wide}
     result = {"question": "scale", "asks": ASKS,

@@ -6,8 +6,10 @@
 namespace bench::scale {
 namespace {
 
-constexpr double moment_us = 50'000;       // in which what comes is looked at together
-constexpr double look_again_us = 250'000;  // as Stash::next_batch does, while nothing comes
+// What comes within a moment is looked at together: a hundredth of a step, and so much at the
+// least. With thousands of lanes it is looks that a simulated run takes its time for.
+constexpr std::int64_t moment_least_ns = 50'000'000;
+constexpr std::int64_t look_again_ns = 250'000'000;  // as Stash::next_batch does, if nothing comes
 
 }  // namespace
 
@@ -22,18 +24,21 @@ void Trainer::turn(bool busy) {
 void Trainer::came() {
     if (busy_ || looks_) return;
     looks_ = true;
-    fleet_->events->after_us(moment_us, [this] {
+    const std::int64_t step_ns = steps_.empty() ? 0 : steps_.back().end_ns - steps_.back().begin_ns;
+    const std::int64_t moment_ns = std::clamp(step_ns / 100, moment_least_ns, look_again_ns);
+    fleet_->events->at(clock_ns + moment_ns, [this] {
         looks_ = false;
         look();
     });
 }
 
 void Trainer::start() {
-    look();
-    fleet_->events->after_us(look_again_us, [this] { start(); });
+    if (clock_ns - looked_ns_ >= look_again_ns) look();
+    fleet_->events->at(clock_ns + look_again_ns, [this] { start(); });
 }
 
 void Trainer::look() {
+    looked_ns_ = clock_ns;
     if (busy_) return;
     bool all = true;
     for (const auto& receiver : fleet_->receivers) {

@@ -25,7 +25,7 @@ class Trainer {
 
     // Something may have come. It is looked at within a moment, and only while it waits.
     void came();
-    // Looks now, and again and again.
+    // Looks again and again, also where nothing comes.
     void start();
     [[nodiscard]] const std::vector<Step>& steps() const { return steps_; }
     [[nodiscard]] std::int64_t busy_ns() const {
@@ -47,6 +47,7 @@ class Trainer {
     std::function<void(std::uint32_t)> trained_;
     std::vector<Step> steps_;
     std::int64_t since_ns_ = clock_begin_ns;
+    std::int64_t looked_ns_ = 0;
     std::int64_t busy_ns_ = 0;
     std::int64_t idle_ns_ = 0;
     std::uint64_t surprises_ = 0;
