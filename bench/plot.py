@@ -200,7 +200,7 @@ def draw_latency(plt, results):
     return figure
 
 
-SIZES = {"default": ("--", "the default spill"), "larger": ("-", "a larger one")}
+SIZES = {"default": ("--", "the default spill"), "larger": ("-", "a larger spill")}
 RINGS = {1: MINE, 4: "#2980b9"}
 
 
@@ -223,6 +223,7 @@ def draw_scale(plt, results):
                 xlabel="nodes, 100 workers each (simulated)")
     for axes in grid:
         axes.set(xscale="log", ylim=(-3, 103))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.grid(alpha=0.3)
     grid[0].legend(fontsize=8)
     figure.tight_layout()

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "clock.hpp"
 #include "rollring/ring.hpp"
 
 namespace bench::scale {

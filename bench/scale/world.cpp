@@ -231,7 +231,7 @@ void World::lose(Outcome& outcome) {
     lost_ns_ = redone_ns_ = clock_ns;
     // Spread over the numbers: none is special.
     for (std::uint32_t i = 0; i < loss.nodes; i++) {
-        nodes_[i * (settings_.nodes / loss.nodes)]->die();
+        nodes_[std::size_t{i} * (settings_.nodes / loss.nodes)]->die();
     }
     run_for(settings_.detect_s);
     for (std::uint32_t node = 0; node < settings_.nodes; node++) {

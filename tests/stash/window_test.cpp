@@ -37,8 +37,7 @@ bool cut_with(Bench& bench, std::uint64_t prompt) {
 TEST_CASE("window: what is ready behind it makes no batch, and each group in it counts") {
     Bench bench(eight());
     fill(bench);
-    for (const std::uint64_t prompt : {7, 6, 5}) CHECK(!cut_with(bench, prompt));
-    CHECK(!cut_with(bench, 2));
+    for (const std::uint64_t prompt : {7, 6, 2}) CHECK(!cut_with(bench, prompt));
     REQUIRE(cut_with(bench, 0));
     CHECK(bench.batch.groups[0].key.low == 0);
     CHECK(bench.batch.groups[1].key.low == 2);
