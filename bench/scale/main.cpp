@@ -69,7 +69,7 @@ void add_memory(CLI::App& app, Asked& asked) {
     option(app, "--open-groups", run.open_groups, "the bound of one stash; 0: its default");
     option(app, "--deadline-s", run.deadline_s, "of a group")->check(CLI::PositiveNumber);
     option(app, "--byte-scale", run.byte_scale,
-           "the real ring and its records are so much smaller; 0: as fits into 2 GiB");
+           "the real ring and its records are so much smaller; 0: as fits into 8 GiB");
 }
 
 void add_costs(CLI::App& app, Asked& asked) {

@@ -36,6 +36,8 @@ COLUMNS = {  # of the tables; a program's row has more
                "open groups"),
     "places": ("nodes", "places", "limit", "trainer idle", "workers generate", "wait for a place",
                "records/s", "M tokens/s", "open groups"),
+    "seeds": ("seed", "limit", "trainer idle", "workers generate", "records/s", "receiver busy",
+              "open groups", "trainer GiB", "recovered s", "redone s", "rate kept"),
     "memory": ("nodes", "workers", "node GiB", "node GiB reserved", "trainer GiB",
                "trainer GiB reserved", "spilled GiB"),
     "rings": ("nodes", "rings", "limit", "trainer idle", "workers generate", "records/s",
@@ -83,7 +85,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=int, default=1000, help="nodes")
-    parser.add_argument("--parts", default="growth,places,rings,wide")
+    parser.add_argument("--parts", default="growth,seeds,places,rings,wide")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--jobs", type=int, default=1, help="programs at once")
     parser.add_argument("--output", type=Path, default=ROOT / "bench/results/scale.json")
@@ -91,13 +93,13 @@ def main():
 
     pool = ThreadPoolExecutor(given.jobs)
 
-    def run(*options):
-        return pool.submit(ran, given.program, given.keep, ("--seed", given.seed, *options))
+    def run(*options, seed=given.seed):
+        return pool.submit(ran, given.program, given.keep, ("--seed", seed, *options))
 
-    def one(nodes, rings=1, sized=True, options=()):
+    def one(nodes, rings=1, sized=True, options=(), seed=given.seed):
         course = LONG if nodes <= 300 else SHORT
         spill = ["--spill-bytes", spill_for(nodes * 100 // rings)] if sized else []
-        return run("--nodes", nodes, *spill, *course, *options)
+        return run("--nodes", nodes, *spill, *course, *options, seed=seed)
 
     def rows_of(runs):
         return [found.result() for found in list(runs)]
@@ -141,7 +143,13 @@ def main():
         yield table("wide", "larger", f"{WIDE_BYTES} bytes a token, {WIDE_TOKENS:,} tokens at the "
                     "most, lanes of 128 MiB. ", rows_of(rows))
 
-    made = {"growth": growth, "places": places, "rings": rings, "wide": wide}
+    def seeds():
+        several = range(given.seed, given.seed + 5)
+        rows = rows_of([one(100, seed=seed) for seed in several])
+        yield table("seeds", "larger", "100 nodes. ",
+                    [row | {"seed": seed} for row, seed in zip(rows, several)])
+
+    made = {"growth": growth, "seeds": seeds, "places": places, "rings": rings, "wide": wide}
     result = {"question": "scale", "asks": ASKS,
               "runs": [one for part in given.parts.split(",") for one in made[part]()]}
     for part in result["runs"]:

@@ -19,7 +19,8 @@ using rollring::Deadline;
 // What a record has beside its tokens: frame, header, directory, name. Not made smaller.
 constexpr std::uint64_t overhead_bytes = 448;
 constexpr std::uint64_t least_lane_bytes = 1 << 16;
-constexpr std::uint64_t memory_most = std::uint64_t{2} << 30;  // of all lanes
+constexpr std::uint64_t lanes_most = std::uint64_t{2} << 30;   // of all rings
+constexpr std::uint64_t memory_most = std::uint64_t{8} << 30;  // the spills with them
 constexpr std::uint64_t least_scale = 16;
 constexpr std::uint64_t stand_in_mark = 0x7363616c65;  // no group's key but by a rare chance
 
@@ -29,17 +30,19 @@ T must(rollring::Result<T> result) {
     if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
-std::uint64_t scale_of(const Settings& settings) {
-    if (settings.byte_scale != 0) return settings.byte_scale;
-    const std::uint64_t all = settings.nodes * settings.lane_bytes * settings.rings;
-    return std::max(least_scale, (all + memory_most - 1) / memory_most);
-}
-
 // As RingOptions has it.
 std::uint64_t spill_of(const Settings& settings) {
     if (settings.spill_bytes != 0) return settings.spill_bytes;
     return std::clamp(settings.nodes * settings.lane_bytes, std::uint64_t{256} << 20,
                       std::uint64_t{64} << 30);
+}
+
+std::uint64_t scale_of(const Settings& settings) {
+    if (settings.byte_scale != 0) return settings.byte_scale;
+    const std::uint64_t lanes = settings.nodes * settings.lane_bytes * settings.rings;
+    const std::uint64_t all = lanes + spill_of(settings) * settings.rings;
+    return std::max({least_scale, (lanes + lanes_most - 1) / lanes_most,
+                     (all + memory_most - 1) / memory_most});
 }
 
 }  // namespace
