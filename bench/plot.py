@@ -208,14 +208,12 @@ def draw_scale(plt, results):
     """What rollring-scale says of one ring and of several, with either spill. A model."""
     figure, grid = plt.subplots(2, 1, figsize=(7, 6.4), sharex=True)
     for run in results[-1]["runs"]:
-        for rings, color in RINGS.items():
+        for rings, color in RINGS.items() if run["part"] in ("growth", "rings") else ():
             rows = [row for row in run["rows"] if row.get("rings", 1) == rings
                     and row.get("workers", 100 * row["nodes"]) == 100 * row["nodes"]]
-            if run["part"] not in ("growth", "rings") or not rows:
-                continue
             dashes, spill = SIZES[run["spill"]]
             label = f"{rings} ring{'s' if rings > 1 else ''}, {spill}"
-            for axes, key in zip(grid, ("trainer idle", "receiver busy")):
+            for axes, key in zip(grid, ("trainer idle", "receiver busy")) if rows else ():
                 axes.plot([row["nodes"] for row in rows], [100 * row[key] for row in rows],
                           color=color, ls=dashes, marker="o", ms=4, label=label)
     grid[0].set(ylabel="% of its time the trainer is idle")
