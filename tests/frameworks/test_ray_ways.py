@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("ray")
 
 import rollring as rr  # noqa: E402
+from ray_world import PATIENCE  # noqa: E402
 from rollring.ray import _weight_ways  # noqa: E402
 from rollring.ray._nccl import NcclError  # noqa: E402
 from rollring.ray._weight_gpu import gpu_called  # noqa: E402
@@ -22,6 +24,7 @@ from rollring.ray._weight_gpu_channel import GpuArrival  # noqa: E402
 from rollring.ray._weight_host_channel import HostChannel  # noqa: E402
 from rollring.ray._weight_layout import Cut, WeightLayout  # noqa: E402
 from rollring.ray._weight_nodes import Member  # noqa: E402
+from rollring.ray._weight_passing import Passing  # noqa: E402
 from rollring.ray._weight_relay import RelayStatus  # noqa: E402
 from rollring.ray._weight_ways import GpuWay  # noqa: E402
 
@@ -192,6 +195,37 @@ def test_a_version_that_comes_takes_the_nodes(nodes: Nodes) -> None:
         assert group.key == b"1"  # it was joined anew for the second one, and not left since
 
     asyncio.run(two())
+
+
+class Voter:
+    """A relay that is asked for its vote."""
+
+    def __init__(self, answers: bool) -> None:
+        self.asked = asyncio.Event()
+        self.vote = self
+        self._answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if answers:
+            self._answer.set_result(("ok", ""))
+
+    def remote(self, *_: object) -> asyncio.Future[Any]:
+        self.asked.set()
+        return self._answer
+
+
+def test_the_vote_of_a_node_that_is_left_behind_is_not_waited_for(nodes: Nodes) -> None:
+    async def votes() -> str | None:
+        for member in nodes.members:
+            member.actor = Voter(answers=member.node != "b")
+        silent = nodes.members[1]
+        source: Any = SimpleNamespace(session="")
+        origin: Any = None
+        passing = Passing(source, origin, nodes.members)
+        voting = asyncio.ensure_future(passing._votes(1, committed=True))
+        await silent.actor.asked.wait()
+        nodes.members.remove(silent)
+        return await asyncio.wait_for(voting, PATIENCE)
+
+    assert asyncio.run(votes()) is None
 
 
 def test_a_version_without_a_part_is_there_at_once() -> None:

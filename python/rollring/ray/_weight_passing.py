@@ -183,17 +183,24 @@ class Passing:
             store.stop()
 
     async def _votes(self, version: int, committed: bool) -> str | None:
-        """Why a node cannot take it; nothing: all have staged it."""
-        votes = asyncio.gather(*(self.ask(one, "vote", version) for one in self.members))
+        """Why a node cannot take it; nothing: all have staged it. Who is left behind meanwhile may
+        never answer."""
+        asked = {one: asyncio.ensure_future(self.ask(one, "vote", version)) for one in self.members}
+
+        def votes() -> list[asyncio.Future[str | None]]:
+            return [vote for one, vote in asked.items() if one in self.members]
+
         try:
-            while not (await asyncio.wait({votes}, timeout=LOOK_S))[0]:
-                if not committed and await asyncio.to_thread(self._is_over, version):
+            while pending := {vote for vote in votes() if not vote.done()}:
+                _, pending = await asyncio.wait(pending, timeout=LOOK_S)
+                if pending and not committed and await asyncio.to_thread(self._is_over, version):
                     raise VersionAbortedError(
                         f"version {version} was given up by the trainer", "aborted"
                     )
+            return next((why for vote in votes() if (why := vote.result())), None)
         finally:
-            drop(votes)
-        return next((why for why in votes.result() if why), None)
+            for vote in asked.values():
+                drop(vote)
 
     def _is_over(self, version: int) -> bool:
         """It cannot have been committed: this end has not staged it."""
