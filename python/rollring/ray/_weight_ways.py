@@ -59,7 +59,12 @@ class StoreWay:
         """Afterwards nobody reads the part any more where it lies."""
         if not self._members():
             return
-        ref = await asyncio.to_thread(self._put, cut)
+        putting = asyncio.ensure_future(asyncio.to_thread(self._put, cut))
+        try:
+            ref = await asyncio.shield(putting)
+        except asyncio.CancelledError:
+            await asyncio.wait({putting})  # until then the thread reads what lies there
+            raise
         answers = (
             self._passing.ask(one, "part", self._version, number, cut.spans, cut.whole, ref)
             for one in self._members()
