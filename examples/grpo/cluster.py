@@ -80,7 +80,11 @@ def check_that_all_see(folder: Path, cluster: Cluster) -> None:
         look.options(scheduling_strategy=only_on(node)).remote(str(folder))
         for node in cluster.nodes
     ]
-    for node, sees in zip(cluster.nodes, ray.get(looks), strict=True):
+    try:
+        seen = ray.get(looks)
+    except RayError as error:
+        raise ConnectionError(f"a node does not answer: {error}") from error
+    for node, sees in zip(cluster.nodes, seen, strict=True):
         if not sees:
             raise NotADirectoryError(
                 f"node {node} has no {folder}: give a --folder that all nodes share"
