@@ -115,6 +115,7 @@ class Seats {
     const OwnControl* control_;
     std::chrono::nanoseconds spin_;
     Interruption interruption_;
+    std::int64_t looked_ns_ = 0;  // for the dead, in a wait: one may be too short for that
     std::mutex mutex_;
     std::vector<Seat> seats_;
     std::atomic<std::uint32_t> seats_used_ = 0;  // seats below it were taken at some time
@@ -132,12 +133,11 @@ class Seats {
 template <class Look>
 bool Seats::wait_at(Bell& bell, Deadline deadline, const Look& look) {
     constexpr std::int64_t between_ns = 50'000'000;
-    std::int64_t looked_ns = monotonic_ns();
     bool interrupted = false;
     const bool ended = wait_plain(bell, spin_, deadline, [&] {
         if (look()) return true;
-        if (const std::int64_t now = monotonic_ns(); now - looked_ns > between_ns) {
-            looked_ns = now;
+        if (const std::int64_t now = monotonic_ns(); now - looked_ns_ > between_ns) {
+            looked_ns_ = now;
             drop_dead();
             if (look()) return true;
         }
