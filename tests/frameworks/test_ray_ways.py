@@ -17,7 +17,7 @@ pytest.importorskip("ray")
 
 import rollring as rr  # noqa: E402
 from ray_world import PATIENCE  # noqa: E402
-from rollring.ray import _weight_ways  # noqa: E402
+from rollring.ray import _nccl, _weight_ways  # noqa: E402
 from rollring.ray._nccl import NcclError  # noqa: E402
 from rollring.ray._weight_gpu import gpu_called  # noqa: E402
 from rollring.ray._weight_gpu_channel import GpuArrival  # noqa: E402
@@ -195,6 +195,19 @@ def test_a_version_that_comes_takes_the_nodes(nodes: Nodes) -> None:
         assert group.key == b"1"  # it was joined anew for the second one, and not left since
 
     asyncio.run(two())
+
+
+def test_a_broadcast_to_an_end_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_progress(_: object, state: Any) -> int:
+        state._obj.value = _nccl._IN_PROGRESS
+        return 0
+
+    library = SimpleNamespace(ncclBroadcast=lambda *_: 0, ncclCommGetAsyncError=in_progress)
+    monkeypatch.setattr(_nccl, "_library", lambda: library)
+    monkeypatch.setattr(_nccl, "QUEUE_S", 0.01)
+    members = _nccl.Communicator(bytes(_nccl.UNIQUE_BYTES), 0)
+    with pytest.raises(NcclError, match="did not come in time"):
+        members.broadcast(0, 1, 0, 0)
 
 
 class Voter:

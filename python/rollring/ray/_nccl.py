@@ -13,6 +13,7 @@ UNIQUE_BYTES = 128
 _IN_PROGRESS = 7
 _BYTES = 1  # ncclUint8
 NAP_S = 0.0002  # between looks at what NCCL does: it tells nobody
+QUEUE_S = 60.0  # for a broadcast to be queued: the first one makes connections
 
 
 class _Unique(ctypes.Structure):
@@ -96,7 +97,11 @@ class Communicator:
             raise
 
     def broadcast(self, address: int, nbytes: int, root: int, stream: int) -> None:
-        """Queued: of the root's bytes to all others' addresses."""
+        """Queued: of the root's bytes to all others' addresses.
+
+        Raises:
+            NcclError: An end has failed, or does not answer.
+        """
         at = ctypes.c_void_p(address)
         with self._lock:
             self._check()
@@ -109,7 +114,7 @@ class Communicator:
                 self._handle,
                 ctypes.c_void_p(stream),
             )
-        self._settle(code, None)
+        self._settle(code, time.monotonic() + QUEUE_S)
 
     def check(self) -> None:
         """Raises what has become of it."""
