@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,21 @@ def test_actors_that_are_killed_lose_and_double_nothing(fabric: Any, ring: str) 
         assert seen.tally.digest == total(*(one.digest for one in tallies))
         assert (len(seen.keys), seen.partial, seen.twice) == (600, 0, 0)
         assert ray_world.nothing_comes(stash, 2)
+
+
+def test_a_group_of_the_longest_rollouts_comes_with_no_option_given(cluster: Any) -> None:
+    name = f"longest-{uuid.uuid4().hex[:8]}"
+    load = Load(groups=4, group_size=16, tokens=(131_072, 131_072), seed=9)
+    rr.create(name)
+    try:
+        with rollring.ray.Fabric(name), rr.Stash(name, group_size=16, batch_groups=2) as stash:
+            sent = workers(name, load)
+            seen = ray_world.received(stash, load.total())
+            tallies = ray.get(sent, timeout=ray_world.PATIENCE)
+            assert seen.tally.digest == total(*(one.digest for one in tallies))
+            assert (len(seen.keys), seen.partial, seen.twice) == (4, 0, 0)
+    finally:
+        rr.remove(name, force=True, missing_ok=True)
 
 
 @ray.remote(max_retries=0)
