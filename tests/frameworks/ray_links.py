@@ -154,12 +154,12 @@ class Rollouts(Steps):
         """What they have sent, and once."""
         self._stop.touch()
         for node in nodes:
-            sent, seen = ray.get(self.sent[node]), self.seen[node]
+            sent, seen = ray.get(self.sent[node], timeout=PATIENCE), self.seen[node]
             ray_world.until(lambda: seen.tally.records >= sent.records)
         self.stop()
         assert ray_world.nothing_comes(self._stash, 2)
         for node in nodes:
-            sent, seen = ray.get(self.sent[node]), self.seen[node]
+            sent, seen = ray.get(self.sent[node], timeout=PATIENCE), self.seen[node]
             assert (seen.tally.digest, seen.tally.records) == (total(sent.digest), sent.records)
         assert not any(seen.twice for seen in self.seen.values())
 
@@ -251,7 +251,7 @@ class Versions(Steps):
         self.stop()
         self._publish(LAST)
         expected = [(version, version) for version in self.sent]
-        for served in ray.get(engines):
+        for served in ray.get(engines, timeout=PATIENCE):
             assert served == expected[-len(served) :]
             assert len(served) > 2
 
