@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""The pages are written in plain English: prints `page:line: what` for each breach, exits 1.
+
+A sentence has a noun as its subject. These constructions read as if they were translated:
+
+ - a clause that begins with `who`, `whoever` or `what` and stands for a noun: "Who attaches waits".
+   A question is none of these, direct or indirect ("says what is missing"), and neither is a clause
+   that belongs to people ("users who").
+ - `nobody` and `somebody` for processes, "is no X" for "is not an X", "that is none", and the
+   phrases of `PHRASES`.
+
+Code, headings and heads of tables are not read. First sentences of both kinds are judged: a check
+that is blind to a construction, or blames plain English, fails.
+"""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md",
+         "examples/**/*.md", "tests/README.md", "bench/README.md")
+# Pages that have not been read for it yet: the list only gets shorter.
+PENDING = {
+    "CHANGELOG.md", "README.md", "bench/README.md", "docs/areal.md", "docs/atropos.md",
+    "docs/benchmarks.md", "docs/checkpoint_engine.md", "docs/design.md", "docs/experiments.md",
+    "docs/finding-your-way.md", "docs/glossary.md", "docs/grpo.md", "docs/integrations.md",
+    "docs/memory.md", "docs/progress.md", "docs/python.md", "docs/ray.md", "docs/scale.md",
+    "docs/sglang.md", "docs/shared-memory.md", "docs/skyrl.md", "docs/slime.md",
+    "docs/stash.md", "docs/store.md", "docs/testing.md", "docs/transfer_queue.md",
+    "docs/trl.md", "docs/using.md", "docs/verifiers.md", "docs/verl.md", "docs/vllm.md",
+    "docs/watching.md", "docs/weights.md", "tests/README.md",
+}
+
+# An indirect question follows one of these, with a few words for the person or thing asked.
+ASKING = re.compile(
+    r"\b(?:say(?:s|ing)?|said|tell(?:s|ing)?|told|kn[oe]ws?|knowing|known|"
+    r"show(?:s|n|ing|ed)?|see[sn]?|explain(?:s|ed|ing)?|"
+    r"decid(?:e[sd]?|ing)|list(?:s|ed|ing)?|learn(?:s|ed)?|ask(?:s|ed|ing)?|"
+    r"print(?:s|ed|ing)?|report(?:s|ed|ing)?|determine[sd]?|defin(?:e[sd]?|ing)|"
+    r"describ(?:e[sd]?|ing)|stat(?:e[sd]?|ing)|choos(?:es?|ing)|chosen?|record(?:s|ed|ing)?|"
+    r"check(?:s|ed|ing)?|find(?:s|ing)? out|depend(?:s|ed|ing)? on|question of|"
+    r"no matter|matters?|regardless of)(?: [\w`']+){0,4}$|"
+    r"\b(?:which|where|why|how|whether)\b[^.;:]{3,60}(?:\band|\bor|,)$")
+PEOPLE = re.compile(r"\b(?:people|person|those|anyone|anybody|everyone|someone|users?|developers?|"
+                    r"engineers?|newcomers?|visitors?|contributors?|"
+                    r"maintainers?),?$")
+CLAUSE = re.compile(r"\b(?:who|whoever|what)\b", re.IGNORECASE)
+PHRASES = (
+    (re.compile(r"\b(?:nobody|somebody)\b", re.IGNORECASE), "name the process or the person"),
+    (re.compile(r"\b(?:that|which|it) (?:is|are|was|were) none\b(?! of)", re.IGNORECASE),
+     "say what is invalid or missing"),
+    (re.compile(r"(?<!there )(?<!that there )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|"
+                r"fewer\b|matter\b|other than\b|(?:larg|small|long|short|high|low|lat|earli|slow|"
+                r"fast|bett|furth|wid|deep|great|old|new)er\b)", re.IGNORECASE),
+     "'is not a'"),
+    (re.compile(r"\b(?:comes?|came|coming) again\b(?! and again)", re.IGNORECASE),
+     "is delivered again, returns, is a duplicate"),
+    (re.compile(r"\ball of it or\b.{0,20}\b(?:none|nothing)\b", re.IGNORECASE), "atomically"),
+    (re.compile(r"\bsuch that (?:is|are|was|were|has|have)\b", re.IGNORECASE), "'those that'"),
+    (re.compile(r"\bstands? (?:in|on|there|behind)\b(?! for\b)|\bas it stands\b", re.IGNORECASE),
+     "'is in', 'lies in'"),
+    (re.compile(r"\b(?:is|are|be) to be had\b|\b(?:has|have) (?:its|their) like\b", re.IGNORECASE),
+     "'is available', 'has a counterpart'"),
+    (re.compile(r"\b(?:of|for|after|by) so (?:many|much|long)\b(?! (?:as|that)\b)", re.IGNORECASE),
+     "'that many', or name the quantity"),
+    (re.compile(r"\bin the place of\b", re.IGNORECASE), "'in place of', 'instead of'"),
+    (re.compile(r"\bof late\b", re.IGNORECASE), "'recently'"),
+    (re.compile(r"\ball is well\b", re.IGNORECASE), "'passed', 'succeeded'"),
+)
+
+BAD = (
+    "Who has records of several groups sends those first.",
+    "What looks attaches read-only.",
+    "It stays. Whoever attaches waits.",
+    "It says so: what is gone is gone.",
+    "A worker loads it, who then answers.",
+    "It gives back what it was given.",
+    "The socket is open to whoever holds the descriptor.",
+    "If it dies, what it has sent arrives.",
+    "- A list item.\n- Who comes late waits.",
+    "| call | result |\n| --- | --- |\n| `ack` | what was held is free |",
+    "It waits for\nwhat comes next.",
+    "The page is written by nobody else.",
+    "A wake-up is for somebody that sleeps.",
+    "A number that is none is refused.",
+    "The store is no server.",
+    "Then the record comes again.",
+    "It sends all of it or none.",
+    "There are such that are closed.",
+    "The options stand in a file.",
+    "Such memory is to be had.",
+    "Each wait has its like for event loops.",
+    "Bins of so many tokens are made.",
+    "Use it in the place of another.",
+    "The record of late is longer.",
+    "Then all is well.",
+)
+GOOD = (
+    "# Who writes the head?\nThe consumer.",
+    "What does it cost? Nothing.",
+    "The error says what is missing, and `stat` shows who waits.",
+    "The report tells the trainer what was dropped.",
+    "The size depends on what the machine has.",
+    "For people who run it on one machine, and users who do not.",
+    "| what | who |\n| --- | --- |\n| a | b |",
+    "```\nwhat comes again\n```\nRun `who` first.",
+    "<!-- what is hidden -->\nThere is no ring, and it is no longer than that.",
+    "A reader that stands in for a rank.",
+    "It is true for so long as it runs; the member whose turn it is waits.",
+    "It is none of these.",
+)
+
+
+def blocks(text):
+    """Yields (text, number of the first line) of paragraphs, items and cells, without code."""
+    fenced, lines, start, indented = False, [], 0, False
+    text = re.sub(r"<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+    every = text.split("\n")
+    for number, line in enumerate([*every, ""], 1):
+        fence = line.lstrip().startswith("```")
+        row, heading = line.lstrip().startswith("|"), re.match(r"#+ ", line)
+        item = re.match(r"\s*(?:[-*+]|\d+\.) ", line)
+        indented = line.startswith("    ") and (indented or not lines) and not item
+        if lines and (fence or fenced or row or heading or item or not line.strip()):
+            yield "\n".join(lines), start
+            lines = []
+        if row and not fenced:
+            following = every[number] if number < len(every) else ""
+            if not re.match(r"\s*\|[\s:|-]+$", following):
+                yield from ((cell, number) for cell in re.split(r"(?<!\\)\|", line))
+        elif line.strip() and not (fence or fenced or heading or indented):
+            start = start if lines else number
+            lines.append(line[item.end():] if item else line)
+        fenced ^= fence
+
+
+def plain(text):
+    """Without code, targets of links and marks; line ends stay, so that lines can be counted."""
+    text = re.sub(r"(`+)(.+?)\1", lambda found: "`x`" + "\n" * found[2].count("\n"), text,
+                  flags=re.DOTALL)
+    text = re.sub(r"\]\([^)]*\)", "", text)
+    return re.sub(r"[*\[\]]|!\[", "", text)
+
+
+def is_question(text, at):
+    end = re.compile(r"[.?!](?=[\s\")]|$)|\|").search(text, at)
+    return end is not None and end[0] == "?"
+
+
+def breaches(text):
+    """Yields (line number, what is wrong)."""
+    for block, start in blocks(text):
+        body = plain(block)
+        flat = re.sub(r"\s", " ", body)
+        found = [(match, "name the subject") for match in CLAUSE.finditer(flat)
+                 if not is_question(flat, match.start())
+                 and not ASKING.search(flat[:match.start()].rstrip())
+                 and not (match[0] == "who" and PEOPLE.search(flat[:match.start()].rstrip()))]
+        found += [(match, say) for pattern, say in PHRASES for match in pattern.finditer(flat)]
+        for match, say in sorted(found, key=lambda one: one[0].start()):
+            near = flat[max(0, match.start() - 20):match.end() + 30].strip()
+            yield start + body.count("\n", 0, match.start()), f"'{near}': {say}"
+
+
+def check_the_check():
+    blind = [text for text in BAD if not list(breaches(text))]
+    strict = [text for text in GOOD if list(breaches(text))]
+    if blind or strict:
+        sys.exit(f"the check does not see {blind}, and blames {strict}")
+    if [number for number, _ in breaches("a\n\nb\nc `d\ne`\n- f\n  who is g")] != [7]:
+        sys.exit("the check does not count lines")
+
+
+def main():
+    check_the_check()
+    pages = [Path(name).resolve() for name in sys.argv[1:]] or [
+        path for glob in PAGES for path in sorted(ROOT.glob(glob))
+        if str(path.relative_to(ROOT)) not in PENDING]
+    count = 0
+    for page in pages:
+        for number, what in breaches(page.read_text(encoding="utf-8")):
+            print(f"{page.relative_to(ROOT)}:{number}: {what}")
+            count += 1
+    print(f"prose: {len(pages)} pages, {count} breaches")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
