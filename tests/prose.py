@@ -24,7 +24,7 @@ PENDING = {
     "CHANGELOG.md", "bench/README.md", "docs/areal.md", "docs/atropos.md",
     "docs/benchmarks.md", "docs/checkpoint_engine.md", "docs/design.md", "docs/experiments.md",
     "docs/glossary.md", "docs/grpo.md", "docs/integrations.md",
-    "docs/memory.md", "docs/progress.md", "docs/python.md", "docs/ray.md", "docs/scale.md",
+    "docs/memory.md", "docs/progress.md", "docs/ray.md", "docs/scale.md",
     "docs/sglang.md", "docs/shared-memory.md", "docs/skyrl.md", "docs/slime.md",
     "docs/stash.md", "docs/store.md", "docs/testing.md", "docs/transfer_queue.md",
     "docs/trl.md", "docs/verifiers.md", "docs/verl.md", "docs/vllm.md",
