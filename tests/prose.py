@@ -24,7 +24,7 @@ PENDING = {
     "CHANGELOG.md", "bench/README.md", "docs/benchmarks.md", "docs/design.md",
     "docs/experiments.md", "docs/glossary.md", "docs/grpo.md", "docs/memory.md",
     "docs/progress.md", "docs/ray.md", "docs/scale.md", "docs/shared-memory.md",
-    "docs/stash.md", "docs/store.md", "docs/testing.md", "docs/watching.md", "docs/weights.md",
+    "docs/store.md", "docs/testing.md",
     "tests/README.md",
 }
 

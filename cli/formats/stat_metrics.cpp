@@ -175,18 +175,18 @@ void declare_info(MetricSet& to, std::string_view prefix, const std::string& wha
 MetricSet all_families() {
     using enum MetricType;
     MetricSet set;
-    set.declare(build_info, gauge, "The version of what exports this, as a label; always 1");
+    set.declare(build_info, gauge, "The version of the exporter, as a label; always 1");
     set.declare(shm_bytes, gauge, "Bytes of /dev/shm");
     set.declare(shm_free, gauge, "Bytes of /dev/shm that are free");
-    set.declare(up, gauge, "Whether the ring is there and can be looked at");
+    set.declare(up, gauge, "Whether the ring exists and can be read");
     declare_info(set, ring_prefix, "Facts of a ring");
     declare_fields<RingStat>(set, ring_prefix);
     declare_info(set, lane_prefix, "Facts of a lane and its latest producer");
     declare_fields<LaneStat>(set, lane_prefix);
     declare_fields<StashStat>(set, stash_prefix);
     declare_fields<StashAccount>(set, stash_prefix);
-    set.declare(groups, gauge, "Groups that are not over, by state");
-    set.declare(unchanged, gauge, "Time since the last change of the group that waits longest");
+    set.declare(groups, gauge, "Unfinished groups, by state");
+    set.declare(unchanged, gauge, "Time since the last change of the longest-waiting group");
     declare_info(set, requests_prefix, "Facts of a ring's requests");
     declare_fields<RequestsStat>(set, requests_prefix);
     declare_info(set, worker_prefix, "Facts of a worker that takes requests");
