@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""The site's sidebar: every page is in it once, under its title, whatever characters that has.
+
+`./dev docs` builds the site from it, and `./dev fresh` runs that.
+"""
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
+sys.dont_write_bytecode = True
+
+import site_pages  # noqa: E402
+
+
+def entries(nav):
+    """(title, path) of a navigation."""
+    for item in nav:
+        if isinstance(item, str):
+            yield None, item
+        else:
+            for title, inside in item.items():
+                yield from [(title, inside)] if isinstance(inside, str) else entries(inside)
+
+
+def main():
+    pages = {str(path.relative_to(ROOT)) for glob in site_pages.GLOBS for path in ROOT.glob(glob)}
+    named = [path for _, path in entries(site_pages.sidebar())]
+    assert sorted(path for path in named if path in pages) == sorted(pages), named
+    assert len(named) == len(set(named)), named
+    text = site_pages.configuration(site_pages.sidebar())
+    (line,) = (line for line in text.splitlines() if line.startswith("nav: "))
+    titles = dict((path, title) for title, path in entries(json.loads(line.removeprefix("nav: "))))
+    assert titles["docs/ray.md"] == site_pages.title(ROOT / "docs/ray.md")
+    assert ": " in "".join(filter(None, titles.values())), "no title has a colon: nothing is tried"
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.md"
+        page.write_text("```\n# no heading\n```\n# A `b`: [c](d.md)\n\n## Two words\n",
+                        encoding="utf-8")
+        assert site_pages.title(page) == "A b: c"
+        assert site_pages.heading(page, "two-words") == "Two words"
+    using = ROOT / "docs/using.md"
+    for text, path, anchor, wanted in (
+            ("stash.md", "stash.md", "", f"[{site_pages.title(ROOT / 'docs/stash.md')}](stash.md)"),
+            ("a stash", "stash.md", "#options", "[a stash](stash.md#options)"),
+            ("`stash.md`", "stash.md", "#options", "[Options](stash.md#options)")):
+        made = site_pages.follow(using, text, path, anchor)
+        assert made == wanted, made
+    print(f"sidebar: {len(named)} entries")
+
+
+if __name__ == "__main__":
+    main()
