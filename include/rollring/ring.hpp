@@ -6,6 +6,7 @@
 // taken: the control pages at creation, a lane's pages when a producer comes.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,6 +60,42 @@ ROLLRING_API Result<void> create_ring(std::string_view name, const RingOptions& 
 // second or so if the name was taken away by other means; a consumer that lives still reads what
 // had been sent.
 ROLLRING_API Result<void> remove_ring(std::string_view name, bool force = false);
+
+// A ring that lives as long as this object, which removes it. If its process is killed, the ring is
+// an orphan once no live process uses it: `rollring doctor --fix` removes it, and so does the next
+// OwnedRing::create() of this user. In a forked child this object is inert.
+class ROLLRING_API OwnedRing {
+  public:
+    static Result<OwnedRing> create(std::string_view name, const RingOptions& options = {});
+    OwnedRing(OwnedRing&& other) noexcept;
+    OwnedRing& operator=(OwnedRing&& other) noexcept;
+    ~OwnedRing();
+
+    [[nodiscard]] const std::string& name() const;
+
+  private:
+    struct State;
+    explicit OwnedRing(std::unique_ptr<State> state);
+    std::unique_ptr<State> state_;
+};
+
+// Removes the rings of this user whose owner is dead, records included. Returns how many.
+ROLLRING_API std::uint32_t remove_orphaned_rings();
+
+// The right to serve a ring: one process at a time has it, until the object is destroyed or the
+// process ends. Errc::busy while another one has it.
+class ROLLRING_API ServerSeat {
+  public:
+    static Result<ServerSeat> take(std::string_view ring);
+    ServerSeat(ServerSeat&& other) noexcept;
+    ServerSeat& operator=(ServerSeat&& other) noexcept;
+    ~ServerSeat();
+
+  private:
+    struct State;
+    explicit ServerSeat(std::unique_ptr<State> state);
+    std::unique_ptr<State> state_;
+};
 
 // All objects of this user that carry our prefix, damaged and half-made ones included.
 ROLLRING_API std::vector<std::string> list_rings();
@@ -143,7 +180,7 @@ struct RingDiagnosis {
     RingHealth health;
     bool in_use;       // some live process is attached, or its creator is at work
     bool has_records;  // unreleased ones
-    bool used;         // somebody was attached once: a fresh ring is no leftover
+    bool orphaned;     // its owner is dead (OwnedRing): its records have no reader either
     std::string detail;
 };
 

@@ -140,6 +140,7 @@ inline constexpr std::tuple diagnosis_fields{
     Field{"health", FieldUnit::none, detail::fact, &RingDiagnosis::health},
     Field{"in_use", FieldUnit::none, detail::gauge, &RingDiagnosis::in_use},
     Field{"has_records", FieldUnit::none, detail::gauge, &RingDiagnosis::has_records},
+    Field{"orphaned", FieldUnit::none, detail::gauge, &RingDiagnosis::orphaned},
 };
 
 inline constexpr std::tuple group_fields{

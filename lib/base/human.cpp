@@ -22,6 +22,12 @@ std::string human_count(std::uint64_t count) {
     return text;
 }
 
+std::string counted(std::uint64_t count, std::string_view noun) {
+    const bool hisses = noun.ends_with("ch") || noun.ends_with("s") || noun.ends_with("x");
+    const char* const ending = count == 1 ? "" : hisses ? "es" : "s";
+    return fmt::format("{} {}{}", human_count(count), noun, ending);
+}
+
 std::string user_text(uid_t uid) {
     std::array<char, 4096> memory{};
     passwd entry{};

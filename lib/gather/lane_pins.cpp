@@ -1,6 +1,7 @@
 #include "lane_pins.hpp"
 
 #include <algorithm>
+#include <system_error>
 
 namespace rollring::gathering {
 
@@ -78,7 +79,14 @@ std::string LanePins::why_not(const std::byte* at) const {
 void LanePins::want(Lane& lane) {
     lane.state = State::wanted;
     if (!worker_.joinable()) {
-        worker_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+        try {
+            worker_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+        } catch (const std::system_error& refusal) {
+            lane.state = State::refused;
+            lane.problem = std::string("no thread can be started to register it with the GPU: ") +
+                           refusal.what();
+            return;
+        }
     }
     changed_.notify_all();
 }

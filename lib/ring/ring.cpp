@@ -7,6 +7,7 @@
 
 #include "channel_names.hpp"
 #include "human.hpp"
+#include "liveness.hpp"
 #include "round_up.hpp"
 #include "schema_page.hpp"
 #include "segment.hpp"
@@ -120,10 +121,83 @@ Result<void> create_ring(std::string_view name, const RingOptions& options) {
     return {};
 }
 
+struct OwnedRing::State {
+    std::string name;
+    LifeLock owner;
+};
+
+OwnedRing::OwnedRing(std::unique_ptr<State> state) : state_(std::move(state)) {}
+OwnedRing::OwnedRing(OwnedRing&&) noexcept = default;
+
+OwnedRing& OwnedRing::operator=(OwnedRing&& other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+}
+
+OwnedRing::~OwnedRing() {
+    // A forked child holds no life byte: the ring is its parent's.
+    if (state_ && state_->owner.held()) static_cast<void>(remove_ring(state_->name, true));
+}
+
+const std::string& OwnedRing::name() const {
+    return state_->name;
+}
+
+Result<OwnedRing> OwnedRing::create(std::string_view name, const RingOptions& options) {
+    remove_orphaned_rings();
+    auto geometry = geometry_of(options);
+    if (!geometry) return std::unexpected(geometry.error());
+    std::optional<LifeLock> owner;
+    auto segment =
+        Segment::create(name, *geometry, to_page(options.schema),
+                        Deadline::after_ms(create_timeout_ms), options.overflow_dir, &owner);
+    if (!segment) return std::unexpected(segment.error());
+    if (!owner) {
+        return refused(Errc::busy, fmt::format("the owner's byte of ring {} is taken", name));
+    }
+    return OwnedRing(std::make_unique<State>(State{std::string(name), std::move(*owner)}));
+}
+
+std::uint32_t remove_orphaned_rings() {
+    std::uint32_t removed = 0;
+    for (const std::string& name : Segment::list()) {
+        if (!Segment::remove_orphan(name).value_or(false)) continue;
+        channel::sweep(name, true);
+        removed++;
+    }
+    return removed;
+}
+
 Result<void> remove_ring(std::string_view name, bool force) {
     auto removed = Segment::remove(name, force);
     if (removed) channel::sweep(name, true);
     return removed;
+}
+
+struct ServerSeat::State {
+    LifeLock life;
+};
+
+ServerSeat::ServerSeat(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ServerSeat::ServerSeat(ServerSeat&&) noexcept = default;
+ServerSeat& ServerSeat::operator=(ServerSeat&&) noexcept = default;
+ServerSeat::~ServerSeat() = default;
+
+Result<ServerSeat> ServerSeat::take(std::string_view ring) {
+    const Deadline deadline = Deadline::after_ms(create_timeout_ms);
+    for (;;) {
+        auto segment = Segment::attach(ring, deadline);
+        if (!segment) return std::unexpected(segment.error());
+        auto life = LifeLock::take(segment->fd(), LifeByte::server());
+        if (!life) return std::unexpected(life.error());
+        if (!life->has_value()) {
+            return refused(Errc::busy,
+                           fmt::format("another process is the server of ring {}", ring));
+        }
+        auto stays = segment->stays(deadline);
+        if (!stays) return std::unexpected(stays.error());
+        if (*stays) return ServerSeat(std::make_unique<State>(State{std::move(**life)}));
+    }
 }
 
 std::vector<std::string> list_rings() {

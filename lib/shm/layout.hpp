@@ -40,7 +40,7 @@ inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, whatever th
 inline constexpr std::uint64_t page_bytes = 4096;
 
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
-inline constexpr std::uint32_t abi_version = 8;
+inline constexpr std::uint32_t abi_version = 9;
 inline constexpr std::uint32_t lanes_max = 4096;
 inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1}
                                                 << 37;  // an offset in lines fits 32 bits
@@ -72,7 +72,8 @@ struct SegmentHeader {
     std::uint64_t overflow_bytes;  // of the spill in the overflow file behind that; 0: none
     std::uint64_t request_bytes;   // of the longest body
     std::uint64_t check;           // xxh3 of all the above
-    std::uint8_t reserved1[16];
+    std::uint64_t owner_mark;      // owner_mark_of(ring_id): the ring goes with its owner; else 0
+    std::uint8_t reserved1[8];
     std::atomic<std::uint32_t> phase;
     std::uint8_t reserved2[60];
 };

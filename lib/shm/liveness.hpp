@@ -25,6 +25,8 @@ struct LifeByte {
     static LifeByte consumer() { return {base + 1}; }
     static LifeByte counting() { return {base + 2}; }  // of a ring with a bound on its records
     static LifeByte request_board() { return {base + 3}; }
+    static LifeByte owner() { return {base + 4}; }   // of a ring that goes with its owner
+    static LifeByte server() { return {base + 5}; }  // one server at a time
     static LifeByte lane(std::uint32_t index) { return {base + 16 + index}; }
     static LifeByte request_seat(std::uint32_t seat) { return {base + 16384 + seat}; }
     static LifeByte share_seat(std::uint32_t seat) { return {base + 20480 + seat}; }

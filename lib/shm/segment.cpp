@@ -46,6 +46,11 @@ Geometry geometry_of(const SegmentHeader& header) {
             header.overflow_bytes, header.requests,        header.request_bytes};
 }
 
+std::uint64_t owner_mark_of(std::uint64_t ring_id) {
+    constexpr std::uint64_t seed = 0x72656e776f;
+    return XXH3_64bits_withSeed(&ring_id, sizeof ring_id, seed) | 1;
+}
+
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
                           std::uint64_t object_bytes) {
     const auto damaged = [&](std::string_view what) {

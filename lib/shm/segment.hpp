@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "geometry.hpp"
+#include "liveness.hpp"
 #include "mapping.hpp"
 #include "rollring/error.hpp"
 #include "rollring/time.hpp"
@@ -26,9 +28,11 @@ class Segment {
     // creator that died is replaced; a finished ring is Errc::already_exists.
     // Any number of processes may race: one wins.
     // `overflow_dir` is where its overflow file is made, if the geometry has one.
+    // With `owner` the ring goes with its owner, which is the life byte that comes back there.
     static Result<Segment> create(std::string_view name, const Geometry& geometry,
                                   const SchemaPage& schema, Deadline deadline,
-                                  const std::string& overflow_dir = {});
+                                  const std::string& overflow_dir = {},
+                                  std::optional<LifeLock>* owner = nullptr);
 
     // Waits until the ring exists and is ready, then checks owner, mode, magic, ABI, geometry and
     // bytes against fstat before anything is mapped.
@@ -38,6 +42,11 @@ class Segment {
     // Removes the name, and the overflow file. Refuses while someone alive is attached, unless
     // forced.
     static Result<void> remove(std::string_view name, bool force);
+
+    // Removes a ring whose owner is dead and that no live process uses. False: it is none.
+    static Result<bool> remove_orphan(std::string_view name);
+    // Whether it has an owner, and that one is dead. Records in it do not matter.
+    [[nodiscard]] bool orphaned() const;
 
     // Whether a creator of it lives, or anybody who is attached.
     static Result<bool> in_use(std::string_view name);

@@ -83,7 +83,7 @@ Result<std::optional<LifeLock>> claim(int fd) {
     return lock;
 }
 
-HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema) {
+HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema, bool owned) {
     HeaderImage image;
     auto& header = *reinterpret_cast<SegmentHeader*>(image.bytes);
     header.magic = segment_magic;
@@ -105,6 +105,7 @@ HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema) {
     header.created_ns = realtime_ns();
     header.schema_id = XXH3_64bits(&schema, sizeof schema);
     header.check = XXH3_64bits(&header, check_bytes);
+    if (owned) header.owner_mark = owner_mark_of(header.ring_id);
     return image;
 }
 
@@ -153,10 +154,10 @@ Result<void> build(int fd, const HeaderImage& image, const Geometry& geometry,
 
 Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
                                 const SchemaPage& schema, Deadline deadline,
-                                const std::string& overflow_dir) {
+                                const std::string& overflow_dir, std::optional<LifeLock>* owner) {
     auto object = object_name(name);
     if (!object) return std::unexpected(object.error());
-    const HeaderImage image = make_header(geometry, schema);
+    const HeaderImage image = make_header(geometry, schema, owner != nullptr);
     std::string overflow;
     if (geometry.overflow_bytes != 0) {
         auto path = OverflowFile::path_in(overflow_dir, *object, image.get().ring_id);
@@ -184,6 +185,11 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
             return refused(Errc::busy, "lost every race to create " + *object);
         }
         FAULT_POINT("create.after_claim");
+        if (owner != nullptr) {
+            auto owned = LifeLock::take((*shm)->fd(), LifeByte::owner());
+            if (!owned) return std::unexpected(owned.error());
+            *owner = std::move(*owned);
+        }
         if (auto built = build((*shm)->fd(), image, geometry, schema, overflow); !built) {
             static_cast<void>(unlink_overflow((*shm)->fd(), *object));
             static_cast<void>(unlink_object((*shm)->fd(), *object));
@@ -216,7 +222,8 @@ void mark_removed(int fd, const std::string& object) {
 }
 
 bool attached(int fd) {
-    bool found = alive(fd, LifeByte::consumer()) || alive(fd, LifeByte::request_board());
+    bool found = alive(fd, LifeByte::consumer()) || alive(fd, LifeByte::request_board()) ||
+                 alive(fd, LifeByte::owner()) || alive(fd, LifeByte::server());
     for (std::uint32_t lane = 0; lane < lanes_max && !found; lane++) {
         found = alive(fd, LifeByte::lane(lane));
     }
@@ -240,6 +247,28 @@ Result<bool> Segment::in_use(std::string_view name) {
     return alive(fd, LifeByte::creation()) || attached(fd);
 }
 
+namespace {
+
+// The creation byte of a ring that may be removed. With it in hand we are the only one that may
+// unlink this name, as long as it still means this object: another remover may have been faster,
+// and a new ring may have the name now. A process that attaches looks for the name after it has
+// taken a life byte (Segment::stays), so none slips in between our look and the unlinking.
+Result<std::optional<LifeLock>> lock_for_removal(int fd, const std::string& object, bool force) {
+    auto lock = LifeLock::take(fd, LifeByte::creation());
+    if (!lock) return std::unexpected(lock.error());
+    if (!lock->has_value() && !force) {
+        return refused(Errc::busy, fmt::format("ring {} is being made or removed", object));
+    }
+    if (!force && attached(fd)) {
+        return refused(
+            Errc::busy,
+            fmt::format("ring {} is in use by a live process; stop it, or use --force", object));
+    }
+    return std::move(*lock);
+}
+
+}  // namespace
+
 Result<void> Segment::remove(std::string_view name, bool force) {
     auto object = object_name(name);
     if (!object) return std::unexpected(object.error());
@@ -247,25 +276,34 @@ Result<void> Segment::remove(std::string_view name, bool force) {
     if (!shm) return std::unexpected(explain(shm.error(), *object));
     const int fd = shm->fd();
     if (auto owner = check_owner(fd, *object); !owner) return std::unexpected(owner.error());
-    // Holding the creation byte makes us the only one who may unlink this name, as long as it still
-    // means this object: another remover may have been faster, and a new ring may have the name
-    // now. Who attaches looks for it after taking a life byte (Segment::stays), so nobody slips in
-    // between our look and the unlinking.
-    auto lock = LifeLock::take(fd, LifeByte::creation());
+    auto lock = lock_for_removal(fd, *object, force);
     if (!lock) return std::unexpected(lock.error());
-    if (!lock->has_value() && !force) {
-        return refused(Errc::busy, fmt::format("ring {} is being made or removed", *object));
-    }
-    if (!force && attached(fd)) {
-        return refused(
-            Errc::busy,
-            fmt::format("ring {} is in use by a live process; stop it, or use --force", *object));
-    }
     FAULT_POINT("remove.before_unlink");
     if (auto file = unlink_overflow(fd, *object); !file && !force) return file;
     auto gone = unlink_object(fd, *object);
     if (gone) mark_removed(fd, *object);
     return gone;
+}
+
+bool Segment::orphaned() const {
+    const SegmentHeader& header = object_->header.get();
+    return header.owner_mark == owner_mark_of(header.ring_id) && !alive(fd(), LifeByte::owner());
+}
+
+Result<bool> Segment::remove_orphan(std::string_view name) {
+    auto segment = attach(name, Deadline::now());
+    if (!segment) return std::unexpected(segment.error());
+    if (!segment->orphaned()) return false;
+    const std::string& object = segment->name();
+    auto lock = lock_for_removal(segment->fd(), object, false);
+    if (!lock) return std::unexpected(lock.error());
+    if (auto file = unlink_overflow(segment->fd(), object); !file) {
+        return std::unexpected(file.error());
+    }
+    if (auto gone = unlink_object(segment->fd(), object); !gone) {
+        return std::unexpected(gone.error());
+    }
+    return true;
 }
 
 }  // namespace rollring

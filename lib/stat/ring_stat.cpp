@@ -164,10 +164,9 @@ RingDiagnosis diagnose_ring(std::string_view name) {
         }
         return found;
     }
-    found.used = peek(map->control().epoch) != 0;
+    found.orphaned = map->segment().orphaned();
     for (std::uint32_t lane = 0; lane <= map->geometry().spill_lane(); lane++) {
         found.has_records |= observe(map->owner(lane).tail) > observe(map->entry(lane).cursor);
-        found.used |= observe(map->owner(lane).epoch) != 0;
     }
     return found;
 }
