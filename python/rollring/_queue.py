@@ -16,7 +16,7 @@ from ._blocks import Closes
 from ._codecs import Codec, OpaqueRecords, PlainCodec, TrajectoryCodec
 from ._errors import BusyError, ClosedError, QueueClosedError, TimedOutError
 from ._producer import Producer
-from ._ring import Column, create, describe, remove
+from ._ring import Column, create, declared, describe, to_bytes
 from ._waits import TaskTurns, in_thread, readable
 
 
@@ -37,6 +37,8 @@ class RingQueue(Closes):
             who join a queue by its name give the same one.
         name: Of the ring; joined if it is there, and made if not. It stays until it is removed
             (`remove`). Default: a ring of its own, removed when its maker closes the queue or ends.
+            If the maker is killed, the next queue without a name of this user removes it, or
+            ``rollring doctor --fix``, once no process uses it.
         codec: What items become records by. Default: `PlainCodec`. Others: `TrajectoryCodec`,
             `PickleCodec`, or any object with ``encode`` and ``decode`` (see `Codec`).
         lanes: Processes that may put at once, where the ring is made.
@@ -63,19 +65,22 @@ class RingQueue(Closes):
         self.maxsize = max(0, maxsize)
         self._codec = PlainCodec() if codec is None else codec
         self._timeout = timeout
-        create(
-            self.name,
-            lanes=lanes,
-            lane_bytes=lane_bytes,
-            spill_bytes=0,
-            journal_records=64,
-            group_rows=1 << 20,  # bounds the trajectories that come before somebody gets
-            requests=0,
-            request_bytes=0,
-            columns=columns,
-            exist_ok=name is not None,
-        )
-        self._begin(_removal(self.name) if name is None else None)
+        options: dict[str, Any] = {
+            "lanes": lanes,
+            "lane_bytes": to_bytes(lane_bytes),
+            "spill_bytes": 0,
+            "journal_records": 64,
+            "group_rows": 1 << 20,  # bounds the trajectories that come before the first get()
+            "requests": 0,
+            "request_bytes": 0,
+        }
+        if name is None:
+            if columns:
+                options["columns"] = declared(columns)
+            self._begin(_removal(_core.OwnedRing(self.name, options)))
+        else:
+            create(name, **options, columns=columns, exist_ok=True)
+            self._begin(None)
 
     def _begin(self, removes: Callable[[], object] | None) -> None:
         self._records = (
@@ -286,14 +291,13 @@ class RingQueue(Closes):
         return f"RingQueue({self.name!r}{', closed' if self._closed else ''})"
 
 
-def _removal(name: str) -> Callable[[], object]:
+def _removal(ring: _core.OwnedRing) -> Callable[[], object]:
     """As multiprocessing's own: at the end of this process at the latest, and of no forked child,
     when its children are joined.
     """
     from multiprocessing.util import Finalize
 
-    options = {"force": True, "missing_ok": True}
-    return Finalize(None, remove, (name,), options, exitpriority=-10)
+    return Finalize(None, ring.remove, exitpriority=-10)
 
 
 _queues: weakref.WeakSet[RingQueue] = weakref.WeakSet()

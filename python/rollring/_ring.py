@@ -44,6 +44,12 @@ class Column:
         return f"Column({self.dtype!r}, per={self.per!r}, dims={self.dims})"
 
 
+def declared(columns: Mapping[str, Column | object]) -> list[tuple[str, str, bool, list[int]]]:
+    """Columns as the compiled half takes them."""
+    named = [(n, c if isinstance(c, Column) else Column(c)) for n, c in columns.items()]
+    return [(n, c.dtype, c.per == "token", list(c.dims)) for n, c in named]
+
+
 def create(
     name: str,
     *,
@@ -102,8 +108,7 @@ def create(
     if overflow_bytes is not None:
         options["overflow_bytes"] = to_bytes(overflow_bytes)
     if columns:
-        declared = [(n, c if isinstance(c, Column) else Column(c)) for n, c in columns.items()]
-        options["columns"] = [(n, c.dtype, c.per == "token", list(c.dims)) for n, c in declared]
+        options["columns"] = declared(columns)
     try:
         _core.create(name, options)
     except FileExistsError:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "batch.hpp"
@@ -44,6 +45,23 @@ void create(const std::string& name, nb::dict given) {
     }();
     value_or_raise(Result<void>(made));
 }
+
+// A ring that goes with this process. In a forked child it does nothing.
+class PyOwnedRing {
+  public:
+    PyOwnedRing(const std::string& name, nb::dict given) {
+        const RingOptions options = ring_options(given);
+        auto made = [&] {
+            const Released released;
+            return OwnedRing::create(name, options);
+        }();
+        ring_.emplace(value_or_raise(std::move(made)));
+    }
+    void remove() { ring_.reset(); }
+
+  private:
+    std::optional<OwnedRing> ring_;
+};
 
 nb::dict ring_stat(const std::string& name) {
     const RingStat stat = value_or_raise(stat_ring(name));
@@ -146,6 +164,9 @@ NB_MODULE(_core, module) {
     nb::module_::import_("atexit").attr("register")(nb::cpp_function(&Released::end));
     module.def("version", [] { return std::string(version()); });
     module.def("create", &create);
+    nb::class_<PyOwnedRing>(module, "OwnedRing")
+        .def(nb::init<const std::string&, nb::dict>())
+        .def("remove", &PyOwnedRing::remove);
     module.def("remove", [](const std::string& name, bool force) {
         value_or_raise(remove_ring(name, force));
     });

@@ -73,6 +73,24 @@ def test_a_closed_queue_says_so() -> None:
     assert "closed" in repr(made)
 
 
+def test_the_ring_of_a_terminated_maker_goes_with_the_next_queue() -> None:
+    """SIGTERM ends Python without atexit."""
+    code = (
+        "import rollring as rr, signal\n"
+        "made = rr.RingQueue(lane_bytes='1MiB'); made.put(1)\n"
+        "print(made.name, flush=True); signal.pause()\n"
+    )
+    maker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert maker.stdout is not None
+    name = maker.stdout.readline().strip()
+    with rr.RingQueue(lane_bytes="1MiB"):
+        assert name in rr.rings()  # its maker lives
+    maker.terminate()
+    maker.communicate(timeout=PATIENCE)
+    with rr.RingQueue(lane_bytes="1MiB"):
+        assert name not in rr.rings()
+
+
 def test_close_ends_the_waits_of_other_threads(ring_queue: rr.RingQueue) -> None:
     ended: list[str] = []
     began = threading.Barrier(3)
