@@ -206,10 +206,9 @@ class _Reads:
                 self._pid, self._thread = os.getpid(), None
                 self._waiting.clear()
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="rollring-reads", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="rollring-reads", daemon=True)
+                thread.start()  # kept once it runs: the system may refuse it
+                self._thread = thread
             self._waiting.append(core)
             self._changed.notify_all()
 

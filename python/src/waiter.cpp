@@ -45,9 +45,9 @@ void Waiter::begin(std::function<bool(Deadline)> step, Deadline deadline) {
         ::pthread_sigmask(SIG_BLOCK, &all, &before);
         try {
             thread_ = std::thread([this] { serve(); });
-        } catch (...) {
+        } catch (const std::system_error& refusal) {
             ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-            throw;
+            throw std::system_error(refusal.code(), "cannot start a thread for an awaited call");
         }
         ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
