@@ -291,7 +291,34 @@ def test_without_textual_it_says_what_to_install() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1 and "rollring[top]" in done.stderr, done
+    assert done.returncode == 1 and "-m pip install textual" in done.stderr, done
+
+
+def test_without_a_terminal_it_says_what_to_use() -> None:
+    command = [sys.executable, "-m", "rollring.top", "r"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 2 and "rollring stat r --watch" in done.stderr, done
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_the_footer_names_the_keys_of_the_table_that_has_the_focus(ring: str) -> None:
+    page = Page(ring, EVERY)
+
+    def shown() -> set[str]:
+        bindings = page.screen.active_bindings.values()
+        return {one.binding.description for one in bindings if one.binding.show}
+
+    async def play(pilot: Any) -> None:
+        page.query_one("#groups").focus()
+        await until(pilot, lambda: "Explain" in shown())
+        assert {"Quit", "Pause", "Sort", "Next table", "Explain"} <= shown()
+        await pilot.press("tab")
+        await until(pilot, lambda: page.focused is not page.query_one("#groups"))
+        page.query_one("#lanes").focus()
+        await until(pilot, lambda: "Explain" not in shown())
+        assert "Next table" in shown()
+
+    run(page, play)
 
 
 @pytest.mark.parametrize("words", [["a/b"], ["r", "--every", "0"], []])

@@ -12,12 +12,17 @@ import rollring as rr
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="rollring top",
-        description="A live page of a ring: lanes, groups, versions, engines.",
-        epilog="Keys: q quit, p pause, s sort the table, tab the next one, enter explain a group.",
+        description="Show a live page of a ring: lanes, groups, versions, engines.",
+        epilog="Keys: q quits, p pauses, s sorts the table, tab selects the next table, "
+        "enter explains the selected group.",
     )
-    parser.add_argument("name", metavar="NAME", help="name of the ring; it may come later")
+    parser.add_argument("name", metavar="NAME", help="name of the ring, which may not exist yet")
     parser.add_argument(
-        "--every", type=float, default=1.0, metavar="SECONDS", help="between two looks (default: 1)"
+        "--every",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="interval between two updates (default: 1)",
     )
     options = parser.parse_args(arguments)
     if not 0.05 <= options.every <= 3600:
@@ -29,11 +34,18 @@ def main(arguments: list[str] | None = None) -> int:
     options = parsed(arguments)
     if importlib.util.find_spec("textual") is None:
         print(
-            f"rollring top: {sys.executable} has no textual, which draws the page: "
-            "pip install 'rollring[top]', or pip install textual",
+            f"rollring top: the Python package textual is not installed for {sys.executable}: "
+            f"run '{sys.executable} -m pip install textual'",
             file=sys.stderr,
         )
         return 1
+    if not all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        print(
+            "rollring top: needs a terminal; for a file or a pipe use "
+            f"'rollring stat {options.name} --json' or 'rollring stat {options.name} --watch'",
+            file=sys.stderr,
+        )
+        return 2
     try:
         rr.describe(options.name)
     except KeyError:

@@ -56,6 +56,11 @@ class Explanation(ModalScreen[None]):
 class Table(DataTable[Text]):
     """Rows in one of several orders, which keeps the row that the cursor is on."""
 
+    # Here, for those of the screen and of DataTable are not shown in the footer.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "app.focus_next", "Next table"),
+    ]
+
     def __init__(self, title: str, columns: list[str], orders: list[Order], **options: Any) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True, **options)
         self.title, self.titles, self.orders, self.order = title, columns, orders, 0
@@ -79,6 +84,14 @@ class Table(DataTable[Text]):
             self.move_cursor(row=there.index(at[0]))
         more = f", the first {ROWS}" if len(rows) > ROWS else ""
         self.border_title = f"{self.title}: {len(rows)}, by {name}{more}"
+
+
+class ExplainedTable(Table):
+    """One whose rows have an explanation each."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "Explain"),
+    ]
 
 
 def lane_cells(lane: Row) -> list[str]:
@@ -148,7 +161,6 @@ class Page(App[None]):
         Binding("q", "quit", "Quit"),
         Binding("p", "pause", "Pause"),
         Binding("s", "sort", "Sort"),
-        Binding("tab", "app.focus_next", "Next table"),
     ]
 
     def __init__(self, name: str, every: float = 1.0) -> None:
@@ -175,7 +187,7 @@ class Page(App[None]):
             ],
             id="lanes",
         )
-        yield Table(
+        yield ExplainedTable(
             "groups",
             ["group", "state", "there", "unchanged", "missing", "from"],
             [
@@ -186,7 +198,7 @@ class Page(App[None]):
             ],
             id="groups",
         )
-        yield Table(
+        yield ExplainedTable(
             "workers",
             ["seat", "worker", "state", "requests", "oldest", "answered"],
             [
