@@ -1,19 +1,24 @@
 // rollring: one program for everything that people do with a ring. See `rollring --help`.
 
+#include <unistd.h>
+
 #include <exception>
 #include <vector>
 
 #include "cli/commands/command.hpp"
+#include "cli/terminal/colour.hpp"
 #include "rollring/version.hpp"
 
 namespace {
 
 using namespace rollring::cli;
 
+// The first line is the NAME of the man page.
 constexpr const char* description =
-    R"(rollring moves RL rollouts (token trajectories of any length) from the processes
-that generate them to the process that trains on them, through shared memory,
-without copies and without loss.)";
+    R"(Move RL rollouts from generators to a trainer through shared memory
+
+Rollouts are token trajectories of any length. They go from the processes that generate
+them to the process that trains on them without copies and without loss.)";
 
 constexpr const char* main_footer = R"(Try it:
   rollring demo                             # all of it at once, on a synthetic load
@@ -44,6 +49,13 @@ int run(int argc, char** argv) {
     app.footer(main_footer);
     app.require_subcommand(1);
     app.set_version_flag("--version", std::string(rollring::version()));
+    auto colour = ColourMode::automatic;
+    add_choice(&app, "--color", colour,
+               {{"auto", ColourMode::automatic},
+                {"always", ColourMode::always},
+                {"never", ColourMode::never}},
+               "Before the command: colour the output; auto: on a terminal,\nunless NO_COLOR is "
+               "set or TERM is \"dumb\"");
     const std::vector<Command> commands{add_create(app),  add_rm(app),     add_ls(app),
                                         add_stat(app),    add_doctor(app), add_produce(app),
                                         add_consume(app), add_groups(app), add_weights(app),
@@ -51,10 +63,12 @@ int run(int argc, char** argv) {
                                         add_run_env(app), add_demo(app)};
     try {
         app.parse(argc, argv);
+        set_colour_mode(colour);
     } catch (const CLI::ParseError& error) {
+        set_colour_mode(colour);
         note_command(commands);
         if (error.get_exit_code() != 0) return fail(rollring::Errc::invalid_argument, error.what());
-        print(error.text());  // help, or the version
+        print(painted_help(error.text(), STDOUT_FILENO));  // help, or the version
         return exit_ok;
     }
     note_command(commands);

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Man pages and bash completion of the program `rollring`, from nothing but its --help.
+"""Man pages and shell completions of the program `rollring`, from nothing but its --help.
 
 pages.py ROLLRING VERSION DIRECTORY COMMAND...: writes rollring.1, rollring-COMMAND.1 for each
-command and rollring.bash. The commands have to be those of the program."""
+command, rollring.bash, _rollring (zsh) and rollring.fish. The commands have to be those of the
+program."""
 
 import pathlib
 import re
 import subprocess
 import sys
 
+import completions
+
 HEADING = re.compile(r"^([A-Z][A-Za-z ]*):$")
 ENTRY = re.compile(r"^  (\S.*?)(?:  +(\S.*))?$")
-FLAGS = re.compile(r"--?[A-Za-z][A-Za-z-]*")
-WORDS = re.compile(r"\b[A-Z]+:\{([^}]*)\}")
 
 
 class Help:
@@ -76,63 +77,6 @@ def man_page(name, version, page, others):
     return "\n".join(out) + "\n"
 
 
-def completion(commands):
-    """`commands` maps names to their help."""
-    values, flags = [], []
-    for command, page in commands.items():
-        own = []
-        for left, _ in page.options():
-            names = FLAGS.findall(left.split(" ")[0])
-            own += [name for name in names if name.startswith("--")]
-            pattern = "|".join(f"{command}:{name}" for name in names)
-            choice = WORDS.search(left)
-            if choice:
-                values.append(f"        {pattern}) words='{choice[1].replace(',', ' ')}' ;;")
-            elif re.search(r"\bFILE\b", left):
-                values.append(f"        {pattern}) files=1 ;;")
-            elif " " in re.sub(r" (Excludes|Needs): .*", "", left):
-                values.append(f"        {pattern}) return ;;")
-        ring = any(left.startswith("NAME") for left, _ in page.entries("Positionals"))
-        flags.append(f"        {command}) flags='{' '.join(own)}' rings={int(ring)} ;;")
-    return f"""# bash completion for rollring, made from its --help
-_rollring() {{
-    local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}}
-    local command=${{COMP_WORDS[1]}} words='' files='' flags='' rings=0
-    COMPREPLY=()
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W '{' '.join(commands)} --help --version' -- "$cur"))
-        return
-    fi
-    # --option=value comes as three words.
-    if [ "$cur" = = ]; then
-        cur=''
-    elif [ "$prev" = = ]; then
-        prev=${{COMP_WORDS[COMP_CWORD - 2]}}
-    fi
-    case $command:$prev in
-{chr(10).join(values)}
-    esac
-    if [ -n "$files" ]; then
-        compopt -o filenames 2>/dev/null
-        COMPREPLY=($(compgen -f -- "$cur"))
-        return
-    fi
-    if [ -z "$words" ]; then
-        case $command in
-{chr(10).join(flags)}
-        esac
-        if [[ $cur == -* ]]; then
-            words=$flags
-        elif [ "$rings" = 1 ]; then
-            words=$(rollring ls --json 2>/dev/null | grep -o '"ring":"[^"]*"' | cut -d'"' -f4)
-        fi
-    fi
-    COMPREPLY=($(compgen -W "$words" -- "$cur"))
-}}
-complete -F _rollring rollring
-"""
-
-
 def main():
     rollring, version, directory, *names = sys.argv[1:]
     target = pathlib.Path(directory)
@@ -147,7 +91,10 @@ def main():
         others = ["rollring", *(other for other in pages if other != f"rollring-{name}")]
         (target / f"rollring-{name}.1").write_text(
             man_page(f"rollring-{name}", version, page, others))
-    (target / "rollring.bash").write_text(completion(commands))
+    rows = completions.table(commands)
+    (target / "rollring.bash").write_text(completions.bash(rows))
+    (target / "_rollring").write_text(completions.zsh(rows))
+    (target / "rollring.fish").write_text(completions.fish(rows))
 
 
 main()

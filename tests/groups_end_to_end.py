@@ -243,7 +243,7 @@ def the_demo_ships_whole_groups(folder, rollouts):
     assert told["groups"] == len(rewards_of(rollouts)) and told["groups_partial"] == 0, told
     assert told["copied_bytes"] == 0 and told["records_shipped"] == told["sent"], told
     text = run("demo", "--synthetic", "groups=20,group-size=4,tokens=30")[0]
-    assert "4/4" in text and "advantages" in text and "once and whole" in text, text
+    assert "4/4" in text and "advantages" in text and "exactly once and intact" in text, text
 
 
 def atropos_groups(env, count, **more):

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 
-from program import PREFIX, Ring, finish, main, report, run, test, wait_until
+from program import Ring, main, report, run, test, wait_until
 from served import ENV, TRAINER, Server, firsts, group
 
 KEYS = ["tokens", "masks", "scores", "advantages", "ref_logprobs", "messages",
@@ -43,19 +43,6 @@ def all_fourteen_fields_come_back(folder, _):
         assert got[1] == {**dict.fromkeys(KEYS), **plain}, got[1]
         assert got[2] == {**dict.fromkeys(KEYS), **odd}, got[2]
         assert latest == {key: odd.get(key) for key in KEYS}, latest
-
-
-@test
-def the_ring_is_made_where_there_is_none(folder, _):
-    name = f"{PREFIX}made"
-    with Server(name, folder) as server:
-        assert server.ask("GET", "/") == {"message": "AtroposLib API"}
-        assert server.ask("GET", "/info") == {"batch_size": -1, "max_token_len": -1}
-        assert server.ask("GET", "/batch")["status"] == "error"
-        assert server.ask("POST", "/register-env", ENV) == {"status": "wait for trainer to start"}
-    out, _ = finish(server.process, 130)
-    assert json.loads(out) == {"ring": name, "groups": 0, "batches": 0, "sequences": 0}, out
-    run("rm", name)
 
 
 @test

@@ -30,7 +30,7 @@ def a_ring_that_is_not_there_is_waited_for_aloud(folder, rollouts):
         told = Lines(process.stderr)
         told.wait_for(f"waiting .* at most.*: no ring {name}")
         run("create", name)
-        told.wait_for("goes on after")
+        told.wait_for("continuing after")
         if command[0] == "consume":
             told.wait_for("no producer of ring .* is there yet")
             run("produce", name, "--synthetic", "groups=32,group-size=4,tokens=5")
@@ -50,14 +50,14 @@ def a_lane_and_a_seat_are_waited_for_aloud(folder, rollouts):
         first.stdin.close()
         ended(first)
         trainer = start("consume", ring, "--idle-timeout", 0, "--quiet")
-        told.wait_for("goes on after")
+        told.wait_for("continuing after")
         ended(second)
         other = start("consume", ring, "--idle-timeout", "100ms")
         told = Lines(other.stderr)
         told.wait_for(f"waiting .* has a live consumer .pid {trainer.pid}.")
         trainer.terminate()
         finish(trainer, 143)
-        told.wait_for("goes on after")
+        told.wait_for("continuing after")
         ended(other)
 
 
@@ -77,7 +77,7 @@ def a_full_lane_is_told_at_once_and_again_when_it_changes(folder, rollouts):
         wait_until(lambda: sum(bool(re.search(nobody, line)) for line in list(told.lines)) == 2,
                    "its death to be told")
         trainer = start("consume", ring, "--until-closed")
-        told.wait_for("goes on after")
+        told.wait_for("continuing after")
         ended(sender)
         assert "80 records" in finish(trainer)[0]
 
@@ -250,7 +250,7 @@ def tables_fit_the_terminal(folder, rollouts):
             piped = run(command, ring)[0]
             for columns in (200, 100, 80, 60, 40):
                 shown = on_terminal(columns, command, ring)
-                widest = max(map(len, shown.splitlines()))
+                widest = max(len(re.sub("\x1b\\[[0-9]*m", "", one)) for one in shown.splitlines())
                 assert widest <= columns, (command, columns, shown)
                 assert ring[:12] in shown, shown
             assert max(map(len, piped.splitlines())) > 80, piped

@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -35,7 +36,7 @@ int fail(const Error& error) {
     const bool usage = error.code == Errc::invalid_argument;
     Error told = error;
     if (usage) told.message = with_option_names(told.message);
-    note(told.to_string() + (usage ? "; see '" + running_command + " --help'" : ""));
+    complain(told.to_string() + (usage ? "; see '" + running_command + " --help'" : ""));
     if (error.code == Errc::system && error.system_errno == EPIPE) return exit_closed_pipe;
     return usage ? exit_usage : exit_failed;
 }
@@ -110,16 +111,28 @@ void follow_parent(std::uint32_t parent) {
 }
 
 void Waiting::tell(const std::string& what) {
-    constexpr std::int64_t least_ns = 1'000'000'000;   // between two lines, however it changes
-    constexpr std::int64_t again_ns = 30'000'000'000;  // or does not
+    constexpr std::int64_t least_ns = 1'000'000'000;  // between two lines with different reasons
+    constexpr std::int64_t longest_sum_ns = 600'000'000'000;
     const std::int64_t now_ns = monotonic_ns();
-    if (began_ns_ == 0) began_ns_ = now_ns;
+    if (began_ns_ == 0) {
+        began_ns_ = now_ns;
+        waits_++;
+    }
     std::string sense = what;  // bytes and counts that move are no news
     std::erase_if(sense, [](char c) { return (c >= '0' && c <= '9') || c == '.' || c == ','; });
-    const std::int64_t since_ns = told_ns_ == 0 ? again_ns : now_ns - told_ns_;
-    if (since_ns < (sense == told_ ? again_ns : least_ns)) return;
-    told_ = std::move(sense);
+    const bool known = sense == told_ || known_.contains(sense);
+    const std::int64_t since_ns = now_ns - told_ns_;
+    if (told_ns_ != 0 && since_ns < (known ? sum_after_ns_ : least_ns)) return;
     told_ns_ = now_ns;
+    if (known) {
+        sum_after_ns_ = std::min(2 * sum_after_ns_, longest_sum_ns);
+        const auto waited_s = static_cast<double>(waited_ns_ + now_ns - began_ns_) * 1e-9;
+        note(fmt::format("still waiting: {} so far, {} in all", counted(waits_, "wait"),
+                         duration_text(waited_s)));
+        return;
+    }
+    told_ = std::move(sense);
+    in_full_ = true;
     const std::string most =
         most_ms_ > 0
             ? fmt::format(" ({} at most)", duration_text(static_cast<double>(most_ms_) * 1e-3))
@@ -129,12 +142,13 @@ void Waiting::tell(const std::string& what) {
 
 void Waiting::over() {
     if (began_ns_ == 0) return;
-    if (told_ns_ != 0) {
-        note("goes on after " +
-             duration_text(static_cast<double>(monotonic_ns() - began_ns_) * 1e-9));
-    }
-    began_ns_ = told_ns_ = 0;
+    const std::int64_t waited_ns = monotonic_ns() - began_ns_;
+    if (in_full_) note("continuing after " + duration_text(static_cast<double>(waited_ns) * 1e-9));
+    waited_ns_ += waited_ns;
+    began_ns_ = 0;
+    known_.insert(std::move(told_));
     told_.clear();
+    in_full_ = false;
 }
 
 }  // namespace rollring::cli

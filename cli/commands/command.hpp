@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -83,18 +84,26 @@ int repeat(double watch_s, const std::function<int()>& look);
 CLI::Option* add_parent(CLI::App* app, std::uint32_t& parent);
 void follow_parent(std::uint32_t parent);
 
-// Says what a command waits for: at once, again when it is something else, and when it is over.
+// Reports what a command waits for: a reason in full the first time and when that wait is over, and
+// then as a sum, less and less often.
 class Waiting {
   public:
     explicit Waiting(std::int64_t most_ms) : most_ms_(most_ms) {}  // 0: without end
-    void tell(const std::string& what);                            // as often as one likes
+    void tell(const std::string& what);                            // may be called at any rate
     void over();
 
   private:
     std::int64_t most_ms_;
     std::int64_t began_ns_ = 0;  // 0: not waiting
     std::int64_t told_ns_ = 0;
-    std::string told_;
+    std::int64_t sum_after_ns_ = first_sum_ns;
+    std::int64_t waited_ns_ = 0;  // in the waits that are over
+    std::uint64_t waits_ = 0;
+    bool in_full_ = false;         // this wait was reported in full
+    std::string told_;             // the reason, without its numbers
+    std::set<std::string> known_;  // the reasons of waits that are over
+
+    static constexpr std::int64_t first_sum_ns = 30'000'000'000;
 };
 
 // Tries `open` until it works, fails for good, or the time is over; gives up early on an interrupt,

@@ -13,6 +13,7 @@
 #include "cli/commands/spill_options.hpp"
 #include "cli/commands/train.hpp"
 #include "cli/formats/json_tree.hpp"
+#include "cli/terminal/colour.hpp"
 #include "cli/terminal/progress.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/ring.hpp"
@@ -24,11 +25,11 @@ constexpr const char* demo_footer = R"(Examples:
   rollring demo
   rollring demo --input rollouts.jsonl --producers 8 --shuffle 1
   rollring demo --synthetic groups=200,tokens=16384:131072 --lane-bytes 256MiB
-Creates a ring of its own, runs `rollring consume --group-size auto` and several
-`rollring produce --shard I/N` on it, and removes it whatever happens: the records of a
-group come from all producers, the groups leave whole. Exit code 1 unless everything
-arrived once and whole; what the policy drops (failed members, duplicates) is counted,
-but its bytes are not compared.)";
+Creates a ring, runs one `rollring consume --group-size auto` and several `rollring
+produce --shard I/N` on it, and removes it in any case. The records of a group come from
+all producers; groups leave complete. The exit code is 1 unless every record arrived
+exactly once and intact; records that the policy drops (failed members, duplicates) are
+counted, but their bytes are not compared.)";
 
 struct DemoOptions {
     InputOptions input;
@@ -44,15 +45,6 @@ struct DemoOptions {
     std::string checksum = "none";
     std::string output;
     bool json = false;
-};
-
-// The ring of a demo: gone with this object.
-struct OwnRing {
-    std::string name = fmt::format("demo-{}-{:x}", ::getpid(), realtime_ns() & 0xffffff);
-    OwnRing() = default;
-    OwnRing(const OwnRing&) = delete;
-    OwnRing& operator=(const OwnRing&) = delete;
-    ~OwnRing() { static_cast<void>(remove_ring(name, true)); }
 };
 
 class Demo {
@@ -78,8 +70,11 @@ class Demo {
     }
 
     const DemoOptions* options_;
-    OwnRing ring_;
-    std::vector<Child> children_;     // the consumer first
+    std::string ring_ = fmt::format("demo-{}-{:x}", ::getpid(), realtime_ns() & 0xffffff);
+    std::optional<OwnedRing> owned_;
+    std::vector<Child> children_;  // the consumer first
+    std::int64_t began_ns_ = 0;
+    std::int64_t ended_ns_ = 0;
     std::uint64_t left_records_ = 0;  // of groups that were not complete
     std::uint64_t left_digest_ = 0;
 };
@@ -91,7 +86,10 @@ Result<void> Demo::start() {
                      .journal_records = options_->journal_records};
     made.group_rows = options_->group_rows;
     apply(options_->spill, made);
-    if (auto created = create_ring(ring_.name, made); !created) return created;
+    auto created = OwnedRing::create(ring_, made);
+    if (!created) return std::unexpected(created.error());
+    owned_.emplace(std::move(*created));
+    began_ns_ = monotonic_ns();
     const std::string parent = fmt::format("--parent={}", ::getpid());
     const auto add = [&](std::string title, std::vector<std::string> arguments) -> Result<void> {
         arguments.insert(arguments.end(), {"--json", parent});
@@ -100,7 +98,7 @@ Result<void> Demo::start() {
         children_.push_back(std::move(*child));
         return {};
     };
-    std::vector<std::string> consumer{"consume", ring_.name, "--until-closed", "--quiet",
+    std::vector<std::string> consumer{"consume", ring_, "--until-closed", "--quiet",
                                       fmt::format("--producers={}", options_->producers)};
     consumer.push_back(options_->hold != 0 ? fmt::format("--hold={}", options_->hold)
                                            : "--group-size=" + options_->group_size);
@@ -109,7 +107,7 @@ Result<void> Demo::start() {
     for (std::uint32_t i = 0; i < options_->producers; i++) {
         InputOptions input = options_->input;
         input.shard = fmt::format("{}/{}", i, options_->producers);
-        std::vector<std::string> producer{"produce", ring_.name,
+        std::vector<std::string> producer{"produce", ring_, "--quiet",
                                           fmt::format("--name=producer {}", i),
                                           "--checksum=" + options_->checksum};
         if (options_->records_max != 0) {
@@ -141,11 +139,11 @@ void Demo::watch(std::optional<std::uint64_t> total) {
         // One that failed would be waited for by the others.
         if (interrupted() || any_failed()) return stop_all();
         if (!progress.due()) continue;
-        const auto stat = stat_ring(ring_.name);
+        const auto stat = stat_ring(ring_);
         if (!stat) continue;
         Amount amount;
         for (const auto& lane : stat->lanes) {
-            amount.records += lane.delivered_records;
+            amount.records += lane.committed_records;
             amount.tokens += lane.committed_tokens;
             amount.bytes += lane.committed_bytes;
         }
@@ -165,8 +163,7 @@ Json report_of(const Child& child) {
 
 // What the trainer left in the ring counts, too: the members that came of incomplete groups.
 void Demo::drain() {
-    auto consumer =
-        Consumer::open(ring_.name, {.attach_timeout = std::chrono::milliseconds(1'000)});
+    auto consumer = Consumer::open(ring_, {.attach_timeout = std::chrono::milliseconds(1'000)});
     if (!consumer) return;
     Record record;
     while (consumer->poll(record) == Poll::record) {
@@ -196,6 +193,7 @@ Json Demo::summary() const {
                             "lost", "duplicates", "torn", "redelivered", "producers_died"}) {
         json[key] = received.is_object() ? got(key) : Json(0);
     }
+    json["elapsed_seconds"] = static_cast<double>(ended_ns_ - began_ns_) * 1e-9;
     json["waits"] = waits;
     const bool grouped = received.contains("groups");
     bool conserved = true;
@@ -219,9 +217,11 @@ Json Demo::summary() const {
         json["digest_received"] = digest_text(got_digest + left_digest_);
         json["digest_equal"] = json["digest_sent"] == json["digest_received"];
     }
-    // What the policy dropped is counted, but nobody read it.
+    // The bytes of dropped records are read by no process, and a run that was cut short has sent
+    // records that were not received.
     const bool dropped = grouped && json["records_dropped"] != 0;
-    if (dropped) json["digest_equal"] = nullptr;
+    const bool cut_short = interrupted() || !all_reported || any_failed();
+    if (dropped || cut_short) json["digest_equal"] = nullptr;
     json["interrupted"] = interrupted();
     json["ok"] = all_reported && !any_failed() && !interrupted() && conserved &&
                  (dropped || json["digest_equal"] == true) && json["records"] == sent &&
@@ -233,16 +233,22 @@ Json Demo::summary() const {
 void Demo::print_table(const Json& json) const {
     const auto count = [&](const char* key) { return count_text(json[key].get<std::uint64_t>()); };
     const auto number = [&](const char* key) { return json[key].get<double>(); };
-    const std::string rate = fmt::format("{} tokens/s, {:.2f} GB/s",
+    const std::string rate = fmt::format("{} tokens/s, {:.2f} GB/s while records arrived",
                                          short_text(number("tokens_per_s")), number("gb_per_s"));
     const std::string digest =
-        json["digest_equal"].is_null() ? "not compared: some records were dropped"
+        json["interrupted"] == true      ? "not compared: interrupted"
+        : any_failed()                   ? "not compared: a process failed"
+        : json["digest_equal"].is_null() ? "not compared: some records were dropped"
         : json["digest_equal"] == true
             ? fmt::format("equal: yes ({})", json["digest_sent"].get<std::string>())
-            : "equal: NO (sent " + json["digest_sent"].dump() + ", received " +
-                  json["digest_received"].dump() + ")";
-    std::string text = fmt::format("{} producers, one trainer, lanes of {}\n", options_->producers,
-                                   bytes_text(options_->lane_bytes));
+            : "MISMATCH: sent " + json["digest_sent"].dump() + ", received " +
+                  json["digest_received"].dump();
+    std::string text =
+        painted(Style::heading,
+                fmt::format("{}, 1 trainer, lanes of {}", counted(options_->producers, "producer"),
+                            bytes_text(options_->lane_bytes)),
+                STDOUT_FILENO) +
+        "\n";
     const auto row = [&](const char* title, const std::string& value) {
         text += fmt::format("  {:<12} {}\n", title, value);
     };
@@ -250,20 +256,23 @@ void Demo::print_table(const Json& json) const {
     row("received", count("records"));
     row("tokens", count("tokens"));
     row("bytes", bytes_text(json["bytes"].get<std::uint64_t>()));
-    row("time", duration_text(number("seconds")));
+    row("time", fmt::format("{}; records arrived over {}", duration_text(number("elapsed_seconds")),
+                            duration_text(number("seconds"))));
     row("rate", rate);
+    row("waits", count("waits") + " for room in a lane");
     row("lost", count("lost"));
     row("duplicates", count("duplicates"));
     row("torn", count("torn"));
     row("digest", digest);
     if (json.contains("groups")) {
-        row("groups", fmt::format("{} in {} batches; {} partial, {} dropped, {} not complete",
-                                  count("groups"), count("batches"), count("groups_partial"),
-                                  count("groups_dropped"), count("open_groups")));
+        row("groups",
+            fmt::format("{} in {}; {} partial, {} dropped, {} incomplete", count("groups"),
+                        counted(json["batches"].get<std::uint64_t>(), "batch"),
+                        count("groups_partial"), count("groups_dropped"), count("open_groups")));
         row("copied", bytes_text(json["copied_bytes"].get<std::uint64_t>()));
         row("account",
             fmt::format("{}: {} records shipped, {} dropped, {} left",
-                        json["conserved"] == true ? "adds up" : "does NOT add up",
+                        json["conserved"] == true ? "balanced" : "NOT BALANCED",
                         count("records_shipped"), count("records_dropped"), count("records_left")));
         if (!json["last_groups"].empty()) {
             text += "  the last batch:\n" + groups_table(json["last_groups"]);
@@ -271,15 +280,14 @@ void Demo::print_table(const Json& json) const {
     }
     if (json.contains("groups") && json["groups"] == 0 && json["open_groups"] != 0) {
         text +=
-            "No group was complete: do the records say their group_size? If not, give "
-            "--group-size.\n";
+            "No group is complete. If the records do not carry group_size, pass --group-size.\n";
     }
     const bool compared = !json["digest_equal"].is_null();
     text += json["ok"] == true && !compared
-                ? "Every record arrived; what the ones hold that were dropped was not compared.\n"
-            : json["ok"] == true          ? "Every record arrived, once and whole.\n"
-            : json["interrupted"] == true ? "Stopped before the end.\n"
-                                          : "NOT all is well.\n";
+                ? "Every record arrived. The contents of dropped records were not compared.\n"
+            : json["ok"] == true          ? "Every record arrived exactly once and intact.\n"
+            : json["interrupted"] == true ? "Interrupted before the end.\n"
+                                          : painted(Style::error, "FAILED", STDOUT_FILENO) + "\n";
     print(text);
 }
 
@@ -288,7 +296,7 @@ int Demo::conclude() {
         if (interrupted() || child.exit_code() == 0) continue;
         // The others were stopped because of it, and end with 128 + SIGTERM.
         if (child.exit_code() != 128 + SIGTERM) {
-            note(fmt::format("{} ended with code {}", child.title(), child.exit_code()));
+            warn(fmt::format("{} exited with code {}", child.title(), child.exit_code()));
         }
     }
     const Json json = summary();
@@ -312,6 +320,7 @@ int Demo::go() {
     source->reset();
     if (auto started = start(); !started) return fail(started.error());
     watch(total);
+    ended_ns_ = monotonic_ns();
     for (auto& child : children_) child.look();
     if (options_->hold == 0 && !interrupted()) drain();
     return conclude();
@@ -323,12 +332,12 @@ int demo(DemoOptions& options) {
     }
     if (options.input.input == "-") {
         return fail(Errc::invalid_argument,
-                    "demo cannot share standard input among producers: "
-                    "--input must be a file");
+                    "standard input cannot be shared by several producers: pass a file to "
+                    "--input");
     }
     if (options.output == "-") {
         return fail(Errc::invalid_argument,
-                    "demo reports on standard output: --output must be a file");
+                    "the report goes to standard output: pass a file to --output");
     }
     return Demo(options).go();
 }
@@ -337,38 +346,39 @@ int demo(DemoOptions& options) {
 
 Command add_demo(CLI::App& app) {
     auto options = std::make_shared<DemoOptions>();
-    CLI::App* sub = app.add_subcommand("demo", "Ring, producers and trainer in one go, with proof");
+    CLI::App* sub = app.add_subcommand(
+        "demo", "Run producers and a trainer on a temporary ring and verify delivery");
     sub->footer(demo_footer);
     add_input_options(sub, options->input);
     sub->get_option("--synthetic")->default_str("groups=2000,group-size=8,tokens=256:4096");
-    sub->add_option("--producers", options->producers, "How many processes share the input")
+    sub->add_option("--producers", options->producers,
+                    "Number of producer processes that share the input")
         ->check(CLI::Range(1, 4096))
         ->type_name("N")
         ->capture_default_str();
     add_bytes(sub, "--lane-bytes", options->lane_bytes, "Memory of each lane")
         ->default_str("64MiB");
-    add_bytes(sub, "--soft-bytes", options->soft_bytes, "As of `rollring create`")
-        ->default_str("0");
+    add_bytes(sub, "--soft-bytes", options->soft_bytes, "See `rollring create`")->default_str("0");
     add_spill_options(sub, options->spill, false);
-    sub->add_option("--group-rows", options->group_rows, "As of `rollring create`")
+    sub->add_option("--group-rows", options->group_rows, "See `rollring create`")
         ->type_name("N")
         ->capture_default_str();
-    sub->add_option("--journal-records", options->journal_records, "As of `rollring create`")
+    sub->add_option("--journal-records", options->journal_records, "See `rollring create`")
         ->type_name("N")
         ->capture_default_str();
-    sub->add_option("--records", options->records_max, "Stop after so many records; 0: all")
+    sub->add_option("--records", options->records_max, "Stop after N records; 0: all")
         ->type_name("N")
         ->capture_default_str();
-    sub->add_option("--hold", options->hold, "As of `rollring consume`")
+    sub->add_option("--hold", options->hold, "See `rollring consume`")
         ->type_name("K")
         ->capture_default_str();
-    add_group_size(sub, "As of `rollring consume`; with --hold no groups are formed",
+    add_group_size(sub, "See `rollring consume`; with --hold no groups are formed",
                    [options](const std::string& text, std::optional<std::uint32_t>) {
                        options->group_size = text;
                    })
         ->excludes("--hold")
         ->default_str(options->group_size);
-    sub->add_option("--checksum", options->checksum, "As of `rollring produce`")
+    sub->add_option("--checksum", options->checksum, "See `rollring produce`")
         ->check(CLI::IsMember({"none", "xxh3"}))
         ->type_name("KIND")
         ->capture_default_str();

@@ -1,11 +1,13 @@
 // `rollring doctor`: finds what is wrong with the rings of this machine, and removes what is dead.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <memory>
 
 #include "cli/commands/inspect.hpp"
 #include "cli/formats/stat_report.hpp"
+#include "cli/terminal/colour.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::cli {
@@ -14,30 +16,30 @@ namespace {
 constexpr std::uint64_t free_bytes_least = std::uint64_t{1} << 30;
 
 constexpr const char* doctor_footer = R"(Examples:
-  rollring doctor          # say what is there, change nothing
-  rollring doctor --fix    # remove what is proven dead
-Proven dead are rings that no living process uses and that are empty, unfinished or
-damaged. A ring with unreleased records is never removed, even if nobody uses it: the
-next consumer gets them; if you do not want them, `rollring rm`. Rings of incompatible
-versions are only reported.
-Exit code 1 if something is left that should not be there.)";
+  rollring doctor          # report only
+  rollring doctor --fix    # also remove stale rings
+A ring is stale if no live process uses it and it is damaged, or its creator died before
+it was finished, or its owner has ended (demo, a RingQueue without a name). A sound ring
+is never removed, used or not: an idle one may belong to a run between two restarts, and
+one with records waits for its next consumer. `rollring rm` removes those. Rings of
+incompatible versions are only reported.
+Exit code 1 if a stale or unusable ring is left.)";
 
 constexpr const char* verdict_names[] = {"healthy", "kept", "leftover", "problem"};
 
 std::string advice(const RingDiagnosis& diagnosis) {
     switch (judge(diagnosis)) {
         case Verdict::healthy:
-            return "in use";
+            return diagnosis.in_use ? "in use" : "idle: empty, no process is attached";
         case Verdict::kept:
             return fmt::format(
-                "nobody uses it, but it holds records: start a consumer, or `rollring "
-                "rm {}`",
+                "holds records, no process is attached: start a consumer, or discard them with "
+                "`rollring rm {}`",
                 diagnosis.name);
         case Verdict::leftover:
-            return diagnosis.health == RingHealth::ok ? "empty, and nobody uses it"
-                                                      : "left by a process that is gone";
+            return diagnosis.orphaned ? "its owner has ended" : "left behind by a dead process";
         case Verdict::problem:
-            return "for you to decide";
+            return fmt::format("never removed automatically: `rollring rm {}`", diagnosis.name);
     }
     return {};
 }
@@ -51,13 +53,23 @@ std::string space_warning(const SharedMemorySpace& space) {
         bytes_text(space.free_bytes), bytes_text(space.total_bytes));
 }
 
+// Not forced: a ring that is in use by now stays.
+Result<void> remove_leftover(const RingDiagnosis& diagnosis) {
+    if (!diagnosis.orphaned) return remove_ring(diagnosis.name, false);
+    remove_orphaned_rings();
+    if (diagnose_ring(diagnosis.name).health != RingHealth::ok) return {};
+    return refused(Errc::busy, "it is in use again");
+}
+
 int doctor(bool fix, bool json) {
     const SharedMemorySpace space = shared_memory_space();
     const std::string warning = space_warning(space);
     Json rings = Json::array();
     std::string text = fmt::format("/dev/shm: {} free of {}\n", bytes_text(space.free_bytes),
                                    bytes_text(space.total_bytes));
-    if (!warning.empty()) text += "warning: " + warning + "\n";
+    if (!warning.empty()) {
+        text += painted(Style::warning, "warning: " + warning, STDOUT_FILENO) + "\n";
+    }
     int left = 0;
     for (const auto& ring : list_rings()) {
         const RingDiagnosis diagnosis = diagnose_ring(ring);
@@ -65,8 +77,7 @@ int doctor(bool fix, bool json) {
         bool removed = false;
         std::string failure;
         if (fix && verdict == Verdict::leftover) {
-            // Not forced: if someone came meanwhile, it stays.
-            const auto done = remove_ring(ring, false);
+            const auto done = remove_leftover(diagnosis);
             removed = done.has_value();
             if (!removed) failure = done.error().to_string();
         }
@@ -101,7 +112,7 @@ int doctor(bool fix, bool json) {
                     {"left", left}});
     } else {
         if (rings.empty()) text += "no rings\n";
-        if (left != 0 && !fix) text += "`rollring doctor --fix` removes the leftovers\n";
+        if (left != 0 && !fix) text += "`rollring doctor --fix` removes stale rings\n";
         print(text);
     }
     return left == 0 ? exit_ok : exit_failed;
@@ -117,9 +128,8 @@ Verdict judge(const RingDiagnosis& diagnosis) {
     if (diagnosis.in_use) {
         return diagnosis.health == RingHealth::damaged ? Verdict::problem : Verdict::healthy;
     }
-    if (diagnosis.health == RingHealth::ok && diagnosis.has_records) return Verdict::kept;
-    if (diagnosis.health == RingHealth::ok && !diagnosis.used) return Verdict::healthy;
-    return Verdict::leftover;
+    if (diagnosis.health != RingHealth::ok || diagnosis.orphaned) return Verdict::leftover;
+    return diagnosis.has_records ? Verdict::kept : Verdict::healthy;
 }
 
 Command add_doctor(CLI::App& app) {
@@ -128,9 +138,9 @@ Command add_doctor(CLI::App& app) {
         bool json = false;
     };
     auto options = std::make_shared<Options>();
-    CLI::App* sub = app.add_subcommand("doctor", "Find leftovers of the dead, and other trouble");
+    CLI::App* sub = app.add_subcommand("doctor", "Diagnose and clean up stale rings");
     sub->footer(doctor_footer);
-    sub->add_flag("--fix", options->fix, "Remove the leftovers");
+    sub->add_flag("--fix", options->fix, "Remove stale rings");
     sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
     return {sub, [options] { return doctor(options->fix, options->json); }};
 }

@@ -10,6 +10,7 @@
 #include "cli/commands/train.hpp"
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
+#include "cli/terminal/colour.hpp"
 #include "rollring/stash_stat.hpp"
 
 namespace rollring::cli {
@@ -82,7 +83,7 @@ std::string text_of(const StashStat& stat, const std::vector<GroupStat>& shown,
         {{.title = "unchanged", .rank = 2}, &GroupStat::unchanged_ns},
         {{.title = "missing", .align = left, .least = 8}, &GroupStat::missing_text},
         {{.title = "from", .align = left, .least = 8, .rank = 3}, &GroupStat::producers_text}};
-    text += table_of(columns, shown).text(width);
+    text += table_of(columns, shown).text(width, coloured(STDOUT_FILENO));
     if (chosen > shown.size()) {
         text += fmt::format("... and {} more: see --limit\n", count_text(chosen - shown.size()));
     }

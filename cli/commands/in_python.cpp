@@ -1,6 +1,8 @@
 #include "cli/commands/in_python.hpp"
 
 #include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +10,57 @@
 #include <filesystem>
 
 namespace rollring::cli {
+namespace {
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+    std::vector<char*> made;
+    for (std::string& word : words) made.push_back(word.data());
+    made.push_back(nullptr);
+    return made;
+}
+
+Error not_run(const std::string& python, int error) {
+    return {Errc::not_found, 0,
+            fmt::format("cannot run the Python interpreter {}: {}; name another one with --python",
+                        python, std::strerror(error))};
+}
+
+std::string remedy(const std::string& python, const std::string& package) {
+    const std::string install =
+        package == "rollring"
+            ? fmt::format(
+                  "run '{} -m pip install DIRECTORY' with the directory of rollring's "
+                  "sources, or a wheel of './dev wheel'",
+                  python)
+            : fmt::format("run '{} -m pip install {}'", python, package);
+    return fmt::format(
+        "the Python package {} is not installed for {}: {}, or name an interpreter that has it "
+        "with --python",
+        package, python, install);
+}
+
+// Asks the interpreter, without importing anything: the first package that it has not, or nothing.
+Result<std::string> missing_package(const std::string& python,
+                                    const std::vector<std::string>& packages) {
+    constexpr const char* question =
+        "import importlib.util as u, sys\n"
+        "sys.exit(next((i for i, p in enumerate(sys.argv[1:], 100) if u.find_spec(p) is None), 0))";
+    std::vector<std::string> words{python, "-c", question};
+    words.insert(words.end(), packages.begin(), packages.end());
+    std::vector<char*> arguments = pointers(words);
+    pid_t child = 0;
+    const int error =
+        ::posix_spawnp(&child, python.c_str(), nullptr, nullptr, arguments.data(), environ);
+    if (error != 0) return std::unexpected(not_run(python, error));
+    int status = 0;
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR && !interrupted()) {
+    }
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) - 100 : -1;
+    const bool named = code >= 0 && static_cast<std::size_t>(code) < packages.size();
+    return named ? packages[static_cast<std::size_t>(code)] : std::string();
+}
+
+}  // namespace
 
 std::string default_python() {
     std::error_code error;
@@ -19,19 +72,19 @@ std::string default_python() {
 CLI::Option* add_python(CLI::App* app, std::string& python) {
     return app
         ->add_option("--python", python,
-                     "Its interpreter; default: the one beside this\nprogram, else python3")
+                     "Python interpreter; default: the one beside this\nprogram, else python3")
         ->type_name("PROGRAM");
 }
 
 int become_python(const std::string& python, const std::string& module,
-                  std::vector<std::string> words) {
+                  std::vector<std::string> words, const std::vector<std::string>& packages) {
+    const auto missing = missing_package(python, packages);
+    if (!missing) return fail(missing.error());
+    if (!missing->empty()) return fail(Errc::not_found, remedy(python, *missing));
     words.insert(words.begin(), {python, "-m", module});
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
+    std::vector<char*> arguments = pointers(words);
     ::execvp(python.c_str(), arguments.data());
-    return fail(Errc::not_found, fmt::format("cannot run {}: {}; say which with --python", python,
-                                             std::strerror(errno)));
+    return fail(not_run(python, errno));
 }
 
 }  // namespace rollring::cli

@@ -9,6 +9,7 @@
 
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
+#include "cli/terminal/colour.hpp"
 #include "rollring/requests_stat.hpp"
 
 namespace rollring::cli {
@@ -130,7 +131,9 @@ std::string requests_text(const RequestsStat& requests, std::size_t width) {
         cell(&RequestsStat::withdrawn),
         requests.board_alive ? fmt::format("alive (pid {})", requests.board_pid) : "not there");
     text = wrapped(text, width);
-    return requests.workers.empty() ? text : text + table_of(columns, requests.workers).text(width);
+    return requests.workers.empty()
+               ? text
+               : text + table_of(columns, requests.workers).text(width, coloured(STDOUT_FILENO));
 }
 
 std::string stat_text(const RingStat& now, const RequestsStat& requests, const RingStat* before,
@@ -148,7 +151,8 @@ std::string stat_text(const RingStat& now, const RequestsStat& requests, const R
     if (now.policy_version >= 0) text += fmt::format("policy version: {}\n", now.policy_version);
     if (now.lanes.empty()) text += "no producer has come yet\n";
     text = wrapped(text, width);
-    if (!now.lanes.empty()) text += lane_table(now, before, seconds).text(width);
+    if (!now.lanes.empty())
+        text += lane_table(now, before, seconds).text(width, coloured(STDOUT_FILENO));
     return text + requests_text(requests, width);
 }
 
@@ -260,7 +264,9 @@ int ls(bool json) {
         if (!row.use) details += row.diagnosis.name + ": " + row.diagnosis.detail + "\n";
     }
     const std::size_t width = width_of(STDOUT_FILENO);
-    print(rows.empty() ? "no rings\n" : ring_table(rows).text(width) + wrapped(details, width));
+    print(rows.empty()
+              ? "no rings\n"
+              : ring_table(rows).text(width, coloured(STDOUT_FILENO)) + wrapped(details, width));
     return exit_ok;
 }
 

@@ -12,9 +12,9 @@ namespace rollring::cli {
 
 // What doctor thinks of one object.
 enum class Verdict {
-    healthy,   // in use
-    kept,      // nobody uses it, but it holds records: never removed by doctor
-    leftover,  // proven dead, and empty, unfinished or damaged: --fix removes it
+    healthy,   // in use, or sound, empty and idle
+    kept,      // not in use, with records: never removed by doctor
+    leftover,  // not in use, and unfinished, damaged or without its owner: --fix removes it
     problem,   // for a person to decide
 };
 Verdict judge(const RingDiagnosis& diagnosis);

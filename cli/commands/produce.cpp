@@ -157,9 +157,10 @@ Outcome Sink::wait_is_over(std::int64_t waited_ns) {
             duration_text(static_cast<double>(waited_ns) * 1e-9));
         return Outcome::failed;
     }
-    // A trainer that is there may just be training.
-    constexpr std::int64_t patience_ns = 1'000'000'000;
-    if (!producer_->consumer_alive() || waited_ns > patience_ns) waiting_.tell(problem_);
+    // A trainer that is attached may just be training.
+    const std::int64_t patience_ns = options_->quiet ? 30'000'000'000 : 1'000'000'000;
+    const bool alone = !producer_->consumer_alive() && !options_->quiet;
+    if (alone || waited_ns > patience_ns) waiting_.tell(problem_);
     return Outcome::sent;
 }
 
@@ -250,7 +251,7 @@ int send_all(const ProduceOptions& options, RecordSource& source, Sink& sink, Pr
         if (!bad.empty()) {
             if (!options.skip_bad) return fail_at(progress, sink, bad);
             progress.clear();
-            note("skipped " + bad);
+            warn("skipped " + bad);
             sink.sent.skipped_bad++;
             continue;
         }
@@ -355,6 +356,8 @@ Command add_produce(CLI::App& app) {
     sub->add_flag("--digest", options->digest_only,
                   "Send nothing, print the digest of what would be sent");
     sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+    sub->add_flag("-q,--quiet", options->quiet,
+                  "Report waits for room only if one lasts for 30 seconds");
     add_parent(sub, options->parent);
     return {sub, [options] {
                 follow_parent(options->parent);

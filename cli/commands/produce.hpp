@@ -21,6 +21,7 @@ struct ProduceOptions {
     bool skip_bad = false;
     bool digest_only = false;
     bool json = false;
+    bool quiet = false;
     std::uint32_t parent = 0;
 };
 

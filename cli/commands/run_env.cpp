@@ -10,15 +10,17 @@ namespace {
 
 constexpr const char* run_footer = R"(Examples:
   rollring run-env my_envs.gsm8k:GSM8kEnv serve --slurm false
-In the place of running the environment's own file with the same arguments. All
-behind MODULE:CLASS is the environment's. Its groups go into the ring as columns,
-and not as JSON over HTTP; for the rest it talks to the server at its
-rollout_server_url, which is `rollring serve-atropos` and tells it the ring's name
-($ROLLRING_RING does, too). Needs the Python package where the environment runs.)";
+Use it in place of the environment's own file, with the same arguments: everything after
+MODULE:CLASS is passed to the environment. Its groups go into the ring as columns instead
+of JSON over HTTP. All other requests go to the server at its rollout_server_url, which
+must be `rollring serve-atropos`; the server tells it the name of the ring
+($ROLLRING_RING overrides it). Needs the Python package rollring where the environment
+runs.)";
 
 int run_env(const std::string& python, std::vector<std::string> words) {
     if (words.empty()) {
-        return fail(Errc::invalid_argument, "run-env needs the MODULE:CLASS of an environment");
+        return fail(Errc::invalid_argument,
+                    "run-env needs the MODULE:CLASS of an environment as its first argument");
     }
     return become_python(python, "rollring.integrations.run_env", std::move(words));
 }
@@ -28,7 +30,7 @@ int run_env(const std::string& python, std::vector<std::string> words) {
 Command add_run_env(CLI::App& app) {
     auto python = std::make_shared<std::string>(default_python());
     CLI::App* sub = app.add_subcommand(
-        "run-env", "Run an environment of Atropos whose groups go into the ring");
+        "run-env", "Run an Atropos environment that sends its groups through a ring");
     sub->footer(run_footer);
     sub->end_at_word();
     add_python(sub, *python);

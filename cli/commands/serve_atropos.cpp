@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "cli/commands/command.hpp"
 #include "cli/commands/door.hpp"
@@ -14,17 +16,19 @@ namespace rollring::cli {
 namespace {
 
 constexpr const char* serve_footer = R"(Examples:
-  rollring serve-atropos run42                  # in the place of run-api
+  rollring serve-atropos run42                  # in place of run-api
   rollring serve-atropos run42 --port 8001 --json
   ROLLRING_TOKEN=secret rollring serve-atropos run42 --host 0.0.0.0
-Environments (rollout_server_url) and trainers of Atropos need no change. What is
-posted lies in the ring before `received` is said. A batch is acknowledged when the
-trainer asks for the next one; if it registers again, it gets the same one again.
-While the ring is full, a post waits for 4 minutes before it is told 503; theirs
-waits for 5. Killed and started again on the same ring, the server goes on: what is
-in the ring, who has registered, and what the trainer has.
-The ring is made if it is not there, and stays when the server ends; its other half
-of lanes is for those who send without the server. docs/atropos.md has more.)";
+Environments (rollout_server_url) and trainers of Atropos need no change. A group is in
+the ring before the server answers `received`. A batch is acknowledged when the trainer
+asks for the next one; a trainer that registers again gets the same batch again. While
+the ring is full, a post waits for up to 4 minutes and is then answered with 503; the
+clients of Atropos wait for 5. A server that is killed and started again on the same ring
+continues: with the groups in the ring, the registrations, and the trainer's batch.
+The ring is created if it does not exist. A ring that the server has created is removed
+when it ends, unless it holds records, or a trainer or an environment has registered, or
+--keep is given; otherwise the server reports that it stays. Half of the lanes are for
+processes that send without the server. See docs/atropos.md.)";
 
 constexpr std::uint32_t lanes = 64;
 constexpr std::uint64_t lane_bytes = std::uint64_t{256} << 20;
@@ -36,6 +40,7 @@ struct ServeOptions {
     std::string token;
     HttpLimits limits;
     bool json = false;
+    bool keep = false;
 };
 
 void report(const ServeOptions& options, const AtroposHub::Counts& counts) {
@@ -46,16 +51,76 @@ void report(const ServeOptions& options, const AtroposHub::Counts& counts) {
                     {"sequences", counts.sequences}});
         return;
     }
-    print(fmt::format("received {} groups; {} sequences went in {} batches\n",
-                      count_text(counts.groups), count_text(counts.sequences),
-                      count_text(counts.batches)));
+    print(fmt::format("received {}; delivered {} in {}\n", counted(counts.groups, "group"),
+                      counted(counts.sequences, "sequence"), counted(counts.batches, "batch")));
 }
 
-Result<bool> make_ring(const std::string& name) {
-    auto made = create_ring(name, {.lanes = lanes, .lane_bytes = lane_bytes});
-    if (made) return true;
-    if (made.error().code == Errc::already_exists) return false;
-    return std::unexpected(made.error());
+// The ring that is served. One that this server has made goes with it if there is nothing in it to
+// go on with.
+class ServedRing {
+  public:
+    static Result<ServedRing> open(const std::string& name);
+    ServedRing(ServedRing&& other) noexcept
+        : name_(std::move(other.name_)),
+          made_(std::exchange(other.made_, false)),
+          seat_(std::move(other.seat_)) {}
+    ~ServedRing() {
+        if (made_) static_cast<void>(remove_ring(name_));
+    }
+
+    [[nodiscard]] bool made() const { return made_; }
+    // Before the end: whether it goes.
+    void decide(bool keep, bool has_clients, const std::string& state_path);
+
+  private:
+    explicit ServedRing(std::string name, bool made) : name_(std::move(name)), made_(made) {}
+
+    std::string name_;
+    bool made_;
+    std::optional<ServerSeat> seat_;
+};
+
+// The process that serves the ring, by the names of its lanes.
+std::string other_server(const std::string& ring) {
+    const auto stat = stat_ring(ring);
+    if (!stat) return "another process";
+    for (const LaneStat& lane : stat->lanes) {
+        if (lane.alive && lane.producer.starts_with(LanePool::producer_name)) {
+            return fmt::format("another process (pid {})", lane.pid);
+        }
+    }
+    return "another process";
+}
+
+Result<ServedRing> ServedRing::open(const std::string& name) {
+    auto created = create_ring(name, {.lanes = lanes, .lane_bytes = lane_bytes});
+    if (!created && created.error().code != Errc::already_exists) {
+        return std::unexpected(created.error());
+    }
+    ServedRing ring(name, created.has_value());
+    auto seat = ServerSeat::take(name);
+    if (!seat && seat.error().code == Errc::busy) {
+        return refused(Errc::busy, fmt::format("ring {} is already served by {}: stop that server, "
+                                               "or serve another ring",
+                                               name, other_server(name)));
+    }
+    if (!seat) return std::unexpected(seat.error());
+    ring.seat_.emplace(std::move(*seat));
+    return ring;
+}
+
+void ServedRing::decide(bool keep, bool has_clients, const std::string& state_path) {
+    const RingDiagnosis now = diagnose_ring(name_);
+    const bool ours = std::exchange(made_, false);
+    if (ours && !keep && !has_clients && !now.has_records) {
+        seat_.reset();
+        if (remove_ring(name_)) return remove_state(state_path);  // not if others are attached
+    }
+    const auto stat = stat_ring(name_);
+    note(
+        fmt::format("ring {} stays and holds {} of memory: 'rollring serve-atropos {}' continues "
+                    "with it, 'rollring rm {}' removes it",
+                    name_, bytes_text(stat ? stat->resident_bytes : 0), name_, name_));
 }
 
 int serve(ServeOptions& options) {
@@ -65,16 +130,20 @@ int serve(ServeOptions& options) {
     }
     auto listener = open_door(options.host, static_cast<std::uint16_t>(options.port), token);
     if (!listener) return fail(listener.error());
-    const auto made = make_ring(options.hub.ring);
-    if (!made) return fail(made.error());
+    if (auto writable = check_state_path(options.hub.state_path); !writable) {
+        return fail(writable.error());
+    }
+    auto ring = ServedRing::open(options.hub.ring);
+    if (!ring) return fail(ring.error());
     auto hub = AtroposHub::open(options.hub);
     if (!hub) return fail(hub.error());
     if (!has_standard_columns((*hub)->schema())) {
-        return fail(Errc::bad_record, "ring '" + options.hub.ring +
-                                          "' does not begin with the standard columns, which is "
-                                          "what this program fills");
+        return fail(Errc::bad_record,
+                    fmt::format("ring '{}' does not begin with the standard columns, which this "
+                                "program fills",
+                                options.hub.ring));
     }
-    note(fmt::format("serving {} ring {} at http://{}:{}", *made ? "the new" : "the",
+    note(fmt::format("serving {} {} at http://{}:{}", ring->made() ? "new ring" : "ring",
                      options.hub.ring, options.host, listener->port()));
     AtroposApi api(**hub);
     {
@@ -83,6 +152,9 @@ int serve(ServeOptions& options) {
         server.run();
     }
     report(options, (*hub)->counts());
+    const bool has_clients = (*hub)->has_clients();
+    hub->reset();
+    ring->decide(options.keep, has_clients, options.hub.state_path);
     return interrupt_exit();
 }
 
@@ -91,29 +163,30 @@ int serve(ServeOptions& options) {
 Command add_serve_atropos(CLI::App& app) {
     auto options = std::make_shared<ServeOptions>();
     CLI::App* sub =
-        app.add_subcommand("serve-atropos", "Be the server of Atropos, with a ring behind it");
+        app.add_subcommand("serve-atropos", "Run an Atropos-compatible API server on a ring");
     sub->footer(serve_footer);
     add_ring_name(sub, options->hub.ring);
     sub->add_option("--host", options->host,
-                    "Address to listen on; another than this machine's\n"
-                    "own needs --token")
+                    "Address to listen on; an address that other machines\n"
+                    "can reach needs --token")
         ->type_name("ADDRESS")
         ->capture_default_str();
-    sub->add_option("--port", options->port, "Port to listen on; 0: any that is free")
+    sub->add_option("--port", options->port, "Port to listen on; 0: any free port")
         ->check(CLI::Range(0, 65535))
         ->type_name("N")
         ->capture_default_str();
     add_token(sub, options->token);
     add_bytes(sub, "--max-body", options->limits.body_bytes,
-              "The longest body taken, unpacked; a few are in memory at once")
+              "Longest accepted body, unpacked; a few are in memory at once")
         ->default_str("1GiB");
     add_duration(sub, "--hold", options->hub.hold_ms,
-                 "How long a post waits for room before it is told 503")
+                 "How long a post waits for room before it is answered with 503")
         ->default_str("4m");
     sub->add_option("--state", options->hub.state_path,
-                    "File that remembers who registered, for the next server\n"
-                    "on this ring; default: in ~/.local/state/rollring")
+                    "File with the registrations, for the next server on this\n"
+                    "ring; default: in ~/.local/state/rollring")
         ->type_name("FILE");
+    sub->add_flag("--keep", options->keep, "Keep the ring at the end");
     sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
     return {sub, [options] { return serve(*options); }};
 }

@@ -1,5 +1,8 @@
 // `rollring top`.
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <memory>
 
 #include "cli/commands/command.hpp"
@@ -11,10 +14,12 @@ namespace {
 constexpr const char* top_footer = R"(Examples:
   rollring top r
   rollring top r --every 0.2
-A page in the terminal: lanes and producers, groups that wait and for whom, tokens per
-second, versions, engines. Keys: q quit, p pause, s sort the table, tab the next table,
-enter explain the group. A ring that is not there yet, or goes, is waited for. Takes no
-part in the ring. Needs the Python package with textual: pip install 'rollring[top]'.)";
+The page has lanes and producers, incomplete groups and the producers that they wait for,
+tokens per second, policy versions and engines. Keys: q quits, p pauses, s sorts the
+table, tab selects the next table, enter explains the selected group. A ring that does
+not exist yet, or is removed, is waited for. The command only reads. It needs a terminal
+and the Python packages rollring and textual. In scripts, use `rollring stat --json` or
+`rollring stat --watch`.)";
 
 struct TopOptions {
     std::string ring;
@@ -22,22 +27,36 @@ struct TopOptions {
     std::string python = default_python();
 };
 
+// What textual paints goes to stderr, and its keys come from stdin.
+bool on_a_terminal() {
+    return ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0 &&
+           ::isatty(STDERR_FILENO) != 0;
+}
+
+int top(const TopOptions& options) {
+    if (!on_a_terminal()) {
+        return fail(Errc::invalid_argument,
+                    fmt::format("top needs a terminal; for a file or a pipe use 'rollring stat {0} "
+                                "--json' or 'rollring stat {0} --watch'",
+                                options.ring));
+    }
+    return become_python(options.python, "rollring.top",
+                         {"--every", options.every, "--", options.ring}, {"rollring", "textual"});
+}
+
 }  // namespace
 
 Command add_top(CLI::App& app) {
     auto options = std::make_shared<TopOptions>();
-    CLI::App* sub = app.add_subcommand("top", "A live page of a ring in the terminal");
+    CLI::App* sub = app.add_subcommand("top", "Show a live page of a ring in the terminal");
     sub->footer(top_footer);
     add_ring_name(sub, options->ring);
-    sub->add_option("--every", options->every, "Between two looks")
+    sub->add_option("--every", options->every, "Interval between two updates")
         ->check(CLI::PositiveNumber)
         ->type_name("SECONDS")
         ->capture_default_str();
     add_python(sub, options->python);
-    return {sub, [options] {
-                return become_python(options->python, "rollring.top",
-                                     {"--every", options->every, "--", options->ring});
-            }};
+    return {sub, [options] { return top(*options); }};
 }
 
 }  // namespace rollring::cli

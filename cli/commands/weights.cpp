@@ -9,6 +9,7 @@
 #include "cli/commands/command.hpp"
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
+#include "cli/terminal/colour.hpp"
 #include "cli/terminal/table.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/weights.hpp"
@@ -103,7 +104,9 @@ std::string publisher_text(const WeightsStat& stat, std::size_t width) {
     }
     if (stat.subscribers.empty()) text += "  no subscriber\n";
     text = wrapped(text, width);
-    return stat.subscribers.empty() ? text : text + subscriber_table(stat.subscribers).text(width);
+    return stat.subscribers.empty()
+               ? text
+               : text + subscriber_table(stat.subscribers).text(width, coloured(STDOUT_FILENO));
 }
 
 // With --watch a channel that nobody publishes on is waited for: `waiting` says so.

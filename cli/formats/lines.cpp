@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "cli/formats/random.hpp"
+#include "cli/terminal/output.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -100,12 +101,20 @@ bool Lines::index_file() {
     return problem_.empty();
 }
 
+// After a read that got nothing, or not all: whether a further one can get more.
+bool Lines::may_read_on() {
+    if (std::ferror(file_.get()) == 0) return std::feof(file_.get()) == 0;
+    if (!wait_for_input(::fileno(file_.get()), errno)) return false;
+    std::clearerr(file_.get());
+    return true;
+}
+
 bool Lines::slurp() {
     std::string block(block_bytes, '\0');
-    while (std::feof(file_.get()) == 0 && std::ferror(file_.get()) == 0) {
+    do {
         const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get());
         memory_.append(block, 0, got);
-    }
+    } while (may_read_on());
     if (std::ferror(file_.get()) != 0) problem_ = fmt::format("{}: cannot be read", path_);
     std::uint64_t offset = 0;
     for (std::string_view rest = memory_; !rest.empty();) {
@@ -137,7 +146,9 @@ bool Lines::next_streamed(Line& line) {
         bool any = false;
         line.too_long = false;
         int c = 0;
-        while ((c = ::getc_unlocked(file_.get())) != EOF && c != '\n') {
+        while ((c = ::getc_unlocked(file_.get())) != '\n') {
+            if (c == EOF && std::ferror(file_.get()) != 0 && may_read_on()) continue;
+            if (c == EOF) break;
             any = true;
             line.too_long |= scratch_.size() >= selection_.line_bytes_max;
             if (!line.too_long) scratch_ += static_cast<char>(c);

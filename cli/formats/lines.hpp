@@ -54,6 +54,7 @@ class Lines {
 
     Lines() = default;
     bool index_file();
+    bool may_read_on();
     bool slurp();
     void add_line(std::uint64_t offset, std::uint64_t bytes, bool blank);
     bool read_entry(const Entry& entry, std::string_view& text);

@@ -37,17 +37,15 @@ void RecordOutput::add(const TrajectoryView& record, const Schema& schema) {
 bool LineOutput::flush() {
     if (problem_) return false;
     if (text_.empty()) return true;
-    const std::size_t written = std::fwrite(text_.data(), 1, text_.size(), file_.get());
-    const bool good = written == text_.size() && std::fflush(file_.get()) == 0;
-    if (!good) {
-        const int number = errno;
+    const int number = write_all(::fileno(file_.get()), text_);
+    if (number != 0) {
         if (file_.get() == stdout) remember_failed_write(number);
         problem_ =
             Error{Errc::system, number,
                   fmt::format("cannot write {}; what was not written stays in the ring", path_)};
     }
     text_.clear();
-    return good;
+    return number == 0;
 }
 
 }  // namespace rollring::cli

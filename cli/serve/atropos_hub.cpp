@@ -312,6 +312,11 @@ AtroposHub::Counts AtroposHub::counts() {
     return counts_;
 }
 
+bool AtroposHub::has_clients() {
+    const std::scoped_lock lock(book_mutex_);
+    return book_.trainer() || !book_.envs().empty();
+}
+
 std::optional<std::string> AtroposHub::stuck() {
     const std::scoped_lock lock(book_mutex_);
     if (!book_.trainer() || !receipts_.empty()) return std::nullopt;

@@ -89,6 +89,9 @@ class AtroposHub {
         std::uint64_t sequences = 0;  // in them
     };
     [[nodiscard]] Counts counts();
+    // Whether a server that starts later has anything to go on with: a trainer or an environment
+    // that has registered.
+    [[nodiscard]] bool has_clients();
     // To be asked where there is no room: is it for want of a batch that can be made?
     [[nodiscard]] std::optional<std::string> stuck();
 

@@ -128,6 +128,24 @@ Result<void> write_state(const std::string& path, const AtroposState& state) {
     return {};
 }
 
+Result<void> check_state_path(const std::string& path) {
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    if (!folder.empty()) std::filesystem::create_directories(folder, error);
+    const std::string probe = fmt::format("{}.{}", path, ::getpid());
+    errno = 0;
+    const bool written =
+        static_cast<bool>(std::ofstream(probe, std::ios::binary | std::ios::trunc));
+    const int number = error ? error.value() : errno;
+    if (!written) {
+        return failed(
+            number == EACCES ? Errc::permission_denied : Errc::system, number,
+            fmt::format("cannot write the state file {}; name another one with --state", path));
+    }
+    remove_state(probe);
+    return {};
+}
+
 void remove_state(const std::string& path) {
     std::error_code error;
     std::filesystem::remove(path, error);

@@ -27,6 +27,8 @@ std::optional<AtroposState> read_state(const std::string& path, std::uint64_t ri
 // All or nothing, whenever this process is killed.
 Result<void> write_state(const std::string& path, const AtroposState& state);
 void remove_state(const std::string& path);
+// Why no file can be written there, before anything relies on it.
+Result<void> check_state_path(const std::string& path);
 // In $XDG_STATE_HOME/rollring or ~/.local/state/rollring.
 std::string default_state_path(const std::string& ring);
 

@@ -4,6 +4,7 @@
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "cli/serve/gzip.hpp"
@@ -18,6 +19,7 @@ namespace http = boost::beast::http;
 
 constexpr std::int64_t look_ms = 100;  // how soon an interrupt is seen
 constexpr std::uint32_t header_bytes_max = 64 * 1024;
+constexpr std::int64_t refusal_ms = 100;  // others wait meanwhile to be let in
 
 // In a time that does not tell how much of it was right.
 bool same_secret(std::string_view given, std::string_view wanted) {
@@ -43,6 +45,11 @@ class HttpServer::Visit {
     void run() {
         while (!server_->ending_ && ask()) {
         }
+    }
+    // Answers 503 to a request that is not read.
+    void refuse(const std::string& why) {
+        line_->wait_at_most(refusal_ms);
+        write(plain(503, why), false, false);
     }
 
   private:
@@ -199,17 +206,42 @@ void HttpServer::run() {
         if (socket.descriptor() < 0) continue;
         const std::scoped_lock lock(mutex_);
         Visitor& visitor = visitors_.emplace_back(std::move(socket));
-        const bool many = visitors_.size() > limits_.connections;
-        visitor.thread = std::jthread([this, &visitor, many] {
+        if (visitors_.size() > limits_.connections) {
+            turn_away("too many connections");
+        } else if (!receive(visitor)) {
+            turn_away("the server cannot start a thread");
+        }
+    }
+}
+
+// False: the system has no thread to give.
+bool HttpServer::receive(Visitor& visitor) {
+    try {
+        visitor.thread = std::jthread([this, &visitor] {
             try {
-                if (!many) Visit(*this, visitor.connection).run();
+                Visit(*this, visitor.connection).run();
             } catch (const std::exception& failure) {
-                note(std::string("a connection failed: ") + failure.what());
+                warn(std::string("a connection failed: ") + failure.what());
             }
             visitor.connection.say_goodbye();
             visitor.left = true;
         });
+        return true;
+    } catch (const std::system_error&) {
+        return false;
     }
+}
+
+// The latest visitor, in the thread of run().
+void HttpServer::turn_away(const std::string& why) {
+    Connection& connection = visitors_.back().connection;
+    try {
+        Visit(*this, connection).refuse(why);
+        connection.say_goodbye(refusal_ms);
+    } catch (const std::exception& failure) {
+        warn(std::string("a connection failed: ") + failure.what());
+    }
+    visitors_.pop_back();
 }
 
 }  // namespace rollring::cli

@@ -43,7 +43,7 @@ struct HttpLimits {
     std::size_t small_bytes = std::size_t{64} << 10;
     std::ptrdiff_t large_bodies = 4;  // more than small_bytes: so many are in memory at a time, and
                                       // others stay in their sockets
-    std::size_t connections = 512;    // a further one is hung up on
+    std::size_t connections = 512;    // a further one is answered 503
     std::int64_t silence_ms = 30'000;  // in the middle of what is asked or answered
     std::int64_t idle_ms = 120'000;    // between two questions
 };
@@ -70,6 +70,8 @@ class HttpServer {
     class Visit;
 
     void sweep();  // joins those who have left
+    bool receive(Visitor& visitor);
+    void turn_away(const std::string& why);
 
     Listener listener_;
     HttpLimits limits_;

@@ -36,7 +36,7 @@ Result<void> LanePool::add() {
     constexpr std::int64_t first_ms = 10'000;
     const bool first = lanes_.empty();
     auto opened =
-        Producer::open(ring_, {.name = fmt::format("serve-atropos {}", lanes_.size()),
+        Producer::open(ring_, {.name = fmt::format("{}{}", producer_name, lanes_.size()),
                                .attach_timeout = std::chrono::milliseconds(first ? first_ms : 0)});
     if (!opened) return std::unexpected(opened.error());
     lanes_.push_back(std::make_unique<Lane>(std::move(*opened)));

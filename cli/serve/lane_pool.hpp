@@ -8,6 +8,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rollring/producer.hpp"
@@ -25,6 +26,8 @@ enum class LaneSend {
 
 class LanePool {
   public:
+    // What `rollring stat` calls the producers of a server, with a number behind it.
+    static constexpr std::string_view producer_name = "serve-atropos ";
     // Takes the first lane.
     static Result<std::unique_ptr<LanePool>> open(const std::string& ring);
 

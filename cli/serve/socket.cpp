@@ -106,8 +106,7 @@ bool Connection::gone() const {
     return ::poll(&one, 1, 0) > 0;
 }
 
-void Connection::say_goodbye() {
-    constexpr std::int64_t moment_ms = 500;
+void Connection::say_goodbye(std::int64_t moment_ms) {
     constexpr std::size_t most = std::size_t{64} << 20;
     ::shutdown(socket_.descriptor(), SHUT_WR);
     wait_at_most(moment_ms);
@@ -152,7 +151,14 @@ Socket Listener::accept(std::int64_t wait_ms) const {
     pollfd one{socket_.descriptor(), POLLIN, 0};
     if (::poll(&one, 1, static_cast<int>(wait_ms)) <= 0) return {};
     Socket socket(::accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket.descriptor() < 0) return {};
+    if (socket.descriptor() < 0) {
+        // Out of descriptors or memory: the visitor stays in the queue, and poll() would return at
+        // once.
+        const bool short_of =
+            errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        if (short_of) static_cast<void>(::poll(nullptr, 0, static_cast<int>(wait_ms)));
+        return {};
+    }
     const int on = 1;
     ::setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return socket;

@@ -77,7 +77,7 @@ class Connection {
     void shut_down() const { socket_.shut_down(); }
     // Ends what we say, and hears the rest out for a moment: else a last answer, given before all
     // was heard, is lost with what is unread.
-    void say_goodbye();
+    void say_goodbye(std::int64_t moment_ms = 500);
 
   private:
     std::size_t receive(void* to, std::size_t most, boost::system::error_code& error);

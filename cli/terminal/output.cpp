@@ -2,23 +2,60 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
+
+#include "cli/terminal/colour.hpp"
+#include "cli/terminal/interrupts.hpp"
 
 namespace rollring::cli {
 namespace {
 
 int first_failed = 0;  // the first one's errno
 
-// False, with errno, if not all of it is the system's now.
-bool print_to(std::FILE* file, std::string_view text) {
-    return std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+void print_to(int descriptor, std::string_view text) {
+    if (const int error = write_all(descriptor, text); error != 0) remember_failed_write(error);
+}
+
+// A line on stderr, over the progress bar if one is drawn. A lost line is no failure.
+void line_on_stderr(std::string_view text) {
+    const char* start = ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "";
+    static_cast<void>(write_all(STDERR_FILENO, fmt::format("{}rollring: {}\n", start, text)));
+}
+
+bool would_block(int error) {
+    return error == EAGAIN || error == EWOULDBLOCK;
+}
+
+bool wait_for(int descriptor, short events) {
+    pollfd wanted{descriptor, events, 0};
+    return ::poll(&wanted, 1, -1) >= 0 || (errno == EINTR && !interrupted());
 }
 
 }  // namespace
+
+int write_all(int descriptor, std::string_view bytes) {
+    while (!bytes.empty()) {
+        const ssize_t done = ::write(descriptor, bytes.data(), bytes.size());
+        if (done > 0) {
+            bytes.remove_prefix(static_cast<std::size_t>(done));
+            continue;
+        }
+        if (done == 0) return EIO;
+        const bool again =
+            would_block(errno) ? wait_for(descriptor, POLLOUT) : errno == EINTR && !interrupted();
+        if (!again) return errno;
+    }
+    return 0;
+}
+
+bool wait_for_input(int descriptor, int error) {
+    return would_block(error) && wait_for(descriptor, POLLIN);
+}
 
 void guard_standard_streams() {
     // Opened for the other direction: a use fails with EBADF, as it would have.
@@ -30,7 +67,7 @@ void guard_standard_streams() {
 }
 
 void print(std::string_view text) {
-    if (!print_to(stdout, text)) remember_failed_write(errno);
+    print_to(STDOUT_FILENO, text);
 }
 
 void show(const std::string& text, bool again) {
@@ -38,13 +75,21 @@ void show(const std::string& text, bool again) {
 }
 
 void print_report_on_stderr(std::string_view text) {
-    if (!print_to(stderr, text)) remember_failed_write(errno);
+    print_to(STDERR_FILENO, text);
 }
 
 void note(std::string_view text) {
-    // On a terminal, over the bar if one is drawn.
-    const char* start = ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "";
-    static_cast<void>(print_to(stderr, fmt::format("{}rollring: {}\n", start, text)));
+    line_on_stderr(text);
+}
+
+void warn(std::string_view text) {
+    line_on_stderr(painted(Style::warning, text, STDERR_FILENO));
+}
+
+void complain(std::string_view text) {
+    const std::size_t kind = std::min(text.find(':'), text.size());
+    line_on_stderr(painted(Style::error, text.substr(0, kind), STDERR_FILENO) +
+                   std::string(text.substr(kind)));
 }
 
 void remember_failed_write(int error) {

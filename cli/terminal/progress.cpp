@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
+#include "cli/terminal/output.hpp"
 #include "cli/terminal/quantity.hpp"
 #include "cli/terminal/table.hpp"
 #include "rollring/time.hpp"
@@ -61,15 +61,13 @@ void Progress::draw(const Amount& done, std::optional<double> share) {
     text += fmt::format("  {} records  {} tokens/s  {:.2f} GB/s", count_text(done.records),
                         short_text(tokens_per_s_), bytes_per_s_ * 1e-9);
     text.resize(std::min(text.size(), width_of(STDERR_FILENO) - 1));
-    static_cast<void>(std::fputs(("\r" + text + "\x1b[K").c_str(), stderr));
-    static_cast<void>(std::fflush(stderr));
+    static_cast<void>(write_all(STDERR_FILENO, "\r" + text + "\x1b[K"));
     drawn_ = true;
 }
 
 void Progress::clear() {
     if (!drawn_) return;
-    static_cast<void>(std::fputs("\r\x1b[K", stderr));
-    static_cast<void>(std::fflush(stderr));
+    static_cast<void>(write_all(STDERR_FILENO, "\r\x1b[K"));
     drawn_ = false;
 }
 

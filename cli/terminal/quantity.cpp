@@ -96,6 +96,12 @@ std::string count_text(std::uint64_t count) {
     return text;
 }
 
+std::string counted(std::uint64_t count, std::string_view noun) {
+    const bool hisses = noun.ends_with("ch") || noun.ends_with("s") || noun.ends_with("x");
+    const char* const ending = count == 1 ? "" : hisses ? "es" : "s";
+    return fmt::format("{} {}{}", count_text(count), noun, ending);
+}
+
 std::string short_text(double value) {
     constexpr std::array names{"", "k", "M", "G", "T"};
     std::size_t unit = 0;

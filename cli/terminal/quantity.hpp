@@ -24,8 +24,10 @@ std::optional<Shard> parse_shard(std::string_view text);  // "0/4" to "3/4"
 // A whole unsigned number, nothing before or after it.
 std::optional<std::uint64_t> parse_count(std::string_view text);
 
-std::string bytes_text(std::uint64_t bytes);    // "64 MiB", "1.5 GiB"
-std::string count_text(std::uint64_t count);    // "1,234,567"
+std::string bytes_text(std::uint64_t bytes);  // "64 MiB", "1.5 GiB"
+std::string count_text(std::uint64_t count);  // "1,234,567"
+// "1 group", "1,200 groups", "2 batches"
+std::string counted(std::uint64_t count, std::string_view noun);
 std::string short_text(double value);           // "1.23M"
 std::string duration_text(double seconds);      // "0.42 s", "1:05", "2:01:05"
 std::string digest_text(std::uint64_t digest);  // "0x0123456789abcdef"

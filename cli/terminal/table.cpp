@@ -115,7 +115,7 @@ std::vector<std::size_t> Table::widths_for(std::size_t width) const {
     return whole;
 }
 
-std::string Table::text(std::size_t width) const {
+std::string Table::text(std::size_t width, bool bold) const {
     const std::vector<std::size_t> widths = widths_for(width);
     std::string out;
     const auto line = [&](const auto& cell_of) {
@@ -129,6 +129,7 @@ std::string Table::text(std::size_t width) const {
         out += text + "\n";
     };
     line([&](std::size_t i) -> const std::string& { return columns_[i].title; });
+    if (bold) out = "\x1b[1m" + out.substr(0, out.size() - 1) + "\x1b[0m\n";
     for (const auto& row : rows_) line([&](std::size_t i) -> const std::string& { return row[i]; });
     return out;
 }

@@ -34,7 +34,8 @@ class Table {
     explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
     void add(std::vector<std::string> cells);  // one for each column
-    [[nodiscard]] std::string text(std::size_t width) const;
+    // `bold`: the titles, for a terminal with colours.
+    [[nodiscard]] std::string text(std::size_t width, bool bold = false) const;
 
   private:
     [[nodiscard]] std::vector<std::size_t> whole_widths() const;

@@ -69,6 +69,19 @@ def check_pages(root):
         sys.exit("commands are not completed")
 
 
+def check_other_shells(root):
+    """zsh and fish find theirs, and the program's page says what it is in one line."""
+    (zsh,), (fish,) = root.rglob("_rollring"), root.rglob("rollring.fish")
+    if zsh.parent.name != "site-functions" or fish.parent.name != "vendor_completions.d":
+        sys.exit(f"completions of zsh and fish: {zsh}, {fish}")
+    shutil.copy(zsh, fish.parent)
+    print(run(source / "tests/install/completions.py", fish.parent, rollring))
+    (top,) = root.rglob("rollring.1")
+    name = re.search(r"^\.SH NAME\n(.*)", top.read_text(), flags=re.MULTILINE)[1]
+    if name != r"rollring \- Move RL rollouts from generators to a trainer through shared memory":
+        sys.exit(f"NAME of rollring(1): {name}")
+
+
 def complete(script, *words):
     quoted = " ".join(f"'{word}'" for word in words)
     return run("bash", "-c", f"source {script}; COMP_WORDS=({quoted}); "
@@ -172,6 +185,7 @@ def main():
         subprocess.run([rollring, "rm", "--force", "quickstart"], capture_output=True, check=False)
         check_installed(scratch / "root")
         check_pages(scratch / "root")
+        check_other_shells(scratch / "root")
         check_cmake(scratch, library, environment)
         check_nvcc(scratch, flags)
         check_quickstart(scratch, scratch / "root", library, environment)
