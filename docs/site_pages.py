@@ -25,7 +25,7 @@ FENCED = re.compile(r"^( *)(```+).*?^\1\2$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 # The sidebar; a page that no group names comes last.
 GROUPS = {
-    "Using rollring": ("using", "python", "store", "watching", "memory", "grpo"),
+    "Using rollring": ("using", "python", "store", "watching", "memory", "containers", "grpo"),
     "Integrations": ("integrations", "atropos", "trl", "verl", "skyrl", "transfer_queue",
                      "verifiers", "slime", "areal", "vllm", "sglang", "checkpoint_engine", "ray"),
     "How it works": ("design", "stash", "weights", "progress", "shared-memory", "glossary"),
@@ -36,7 +36,8 @@ OF_FOLDERS = {"Measurements": ("bench/README.md",), "Working on rollring": ("tes
 # What is shown as a page of its own, in the colours of its language.
 LANGUAGES = {".hpp": "cpp", ".cpp": "cpp", ".cu": "cuda", ".cuh": "cuda", ".py": "python",
              ".sh": "bash", ".ini": "ini", ".build": "meson", ".toml": "toml", ".json": "json",
-             ".pml": "text", "": "text", ".txt": "text", ".yml": "yaml", ".bash": "bash"}
+             ".pml": "text", "": "text", ".txt": "text", ".yml": "yaml", ".yaml": "yaml",
+             ".bash": "bash"}
 SOURCES = (".hpp", ".cpp", ".cu", ".cuh", ".py")
 
 

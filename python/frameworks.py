@@ -70,7 +70,8 @@ def megabytes(log: str, how: str) -> float:
 
 
 def pip(place: Path, *arguments: str) -> str:
-    command = [str(place / "bin/pip"), "install", "--disable-pip-version-check",
+    # Most modules are never imported: those that are get compiled then.
+    command = [str(place / "bin/pip"), "install", "--disable-pip-version-check", "--no-compile",
                "--progress-bar", "off", *arguments]
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:

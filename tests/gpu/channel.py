@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Weight channels on GPUs: a trainer and two engines over each kind of payload memory; and, where
 there are two GPUs, two trainer ranks and two engines that find each other by UUID although
-CUDA_VISIBLE_DEVICES differs between them, and an engine that reads over peer access."""
+CUDA_VISIBLE_DEVICES differs between them, and an engine that reads over peer access. Where it is
+permitted, trainer and engines also run in namespaces of their own, as containers have them."""
 
 import os
 import subprocess
@@ -9,14 +10,17 @@ import sys
 
 rollring, peer = sys.argv[1:3]
 RING = f"gpu-channel-{os.getpid()}"
+# They share /dev/shm, and no process ID, network or /proc.
+CONTAINER = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc",
+             "--net", "--uts"]
 
 
-def start(role, visible=None, **options):
+def start(role, visible=None, inside=(), **options):
     environment = dict(os.environ)
     if visible is not None:
         environment["CUDA_VISIBLE_DEVICES"] = visible
     arguments = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
-    return subprocess.Popen([peer, role, f"--ring={RING}", *arguments], env=environment)
+    return subprocess.Popen([*inside, peer, role, f"--ring={RING}", *arguments], env=environment)
 
 
 def together(*processes):
@@ -43,6 +47,20 @@ def one_gpu(memory):
     print(f"one GPU, {memory}: a trainer and two engines")
 
 
+def containers(memory):
+    options = {"inside": CONTAINER, "memory": memory}
+    together(start("trainer", subscribers=2, **options), start("engine", name="a", **options),
+             start("engine", name="b", **options))
+    print(f"one GPU, {memory}: a trainer and two engines, each in a container's namespaces")
+
+
+def may_unshare():
+    try:
+        return subprocess.run([*CONTAINER, "true"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
 def two_gpus():
     together(start("trainer", "0,1", gpu=0, rank=0, ranks=2, subscribers=2),
              start("trainer", "0,1", gpu=1, rank=1, ranks=2, subscribers=1),
@@ -61,6 +79,11 @@ def main():
         sys.exit(77)
     for memory in ("vmm", "legacy_ipc", "host"):
         with_ring(one_gpu, memory)
+    if may_unshare():
+        for memory in ("vmm", "host"):
+            with_ring(containers, memory)
+    else:
+        print("namespaces are not permitted: containers are left out")
     if count >= 2:
         with_ring(two_gpus)
     else:

@@ -11,6 +11,7 @@
 
 #include "backends.hpp"
 #include "device.hpp"
+#include "gives_back.hpp"
 #include "peer.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
@@ -172,10 +173,10 @@ TEST_CASE("blocks that come and go leave nothing behind") {
             if (import) need(memory->import(block->ticket(), Fd(dup(block->fd()))));
         };
         for (int i = 0; i < 20; i++) cycle();
-        const std::size_t free = free_device_bytes();
         const std::size_t descriptors = open_descriptors();
-        for (int i = 0; i < 1000; i++) cycle();
-        CHECK(free_device_bytes() == free);
+        CHECK(gives_back(free_device_bytes, [&] {
+            for (int i = 0; i < 1000; i++) cycle();
+        }));
         CHECK(open_descriptors() == descriptors);
     }
 }
@@ -186,13 +187,13 @@ TEST_CASE("more memory than the GPU has is refused, and nothing is left of the a
         CAPTURE(which);
         const auto memory = memory_of(kind);
         need(memory->make(mib));
-        const std::size_t free = free_device_bytes();
         const std::size_t descriptors = open_descriptors();
-        const auto made = memory->make(std::uint64_t{4} << 40);
-        REQUIRE(!made);
-        MESSAGE("refused as wanted: ", made.error().to_string());
-        CHECK(made.error().code == Errc::out_of_device_memory);
-        CHECK(free_device_bytes() == free);
+        CHECK(gives_back(free_device_bytes, [&] {
+            const auto made = memory->make(std::uint64_t{4} << 40);
+            REQUIRE(!made);
+            MESSAGE("refused as wanted: ", made.error().to_string());
+            CHECK(made.error().code == Errc::out_of_device_memory);
+        }));
         CHECK(open_descriptors() == descriptors);
     }
 }
@@ -204,36 +205,37 @@ TEST_CASE("tickets that lie are refused, and their descriptors closed") {
         if (!can_import(kind)) continue;
         const auto memory = memory_of(kind);
         const auto block = need(memory->make(2 * mib));
-        const std::size_t free = free_device_bytes();
         const std::size_t descriptors = open_descriptors();
         const auto refused = [&](const device::BlockTicket& ticket, int fd) {
             const auto imported = memory->import(ticket, Fd(fd < 0 ? -1 : dup(fd)));
             if (!imported) MESSAGE("refused as wanted: ", imported.error().to_string());
             return !imported;
         };
-        device::BlockTicket ticket = block->ticket();
-        ticket.bytes = 0;
-        CHECK(refused(ticket, block->fd()));
-        ticket.bytes = std::uint64_t{1} << 60;
-        CHECK(refused(ticket, block->fd()));
-        ticket = block->ticket();
-        ticket.memory = kind == PayloadMemory::host ? PayloadMemory::vmm : PayloadMemory::host;
-        CHECK(refused(ticket, block->fd()));
-        ticket = block->ticket();
-        if (kind == PayloadMemory::legacy_ipc) {
-            ticket.handle.fill(std::byte{0x5a});
-            CHECK(refused(ticket, -1));
-        } else {
-            CHECK(refused(ticket, -1));
-            CHECK(refused(ticket, STDIN_FILENO));
-            ticket.bytes = 64 * mib;  // more than the descriptor's memory has
+        const auto lies = [&] {
+            device::BlockTicket ticket = block->ticket();
+            ticket.bytes = 0;
             CHECK(refused(ticket, block->fd()));
-        }
-        if (kind == PayloadMemory::vmm) {
-            ticket.bytes = 2 * mib + 1;
+            ticket.bytes = std::uint64_t{1} << 60;
             CHECK(refused(ticket, block->fd()));
-        }
-        CHECK(free_device_bytes() == free);
+            ticket = block->ticket();
+            ticket.memory = kind == PayloadMemory::host ? PayloadMemory::vmm : PayloadMemory::host;
+            CHECK(refused(ticket, block->fd()));
+            ticket = block->ticket();
+            if (kind == PayloadMemory::legacy_ipc) {
+                ticket.handle.fill(std::byte{0x5a});
+                CHECK(refused(ticket, -1));
+            } else {
+                CHECK(refused(ticket, -1));
+                CHECK(refused(ticket, STDIN_FILENO));
+                ticket.bytes = 64 * mib;  // more than the descriptor's memory has
+                CHECK(refused(ticket, block->fd()));
+            }
+            if (kind == PayloadMemory::vmm) {
+                ticket.bytes = 2 * mib + 1;
+                CHECK(refused(ticket, block->fd()));
+            }
+        };
+        CHECK(gives_back(free_device_bytes, lies));
         CHECK(open_descriptors() == descriptors);
         CHECK(from_device(block->data(), 2 * mib) == Bytes(2 * mib));
     }

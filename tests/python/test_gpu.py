@@ -57,6 +57,9 @@ def children() -> Iterator[Children]:
         child.join()
 
 
+NOISE = 64 * MIB  # of a GPU's free memory, which other processes take and return meanwhile
+
+
 def free_bytes() -> int:
     torch.cuda.synchronize()
     return int(torch.cuda.mem_get_info()[0])
@@ -218,7 +221,7 @@ def test_memory_is_let_go_of_and_comes_back_as_it_was() -> None:
     kept = domain.release("weights")
     dropped = domain.release("kv_cache", keep=False)
     assert kept["copied_bytes"] >= 128 * MIB and dropped["copied_bytes"] == 0
-    assert free_bytes() - full >= taken - 4 * MIB
+    assert free_bytes() - full >= taken - NOISE
     assert not domain.tags()["weights"]["resident"]
     with pytest.raises(rr.ReleasedError, match="weights"):
         with domain.region("weights"):
@@ -245,7 +248,7 @@ def test_memory_is_let_go_of_and_comes_back_as_it_was() -> None:
     assert domain.tags() == {}
     del outside, copy, result
     torch.cuda.empty_cache()
-    assert before - free_bytes() < 64 * MIB
+    assert before - free_bytes() < NOISE
 
 
 def test_what_a_domain_cannot_do_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -290,7 +293,7 @@ def test_what_a_memory_saver_pauses_comes_back_as_it_was() -> None:
         saver.pause("kv_cache")
         saver.pause()
         # Weights, the cache, and what the graph allocated.
-        assert free_bytes() - before >= (128 + 64 + 128) * MIB
+        assert free_bytes() - before >= (128 + 64 + 128) * MIB - NOISE
         assert bool((outside == 1).all())
         assert torch.equal(saver.get_cpu_backup(weights), torch.arange(32 * MIB, dtype=torch.int32))
         assert saver.get_cpu_backup(cache) is None and saver.get_cpu_backup(outside) is None
@@ -315,7 +318,7 @@ def test_an_engine_sleeps_and_wakes_to_the_next_version(ring: str, children: Chi
             awake = free_bytes()
             orders.send("sleep")
             let_go = children.next()
-            assert let_go > 1 << 30 and free_bytes() - awake >= let_go
+            assert let_go > 1 << 30 and free_bytes() - awake >= let_go - NOISE
             orders.send("wake")
             assert children.next() == let_go
             orders.send("take")
