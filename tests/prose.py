@@ -19,8 +19,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md",
          "examples/**/*.md", "tests/README.md", "bench/README.md")
-# Pages that have not been read for it yet: the list only gets shorter.
-PENDING = {"CHANGELOG.md"}
 
 # An indirect question follows one of these, with a few words for the person or thing asked.
 ASKING = re.compile(
@@ -30,7 +28,7 @@ ASKING = re.compile(
     r"print(?:s|ed|ing)?|report(?:s|ed|ing)?|determine[sd]?|defin(?:e[sd]?|ing)|"
     r"describ(?:e[sd]?|ing)|stat(?:e[sd]?|ing)|choos(?:es?|ing)|chosen?|record(?:s|ed|ing)?|"
     r"check(?:s|ed|ing)?|find(?:s|ing)? out|depend(?:s|ed|ing)? on|question of|"
-    r"no matter|matters?|regardless of)(?: [\w`']+){0,4}$|"
+    r"no matter|matters?|regardless of)(?: (?!that\b)[\w`']+){0,4}$|"
     r"\b(?:which|where|why|how|whether)\b[^.;:]{3,60}(?:\band|\bor|,)$")
 PEOPLE = re.compile(r"\b(?:people|person|those|anyone|anybody|everyone|someone|users?|developers?|"
                     r"engineers?|newcomers?|visitors?|contributors?|"
@@ -66,6 +64,7 @@ BAD = (
     "It says so: what is gone is gone.",
     "A worker loads it, who then answers.",
     "It gives back what it was given.",
+    "The report says that what is gone is gone.",
     "The socket is open to whoever holds the descriptor.",
     "If it dies, what it has sent arrives.",
     "- A list item.\n- Who comes late waits.",
@@ -165,8 +164,7 @@ def check_the_check():
 def main():
     check_the_check()
     pages = [Path(name).resolve() for name in sys.argv[1:]] or [
-        path for glob in PAGES for path in sorted(ROOT.glob(glob))
-        if str(path.relative_to(ROOT)) not in PENDING]
+        path for glob in PAGES for path in sorted(ROOT.glob(glob))]
     count = 0
     for page in pages:
         for number, what in breaches(page.read_text(encoding="utf-8")):
