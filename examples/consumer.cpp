@@ -14,6 +14,6 @@ int main() {
         std::cout << view.instance_id() << " #" << view.meta().repetition_id << ": "
                   << view.token_ids().size() << " tokens, last logprob " << view.logprobs().back()
                   << '\n';
-        consumer->release(record.ref);  // in any order, whenever you are done
+        consumer->release(record.ref);  // in any order, at any later time
     }
 }

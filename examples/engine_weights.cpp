@@ -17,7 +17,7 @@ int main() {
     auto update = subscriber->next(deadline);  // pause generation here
     if (!update || !update->load(deadline) || !update->stage(deadline)) return 1;
     if (const auto adopted = update->adopt(deadline); !adopted) {
-        std::cerr << adopted.error().to_string() << '\n';  // and what the engine holds now
+        std::cerr << adopted.error().to_string() << '\n';  // and the state of the engine
         return 1;
     }
     std::cout << "serves version " << subscriber->live_version() << ", bias " << bias[0] << '\n';

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-// Into memory of the host; with Device::cuda(0), into memory of a GPU.
+// Into host memory; with Device::cuda(0), into GPU memory.
 int main() {
     using rollring::Deadline;
     auto stash = rollring::Stash::open("quickstart", {.batch = rollring::BatchTarget::groups(1)});
@@ -17,7 +17,7 @@ int main() {
     }
     rollring::Batch batch;
     const auto got = (*stash)->next_batch(batch, Deadline::after_ms(100));
-    if (got != rollring::NextBatch::batch) return 0;  // nothing was sent
+    if (got != rollring::NextBatch::batch) return 0;  // no record was sent
 
     const rollring::Schema& schema = (*stash)->consumer().schema();
     const rollring::Layout layout{.form = rollring::Form::padded,
@@ -31,7 +31,7 @@ int main() {
     if (!gatherer->gather(batch, schema, {&ids, 1}, layout)) return 1;  // queued, on a GPU
     std::cout << memory.size() << " elements, the first row ends with " << memory[7] << '\n';
 
-    // The trainer works on: what the GPU has read is acknowledged.
+    // The trainer continues; the batch is acknowledged once the GPU has read it.
     rollring::ReadBatches reading;
     const std::int64_t step = (*stash)->consumer().last_acked_step() + 1;
     if (!reading.ack_after(std::move(batch), step, *gatherer)) return 1;

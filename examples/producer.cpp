@@ -9,12 +9,12 @@ int main(int argc, char** argv) {
         std::cerr << producer.error().to_string() << '\n';
         return 1;
     }
-    // The same prompt again, in a later pass, is another group: its visit says so.
+    // The same prompt in a later pass is another group, with its own visit.
     const std::uint32_t visit = argc > 1 ? static_cast<std::uint32_t>(std::stoul(argv[1])) : 0;
     const std::vector<std::int32_t> tokens{101, 2009, 2003, 42, 102};
     const std::vector<float> logprobs{0, 0, 0, -0.25F, -0.5F};
     for (std::uint32_t repetition = 0; repetition < 4; repetition++) {
-        rollring::Draft draft("gsm8k/train/17");  // the prompt: key of the group
+        rollring::Draft draft("gsm8k/train/17");  // the prompt, which is the group's key
         draft.meta = {.visit = visit,
                       .repetition_id = repetition,
                       .group_size = 4,

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <string_view>
 
-// Both ends in one program: they are processes of their own in a run.
+// Both ends in one program; in a run they are separate processes.
 int main() {
     using rollring::Deadline;
     auto board = rollring::RequestBoard::open("quickstart");    // the trainer's

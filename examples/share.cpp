@@ -3,7 +3,7 @@
 
 #include <iostream>
 
-// Trainer and rank in one program: they are processes of their own in a run.
+// Trainer and rank in one program; in a run they are separate processes.
 int main() {
     using rollring::Deadline;
     auto stash = rollring::Stash::open("quickstart", {.batch = rollring::BatchTarget::groups(1)});
@@ -14,14 +14,14 @@ int main() {
     }
     rollring::Batch batch;
     const auto got = (*stash)->next_batch(batch, Deadline::after_ms(100));
-    if (got != rollring::NextBatch::batch) return 0;  // nothing was sent
+    if (got != rollring::NextBatch::batch) return 0;  // no record was sent
     for (std::uint32_t rank = 0; rank < 2; rank++) {
         const auto ticket = batch.ticket({.rank = rank, .world = 2});
         if (!ticket) return 1;
         auto share = reader->open(*ticket);
         if (!share) return 1;
         std::cout << "rank " << rank << ": " << share->cu_seqlens().back() << " tokens\n";
-        if (!share->close()) return 1;  // not to be used: its memory was given back meanwhile
+        if (!share->close()) return 1;  // discard it: its memory was released meanwhile
     }
     return batch.ack((*stash)->consumer().last_acked_step() + 1) ? 0 : 1;
 }

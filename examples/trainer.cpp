@@ -8,7 +8,7 @@ int main() {
         std::cerr << stash.error().to_string() << '\n';
         return 1;
     }
-    std::int64_t step = (*stash)->consumer().last_acked_step() + 1;  // a restart goes on
+    std::int64_t step = (*stash)->consumer().last_acked_step() + 1;  // continue after a restart
     rollring::Batch batch;
     while ((*stash)->next_batch(batch, rollring::Deadline::after_ms(2'000)) ==
            rollring::NextBatch::batch) {
@@ -18,7 +18,7 @@ int main() {
                       << view.token_ids().size() << " tokens, advantage " << batch.advantages()[i]
                       << '\n';
         }
-        if (const auto done = batch.ack(step++); !done) {  // all of it or, if we die here, none
+        if (const auto done = batch.ack(step++); !done) {  // atomic, even if we die here
             std::cerr << done.error().to_string() << '\n';
             return 1;
         }

@@ -21,7 +21,7 @@ int main() {
     bias[0] = 42;
     auto version = publisher->begin(1);
     if (!version || !version->put_all(deadline) || !version->publish()) return 1;
-    const auto report = version->commit(deadline);  // all engines have it whole, or none serves it
+    const auto report = version->commit(deadline);  // on all engines, or on none
     if (!report) {
         std::cerr << report.error().to_string() << '\n';
         return 1;
