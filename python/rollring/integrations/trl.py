@@ -1,6 +1,9 @@
-"""TRL's asynchronous trainers (`AsyncGRPOTrainer`, `AsyncDistillationTrainer`) on a ring.
+"""TRL's trainers on a ring; docs/trl.md has all of it.
 
-Two ways, docs/trl.md has both:
+The synchronous `GRPOTrainer` takes its completions from workers: `RingRollouts` is its
+``rollout_func``, and workers call `answer_prompts`.
+
+The asynchronous trainers (`AsyncGRPOTrainer`, `AsyncDistillationTrainer`) have two ways:
 
 * Their worker, our queue: `share_rollout_queue(trainer)`, or a `ShmRolloutWorker`
   (`ShmDistillationRolloutWorker`) in the place of their `AsyncRolloutWorker`.
@@ -13,9 +16,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ._trl_answers import answer_prompts as answer_prompts
 from ._trl_queue import SampleCodec as SampleCodec
 from ._trl_queue import share_rollout_queue as share_rollout_queue
 from ._trl_queue import shm_worker
+from ._trl_rollouts import RingRollouts as RingRollouts
 from ._trl_samples import distillation_fields as distillation_fields
 from ._trl_samples import grpo_fields as grpo_fields
 from ._trl_weights import RingWeightTransfer as RingWeightTransfer

@@ -1,0 +1,63 @@
+"""The short programs of examples/, each with the framework itself and nothing of the network."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import rollring as rr
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE = 300.0
+
+
+def run(ring: str, folder: Path, *command: str, **variables: str) -> str:
+    """What the example printed. It makes its ring, and removes it."""
+    rr.remove(ring)
+    done = subprocess.run(
+        [*command, ring],
+        cwd=folder,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert ring not in rr.rings()
+    return done.stdout
+
+
+def numbers(text: str, pattern: str) -> list[float]:
+    return [float(found) for found in re.findall(pattern, text)]
+
+
+def rises(rewards: list[float]) -> None:
+    """The last quarter is above the first one."""
+    quarter = len(rewards) // 4
+    assert sum(rewards[-quarter:]) > sum(rewards[:quarter]) * 1.2, rewards
+
+
+def test_torchrun(ring: str, tmp_path: Path) -> None:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    text = run(ring, tmp_path, sys.executable, *launch, str(EXAMPLES / "torchrun.py"))
+    for rank in range(2):
+        assert len(re.findall(rf"rank {rank}: [1-9]\d* tokens", text)) == 20
+    rises(numbers(text, r"p\(even\) = ([\d.]+)"))
+
+
+def test_trl_grpo(ring: str, tmp_path: Path) -> None:
+    text = run(ring, tmp_path, sys.executable, str(EXAMPLES / "trl_grpo.py"))
+    rewards = numbers(text, r"'reward': '?([\d.]+)")
+    assert len(rewards) == 20, text
+    rises(rewards)
+
+
+def test_trl_async_grpo(ring: str, tmp_path: Path) -> None:
+    text = run(ring, tmp_path, sys.executable, str(EXAMPLES / "trl_async_grpo.py"))
+    rewards = numbers(text, r"'reward': '?([\d.]+)")
+    assert len(rewards) == 20, text
+    rises(rewards)
