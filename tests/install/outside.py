@@ -13,6 +13,10 @@ import sys
 import tempfile
 import textwrap
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import pages  # noqa: E402
+
 os.environ.pop("LD_LIBRARY_PATH", None)  # Meson points it at the build tree
 source, build, rollring = (pathlib.Path(arg).resolve() for arg in sys.argv[1:4])
 PROGRAMS = ("producer", "consumer", "trainer", "gather", "share", "trainer_weights",
@@ -146,15 +150,14 @@ rollring::Result<int> step(float* values, rollring::Publisher& publisher) {
 
 def check_quickstart(scratch, root, library, environment):
     """Pastes the README's quickstart, behind the installation, line by line."""
-    readme = (source / "README.md").read_text()
-    (lines,) = re.findall(r"<!-- pasted by a test -->\n```sh\n(.*?)```", readme, flags=re.DOTALL)
+    (block,) = pages.named("./dev fresh", "quickstart", source)
     place = scratch / "pasted"
     place.mkdir()
     shutil.copytree(source / "examples", place / "examples")
     (program,) = (path for path in root.rglob("bin/rollring"))
     environment = dict(environment, PATH=f"{program.parent}:{os.environ['PATH']}",
                        LD_LIBRARY_PATH=str(library))
-    said = run("bash", "-euc", lines, cwd=place, env=environment)
+    said = run("bash", "-euc", block.text, cwd=place, env=environment)
     tokens = "gsm8k/train/17 #{}: 5 tokens, {}\n"
     read = "".join(tokens.format(i, "last logprob -0.5") for i in range(4))
     trained = "".join(tokens.format(i, "advantage 0") for i in range(4))

@@ -1,0 +1,67 @@
+"""The code blocks of the pages, as they stand, with what their marks say about them.
+
+A comment directly above a block is its mark:
+
+    <!-- run by ./dev fresh (install), tests/install/outside.py -->
+    <!-- not run: needs a cluster -->
+
+A name in brackets lets a test ask for a block whatever its heading is; blocks of one name are one
+piece, in the order of the pages. A block in the language `text` is a drawing or an output.
+"""
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+GLOBS = ("README.md", "docs/*.md", "tests/README.md", "bench/README.md")
+BLOCK = re.compile(r"(?:^ *<!--\s*(?P<mark>(?:(?!-->).)*?)\s*-->\n+)?"
+                   r"^(?P<indent> *)(?P<fence>```+)(?P<language>\w*)\n(?P<text>.*?)^ *(?P=fence)$",
+                   re.DOTALL | re.MULTILINE)
+RUNNER = re.compile(r"(?P<runner>[^,()]+?)(?: \((?P<name>[\w -]+)\))?(?:, |$)")
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int  # of its fence
+    language: str
+    text: str
+    runners: tuple[tuple[str, str], ...] = ()  # (what runs it, by which name)
+    reason: str = ""  # why nothing runs it
+
+    def is_for(self, runner):
+        """Whether this test runs it: one without a mark is everybody's who asks."""
+        return not self.reason and self.language in ("sh", "python") and (
+            not self.runners or any(name == runner for name, _ in self.runners))
+
+    def __str__(self):
+        return f"{self.page}:{self.line}"
+
+
+def parse(page, text):
+    """The blocks of a page, in order."""
+    for found in BLOCK.finditer(text):
+        mark, runners, reason = found["mark"] or "", (), ""
+        if mark.startswith("not run: "):
+            reason = " ".join(mark.removeprefix("not run: ").split())
+        elif mark.startswith("run by "):
+            runners = tuple((one["runner"].strip(), one["name"] or "")
+                            for one in RUNNER.finditer(mark.removeprefix("run by ")))
+        code = re.sub(f"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
+        yield Block(page, text.count("\n", 0, found.start("fence")) + 1, found["language"], code,
+                    runners, reason)
+
+
+def blocks(root=ROOT):
+    """All blocks of all pages."""
+    for glob in GLOBS:
+        for path in sorted(root.glob(glob)):
+            yield from parse(str(path.relative_to(root)), path.read_text(encoding="utf-8"))
+
+
+def named(runner, name, root=ROOT):
+    """The blocks that `runner` runs by this name; a name without a block is an error."""
+    found = [block for block in blocks(root) if (runner, name) in block.runners]
+    if not found:
+        raise LookupError(f"no page has a block with the mark <!-- run by {runner} ({name}) -->")
+    return found
