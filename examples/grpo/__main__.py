@@ -111,7 +111,7 @@ def cluster_of(options: argparse.Namespace, folder: Path) -> AbstractContextMana
 
 
 def base_of(options: argparse.Namespace, place: str) -> Path:
-    """Where runs have their folders."""
+    """The parent folder of all runs."""
     made: Path = (options.folder or Path(place)).resolve()
     made.mkdir(parents=True, exist_ok=True)
     return made
@@ -140,7 +140,7 @@ def plan_of(
 
 
 def one_run(plan: Plan, chaos: Chaos | None, stops: Stops, view: Any) -> dict[str, Any] | None:
-    """What came of it; None if it was stopped."""
+    """The result; None if the run was stopped."""
     with place_of(plan) as placed:
         run = Run(placed)
         try:

@@ -1,5 +1,5 @@
-"""The same groups through the API server of Atropos, as its environments and trainers talk to it:
-JSON, with gzip, over HTTP. Weights come as files, as its example trainer saves them for engines.
+"""The same groups through the API server of Atropos, in the way of its environments and trainers:
+JSON, with gzip, over HTTP. Weights are files, like those that its example trainer saves.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from queues import arrays, load
 from transport import Batch, Group, Tensors, batch_of
 
 PATIENCE = 60.0
-ASK_EVERY = 0.05  # seconds between two looks at how much waits there
+ASK_EVERY = 0.05  # seconds between two queries of the waiting groups
 
 
 def register(plan: Plan) -> None:
-    """As a trainer does, before environments send."""
+    """Like a trainer, before environments send."""
     requests.post(f"{plan.url}/register", timeout=PATIENCE, json={
         "wandb_group": "", "wandb_project": "",
         "batch_size": plan.batch_groups * plan.members,
@@ -34,7 +34,7 @@ def register(plan: Plan) -> None:
 
 
 def as_json(group: Group) -> dict[str, Any]:
-    """Atropos' fields; it has no place for versions by token, and JSON of ours goes along."""
+    """Atropos' fields; the overrides carry the versions of tokens, which have no field."""
     masks = np.where(group.versions >= 0, group.tokens, -100)
     return {
         "tokens": group.tokens.tolist(),
@@ -83,7 +83,7 @@ class AtroposWorker:
         ).raise_for_status()
 
     def _full(self) -> bool:
-        """Environments hold back by themselves: the server takes whatever it is sent."""
+        """Environments limit themselves: the server accepts everything."""
         now = time.monotonic()
         if now < self._ask_at:
             return False
@@ -131,13 +131,13 @@ class AtroposTrainer:
             time.sleep(0.002)
 
     def rest(self) -> Batch | None:
-        return None  # the server gives whole batches alone
+        return None  # the server returns whole batches only
 
     def done(self, step: int) -> None:
         pass
 
     def publish(self, version: int) -> None:
-        """Until every worker has it, as the ring's publication does."""
+        """Returns once every worker has it, like the ring's publication."""
         self._version = version
         new = self._plan.path("weights.new.npz")
         np.savez(new, version=version, **arrays(self._tensors))

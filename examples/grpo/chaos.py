@@ -1,4 +1,4 @@
-"""Kills that a run has to survive: SIGKILL, in the middle of whatever is being done."""
+"""Kills that a run has to survive: SIGKILL at any moment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ TRAINER_AT = (1 / 3, 2 / 3)  # of the run's steps
 
 
 class Chaos:
-    """Kills a worker every so often, one after the other, and the trainer twice.
+    """Kills workers periodically, one after the other, and the trainer twice.
 
     A worker is spared until it has sent a batch: on a busy machine torch alone takes longer to
-    load than the time between two kills, and then nobody would ever work.
+    load than the time between two kills, and then no worker would ever send.
     """
 
     def __init__(self, every: float = WORKER_EVERY) -> None:

@@ -1,4 +1,4 @@
-"""The reward over the steps of every run, as a file that matplotlib writes by its ending."""
+"""The reward over the steps of every run, as a file in the format of its ending, by matplotlib."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def smooth(curve: list[list[float]]) -> tuple[list[float], list[float]]:
-    """Means of windows: a small file, and a line that can be read."""
+    """Means of windows: a small file, and a readable line."""
     parts = [curve[at : at + WINDOW] for at in range(0, len(curve), WINDOW)]
     return (
         [part[-1][0] for part in parts],

@@ -1,4 +1,4 @@
-"""A Ray cluster for a run, one that is there or one on this machine, and processes on its nodes."""
+"""A Ray cluster for a run, an existing one or one on this machine, and processes on its nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 @contextmanager
 def cluster_of(nodes: int, workers: int, address: str | None, folder: Path) -> Iterator[Cluster]:
-    """With so many nodes beside this one: of the cluster at the address, else of one made here.
+    """That many nodes beside this one: of the cluster at the address, else of one made here.
 
     Raises:
         ConnectionError: There is no such cluster, or it has fewer nodes.
@@ -48,7 +48,7 @@ def cluster_of(nodes: int, workers: int, address: str | None, folder: Path) -> I
 
 
 def check_that_it_answers(address: str) -> None:
-    """Ray itself asks again for minutes, and no Ctrl-C ends that."""
+    """Ray itself retries for minutes, and ignores Ctrl-C meanwhile."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         try:
@@ -58,13 +58,13 @@ def check_that_it_answers(address: str) -> None:
 
 
 def join(address: str, **options: Any) -> None:
-    """Where a machine has several nodes, Ray takes the head's."""
+    """If a machine has several nodes, Ray takes the head's."""
     ray.init(address, logging_level=logging.WARNING, log_to_driver=False, **options)
 
 
 def members(address: str, wanted: int) -> Cluster:
     here = ray.get_runtime_context().get_node_id()
-    known: Any = ray.nodes  # which has no types
+    known: Any = ray.nodes  # it has no types
     others = [node["NodeID"] for node in known() if node["Alive"] and node["NodeID"] != here]
     if len(others) < wanted:
         raise ConnectionError(
@@ -97,7 +97,7 @@ def only_on(node: str) -> NodeAffinitySchedulingStrategy:
 
 @contextmanager
 def local_cluster(nodes: int, workers: int) -> Iterator[str]:
-    """The address of one whose nodes are all on this machine."""
+    """The address of a cluster whose nodes are all on this machine."""
     with tempfile.TemporaryDirectory(prefix="rr", ignore_cleanup_errors=True) as folder:
         # Nodes of this machine find each other there, and those of other clusters are elsewhere.
         # Paths of sockets are short.
@@ -119,7 +119,7 @@ def local_cluster(nodes: int, workers: int) -> Iterator[str]:
 
 
 class NodeProcess:
-    """A task on a node, in the place of a child. The node has the files of this folder from Ray."""
+    """A task on a node instead of a child. Ray copies the files of this folder to the node."""
 
     def __init__(self, node: str, name: str, target: Target, arguments: tuple[Any, ...]) -> None:
         self._name = name
@@ -134,7 +134,7 @@ class NodeProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Ray does not say by which signal it ended: 1 stands for all of them."""
+        """Ray does not report the signal that ended it: 1 represents all of them."""
         if self._code is None and ray.wait([self._task], timeout=0)[0]:
             self._code = 0
             try:
@@ -146,7 +146,7 @@ class NodeProcess:
         return self._code
 
     def kill(self) -> None:
-        """At once: nothing is tidied up."""
+        """At once, without any cleanup."""
         self._killed = True
         ray.cancel(self._task, force=True)
         ray.wait([self._task], timeout=PATIENCE)

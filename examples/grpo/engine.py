@@ -1,4 +1,4 @@
-"""A vLLM server in the place of the workers' own models: workers ask it for tokens, and the trainer
+"""A vLLM server instead of the workers' own models: workers ask it for tokens, and the trainer
 sends it weights through rollring's weight transfer backend.
 """
 
@@ -42,13 +42,13 @@ def vllm_server(plan: Plan) -> Iterator[str]:
         one.bind(("127.0.0.1", 0))
         port = int(one.getsockname()[1])
     command = [
-        # What `vllm serve` runs: the command itself does not start where vLLM is its CPU build.
+        # The module behind `vllm serve`: the command itself does not start in vLLM's CPU build.
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder),
         "--host", "127.0.0.1", "--port", str(port),
         "--weight-transfer-config", '{"backend": "rollring"}',
         "--load-format", "dummy", "--dtype", "float32", "--skip-tokenizer-init",
         "--enforce-eager", "--no-enable-prefix-caching", "--disable-uvicorn-access-log",
-        "--max-model-len", "256", "--enable-scale-out",  # which has tokens in, tokens out
+        "--max-model-len", "256", "--enable-scale-out",  # it enables tokens in, tokens out
     ]
     environment = {
         **os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -57,7 +57,7 @@ def vllm_server(plan: Plan) -> Iterator[str]:
     with open(plan.path("vllm.log"), "wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            env=environment, start_new_session=True,  # Ctrl-C is for us to pass on
+            env=environment, start_new_session=True,  # we pass Ctrl-C on
         )
     url = f"http://127.0.0.1:{port}"
     try:
@@ -110,7 +110,7 @@ def config(plan: Plan) -> dict[str, Any]:
 
 
 def published(name: str) -> list[str]:
-    """What vLLM calls a tensor of our model."""
+    """vLLM's name of a tensor of our model."""
     if name == "embed_tokens.weight":
         return ["model.embed_tokens.weight", "lm_head.weight"]
     for part in ("gate_proj", "up_proj", "down_proj"):
@@ -119,7 +119,7 @@ def published(name: str) -> list[str]:
 
 
 class Source:
-    """The trainer's tensors, as vLLM wants them."""
+    """The trainer's tensors, in vLLM's form."""
 
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = {
@@ -182,7 +182,7 @@ class EngineWorker(RingWorker):
 
 
 class Asker:
-    """Samples as `sampler.sample` does, by requests to the server."""
+    """Samples like `sampler.sample`, by requests to the server."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -192,7 +192,7 @@ class Asker:
             pool_maxsize=plan.worker_groups))
 
     def __call__(self, rows: np.ndarray, length: int) -> Sampled:
-        """`rows`: each prompt as often as its group has members."""
+        """`rows` repeats each prompt for every member of its group."""
         prompts = rows[:: self._plan.members].tolist()
         answers = self._pool.map(lambda prompt: self._ask(prompt, length), prompts)
         choices = [choice for choice_of_one in answers for choice in choice_of_one]
@@ -216,7 +216,7 @@ class Asker:
 
 
 def versions(spans: list[dict[str, Any]], length: int) -> np.ndarray:
-    """Of the weights behind each token."""
+    """The version of the weights behind each token."""
     made = np.full(length, -1, np.int64)
     for span in spans:
         made[span["start"] : span["end"]] = int(span["version"])

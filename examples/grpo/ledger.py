@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-LEFT = -1  # the step of groups that came after the last one
+LEFT = -1  # the step of groups that arrived after the last one
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Mark:
 
 
 class Ledger:
-    """What stands behind the mark was written by a trainer that died before its checkpoint: it is
+    """Lines behind the mark were written by a trainer that died before its checkpoint: they are
     cut off.
 
     Raises:
-        ValueError: The file is not what the mark says.
+        ValueError: The file does not match the mark.
     """
 
     def __init__(self, path: Path, mark: Mark) -> None:
@@ -44,7 +44,7 @@ class Ledger:
         )
 
     def mark(self) -> Mark:
-        """Write what was added, and say how much there is."""
+        """Write the added lines, and return the length of the file."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._mark
@@ -55,7 +55,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Proof:
-    """What became of every group that was sent."""
+    """The fate of every group that was sent."""
 
     sent: int
     trained: int

@@ -1,5 +1,5 @@
-"""Both ends where workers are on other nodes than the trainer: all that a run needs of
-`rollring.ray`, and what differs from `ring`.
+"""Both ends for workers on other nodes than the trainer: all calls of `rollring.ray` in a run, and
+the differences from `ring`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from plan import Plan
 from ring import PATIENCE, RingTrainer, RingWorker
 from transport import Tensors
 
-LOOK = 0.01  # seconds between two looks for weights
+LOOK = 0.01  # seconds between two checks for weights
 
 
 def fabric_of(plan: Plan) -> rollring.ray.Fabric:
-    """The run's one, whoever asks first. The trainer does; its actors outlive trainers."""
+    """The run's fabric, made by the first caller, the trainer; its actors outlive trainers."""
     return rollring.ray.Fabric(plan.ring, weights=True, timeout=PATIENCE)
 
 
@@ -34,7 +34,7 @@ def fabric_ends(plan: Plan) -> Iterator[None]:
 
 
 def nodes_of(plan: Plan) -> list[dict[str, Any]]:
-    """For each node with workers what came of it, and which version it has."""
+    """The counts and the version of each node with workers."""
     shown = ("node", "host", "records", "version")
     return [{name: row[name] for name in shown} for row in fabric_of(plan).nodes()]
 
@@ -62,8 +62,8 @@ class NodeWorker(RingWorker):
         return rollring.ray.weight_ring(self._plan.ring, timeout=PATIENCE)
 
     def _push(self, key: str, **fields: object) -> bool:
-        """A group's first record may wait for an answer of the trainer's node: it is asked once,
-        and not anew after each look for weights."""
+        """A group's first record may wait for an answer of the trainer's node: the request is made
+        once, and not repeated after each check for weights."""
         self._loop.run_until_complete(self._pushed(key, fields))
         return True
 
@@ -74,8 +74,8 @@ class NodeWorker(RingWorker):
         pushing.result()
 
     def close(self) -> None:
-        """Once all of this node's records have arrived, also those of a worker that was killed: the
-        trainer is told then that nothing comes any more."""
+        """Once all of this node's records have arrived, including those of killed workers: then the
+        trainer learns that no more records follow."""
         while any(lane["depth_bytes"] for lane in rr.describe(self._producer.ring)["lanes"]):
             self.refresh()
             time.sleep(LOOK)

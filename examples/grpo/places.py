@@ -1,4 +1,4 @@
-"""What lies between workers and trainer, from before a run until after it."""
+"""The transport between workers and trainer, from before a run until after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 @contextmanager
 def place_of(plan: Plan) -> Iterator[Plan]:
-    """The plan with what its processes need to know of it."""
+    """The plan, completed by the addresses that the processes need."""
     if plan.transport == "ring":
         from ring import create
 
@@ -45,7 +45,7 @@ def place_of(plan: Plan) -> Iterator[Plan]:
 
 
 def fabric_of(plan: Plan) -> AbstractContextManager[Any]:
-    """That the run has beyond this machine, if it has any."""
+    """The run's fabric, if it has other nodes."""
     if not plan.cluster.nodes:
         return nullcontext()
     from nodes import fabric_ends
@@ -67,7 +67,7 @@ def engine_of(plan: Plan) -> Iterator[Plan]:
 
 @contextmanager
 def atropos_server() -> Iterator[str]:
-    """The API server of atroposlib as it ships."""
+    """The API server of atroposlib, unmodified."""
     import requests
 
     with socket.socket() as one:
@@ -77,7 +77,7 @@ def atropos_server() -> Iterator[str]:
         [sys.executable, "-m", "atroposlib.cli.run_api", "--host", "127.0.0.1", "--port",
          str(port)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for us to pass on
+        start_new_session=True,  # we pass Ctrl-C on
     )
     url = f"http://127.0.0.1:{port}"
     end = time.monotonic() + PATIENCE

@@ -1,4 +1,4 @@
-"""What a run is made of; every process of it gets the same one."""
+"""The settings of a run; all of its processes get the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import task
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a model is."""
+    """The size of a model."""
 
     width: int = 64
     layers: int = 2
@@ -23,7 +23,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Of Ray; none: all is on this machine."""
+    """A Ray cluster; without one, all processes are on this machine."""
 
     address: str = ""
     nodes: tuple[str, ...] = ()  # that workers run on; none of them is the trainer's
@@ -31,11 +31,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Plan:
-    folder: str  # checkpoints, and what processes write down
+    folder: str  # checkpoints, and files that processes write
     ring: str
     transport: str = "ring"  # or "queue", "atropos"
     url: str = ""  # of the Atropos server
-    engine: str = ""  # the vLLM server that workers ask; none: they have models of their own
+    engine: str = ""  # the vLLM server that workers ask; none: each has its own model
     queues: Any = None  # of the queue
     cluster: Cluster = Cluster()
     seed: int = 0
@@ -44,7 +44,7 @@ class Plan:
     members: int = 8  # of a group
     worker_groups: int = 16  # that a worker samples at once
     batch_groups: int = 32  # that the trainer takes for a step
-    max_lag: int = 8  # versions that a trained token may be behind
+    max_lag: int = 8  # the greatest lag of a trained token, in versions
     checkpoint_steps: int = 2
     workers: int = 2
     shape: Shape = Shape()
@@ -57,13 +57,13 @@ class Plan:
 
     @property
     def waiting_records(self) -> int:
-        """Workers wait while so many records are with the trainer or on their way to it."""
+        """Workers wait while that many records are outstanding or with the trainer."""
         return (self.checkpoint_steps + 2) * self.batch_groups * self.members
 
     @property
     def open_groups(self) -> int:
-        """The same bound for the stash, which a producer on another node knows nothing of but its
-        places; 0: none."""
+        """The same bound for the stash, because producers on other nodes see only its places; 0:
+        none."""
         return self.waiting_records // self.members if self.cluster.nodes else 0
 
     def path(self, name: str) -> Path:
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def stopped(self) -> bool:
-        """Whether workers are to end after the batch that they are at."""
+        """Whether workers are to end after their current batch."""
         return self.path("stop").exists()
 
 

@@ -1,4 +1,4 @@
-"""The processes of a run: none outlives it."""
+"""The processes of a run; none outlives it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # the run's own process acts on 
 class Process(Protocol):
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; anything but 0: it did not end well."""
+        """None while it runs; any value but 0 is a failure."""
 
     def kill(self) -> None:
-        """It is gone then."""
+        """Returns when it is gone."""
 
 
 Target = Callable[..., None]
@@ -56,7 +56,7 @@ class LocalProcess:
     """Of this machine, and a child of this process."""
 
     def __init__(self, name: str, target: Target, arguments: tuple[Any, ...]) -> None:
-        resource_tracker.ensure_running()  # it would unblock what is blocked below
+        resource_tracker.ensure_running()  # it would unblock the signals that are blocked below
         with deaf_to_a_terminal():
             self._process = SPAWN.Process(
                 target=_run, args=(target, arguments), name=name, daemon=True
@@ -75,7 +75,7 @@ class LocalProcess:
 
 @contextmanager
 def deaf_to_a_terminal() -> Iterator[None]:
-    """What is started within does not get its signals."""
+    """Processes that are started within do not get these signals."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, OF_A_TERMINAL)
     try:
         yield

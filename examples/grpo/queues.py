@@ -11,7 +11,7 @@ import numpy as np
 from plan import Plan
 from transport import Batch, Group, Tensors, batch_of
 
-SLACK = 0.05  # seconds between two looks
+SLACK = 0.05  # seconds between two checks
 
 
 def arrays(tensors: Tensors) -> dict[str, np.ndarray]:
@@ -25,7 +25,7 @@ class Queues:
     def __init__(self, context: Any, plan: Plan) -> None:
         self.groups = context.Queue(plan.waiting_records // plan.members)
         self.weights = [context.Queue() for _ in range(plan.workers)]
-        self.taken = context.Queue()  # (worker, version): what a publication waits for
+        self.taken = context.Queue()  # (worker, version): a publication waits for these
 
 
 class QueueWorker:
@@ -92,7 +92,7 @@ class QueueTrainer:
         pass
 
     def publish(self, version: int) -> None:
-        """Until every worker has it, as the ring's publication does."""
+        """Returns once every worker has it, like the ring's publication."""
         self._version = version
         found = arrays(self._tensors)
         for one in self._queues.weights:

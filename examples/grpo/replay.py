@@ -1,7 +1,7 @@
-"""What the transports alone allow: workers that replay rollouts, and a trainer that only reads.
+"""The rate of the transports alone: workers replay rollouts, and the trainer only reads.
 
-Each worker has its groups as arrays before the clock runs. What is sent is the recorded tokens,
-each member padded to the longest of its group.
+Each worker has its groups as arrays before the clock runs. It sends the recorded tokens, with each
+member padded to the longest of its group.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from processes import Child
 from transport import Group, trainer_end, worker_end
 
 PATIENCE = 60.0
-DISTINCT = 32  # groups that a worker sends again and again
-RECORDED_MEMBERS = 4  # that most recordings have at least of a prompt
+DISTINCT = 32  # groups that a worker sends repeatedly
+RECORDED_MEMBERS = 4  # the fewest recordings of a prompt, in most files
 Members = list[tuple[int, int, float]]  # tokens, of these the prompt's, reward
 
 
 def recorded(path: Path | None, members: int) -> list[Members]:
-    """Lengths and rewards of groups: of a file of JSON lines, or made up."""
+    """Lengths and rewards of groups: from a file of JSON lines, or generated."""
     if path is None:
         random = np.random.default_rng(0)
         return [[(int(n), int(n) // 4, float(n % 2)) for n in random.integers(256, 4096, members)]

@@ -1,4 +1,4 @@
-"""What a run came to, as one object."""
+"""The result of a run, as one object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ledger import Proof, prove
 from run import Run
 from naming import sent_keys
 
-FIRST = 5  # steps that the reward at the start is the mean of
+FIRST = 5  # the reward at the start is the mean of these steps
 LAST = 20  # and at the end
 
 
@@ -46,7 +46,7 @@ def report(run: Run, seconds: float) -> dict[str, Any]:
 
 
 def seconds_to(reward: float, steps: list[dict[str, Any]], began: float) -> float | None:
-    """From the start of all processes until the mean of some steps is so high."""
+    """The time from the start of all processes until the mean of some steps reaches a value."""
     for at in range(LAST, len(steps) + 1):
         if fmean(row["reward"] for row in steps[at - LAST : at]) >= reward:
             return round(float(steps[at - 1]["at"]) - began, 1)
@@ -54,7 +54,7 @@ def seconds_to(reward: float, steps: list[dict[str, Any]], began: float) -> floa
 
 
 def by_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each step: of one that was done again, after a death, the one that counts."""
+    """A row for each step; if a step was repeated after a death, the row that counts."""
     return list({row["step"]: row for row in rows}.values())
 
 

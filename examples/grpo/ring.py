@@ -1,5 +1,4 @@
-"""Groups through a ring and weights back through its weight channel: all that a run needs of
-rollring.
+"""Groups through a ring and weights back through its weight channel: all rollring calls of a run.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import rollring as rr
 from plan import Plan
 from transport import Batch, Group, Tensors
 
-PATIENCE = 60.0  # seconds for what takes milliseconds
+PATIENCE = 60.0  # seconds for steps that take milliseconds
 ATTACH_SECONDS = 5.0  # a GPU's memory is mapped in some tenths of one
 
 
@@ -24,7 +23,7 @@ def create(plan: Plan) -> None:
         lane_bytes="32MiB",
         spill_bytes="64MiB",
         group_rows=4096,
-        columns={"version": np.int32},  # for each token, the weights that it was drawn with
+        columns={"version": np.int32},  # for each token, the version with which it was sampled
     )
 
 
@@ -32,7 +31,7 @@ class RingWorker:
     """A rollout worker's end.
 
     The channel loads into tensors beside the model's, so that a trainer that dies while it
-    publishes leaves the old weights whole.
+    publishes leaves the old weights intact.
     """
 
     def __init__(self, plan: Plan, number: int, tensors: Tensors) -> None:
@@ -72,7 +71,7 @@ class RingWorker:
                 group_size=len(group.tokens),
                 reward=float(group.rewards[member]),
             ):
-                self.refresh()  # a trainer that publishes waits for us, too
+                self.refresh()  # a publishing trainer waits for this worker, too
 
     def _push(self, key: str, **fields: object) -> bool:
         try:
@@ -90,7 +89,7 @@ class RingWorker:
                 pass
         except rr.TimedOutError:  # no new version
             return self.version
-        except rr.VersionError:  # given up by the trainer
+        except rr.VersionError:  # aborted by the trainer
             return self.version
         except (rr.PeerGoneError, rr.ExpelledError):
             self._leave()
@@ -101,7 +100,7 @@ class RingWorker:
         return self.version
 
     def _attached(self) -> rr.WeightSubscriber | None:
-        """The channel; None while there is no trainer, which is asked for now and then."""
+        """The channel; None while there is no trainer, which is checked periodically."""
         now = time.monotonic()
         if self._channel is None and now >= self._attach_at:
             self._attach_at = now + 0.1

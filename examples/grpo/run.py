@@ -1,4 +1,4 @@
-"""One run: its processes from start to end, and what came of it."""
+"""One run: its processes from start to end, and its result."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import rollring as rr
 from plan import Plan
 from processes import Child, Start
 
-DEATHS_MOST = 5  # of one process, beside those that we cause
+DEATHS_MOST = 5  # of one process, beside the intended ones
 
 
 class RunFailed(Exception):
-    """A process of the run ended, and not because it was told to."""
+    """A process of the run ended unexpectedly."""
 
 
 class Run:
-    """Workers and a trainer. Those that die come again."""
+    """Workers and a trainer, restarted when they die."""
 
     def __init__(self, plan: Plan) -> None:
-        # Torch is a matter of these processes alone: it is loaded where they run.
+        # Only these processes need torch: it is loaded where they run.
         self.plan = plan
         self.began = time.monotonic()
         self.dropped: dict[str, int] = {}  # by reason, of trainers that are gone
@@ -38,7 +38,7 @@ class Run:
         self.sent = [Tail(plan, f"worker-{number}.jsonl") for number in range(plan.workers)]
 
     def over(self) -> bool:
-        """Look after all; whether the trainer has ended well.
+        """Restart dead processes; returns whether the trainer has succeeded.
 
         Raises:
             RunFailed: One died too often.
@@ -80,7 +80,7 @@ class Run:
         self.kills["trainer" if child is self.trainer else "worker"] += 1
 
     def _note_account(self) -> None:
-        """What a trainer's stash has dropped stands in the ring until the next one comes."""
+        """A stash's account of drops stays in the ring until the next stash opens."""
         if self.plan.transport != "ring":
             return
         account = rr.describe_groups(self.plan.ring)["account"]
@@ -94,7 +94,7 @@ class Run:
 
 
 class Tail:
-    """The JSON lines that a process has written so far; of one step those of the last try."""
+    """The JSON lines that a process has written so far; of a repeated step, the last ones."""
 
     def __init__(self, plan: Plan, name: str) -> None:
         self._path = plan.path(name)
@@ -113,7 +113,7 @@ class Tail:
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """None for what a process that was killed has left of a line."""
+    """None for the partial line of a killed process."""
     try:
         row: dict[str, Any] = json.loads(line)
     except ValueError:
@@ -122,7 +122,7 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def start_of(plan: Plan, worker: int) -> Start | None:
-    """Where a worker's process comes to be; None: here. Nodes have as many as each other."""
+    """The node of a worker's process; None: this machine. Workers are spread evenly."""
     if not plan.cluster.nodes:
         return None
     from cluster import NodeProcess

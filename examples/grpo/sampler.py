@@ -1,4 +1,4 @@
-"""A batched sampler: all rows a token at a time, over the model's cache."""
+"""A batched sampler: all rows, one token at a time, over the model's cache."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Refresh = Callable[[], int]
 
 @dataclass(frozen=True)
 class Sampled:
-    """What came: each of shape [rows, tokens]."""
+    """Samples, each array of shape [rows, tokens]."""
 
     tokens: np.ndarray  # i64
-    logprobs: np.ndarray  # f32: under the weights that each token was drawn with
+    logprobs: np.ndarray  # f32: under the weights with which each token was sampled
     versions: np.ndarray  # i64: of these weights
 
 
@@ -27,9 +27,9 @@ class Sampled:
 def sample(model: Model, prompts: np.ndarray, length: int, *, refresh: Refresh) -> Sampled:
     """Draw ``length`` tokens for each row of prompts.
 
-    ``refresh`` is called before each token: it may put new weights into the model, and says which
-    version is there. Rows go on with the cache that they have, as engines do that take weights in
-    flight; the logprobs are those of what the tokens were really drawn with.
+    ``refresh`` is called before each token: it may put new weights into the model, and returns the
+    current version. Rows continue with their cache, like engines that update weights in flight; the
+    logprobs are those of the weights with which each token was sampled.
     """
     device = next(model.parameters()).device
     fed = torch.from_numpy(prompts).to(device)

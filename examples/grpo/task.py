@@ -13,7 +13,7 @@ TEXT = "0123456789>."
 def prompts(seed: int, worker: int, first: int, count: int, length: int) -> np.ndarray:
     """Prompts ``first`` to ``first + count`` of a worker: i64[count, length + 1].
 
-    They are a function of their number: a worker that comes again makes the same ones.
+    They are a function of their number: a restarted worker makes the same ones.
     """
     made = np.full((count, length + 1), ASK, np.int64)
     for row in range(count):
@@ -26,7 +26,7 @@ def rewards(asked: np.ndarray, answers: np.ndarray) -> np.ndarray:
     """The share of places that hold the right digit: f64[count].
 
     Args:
-        asked: i64[count, length + 1], as of `prompts`.
+        asked: i64[count, length + 1], from `prompts`.
         answers: i64[count, length].
     """
     right = np.sort(asked[:, :-1], axis=1)

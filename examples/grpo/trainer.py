@@ -1,4 +1,4 @@
-"""The trainer: GRPO in plain torch, with a checkpoint that a killed one comes back from."""
+"""The trainer: GRPO in plain torch, with a checkpoint from which its successor continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transport import Batch, trainer_end
 
 
 def train(plan: Plan) -> None:
-    """The trainer, in a process of its own; begun again, it goes on from the last checkpoint."""
+    """The trainer, in its own process; restarted, it continues from the last checkpoint."""
     trainer = Trainer(plan)
     try:
         while trainer.step < plan.steps:
@@ -45,7 +45,7 @@ class Trainer:
         self.step = 0
         saved = self._load()
         self.ledger = Ledger(plan.path("ledger.txt"), Mark(**saved.get("ledger", {})))
-        # Versions only grow, also where the dead trainer had published later ones.
+        # Versions only grow, even if the dead trainer had published later ones.
         self.version = self.end.resume(saved.get("receipts", []), self.step)
         self.log = open(plan.path("steps.jsonl"), "a", encoding="utf-8", buffering=1)
         self.publish()
@@ -91,8 +91,8 @@ class Trainer:
         self.end.publish(self.version)
 
     def checkpoint(self) -> None:
-        """All or nothing: what is trained, and which records it was trained on. Then these are
-        given back. Killed in between, the next trainer settles their receipts.
+        """Atomically: the trained state, and the records that it was trained on. Then these are
+        acknowledged. If the trainer is killed in between, the next one settles their receipts.
         """
         path = self.plan.path("checkpoint.pt")
         new = path.with_suffix(".new")
@@ -121,10 +121,10 @@ class Trainer:
         return saved
 
     def finish(self) -> None:
-        """Take what workers still send, untrained, so that none of them waits for room."""
+        """Take the groups that workers still send, untrained, so that no worker waits for room."""
         self.plan.path("stop").touch()
         while True:
-            over = self.plan.path("ended").exists()  # asked first: what they sent can be read
+            over = self.plan.path("ended").exists()  # first: their records are readable then
             batch = self.end.take(timeout=0.2)
             if batch is None and over:
                 batch = self.end.rest()

@@ -1,4 +1,4 @@
-"""What a run needs of whatever lies between its workers and its trainer."""
+"""The interface of a transport between workers and trainer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Batch:
-    """Whole groups as the trainer takes them: arrays of shape [sequences, tokens]."""
+    """Whole groups for the trainer: arrays of shape [sequences, tokens]."""
 
     keys: list[str]
     tokens: np.ndarray  # i64
@@ -59,37 +59,37 @@ def batch_of(groups: list[Group]) -> Batch:
 
 
 def advantages(rewards: np.ndarray) -> np.ndarray:
-    """GRPO's: how many standard deviations each is above its group's mean."""
+    """GRPO's: the distance from the group's mean, in standard deviations."""
     return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
 
 
 class WorkerEnd(Protocol):
-    version: int  # of the weights that the worker has; -1: none yet
+    version: int  # of the worker's weights; -1: none yet
 
     def send(self, group: Group) -> None:
-        """Send a group, and wait for room as long as it takes."""
+        """Send a group, and wait for room without a limit."""
 
     def refresh(self) -> int:
-        """Take newer weights over, if there are any; which version is there now."""
+        """Adopt newer weights, if there are any; returns the current version."""
 
     def close(self) -> None: ...
 
 
 class TrainerEnd(Protocol):
     def resume(self, receipts: list[bytes], step: int) -> int:
-        """Give back what a checkpoint contains already; the version to go on behind."""
+        """Acknowledge the records of a checkpoint; returns the version after which to continue."""
 
     def take(self, timeout: float) -> Batch | None:
-        """A batch, which stays ours until `done`; None: there was none in time."""
+        """A batch, leased until `done`; None: there was none in time."""
 
     def rest(self) -> Batch | None:
         """Less than a batch, at the end."""
 
     def done(self, step: int) -> None:
-        """All that was taken is in a checkpoint."""
+        """A checkpoint contains all batches taken so far."""
 
     def publish(self, version: int) -> None:
-        """Send the weights as they are now to all workers."""
+        """Send the current weights to all workers."""
 
     def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What a run looks like while it runs: a page on a terminal, lines anywhere else."""
+"""The display of a live run: a page on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from run import Run
 
 SHADES = " ▁▂▃▄▅▆▇█"
-EIGHTH = len(SHADES) - 1  # so many make a whole block
+EIGHTH = len(SHADES) - 1  # that many make a full block
 CHART_ROWS = 8
-RECENT = 20  # steps that rates are the mean of
+RECENT = 20  # rates are means of these steps
 
 
 def make_view(plain: bool) -> PlainView:
-    """By rich, if it is there and somebody looks."""
+    """By rich, if it is installed and the output is a terminal."""
     if not plain and sys.stdout.isatty():
         try:
             import rich  # noqa: F401
@@ -30,7 +30,7 @@ def make_view(plain: bool) -> PlainView:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """What there is to see, by name."""
+    """The displayed values, by name."""
     rows = run.steps.rows[-RECENT:]
     if not rows:
         return {"step": f"0 of {run.plan.steps}: torch is being loaded, and no batch has come yet"}
@@ -112,7 +112,7 @@ class PlainView:
 
 
 class LiveView(PlainView):
-    """A page that is drawn anew four times a second."""
+    """A page that is redrawn four times a second."""
 
     EVERY = 0.25
 
@@ -140,7 +140,7 @@ class LiveView(PlainView):
             return
         self._next = now + self.EVERY
         width = max(20, self._live.console.width - 4)
-        rewards = {row["step"]: row["reward"] for row in run.steps.rows}  # of a step the last try
+        rewards = {row["step"]: row["reward"] for row in run.steps.rows}  # a step's last attempt
         chart = chart_of([*rewards.values()], run.plan.steps, width, CHART_ROWS)
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold")
@@ -158,7 +158,7 @@ class LiveView(PlainView):
 
 
 def summary(result: dict[str, Any]) -> str:
-    """What one run came to, in a few lines."""
+    """The result of one run, in a few lines."""
     shares = ", ".join(f"{name} {part:.0%}" for name, part in result["trainer_share"].items())
     lines = [
         f"{result['transport']}, seed {result['seed']}: reward {result['reward_start']:.3f} -> "

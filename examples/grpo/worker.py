@@ -19,15 +19,15 @@ from plan import Plan
 from sampler import Sampled, sample
 from transport import Group, WorkerEnd, worker_end
 
-Draw = Callable[[np.ndarray, int], Sampled]  # of prompts, so many tokens each
+Draw = Callable[[np.ndarray, int], Sampled]  # (prompts, tokens of each)
 
 
 def work(plan: Plan, number: int) -> None:
-    """A worker, in a process of its own.
+    """A worker, in its own process.
 
-    Its batches have numbers, and a file says which one is next. One that was killed comes again
-    with the batch it was at: the stash drops what had come of that already, as duplicates. So it
-    sends one batch in any case, for parts of it may be in the ring whose end is to be known.
+    Its batches have numbers, and a file has the number of the next one. A killed worker restarts
+    with its interrupted batch: the stash drops members that had arrived, as duplicates. So it sends
+    at least one batch, because parts of it may be in the ring already.
     """
     torch.set_num_threads(plan.threads)
     torch.manual_seed(time.time_ns())
@@ -57,7 +57,7 @@ def work(plan: Plan, number: int) -> None:
 
 
 def sampling(plan: Plan, number: int) -> tuple[Draw, WorkerEnd]:
-    """How the worker comes to tokens, and its end of the transport."""
+    """The worker's source of tokens, and its end of the transport."""
     if plan.engine:
         from engine import Asker
 

@@ -3,8 +3,8 @@
     rollring create run42
     torchrun --nproc-per-node 2 examples/ranks/train.py run42 --steps 4
 
-and workers that push, beside it. Rank 0 has the stash, and sends tickets; the model is sharded over
-the ranks with FSDP, and with --device cuda lies on their GPUs. Prints a line of JSON for each rank
+with pushing workers beside it. Rank 0 has the stash, and sends tickets; the model is sharded over
+the ranks with FSDP, and is on their GPUs with --device cuda. Prints a line of JSON for each rank
 and step.
 """
 
@@ -40,7 +40,7 @@ def policy_loss(model: nn.Module, share: dict[str, torch.Tensor], world: int) ->
     lengths = share["cu_seqlens"].diff().long()
     spread = share["advantages"].float().repeat_interleave(lengths)
     following = torch.ones_like(spread)
-    following[share["cu_seqlens"][:-1].long()] = 0  # the first of a sequence follows nothing
+    following[share["cu_seqlens"][:-1].long()] = 0  # a sequence's first token has no predecessor
     logprobs = model(tokens[:-1]).log_softmax(-1).gather(-1, tokens[1:, None])[:, 0]
     count = following.sum()
     dist.all_reduce(count)
@@ -82,7 +82,7 @@ def main() -> None:
             "token_sum": int(share["token_ids"].sum()),
             "loss": round(float(loss.detach()), 4),
         }
-        # In one piece: ranks write to the same pipe.
+        # One write, because ranks share a pipe.
         print(json.dumps(line) + "\n", end="", flush=True)
     if stash is not None:
         stash.close()
