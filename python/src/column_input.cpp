@@ -13,12 +13,12 @@
 namespace rollring::python {
 namespace {
 
-struct Helpers {
+struct InputHelpers {
     nb::object as_buffer;
     nb::object as_json;
 };
-Helpers& helpers() {
-    static auto* made = new Helpers();  // never freed: used while the interpreter ends
+InputHelpers& input_helpers() {
+    static auto* made = new InputHelpers();  // never freed: used while the interpreter ends
     return *made;
 }
 
@@ -148,7 +148,7 @@ bool take_numbers_as(DType dtype, PyObject* list, Py_ssize_t count, std::byte* t
 }  // namespace
 
 void set_helpers(nb::object as_buffer, nb::object as_json) {
-    helpers() = {std::move(as_buffer), std::move(as_json)};
+    input_helpers() = {std::move(as_buffer), std::move(as_json)};
 }
 
 ColumnInput::~ColumnInput() {
@@ -175,14 +175,15 @@ void ColumnInput::add(Draft& draft, const Schema& schema, std::uint16_t column, 
         buffers_.pop_back();  // not contiguous, or foreign: the helper makes it so, or says why not
         clear_refusal();
     } else if (is_json(column)) {
-        nb::object text = helpers().as_json(object);
+        nb::object text = input_helpers().as_json(object);
         texts_.push_back(text);
         return add(draft, schema, column, text);
     } else if (PyList_Check(raw) || PyTuple_Check(raw)) {
         const bool flat = declared.dims.empty();
         if (flat) return add_numbers(draft, declared, column, object);
     }
-    const nb::object made = helpers().as_buffer(object, declared.name, declared.dtype.to_string());
+    const nb::object made =
+        input_helpers().as_buffer(object, declared.name, declared.dtype.to_string());
     texts_.push_back(made);
     Py_buffer& buffer = buffers_.emplace_back();
     const nb::object array = made[0];

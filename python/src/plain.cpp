@@ -18,15 +18,15 @@ constexpr std::size_t array_alignment = 16;  // as malloc's
 
 // From rollring/_codecs.py: pack(value) -> (kind, dtype, shape, buffer), or raises TypeError;
 // unpack(memory, offset, bytes, kind, dtype, shape).
-struct Helpers {
+struct ArrayHelpers {
     nb::object array_type;  // numpy.ndarray
     nb::object pack;
     nb::object unpack;
 };
 // How it comes back, as rollring/_codecs.py has it.
 constexpr std::uint8_t kind_array = 0;
-Helpers& helpers() {
-    static auto* made = new Helpers();  // never freed: used while the interpreter ends
+ArrayHelpers& array_helpers() {
+    static auto* made = new ArrayHelpers();  // never freed: used while the interpreter ends
     return *made;
 }
 
@@ -145,14 +145,14 @@ class PlainWriter {
         }
     }
     void array(PyObject* it) {
-        if (reinterpret_cast<PyObject*>(Py_TYPE(it)) == helpers().array_type.ptr()) {
+        if (reinterpret_cast<PyObject*>(Py_TYPE(it)) == array_helpers().array_type.ptr()) {
             const Shown shown(it, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS);
             if (const std::string dtype = shown ? dtype_of(shown) : ""; !dtype.empty()) {
                 const std::vector<std::int64_t> shape(shown->shape, shown->shape + shown->ndim);
                 return array(kind_array, dtype, shape, shown.bytes());
             }
         }
-        const nb::object packed = helpers().pack(nb::handle(it));
+        const nb::object packed = array_helpers().pack(nb::handle(it));
         const nb::object from = packed[3];
         const Shown shown(from.ptr(), PyBUF_SIMPLE);
         if (!shown) raise("bad_record", "an array that shows no bytes");
@@ -279,7 +279,8 @@ class PlainReader {
         take((array_alignment - at_ % array_alignment) % array_alignment);
         const std::size_t at = offset_ + at_;
         take(length);
-        return helpers().unpack(memory_, at, length, kind, std::string(dtype), nb::tuple(shape));
+        return array_helpers().unpack(memory_, at, length, kind, std::string(dtype),
+                                      nb::tuple(shape));
     }
 
     nb::object memory_;
@@ -323,7 +324,7 @@ void bind_plain(nb::module_& module) {
             .whole();
     });
     module.def("set_array_helpers", [](nb::object array_type, nb::object pack, nb::object unpack) {
-        helpers() = {std::move(array_type), std::move(pack), std::move(unpack)};
+        array_helpers() = {std::move(array_type), std::move(pack), std::move(unpack)};
     });
 }
 

@@ -13,19 +13,19 @@
 namespace rollring::python {
 namespace {
 
-struct Helpers {
+struct ViewHelpers {
     nb::object array;
     nb::object decoded;
     std::bitset<static_cast<std::size_t>(Std::count)> texts;  // by the column's number
 };
-Helpers& helpers() {
-    static auto* made = new Helpers();  // never freed: used while the interpreter ends
+ViewHelpers& view_helpers() {
+    static auto* made = new ViewHelpers();  // never freed: used while the interpreter ends
     return *made;
 }
 
 // Standard columns have these numbers in every ring.
 bool is_text(std::size_t column) {
-    return column < helpers().texts.size() && helpers().texts[column];
+    return column < view_helpers().texts.size() && view_helpers().texts[column];
 }
 
 class SequenceView {
@@ -44,11 +44,11 @@ class SequenceView {
         if (found == nullptr) return nb::none();
         if (is_text(number)) {
             const auto* const bytes = reinterpret_cast<const char*>(found->data.data());
-            return helpers().decoded(lent_->schema().columns()[number].name,
+            return view_helpers().decoded(lent_->schema().columns()[number].name,
                                      nb::bytes(bytes, found->data.size()));
         }
         auto* const bytes = const_cast<std::byte*>(found->data.data());
-        return helpers().array(std::make_unique<Window>(
+        return view_helpers().array(std::make_unique<Window>(
             lent_, *found, index_, std::span(bytes, found->data.size()), false));
     }
     [[nodiscard]] nb::object named(std::string_view name) const {
@@ -93,7 +93,7 @@ nb::list made_sequences(const std::shared_ptr<Lent>& lent, nb::handle kind) {
 }
 
 void set_view_helpers(nb::object array, nb::object decoded, nb::object texts) {
-    Helpers& to = helpers();
+    ViewHelpers& to = view_helpers();
     to.array = std::move(array);
     to.decoded = std::move(decoded);
     for (const nb::handle name : texts) {
