@@ -131,6 +131,7 @@ void Consumer::interrupt() {
 
 bool Consumer::view(const RecordRef& record, TrajectoryView& view) const {
     view = TrajectoryView();
+    if (!impl_->core.usable()) return false;
     // A stash knows what it asks for, and may ask for what only a predecessor has seen.
     if (!impl_->taken && !impl_->in_hand.holds(record)) return false;
     return impl_->core.view(record, view);

@@ -73,7 +73,7 @@ ARROWS = {
     "lib/ring": ("lib/record", "lib/shm", "lib/base"),
     "lib/requests": ("lib/ring", "lib/shm", "lib/base"),
     "lib/device": ("lib/shm", "lib/base"),
-    "lib/domain": ("lib/device", "lib/base"),
+    "lib/domain": ("lib/device", "lib/shm", "lib/base"),
     "lib/weights": ("lib/device", "lib/shm", "lib/base"),
     "lib/gather": ("lib/device", "lib/base"),
     "lib/stat": ("lib/weights", "lib/device", "lib/requests", "lib/ring", "lib/record", "lib/shm",

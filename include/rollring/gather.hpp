@@ -106,7 +106,8 @@ struct GatherStat {
     std::string why_staged;          // the last time; empty if it never happened
 };
 
-// Gathers into the memory of one device. One thread at a time.
+// Gathers into the memory of one device. One thread at a time. In a forked child it is inert, and
+// returns Errc::forked.
 class ROLLRING_API Gatherer {
   public:
     static Result<Gatherer> open(Device device);

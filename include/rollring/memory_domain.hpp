@@ -9,7 +9,8 @@
 //
 // Addresses stay reserved while the region lives; pointers and CUDA graphs stay valid over release
 // and resume, and must not be used in between. A call either does everything it was asked to or
-// nothing. One thread at a time per domain.
+// nothing. One thread at a time per domain. In a forked child it is inert, and returns
+// Errc::forked.
 //
 // Calls that wait for the device take no deadline: memory cannot be taken away under work, and the
 // driver knows no end to a wait for a whole device. Whoever needs one waits for its own streams

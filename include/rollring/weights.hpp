@@ -18,7 +18,8 @@
 // slot may be refilled), live (the engine serves the version), closed (the mapping is gone).
 // A version is committed when every subscriber that was to read it has staged it, never before.
 //
-// One thread at a time per object. Nothing throws; objects of a process do not work in its forks.
+// One thread at a time per object. Nothing throws. In a forked child the objects are inert, and every
+// call that returns an error returns Errc::forked.
 //
 // Destructors wait up to 10 s for what the device still does with the channel's memory, then leak
 // that memory: it is never freed under a kernel. A version that is given up does not wait at all.
@@ -275,6 +276,7 @@ class [[nodiscard]] ROLLRING_API Update {
     friend class Subscriber;
     explicit Update(weights::SubscriberImpl* impl);
     [[nodiscard]] bool mine() const;
+    [[nodiscard]] Result<void> check_open() const;
     weights::SubscriberImpl* impl_ = nullptr;
     std::uint64_t publication_ = 0;
     std::int64_t version_ = -1;

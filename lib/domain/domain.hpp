@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "liveness.hpp"
 #include "region_memory.hpp"
 #include "rollring/memory_domain.hpp"
 
@@ -67,6 +68,11 @@ namespace rollring {
 class MemoryDomain::Impl : public domain::Domain {
   public:
     using domain::Domain::Domain;
+    // The driver's state does not survive a fork.
+    [[nodiscard]] Result<void> check_process() const { return maker_.check("memory domain"); }
+
+  private:
+    MakerProcess maker_;
 };
 
 }  // namespace rollring

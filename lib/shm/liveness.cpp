@@ -48,6 +48,10 @@ Locks& locks() {
     return *all;
 }
 
+// When the library is loaded, not with the first lock: an object that holds no lock compares the
+// generation too, and a fork before the first lock must count.
+[[maybe_unused]] const Locks& at_load = locks();
+
 // With the mutex held.
 int keep(int fd) {
     for (std::size_t index = 0; index < locks().fds.size(); index++) {
@@ -124,6 +128,14 @@ bool alive(int fd, LifeByte byte) {
     struct flock request = one_byte(byte);
     // A failed query proves nothing: say alive, for a false death is worse than a late one.
     return fcntl(fd, F_OFD_GETLK, &request) != 0 || request.l_type != F_UNLCK;
+}
+
+Result<void> MakerProcess::check(std::string_view object) const {
+    if (is_this()) return {};
+    return refused(Errc::forked,
+                   fmt::format("this {} belongs to the process that forked this one: a child opens "
+                               "its own",
+                               object));
 }
 
 bool LifeLock::held() const {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "fd.hpp"
 #include "rollring/error.hpp"
@@ -87,5 +88,16 @@ bool alive(int fd, LifeByte byte);
 inline std::uint64_t fork_generation() {
     return detail::forks;
 }
+
+// The process that made an object; a forked child of it is another one.
+class MakerProcess {
+  public:
+    [[nodiscard]] bool is_this() const { return generation_ == fork_generation(); }
+    // Errc::forked. `object`: what was inherited, for the message.
+    [[nodiscard]] Result<void> check(std::string_view object) const;
+
+  private:
+    std::uint64_t generation_ = fork_generation();
+};
 
 }  // namespace rollring

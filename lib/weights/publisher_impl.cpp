@@ -153,7 +153,7 @@ Result<void> PublisherImpl::open_reception(Listener listener) {
 
 // True: nothing will call into this object any more, and nobody reads its memory.
 bool PublisherImpl::shut_down() {
-    if (life_ && !life_->held()) {
+    if (!maker_.is_this()) {
         // In a forked child the channel is the parent's: its thread is not here, its name stays.
         return false;
     }
@@ -176,14 +176,8 @@ bool PublisherImpl::shut_down() {
     return true;
 }
 
-Result<void> PublisherImpl::check_parent() const {
-    if (life_->held()) return {};
-    return refused(Errc::invalid_argument,
-                   "this publisher was made before a fork and works in its parent only");
-}
-
 Result<void> PublisherImpl::check_open() const {
-    if (auto parent = check_parent(); !parent) return parent;
+    if (auto ours = check_process(); !ours) return ours;
     if (publication_.is_open()) return {};
     return refused(Errc::invalid_argument, "no version is open");
 }
@@ -191,6 +185,7 @@ Result<void> PublisherImpl::check_open() const {
 template <class Count>
 Result<void> PublisherImpl::wait_for(std::uint32_t wanted, std::string_view what, Deadline deadline,
                                      const Count& count) {
+    if (auto ours = check_process(); !ours) return ours;
     std::uint32_t now = 0;
     if (seats_.wait(deadline, [&] { return (now = count()) >= wanted; })) return {};
     return refused(Errc::timed_out,
@@ -208,11 +203,11 @@ Result<void> PublisherImpl::wait_live(std::uint32_t count, Deadline deadline) {
 }
 
 std::uint32_t PublisherImpl::behind() {
-    return publication_.committed() < 0 ? 0 : seats_.behind(publication_.committed());
+    return publication_.committed() < 0 || !maker_.is_this() ? 0 : seats_.behind(publication_.committed());
 }
 
 Result<void> PublisherImpl::expel(const std::string& name) {
-    if (auto parent = check_parent(); !parent) return parent;
+    if (auto ours = check_process(); !ours) return ours;
     seats_.drop_dead();
     const std::size_t usable = seats_.usable_slots(name);
     std::vector<std::unique_ptr<SharedBlock>> fresh;
@@ -237,7 +232,7 @@ Result<void> PublisherImpl::expel(const std::string& name) {
 // --- a version -----------------------------------------------------------------------------------
 
 Result<void> PublisherImpl::begin(std::int64_t version) {
-    if (auto parent = check_parent(); !parent) return parent;
+    if (auto ours = check_process(); !ours) return ours;
     if (publication_.is_open()) return still_open();
     const std::int64_t last = std::max(begun_version_, link_.version());
     if (version <= last || version < 0) {
@@ -258,7 +253,7 @@ Result<void> PublisherImpl::begin(std::int64_t version) {
 }
 
 Result<void> PublisherImpl::begin_again() {
-    if (auto parent = check_parent(); !parent) return parent;
+    if (auto ours = check_process(); !ours) return ours;
     if (publication_.is_open()) return still_open();
     if (publication_.committed() < 0) {
         return refused(Errc::invalid_argument, "there is no committed version to send again");
@@ -268,7 +263,7 @@ Result<void> PublisherImpl::begin_again() {
 }
 
 Result<void> PublisherImpl::resume(std::int64_t version) {
-    if (auto parent = check_parent(); !parent) return parent;
+    if (auto ours = check_process(); !ours) return ours;
     if (publication_.is_open()) return still_open();
     if (version < 0 || version < link_.version()) {
         return refused(Errc::stale_version, fmt::format("version {} is below {}, which ring {} has",
@@ -411,7 +406,7 @@ void PublisherImpl::finish_commit() {
 }
 
 void PublisherImpl::abort(std::string_view why) {
-    if (!publication_.is_open() || !life_->held()) return;
+    if (!publication_.is_open() || !maker_.is_this()) return;
     if (is_again() || ranks_.may_abort()) {
         give_up(why);
     } else {

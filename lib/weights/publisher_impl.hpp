@@ -30,6 +30,8 @@ class PublisherImpl {
                                                          const Gpus& gpus);
     // Before destruction; false: it must not be destroyed.
     bool shut_down();
+    // Errc::forked in a child of the process that made it.
+    [[nodiscard]] Result<void> check_process() const { return maker_.check("publisher"); }
 
     Result<void> begin(std::int64_t version);
     Result<void> begin_again();  // the committed one, for those who are behind
@@ -46,7 +48,9 @@ class PublisherImpl {
     // Until so many are attached, and until so many serve the committed version.
     Result<void> wait_joined(std::uint32_t count, Deadline deadline);
     Result<void> wait_live(std::uint32_t count, Deadline deadline);
-    void interrupt() { seats_.interrupt(); }
+    void interrupt() {
+        if (maker_.is_this()) seats_.interrupt();
+    }
     // Attached subscribers that lack the committed version.
     std::uint32_t behind();
 
@@ -74,8 +78,8 @@ class PublisherImpl {
     Result<void> wait_staged(Deadline deadline);
     void finish_commit();
     void give_up(std::string_view why);
-    Result<void> check_parent() const;
 
+    MakerProcess maker_;
     std::string ring_name_;
     PublisherOptions options_;
     RingLink link_;

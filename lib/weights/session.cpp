@@ -197,10 +197,6 @@ std::string Session::why_aborted(std::uint64_t publication) const {
 }
 
 Result<void> Session::check_publisher() const {
-    if (!is_ours()) {
-        return refused(Errc::invalid_argument,
-                       "this subscriber was made before a fork and works in its parent only");
-    }
     const bool closed = observe(publisher().closed) != 0;
     if (!closed && alive(control_->memory().fd(), LifeByte::publisher())) return {};
     return refused(Errc::peer_gone,

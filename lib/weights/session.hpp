@@ -37,8 +37,9 @@ class Session {
     // Unmaps everything and says so. False: the device may still read, it must not be destroyed.
     bool close();
 
-    // False in a forked child, where all this is the parent's.
-    [[nodiscard]] bool is_ours() const { return life_->held(); }
+    // In a forked child all this is the parent's.
+    [[nodiscard]] bool is_ours() const { return maker_.is_this(); }
+    [[nodiscard]] Result<void> check_process() const { return maker_.check("subscriber"); }
     [[nodiscard]] const Manifest& manifest() const { return manifest_; }
     [[nodiscard]] std::int64_t publisher_id() const { return control_->header().created_ns; }
     [[nodiscard]] device::Mover& mover() const { return *backend_.mover; }
@@ -73,7 +74,9 @@ class Session {
     }
     void ring_publisher() const { ring_plain(publisher_bell()); }
     // From any thread: the wait under way, or else the next one.
-    void interrupt() { interruption_.raise(own_bell()); }
+    void interrupt() {
+        if (is_ours()) interruption_.raise(own_bell());
+    }
 
     // Waits for look(), checking now and then that the publisher lives and that we are admitted.
     // timed_out at the deadline, or after interrupt().
@@ -96,6 +99,7 @@ class Session {
         return control_->bell(ControlOffsets::publisher_bell());
     }
 
+    MakerProcess maker_;
     std::string ring_name_;
     SubscriberOptions options_;
     const Holding* holding_;

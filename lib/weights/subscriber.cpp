@@ -19,6 +19,7 @@ Subscriber::~Subscriber() {
 }
 
 Result<Update> Subscriber::next(Deadline deadline) {
+    if (auto ours = impl_->check_process(); !ours) return std::unexpected(ours.error());
     if (auto found = impl_->next(deadline); !found) return std::unexpected(found.error());
     return Update(impl_.get());
 }
@@ -90,33 +91,32 @@ bool Update::mine() const {
     return impl_ != nullptr && impl_->update().open && impl_->update().publication == publication_;
 }
 
-namespace {
-std::unexpected<Error> update_over() {
-    return refused(Errc::invalid_argument, "this update is over");
+Result<void> Update::check_open() const {
+    if (!mine()) return refused(Errc::invalid_argument, "this update is over");
+    return impl_->check_process();
 }
-}  // namespace
 
 std::uint32_t Update::parts() const {
     return mine() ? static_cast<std::uint32_t>(impl_->manifest().packing.parts.size()) : 0;
 }
 Result<std::span<const TensorPiece>> Update::part(std::uint32_t part, Deadline deadline) {
-    if (!mine()) return update_over();
+    if (auto open = check_open(); !open) return std::unexpected(open.error());
     return impl_->part(part, deadline);
 }
 Result<void> Update::done_reading(std::uint32_t part, Stream stream) {
-    if (!mine()) return update_over();
+    if (auto open = check_open(); !open) return std::unexpected(open.error());
     return impl_->done_reading(part, stream);
 }
 Result<void> Update::load(Deadline deadline, Stream stream) {
-    if (!mine()) return update_over();
+    if (auto open = check_open(); !open) return std::unexpected(open.error());
     return impl_->load(deadline, stream);
 }
 Result<void> Update::stage(Deadline deadline) {
-    if (!mine()) return update_over();
+    if (auto open = check_open(); !open) return std::unexpected(open.error());
     return impl_->stage(deadline);
 }
 Result<void> Update::adopt(Deadline deadline) {
-    if (!mine()) return update_over();
+    if (auto open = check_open(); !open) return std::unexpected(open.error());
     auto adopted = impl_->adopt(deadline);
     if (adopted) impl_ = nullptr;  // over: the subscriber may go before this object does
     return adopted;

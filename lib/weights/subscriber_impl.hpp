@@ -39,6 +39,8 @@ class SubscriberImpl {
     // Before destruction; false: it must not be destroyed, for the device may still read.
     bool shut_down() { return session_->close(); }
     void interrupt() { session_->interrupt(); }
+    // Errc::forked in a child of the process that made it.
+    [[nodiscard]] Result<void> check_process() const { return session_->check_process(); }
 
     Result<void> next(Deadline deadline);
     Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);

@@ -1,0 +1,476 @@
+// Every public method of every class, called in a forked child of the process that made the object:
+// it is refused, or has no effect. The list of exported symbols is held against the table, so that
+// a new method cannot be left out.
+//
+//   forked EXPORTS     tests/install/exports.txt
+//
+// The store comes first, in a process that has taken no lock yet: the generation must count forks
+// that happen before the first lock.
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rollring/consumer.hpp"
+#include "rollring/gather.hpp"
+#include "rollring/producer.hpp"
+#include "rollring/read_batches.hpp"
+#include "rollring/reader.hpp"
+#include "rollring/requests.hpp"
+#include "rollring/stash.hpp"
+#include "rollring/store.hpp"
+#include "rollring/weights.hpp"
+#include "support/in_child.hpp"
+
+using namespace rollring;
+using rollring::test::in_child;
+using rollring::test::patience;
+using rollring::test::require;
+using rollring::test::ScratchRing;
+
+namespace {
+
+const std::vector<std::int32_t> tokens{1, 2, 3};
+
+Draft draft(std::uint32_t repetition = 0) {
+    Draft made("prompt");
+    made.meta.repetition_id = repetition;
+    made.meta.group_size = 2;
+    made.set(Std::token_ids, tokens);
+    return made;
+}
+
+template <class T>
+bool refused_as_forked(const Result<T>& result) {
+    return !result && result.error().code == Errc::forked && !result.error().message.empty();
+}
+
+template <class T>
+T opened(Result<T> result, const char* what) {
+    if (!result) fmt::print(stderr, "{}: {}\n", what, result.error().to_string());
+    require(result.has_value(), "{}", what);
+    return std::move(*result);
+}
+
+// One method: true if it was refused, or did nothing.
+struct Call {
+    std::string method;
+    std::function<bool()> holds;
+};
+using Calls = std::vector<Call>;
+
+std::set<std::string> called;
+
+// All calls in one forked child, in their order. A hang ends it by a signal.
+void try_in_child(const Calls& calls) {
+    for (const Call& call : calls) called.insert("rollring::" + call.method);
+    const int failures = in_child([&] {
+        alarm(60);
+        int failed = 0;
+        for (const Call& call : calls) {
+            if (call.holds()) continue;
+            fmt::print(stderr, "in a forked child: {} was not refused\n", call.method);
+            failed++;
+        }
+        return failed;
+    });
+    require(failures == 0, "every call in a forked child is refused, or does nothing");
+}
+
+// What only tells what the object knows may be called, and changes nothing.
+template <class Tell>
+std::function<bool()> tells(Tell tell) {
+    return [tell] {
+        static_cast<void>(tell());
+        return true;
+    };
+}
+
+template <class Act>
+std::function<bool()> inert(Act act) {
+    return [act] {
+        act();
+        return true;
+    };
+}
+
+void try_store(const std::string& name) {
+    auto store = opened(Store::open(name, {.make = false}), "open the store");
+    const Location any{1};
+    Location at;
+    StoredValue found;
+    std::array<std::byte, 12> bytes{};
+    std::byte* const to = bytes.data();
+    const std::string_view key = "k";
+    const StoreValue value{.key = "k",
+                           .column = "c",
+                           .form = {.dtype = dtype_i32, .dims = 1, .shape = {3}},
+                           .data = tokens.data()};
+    const auto now = Deadline::now();
+    try_in_child({
+        {"Store::put", [&] { return refused_as_forked(store.put({&value, 1}, {&at, 1}, now)); }},
+        {"Store::find", [&] { return refused_as_forked(store.find({&any, 1}, {&found, 1})); }},
+        {"Store::read", [&] { return refused_as_forked(store.read({&found, 1}, {&to, 1})); }},
+        {"Store::read", [&] { return refused_as_forked(store.read(any, bytes)); }},
+        {"Store::clear", [&] { return refused_as_forked(store.clear({&any, 1}, now)); }},
+        {"Store::clear_keys", [&] { return refused_as_forked(store.clear_keys({&key, 1}, now)); }},
+        {"Store::stat", tells([&] { return store.stat(); })},
+    });
+    require(store.put({&value, 1}, {&at, 1}, patience()).has_value(), "its parent's goes on");
+    require(store.read(at, bytes).has_value(), "and what was put is there");
+}
+
+void store_before_any_lock() {
+    const std::string name = fmt::format("forked-store-{}", getpid());
+    int ready[2];
+    require(pipe(ready) == 0, "pipe");
+    const pid_t keeper = test::start_child([&] {
+        auto made = Store::open(name, {.capacity_bytes = 2U << 20, .lanes = 4});
+        if (!made || write(ready[1], "x", 1) != 1) return 1;
+        for (;;) pause();
+    });
+    char byte = 0;
+    require(read(ready[0], &byte, 1) == 1, "the store is there");
+    // Nothing of rollring was used in this process before.
+    const int status = in_child([&] {
+        try_store(name);
+        return 0;
+    });
+    kill(keeper, SIGKILL);
+    waitpid(keeper, nullptr, 0);
+    static_cast<void>(Store::remove(name, true));
+    require(status == 0, "a store that has taken no lock is inert in a forked child");
+    for (const char* method : {"put", "find", "read", "clear", "clear_keys", "stat"}) {
+        called.insert(std::string("rollring::Store::") + method);
+    }
+}
+
+void try_ends_of_a_ring() {
+    const ScratchRing ring("forked", {.lanes = 2, .lane_bytes = 64 << 10});
+    auto producer = opened(Producer::open(ring.name(), {.name = "p"}), "producer");
+    auto consumer = opened(Consumer::open(ring.name()), "consumer");
+    require(producer.push(draft(), patience()) == Push::ok, "push");
+    Record record;
+    require(consumer.wait(record, patience()) == Poll::record, "wait");
+    Reservation reservation;
+    require(producer.reserve(draft(), patience(), reservation) == Push::ok, "reserve");
+    Reservation other;
+    TrajectoryView view;
+    Event event;
+    const GroupKey key = GroupKey::of("prompt", 0);
+    const auto now = Deadline::now();
+    const auto closed = [](Push push) { return push == Push::closed; };
+    try_in_child({
+        {"Reservation::bytes", [&] { return reservation.bytes(0, dtype_i32).empty(); }},
+        {"Reservation::set", [&] { return !reservation.set({}); }},
+        {"Reservation::shrink", inert([&] { reservation.shrink(1); })},
+        {"Reservation::view", tells([&] { return reservation.view(); })},
+        {"Reservation::commit_later", [&] { return closed(reservation.commit_later()); }},
+        {"Reservation::commit", [&] { return reservation.commit() != Push::ok; }},
+        {"Producer::push", [&] { return closed(producer.push(draft(), now)); }},
+        {"Producer::push_later", [&] { return closed(producer.push_later(draft(), now)); }},
+        {"Producer::reserve", [&] { return closed(producer.reserve(draft(), now, other)); }},
+        {"Producer::open_group", [&] { return closed(producer.open_group("q", 0, now)); }},
+        {"Producer::may_send", [&] { return !producer.may_send("q", 0); }},
+        {"Producer::cancel_group", [&] { return !producer.cancel_group("prompt", 0); }},
+        {"Producer::inherit_place", inert([&] { producer.inherit_place(key, {}); })},
+        {"Producer::holds_place", tells([&] { return producer.holds_place(key); })},
+        {"Producer::pass_place", [&] { return !producer.pass_place(key, key); }},
+        {"Producer::take_spare_place", [&] { return !producer.take_spare_place(key, {}); }},
+        {"Producer::places", [&] { return producer.places() == Producer::Places::not_asked_for; }},
+        {"Producer::flush", inert([&] { producer.flush(); })},
+        {"Producer::lane", tells([&] { return producer.lane(); })},
+        {"Producer::lane_bytes", tells([&] { return producer.lane_bytes(); })},
+        {"Producer::last", tells([&] { return producer.last(); })},
+        {"Producer::problem", [&] { return !producer.problem().empty(); }},
+        {"Producer::schema", tells([&] { return producer.schema().columns().size(); })},
+        {"Producer::stats", tells([&] { return producer.stats(); })},
+        {"Producer::consumer_alive", tells([&] { return producer.consumer_alive(); })},
+        {"Producer::close", inert([&] { producer.close(); })},
+        {"Consumer::poll", [&] { return consumer.poll(record) == Poll::closed; }},
+        {"Consumer::wait", [&] { return consumer.wait(record, patience()) == Poll::closed; }},
+        {"Consumer::interrupt", inert([&] { consumer.interrupt(); })},
+        {"Consumer::bound_groups", inert([&] { consumer.bound_groups(1); })},
+        {"Consumer::announced_groups", tells([&] { return consumer.announced_groups(); })},
+        {"Consumer::view", [&] { return !consumer.view(record.ref, view); }},
+        {"Consumer::release", [&] { return !consumer.release(record.ref); }},
+        {"Consumer::release_all",
+         [&] { return refused_as_forked(consumer.release_all({&record.ref, 1}, 0)); }},
+        {"Consumer::journal_records", tells([&] { return consumer.journal_records(); })},
+        {"Consumer::last_acked_step", tells([&] { return consumer.last_acked_step(); })},
+        {"Consumer::policy_version", tells([&] { return consumer.policy_version(); })},
+        {"Consumer::next_event", [&] { return !consumer.next_event(event); }},
+        {"Consumer::problem", [&] { return !consumer.problem().empty(); }},
+        {"Consumer::producers_active", tells([&] { return consumer.producers_active(); })},
+        {"Consumer::schema", tells([&] { return consumer.schema().columns().size(); })},
+        {"Consumer::stats", tells([&] { return consumer.stats(); })},
+    });
+    require(reservation.commit() == Push::ok, "the parent's reservation");
+    require(consumer.release(record.ref), "the parent's record");
+    require(consumer.wait(record, patience()) == Poll::record, "and the next one");
+}
+
+void try_stash_and_shares() {
+    const ScratchRing ring("forked", {.lanes = 2, .lane_bytes = 64 << 10});
+    auto producer = opened(Producer::open(ring.name()), "producer");
+    for (std::uint32_t i = 0; i < 2; i++) {
+        require(producer.push(draft(i), patience()) == Push::ok, "push");
+    }
+    auto stash =
+        opened(Stash::open(ring.name(), {.batch = BatchTarget::groups(1)}), "open the stash");
+    auto reader = opened(Reader::attach(ring.name()), "reader");
+    auto gatherer = opened(Gatherer::open(Device::host()), "gatherer");
+    Batch batch;
+    require(stash->next_batch(batch, patience()) == NextBatch::batch, "a batch");
+    const std::string ticket = opened(batch.ticket({.rank = 0, .world = 1}), "ticket");
+    const std::string receipt = batch.receipt();
+    auto share = opened(reader.open(ticket), "share");
+    ReadBatches reading;
+    Batch other;
+    Event event;
+    const Schema& schema = stash->consumer().schema();
+    std::vector<std::int32_t> memory(6);
+    const GatherColumn ids{.to = std::as_writable_bytes(std::span(memory))};
+    const auto closed = [](NextBatch got) { return got == NextBatch::closed; };
+    try_in_child({
+        {"Gatherer::gather",
+         [&] { return refused_as_forked(gatherer.gather(batch, schema, {&ids, 1}, {})); }},
+        {"Gatherer::prepare", [&] { return refused_as_forked(gatherer.prepare(batch)); }},
+        {"Gatherer::mark", [&] { return refused_as_forked(gatherer.mark()); }},
+        {"Gatherer::reached", [&] { return refused_as_forked(gatherer.reached(0)); }},
+        {"Gatherer::wait", [&] { return refused_as_forked(gatherer.wait(0, Deadline::now())); }},
+        {"Gatherer::stat", tells([&] { return gatherer.stat(); })},
+        {"Share::check", [&] { return refused_as_forked(share.check()); }},
+        {"Share::close", [&] { return refused_as_forked(share.close()); }},
+        {"Reader::open", [&] { return refused_as_forked(reader.open(ticket)); }},
+        {"Reader::open", [&] { return refused_as_forked(reader.open("no ticket")); }},
+        {"Reader::schema", tells([&] { return reader.schema().columns().size(); })},
+        {"Batch::ticket", [&] { return refused_as_forked(batch.ticket()); }},
+        {"Batch::receipt", [&] { return batch.receipt().empty(); }},
+        {"Batch::ack", [&] { return refused_as_forked(batch.ack(0)); }},
+        {"ReadBatches::ack_after",
+         [&] { return refused_as_forked(reading.ack_after(Batch(), 0, gatherer)); }},
+        {"ReadBatches::advance", tells([&] { return reading.advance(); })},
+        {"ReadBatches::finish", tells([&] { return reading.finish(Deadline::now()); })},
+        {"Stash::next_batch", [&] { return closed(stash->next_batch(other, patience())); }},
+        {"Stash::rest", [&] { return closed(stash->rest(other)); }},
+        {"Stash::settle", [&] { return refused_as_forked(stash->settle(receipt, 0)); }},
+        {"Stash::interrupt", inert([&] { stash->interrupt(); })},
+        {"Stash::next_event", [&] { return !stash->next_event(event); }},
+        {"Stash::problem", [&] { return !stash->problem().empty(); }},
+        {"Stash::account", tells([&] { return stash->account(); })},
+        {"Stash::copies", tells([&] { return stash->copies(); })},
+        {"Stash::open_groups", tells([&] { return stash->open_groups(); })},
+        {"Stash::no_progress", tells([&] { return stash->no_progress(); })},
+        {"Stash::explain", tells([&] { return stash->explain(3); })},
+        {"Stash::repeated_keys", tells([&] { return stash->repeated_keys(); })},
+        {"Stash::consumer", tells([&] { return stash->consumer().policy_version(); })},
+        {"Batch::nack", inert([&] { batch.nack(); })},
+    });
+    require(share.close().has_value(), "the parent's share");
+    require(batch.ack(0).has_value(), "the parent's batch");
+}
+
+void try_requests() {
+    const ScratchRing ring("forked", {.lanes = 2, .lane_bytes = 64 << 10});
+    auto board = opened(RequestBoard::open(ring.name()), "board");
+    auto worker = opened(RequestWorker::open(ring.name()), "worker");
+    require(board.post({}, patience()).has_value(), "post");
+    const auto taken = opened(worker.take(patience()), "take");
+    require(taken.has_value(), "a request");
+    const auto now = Deadline::now();
+    try_in_child({
+        {"RequestWorker::take", [&] { return refused_as_forked(worker.take(now)); }},
+        {"RequestWorker::finish", [&] { return !worker.finish(*taken); }},
+        {"RequestWorker::give_back", [&] { return !worker.give_back(*taken); }},
+        {"RequestWorker::withdrawn", tells([&] { return worker.withdrawn(*taken); })},
+        {"RequestWorker::interrupt", inert([&] { worker.interrupt(); })},
+        {"RequestBoard::post", [&] { return refused_as_forked(board.post({}, now)); }},
+        {"RequestBoard::withdraw", [&] { return !board.withdraw(taken->number); }},
+        {"RequestBoard::given_up", [&] { return refused_as_forked(board.given_up(now)); }},
+        {"RequestBoard::counts", tells([&] { return board.counts(); })},
+        {"RequestBoard::interrupt", inert([&] { board.interrupt(); })},
+    });
+    require(worker.finish(*taken), "the parent's request");
+    require(board.counts().taken == 0, "which is answered");
+}
+
+struct Model {
+    std::vector<float> memory = std::vector<float>(64, 3.F);
+    std::vector<WeightTensor> list{
+        {.name = "q", .dtype = dtype_f32, .shape = {64}, .data = memory.data()}};
+};
+
+void try_publisher(Publisher& publisher, Transaction& open) {
+    const auto now = Deadline::now();
+    std::vector<float> q(64);
+    try_in_child({
+        {"Transaction::put_all", [&] { return refused_as_forked(open.put_all(now)); }},
+        {"Transaction::put", [&] { return refused_as_forked(open.put("q", q.data(), now)); }},
+        {"Transaction::lend_part", [&] { return refused_as_forked(open.lend_part(now)); }},
+        {"Transaction::part_written", [&] { return refused_as_forked(open.part_written()); }},
+        {"Transaction::publish", [&] { return refused_as_forked(open.publish()); }},
+        {"Transaction::wait_staged", [&] { return refused_as_forked(open.wait_staged(now)); }},
+        {"Transaction::commit", [&] { return refused_as_forked(open.commit(now)); }},
+        {"Transaction::version", tells([&] { return open.version(); })},
+        {"Transaction::abort", inert([&] { open.abort(); })},
+        {"Publisher::wait_subscribers",
+         [&] { return refused_as_forked(publisher.wait_subscribers(1, patience())); }},
+        {"Publisher::wait_live",
+         [&] { return refused_as_forked(publisher.wait_live(1, patience())); }},
+        {"Publisher::begin", [&] { return refused_as_forked(publisher.begin(9)); }},
+        {"Publisher::begin_again", [&] { return refused_as_forked(publisher.begin_again()); }},
+        {"Publisher::resume", [&] { return refused_as_forked(publisher.resume(9)); }},
+        {"Publisher::resend", [&] { return refused_as_forked(publisher.resend(now)); }},
+        {"Publisher::expel", [&] { return refused_as_forked(publisher.expel("e")); }},
+        {"Publisher::behind", [&] { return publisher.behind() == 0; }},
+        {"Publisher::interrupt", inert([&] { publisher.interrupt(); })},
+        {"Publisher::committed_version", tells([&] { return publisher.committed_version(); })},
+        {"Publisher::payload_bytes", tells([&] { return publisher.payload_bytes(); })},
+        {"Publisher::parts", tells([&] { return publisher.parts(); })},
+        {"Publisher::slots", tells([&] { return publisher.slots(); })},
+        {"Publisher::handles_passed", tells([&] { return publisher.handles_passed(); })},
+    });
+}
+
+// Takes the version over, with a forked child that tries to do so at each step.
+void try_subscriber(Subscriber& subscriber) {
+    const auto now = Deadline::now();
+    try_in_child({
+        {"Subscriber::next", [&] { return refused_as_forked(subscriber.next(patience())); }},
+        {"Subscriber::interrupt", inert([&] { subscriber.interrupt(); })},
+        {"Subscriber::live_version", tells([&] { return subscriber.live_version(); })},
+        {"Subscriber::state", tells([&] { return subscriber.state(); })},
+        {"Subscriber::problem", tells([&] { return subscriber.problem(); })},
+        {"Subscriber::tensors", tells([&] { return subscriber.tensors(); })},
+        {"Subscriber::publisher_id", tells([&] { return subscriber.publisher_id(); })},
+        {"Subscriber::part_bytes", tells([&] { return subscriber.part_bytes(); })},
+        {"Subscriber::memory", tells([&] { return subscriber.memory(); })},
+        {"Subscriber::imports", tells([&] { return subscriber.imports(); })},
+    });
+    auto update = opened(subscriber.next(patience()), "an update");
+    const Calls steps{
+        {"Update::parts", tells([&] { return update.parts(); })},
+        {"Update::part", [&] { return refused_as_forked(update.part(0, now)); }},
+        {"Update::done_reading", [&] { return refused_as_forked(update.done_reading(0)); }},
+        {"Update::load", [&] { return refused_as_forked(update.load(now)); }},
+        {"Update::stage", [&] { return refused_as_forked(update.stage(now)); }},
+        {"Update::adopt", [&] { return refused_as_forked(update.adopt(now)); }},
+        {"Update::reject", inert([&] { update.reject("by a child"); })},
+    };
+    try_in_child(steps);
+    require(update.load(patience()).has_value(), "load");
+    try_in_child(steps);
+    require(update.stage(patience()).has_value(), "stage");
+    try_in_child(steps);
+    require(update.adopt(patience()).has_value(), "adopt");
+}
+
+void try_weights() {
+    const ScratchRing ring("forked", {.lanes = 2, .lane_bytes = 64 << 10});
+    Model trainer;
+    auto publisher = opened(Publisher::create(ring.name(), trainer.list), "publisher");
+    int began[2];
+    require(pipe(began) == 0, "pipe");
+    const pid_t engine = test::start_child([&] {
+        Model model;
+        model.memory.assign(64, 0.F);
+        auto subscriber = opened(
+            Subscriber::attach(ring.name(), model.list, {.name = "e"}, patience()), "attach");
+        char byte = 0;
+        require(read(began[0], &byte, 1) == 1, "the version is published");
+        try_subscriber(subscriber);
+        require(model.memory == trainer.memory, "the version is the trainer's");
+        return 0;
+    });
+    require(publisher.wait_subscribers(1, patience()).has_value(), "an engine");
+    auto open = opened(publisher.begin(1), "begin");
+    try_publisher(publisher, open);
+    require(open.put_all(patience()).has_value(), "put");
+    require(open.publish().has_value(), "publish");
+    try_publisher(publisher, open);
+    require(write(began[1], "x", 1) == 1, "tell the engine");
+    require(open.commit(patience()).has_value(), "commit");
+    require(publisher.wait_live(1, patience()).has_value(), "live");
+    require(test::collect(engine) == 0, "no step of an update is a forked child's");
+    // What the engine's process has called is not known here.
+    for (const char* method : {"Subscriber::next", "Subscriber::interrupt",
+                               "Subscriber::live_version", "Subscriber::state",
+                               "Subscriber::problem", "Subscriber::tensors",
+                               "Subscriber::publisher_id", "Subscriber::part_bytes",
+                               "Subscriber::memory", "Subscriber::imports", "Update::parts", "Update::part",
+                               "Update::done_reading", "Update::load", "Update::stage",
+                               "Update::adopt", "Update::reject"}) {
+        called.insert(std::string("rollring::") + method);
+    }
+}
+
+// Values: they belong to no process, and to no memory that another process sees.
+const std::set<std::string> values{
+    "DType",     "Draft",        "DraftColumn",    "Encoder",   "Error",
+    "GpuUuid",   "GroupKey",     "GroupStat",      "Schema",    "Sequences",
+    "Split",     "StashAccount", "TrajectoryView", "detail"};
+// tests/gpu/domain_test.cpp has the table of this one: it needs a GPU.
+const std::set<std::string> elsewhere{"MemoryDomain"};
+// Private ones, which the others ask.
+const std::set<std::string> privates{"good", "mine", "check_open", "check_leased"};
+// What makes objects, moves them or ends them.
+const std::set<std::string> makers{"open",      "attach",   "create", "remove",
+                                   "operator=", "operator", "clear"};
+
+int count_forgotten(const char* path) {
+    std::ifstream exports(path);
+    int forgotten = 0;
+    int seen = 0;
+    for (std::string line; std::getline(exports, line);) {
+        const auto first = line.find("::");
+        const auto last = line.rfind("::");
+        if (first == std::string::npos || first == last) continue;  // a function
+        const std::string owner = line.substr(first + 2, line.find("::", first + 2) - first - 2);
+        const std::string method = line.substr(last + 2);
+        if (values.contains(owner) || elsewhere.contains(owner)) continue;
+        seen++;
+        const bool special = method == owner || method == "~" + owner || makers.contains(method);
+        if (special || privates.contains(method) || called.contains(line)) continue;
+        fmt::print(stderr, "{} is in no table of this test\n", line);
+        forgotten++;
+    }
+    require(seen > 100, "the list of exported symbols was read");
+    return forgotten;
+}
+
+int run(const char* exports) {
+    store_before_any_lock();
+    try_ends_of_a_ring();
+    try_stash_and_shares();
+    try_requests();
+    try_weights();
+    const int forgotten = count_forgotten(exports);
+    fmt::print("{} methods were tried in forked children, {} were forgotten\n", called.size(),
+               forgotten);
+    return forgotten != 0;
+}
+
+}  // namespace
+
+int main(int count, char** args) {
+    if (count != 2) {
+        fmt::print(stderr, "usage: forked EXPORTS\n");
+        return 2;
+    }
+    try {
+        return run(args[1]);
+    } catch (const test::Failure& failure) {
+        fmt::print(stderr, "{}\n", failure.what());
+        return 1;
+    }
+}
