@@ -22,12 +22,18 @@ std::uint64_t keeper_of(const std::string& words) {
     return words.empty() ? 0 : GroupKey::of(words, 0).low | 1;
 }
 
-// For whom the lane is kept; 0: it is anybody's.
+// For whom the words of the lane keep it; 0: for nobody.
+std::uint64_t kept_words(const LaneOwner& owner, std::uint64_t ring, std::uint32_t lane) {
+    const std::uint64_t found = peek(owner.kept_for);
+    return found != 0 && peek(owner.kept_check) == keep_check(ring, lane, found) ? found : 0;
+}
+
+// For whom the lane is kept; 0: it is anybody's. A producer that has closed keeps none: its words
+// may still be there if it died right behind that.
 std::uint64_t keeper(const RingMap& map, std::uint32_t lane) {
     const LaneOwner& owner = map.owner(lane);
-    const std::uint64_t found = peek(owner.kept_for);
-    return found != 0 && peek(owner.kept_check) == keep_check(map.ring_id(), lane, found) ? found
-                                                                                          : 0;
+    if (observe(owner.state) == static_cast<std::uint32_t>(OwnerState::closed)) return 0;
+    return kept_words(owner, map.ring_id(), lane);
 }
 
 bool is_kept(const RingMap& map, std::uint64_t wanted) {
@@ -88,9 +94,11 @@ Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint64_t wanted,
 
 }  // namespace
 
-// Whoever dies in between has sent nothing yet: it need not be kept.
+// A lane that a predecessor kept for the same words stays as it is: a death between two stores must
+// not give it to a stranger. A producer that keeps it anew has sent nothing yet.
 void Producer::Impl::keep_lane(std::uint64_t kept_for) {
     LaneOwner& own = owner();
+    if (kept_words(own, map.ring_id(), lane) == kept_for) return;
     poke(own.kept_check, std::uint64_t{0});
     poke(own.kept_for, kept_for);
     if (kept_for != 0) store_release(own.kept_check, keep_check(map.ring_id(), lane, kept_for));

@@ -286,7 +286,8 @@ void Producer::Impl::show() {
         FAULT_POINT("wake.after");
     }
     store_release(own.records, peek(own.records) + stats.records - shown.records);
-    add(own.records_total, stats.records - shown.records);
+    store_release(own.records_total, peek(own.records_total) + stats.records - shown.records);
+    bound->note_shown(own);
     add(own.tokens, stats.tokens - shown.tokens);
     add(own.bytes, stats.bytes - shown.bytes);
     const LapCounters& laps = writer->laps();
@@ -349,10 +350,10 @@ void Producer::close() {
     impl_->show();
     impl_->give_place_back();
     impl_->open = false;
-    impl_->keep_lane(0);
     FAULT_POINT("close.before_state");
     store_release(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
     FAULT_POINT("close.after_state");
+    impl_->keep_lane(0);
     // What a reservation has lent must not become another producer's lane before it is gone.
     if (impl_->users == 1) const LifeLock gone = std::move(impl_->life);
     impl_->map.consumer_bell().lane_changes.fetch_add(1);

@@ -14,21 +14,35 @@ constexpr std::int64_t turn_ms = 20;  // many times what a turn takes
 
 }  // namespace
 
+void RecordBound::start(LaneOwner& owner, const ReaderEntry& reader) {
+    sent_before_ = peek(owner.records_total);
+    store_release(owner.records_claimed, claimed_ = sent_before_);
+    store_release(owner.counted_tail, peek(owner.tail));
+    // A consumer that is alive may have drained the lane and not counted that yet.
+    const bool drained = observe(reader.cursor) >= peek(owner.tail);
+    if (!drained || map_->consumer_alive()) return;
+    store_release(owner.records_settled, sent_before_ - observe(reader.released));
+}
+
 std::uint64_t RecordBound::count_lane(std::uint32_t lane) const {
     const LaneOwner& owner = map_->owner(lane);
     const ReaderEntry& reader = map_->entry(lane);
     // A damaged lane holds nobody up.
     if (observe(owner.epoch) == 0 || observe(reader.quarantine) != 0) return 0;
-    // In this order: `records` is stored after the tail that covers them.
-    const std::uint64_t sent = observe(owner.records);
+    // In this order: `records_total` is stored after the tail that covers them.
+    std::uint64_t sent = observe(owner.records_total);
+    std::uint64_t claimed = observe(owner.records_claimed);
+    const bool sends = claimed > sent && map_->producer_alive(lane);
+    if (claimed > sent && !sends) {  // it says no more
+        sent = observe(owner.records_total);
+        if (observe(owner.counted_tail) == observe(owner.tail)) claimed = sent;
+    }
     const std::uint64_t cursor = observe(reader.cursor);
     const bool drained = cursor >= observe(owner.tail);
-    const std::uint64_t claimed = peek(owner.records_claimed);
-    const bool sends = claimed > sent && map_->producer_alive(lane);
     if (drained && !sends) return 0;
-    const std::uint64_t released = observe(reader.released) - peek(owner.released_before);
-    const std::uint64_t taken = sends ? claimed : sent;
-    return taken > released ? taken - released : 1;
+    const auto held = static_cast<std::int64_t>(std::max(sent, claimed) - observe(reader.released) -
+                                                observe(owner.records_settled));
+    return held > 0 ? static_cast<std::uint64_t>(held) : 1;
 }
 
 std::uint64_t RecordBound::count() const {
@@ -40,7 +54,7 @@ std::uint64_t RecordBound::count() const {
 }
 
 bool RecordBound::take_place(std::uint64_t sent, LaneOwner& owner) {
-    if (claimed_ > sent) return true;
+    if (claimed_ > sent_before_ + sent) return true;
     // Full as a rule, when somebody waits: told without the turn.
     if (count() >= most_) return false;
     // Short of descriptors, or behind one who was stopped in his turn: as if it was full.
@@ -59,8 +73,8 @@ bool RecordBound::take_place(std::uint64_t sent, LaneOwner& owner) {
 }
 
 bool RecordBound::give_back(std::uint64_t sent, LaneOwner& owner) {
-    if (claimed_ <= sent) return false;
-    claimed_ = sent;
+    if (claimed_ <= sent_before_ + sent) return false;
+    claimed_ = sent_before_ + sent;
     store_release(owner.records_claimed, claimed_);
     return true;
 }

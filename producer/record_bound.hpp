@@ -1,13 +1,15 @@
 #pragma once
 // How many records a ring may hold at once (ProducerOptions::max_records): sent and not released.
 //
-//   of each lane: claimed by its producer, less those that the consumer has released since
+//   of each lane: sent or claimed by all of its producers, less those that the consumer has released
 //
 // One producer at a time counts, and claims a place if there is one: with a byte lock, which goes
 // with its process. Nobody waits in that turn, nor long for it, and it is over before the record is
-// written. What a dead producer claimed and did not send does not count. Every word has one writer.
-// A consumer that was killed may not have counted its last release: a lane that is drained has
-// none, whatever they say.
+// written. A claim of a dead producer counts only if its record was shown. Every word has one
+// writer, and a new producer goes on with the counts of its lane: records that an earlier one has
+// sent are there until they are released. A consumer that was killed may not have counted its last
+// release: a drained lane holds none, whatever the counts say, and they are settled when a producer
+// takes such a lane while no consumer can be about to count.
 
 #include <cstdint>
 
@@ -21,12 +23,13 @@ class RecordBound {
     RecordBound(const RingMap& map, std::uint64_t most) : map_(&map), most_(most) {}
 
     [[nodiscard]] bool active() const { return most_ != 0; }
-    // Starts with what the lane's earlier producers have left.
-    void start(LaneOwner& owner, const ReaderEntry& reader) {
-        poke(owner.released_before, peek(reader.released));
-        poke(owner.records_claimed, claimed_ = 0);
+    // Goes on with what the lane's earlier producers have left, under the lane's life lock.
+    void start(LaneOwner& owner, const ReaderEntry& reader);
+    // Behind the tail and records_total.
+    void note_shown(LaneOwner& owner) const {
+        if (active()) store_release(owner.counted_tail, peek(owner.tail));
     }
-    // Whether the record after `sent` has a place: it keeps it until it is sent.
+    // Whether the record after `sent` of this producer has a place: it keeps it until it is sent.
     [[nodiscard]] bool take_place(std::uint64_t sent, LaneOwner& owner);
     // Gives back a place that was not used. False if there is none.
     bool give_back(std::uint64_t sent, LaneOwner& owner);
@@ -39,7 +42,8 @@ class RecordBound {
 
     const RingMap* map_;
     std::uint64_t most_;
-    std::uint64_t claimed_ = 0;  // by us, ever
+    std::uint64_t sent_before_ = 0;  // by the lane's earlier producers
+    std::uint64_t claimed_ = 0;      // by all of them
 };
 
 }  // namespace rollring

@@ -251,7 +251,9 @@ struct LaneOwner {
     std::atomic<std::uint32_t> pid;
     std::uint8_t reserved1[4];
     SharedText<40> name;  // UTF-8, NUL-padded
-    std::uint8_t reserved2[8];
+    // The tail up to which records_total counts, where the producer has a bound on the ring's
+    // records. Stored behind both: a producer that dies between them has counted by its claims.
+    std::atomic<std::uint64_t> counted_tail;
     // counters; records, tokens and bytes are stored after the tail that covers them
     std::atomic<std::uint64_t> records;  // of this epoch
     std::atomic<std::uint64_t> tokens;   // the rest are of all epochs
@@ -269,10 +271,10 @@ struct LaneOwner {
     // difference tells.
     std::atomic<std::uint32_t> lines_claimed;
     std::atomic<std::uint32_t> record_lines;  // no record of it is longer, if it has said so
-    // Of this epoch, where its producer has a bound on the ring's records: those that it has sent
-    // or has a place for, and ReaderEntry::released when it came.
+    // Records of all epochs that are sent or have a place, where the producer has a bound on the
+    // ring's records; and those of records_total that no release will ever be counted for.
     std::atomic<std::uint64_t> records_claimed;
-    std::atomic<std::uint64_t> released_before;
+    std::atomic<std::uint64_t> records_settled;
     // Not 0, and kept_check agrees: nobody gets the lane but who gives the words of this hash
     // (ProducerOptions::keep_for). What somebody has written over it keeps a lane from nobody.
     std::atomic<std::uint64_t> kept_for;
