@@ -18,7 +18,7 @@ Result<std::optional<Overflow>> Overflow::open(const RingMap& map) {
     const std::uint64_t said = peek(map.control().overflow_begin);
     const bool sound = said != 0 && said % page_bytes == 0 && said < geometry.spill_bytes;
     Overflow overflow(map, sound ? said : geometry.spill_bytes);
-    auto file = OverflowFile::open(overflow.path_, overflow.capacity_bytes_);
+    auto file = OverflowFile::open(overflow.path_, overflow.capacity_bytes_, map.ring_id());
     if (file) {
         overflow.file_.emplace(std::move(*file));
     } else if (peek(map.control().spill_reserved_bytes) > overflow.begin_) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fault_point.hpp"
+#include "record_bytes.hpp"
 
 namespace rollring {
 
@@ -211,6 +212,11 @@ std::optional<RecordRef> Spill::move(const Straggler& straggler, LaneFeed& own,
     [[maybe_unused]] const bool compacts = &source == &own;
     std::byte* const to = data_.data() + writer_.offset();
     std::memcpy(to + line_bytes, straggler.bytes + line_bytes, from.bytes() - line_bytes);
+    // A file may come back with other bytes than it was given. A producer's own checksum stays.
+    if (overflow_ != nullptr && writer_.offset() + from.bytes() > overflow_->begin()) {
+        const std::span payload(to + line_bytes, straggler.frame.payload_bytes);
+        if (!has_checksum(payload)) seal_with_checksum(payload);
+    }
     if (compacts) FAULT_POINT("compact.after_copy");
     FAULT_POINT("evacuate.after_copy");
     const RecordRef moved{writer_.position(), lane_, from.lines};

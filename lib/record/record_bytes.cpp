@@ -42,6 +42,18 @@ void seal_record(std::span<std::byte> record) {
     header.checksum = XXH3_64bits(record.data() + sizeof header, record.size() - sizeof header);
 }
 
+bool has_checksum(std::span<const std::byte> record) {
+    return record.size() >= sizeof(RecordHeader) &&
+           load_once<RecordHeader>(record.data()).checksum_kind !=
+               static_cast<std::uint8_t>(Checksum::none);
+}
+
+void seal_with_checksum(std::span<std::byte> record) {
+    if (record.size() < sizeof(RecordHeader)) return;
+    header_of(record).checksum_kind = static_cast<std::uint8_t>(Checksum::xxh3);
+    seal_record(record);
+}
+
 std::span<std::byte> column_bytes(std::span<std::byte> record, std::uint16_t column, DType dtype) {
     const std::size_t count = column_count(record);
     for (std::size_t i = 0; i < count; i++) {

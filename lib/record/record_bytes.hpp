@@ -12,6 +12,9 @@ namespace rollring {
 
 // Stores the checksum that the header asks for; nothing with Checksum::none.
 void seal_record(std::span<std::byte> record);
+// Of a record whose producer asked for none, where its bytes may not last.
+[[nodiscard]] bool has_checksum(std::span<const std::byte> record);
+void seal_with_checksum(std::span<std::byte> record);
 
 // The bytes of a column; empty if the record has none of that index and dtype.
 std::span<std::byte> column_bytes(std::span<std::byte> record, std::uint16_t column, DType dtype);

@@ -1,8 +1,9 @@
 #pragma once
 // The file in which a ring's spill goes on when there is no more memory for it:
 // `DIR/rollring.<uid>.<name>.<ring id>.overflow`, mode 0600, sparse. The spill's bytes lie in it at
-// their own offset, so it is as long as all of the spill, and empty where that lies in memory. It
-// is made and removed with the ring.
+// their own offset, so it is as long as all of the spill, and empty where that lies in memory, but
+// for its first page: memory always comes first, and that page says whose file it is, as the ring's
+// header does. It is made and removed with the ring.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,11 +23,12 @@ class OverflowFile {
     // As the header page names it.
     static OverflowPath to_page(const std::string& path, std::uint64_t ring_id);
 
-    static Result<void> make(const std::string& path, std::uint64_t bytes);
-    // Refuses what is not that file any more: missing, of another user, of another length.
-    static Result<OverflowFile> open(const std::string& path, std::uint64_t bytes);
+    static Result<void> make(const std::string& path, std::uint64_t bytes, std::uint64_t ring_id);
+    // Refuses what is not that file any more: missing, of another user, another length or ring.
+    static Result<OverflowFile> open(const std::string& path, std::uint64_t bytes,
+                                     std::uint64_t ring_id);
 
-    // Bytes that it has on the disk now; 0 if it is not there.
+    // Bytes of the spill that it has on the disk now; 0 if it is not there.
     static std::uint64_t resident_bytes(const std::string& path);
 
     [[nodiscard]] const std::string& path() const { return path_; }

@@ -141,7 +141,8 @@ Result<void> build(int fd, const HeaderImage& image, const Geometry& geometry,
     std::memcpy(base + overflow_path_offset, &named, sizeof named);
     std::memcpy(base, image.bytes, offsetof(SegmentHeader, phase));
     if (!overflow.empty()) {
-        auto made = OverflowFile::make(overflow, geometry.capacity(geometry.spill_lane()));
+        auto made = OverflowFile::make(overflow, geometry.capacity(geometry.spill_lane()),
+                                       image.get().ring_id);
         if (!made) return made;
     }
     FAULT_POINT("create.before_ready");

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -121,7 +122,8 @@ Result<void> detail::unlink_overflow(int fd, const std::string& object) {
                               *path, object));
 }
 
-Result<void> OverflowFile::make(const std::string& path, std::uint64_t bytes) {
+Result<void> OverflowFile::make(const std::string& path, std::uint64_t bytes,
+                                std::uint64_t ring_id) {
     struct rlimit limit{};
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
         return failed(Errc::invalid_argument, EFBIG,
@@ -130,8 +132,10 @@ Result<void> OverflowFile::make(const std::string& path, std::uint64_t bytes) {
                                   human_bytes(bytes), human_bytes(limit.rlim_cur)));
     }
     const Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    const OverflowPath identity = to_page(path, ring_id);
     const bool made =
-        fd && fchmod(fd.get(), 0600) == 0 && ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0;
+        fd && fchmod(fd.get(), 0600) == 0 && ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 &&
+        pwrite(fd.get(), &identity, sizeof identity, 0) == ssize_t{sizeof identity};
     if (made) return {};
     const int error = errno;
     if (fd) unlinkat(AT_FDCWD, path.c_str(), 0);
@@ -143,7 +147,8 @@ Result<void> OverflowFile::make(const std::string& path, std::uint64_t bytes) {
             other_directory, error == EFBIG ? ", or lower --overflow-bytes" : ""));
 }
 
-Result<OverflowFile> OverflowFile::open(const std::string& path, std::uint64_t bytes) {
+Result<OverflowFile> OverflowFile::open(const std::string& path, std::uint64_t bytes,
+                                        std::uint64_t ring_id) {
     Fd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
     if (!fd) {
         const int error = errno;
@@ -170,13 +175,23 @@ Result<OverflowFile> OverflowFile::open(const std::string& path, std::uint64_t b
                                    path, human_bytes(static_cast<std::uint64_t>(status.st_size)),
                                    human_bytes(bytes)));
     }
+    const OverflowPath wanted = to_page(path, ring_id);
+    OverflowPath found{};
+    if (!detail::read_at(fd.get(), 0, &found, sizeof found) ||
+        std::memcmp(&found, &wanted, sizeof found) != 0) {
+        return refused(Errc::system,
+                       fmt::format("the ring's overflow file {} is not what was made: its first "
+                                   "page does not name this ring",
+                                   path));
+    }
     return OverflowFile(std::move(fd), path);
 }
 
 std::uint64_t OverflowFile::resident_bytes(const std::string& path) {
     struct stat status{};
     if (lstat(path.c_str(), &status) != 0) return 0;
-    return static_cast<std::uint64_t>(status.st_blocks) * 512;
+    const std::uint64_t bytes = static_cast<std::uint64_t>(status.st_blocks) * 512;
+    return bytes - std::min<std::uint64_t>(bytes, page_bytes);
 }
 
 Result<void> OverflowFile::reserve(std::uint64_t offset, std::uint64_t bytes) const {

@@ -308,6 +308,15 @@ TEST_CASE("overflow: a file that is not there is told, and needed only if record
         REQUIRE(chmod(path.c_str(), 0600) == 0);
         fs::rename(path, away);
     }
+    SUBCASE("another file of its length is there") {
+        std::ofstream(path).close();
+        fs::resize_file(path, fs::file_size(away));
+        REQUIRE(chmod(path.c_str(), 0600) == 0);
+        refused = Stash::open(ring.name(), pairs_of_any_order);
+        REQUIRE(!refused.has_value());
+        CHECK(refused.error().message.find("does not name this ring") != std::string::npos);
+        fs::remove(path);
+    }
     SUBCASE("it was cut") {
         const auto bytes = fs::file_size(away);
         std::ofstream(path).put('x');
@@ -322,6 +331,42 @@ TEST_CASE("overflow: a file that is not there is told, and needed only if record
     auto stash = open_stash(ring, pairs_of_any_order);
     std::multiset<std::string> seen;
     close_groups(ring, *stash, 0, groups, seen);
+}
+
+TEST_CASE("overflow: a record whose bytes have changed in the file is told, and the others come") {
+    constexpr std::uint64_t groups = 12;
+    const Folder folder;
+    const TestRing ring(options_in(folder.path()));
+    auto producer = ring.producer();
+    {
+        auto stash = open_stash(ring, pairs_of_any_order);
+        open_groups(producer, *stash, 0, groups);
+    }
+    {
+        // In the middle of the second record of those that lie in the file.
+        std::fstream file(stat_of(ring).overflow_path,
+                          std::ios::in | std::ios::out | std::ios::binary);
+        const auto at = static_cast<std::streamoff>(256 * kib + 3 * record_bytes / 2);
+        file.seekg(at);
+        const char byte = static_cast<char>(file.get() ^ 1);
+        file.seekp(at);
+        file.put(byte);
+        REQUIRE(file.good());
+    }
+    auto stash = open_stash(ring, pairs_of_any_order);
+    std::uint64_t torn = 0;
+    const Deadline deadline = patience();
+    while (stash->consumer().stats().records + torn < groups && !deadline.passed()) {
+        Batch none;
+        CHECK(stash->next_batch(none, Deadline::after_ms(5)) == NextBatch::timed_out);
+        for (Event event{}; stash->next_event(event);) {
+            if (event.kind != Event::Kind::torn) continue;
+            CHECK(event.detail.find("checksum") != std::string::npos);
+            torn++;
+        }
+    }
+    CHECK(torn == 1);
+    CHECK(stash->consumer().stats().records == groups - 1);
 }
 
 TEST_CASE("overflow: wrong directories are refused by name, and leave nothing") {
