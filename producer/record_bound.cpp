@@ -21,7 +21,7 @@ void RecordBound::start(LaneOwner& owner, const ReaderEntry& reader) {
     // A consumer that is alive may have drained the lane and not counted that yet.
     const bool drained = observe(reader.cursor) >= peek(owner.tail);
     if (!drained || map_->consumer_alive()) return;
-    store_release(owner.records_settled, sent_before_ - observe(reader.released));
+    store_release(owner.records_missed, sent_before_ - observe(reader.released));
 }
 
 std::uint64_t RecordBound::count_lane(std::uint32_t lane) const {
@@ -41,7 +41,7 @@ std::uint64_t RecordBound::count_lane(std::uint32_t lane) const {
     const bool drained = cursor >= observe(owner.tail);
     if (drained && !sends) return 0;
     const auto held = static_cast<std::int64_t>(std::max(sent, claimed) - observe(reader.released) -
-                                                observe(owner.records_settled));
+                                                observe(owner.records_missed));
     return held > 0 ? static_cast<std::uint64_t>(held) : 1;
 }
 

@@ -1,15 +1,15 @@
 #pragma once
 // How many records a ring may hold at once (ProducerOptions::max_records): sent and not released.
 //
-//   of each lane: sent or claimed by all of its producers, less those that the consumer has released
+//   of each lane: sent or claimed by all its producers, less those that the consumer has released
 //
 // One producer at a time counts, and claims a place if there is one: with a byte lock, which goes
 // with its process. Nobody waits in that turn, nor long for it, and it is over before the record is
 // written. A claim of a dead producer counts only if its record was shown. Every word has one
 // writer, and a new producer goes on with the counts of its lane: records that an earlier one has
 // sent are there until they are released. A consumer that was killed may not have counted its last
-// release: a drained lane holds none, whatever the counts say, and they are settled when a producer
-// takes such a lane while no consumer can be about to count.
+// release: a drained lane holds none, whatever the counts say. A producer that takes such a lane
+// puts that right, while no consumer can be about to count.
 
 #include <cstdint>
 

@@ -18,8 +18,8 @@
 // slot may be refilled), live (the engine serves the version), closed (the mapping is gone).
 // A version is committed when every subscriber that was to read it has staged it, never before.
 //
-// One thread at a time per object. Nothing throws. In a forked child the objects are inert, and every
-// call that returns an error returns Errc::forked.
+// One thread at a time per object. Nothing throws. In a forked child the objects are inert, and
+// every call that returns an error returns Errc::forked.
 //
 // Destructors wait up to 10 s for what the device still does with the channel's memory, then leak
 // that memory: it is never freed under a kernel. A version that is given up does not wait at all.

@@ -274,7 +274,7 @@ struct LaneOwner {
     // Records of all epochs that are sent or have a place, where the producer has a bound on the
     // ring's records; and those of records_total that no release will ever be counted for.
     std::atomic<std::uint64_t> records_claimed;
-    std::atomic<std::uint64_t> records_settled;
+    std::atomic<std::uint64_t> records_missed;
     // Not 0, and kept_check agrees: nobody gets the lane but who gives the words of this hash
     // (ProducerOptions::keep_for). What somebody has written over it keeps a lane from nobody.
     std::atomic<std::uint64_t> kept_for;

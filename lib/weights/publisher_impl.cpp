@@ -203,7 +203,8 @@ Result<void> PublisherImpl::wait_live(std::uint32_t count, Deadline deadline) {
 }
 
 std::uint32_t PublisherImpl::behind() {
-    return publication_.committed() < 0 || !maker_.is_this() ? 0 : seats_.behind(publication_.committed());
+    const bool none = publication_.committed() < 0 || !maker_.is_this();
+    return none ? 0 : seats_.behind(publication_.committed());
 }
 
 Result<void> PublisherImpl::expel(const std::string& name) {

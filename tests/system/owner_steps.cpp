@@ -59,8 +59,10 @@ struct Page {
 };
 
 // Kills the process, which has stopped itself, at the store number `at` into the page, from 1 on.
-// False if it ended, or stopped itself again, before. `between` runs now and then, for what the process waits for.
-bool kill_at_store(pid_t pid, const LaneOwner& owner, int at, const std::function<void()>& between) {
+// False if it ended, or stopped itself again, before. `between` runs now and then, for what the
+// process waits for.
+bool kill_at_store(pid_t pid, const LaneOwner& owner, int at,
+                   const std::function<void()>& between) {
     int status = 0;
     waitpid(pid, &status, 0);
     require(WIFSTOPPED(status), "it stops before the steps");
