@@ -9,8 +9,9 @@ A sentence has a noun as its subject. These constructions read as if they were t
  - `nobody` and `somebody` for processes, "is no X" for "is not an X", "that is none", and the
    phrases of `PHRASES`.
 
-Code, headings and heads of tables are not read. First sentences of both kinds are judged: a check
-that is blind to a construction, or blames plain English, fails.
+Code, headings and heads of tables are not read. The README is short: its details are on the pages.
+First sentences of both kinds are judged: a check that is blind to a construction, or blames plain
+English, fails.
 """
 import re
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md",
          "examples/**/*.md", "tests/README.md", "bench/README.md")
+README_LINES = 160
 
 # An indirect question follows one of these, with a few words for the person or thing asked.
 ASKING = re.compile(
@@ -170,6 +172,10 @@ def main():
         for number, what in breaches(page.read_text(encoding="utf-8")):
             print(f"{page.relative_to(ROOT)}:{number}: {what}")
             count += 1
+    length = len((ROOT / "README.md").read_text(encoding="utf-8").splitlines())
+    if length > README_LINES:
+        print(f"README.md: {length} lines, more than {README_LINES}: move the details to a page")
+        count += 1
     print(f"prose: {len(pages)} pages, {count} breaches")
     return 1 if count else 0
 
