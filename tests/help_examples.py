@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every example of every --help, pasted into a shell, on real rings.
+"""Every example of every --help, and what pages show of the program, pasted into a shell, on real
+rings.
 
 usage: help_examples.py PATH_OF_ROLLRING
 """
@@ -11,8 +12,8 @@ import signal
 import subprocess
 import sys
 
-from program import (LIMIT_S, PREFIX, PROGRAM, Ring, examples, main, report, run, shell, start,
-                     test, wait_until)
+from program import (LIMIT_S, PREFIX, PROGRAM, Ring, examples, main, page_lines, report, run,
+                     shell, start, test, wait_until)
 
 INPUTS = {
     "groups.jsonl": json.dumps({"tokens": [[1, 2], [1, 3]], "masks": [[-100, 2], [-100, 3]],
@@ -20,6 +21,8 @@ INPUTS = {
     "more.json": '[{"name":"entropy","dtype":"f32","per":"token","dims":[],"required":false}]',
 }
 STOPPED = (130, -signal.SIGINT)  # of the program, or of the shell that waits for it
+COMMANDS = ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups", "weights",
+            "metrics", "top", "serve-atropos", "run-env", "demo")  # each has a test below
 LOAD = ("--synthetic", "groups=1400,group-size=4,tokens=5:20")
 
 
@@ -60,9 +63,16 @@ def room_for(line):
 
 
 @test
+def every_line_of_a_page_is_one_of_a_command(folder, rollouts):
+    lines = page_lines()
+    assert len(lines) >= 10, lines
+    for line in lines:
+        assert line.split()[0] == "rollring" and line.split()[1] in COMMANDS, line
+
+
+@test
 def every_command_has_examples_that_fit_a_terminal(folder, rollouts):
-    for command in ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups",
-                    "weights", "metrics", "top", "serve-atropos", "run-env", "demo"):
+    for command in COMMANDS:
         assert examples(command), command
         footer = run(command, "--help")[0].split("Examples:")[1]
         assert all(len(line) <= 90 for line in footer.splitlines()), command

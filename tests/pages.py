@@ -5,8 +5,9 @@ A comment directly above a block is its mark:
     <!-- run by ./dev fresh (install), tests/install/outside.py -->
     <!-- not run: needs a cluster -->
 
-A name in brackets lets a test ask for a block whatever its heading is; blocks of one name are one
-piece, in the order of the pages. A block in the language `text` is a drawing or an output.
+`sh` and `python` without a mark belong to tests/python/test_pages.py. A name in brackets lets a
+test ask for a block whatever its heading is; blocks of one name are one piece, in the order of the
+pages. A block in the language `text` is a drawing or an output.
 """
 import re
 from dataclasses import dataclass

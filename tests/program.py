@@ -14,6 +14,8 @@ import threading
 import time
 from pathlib import Path
 
+import pages
+
 ROOT = Path(__file__).resolve().parent.parent
 ROLLOUTS = [base / "shared/data/gsm8k_rollouts.jsonl" for base in (ROOT, ROOT.parent)]
 PROGRAM = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "rollring"
@@ -107,13 +109,22 @@ def with_shm_of(size, script):
     return done
 
 
+def page_lines():
+    """The lines of the pages' blocks that help_examples.py runs."""
+    runner = "tests/help_examples.py"
+    text = "\n".join(block.text for block in pages.blocks() if (runner, "") in block.runners)
+    return [re.sub(r"\s+# .*", "", line) for line in text.splitlines() if line]
+
+
 def examples(command):
-    """The lines of a --help that are there to be pasted; of the program's own for None."""
+    """The lines of a --help, and of pages, that are there to be pasted; for None those of the
+    program's own --help."""
     text = run(*([command] if command else []), "--help")[0]
     text = text[re.search("Examples:|Try it:", text).start():]
     lines = (re.sub(r"\s+# .*", "", line.strip()) for line in text.splitlines()
              if line.startswith("  "))
-    return [line for line in lines if re.match(r"(wait; |[A-Z_]+=\w+ )?rollring ", line)]
+    found = [line for line in lines if re.match(r"(wait; |[A-Z_]+=\w+ )?rollring ", line)]
+    return found + [line for line in page_lines() if line.split()[1] == command]
 
 
 def shell(text, folder, before=(), **options):

@@ -105,6 +105,7 @@ def main():
                         help="both commands of the README (the test as --quick), its Python, the "
                              "installation for C++ and the quickstart")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     LOGS.mkdir(parents=True, exist_ok=True)
     wanted = list(steps(options.quick))

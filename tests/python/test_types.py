@@ -15,11 +15,15 @@ import rollring as rr
 from rollring import _core
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = re.findall(
-    r"```python\n(.*?)```",
-    "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/python.md")),
-    re.DOTALL,
-)
+sys.path.insert(0, str(ROOT / "tests"))
+
+import pages  # noqa: E402
+
+EXAMPLES = [
+    block.text
+    for block in pages.blocks()
+    if block.language == "python" and block.is_for("tests/python/test_pages.py")
+]
 
 
 def passes(*command: str, **options: Any) -> None:

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Every code block of the pages is run by a test, or says why not: prints `page:line: what`.
+
+ - C++ is examples/, shown: tests/install/outside.py compares, builds and runs it.
+ - `sh` and `python` without a mark are run by tests/python/test_pages.py.
+ - A mark names what runs the block, which in turn asks for it or names the programs in it.
+ - `text` is a drawing or an output. Nothing runs a block in another language: it says why.
+"""
+import re
+import sys
+
+import pages
+
+STEPS = pages.ROOT / "tests/fresh/__main__.py"
+RUN = ("sh", "python")
+ASKED = ("pages.", "page_lines()")  # a test that looks for its blocks
+
+
+def breaches(block, source_of):
+    """What is wrong with the mark. `source_of`: the text of a runner, None if there is none."""
+    if block.language in ("cpp", "text"):
+        if block.runners or block.reason:
+            yield f"a block in `{block.language}` needs no mark"
+        return
+    if block.reason:
+        if len(block.reason.split()) < 3:
+            yield f"'{block.reason}' does not say why nothing runs it"
+    elif block.language not in RUN:
+        yield (f"no test runs a block in '{block.language}': say `text` for a drawing or an "
+               "output, or mark it <!-- not run: why -->")
+    for runner, name in block.runners:
+        source = source_of(runner)
+        if source is None:
+            yield f"there is no {runner}"
+        elif not asks_for(block, name, source):
+            yield f"{runner} does not ask for '{name}'"
+
+
+def asks_for(block, name, source):
+    """Whether a test looks for the block, or names all the programs that it starts."""
+    programs = re.findall(r"[\w-]+\.(?:py|sh)\b", block.text)
+    return f'"{name}"' in source if name else (
+        any(asked in source for asked in ASKED) or
+        bool(programs) and all(program in source for program in programs))
+
+
+def source_of(runner):
+    path = STEPS if runner == "./dev fresh" else pages.ROOT / runner
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def check_the_check():
+    page = ("```python\nrun()\n```\n<!-- not run: needs a GPU -->\n```sh\nx\n```\n"
+            "<!-- run by test.py (one) -->\n\n```sh\nx\n```\n```\nlost\n```\n"
+            "<!-- not run: no -->\n```sh\nx\n```\n<!-- run by gone.py -->\n```sh\nx\n```\n"
+            "<!-- run by test.py (two) -->\n```sh\nx\n```\n```yaml\na: b\n```\n```text\n->\n```\n")
+    found = [block.line for block in pages.parse("a.md", page)
+             if list(breaches(block, {"test.py": 'pages.named("one")'}.get))]
+    if found != [13, 17, 21, 25, 28]:
+        sys.exit(f"the check is blind: it blames the lines {found}")
+
+
+def main():
+    check_the_check()
+    count = number = 0
+    for number, block in enumerate(pages.blocks(), 1):
+        for what in breaches(block, source_of):
+            print(f"{block}: {what}")
+            count += 1
+    print(f"page_marks: {number} blocks, {count} breaches")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

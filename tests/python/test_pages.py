@@ -1,0 +1,76 @@
+"""The code blocks of the pages run as they stand, in the order of their page.
+
+A page's blocks share a folder and a /dev/shm of their own. Blocks whose mark names another test, or
+says why nothing runs them, are left out; tests/page_marks.py finds those that nobody runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import pages  # noqa: E402
+
+RUNNER = "tests/python/test_pages.py"
+ALONE = ["unshare", "--mount"] + (["--user", "--map-root-user"] if os.getuid() else [])
+OWN_SHM = [*ALONE, "sh", "-c", 'mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec "$@"', "sh"]
+PAGES = sorted({block.page for block in pages.blocks() if block.is_for(RUNNER)})
+# Rollouts that a page takes for the reader's own: four members of a group.
+ROLLOUTS = "".join(
+    f'{{"instance_id": "a/0", "repetition_id": {member}, "group_size": 4, "tokens": [1, 2, 3]}}\n'
+    for member in range(4)
+)
+# What Python blocks of a page print, in their order: how it begins.
+PRINTED = {
+    "README.md": ["('gsm8k/17', 0) [-1.  1. -1.  1.] [ 101 2009   42]\n"],
+    "docs/python.md": [
+        "('gsm8k/17', 0) [0. 1. 0. 1. 0. 1. 0. 1.] [-1.  1.",
+        "{'step': 0, 'token_ids': array([0, 1, 2, 3])}\n{'step': 1,",
+        "True\n",
+        "True\n",
+        "serves 1 2.0\nserves 2 3.0\nserves 3 4.0\n",
+        "gsm8k/17 waits for env-3\n",
+    ],
+    "docs/store.md": ["[ 101 2009   42]\n", "[0 1 2 3 4 5] [0 3 6]\n"],
+}
+
+
+def command(block: pages.Block, folder: Path) -> str:
+    """For the shell of its page: what a block of `sh` exports, later ones have."""
+    path = folder / f"line_{block.line}.{'py' if block.language == 'python' else 'sh'}"
+    path.write_text(block.text, encoding="utf-8")  # a file: spawned processes import it
+    run = "python" if block.language == "python" else "."
+    return f"echo {block} >&2; {run} {shlex.quote(str(path))} >{path}.out"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    if subprocess.run([*OWN_SHM, "true"], capture_output=True).returncode != 0:
+        pytest.skip("neither root nor a user namespace, for a /dev/shm of its own")
+    ours = [block for block in pages.blocks() if block.page == page and block.is_for(RUNNER)]
+    script = "\n".join(["set -eu", *(command(block, tmp_path) for block in ours)])
+    (tmp_path / "rollouts.jsonl").write_text(ROLLOUTS, encoding="utf-8")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [*OWN_SHM, "bash", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [
+        (tmp_path / f"line_{block.line}.py.out").read_text(encoding="utf-8")
+        for block in ours
+        if block.language == "python"
+    ]
+    for said, wanted in zip(printed, PRINTED.get(page, [""] * len(printed)), strict=True):
+        assert said.startswith(wanted), said
