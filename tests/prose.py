@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The pages are written in plain English: prints `page:line: what` for each breach, exits 1.
+"""The pages, and the comments of the examples, are written in plain English: prints
+`page:line: what` for each breach, exits 1.
 
 A sentence has a noun as its subject. These constructions read as if they were translated:
 
@@ -13,13 +14,15 @@ Code, headings and heads of tables are not read. The README is short: its detail
 First sentences of both kinds are judged: a check that is blind to a construction, or blames plain
 English, fails.
 """
+import io
 import re
 import sys
+import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md",
-         "examples/**/*.md", "tests/README.md", "bench/README.md")
+         "tests/README.md", "bench/README.md", "examples/**/*.py", "examples/*.cpp")
 README_LINES = 160
 
 # An indirect question follows one of these, with a few words for the person or thing asked.
@@ -134,6 +137,22 @@ def plain(text):
     return re.sub(r"[*\[\]]|!\[", "", text)
 
 
+def comments(path, text):
+    """The comments and docstrings of a source, each on its line, and nothing else."""
+    lines = [""] * (text.count("\n") + 2)
+    if path.suffix == ".cpp":
+        found = ((text.count("\n", 0, one.start()), one[1])
+                 for one in re.finditer(r"(?<!:)//(.*)", text))
+    else:
+        found = ((token.start[0] - 1, token.string.strip("#\""))
+                 for token in tokenize.generate_tokens(io.StringIO(text).readline)
+                 if token.type == tokenize.COMMENT or token.string.startswith('"""'))
+    for at, comment in found:
+        for number, line in enumerate(comment.split("\n"), at):
+            lines[number] = line.strip()
+    return "\n".join(lines)
+
+
 def is_question(text, at):
     end = re.compile(r"[.?!](?=[\s\")]|$)|\|").search(text, at)
     return end is not None and end[0] == "?"
@@ -159,6 +178,11 @@ def check_the_check():
     strict = [text for text in GOOD if list(breaches(text))]
     if blind or strict:
         sys.exit(f"the check does not see {blind}, and blames {strict}")
+    python = 'x = "what is"\n"""Doc\n\nWho comes waits.\n"""\n# what is\n# gone\n'
+    cpp = 'auto url = "https://who";  // says so\nint x;  // what is gone\n'
+    for name, text, wanted in (("a.py", python, [4, 6]), ("a.cpp", cpp, [2])):
+        if [number for number, _ in breaches(comments(Path(name), text))] != wanted:
+            sys.exit(f"the check does not read the comments of {name}")
     if [number for number, _ in breaches("a\n\nb\nc `d\ne`\n- f\n  who is g")] != [7]:
         sys.exit("the check does not count lines")
 
@@ -169,7 +193,8 @@ def main():
         path for glob in PAGES for path in sorted(ROOT.glob(glob))]
     count = 0
     for page in pages:
-        for number, what in breaches(page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        for number, what in breaches(text if page.suffix == ".md" else comments(page, text)):
             print(f"{page.relative_to(ROOT)}:{number}: {what}")
             count += 1
     length = len((ROOT / "README.md").read_text(encoding="utf-8").splitlines())
