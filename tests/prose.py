@@ -179,7 +179,7 @@ def check_the_check():
     if blind or strict:
         sys.exit(f"the check does not see {blind}, and blames {strict}")
     python = 'x = "what is"\n"""Doc\n\nWho comes waits.\n"""\n# what is\n# gone\n'
-    cpp = 'auto url = "https://who";  // says so\nint x;  // what is gone\n'
+    cpp = 'auto url = "https://who";  // a link\nint x;  // what is gone\n'
     for name, text, wanted in (("a.py", python, [4, 6]), ("a.cpp", cpp, [2])):
         if [number for number, _ in breaches(comments(Path(name), text))] != wanted:
             sys.exit(f"the check does not read the comments of {name}")
