@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -73,10 +74,49 @@ def pip(place: Path, *arguments: str) -> str:
     # Most modules are never imported: those that are get compiled then.
     command = [str(place / "bin/pip"), "install", "--disable-pip-version-check", "--no-compile",
                "--progress-bar", "off", *arguments]
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode:
-        sys.exit(f"{done.stdout[-4000:]}\nfailed: {' '.join(command)}")
-    return done.stdout
+    log = []
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT) as running, Progress(place) as progress:
+        for line in running.stdout or ():
+            log.append(line)
+            progress.look(line)
+    if running.returncode:
+        sys.exit(f"{''.join(log)[-4000:]}\nfailed: {' '.join(command)}\n"
+                 "Run the same command again once the cause is gone: pip keeps what it has fetched")
+    return "".join(log)
+
+
+class Progress:
+    """A line for each package that is fetched, and one each ten seconds while nothing is said."""
+
+    def __init__(self, place: Path) -> None:
+        self._name = place.name
+        self._doing = "looking for packages"
+        self._over = threading.Event()
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def look(self, line: str) -> None:
+        line = line.strip()
+        if line.startswith(("Downloading", "Using cached")):
+            self._doing = line
+            print(f"{self._name}: {line}", flush=True)
+        elif line.startswith("Installing collected packages"):
+            self._doing = f"installing {line.count(',') + 1} packages"
+            print(f"{self._name}: {self._doing}", flush=True)
+
+    def _tell(self) -> None:
+        while not self._over.wait(10):
+            seconds = time.monotonic() - self._began
+            print(f"{self._name}: {self._doing} ({seconds:.0f} s)", flush=True)
 
 
 def install(name: str, python: str) -> None:
@@ -125,4 +165,8 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except KeyboardInterrupt:
+        print("interrupted: the same command continues, and pip keeps what it has fetched")
+        sys.exit(130)

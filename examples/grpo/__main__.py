@@ -15,11 +15,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import rollring as rr
 from chaos import Chaos
 from chart import draw
+from options import make_parser, note, parse
 from places import place_of
 from plan import LARGE, SERVED, Cluster, Plan
 from replay import replay
@@ -28,76 +29,8 @@ from rollring.demo.processes import Stops
 from run import Run, RunFailed
 from view import make_view
 
-PROGRAM = "./dev grpo"
 REPLAY_SECONDS = 10.0
 TRANSPORTS = ("ring", "queue", "atropos")
-EXAMPLES = f"""\
-Examples:
-  {PROGRAM}
-  {PROGRAM} --seeds 3 --json grpo.json --chart grpo.svg
-  {PROGRAM} --chaos
-  {PROGRAM} --model large
-  {PROGRAM} --engine vllm
-  {PROGRAM} --nodes 3
-  {PROGRAM} --nodes 3 --address auto --folder /nfs/grpo
-Exit codes: 0 it learned and every group is accounted for; 1 it did not, or a process died too
-often; 2 wrong use; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal."""
-
-
-def note(text: str) -> None:
-    print(f"grpo: {text}", file=sys.stderr)
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        note(f"{message}; see '{PROGRAM} --help'")
-        sys.exit(2)
-
-
-def number(low: int, high: int) -> Any:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(f"'{text}' must be {low} to {high}")
-        return int(text)
-
-    return parse
-
-
-def make_parser() -> Parser:
-    parser = Parser(
-        prog=PROGRAM,
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("--seeds", type=number(1, 100), default=1, metavar="N", help="runs, one after another (1)")
-    add("--seed", type=number(0, 1 << 30), default=0, metavar="N", help="of the first run (0)")
-    add("--steps", type=number(1, 1 << 20), metavar="N", help="of the trainer (600)")
-    add("--workers", type=number(1, 64), metavar="N", help="rollout workers (2; one a node)")
-    add("--nodes", type=number(1, 64), metavar="N",
-        help="workers on so many other nodes of a Ray cluster, spread evenly; one is made on this "
-             "machine for the run")
-    add("--address", metavar="HOST:PORT", default=os.environ.get("RAY_ADDRESS"),
-        help="for --nodes, of a cluster that is there, this machine being one of its nodes: all of "
-             "them see the same --folder (RAY_ADDRESS)")
-    add("--length", type=number(2, 64), metavar="N", help="digits of a prompt (6; large: 12)")
-    add("--model", choices=("small", "large"), help="default: large where torch finds a GPU")
-    add("--engine", choices=("own", "vllm"), default="own",
-        help="what workers sample with: models of their own, or a vLLM server (on a CPU)")
-    add("--host-weights", action="store_true", help="publish from host memory, also with a GPU")
-    add("--json", type=Path, metavar="FILE", help="what came of it, as JSON")
-    add("--chart", type=Path, metavar="FILE", help="the rewards as .svg, .png or .pdf (matplotlib)")
-    add("--chaos", action="store_true",
-        help="each seed once more, with a worker killed every 20 s and the trainer twice")
-    add("--compare", action="store_true",
-        help="each seed also over multiprocessing.Queue and over the Atropos server")
-    add("--rollouts", type=Path, metavar="FILE",
-        help="JSON lines of recorded rollouts, for the transports alone (made up)")
-    add("--plain", action="store_true", help="lines instead of a page, also on a terminal")
-    add("--folder", type=Path, metavar="DIR", help="keep checkpoints and logs there")
-    return parser
 
 
 def cluster_of(options: argparse.Namespace, folder: Path) -> AbstractContextManager[Cluster]:
@@ -182,11 +115,7 @@ def on_gpu() -> bool:
 
 
 def main() -> int:
-    options = make_parser().parse_args()
-    if options.engine == "vllm" and (options.compare or options.model == "large"):
-        make_parser().error("--engine vllm goes with neither --compare nor --model large")
-    if options.nodes and (options.compare or options.engine == "vllm" or options.model == "large"):
-        make_parser().error("--nodes goes with none of --compare, --engine vllm and --model large")
+    options = parse()
     if options.nodes and find_spec("ray") is None:
         make_parser().error("--nodes needs the package ray")
     if options.engine == "vllm" or options.nodes:

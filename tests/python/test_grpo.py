@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
@@ -169,3 +170,20 @@ def test_a_chart_has_room_for_all_steps() -> None:
         assert len(rows) == 9 and len(rows[-1]) == len(rows[-2]) == width
         assert rows[3] == "    │" and set(rows[4][5:]) == {"█"}
     assert chart_of([2.0, -1.0], 2, 80, 1)[0] == "0.0 │█"  # a reward that no task here has
+
+
+def test_its_options_are_known_without_any_package() -> None:
+    """`./dev grpo` asks them before it installs gigabytes."""
+    options = Path(__file__).parents[2] / "examples/grpo/options.py"
+    for words, code, told in (
+        ("--help", 0, "--chaos"),
+        ("--nodes 2 --compare", 2, "--nodes goes with none of"),
+        ("--steps 0", 2, "--steps"),
+        ("--steps 5", 0, ""),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", str(options), *words.split()],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == code and told in done.stdout + done.stderr, done
