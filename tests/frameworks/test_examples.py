@@ -11,7 +11,7 @@ from pathlib import Path
 import rollring as rr
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PATIENCE = 300.0
+PATIENCE = 600.0  # vLLM and TRL import much
 
 
 def run(ring: str, folder: Path, *command: str, **variables: str) -> str:
@@ -61,3 +61,10 @@ def test_trl_async_grpo(ring: str, tmp_path: Path) -> None:
     rewards = numbers(text, r"'reward': '?([\d.]+)")
     assert len(rewards) == 20, text
     rises(rewards)
+
+
+def test_vllm_weights(ring: str, tmp_path: Path) -> None:
+    text = run(ring, tmp_path, sys.executable, str(EXAMPLES / "vllm_weights.py"))
+    steps = re.findall(r"step (\d): version (\d), (\[.*\])", text)
+    assert [(step, version) for step, version, _ in steps] == [("0", "0"), ("1", "1"), ("2", "2")]
+    assert len({tokens for _, _, tokens in steps}) == 3  # another version shows

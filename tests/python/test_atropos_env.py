@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +23,7 @@ import pytest
 pytest.importorskip("atroposlib")
 pytest.importorskip("transformers")
 
-from atropos_servers import PROGRAM, TRAINER, Server, ours
+from atropos_servers import PROGRAM, TRAINER, Server, free_port, ours
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
@@ -29,6 +31,7 @@ import rollring as rr
 from rollring.integrations.atropos import RollringSendMixin
 
 CHILD = Path(__file__).with_name("atropos_env.py")
+EXAMPLE = Path(__file__).parents[2] / "examples/atropos.sh"
 PATIENCE = 300.0  # of four environments that import transformers at once
 # (members, groups): none of the sizes divides all others, all of them make five batches of 24.
 ENVIRONMENTS = [(8, 6), (3, 8), (4, 6), (2, 12)]
@@ -384,3 +387,23 @@ def test_run_env_processes_into_a_file_as_ever(tmp_path: Path, tokenizer: str) -
     assert [group["tokens"] for group in groups] == [
         [[1000 + number, member] for member in range(3)] for number in range(2)
     ]
+
+
+def test_the_example_trains_on_an_environments_groups(ring: str, tmp_path: Path) -> None:
+    rr.remove(ring)  # it makes its own
+    done = subprocess.run(
+        ["bash", str(EXAMPLE), ring],
+        env={
+            **os.environ,
+            "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
+            "PORT": str(free_port()),
+            "TMPDIR": str(tmp_path),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert re.findall(r"step (\d): 16 answers", done.stdout) == list("01234"), done.stdout[-4000:]
+    assert ring not in rr.rings()

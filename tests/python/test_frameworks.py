@@ -32,7 +32,7 @@ def _pins(text: str) -> dict[str, str]:
 
 def _shown(page: str) -> list[tuple[str, str]]:
     """(package, version) of the table's third column."""
-    rows = re.findall(r"^\|(?:[^|]*\|){2}([^|]*)\|[^|]*\|$", page, re.MULTILINE)[2:]
+    rows = re.findall(r"^\|(?:[^|\n]*\|){2}([^|\n]*)\|(?:[^|\n]*\|)+$", page, re.MULTILINE)[2:]
     return [pair for row in rows for pair in re.findall(r"`([\w.-]+) (\S+)`", row)]
 
 
@@ -85,3 +85,39 @@ def test_what_pip_downloaded_is_added_up() -> None:
     )
     assert frameworks.megabytes(log, "Downloading") == pytest.approx(1500.011)
     assert frameworks.megabytes(log, "Using cached") == pytest.approx(2.8)
+
+
+def played_pip(folder: Path, script: str) -> Path:
+    (folder / "bin").mkdir()
+    (folder / "bin/pip").write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    (folder / "bin/pip").chmod(0o755)
+    return folder
+
+
+def test_an_install_says_what_it_fetches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = played_pip(
+        tmp_path,
+        'echo "Collecting torch"; echo "  Downloading torch-2.whl (812 MB)"; '
+        'echo "Installing collected packages: a, b, torch"',
+    )
+    log = frameworks.pip(place, "torch")
+    assert "Collecting torch" in log
+    assert capsys.readouterr().out.splitlines() == [
+        f"{place.name}: Downloading torch-2.whl (812 MB)",
+        f"{place.name}: installing 3 packages",
+    ]
+
+
+def test_an_install_that_fails_says_why_and_how_to_go_on(tmp_path: Path) -> None:
+    place = played_pip(tmp_path, 'echo "No matching distribution"; exit 1')
+    with pytest.raises(SystemExit, match="(?s)No matching distribution.*same command again"):
+        frameworks.pip(place, "torch")
+
+
+def test_examples_are_short_enough_to_be_read() -> None:
+    found = [*ROOT.glob("examples/*.py"), *ROOT.glob("examples/*.sh")]
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in found}
+    del lengths["tiny.py"]  # the model of the others
+    assert len(lengths) >= 5 and max(lengths.values()) <= 40, lengths
