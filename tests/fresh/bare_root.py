@@ -24,7 +24,9 @@ CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CE
 # the disk, as in Debian's image for Docker: the root is thrown away.
 PREPARE = f"""
 set -eu
-if [ -d /carried/etc ]; then cp -a /carried/etc /carried/usr /; fi
+if [ -d /carried/etc/apt/sources.list.d ]; then rm -f /etc/apt/sources.list; fi
+cp -a /carried/etc /carried/usr /
+echo "127.0.0.1 localhost $(uname -n)" >/etc/hosts
 rm -rf /var/lib/apt/lists/*
 echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/unsafe-io
 useradd --create-home --shell /bin/bash {USER}
@@ -189,7 +191,8 @@ class BareRoot:
 
     def overlays(self):
         layers = (("lowerdir", "base"), ("upperdir", "upper"), ("workdir", "work"))
-        options = ",".join(f"{name}={self.folder}/{layer}" for name, layer in layers)
+        options = ",".join(f"{name}={self.folder}/{layer}" for name, layer in layers) + \
+            ("" if os.getuid() == 0 else ",userxattr")
         try:
             self.as_root("mount", "-t", "overlay", "overlay", "-o", options, self.folder / "root")
         except subprocess.CalledProcessError:

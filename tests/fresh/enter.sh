@@ -9,6 +9,11 @@ shift 2
 root=$folder/root
 if [ -d "$folder/upper" ]; then
     layers="lowerdir=$folder/base,upperdir=$folder/upper,workdir=$folder/work"
+    # In a user's own namespace overlayfs keeps what it notes where that user may write.
+    read -r _ outside _ </proc/self/uid_map
+    if [ "$outside" != 0 ]; then
+        layers="$layers,userxattr"
+    fi
     mount -t overlay overlay -o "$layers" "$root"
 fi
 mount -t proc proc "$root/proc"
