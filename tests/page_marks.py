@@ -6,6 +6,7 @@
  - A mark names what runs the block, which in turn asks for it or names the programs in it.
  - `text` is a drawing or an output. Nothing runs a block in another language: it says why.
 """
+import importlib.util
 import re
 import sys
 
@@ -60,6 +61,22 @@ def check_the_check():
         sys.exit(f"the check is blind: it blames the lines {found}")
 
 
+def missing_steps():
+    """What a step of ./dev fresh does not find in the pages."""
+    spec = importlib.util.spec_from_file_location("fresh", STEPS)
+    fresh = sys.modules["fresh"] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(STEPS.parent))
+    spec.loader.exec_module(fresh)
+    try:
+        quick, whole = list(fresh.steps(quick=True)), list(fresh.steps(quick=False))
+    except (LookupError, ValueError) as error:
+        return [str(error)]
+    titles = [step.title for step in quick]
+    if titles[:2] != ["./dev demo", "./dev test --quick"] or len(whole) <= len(quick):
+        return [f"the quick steps of ./dev fresh are {titles}"]
+    return []
+
+
 def main():
     check_the_check()
     count = number = 0
@@ -67,6 +84,9 @@ def main():
         for what in breaches(block, source_of):
             print(f"{block}: {what}")
             count += 1
+    for what in missing_steps():
+        print(what)
+        count += 1
     print(f"page_marks: {number} blocks, {count} breaches")
     return 1 if count else 0
 
