@@ -72,7 +72,8 @@ class Walk:
     def step(self, stub: Stub, command: tuple[str, ...], before: str) -> None:
         self.runs += 1
         done = stub.dev(*command)
-        if done.returncode != 0:
+        says_all = command[0] != "test" or "left out: " in done.stdout
+        if done.returncode != 0 or not says_all:
             self.failures += 1
             last = "\n    ".join(done.stdout.strip().split("\n")[-8:])
             print(f"FAILED ./dev {' '.join(command)} after {before}: rc {done.returncode}\n"

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
 import pages  # noqa: E402
 from bare_root import BareRoot, Unavailable  # noqa: E402
+from tally import conclude  # noqa: E402
 
 RUNNER = "./dev fresh"
 FOLDER = pages.ROOT / ".cache/fresh"
@@ -84,7 +86,7 @@ def run_step(root, step, log):
 
 
 def run_steps(root, wanted):
-    failed = 0
+    failed = []
     for number, step in enumerate(wanted, 1):
         print(f"== {number}/{len(wanted)} {step.title}", flush=True)
         name = re.sub(r"\W+", "-", step.title.split(" (")[0]).strip("-")
@@ -92,7 +94,7 @@ def run_steps(root, wanted):
         if step.given:
             root.start_again_with(step.given)
         good, seconds = run_step(root, step, log)
-        failed += not good
+        failed += [] if good else [step.title]
         print(f"{'OK' if good else 'FAILED'} {step.title}: {seconds:.0f} s, {log}", flush=True)
         if not good:
             print(f"     {last_line(log)}", flush=True)
@@ -121,16 +123,15 @@ def main():
         with BareRoot(FOLDER, pages.ROOT, log) as root:
             failed = run_steps(root, wanted)
     except Unavailable as lacking:
-        print(f"SKIPPED fresh: {lacking}\n0 passed, 0 failed, {len(wanted)} skipped")
-        return 0
+        print(f"SKIPPED fresh: {lacking}")
+        return conclude({"passed": 0, "failures": [], "skipped": len(wanted)})
     except subprocess.CalledProcessError as error:
-        print(f"FAILED a bare Debian 12: {error}, {log}\n0 passed, 1 failed")
-        return 1
+        return conclude({"passed": 0, "failures": [f"a bare Debian 12: {error}, {log}"],
+                         "skipped": 0})
     except KeyboardInterrupt:
         print("interrupted: the root is gone", file=sys.stderr)
         return 130
-    print(f"{len(wanted) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    return conclude({"passed": len(wanted) - len(failed), "failures": failed, "skipped": 0})
 
 
 if __name__ == "__main__":

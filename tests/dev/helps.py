@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""./dev COMMAND --help installs and builds nothing, for every command; and one count for CI.
+
+Programs that would do so end the test instead: they are on the path before the real ones.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from stub import ROOT, Stub
+
+FORBIDDEN = ("apt-get", "meson", "ninja", "pip", "debootstrap", "cmake", "g++", "c++")
+COUNTS = ({"passed": 3, "failures": [], "skipped": 1},
+          {"passed": 0, "failures": ["build: one (FAIL)"], "skipped": 0})
+
+
+def forbid(stub: Stub) -> Path:
+    said = stub.machine / "forbidden"
+    for name in FORBIDDEN:
+        program = stub.machine / "bin" / name
+        program.write_text(f'#!/bin/bash\necho "$0 $*" >>{said}\nexit 1\n')
+        program.chmod(0o755)
+    return said
+
+
+def every_help(stub: Stub) -> None:
+    commands = re.findall(r"^  ([a-z]+)[ \n]", stub.dev("help").stdout, flags=re.MULTILINE)
+    assert {"demo", "build", "test", "python", "wheel", "grpo", "docs", "stress"} <= set(commands)
+    said, before = forbid(stub), sorted(stub.tree.rglob("*"))
+    for command in dict.fromkeys(commands):
+        for arguments in ((command, "--help"), (command, "-h"), (command, "--quick", "--help")):
+            done = stub.dev(*arguments)
+            assert done.returncode == 0, (arguments, done.stdout)
+            assert f"usage: ./dev {command}\n" in done.stdout, (arguments, done.stdout)
+            assert re.search(rf"^  {command}\b", done.stdout, flags=re.MULTILINE), done.stdout
+    assert stub.dev("demo", "--python", "--help").returncode == 0
+    assert stub.dev("nonsense", "--help").returncode == 2
+    assert not said.exists(), said.read_text()
+    assert sorted(stub.tree.rglob("*")) == before, "a --help makes files"
+
+
+def one_count(stub: Stub) -> None:
+    """Of several commands: the last line alone, and each failure is named."""
+    tally, kept = str(ROOT / "tools/tally.py"), stub.machine / "tally"
+    log = stub.machine / "testlog.json"
+    log.write_text("".join(json.dumps({"name": name, "result": result}) + "\n" for name, result in
+                           (("a", "OK"), ("b", "EXPECTEDFAIL"), ("c", "SKIP"), ("d", "FAIL"))))
+
+    def run(*arguments: str, **more: str) -> tuple[int, list[str]]:
+        environment = {name: value for name, value in os.environ.items()
+                       if name != "ROLLRING_TALLY"}
+        done = subprocess.run([sys.executable, tally, *arguments], text=True, check=False,
+                              stdout=subprocess.PIPE, env={**environment, **more})
+        return done.returncode, done.stdout.splitlines()
+
+    assert run("--", str(log))[1][-1] == "2 passed, 1 failed, 1 skipped"
+    code, lines = run("--problem=left behind: x", "--", str(log), ROLLRING_TALLY=str(kept))
+    assert code == 1 and lines[0] == "FAILED left behind: x" and len(lines) == 2, lines
+    with kept.open("a") as file:
+        file.writelines(json.dumps(each) + "\n" for each in COUNTS)
+    code, lines = run("--sum", str(kept))
+    assert code == 1 and lines[-1] == "5 passed, 3 failed, 2 skipped", lines
+    assert "FAILED build: one (FAIL)" in lines, lines
+    assert run("--") == (1, ["FAILED no test ran", "0 passed, 1 failed"])
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as place:
+        stub = Stub(Path(place))
+        one_count(stub)
+        every_help(stub)
+    print("every --help installs and builds nothing; runs have one count")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
