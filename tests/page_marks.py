@@ -14,6 +14,8 @@ import pages
 
 STEPS = pages.ROOT / "tests/fresh/__main__.py"
 RUN = ("sh", "python")
+OF_THE_TREE = re.compile(r"^(?:\./dev|(?:python3? |\./)?(?:examples|bench|build|docker)/|docker |"
+                         r"kubectl )", re.MULTILINE)  # or of a machine that a test has not
 ASKED = ("pages.", "page_lines()")  # a test that looks for its blocks
 
 
@@ -26,6 +28,8 @@ def breaches(block, source_of):
     if block.reason:
         if len(block.reason.split()) < 3:
             yield f"'{block.reason}' does not say why nothing runs it"
+    elif not block.runners and OF_THE_TREE.search(block.text):
+        yield "it starts a program of the tree: mark it with the test that runs it"
     elif block.language not in RUN:
         yield (f"no test runs a block in '{block.language}': say `text` for a drawing or an "
                "output, or mark it <!-- not run: why -->")
@@ -54,10 +58,11 @@ def check_the_check():
     page = ("```python\nrun()\n```\n<!-- not run: needs a GPU -->\n```sh\nx\n```\n"
             "<!-- run by test.py (one) -->\n\n```sh\nx\n```\n```\nlost\n```\n"
             "<!-- not run: no -->\n```sh\nx\n```\n<!-- run by gone.py -->\n```sh\nx\n```\n"
-            "<!-- run by test.py (two) -->\n```sh\nx\n```\n```yaml\na: b\n```\n```text\n->\n```\n")
+            "<!-- run by test.py (two) -->\n```sh\nx\n```\n```yaml\na: b\n```\n```text\n->\n```\n"
+            "```sh\npython examples/a.py\n```\n")
     found = [block.line for block in pages.parse("a.md", page)
              if list(breaches(block, {"test.py": 'pages.named("one")'}.get))]
-    if found != [13, 17, 21, 25, 28]:
+    if found != [13, 17, 21, 25, 28, 34]:
         sys.exit(f"the check is blind: it blames the lines {found}")
 
 
