@@ -71,8 +71,7 @@ def megabytes(log: str, how: str) -> float:
 
 
 def pip(place: Path, *arguments: str) -> str:
-    # Most modules are never imported: those that are get compiled then.
-    command = [str(place / "bin/pip"), "install", "--disable-pip-version-check", "--no-compile",
+    command = [str(place / "bin/pip"), "install", "--disable-pip-version-check",
                "--progress-bar", "off", *arguments]
     log = []
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE,
