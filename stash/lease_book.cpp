@@ -32,7 +32,7 @@ void LeaseBook::lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void>
             unrewarded += member.reward ? 0 : 1;
         }
         advantages.assign(rewards.size(), 0.0);
-        group_advantages(rewards, advantages_, advantages);
+        group_advantages(rewards, formula_, advantages);
         for (std::uint32_t m = 0; m < members.size(); m++) {
             const BatchMember& member = members[m];
             for (const Subsequence& one : plan.subsequences_of(member)) {

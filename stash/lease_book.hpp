@@ -14,8 +14,8 @@ namespace rollring {
 class LeaseBook {
   public:
     // `records` and `lanes` outlive this.
-    LeaseBook(const Slab<Record>& records, const MappedLanes& lanes, Advantages advantages)
-        : records_(&records), lanes_(&lanes), advantages_(advantages) {}
+    LeaseBook(const Slab<Record>& records, const MappedLanes& lanes, const AdvantageFormula& formula)
+        : records_(&records), lanes_(&lanes), formula_(formula) {}
 
     // Fills the batch from the plan: views over the records where they lie. `stash` keeps them.
     void lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void> stash);
@@ -28,7 +28,7 @@ class LeaseBook {
 
     const Slab<Record>* records_;
     const MappedLanes* lanes_;
-    Advantages advantages_;
+    AdvantageFormula formula_;
     std::vector<std::shared_ptr<Lease::State>> out_;
 };
 

@@ -51,7 +51,7 @@ Stash::Impl::Impl(Consumer reader, const StashOptions& given)
       shown(core, records, groups, room, evacuation, given.max_open_bytes),
       standstill(core, groups, room, evacuation, shown, events),
       lanes(core.map(), core.seat().all()),
-      leases(records, lanes, given.advantages),
+      leases(records, lanes, {given.advantages, given.deviation, given.deviation_epsilon}),
       shares(core.map(),
              core.seat().reader_pages().at<SharePage>(core.map().geometry().shares_offset() -
                                                       core.map().geometry().reader_offset())) {}

@@ -94,13 +94,20 @@ void add_selection(const Adder& add, StashOptions& stash) {
                "What becomes of a member behind that");
     add.choice("--zero-variance", stash.zero_variance,
                {{"keep", ZeroVariance::keep}, {"drop", ZeroVariance::drop}},
-               "Groups whose rewards are all equal");
+               "Groups whose rewards are all equal, but for rounding");
     add.choice("--advantages", stash.advantages,
                {{"grpo", Advantages::grpo},
                 {"mean", Advantages::mean},
                 {"loo", Advantages::loo},
                 {"none", Advantages::none}},
-               "(r - mean) / std, r - mean, r - mean of the others, 0");
+               "(r - mean) / (deviation + epsilon), r - mean, r - mean of the others, 0");
+    add.choice("--deviation", stash.deviation,
+               {{"sample", Deviation::sample}, {"population", Deviation::population}},
+               "Of grpo: over n - 1, as TRL's GRPOTrainer and torch have it, or over n");
+    add.needs(add.sub->add_option("--deviation-epsilon", stash.deviation_epsilon,
+                                  "Of grpo: added to the deviation"))
+        ->type_name("X")
+        ->capture_default_str();
 }
 
 void add_strict(const Adder& add, TrainOptions& options) {

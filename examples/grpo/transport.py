@@ -59,8 +59,8 @@ def batch_of(groups: list[Group]) -> Batch:
 
 
 def advantages(rewards: np.ndarray) -> np.ndarray:
-    """GRPO's: the distance from the group's mean, in standard deviations."""
-    return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+    """GRPO's: the distance from the group's mean, in standard deviations, as the stash has it."""
+    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
 
 
 class WorkerEnd(Protocol):

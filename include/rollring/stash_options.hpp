@@ -1,16 +1,16 @@
 #pragma once
-// What the stash is told (StashOptions), what it answers (accounts and reasons), and the advantages
-// of a group. The stash turns interleaved rollouts into complete, prompt-aligned groups.
+// What the stash is told (StashOptions), and what it answers (accounts and reasons). The stash turns
+// interleaved rollouts into complete, prompt-aligned groups.
 
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "rollring/advantages.hpp"
 #include "rollring/error.hpp"
 #include "rollring/export.hpp"
 
@@ -23,7 +23,6 @@ enum class Select : std::uint8_t { first, uniform };
 enum class ZeroVariance : std::uint8_t { keep, drop };
 enum class Stale : std::uint8_t { drop, withhold };
 enum class Order : std::uint8_t { windowed, fifo, freshest };
-enum class Advantages : std::uint8_t { none, grpo, mean, loo };
 // As they are written here.
 ROLLRING_API std::string_view name(AtDeadline policy);
 ROLLRING_API std::string_view name(OnFailed policy);
@@ -32,7 +31,6 @@ ROLLRING_API std::string_view name(Select policy);
 ROLLRING_API std::string_view name(ZeroVariance policy);
 ROLLRING_API std::string_view name(Stale policy);
 ROLLRING_API std::string_view name(Order order);
-ROLLRING_API std::string_view name(Advantages kind);
 
 struct SourceWeight {
     std::int64_t source_id;
@@ -90,9 +88,10 @@ struct StashOptions {
     // no reward. Counted in StashAccount::bad_rewards, and told with the batch.
     BadReward bad_reward = BadReward::fail;
 
-    // Groups whose rewards are all equal carry no GRPO signal. At most zero_variance_run are
-    // dropped in a row, then one is kept: a run whose rewards never differ must not starve the
-    // trainer. Members without a reward are not compared.
+    // Groups whose rewards are all equal, or differ by rounding only (are_flat), carry no signal. At
+    // most zero_variance_run are dropped in a row, then one is kept: a run whose rewards never
+    // differ must not starve the trainer. Members without a reward are not compared. Rewards that
+    // are no more than zero_variance_tolerance apart count as equal, too.
     ZeroVariance zero_variance = ZeroVariance::keep;
     double zero_variance_tolerance = 0.0;
     std::uint32_t zero_variance_run = 1024;
@@ -121,8 +120,12 @@ struct StashOptions {
     std::uint32_t max_open_groups = 0;
     std::uint64_t max_open_bytes = 0;
 
-    // Computed for each group when its batch is cut.
+    // Computed for each group when its batch is cut, by the formulas of advantages.hpp. grpo divides
+    // by the deviation of the group's rewards plus deviation_epsilon; the defaults are those of
+    // TRL's GRPOTrainer. TRL's AsyncGRPOTrainer has population and 1e-8.
     Advantages advantages = Advantages::grpo;
+    Deviation deviation = Deviation::sample;
+    double deviation_epsilon = 1e-4;
 
     // How long, and of how many groups, it is remembered that they are over: a late member must not
     // open a ghost.
@@ -148,7 +151,7 @@ enum class DropReason : std::uint8_t {
     group_void,  // another member failed or has a bad reward, and the policy voids the group
     too_few,     // fewer than min_size members can ever be final
     deadline,    // the group was too old, and the policy drops it
-    zero_variance,  // all rewards equal
+    zero_variance,  // all rewards equal, but for rounding
     stale,          // its oldest generated token lags too far behind
     unfinished,  // subsequences of a member whose others had not come when the group was decided,
                  // or when their producer was gone
@@ -196,16 +199,5 @@ struct ROLLRING_API StashAccount {
     [[nodiscard]] Amount dropped_total() const;
     [[nodiscard]] bool conserved() const;
 };
-
-// Advantages of one group, from the rewards of its members:
-//   grpo  (r - mean) / std, with the population's std; 0 where all are equal
-//   mean  r - mean
-//   loo   r - mean of the others (RLOO)
-// A reward that is absent (NaN; so is an infinite one) takes no part: the advantage of its member
-// is 0, and those of the others are computed as if it were not in the group. With fewer than two
-// rewards, or equal ones, all are 0. Never NaN.
-// Source: DeepSeekMath (GRPO); Ahmadian et al. 2024 (RLOO). advantages.size() == rewards.size().
-ROLLRING_API void group_advantages(std::span<const double> rewards, Advantages kind,
-                                   std::span<double> advantages);
 
 }  // namespace rollring

@@ -43,7 +43,11 @@ class Stash:
         batch_tokens: How many tokens do.
         group_size: Members of a group whose records do not say it.
         max_lag: Policy versions that a member may lag behind; -1: any.
-        advantages: "grpo", "mean", "loo" or "none".
+        advantages: "grpo": (reward - mean) / (deviation + ``deviation_epsilon``), "mean": reward -
+            mean, "loo": reward - mean of the others, or "none". All are 0 where the rewards of a
+            group differ by rounding only. A reward that is absent has no part in it.
+        deviation: "sample" (over n - 1, as TRL's GRPOTrainer has it) or "population" (over n).
+        deviation_epsilon: Added to the deviation.
         deadline: Seconds after which an incomplete group is shipped as it is (``at_deadline``:
             "ship", "drop" or "hold").
         timeout: Seconds to wait for the ring to appear and for the seat.
@@ -68,6 +72,8 @@ class Stash:
         group_size: int = 8,
         max_lag: int = -1,
         advantages: str = "grpo",
+        deviation: str = "sample",
+        deviation_epsilon: float = 1e-4,
         deadline: float = 600.0,
         at_deadline: str = "ship",
         source_weights: Mapping[int, float] | None = None,
@@ -87,6 +93,8 @@ class Stash:
             group_size=group_size,
             max_lag=max_lag,
             advantages=advantages,
+            deviation=deviation,
+            deviation_epsilon=deviation_epsilon,
             deadline=deadline,
             at_deadline=at_deadline,
         )

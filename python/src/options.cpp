@@ -112,6 +112,8 @@ StashOptions stash_options(nb::dict given) {
     options.take("order", made.order, Order::freshest);
     options.take("window_fraction", made.window_fraction);
     options.take("advantages", made.advantages, Advantages::loo);
+    options.take("deviation", made.deviation, Deviation::population);
+    options.take("deviation_epsilon", made.deviation_epsilon);
     options.take("max_open_groups", made.max_open_groups);
     options.take("max_open_bytes", made.max_open_bytes);
     options.take("tombstone", made.tombstone);

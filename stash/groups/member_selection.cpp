@@ -65,7 +65,8 @@ bool MemberSelection::flat(const Group& group) const {
         high = rewarded == 0 ? member.reward : std::max(high, member.reward);
         rewarded++;
     }
-    return rewarded >= 2 && high - low <= options_->zero_variance_tolerance;
+    return rewarded >= 2 &&
+           (are_flat(low, high) || high - low <= options_->zero_variance_tolerance);
 }
 
 }  // namespace rollring

@@ -16,7 +16,7 @@ class MemberSelection {
 
     // The rest leaves.
     void select(Group& group);
-    // All its rewards are equal, and the policy drops such a group now.
+    // Its rewards are flat, and the policy drops such a group now.
     [[nodiscard]] bool drops_flat(const Group& group);
 
   private:

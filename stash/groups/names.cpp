@@ -45,6 +45,9 @@ std::string_view name(BatchTarget::Unit unit) {
 std::string_view name(Advantages kind) {
     return name_of(kind, {"none", "grpo", "mean", "loo"});
 }
+std::string_view name(Deviation kind) {
+    return name_of(kind, {"sample", "population"});
+}
 std::string_view name(NextBatch answer) {
     return name_of(answer, {"batch", "timed_out", "closed"});
 }

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 
 #include "rollring/stash_options.hpp"
 #include "rollring/trajectory.hpp"
@@ -26,6 +25,10 @@ Result<void> validate(const StashOptions& options) {
     if (options.min_size < 1) return refuse("min_size must be 1 or more");
     if (!(options.zero_variance_tolerance >= 0)) {
         return refuse("zero_variance_tolerance must be 0 or more");
+    }
+    if (!(options.deviation_epsilon >= 0) || !std::isfinite(options.deviation_epsilon)) {
+        return refuse(
+            fmt::format("deviation_epsilon is {}, must be 0 or more", options.deviation_epsilon));
     }
     if (options.max_lag < -1) return refuse("max_lag must be -1 (any) or more");
     if (!(options.window_fraction > 0 && options.window_fraction <= 1)) {
@@ -92,52 +95,6 @@ bool StashAccount::conserved() const {
     sum += held;
     sum += leased;
     return sum == accepted;
-}
-
-void group_advantages(std::span<const double> rewards, Advantages kind,
-                      std::span<double> advantages) {
-    ROLLRING_ASSERT(rewards.size() == advantages.size(), "one advantage per reward");
-    double sum = 0;
-    double low = std::numeric_limits<double>::infinity();
-    double high = -low;
-    double count = 0;
-    for (const double reward : rewards) {
-        if (!std::isfinite(reward)) continue;
-        sum += reward;
-        low = std::fmin(low, reward);
-        high = std::fmax(high, reward);
-        count++;
-    }
-    const bool flat = kind == Advantages::none || count < 2 || !std::isfinite(sum) ||
-                      low == high;  // asked of the rewards: a computed std of equals may not be 0
-    if (flat) {
-        for (double& advantage : advantages) advantage = 0;
-        return;
-    }
-    const double mean = sum / count;
-    double squares = 0;
-    for (const double reward : rewards) {
-        if (std::isfinite(reward)) squares += (reward - mean) * (reward - mean);
-    }
-    const double deviation = std::sqrt(squares / count);
-    for (std::size_t i = 0; i < rewards.size(); i++) {
-        advantages[i] = 0;
-        if (!std::isfinite(rewards[i])) continue;
-        const double centred = rewards[i] - mean;
-        switch (kind) {
-            case Advantages::none:
-                break;
-            case Advantages::grpo:
-                advantages[i] = deviation > 0 ? centred / deviation : 0;
-                break;
-            case Advantages::mean:
-                advantages[i] = centred;
-                break;
-            case Advantages::loo:
-                advantages[i] = centred * count / (count - 1);
-                break;
-        }
-    }
 }
 
 }  // namespace rollring

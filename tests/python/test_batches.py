@@ -157,7 +157,9 @@ def test_packed_and_padded_are_the_columns(ring: str) -> None:
                 batch.packed("token_ids", out=np.zeros(3, np.int32))
             with pytest.raises(ValueError, match="contiguous"):
                 batch.packed("token_ids", out=np.zeros(36, np.int32)[::2])
-            assert batch.advantages.tolist() == [-1.0, 1.0, -1.0, 1.0]
+            advantage = 0.5 / (np.std([0, 1], ddof=1) + 1e-4)
+            wanted = advantage * np.array([-1, 1, -1, 1])
+            np.testing.assert_allclose(batch.advantages, wanted, rtol=1e-14)
             made = batch.as_dict()
             assert set(made) >= {"token_ids", "cu_seqlens", "rewards", "advantages"}
 
@@ -259,3 +261,30 @@ def test_a_ring_is_described(ring: str) -> None:
         rr.create("x", lane_bytes="64 parsecs")
     with pytest.raises(rr.InvalidArgumentError, match="column"):
         rr.create("x", columns={"Bad Name": "i32"})
+
+
+def test_a_formula_is_chosen_when_the_stash_is_opened(ring: str) -> None:
+    rewards = np.array([0.0, 1.0, 0.5, 0.25])
+    for number, (options, deviation) in enumerate((
+        ({}, rewards.std(ddof=1) + 1e-4),
+        ({"deviation": "population"}, rewards.std() + 1e-4),
+        ({"deviation_epsilon": 0.5}, rewards.std(ddof=1) + 0.5),
+        ({"deviation": "population", "deviation_epsilon": 0}, rewards.std()),
+        ({"advantages": "mean"}, 1.0),
+    )):
+        with rr.Producer(ring) as producer, rr.Stash(ring, batch_groups=1, **options) as stash:
+            for member, reward in enumerate(rewards):
+                producer.push(
+                    f"p/{number}",
+                    token_ids=[1],
+                    repetition_id=member,
+                    group_size=4,
+                    reward=float(reward),
+                )
+            with stash.next(PATIENCE) as batch:
+                wanted = (rewards - rewards.mean()) / deviation
+                np.testing.assert_allclose(batch.groups[0].advantages, wanted, rtol=1e-13)
+    with pytest.raises(rr.InvalidArgumentError, match="deviation_epsilon is -1"):
+        rr.Stash(ring, deviation_epsilon=-1.0)
+    with pytest.raises(rr.InvalidArgumentError, match="'biased' is none of sample, population"):
+        rr.Stash(ring, deviation="biased")

@@ -152,7 +152,7 @@ def test_groups_and_weights_travel(plan: Plan, transport: str) -> None:
     assert batch is not None and batch.keys == wanted.keys
     for name in ("tokens", "logprobs", "versions", "rewards"):
         assert (getattr(batch, name) == getattr(wanted, name)).all(), name
-    assert batch.advantages == pytest.approx(wanted.advantages, abs=1e-3)
+    assert batch.advantages == pytest.approx(wanted.advantages, rel=1e-9)
     trainer.done(1)
     worker.close()
     trainer.close()

@@ -380,3 +380,28 @@ def test_an_option_that_is_none_is_named(option: str) -> None:
 
 
 # --- their worker, our queue ----------------------------------------------------------------------
+
+
+def test_advantages_are_theirs_unless_a_formula_is_asked_for(ring: str) -> None:
+    ulp = [0.1 + 0.2, 0.3, 0.3, 0.3]
+    for options, wanted in (
+        ({}, (np.array(ulp) - np.mean(ulp)) / (np.std(ulp) + 1e-8)),
+        ({"deviation": "population"}, np.zeros(4)),
+        ({"deviation_epsilon": 0.0}, np.zeros(4)),
+        ({"advantages": "mean"}, np.zeros(4)),
+    ):
+        worker = RingRolloutWorker(ring, **options)
+        worker.update_model_version(1)
+        with rr.Producer(ring) as producer:
+            for member, reward in enumerate(ulp):
+                producer.push(
+                    f"p/{len(options)}/{options}",
+                    token_ids=[1, 2],
+                    n_prompt=1,
+                    repetition_id=member,
+                    group_size=4,
+                    reward=reward,
+                )
+        got = [worker.rollout_buffer.get(timeout=PATIENCE).advantage for _ in range(4)]
+        assert got == wanted.tolist(), options
+        worker.stop()

@@ -34,6 +34,16 @@ def _common(record: Any, version: int) -> dict[str, Any]:
     }
 
 
+def grpo_advantages(rewards: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Of one group, by the formula of `AsyncGRPOTrainer`: population deviation and 1e-8. The
+    advantage of a member without a reward is 0, and it has no part in those of the others."""
+    made = np.zeros(len(rewards))
+    scored = rewards[there := np.isfinite(rewards)]
+    if scored.size:
+        made[there] = (scored - scored.mean()) / (scored.std() + 1e-8)
+    return made
+
+
 def grpo_fields(
     record: Any, *, advantage: float, group_id: int, version: int, reward_std: float
 ) -> dict[str, Any]:

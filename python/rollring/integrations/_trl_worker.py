@@ -19,7 +19,7 @@ from .._stash import Stash
 from .._weight_publisher import WeightPublisher
 from . import _fields
 from ._trl_queue import PACKAGES, theirs_of
-from ._trl_samples import distillation_fields, grpo_fields
+from ._trl_samples import distillation_fields, grpo_advantages, grpo_fields
 
 
 class _Samples:
@@ -67,15 +67,17 @@ class RingRolloutWorker:
     Args:
         ring: Its name. It is made if it is not there, and stays.
         kind: "grpo" or "distillation": of which trainer the samples are.
-        advantages: "grpo", "mean" or "loo": by the stash from the rewards; "carried": each record
-            has an ``advantages`` column, of one number.
+        advantages: "grpo": by TRL's own formula for this trainer (population deviation and 1e-8),
+            or, with ``deviation`` or ``deviation_epsilon``, by the stash with these; "mean" or
+            "loo": by the stash from the rewards; "carried": each record has an ``advantages``
+            column, of one number.
         acknowledge: "step" or "save".
         died_after: Seconds after which a group that waits for a dead producer is reported.
         versions: "worker": it commits them. "publisher": a `WeightPublisher` of this ring does,
             and each of its commits comes before `update_model_version`.
         lanes: Producers at once, where the ring is made.
         lane_bytes: Memory of each, where the ring is made.
-        **options: Of the `Stash`: group_size, deadline, at_deadline, ...
+        **options: Of the `Stash`: group_size, max_lag, deviation, ...
     """
 
     def __init__(
@@ -104,13 +106,17 @@ class RingRolloutWorker:
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue(4096)
         self._kind = kind
         self._carried = advantages == "carried"
+        self._theirs = advantages == "grpo" and not options.keys() & {
+            "deviation",
+            "deviation_epsilon",
+        }
         self._acknowledge = acknowledge
         self._died_after = died_after
         self._commits = versions == "worker"
         self._ring_options = {"lanes": lanes, "lane_bytes": lane_bytes}
         self._stash_options = {
             "batch_groups": 1,
-            "advantages": "none" if self._carried else advantages,
+            "advantages": "none" if self._carried or self._theirs else advantages,
             **options,
         }
         self._stash: Stash | None = None
@@ -252,9 +258,10 @@ class RingRolloutWorker:
         assert self._sample is not None
         rewards = group.rewards[np.isfinite(group.rewards)]
         std = float(rewards.std()) if rewards.size else float("nan")
+        advantages = grpo_advantages(group.rewards) if self._theirs else group.advantages
         group_id = self._next_group
         self._next_group += 1
-        for member in group.members:
+        for member, advantage in zip(group.members, advantages.tolist()):
             for record in member.sequences:
                 if record.withheld:
                     continue
@@ -264,7 +271,7 @@ class RingRolloutWorker:
                 else:
                     fields = grpo_fields(
                         record,
-                        advantage=self._advantage(record, member.advantage),
+                        advantage=self._advantage(record, advantage),
                         group_id=group_id,
                         version=version,
                         reward_std=std,
