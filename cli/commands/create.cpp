@@ -19,6 +19,7 @@ constexpr const char* create_footer = R"(Examples:
   rollring create r --lanes 64 --lane-bytes 16MiB
   rollring create r --lane-bytes 8GiB --soft-bytes 8GiB    # no soft wrap
   rollring create r --overflow /var/tmp    # what memory cannot hold goes on there
+  rollring create r --exist-ok --lanes 64    # a ring of 64 lanes that is there will do
   rollring create r --schema more.json    # the standard columns and those of the file
 A schema file is a list of columns to add:
   [{"name":"entropy","dtype":"f32","per":"token","dims":[],"required":false}]
@@ -37,12 +38,36 @@ struct CreateOptions {
     std::string schema = "standard";
     RingOptions made;
     SpillOptions spill;
+    bool exist_ok = false;
     bool json = false;
+    CLI::App* command = nullptr;  // knows which options were given
 };
+
+// What was given, and nothing else.
+RingExpectation expectation_of(const CreateOptions& options) {
+    const RingOptions& made = options.made;
+    RingExpectation wanted;
+    const auto take = [&](const char* option, auto& expected, const auto& value) {
+        if (options.command->given(option)) expected = value;
+    };
+    take("--lanes", wanted.lanes, made.lanes);
+    take("--lane-bytes", wanted.lane_bytes, made.lane_bytes);
+    take("--soft-bytes", wanted.soft_bytes, made.soft_bytes);
+    take("--journal-records", wanted.journal_records, made.journal_records);
+    wanted.spill_bytes = made.spill_bytes;
+    if (!made.overflow_dir.empty()) wanted.overflow_dir = made.overflow_dir;
+    wanted.overflow_bytes = made.overflow_bytes;
+    take("--group-rows", wanted.group_rows, made.group_rows);
+    take("--requests", wanted.requests, made.requests);
+    take("--request-bytes", wanted.request_bytes, made.request_bytes);
+    take("--schema", wanted.schema, made.schema);
+    return wanted;
+}
 
 void report_created(const CreateOptions& options, const RingStat& stat) {
     if (options.json) {
         print_json({{"ring", options.ring},
+                    {"created", true},
                     {"lanes", stat.lane_count},
                     {"lane_bytes", stat.lane_bytes},
                     {"soft_bytes", stat.soft_bytes},
@@ -71,6 +96,17 @@ void report_created(const CreateOptions& options, const RingStat& stat) {
     }
 }
 
+int report_existing(const CreateOptions& options) {
+    const auto same = expect_ring(options.ring, expectation_of(options));
+    if (!same) return fail(same.error());
+    if (options.json) {
+        print_json({{"ring", options.ring}, {"created", false}});
+    } else {
+        print(fmt::format("{} exists already, and has what is asked for\n", options.ring));
+    }
+    return exit_ok;
+}
+
 int create(CreateOptions& options) {
     if (options.schema != "standard") {
         auto schema = read_schema_file(options.schema);
@@ -78,7 +114,12 @@ int create(CreateOptions& options) {
         options.made.schema = std::move(*schema);
     }
     apply(options.spill, options.made);
-    if (auto made = create_ring(options.ring, options.made); !made) return fail(made.error());
+    if (auto made = create_ring(options.ring, options.made); !made) {
+        if (!options.exist_ok || made.error().code != Errc::already_exists) {
+            return fail(made.error());
+        }
+        return report_existing(options);
+    }
     // As it was made: bytes are rounded up to pages.
     const auto stat = stat_ring(options.ring);
     if (!stat) return fail(stat.error());
@@ -128,7 +169,11 @@ Command add_create(CLI::App& app) {
     sub->add_option("--schema", options->schema, "standard, or a file with more columns")
         ->type_name("standard|FILE.json")
         ->capture_default_str();
+    sub->add_flag("--exist-ok", options->exist_ok,
+                  "If the ring is there already: no error, unless it differs in\n"
+                  "one of the options given here");
     sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+    options->command = sub;
     return {sub, [options] { return create(*options); }};
 }
 

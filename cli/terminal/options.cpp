@@ -292,6 +292,9 @@ void App::parse(int argc, const char* const* argv) {
     }
 }
 
+bool App::given(const std::string& option) const {
+    return parts_->app->count(option) != 0;
+}
 bool App::parsed() const {
     return parts_->app->parsed();
 }

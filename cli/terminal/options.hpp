@@ -110,6 +110,8 @@ class App {
     // Throws ParseError.
     void parse(int argc, const char* const* argv);
     [[nodiscard]] bool parsed() const;
+    // Whether this option stood on the command line.
+    [[nodiscard]] bool given(const std::string& option) const;
     [[nodiscard]] std::string get_name() const;
 
   private:

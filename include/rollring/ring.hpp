@@ -54,6 +54,25 @@ struct RingOptions {
 // Makes a ring. Any number of processes may try: one wins, the others get Errc::already_exists.
 ROLLRING_API Result<void> create_ring(std::string_view name, const RingOptions& options = {});
 
+// Options of a ring that somebody asks for; those that are not set do not count.
+struct RingExpectation {
+    std::optional<std::uint32_t> lanes = {};
+    std::optional<std::uint64_t> lane_bytes = {};
+    std::optional<std::uint64_t> soft_bytes = {};
+    std::optional<std::uint32_t> journal_records = {};
+    std::optional<std::uint64_t> spill_bytes = {};
+    std::optional<std::string> overflow_dir = {};
+    std::optional<std::uint64_t> overflow_bytes = {};
+    std::optional<std::uint32_t> group_rows = {};
+    std::optional<std::uint32_t> requests = {};
+    std::optional<std::uint64_t> request_bytes = {};
+    std::optional<Schema> schema = {};
+};
+
+// For a caller of create_ring() that is content with a ring that exists already, if it is the same:
+// Errc::already_exists names the first option in which it differs, with both values.
+ROLLRING_API Result<void> expect_ring(std::string_view name, const RingExpectation& wanted);
+
 // Removes the name, and the overflow file; memory goes when the last process lets go. Errc::busy
 // while someone alive is attached, unless forced. Unreleased records are lost: that is what
 // removing means. A producer that lives is told Push::closed with its next record, or within a

@@ -16,7 +16,7 @@ from ._blocks import Closes
 from ._codecs import Codec, OpaqueRecords, PlainCodec, TrajectoryCodec
 from ._errors import BusyError, ClosedError, QueueClosedError, TimedOutError
 from ._producer import Producer
-from ._ring import Column, create, declared, describe, to_bytes
+from ._ring import Column, declared, describe, find_or_create, to_bytes
 from ._waits import TaskTurns, in_thread, readable
 
 
@@ -41,8 +41,10 @@ class RingQueue(Closes):
             ``rollring doctor --fix``, once no process uses it.
         codec: What items become records by. Default: `PlainCodec`. Others: `TrajectoryCodec`,
             `PickleCodec`, or any object with ``encode`` and ``decode`` (see `Codec`).
-        lanes: Processes that may put at once, where the ring is made.
-        lane_bytes: Memory of each of them. An item must fit; `put` waits while it is full.
+        lanes: Processes that may put at once. Default: 64 where the ring is made, and any where it
+            is there.
+        lane_bytes: Memory of each of them; 32 MiB likewise. An item must fit; `put` waits while it
+            is full.
         columns: As for `create`, for trajectories.
         timeout: Seconds to wait for a free lane, in a ``put`` that has no time of its own.
 
@@ -56,8 +58,8 @@ class RingQueue(Closes):
         *,
         name: str | None = None,
         codec: Codec | TrajectoryCodec | None = None,
-        lanes: int = 64,
-        lane_bytes: int | str = "32MiB",
+        lanes: int | None = None,
+        lane_bytes: int | str | None = None,
         columns: Mapping[str, Column | object] | None = None,
         timeout: float = 10.0,
     ) -> None:
@@ -66,8 +68,6 @@ class RingQueue(Closes):
         self._codec = PlainCodec() if codec is None else codec
         self._timeout = timeout
         options: dict[str, Any] = {
-            "lanes": lanes,
-            "lane_bytes": to_bytes(lane_bytes),
             "spill_bytes": 0,
             "journal_records": 64,
             "group_rows": 1 << 20,  # bounds the trajectories that come before the first get()
@@ -75,11 +75,14 @@ class RingQueue(Closes):
             "request_bytes": 0,
         }
         if name is None:
+            options["lanes"] = 64 if lanes is None else lanes
+            options["lane_bytes"] = to_bytes("32MiB" if lane_bytes is None else lane_bytes)
             if columns:
                 options["columns"] = declared(columns)
             self._begin(_removal(_core.OwnedRing(self.name, options)))
         else:
-            create(name, **options, columns=columns, exist_ok=True)
+            given = {"lanes": lanes, "lane_bytes": lane_bytes, "columns": columns}
+            find_or_create(name, given, lanes=64, lane_bytes="32MiB", **options)
             self._begin(None)
 
     def _begin(self, removes: Callable[[], object] | None) -> None:

@@ -53,16 +53,16 @@ def declared(columns: Mapping[str, Column | object]) -> list[tuple[str, str, boo
 def create(
     name: str,
     *,
-    lanes: int = 16,
-    lane_bytes: int | str = "64MiB",
+    lanes: int | None = None,
+    lane_bytes: int | str | None = None,
     spill_bytes: int | str | None = None,
     overflow_dir: str | None = None,
     overflow_bytes: int | str | None = None,
-    journal_records: int = 65536,
-    group_rows: int = 32768,
-    requests: int = 1024,
-    request_bytes: int | str = "2MiB",
-    soft_bytes: int | str = 0,
+    journal_records: int | None = None,
+    group_rows: int | None = None,
+    requests: int | None = None,
+    request_bytes: int | str | None = None,
+    soft_bytes: int | str | None = None,
     columns: Mapping[str, Column | object] | None = None,
     exist_ok: bool = False,
 ) -> None:
@@ -72,41 +72,46 @@ def create(
 
     Args:
         name: Of the ring; its shared-memory object belongs to this user alone.
-        lanes: Producers at once, 1 to 4096.
-        lane_bytes: Memory of a lane, in bytes or as "64MiB". A record must fit. Taken from
-            ``/dev/shm`` when a producer comes.
+        lanes: Producers at once, 1 to 4096. Default: 16.
+        lane_bytes: Memory of a lane, in bytes or as "64MiB", which is the default. A record must
+            fit. Taken from ``/dev/shm`` when a producer comes.
         spill_bytes: Where the stash puts the records of groups that stay incomplete. Default: as
             much as all lanes, 256 MiB to 64 GiB.
         overflow_dir: A directory on a disk where the spill may go on.
         overflow_bytes: The most that may lie there.
-        journal_records: The most records that one acknowledgement can hold.
-        group_rows: Groups that may be open at once.
+        journal_records: The most records that one acknowledgement can hold. Default: 65,536.
+        group_rows: Groups that may be open at once. Default: 32,768.
         requests: Requests to workers that may be under way at once (`RequestBoard`); 0: none.
-        request_bytes: Of the longest request. Taken from ``/dev/shm`` as it is used.
+            Default: 1,024.
+        request_bytes: Of the longest request; 2 MiB by default. Taken from ``/dev/shm`` as it is
+            used.
         soft_bytes: When a lane turns back early to stay in cache; 0: chosen for this machine.
         columns: More columns by name, each a `Column` or a dtype (then one number a token).
-        exist_ok: Do nothing if there is a ring of that name.
+        exist_ok: A ring of that name that exists already will do, if it has what is given here.
+            Options that are not given do not count.
 
     Raises:
-        RingExistsError: There is a ring of that name, and ``exist_ok`` is false.
+        RingExistsError: There is a ring of that name, and ``exist_ok`` is false, or the ring
+            differs: the text names the first option that does, with both values.
         NotEnoughMemoryError: ``/dev/shm`` has too little.
         InvalidArgumentError: An option is out of its range.
     """
+    sizes = {
+        "lane_bytes": lane_bytes,
+        "spill_bytes": spill_bytes,
+        "overflow_bytes": overflow_bytes,
+        "request_bytes": request_bytes,
+        "soft_bytes": soft_bytes,
+    }
     options: dict[str, Any] = {
         "lanes": lanes,
-        "lane_bytes": to_bytes(lane_bytes),
+        "overflow_dir": overflow_dir,
         "journal_records": journal_records,
         "group_rows": group_rows,
         "requests": requests,
-        "request_bytes": to_bytes(request_bytes),
-        "soft_bytes": to_bytes(soft_bytes),
+        **{option: None if size is None else to_bytes(size) for option, size in sizes.items()},
     }
-    if spill_bytes is not None:
-        options["spill_bytes"] = to_bytes(spill_bytes)
-    if overflow_dir is not None:
-        options["overflow_dir"] = overflow_dir
-    if overflow_bytes is not None:
-        options["overflow_bytes"] = to_bytes(overflow_bytes)
+    options = {option: value for option, value in options.items() if value is not None}
     if columns:
         options["columns"] = declared(columns)
     try:
@@ -114,6 +119,18 @@ def create(
     except FileExistsError:
         if not exist_ok:
             raise
+        _core.expect(name, options)
+
+
+def find_or_create(ring: str, given: Mapping[str, Any], **otherwise: Any) -> None:
+    """`create` with ``exist_ok``, for adapters: a ring that is there has to agree with what was
+    given (None: nothing was); ``otherwise`` holds where the ring is made.
+    """
+    given = {option: value for option, value in given.items() if value is not None}
+    try:
+        create(ring, **{**otherwise, **given})
+    except FileExistsError:
+        create(ring, exist_ok=True, **given)
 
 
 def remove(name: str, *, force: bool = False, missing_ok: bool = False) -> None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
 from ._errors import NotFoundError, RollringError, TimedOutError
-from ._ring import create, describe_weights
+from ._ring import describe_weights, find_or_create
 from ._weight_stream import WeightStream
 from ._weight_subscriber import WeightSubscriber
 from ._weights import Left, refused
@@ -50,8 +50,8 @@ class RollringCheckpointEngine(CheckpointEngine):
         timeout: Seconds to wait for the others, at each step.
         device: torch's, where the rollout's tensors lie; None: on the current GPU if there is one.
         publish_as: The dtype in which float32 goes out, such as "bfloat16".
-        lanes: Producers at once, where the ring is made.
-        lane_bytes: Memory of each, where the ring is made.
+        lanes: Producers at once. Default: 64 where the ring is made, and any where it is there.
+        lane_bytes: Memory of each; 256 MiB likewise.
         **options: Of the `WeightPublisher`: memory, slot_bytes, checksums, ...
     """
 
@@ -64,8 +64,8 @@ class RollringCheckpointEngine(CheckpointEngine):
         timeout: float = 300.0,
         device: str | None = None,
         publish_as: str | None = None,
-        lanes: int = 64,
-        lane_bytes: int | str = "256MiB",
+        lanes: int | None = None,
+        lane_bytes: int | str | None = None,
         **options: Any,
     ) -> None:
         self.bucket_size = bucket_size
@@ -77,7 +77,8 @@ class RollringCheckpointEngine(CheckpointEngine):
         self._sent: WeightTransaction | None = None
         self._engines: list[str] = []
         if is_master:
-            create(ring, exist_ok=True, lanes=lanes, lane_bytes=lane_bytes)
+            given = {"lanes": lanes, "lane_bytes": lane_bytes}
+            find_or_create(ring, given, lanes=64, lane_bytes="256MiB")
             self._stream = WeightStream(
                 ring, timeout=timeout, publish_as=publish_as, name="verl", **options
             )

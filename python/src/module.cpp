@@ -62,6 +62,14 @@ class PyOwnedRing {
   private:
     std::optional<OwnedRing> ring_;
 };
+void expect(const std::string& name, nb::dict given) {
+    const RingExpectation wanted = ring_expectation(given);
+    const Result<void> same = [&] {
+        const Released released;
+        return expect_ring(name, wanted);
+    }();
+    value_or_raise(Result<void>(same));
+}
 
 nb::dict ring_stat(const std::string& name) {
     const RingStat stat = value_or_raise(stat_ring(name));
@@ -167,6 +175,7 @@ NB_MODULE(_core, module) {
     nb::class_<PyOwnedRing>(module, "OwnedRing")
         .def(nb::init<const std::string&, nb::dict>())
         .def("remove", &PyOwnedRing::remove);
+    module.def("expect", &expect);
     module.def("remove", [](const std::string& name, bool force) {
         value_or_raise(remove_ring(name, force));
     });

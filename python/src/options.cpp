@@ -152,6 +152,26 @@ RingOptions ring_options(nb::dict given) {
     return made;
 }
 
+RingExpectation ring_expectation(nb::dict given) {
+    const RingOptions made = ring_options(given);
+    RingExpectation wanted;
+    const auto take = [&](const char* option, auto& expected, const auto& value) {
+        if (given.contains(option)) expected = value;
+    };
+    take("lanes", wanted.lanes, made.lanes);
+    take("lane_bytes", wanted.lane_bytes, made.lane_bytes);
+    take("soft_bytes", wanted.soft_bytes, made.soft_bytes);
+    take("journal_records", wanted.journal_records, made.journal_records);
+    take("spill_bytes", wanted.spill_bytes, made.spill_bytes);
+    take("overflow_dir", wanted.overflow_dir, made.overflow_dir);
+    take("overflow_bytes", wanted.overflow_bytes, made.overflow_bytes);
+    take("group_rows", wanted.group_rows, made.group_rows);
+    take("requests", wanted.requests, made.requests);
+    take("request_bytes", wanted.request_bytes, made.request_bytes);
+    take("columns", wanted.schema, made.schema);
+    return wanted;
+}
+
 PublisherOptions publisher_options(nb::dict given) {
     PublisherOptions made;
     Options options(std::move(given));

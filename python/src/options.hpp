@@ -10,6 +10,8 @@ namespace rollring::python {
 
 StashOptions stash_options(nb::dict given);
 RingOptions ring_options(nb::dict given);
+// Of the same, what was given.
+RingExpectation ring_expectation(nb::dict given);
 PublisherOptions publisher_options(nb::dict given);
 SubscriberOptions subscriber_options(nb::dict given);
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .._ring import create
+from .._ring import find_or_create
 from .._weight_publisher import WeightPublisher
 from .._weight_stream import WeightStream
 
@@ -30,8 +30,8 @@ class RingWeightTransfer:
         engines: So many have to be attached before the first version is sent.
         timeout: Seconds that a version waits for engines, at each step.
         publish_as: The dtype in which float32 goes out, such as "bfloat16".
-        lanes: Producers at once, where the ring is made.
-        lane_bytes: Memory of each, where the ring is made.
+        lanes: Producers at once. Default: 64 where the ring is made, and any where it is there.
+        lane_bytes: Memory of each; 256 MiB likewise.
         **options: Of the `WeightPublisher`: memory, slot_bytes, checksums, ...
     """
 
@@ -42,8 +42,8 @@ class RingWeightTransfer:
         engines: int = 0,
         timeout: float = 300.0,
         publish_as: str | None = None,
-        lanes: int = 64,
-        lane_bytes: int | str = "256MiB",
+        lanes: int | None = None,
+        lane_bytes: int | str | None = None,
         **options: Any,
     ) -> None:
         self.ring = ring
@@ -58,7 +58,7 @@ class RingWeightTransfer:
 
     def init_weight_transfer(self) -> None:
         """Make the ring, where it is not there. What is sent is known with the first version."""
-        create(self.ring, exist_ok=True, **self._ring_options)  # type: ignore[arg-type]
+        find_or_create(self.ring, self._ring_options, lanes=64, lane_bytes="256MiB")
 
     def pause(self) -> None:
         """Nothing: engines serve the old version until they adopt the new one."""

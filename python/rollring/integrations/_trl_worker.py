@@ -13,7 +13,7 @@ import numpy as np
 
 from .._batch import Batch
 from .._errors import BusyError, ClosedError, NoProgressError, TimedOutError
-from .._ring import check, create, describe_groups
+from .._ring import check, describe_groups, find_or_create
 from .._sequence import Group
 from .._stash import Stash
 from .._weight_publisher import WeightPublisher
@@ -75,8 +75,8 @@ class RingRolloutWorker:
         died_after: Seconds after which a group that waits for a dead producer is reported.
         versions: "worker": it commits them. "publisher": a `WeightPublisher` of this ring does,
             and each of its commits comes before `update_model_version`.
-        lanes: Producers at once, where the ring is made.
-        lane_bytes: Memory of each, where the ring is made.
+        lanes: Producers at once. Default: 64 where the ring is made, and any where it is there.
+        lane_bytes: Memory of each; 256 MiB likewise.
         **options: Of the `Stash`: group_size, max_lag, deviation, ...
     """
 
@@ -89,8 +89,8 @@ class RingRolloutWorker:
         acknowledge: str = "step",
         died_after: float = 10.0,
         versions: str = "worker",
-        lanes: int = 64,
-        lane_bytes: int | str = "256MiB",
+        lanes: int | None = None,
+        lane_bytes: int | str | None = None,
         **options: Any,
     ) -> None:
         for name, value, known in (
@@ -219,7 +219,7 @@ class RingRolloutWorker:
                     "trainer.add_callback(worker.callback())"
                 )
             self._sample = theirs_of(self._kind).RolloutSample
-            create(self.ring, exist_ok=True, **self._ring_options)  # type: ignore[arg-type]
+            find_or_create(self.ring, self._ring_options, lanes=64, lane_bytes="256MiB")
             self._stash = Stash(self.ring, **self._stash_options)
         return self._stash
 

@@ -1,0 +1,120 @@
+// Whether a ring that is there has what somebody asks for who would have made it.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "human.hpp"
+#include "ring_map.hpp"
+#include "rollring/ring.hpp"
+#include "round_up.hpp"
+
+namespace rollring {
+namespace {
+
+// Finds the first option that differs, in the order in which it is asked.
+class Comparison {
+  public:
+    explicit Comparison(std::string_view ring) : ring_(ring) {}
+
+    void count(std::string_view option, std::optional<std::uint32_t> wanted, std::uint64_t there) {
+        if (wanted && *wanted != there) {
+            differs(option, std::to_string(*wanted), std::to_string(there));
+        }
+    }
+    // Rounded up as it was where the ring was made.
+    void bytes(std::string_view option, std::optional<std::uint64_t> wanted, std::uint64_t there,
+               std::uint64_t unit = page_bytes) {
+        if (wanted && (*wanted > lane_bytes_max || round_up(*wanted, unit) != there)) {
+            differs(option, human_bytes(*wanted), human_bytes(there));
+        }
+    }
+    void differs(std::string_view option, std::string_view wanted, std::string_view there) {
+        if (!problem_.empty()) return;
+        problem_ = fmt::format(
+            "ring {} exists already and is another one: {} is {}, and {} is asked for. Remove it "
+            "('rollring rm {}'), use another name, or leave that option out",
+            ring_, option, there, wanted, ring_);
+    }
+    [[nodiscard]] Result<void> result() const {
+        if (problem_.empty()) return {};
+        return refused(Errc::already_exists, problem_);
+    }
+
+  private:
+    std::string ring_;
+    std::string problem_;
+};
+
+std::string text_of(const Column& column) {
+    std::string dims;
+    for (const std::uint32_t length : column.dims) {
+        dims += (dims.empty() ? " of dims [" : ", ") + std::to_string(length);
+    }
+    return column.dtype.to_string() + (column.per == Per::token ? " a token" : " a record") + dims +
+           (dims.empty() ? "" : "]");
+}
+
+void compare_columns(const Schema& wanted, const Schema& there, Comparison& found) {
+    for (const Column& column : wanted.columns()) {
+        const auto index = there.find(column.name);
+        const std::string option = fmt::format("column '{}'", column.name);
+        if (!index) {
+            found.differs(option, text_of(column), "not in its schema");
+        } else if (const Column& its = there.columns()[*index];
+                   its.dtype != column.dtype || its.per != column.per || its.dims != column.dims) {
+            found.differs(option, text_of(column), text_of(its));
+        }
+    }
+    for (const Column& column : there.columns()) {
+        if (!wanted.find(column.name)) {
+            found.differs(fmt::format("column '{}'", column.name), "none of that name",
+                          text_of(column));
+        }
+    }
+}
+
+// Where its overflow file lies.
+std::string overflow_dir_of(const RingMap& map) {
+    return std::filesystem::path(map.segment().overflow_path()).parent_path().string();
+}
+
+bool same_folder(const std::string& a, const std::string& b) {
+    std::error_code unknown;
+    return a == b || std::filesystem::equivalent(a, b, unknown);
+}
+
+}  // namespace
+
+Result<void> expect_ring(std::string_view name, const RingExpectation& wanted) {
+    auto map = RingMap::attach(name, Deadline::after_ms(5'000), Access::read_only);
+    if (!map) return std::unexpected(map.error());
+    const Geometry& there = map->geometry();
+    Comparison found(name);
+    found.count("lanes", wanted.lanes, there.lane_count);
+    found.bytes("lane_bytes", wanted.lane_bytes, there.lane_bytes);
+    if (wanted.soft_bytes.value_or(0) != 0) {  // 0: whatever is chosen
+        const std::uint64_t most = std::min(*wanted.soft_bytes, there.lane_bytes);
+        found.bytes("soft_bytes", most, there.soft_bytes, line_bytes);
+    }
+    found.count("journal_records", wanted.journal_records, there.journal_records);
+    found.bytes("spill_bytes", wanted.spill_bytes, there.spill_bytes);
+    if (wanted.overflow_dir) {
+        const std::string its = overflow_dir_of(*map);
+        if (!same_folder(*wanted.overflow_dir, its)) {
+            found.differs("overflow_dir",
+                          wanted.overflow_dir->empty() ? "none" : *wanted.overflow_dir,
+                          its.empty() ? "none" : its);
+        }
+    }
+    found.bytes("overflow_bytes", wanted.overflow_bytes, there.overflow_bytes);
+    found.count("group_rows", wanted.group_rows, there.group_rows);
+    found.count("requests", wanted.requests, there.requests);
+    if (there.requests != 0)
+        found.bytes("request_bytes", wanted.request_bytes, there.request_bytes);
+    if (wanted.schema) compare_columns(*wanted.schema, map->schema(), found);
+    return found.result();
+}
+
+}  // namespace rollring
