@@ -38,6 +38,27 @@ constexpr std::int64_t look_ns = 1'000'000'000;               // between looks a
 constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // what is declared may be anything
 constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU foresees by itself
 
+// With the numbers that disagree, where a column is of another length or rank than it should be.
+std::string problem_text(const Encoder& encoder, const Draft& draft, const Schema& schema) {
+    const std::string_view blamed = encoder.problem_column();
+    if (blamed.empty()) return std::string(encoder.problem());
+    const std::string name = fmt::format("'{}': ", blamed);
+    for (const DraftColumn& column : draft.columns()) {
+        const Column& declared = schema.columns()[column.column];
+        if (declared.name != blamed) continue;
+        const bool any_shape = declared.per == Per::record && declared.dims.empty();
+        if (!any_shape && column.dims != declared.dims.size() + 1) {
+            return name + fmt::format("has {} dimensions, and is declared with {}", column.dims,
+                                      declared.dims.size() + 1);
+        }
+        if (declared.per == Per::token && column.shape[0] != draft.n_tokens()) {
+            return name +
+                   fmt::format("has {} entries for {} tokens", column.shape[0], draft.n_tokens());
+        }
+    }
+    return name + std::string(encoder.problem());
+}
+
 }  // namespace
 
 void Producer::Impl::start() {
@@ -196,9 +217,7 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     if (check_name() != Push::ok) return Push::closed;
     const Encoder encoder(draft, map.schema(), options.checksum);
     if (!encoder.problem().empty()) {
-        const std::string column(encoder.problem_column());
-        return refuse(Push::bad_record, (column.empty() ? "" : "'" + column + "': ") +
-                                            std::string(encoder.problem()));
+        return refuse(Push::bad_record, problem_text(encoder, draft, map.schema()));
     }
     // Else a reader would get what an older record has left there.
     if (encoder.has_holes() && !filled_later) {

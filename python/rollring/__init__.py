@@ -4,7 +4,9 @@
 
     rr.create("run42")                                   # once
     with rr.Producer("run42") as producer:               # in any process
-        producer.push("gsm8k/17", token_ids=ids, logprobs=lp, repetition_id=3, reward=1.0)
+        for completion in range(8):                      # a group: the completions of one prompt
+            producer.push("gsm8k/17", token_ids=ids, logprobs=lp, group_size=8,
+                          repetition_id=completion, reward=1.0)
     with rr.Stash("run42", batch_groups=16) as stash:    # in the trainer
         for batch in stash:
             with batch:                                  # acknowledged at the end of the block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import threading
 from collections.abc import Mapping
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._arrays import over
-from ._errors import ClosedError, NoColumnError, RollringError
+from ._errors import ClosedError, InvalidArgumentError, NoColumnError, RollringError
 from ._waits import TaskTurns, readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from typing_extensions import Self
+    from typing_extensions import Never, Self
 
     from ._arrays import Array
 
@@ -286,13 +287,22 @@ class Producer:
         group_size: int = 0,
         record_bytes: int = 0,
         timeout: float | None = None,
+        **unknown: Never,
     ) -> None:
         """Wait for a place for a group before any of it is generated.
 
         Raises:
+            InvalidArgumentError: There is no such option.
             TimedOutError: No place was free in time.
             TooLargeError: The ring can never hold such a group.
         """
+        for name in unknown:
+            known = ["visit", "group_size", "record_bytes", "timeout"]
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f": did you mean {close[0]}?" if close else ""
+            raise InvalidArgumentError(
+                f"open_group has no option '{name}'{meant}", "invalid_argument"
+            )
         self._attach().open_group(instance_id, visit, timeout, group_size, record_bytes)
 
     def cancel_group(self, instance_id: str, /, *, visit: int = 0) -> bool:

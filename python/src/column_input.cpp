@@ -1,6 +1,7 @@
 #include "column_input.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -145,6 +146,29 @@ bool take_numbers_as(DType dtype, PyObject* list, Py_ssize_t count, std::byte* t
            convert(dtype_f64, first, dtype, to, numbers.size());
 }
 
+// Which element of a list is no such number, and why.
+[[noreturn]] void blame_element(const Column& declared, nb::handle list, Py_ssize_t count) {
+    std::array<std::byte, 16> scratch{};
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const nb::object element = nb::steal(PySequence_GetItem(list.ptr(), i));
+        const nb::tuple alone = nb::make_tuple(element);
+        if (take_numbers_as(declared.dtype, alone.ptr(), 1, scratch.data())) continue;
+        clear_refusal();
+        std::string shown = nb::cast<std::string>(nb::repr(element));
+        if (shown.size() > 40) shown = shown.substr(0, 37) + "...";
+        const bool nested =
+            PySequence_Check(element.ptr()) != 0 && PyUnicode_Check(element.ptr()) == 0;
+        const bool fraction = PyFloat_Check(element.ptr()) != 0;
+        const bool whole = PyLong_Check(element.ptr()) != 0;
+        mismatch(declared, "element " + std::to_string(i) + " is " + shown +
+                               (nested     ? ": give a flat list, of one dimension"
+                                : fraction ? ": give whole numbers"
+                                : whole    ? ", which is out of its range"
+                                           : ", which is no number"));
+    }
+    mismatch(declared, "an element of the list that it was given is no such number");
+}
+
 }  // namespace
 
 void set_helpers(nb::object as_buffer, nb::object as_json) {
@@ -235,7 +259,7 @@ void ColumnInput::add_numbers(Draft& draft, const Column& declared, std::uint16_
     auto& made = converted_.emplace_back(static_cast<std::size_t>(count) * declared.dtype.bytes());
     if (!take_numbers_as(declared.dtype, list.ptr(), count, made.data())) {
         clear_refusal();
-        mismatch(declared, "an element of the list that it was given is no such number");
+        blame_element(declared, list, count);
     }
     draft.add({column,
                declared.dtype,

@@ -4,6 +4,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "suggest.hpp"
+
 namespace rollring::python {
 namespace {
 
@@ -58,6 +60,19 @@ const std::unordered_map<std::string_view, SetField>& fields() {
     return known;
 }
 
+[[noreturn]] void raise_unknown(const Schema& schema, std::string_view field) {
+    nb::list known;
+    for (const auto& [name, set] : fields()) known.append(nb::str(name.data(), name.size()));
+    known.append("policy_version");
+    known.append("timeout");
+    for (const Column& column : schema.columns()) known.append(column.name);
+    const std::string meant = did_you_mean(field, known);
+    raise("bad_record", "there is no field and no column '" + std::string(field) + "'" +
+                            (meant.empty() ? ": declare the column when the ring is created"
+                                           : meant + " (or declare such a column when the ring "
+                                                     "is created)"));
+}
+
 }  // namespace
 
 std::string_view text_of(nb::handle name) {
@@ -83,8 +98,7 @@ Given::Given(const Schema& schema, nb::handle instance_id, nb::dict given) {
         } else if (const auto column = schema.find(field)) {
             input.add(draft, schema, *column, value);
         } else {
-            raise("bad_record", "there is no field and no column '" + std::string(field) +
-                                    "': declare the column when the ring is created");
+            raise_unknown(schema, field);
         }
     }
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "suggest.hpp"
 
 namespace rollring::python {
 namespace {
@@ -49,8 +50,9 @@ class Options {
     // What is left is an option that `what` does not have.
     void end(const char* what) {
         for (const auto& [key, value] : left_) {
+            const auto name = nb::cast<std::string>(key);
             raise("invalid_argument",
-                  std::string(what) + " has no option '" + nb::cast<std::string>(key) + "'");
+                  std::string(what) + " has no option '" + name + "'" + did_you_mean(name, known_));
         }
     }
 
@@ -67,12 +69,14 @@ class Options {
 
   private:
     nb::object pop(const char* field) {
+        known_.append(field);
         if (!left_.contains(field)) return {};
         nb::object value = left_[field];
         nb::del(left_[field]);
         return value;
     }
     nb::dict left_;
+    nb::list known_;
 };
 
 Column column_of(nb::handle given) {

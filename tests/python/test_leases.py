@@ -190,17 +190,22 @@ def test_a_window_that_was_never_made_shows_nothing() -> None:
 def test_bad_records_are_named_and_lose_nothing(ring: str) -> None:
     with rr.Producer(ring) as producer:
         cases = [
-            (dict(token_ids=[1, 2], logprobs=[0.5]), "'logprobs': .*n_tokens rows"),
+            (dict(token_ids=[1, 2], logprobs=[0.5]), "'logprobs': has 1 entries for 2 tokens"),
             (dict(token_ids=np.zeros(2, np.float32)), "token_ids.*f32"),
-            (dict(token_ids=[1.5]), "token_ids"),
-            (dict(token_ids=[2**40]), "token_ids"),
+            (dict(token_ids=[1.5]), "token_ids.*element 0 is 1.5: give whole numbers"),
+            (dict(token_ids=[1, 2**40]), "token_ids.*element 1 is .*out of its range"),
+            (dict(token_ids=[[1, 2], [3]]), r"element 0 is \[1, 2\]: give a flat list"),
+            (dict(token_ids=np.ones((2, 2), np.int32)), "'token_ids': has 2 dimensions"),
+            (dict(token_ids=[1, "a"]), "element 1 is 'a', which is no number"),
             (dict(token_ids=np.array([2**40])), "out of its range"),
             (dict(token_ids=[1], status="done"), "status"),
             (dict(token_ids=[1], repetition_id=-1), "repetition_id"),
-            (dict(token_ids=[1], nonsense=1), "nonsense"),
+            (dict(token_ids=[1], nonsense=1), "nonsense': declare the column"),
+            (dict(tokens=[1]), "'tokens': did you mean token_ids"),
+            (dict(token_ids=[1], groupsize=4), "'groupsize': did you mean group_size"),
             (dict(token_ids=np.array(["a"])), "token_ids"),
             (dict(token_ids=[1], n_prompt=5), "n_prompt"),
-            (dict(token_ids=np.array([1, 2], ">i4"), logprobs=[0.5]), "n_tokens rows"),
+            (dict(token_ids=np.array([1, 2], ">i4"), logprobs=[0.5]), "1 entries for 2 tokens"),
             (dict(), "token_ids"),
         ]
         for fields, match in cases:
