@@ -25,7 +25,8 @@ Arrival arrival_of(const Record& record, std::uint32_t number) {
     arrival.producer_lane = record.producer_lane;
     arrival.producer_epoch = record.producer_epoch;
     arrival.key = record.view.group_key();
-    arrival.repetition_id = meta.repetition_id;
+    arrival.repetition_id = meta.repetition_id.value_or(0);
+    arrival.numbered = meta.repetition_id.has_value();
     arrival.group_size = meta.group_size;
     arrival.subsequence_index = meta.subsequence_index;
     arrival.last_subsequence = meta.last_subsequence;

@@ -59,7 +59,7 @@ void Keeper::take(const Record& record) {
     const Meta& meta = record.view.meta();
     const std::uint64_t location = location_of(record.ref.lane, record.ref.position).number;
     const Held held{record.ref, GroupKey::of(record.view.instance_id(), 0), record.view.group_key(),
-                    meta.created_ns, meta.repetition_id != 0};
+                    meta.created_ns, meta.repetition_id.value_or(0) != 0};
     if (held.keyed) {
         const auto before = newest_.find(held.cell);
         if (before != newest_.end()) {

@@ -83,7 +83,7 @@ struct GroupLine {
 AtroposGroups::Member AtroposGroups::read_member(const TrajectoryView& record, const Schema& schema,
                                                  std::string& blamed) {
     Member member;
-    member.place = {record.meta().repetition_id, record.meta().subsequence_index};
+    member.place = {record.meta().repetition_id.value_or(0), record.meta().subsequence_index};
     member.last = record.meta().last_subsequence;
     member.fields[tokens] = column_of(record, Std::token_ids);
     member.fields[masks] = masks_of(record);
@@ -172,12 +172,16 @@ std::string AtroposGroups::add(const TrajectoryView& record, const Schema& schem
     };
     // The same key may come twice: by --repeat of an equal id, or again after a crash.
     auto [at, end] = open_.equal_range(record.group_key());
-    while (at != end && (item || has_member(at->second))) ++at;
+    const bool numbered = record.meta().repetition_id.has_value();
+    while (at != end && (item || (numbered && has_member(at->second)))) ++at;
     if (at == end) {
         at = open_.emplace(record.group_key(), Group{});
         at->second.arrival = arrivals_++;
     }
     Group& group = at->second;
+    if (!numbered) {  // in the order in which they come
+        member.place.first = static_cast<std::uint32_t>(group.members.size());
+    }
     group.item = item;
     group.group_size = item ? 1 : record.meta().group_size;
     group.env_id = record.meta().source_id;

@@ -113,9 +113,10 @@ bool append_extra(std::string& out, std::string_view extra,
 
 std::string written_as_strings(const TrajectoryView& record, const std::string& blamed) {
     if (blamed.empty()) return {};
-    return fmt::format("{} #{}: {}' is not JSON, or nested deeper than {}: written as a string",
-                       printable(record.instance_id().substr(0, 60)), record.meta().repetition_id,
-                       blamed, json_depth_max);
+    const auto repetition = record.meta().repetition_id;
+    return fmt::format("{}{}: {}' is not JSON, or nested deeper than {}: written as a string",
+                       printable(record.instance_id().substr(0, 60)),
+                       repetition ? fmt::format(" #{}", *repetition) : "", blamed, json_depth_max);
 }
 
 void append_member(std::string& object, std::string_view key, JsonValue value) {

@@ -175,10 +175,12 @@ void take_versions(ParsedRecord& record) {
     }
 }
 
-void check(const ParsedRecord& record, const Schema& schema, bool repetition_seen) {
+void check(const ParsedRecord& record, const Schema& schema) {
     const Meta& meta = record.meta;
     if (!record.has(Std::instance_id)) bad("instance_id", "is missing");
-    if (!repetition_seen) bad("repetition_id", "is missing");
+    if (!meta.repetition_id && (meta.subsequence_index != 0 || !meta.last_subsequence)) {
+        bad("repetition_id", "is missing: a member of several subsequences has one");
+    }
     const bool promises = meta.status == Status::completed || meta.status == Status::truncated;
     if (promises && !record.has(Std::token_ids)) bad("tokens", "is missing");
     const std::uint32_t n_tokens = record.rows(Std::token_ids);
@@ -219,7 +221,6 @@ void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) 
     record.meta.origin = rollring_json;
     refuse_atropos(line);
     std::string extra;
-    bool repetition_seen = false;
     for (const auto& [key, value] : members(line)) {
         const auto* field = std::ranges::find(fields, std::string_view(key), &Field::key);
         const bool given = !value.is_null();
@@ -229,9 +230,8 @@ void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) 
         } else if (field == fields.end() || !given || !field->read(key, value, record)) {
             append_member(extra, key, value);
         }
-        repetition_seen |= key == "repetition_id" && given;
     }
-    check(record, schema, repetition_seen);
+    check(record, schema);
     take_versions(record);
     if (!extra.empty()) record.set_text(Std::extra, extra + "}");
 }

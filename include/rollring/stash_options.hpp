@@ -155,8 +155,10 @@ enum class DropReason : std::uint8_t {
     stale,          // its oldest generated token lags too far behind
     unfinished,  // subsequences of a member whose others had not come when the group was decided,
                  // or when their producer was gone
-    oversized,   // its group has more records than one acknowledgement can hold: the ring needs
-                 // more journal_records (create --journal-records)
+    mixed_numbers,  // it has a repetition_id and the first of its group has none, or the other way
+                    // round
+    oversized,      // its group has more records than one acknowledgement can hold: the ring needs
+                    // more journal_records (create --journal-records)
     count,
 };
 ROLLRING_API std::string_view name(DropReason reason);

@@ -61,9 +61,12 @@ inline constexpr std::uint32_t group_size_max = 65'536;
 // The header fields, the same for Draft and TrajectoryView. What has no bound of its own may have
 // any value: nothing is allocated for it, and nothing is counted up to it.
 struct Meta {
-    std::uint64_t visit = 0;          // which pass over the instance this is
-    std::uint32_t repetition_id = 0;  // member of the group; any number that no other member has
-    std::uint32_t group_size = 0;     // 0: the stash's default; at most group_size_max
+    std::uint64_t visit = 0;  // which pass over the instance this is
+    // Member of the group: any number that no other member has. By it what is sent twice is known.
+    // Without one a record is a member of its own, and cannot be one of several subsequences. All
+    // members of a group have one, or none has.
+    std::optional<std::uint32_t> repetition_id = {};
+    std::uint32_t group_size = 0;  // 0: the stash's default; at most group_size_max
     std::uint16_t subsequence_index = 0;
     bool last_subsequence = true;                // the member is complete with this one
     std::uint32_t attempt = 0;                   // a retry has a higher one

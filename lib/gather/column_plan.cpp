@@ -51,7 +51,7 @@ Result<void> check_leased(const Sequences& batch) {
 std::string who(const Sequences& batch, std::size_t sequence) {
     const TrajectoryView& view = batch.sequences()[sequence].view;
     return fmt::format("sequence {} (instance '{}', repetition {})", sequence,
-                       printable(view.instance_id()), view.meta().repetition_id);
+                       printable(view.instance_id()), batch.repetition_ids()[sequence]);
 }
 
 Result<Placement> Placement::of(const Sequences& batch, const Layout& layout) {

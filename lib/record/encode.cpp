@@ -42,8 +42,12 @@ std::string_view Encoder::lay_out(const Schema& schema) {
     bytes_ = directory_end(draft_->columns().size());
     const Meta& meta = draft_->meta;
     const Claims claims{static_cast<std::uint8_t>(meta.status),
-                        static_cast<std::uint8_t>(checksum_), meta.group_size, meta.n_prompt,
-                        n_tokens};
+                        static_cast<std::uint8_t>(checksum_),
+                        meta.group_size,
+                        meta.n_prompt,
+                        n_tokens,
+                        meta.repetition_id.has_value(),
+                        meta.subsequence_index == 0 && meta.last_subsequence};
     if (const auto problem = problem_of(claims); !problem.empty()) return problem;
     if (draft_->instance_id().empty()) return "instance_id is empty";
     std::uint32_t seen = 0;
@@ -94,12 +98,13 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
     header.key_high = key_.high;
     header.visit = meta.visit;
     header.checksum = 0;
-    header.repetition_id = meta.repetition_id;
+    header.repetition_id = meta.repetition_id.value_or(0);
     header.group_size = meta.group_size;
     header.attempt = meta.attempt;
     header.flags = (meta.reward ? flag_reward_set : 0U) |
                    (meta.last_subsequence ? flag_last_subsequence : 0U) |
-                   (meta.source_id ? flag_source_set : 0U);
+                   (meta.source_id ? flag_source_set : 0U) |
+                   (meta.repetition_id ? flag_repetition_set : 0U);
     header.source_id = meta.source_id.value_or(0);
     header.n_tokens = n_tokens_;
     header.n_prompt = meta.n_prompt;

@@ -75,6 +75,8 @@ struct Claims {
     std::uint32_t group_size;
     std::uint32_t n_prompt;
     std::uint32_t n_tokens;
+    bool numbered;  // has a repetition_id
+    bool alone;     // is all of its member
 };
 inline std::string_view problem_of(const Claims& claims) {
     static_assert(group_size_max == 65'536);
@@ -85,6 +87,9 @@ inline std::string_view problem_of(const Claims& claims) {
         return "checksum is none of the known ones";
     }
     if (claims.group_size > group_size_max) return "group_size is greater than 65536";
+    if (!claims.numbered && !claims.alone) {
+        return "a member of several subsequences needs a repetition_id";
+    }
     if (claims.n_prompt > claims.n_tokens) return "n_prompt is greater than n_tokens";
     return {};
 }

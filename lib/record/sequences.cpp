@@ -89,7 +89,7 @@ void Sequences::add(const TrajectoryView& view, std::uint32_t member, bool withh
                        number_of(forms_, view, last)});
     rewards_.push_back(reward);
     advantages_.push_back(advantage);
-    repetition_ids_.push_back(view.meta().repetition_id);
+    repetition_ids_.push_back(view.meta().repetition_id.value_or(member));
     versions_.push_back(view.meta().policy_version_min);
     cu_seqlens_.push_back(cu_seqlens_.back() + view.n_tokens());
 }

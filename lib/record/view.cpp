@@ -18,8 +18,14 @@ std::string_view problem_of(const RecordHeader& header, std::uint64_t payload_by
     if (header.schema_id != schema.id()) return "record: written for another schema";
     if (header.column_count > columns_max) return "record: too many columns";
     if ((header.flags & ~record_flags_known) != 0) return "record: unknown flags";
-    const Claims claims{header.status, header.checksum_kind, header.group_size, header.n_prompt,
-                        header.n_tokens};
+    const Claims claims{
+        header.status,
+        header.checksum_kind,
+        header.group_size,
+        header.n_prompt,
+        header.n_tokens,
+        (header.flags & flag_repetition_set) != 0,
+        header.subsequence_index == 0 && (header.flags & flag_last_subsequence) != 0};
     if (const auto problem = problem_of(claims); !problem.empty()) return problem;
     if (sizeof(RecordHeader) + header.column_count * sizeof(ColumnEntry) > payload_bytes) {
         return "record: its directory leaves the record";
@@ -51,7 +57,8 @@ std::string_view problem_of(const ColumnEntry& entry, const Schema& schema,
 // In place: a Meta made elsewhere and copied would stall on its own stores.
 void take_meta(const RecordHeader& header, Meta& meta) {
     meta.visit = header.visit;
-    meta.repetition_id = header.repetition_id;
+    meta.repetition_id.reset();
+    if ((header.flags & flag_repetition_set) != 0) meta.repetition_id = header.repetition_id;
     meta.group_size = header.group_size;
     meta.subsequence_index = header.subsequence_index;
     meta.last_subsequence = (header.flags & flag_last_subsequence) != 0;
@@ -151,7 +158,7 @@ std::uint64_t TrajectoryView::digest(const Schema& schema) const {
     if (reward != reward) reward = std::numeric_limits<double>::quiet_NaN();
     const Canonical fixed{meta_.visit,
                           std::bit_cast<std::uint64_t>(reward),
-                          meta_.repetition_id,
+                          meta_.repetition_id.value_or(~std::uint32_t{0}),
                           meta_.attempt,
                           static_cast<std::uint32_t>(meta_.status),
                           meta_.reward.has_value() ? 1U : 0U};

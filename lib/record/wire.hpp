@@ -16,8 +16,9 @@ enum RecordFlag : std::uint32_t {
     flag_reward_set = 1,
     flag_last_subsequence = 2,
     flag_source_set = 4,
+    flag_repetition_set = 8,
 };
-inline constexpr std::uint32_t record_flags_known = 7;
+inline constexpr std::uint32_t record_flags_known = 15;
 
 struct RecordHeader {
     std::uint32_t magic;

@@ -12,13 +12,13 @@
 
 namespace rollring {
 
-using AccountWords = std::array<std::uint64_t, 41>;
+using AccountWords = std::array<std::uint64_t, 43>;
 static_assert(sizeof(StashAccount) == sizeof(AccountWords) &&
               std::has_unique_object_representations_v<StashAccount> &&
               offsetof(StashAccount, shipped) == 16 && offsetof(StashAccount, held) == 32 &&
               offsetof(StashAccount, leased) == 48 && offsetof(StashAccount, dropped) == 64 &&
-              offsetof(StashAccount, groups_opened) == 272 &&
-              offsetof(StashAccount, bad_rewards) == 320);
+              offsetof(StashAccount, groups_opened) == 288 &&
+              offsetof(StashAccount, bad_rewards) == 336);
 static_assert(sizeof(AccountWords) <= sizeof(StashPage::words));
 
 inline void store_account(StashPage& page, const StashAccount& account) {

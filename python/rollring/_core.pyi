@@ -70,7 +70,7 @@ class SequenceView:
     def __getitem__(self, column: str, /) -> Any: ...
     instance_id: str
     visit: int
-    repetition_id: int
+    repetition_id: int | None
     group_size: int
     subsequence_index: int
     last_subsequence: bool
@@ -125,7 +125,7 @@ class Views:
     def n_groups(self) -> int: ...
     def groups(
         self,
-    ) -> list[tuple[int, int, int, list[tuple[int, int, float, float]]]]: ...
+    ) -> list[tuple[int, int, int, list[tuple[int, int, float, float, int]]]]: ...
     def common_columns(self) -> list[str]: ...
     def gather_shape(
         self, column: ColumnArgs, layout: LayoutArgs, /

@@ -57,13 +57,22 @@ class Sequence(_core.SequenceView):
 
 
 class Member:
-    """One completion of a group. Most have one sequence: its attributes are the member's, too."""
+    """One completion of a group. Most have one sequence: its attributes are the member's, too.
 
-    __slots__ = ("_reward", "advantage", "sequences")
+    Attributes:
+        sequences: Its records.
+        advantage: Of the group's rewards; 0 without a reward.
+        repetition_id: Of its producer; without one, its place in the group.
+    """
 
-    def __init__(self, sequences: list[Sequence], advantage: float, reward: float) -> None:
+    __slots__ = ("_reward", "advantage", "repetition_id", "sequences")
+
+    def __init__(
+        self, sequences: list[Sequence], advantage: float, reward: float, repetition_id: int
+    ) -> None:
         self.sequences = sequences
         self.advantage = advantage
+        self.repetition_id = repetition_id
         self._reward = reward
 
     def __getattr__(self, name: str) -> Any:
@@ -79,10 +88,6 @@ class Member:
     def reward(self) -> float | None:
         """As the stash compared it; None where there is none."""
         return None if self._reward != self._reward else self._reward
-
-    @property
-    def repetition_id(self) -> int:
-        return int(self.sequences[0].repetition_id)
 
     def __repr__(self) -> str:
         return f"<Member {self.repetition_id}: {len(self.sequences)} sequences>"

@@ -73,7 +73,7 @@ class Lent : public Loan {
         if (inherited()) return name;  // the parent may have given the record back
         const TrajectoryView& view = all().sequences()[item].view;
         return name + " of '" + std::string(view.instance_id()) + "', repetition " +
-               std::to_string(view.meta().repetition_id);
+               std::to_string(all().repetition_ids()[item]);
     }
 
   private:

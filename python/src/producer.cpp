@@ -29,6 +29,12 @@ void clear_holes(const Draft& draft, const Reservation& room) {
     }
 }
 
+std::string name_of(const Draft& draft) {
+    const auto repetition = draft.meta.repetition_id;
+    return "'" + std::string(draft.instance_id()) + "'" +
+           (repetition ? ", repetition " + std::to_string(*repetition) : "");
+}
+
 class PyProducer {
   public:
     PyProducer(const std::string& ring, const std::string& name_of, double attach_timeout,
@@ -112,9 +118,7 @@ class PyProducer {
         check();
         Given given(shared_->schema, instance_id, fields);
         given.add_holes(shared_->schema, columns, tokens);
-        auto reserved = std::make_shared<Reserved>(
-            shared_, "'" + std::string(given.draft.instance_id()) + "', repetition " +
-                         std::to_string(given.draft.meta.repetition_id));
+        auto reserved = std::make_shared<Reserved>(shared_, name_of(given.draft));
         wait(timeout, [&](Producer& producer, Deadline deadline) {
             const Push push = producer.reserve(given.draft, deadline, *reserved->room);
             if (push == Push::ok) clear_holes(given.draft, *reserved->room);

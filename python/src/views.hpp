@@ -40,7 +40,7 @@ class PyViews {
     std::size_t n_sequences() { return shown().sequences().size(); }
     std::size_t n_groups() { return shown().groups().size(); }
     // (size, bad rewards, unrewarded, members), a member as (begin and end of its sequences,
-    // advantage, reward).
+    // advantage, reward, repetition_id).
     nb::list groups() {
         nb::list made;
         for (std::size_t i = 0; i < shown().groups().size(); i++) {
@@ -128,8 +128,8 @@ class PyViews {
             while (next < end &&
                    shown().sequences()[next].member == shown().sequences()[begin].member)
                 next++;
-            made.append(
-                nb::make_tuple(begin, next, shown().advantages()[begin], shown().rewards()[begin]));
+            made.append(nb::make_tuple(begin, next, shown().advantages()[begin],
+                                       shown().rewards()[begin], shown().repetition_ids()[begin]));
             begin = next;
         }
         return made;

@@ -21,7 +21,8 @@ struct Arrival {
     std::uint32_t producer_lane = 0;  // below 2^16; with the epoch: who owes the rest of a member
     std::uint32_t producer_epoch = 0;
     GroupKey key;
-    std::uint32_t repetition_id = 0;
+    std::uint32_t repetition_id = 0;  // if it is numbered
+    bool numbered = true;
     std::uint32_t group_size = 0;
     std::uint16_t subsequence_index = 0;
     bool last_subsequence = true;
@@ -131,6 +132,9 @@ struct Group {
     GroupKey key;
     GroupState state = GroupState::free;
     bool expired = false;  // its deadline passed and the policy holds it
+    // Its members have numbers of their producers. If not, each record is one of its own, and they
+    // are counted as they come.
+    bool numbered = true;
     // Entries beyond the first of their repetition: several producers send the same attempt of it.
     std::uint16_t rivals = 0;
     std::uint32_t size = 0;

@@ -165,6 +165,7 @@ GroupStash::Index GroupStash::open_group(const Arrival& arrival, std::int64_t no
     group.key = arrival.key;
     group.state = GroupState::open;
     group.expired = false;
+    group.numbered = arrival.numbered;
     group.size = arrival.group_size != 0 ? arrival.group_size : options_.group_size;
     group.complete = group.failed = 0;
     group.rivals = 0;

@@ -75,6 +75,8 @@ std::string_view name(DropReason reason) {
             return "stale";
         case DropReason::unfinished:
             return "unfinished";
+        case DropReason::mixed_numbers:
+            return "mixed_numbers";
         case DropReason::oversized:
             return "oversized";
         case DropReason::count:

@@ -18,13 +18,15 @@ Placed Placement::place(Group& group, const Arrival& arrival, std::int64_t versi
         book_->drop(subsequence_of(arrival), reason);
         return Placed::refused;
     };
+    if (arrival.numbered != group.numbered) return refuse(DropReason::mixed_numbers);
     Placed placed = Placed::added;
-    Member* member = group.find(arrival.repetition_id);
+    Member* member = arrival.numbered ? group.find(arrival.repetition_id) : nullptr;
     if (member == nullptr) {
         const bool full =
             group.members.size() - group.rivals >= std::size_t{group.size} + options_->extra;
         if (full || group.state == GroupState::ready) return refuse(DropReason::surplus);
-        member = &group.add(arrival.repetition_id);
+        member = &group.add(arrival.numbered ? arrival.repetition_id
+                                             : static_cast<std::uint32_t>(group.members.size()));
         member->attempt = arrival.attempt;
     } else if (arrival.attempt < member->attempt) {
         return refuse(DropReason::superseded);

@@ -47,8 +47,8 @@ std::vector<std::string> ids_of(RecordSource& source) {
         REQUIRE(next != Next::failed);
         ids.push_back(next == Next::bad ? source.problem()
                                         : std::string(draft.instance_id()) + "#" +
-                                              std::to_string(draft.meta.repetition_id) + "@" +
-                                              std::to_string(draft.meta.visit));
+                                              std::to_string(draft.meta.repetition_id.value_or(0)) +
+                                              "@" + std::to_string(draft.meta.visit));
     }
 }
 
@@ -213,7 +213,7 @@ TEST_CASE("synthetic: valid records, every member of every group once, the same 
             const auto* tokens = draft.find(Std::token_ids);
             const std::string content(static_cast<const char*>(tokens->data), tokens->bytes());
             records.insert(std::string(draft.instance_id()) + "#" +
-                           std::to_string(draft.meta.repetition_id) + "@" +
+                           std::to_string(draft.meta.repetition_id.value_or(0)) + "@" +
                            std::to_string(draft.meta.visit) + content);
         }
         return records;

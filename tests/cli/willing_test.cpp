@@ -41,7 +41,8 @@ TEST_CASE("willing: of what was set aside, any group that may be sent by now goe
             Draft draft;
             REQUIRE(willing.next(draft) == Next::record);
             sent.emplace_back(draft.instance_id());
-            records.insert(sent.back() + "/" + std::to_string(draft.meta.repetition_id));
+            records.insert(sent.back() + "/" +
+                           std::to_string(draft.meta.repetition_id.value_or(0)));
         }
     };
     send(2);  // none may: the oldest, for which its sender waits
@@ -72,7 +73,7 @@ TEST_CASE(
     Draft draft;
     REQUIRE(willing.next(draft) == Next::record);
     const std::string oldest(draft.instance_id());
-    const std::uint32_t member = draft.meta.repetition_id;
+    const std::uint32_t member = draft.meta.repetition_id.value_or(0);
     REQUIRE(willing.put_back());
     CHECK_FALSE(willing.put_back());
     REQUIRE(willing.next(draft) == Next::record);

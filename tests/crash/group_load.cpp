@@ -173,7 +173,7 @@ void GroupPlan::verify(const Batch& batch, std::size_t group) const {
         require(view.instance_id() == instance && view.meta().visit == id &&
                     view.meta().repetition_id == repetition,
                 "group {}/{}: member {} is {} of {}", who(), number(), repetition,
-                view.meta().repetition_id, view.meta().visit);
+                view.meta().repetition_id.value_or(0), view.meta().visit);
         const auto ids = view.token_ids();
         bool whole = ids.size() == tokens(repetition);
         for (std::uint32_t i = 0; whole && i < ids.size(); i++) {

@@ -152,7 +152,7 @@ class RolloutKill {
             const TrajectoryView& view = sequence.view;
             require(view.instance_id() == group && view.meta().visit == life,
                     "{} holds a member of {}", group, view.instance_id());
-            segments[view.meta().repetition_id]++;
+            segments[view.meta().repetition_id.value_or(0)]++;
             const auto ids = view.token_ids();
             require(ids.size() == 60, "{} tokens", ids.size());
             const std::uint64_t number = static_cast<std::uint64_t>(ids[0]);

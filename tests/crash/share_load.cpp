@@ -107,7 +107,7 @@ class ShareTrainer {
 bool is_whole(const Share& share) {
     for (const Sequence& one : share.sequences()) {
         const std::uint64_t group = one.view.meta().visit;
-        const std::uint32_t repetition = one.view.meta().repetition_id;
+        const std::uint32_t repetition = one.view.meta().repetition_id.value_or(0);
         const auto ids = one.view.token_ids();
         if (ids.size() != Load::tokens(group, repetition)) return false;
         for (std::uint32_t i = 0; i < ids.size(); i++) {

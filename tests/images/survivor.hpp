@@ -26,7 +26,7 @@ class SmallLoad {
     // Points into this object; lives until the next call. `group`: two records make one.
     Draft draft(Id id, bool group = false);
     static Id id_of(const TrajectoryView& view) {
-        return {view.meta().visit, view.meta().repetition_id};
+        return {view.meta().visit, view.meta().repetition_id.value_or(0)};
     }
     static void verify(const TrajectoryView& view);
 

@@ -134,6 +134,8 @@ class World {
             arrival.key = {group / 2, group % 2};  // two visits of each instance
             arrival.producer_lane = static_cast<std::uint32_t>(below(3));
             arrival.repetition_id = member;
+            // Some groups have no numbers, and some producers take another view of that.
+            arrival.numbered = subsequences != 1 || (group % 5 == 0) == chance(0.01);
             arrival.group_size = size;
             arrival.subsequence_index = static_cast<std::uint16_t>(subsequence);
             arrival.last_subsequence = subsequence + 1 == subsequences;
@@ -259,6 +261,9 @@ class World {
     void check_group(const BatchPlan& batch, const BatchGroup& group, std::uint64_t& sequences,
                      std::uint64_t& tokens) {
         std::set<std::uint32_t> repetitions;
+        const BatchMember& front = batch.members_of(group).front();
+        const bool numbered =
+            sent_.at(batch.subsequences_of(front).front().record).arrival.numbered;
         expect(group.member_count <= group.size, "more members than the group's size");
         expect(group.member_count >= std::min(options_.min_size, group.size), "too few members");
         for (const BatchMember& member : batch.members_of(group)) {
@@ -268,7 +273,11 @@ class World {
                 const Arrival& arrival = sent_.at(one.record).arrival;
                 move(one, Fate::held, Fate::leased);
                 expect(arrival.key == group.key, "a member of another prompt");
-                expect(arrival.repetition_id == member.repetition_id, "another repetition");
+                const Arrival& first =
+                    sent_.at(batch.subsequences_of(member).front().record).arrival;
+                expect(!numbered || arrival.repetition_id == member.repetition_id,
+                       "another repetition");
+                expect(arrival.numbered == numbered, "numbered and unnumbered members");
                 expect(arrival.attempt == member.attempt, "another attempt");
                 expect(one.index == index++, "a subsequence is missing");
                 sequences++;

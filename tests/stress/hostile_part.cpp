@@ -85,7 +85,7 @@ class Wild {
         journal_.begin({.head = {},
                         .visit = draft.meta.visit,
                         .digest = 0,
-                        .repetition = draft.meta.repetition_id,
+                        .repetition = draft.meta.repetition_id.value_or(0),
                         .attempt = 0,
                         .subsequence = 0,
                         .subsequences = 1,

@@ -65,7 +65,7 @@ std::uint64_t content_digest(const Meta& meta, std::span<const std::int32_t> tok
     const auto add = [&](std::uint64_t word) {
         sum = (std::rotl(sum, 23) ^ word) * 0x9e3779b97f4a7c15;
     };
-    add(std::uint64_t{meta.repetition_id} << 32 | meta.attempt);
+    add(std::uint64_t{meta.repetition_id.value_or(0)} << 32 | meta.attempt);
     add(std::uint64_t{meta.subsequence_index} << 32 | static_cast<std::uint64_t>(meta.status));
     add(std::bit_cast<std::uint64_t>(meta.reward.value_or(-1)));
     add(tokens.size() << 32 | logprobs.size());

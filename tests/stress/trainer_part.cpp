@@ -123,7 +123,7 @@ class Trainer {
                     {.key = GroupKey::of(view.instance_id(), meta.visit),
                      .digest = content_digest(meta, view.token_ids(), view.logprobs()),
                      .version = one ? meta.policy_version_min : -2,
-                     .repetition = meta.repetition_id,
+                     .repetition = meta.repetition_id.value_or(0),
                      .attempt = meta.attempt,
                      .subsequence = meta.subsequence_index,
                      .tokens = view.n_tokens()});

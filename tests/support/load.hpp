@@ -61,7 +61,7 @@ class Load {
 
     static std::uint64_t stream_of(const Record& record) { return record.view.meta().visit; }
     static std::uint64_t number_of(const Record& record) {
-        return record.view.meta().repetition_id;
+        return record.view.meta().repetition_id.value_or(0);
     }
 
     // Every token, on top of the checksum that the consumer has verified.

@@ -94,7 +94,7 @@ class Trainer : public Case {
     Result<void> acknowledge(Batch& batch) {
         std::vector<std::uint64_t> numbers;
         for (const Sequence& one : batch.sequences()) {
-            numbers.push_back(one.view.meta().repetition_id);
+            numbers.push_back(one.view.meta().repetition_id.value_or(0));
         }
         require(numbers.size() == 2 && numbers[0] / 2 == numbers[1] / 2, "a mixed group");
         auto done = batch.ack(step_++);

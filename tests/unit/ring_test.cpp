@@ -179,7 +179,7 @@ TEST_CASE("ring: a successor consumer gets what was not released and nothing els
     std::uint64_t redelivered = 0;
     Record record;
     while (second.poll(record) == Poll::record) {
-        got.push_back(record.view.meta().repetition_id);
+        got.push_back(record.view.meta().repetition_id.value_or(0));
         redelivered += record.redelivered ? 1 : 0;
         second.release(record.ref);
     }
