@@ -43,6 +43,14 @@ std::string_view name(Event::Kind kind) {
             return "stalled";
         case Event::Kind::overflow_failed:
             return "overflow_failed";
+        case Event::Kind::dropped:
+            return "dropped";
+        case Event::Kind::size_conflict:
+            return "size_conflict";
+        case Event::Kind::partial:
+            return "partial";
+        case Event::Kind::overdue:
+            return "overdue";
     }
     return "unknown";
 }

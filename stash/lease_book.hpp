@@ -14,7 +14,8 @@ namespace rollring {
 class LeaseBook {
   public:
     // `records` and `lanes` outlive this.
-    LeaseBook(const Slab<Record>& records, const MappedLanes& lanes, const AdvantageFormula& formula)
+    LeaseBook(const Slab<Record>& records, const MappedLanes& lanes,
+              const AdvantageFormula& formula)
         : records_(&records), lanes_(&lanes), formula_(formula) {}
 
     // Fills the batch from the plan: views over the records where they lie. `stash` keeps them.

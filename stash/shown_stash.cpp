@@ -1,5 +1,7 @@
 #include "shown_stash.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -116,8 +118,8 @@ GroupStat ShownStash::stat_of(std::uint32_t index, std::int64_t now_ns) const {
                    .producers = {},
                    .lanes = {}};
     if (record) stat.instance_id = printable((*records_)[*record].view.instance_id());
-    for (const std::uint32_t lane : group.member_lanes()) {
-        stat.producers.push_back(load_producer(core_->map(), lane));
+    for (const auto& [lane, epoch] : group.senders()) {
+        stat.producers.push_back(load_sender(core_->map(), lane, epoch));
         stat.lanes.push_back(lane);
     }
     return stat;
@@ -129,6 +131,14 @@ std::vector<GroupStat> ShownStash::oldest_open(std::size_t count, std::int64_t n
         found.push_back(stat_of(index, now_ns));
     }
     return found;
+}
+
+std::string ShownStash::oldest_text(std::size_t count, std::int64_t now_ns) const {
+    std::string text;
+    for (const GroupStat& group : oldest_open(count, now_ns)) {
+        text += fmt::format("{}({})", text.empty() ? "; the oldest: " : ", ", group.to_string());
+    }
+    return text;
 }
 
 void ShownStash::show_room() {

@@ -36,6 +36,10 @@ class ShownStash {
     [[nodiscard]] std::uint32_t rows() const { return board_->rows(); }
     // The oldest groups that wait for members, at most `count`, for people.
     [[nodiscard]] std::vector<GroupStat> oldest_open(std::size_t count, std::int64_t now_ns) const;
+    // The same as "; the oldest: (...), (...)", or nothing.
+    [[nodiscard]] std::string oldest_text(std::size_t count, std::int64_t now_ns) const;
+    // Of one group, which is not over.
+    [[nodiscard]] GroupStat stat_of(std::uint32_t index, std::int64_t now_ns) const;
     [[nodiscard]] std::vector<KnownTombstone> tombstones() const { return board_->tombstones(); }
 
     // What groups have changed. `has_tombstone`: theirs were written before.
@@ -55,7 +59,6 @@ class ShownStash {
     void note_caught_up();
 
   private:
-    [[nodiscard]] GroupStat stat_of(std::uint32_t index, std::int64_t now_ns) const;
     void wake_openers();
     void grow_room(std::int64_t now_ns);
 

@@ -86,15 +86,6 @@ void Standstill::let_go(const Waits& waits, std::int64_t now_ns) {
     tell_stall(waits, now_ns);
 }
 
-std::string Standstill::oldest_groups(std::int64_t now_ns) const {
-    constexpr std::size_t named = 3;
-    std::string text;
-    for (const GroupStat& group : shown_->oldest_open(named, now_ns)) {
-        text += fmt::format("{}({})", text.empty() ? "; the oldest: " : ", ", group.to_string());
-    }
-    return text;
-}
-
 // Told after a second, and again every ten.
 void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
     const Spill* const spill = evacuation_->spill();
@@ -114,7 +105,8 @@ void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
         "; {} groups are open and none is complete, the spill holds {} of {}{}; "
         "'rollring groups' shows what they miss. Send the groups in the same order from all "
         "producers, or create the ring with more --spill-bytes or {}",
-        groups_->open_groups(), human_bytes(live), human_bytes(most), oldest_groups(now_ns),
+        groups_->open_groups(), human_bytes(live), human_bytes(most),
+        shown_->oldest_text(3, now_ns),
         overflow == nullptr ? "with a directory to go on in as --overflow"
                             : "--overflow-bytes (its file is " + overflow->path() + ")");
     if (overflow != nullptr && !overflow->usable()) why += "; " + overflow->problem();

@@ -59,7 +59,6 @@ class Standstill {
   private:
     [[nodiscard]] bool stands_still(const Waits& waits, std::int64_t now_ns) const;
     void tell_stall(const Waits& waits, std::int64_t now_ns);
-    [[nodiscard]] std::string oldest_groups(std::int64_t now_ns) const;
 
     ConsumerCore* core_;
     const GroupStash* groups_;

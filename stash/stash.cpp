@@ -51,6 +51,7 @@ Stash::Impl::Impl(Consumer reader, const StashOptions& given)
       evacuation(core, records, groups, room),
       shown(core, records, groups, room, evacuation, given.max_open_bytes),
       standstill(core, groups, room, evacuation, shown, events),
+      notices(core, groups, shown, options, events),
       lanes(core.map(), core.seat().all()),
       leases(records, lanes, {given.advantages, given.deviation, given.deviation_epsilon}),
       shares(core.map(),
@@ -146,6 +147,10 @@ void Stash::Impl::admit(std::uint32_t number, std::int64_t now_ns) {
     if (index == GroupStash::no_group) return;
     room.saw_member(index, record.ref.lines, arrival.producer_lane);
     const Group& group = groups.group(index);
+    if (arrival.group_size != 0 && arrival.group_size != group.size &&
+        group.state != GroupState::leased && group.state != GroupState::free) {
+        notices.size_conflict(record, group);
+    }
     if (group.state == GroupState::free) {
         // Another group may take the index, and its end must have been shown by then.
         finish_changes(now_ns);
@@ -178,6 +183,8 @@ void Stash::Impl::finish_changes(std::int64_t now_ns) {
 void Stash::Impl::release_dropped() {
     auto& dropped = groups.dropped();
     if (dropped.empty()) return;
+    for (const Dropped& one : dropped) notices.dropped(records[one.record], one.reason);
+    notices.tell_new();
     FAULT_POINT("drop.before");
     if (dropped.size() == 1) {
         core.release(records[dropped.front().record].ref);
@@ -208,6 +215,7 @@ bool Stash::Impl::tick(std::int64_t now_ns) {
     hear_events(now_ns);
     keep_deadlines(now_ns);
     finish_changes(now_ns);
+    notices.tell(now_ns);
     return true;
 }
 
@@ -219,6 +227,8 @@ void Stash::Impl::keep_deadlines(std::int64_t now_ns) {
         const bool patient = now_ns - noted_ns < blocked_patience_ns;
         if (!core.roster().noted_was_read(patient)) return;
         groups.tick(noted_ns);
+        for (const auto index : groups.deadlines().partial()) notices.partial(index, now_ns);
+        groups.deadlines().partial().clear();
     }
     noted_ns = now_ns;
     core.roster().note_tails();
@@ -341,6 +351,7 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
             impl.standstill.note_cut();
             FAULT_POINT("cut.before_lease");
             impl.leases.lease(batch, impl.plan, impl_);
+            impl.notices.note_batch();
             FAULT_POINT("cut.after_lease");
             return NextBatch::batch;
         }
@@ -393,6 +404,7 @@ NextBatch Stash::rest(Batch& batch) {
     impl_->shown.show_account(true);
     if (!cut) return NextBatch::timed_out;
     impl_->leases.lease(batch, impl_->plan, impl_);
+    impl_->notices.note_batch();
     return NextBatch::batch;
 }
 

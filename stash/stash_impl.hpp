@@ -13,6 +13,7 @@
 #include "group_room.hpp"
 #include "group_stash.hpp"
 #include "lease_book.hpp"
+#include "notices.hpp"
 #include "repeat_watch.hpp"
 #include "ring_lanes.hpp"
 #include "rollring/stash.hpp"
@@ -36,6 +37,7 @@ struct Stash::Impl {
     Evacuation evacuation;
     ShownStash shown;
     Standstill standstill;
+    Notices notices;
     RingLanes lanes;
     LeaseBook leases;
     ShareBook shares;

@@ -29,4 +29,16 @@ std::vector<GroupStat> Stash::explain(std::size_t count) const {
     return impl_->shown.oldest_open(count, monotonic_ns());
 }
 
+std::string Stash::waits_for() const {
+    return impl_->notices.waits_for(monotonic_ns());
+}
+
+void Stash::tell_all() {
+    impl_->notices.tell_all(monotonic_ns());
+}
+
+std::string Stash::dropped_since_batch() const {
+    return impl_->notices.since_batch();
+}
+
 }  // namespace rollring

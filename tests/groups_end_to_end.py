@@ -127,6 +127,44 @@ def a_producer_killed_in_a_group_does_not_stop_the_run(folder, rollouts):
 
 
 @test
+def without_a_deadline_no_group_ships_in_part(folder, rollouts):
+    with Ring() as ring:
+        sender = open_sender(ring, "--name", "victim")
+        tell(sender, member("half", 0), member("half", 1), member("half", 1))
+        wait_until(lambda: sum(lane["committed_records"]
+                               for lane in report("stat", ring)["lanes"]) == 3, "the records")
+        sender.kill()
+        sender.communicate()
+        out, err = run("consume", ring, "--group-size", "auto", "--idle-timeout", "1s", "--json")
+        got = json.loads(out)
+        assert (got["groups"], got["open_groups"], got["dropped"]["duplicate"]) == (0, 1, 1), got
+        assert "warning: 1 record dropped as duplicate: 'half' #1 of victim" in err, err
+        assert "it has pushed that repetition_id before" in err, err
+        _, err = run("consume", ring, "--group-size", "auto", "--idle-timeout", "1s",
+                     "--deadline", "100ms")
+        assert "warning: the deadline of a group has passed, and it ships with 2 of 4" in err, err
+        assert "half: ready" in err and "missing 2-3; from victim (lane 0, died)" in err, err
+
+
+@test
+def records_without_a_number_are_members_of_their_own(folder, rollouts):
+    output = folder / "unnumbered.jsonl"
+    line = json.dumps({"instance_id": "p", "group_size": 4, "tokens": [1, 2]}) + "\n"
+    with Ring() as ring:
+        run("produce", ring, "--input", "-", stdin_text=4 * line)
+        got = report("consume", ring, "--group-size", "auto", "--until-closed", "--output", output,
+                     "--output-format", "records")
+        assert (got["groups"], got["records_dropped"], got["groups_partial"]) == (1, 0, 0), got
+        lines = [json.loads(one) for one in output.read_text().splitlines()]
+        assert len(lines) == 4 and all("repetition_id" not in one for one in lines), lines
+        again = line.replace('"p"', '"q"')
+        mixed = again.replace("}", ', "repetition_id": 0}')
+        run("produce", ring, "--input", "-", stdin_text=again + mixed)
+        _, err = run("consume", ring, "--group-size", "auto", "--idle-timeout", "1s")
+        assert "dropped as mixed_numbers: 'q' #0" in err and "began with none" in err, err
+
+
+@test
 def groups_that_wait_are_shown(folder, rollouts):
     with Ring() as ring:
         assert "no stash was ever opened" in run("groups", ring)[0]

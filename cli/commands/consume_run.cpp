@@ -65,8 +65,17 @@ void tell_event(const Event& event, Progress& progress, bool quiet) {
         return;
     }
     progress.clear();
-    if (event.kind == Event::Kind::stalled || event.kind == Event::Kind::overflow_failed) {
-        return note(event.detail);
+    switch (event.kind) {
+        case Event::Kind::stalled:
+        case Event::Kind::overflow_failed:
+            return note(event.detail);
+        case Event::Kind::dropped:
+        case Event::Kind::size_conflict:
+        case Event::Kind::partial:
+        case Event::Kind::overdue:
+            return note("warning: " + event.detail);
+        default:
+            break;
     }
     std::string text = fmt::format("{}: lane {} epoch {} '{}'", name(event.kind), event.lane,
                                    event.epoch, event.producer);

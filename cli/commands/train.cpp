@@ -201,10 +201,10 @@ std::optional<Reason> TrainRun::enough() const {
 bool TrainRun::deadline_comes() const {
     constexpr std::int64_t lateness_ns = 1'000'000'000;
     const StashOptions& stash = options_->train.stash;
-    if (stash.at_deadline == AtDeadline::hold || clock_.quiet_for(options_->idle_ms)) return false;
+    if (stash.when_due() == AtDeadline::hold || clock_.quiet_for(options_->idle_ms)) return false;
     const auto waiting = stash_->explain(1);
     if (waiting.empty()) return false;
-    const std::int64_t left_ns = stash.deadline.count() - waiting.front().age_ns;
+    const std::int64_t left_ns = stash.due_after().count() - waiting.front().age_ns;
     return left_ns > -lateness_ns &&
            (options_->idle_ms == 0 || left_ns <= options_->idle_ms * 1'000'000);
 }
@@ -301,6 +301,7 @@ int TrainRun::go() {
     const bool ends =
         reason != Reason::failed && reason != Reason::removed && reason != Reason::batches;
     if (ends && !given_back_) ship_rest();
+    stash_->tell_all();
     tell_events(*stash_, progress_, options_->quiet);
     tell_repeats(true);
     progress_.clear();
@@ -394,7 +395,9 @@ int train(const ConsumeOptions& given) {
     const auto target = batch_target(train);
     if (!target) return fail(target.error());
     stash.batch = target->value_or(stash.batch);
-    stash.deadline = std::chrono::nanoseconds(nanoseconds(train.deadline_ms));
+    if (train.deadline_ms >= 0) {
+        stash.deadline = std::chrono::nanoseconds(nanoseconds(train.deadline_ms));
+    }
     stash.no_progress = std::chrono::nanoseconds(nanoseconds(train.no_progress_ms));
     if (auto valid = validate(stash); !valid) return fail(valid.error());
     if (train.whole_records && options.output.empty()) {

@@ -19,7 +19,7 @@ struct TrainOptions {
     std::optional<std::uint64_t> batch_tokens;
     std::uint64_t batches_max = 0;  // 0: no such limit
     bool whole_records = false;     // in --output: all columns, not what a group is
-    std::int64_t deadline_ms = 600'000;
+    std::int64_t deadline_ms = -1;  // below 0: none
     std::int64_t no_progress_ms = 60'000;
     std::int64_t train_ms = 0;
     bool strict = false;  // producers whose keys seem to collide are a failure

@@ -57,11 +57,11 @@ void add_batches(const Adder& add, TrainOptions& options) {
 void add_deadlines(const Adder& add, TrainOptions& options) {
     StashOptions& stash = options.stash;
     add.needs(add_duration(add.sub, "--deadline", options.deadline_ms,
-                           "Age at which a group is decided"))
-        ->default_str("10m");
+                           "Age at which a group is decided, whole or not"))
+        ->default_str("none");
     add.choice("--at-deadline", stash.at_deadline,
                {{"ship", AtDeadline::ship}, {"drop", AtDeadline::drop}, {"hold", AtDeadline::hold}},
-               "Ship what has --min-size, drop it, or wait on");
+               "... and how: ship what has --min-size, drop it, or wait on");
     add.count("--min-size", stash.min_size, "Fewest members of a group that is shipped")
         ->capture_default_str();
     add.choice(

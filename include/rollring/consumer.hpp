@@ -60,6 +60,13 @@ struct Event {
         stalled,      // of a stash: every producer waits, and nothing can be done; `detail` says
                       // why, and which option helps. Told after a second, then every ten
         overflow_failed,  // of a stash: the ring's overflow file cannot be used; `detail` says why
+        // Of a stash, too, about records and groups; `detail` says all of it:
+        dropped,        // records left without being shipped: `records` of them, for one reason
+        size_conflict,  // members name another group_size than the first of their group
+        partial,        // a group ships in part, because its deadline has passed; `records`: how
+                        // many such groups there were so far
+        overdue,        // `records` groups are older than the deadline, or than ten minutes where
+                        // there is none, and are kept
     };
     Kind kind;
     std::uint32_t lane;

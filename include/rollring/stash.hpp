@@ -131,7 +131,14 @@ class ROLLRING_API Stash {
     // The oldest incomplete groups, at most `count`: what stat_stash() says of them from outside,
     // with the whole instance_id, all that is missing, and those producers alone who have sent.
     [[nodiscard]] std::vector<GroupStat> explain(std::size_t count) const;
-    // What happened to producers, as Consumer::next_event().
+    // For people, where next_batch() has timed out: what the oldest groups wait for, who has sent
+    // to them and has died, and what was dropped since the last batch, with the likely cause.
+    [[nodiscard]] std::string waits_for() const;
+    // Makes events of what was counted and not told yet: before the last look at them.
+    void tell_all();
+    // The last part of waits_for() alone; empty if nothing was dropped.
+    [[nodiscard]] std::string dropped_since_batch() const;
+    // What happened to producers, as Consumer::next_event(), and to records and groups.
     bool next_event(Event& event);
     // Producers that lost a third or more as duplicate or late, since this stash was opened.
     [[nodiscard]] std::vector<RepeatedKeys> repeated_keys() const;

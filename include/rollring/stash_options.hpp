@@ -1,11 +1,12 @@
 #pragma once
-// What the stash is told (StashOptions), and what it answers (accounts and reasons). The stash turns
-// interleaved rollouts into complete, prompt-aligned groups.
+// What the stash is told (StashOptions), and what it answers (accounts and reasons). The stash
+// turns interleaved rollouts into complete, prompt-aligned groups.
 
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,12 +73,15 @@ struct StashOptions {
     Select select = Select::first;
     std::uint64_t seed = 0;  // of the uniform choice
 
-    // When a group is older than this: ship it if it has min_size members, drop it, or keep
-    // waiting. Its age counts from when its first record was read; for what an earlier trainer has
-    // read already, from when that was sent, so that restarts do not put the deadline off. A group
-    // is decided when all has been read that was sent by its deadline, not before.
-    std::chrono::nanoseconds deadline = std::chrono::minutes(10);
-    AtDeadline at_deadline = AtDeadline::ship;
+    // No group is shipped in part or dropped because time has passed, unless a deadline is asked
+    // for: then a group that is older is shipped if it has min_size members, or dropped, or kept
+    // (hold). One that is kept is told as an event (overdue), with what it waits for, and does not
+    // stand in the way of younger ones; without a deadline from its tenth minute on. The age counts
+    // from when its first record was read; for what an earlier trainer has read already, from when
+    // that was sent, so that restarts do not put the deadline off. A group is decided when all has
+    // been read that was sent by its deadline, not before.
+    std::optional<std::chrono::nanoseconds> deadline = {};
+    std::optional<AtDeadline> at_deadline = {};  // ship, where there is a deadline
     std::uint32_t min_size = 2;  // a smaller group ships never (unless its size is smaller)
 
     // A member that failed: ship without it, drop the whole group, or wait for a retry.
@@ -88,8 +92,8 @@ struct StashOptions {
     // no reward. Counted in StashAccount::bad_rewards, and told with the batch.
     BadReward bad_reward = BadReward::fail;
 
-    // Groups whose rewards are all equal, or differ by rounding only (are_flat), carry no signal. At
-    // most zero_variance_run are dropped in a row, then one is kept: a run whose rewards never
+    // Groups whose rewards are all equal, or differ by rounding only (are_flat), carry no signal.
+    // At most zero_variance_run are dropped in a row, then one is kept: a run whose rewards never
     // differ must not starve the trainer. Members without a reward are not compared. Rewards that
     // are no more than zero_variance_tolerance apart count as equal, too.
     ZeroVariance zero_variance = ZeroVariance::keep;
@@ -120,9 +124,9 @@ struct StashOptions {
     std::uint32_t max_open_groups = 0;
     std::uint64_t max_open_bytes = 0;
 
-    // Computed for each group when its batch is cut, by the formulas of advantages.hpp. grpo divides
-    // by the deviation of the group's rewards plus deviation_epsilon; the defaults are those of
-    // TRL's GRPOTrainer. TRL's AsyncGRPOTrainer has population and 1e-8.
+    // Computed for each group when its batch is cut, by the formulas of advantages.hpp. grpo
+    // divides by the deviation of the group's rewards plus deviation_epsilon; the defaults are
+    // those of TRL's GRPOTrainer. TRL's AsyncGRPOTrainer has population and 1e-8.
     Advantages advantages = Advantages::grpo;
     Deviation deviation = Deviation::sample;
     double deviation_epsilon = 1e-4;
@@ -134,6 +138,14 @@ struct StashOptions {
 
     // Nothing shipped for so long while groups are open: time to say which groups wait for what.
     std::chrono::nanoseconds no_progress = std::chrono::minutes(1);
+
+    // What the two above come to.
+    [[nodiscard]] std::chrono::nanoseconds due_after() const {
+        return deadline.value_or(std::chrono::minutes(10));
+    }
+    [[nodiscard]] AtDeadline when_due() const {
+        return at_deadline.value_or(deadline ? AtDeadline::ship : AtDeadline::hold);
+    }
 };
 
 // Names the first field that is out of its range.

@@ -66,6 +66,19 @@ std::string load_producer(const RingMap& map, std::uint32_t lane) {
     return fmt::format("{} (lane {})", load_name(map.owner(lane)), lane);
 }
 
+std::string load_sender(const RingMap& map, std::uint32_t lane, std::uint32_t epoch) {
+    const LaneOwner& owner = map.owner(lane);
+    if (observe(owner.epoch) != epoch) {
+        return fmt::format("an earlier producer of lane {}", lane);
+    }
+    const bool closed = observe(owner.state) == static_cast<std::uint32_t>(OwnerState::closed);
+    const bool gone = closed || !map.producer_alive(lane);
+    return fmt::format("{} (lane {}{})", load_name(owner), lane,
+                       !gone    ? ""
+                       : closed ? ", closed"
+                                : ", died");
+}
+
 std::string printable(std::string_view text) {
     std::string shown(text);
     for (std::size_t i = 0; i < shown.size(); i++) {

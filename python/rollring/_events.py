@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rollring")
 
 _QUIET = frozenset(("producer_joined", "producer_closed"))
+_WHOLE = frozenset(("dropped", "size_conflict", "partial", "overdue"))  # their detail says it all
 _SAID = {
     "producer_joined": "joined",
     "producer_closed": "closed after {records} records",
@@ -29,15 +30,25 @@ class StashLog:
     def __init__(self, ring: str) -> None:
         self._ring = ring
         self._counts: dict[str, int] = {}
+        self._partial = 0
 
-    def look(self, core: _core.Stash) -> None:
-        """Cheap while the level is above WARNING; the accounts are looked at for INFO alone."""
+    def look(self, core: _core.Stash, last: bool = False) -> None:
+        """Cheap while the level is above WARNING."""
         if not _log.isEnabledFor(logging.WARNING):
             return
-        for event in core.events():
+        for event in core.events(last):
             self._tell_event(event)
+        counts = core.counts()
+        partial = counts.pop("groups_partial")
+        if partial > self._partial:
+            _log.warning(
+                "ring %s: %d groups shipped without all of their members (%d so far)",
+                self._ring,
+                partial - self._partial,
+                partial,
+            )
+            self._partial = partial
         if _log.isEnabledFor(logging.INFO):
-            counts = core.counts()
             for what, count in counts.items():
                 more = count - self._counts.get(what, 0)
                 if more > 0:
@@ -47,6 +58,9 @@ class StashLog:
     def _tell_event(self, event: dict[str, Any]) -> None:
         kind, detail = event["kind"], event["detail"]
         level = logging.INFO if kind in _QUIET else logging.WARNING
+        if kind in _WHOLE:
+            _log.log(level, "ring %s: %s", self._ring, detail)
+            return
         said = _SAID.get(kind)
         if said is None:
             _log.log(level, "ring %s: %s: %s", self._ring, kind, detail)
@@ -63,14 +77,7 @@ class StashLog:
         )
 
     def _tell_count(self, what: str, more: int, total: int) -> None:
-        if what == "groups_partial":
-            _log.info(
-                "ring %s: %d groups shipped without all of their members (%d so far)",
-                self._ring,
-                more,
-                total,
-            )
-        elif what == "groups_dropped":
+        if what == "groups_dropped":
             _log.info("ring %s: %d groups dropped (%d so far)", self._ring, more, total)
         elif what == "evacuated_records":
             _log.info(
@@ -81,5 +88,3 @@ class StashLog:
             )
         elif what == "batches_short":
             _log.info("ring %s: %d batches cut short (%d so far)", self._ring, more, total)
-        else:
-            _log.info("ring %s: %d records dropped (%d so far): %s", self._ring, more, total, what)

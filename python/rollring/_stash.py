@@ -16,12 +16,13 @@ from ._errors import (
     InvalidArgumentError,
     NoProgressError,
     TimedOutError,
+    TroubleError,
 )
 from ._events import StashLog
 from ._gather import READS
 from ._group_waits import GroupWaits
 from ._ring import check, stats
-from ._waits import readable
+from ._waits import end_of, readable, slice_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,8 +49,10 @@ class Stash:
             group differ by rounding only. A reward that is absent has no part in it.
         deviation: "sample" (over n - 1, as TRL's GRPOTrainer has it) or "population" (over n).
         deviation_epsilon: Added to the deviation.
-        deadline: Seconds after which an incomplete group is shipped as it is (``at_deadline``:
-            "ship", "drop" or "hold").
+        deadline: Seconds after which an incomplete group is shipped as it is. None: no group is
+            shipped in part, or given up, because time has passed.
+        at_deadline: What becomes of it then: "ship" (at least ``min_size`` members), "drop", or
+            "hold".
         timeout: Seconds to wait for the ring to appear and for the seat.
         **options: extra, select, seed, min_size, on_failed, bad_reward, zero_variance,
             zero_variance_tolerance, zero_variance_run, stale, order, window_fraction,
@@ -74,8 +77,8 @@ class Stash:
         advantages: str = "grpo",
         deviation: str = "sample",
         deviation_epsilon: float = 1e-4,
-        deadline: float = 600.0,
-        at_deadline: str = "ship",
+        deadline: float | None = None,
+        at_deadline: str | None = None,
         source_weights: Mapping[int, float] | None = None,
         timeout: float = 10.0,
         **options: Any,
@@ -95,9 +98,11 @@ class Stash:
             advantages=advantages,
             deviation=deviation,
             deviation_epsilon=deviation_epsilon,
-            deadline=deadline,
-            at_deadline=at_deadline,
         )
+        if deadline is not None:
+            options["deadline"] = deadline
+        if at_deadline is not None:
+            options["at_deadline"] = at_deadline
         if source_weights is not None:
             options["source_weights"] = dict(source_weights)
         self.ring = ring
@@ -116,30 +121,32 @@ class Stash:
             timeout: Seconds; None: as long as it takes.
 
         Raises:
-            TimedOutError: Not enough was complete in time.
+            TimedOutError: Not enough was complete in time. The text says what the oldest groups
+                wait for, and what was dropped since the last batch.
             ClosedError: The stash is closed, or the ring was removed.
         """
         self._begin_wait()
-        core = self._core.next(timeout)
-        return self._given(core, timeout)
+        end = end_of(timeout)
+        core = None
+        while core is None:
+            core = self._core.next(slice_of(end))
+            self._log.look(self._core)
+            if core is None and time.monotonic() >= end:
+                raise self._timed_out(timeout)
+        return self._given(core)
 
     def _begin_wait(self) -> None:
         if self._waits_since is None:
             self._waits_since = time.monotonic()
 
-    def _given(self, core: _core.Batch | None, timeout: float | None) -> Batch:
-        self._log.look(self._core)
-        if core is None:
-            raise self._timed_out(timeout)
+    def _given(self, core: _core.Batch) -> Batch:
         self._waits_since = None
         return Batch(core)
 
     def _timed_out(self, timeout: float | None) -> Exception:
         return TimedOutError(
-            f"no batch was complete within {timeout} s: "
-            f"{self._core.open_groups()} groups are open, "
-            f"{self._core.producers()} producers are there; "
-            f"`rollring groups {self.ring}` says what each waits for",
+            f"no batch was complete within {timeout} s: {self._core.waits_for()}; "
+            f"`rollring groups {self.ring}` shows all groups",
             "timed_out",
         )
 
@@ -157,17 +164,23 @@ class Stash:
             raise RuntimeError("another task waits for this stash")
         self._awaited = True
         self._begin_wait()
+        end = end_of(timeout)
+        core = None
         try:
-            if self._core.begin(timeout):
-                try:
-                    await readable(self._core.fd())
-                except BaseException:  # cancelled
-                    self._core.cancel()
-                    raise
-            core = self._core.taken()
+            while core is None:
+                if self._core.begin(slice_of(end)):
+                    try:
+                        await readable(self._core.fd())
+                    except BaseException:  # cancelled
+                        self._core.cancel()
+                        raise
+                core = self._core.taken()
+                self._log.look(self._core)
+                if core is None and time.monotonic() >= end:
+                    raise self._timed_out(timeout)
         finally:
             self._awaited = False
-        return self._given(core, timeout)
+        return self._given(core)
 
     async def group(self, instance_id: str, visit: int = 0, timeout: float | None = None) -> Batch:
         """Wait for one group, as soon as it is complete: a batch of it alone.
@@ -227,9 +240,15 @@ class Stash:
         waits = since is not None and time.monotonic() - since >= stale_after
         try:
             check(self.ring, stale_after, waiting=waits)
-        except NoProgressError:
-            if waits:
+        except TroubleError as error:
+            if not waits and isinstance(error, NoProgressError):
+                return
+            dropped = self._core.dropped_since_batch()
+            if not dropped:
                 raise
+            told = type(error)(f"{error}; since the last batch: {dropped}", error.code)
+            told.__dict__.update(error.__dict__)
+            raise told from None
 
     @property
     def last_step(self) -> int:
@@ -259,8 +278,10 @@ class Stash:
             ViewsAliveError: Arrays over a batch are in use, or a GPU has not read what it was to
                 read (`Batch.ack_after`) within ten seconds.
         """
-        if not self._core.closed and not later:
-            READS.wait(10.0)
+        if not self._core.closed:
+            self._log.look(self._core, last=True)
+            if not later:
+                READS.wait(10.0)
         self._core.close(later)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,3 +62,16 @@ def _wake(fd: int, done: asyncio.Future[None]) -> None:
         return
     if not done.done():
         done.set_result(None)
+
+
+LOOK_SECONDS = 5.0  # between looks at what there is to log, however long a wait is
+
+
+def end_of(timeout: float | None) -> float:
+    """By `time.monotonic`; without a time-out it never comes."""
+    return math.inf if timeout is None else time.monotonic() + timeout
+
+
+def slice_of(end: float) -> float:
+    """Seconds to wait in one piece."""
+    return min(LOOK_SECONDS, max(0.0, end - time.monotonic()))

@@ -34,14 +34,14 @@ class Options {
     }
     // By name, up to the last one there is.
     template <class Enum>
-    void take(const char* field, Enum& member, Enum last) {
+    bool take(const char* field, Enum& member, Enum last) {
         std::string text;
-        if (!take(field, text)) return;
+        if (!take(field, text)) return false;
         std::string known;
         for (int i = 0; i <= static_cast<int>(last); i++) {
             if (name(static_cast<Enum>(i)) == text) {
                 member = static_cast<Enum>(i);
-                return;
+                return true;
             }
             known += (i > 0 ? ", " : "") + std::string(name(static_cast<Enum>(i)));
         }
@@ -103,8 +103,10 @@ StashOptions stash_options(nb::dict given) {
     options.take("extra", made.extra);
     options.take("select", made.select, Select::uniform);
     options.take("seed", made.seed);
-    options.take("deadline", made.deadline);
-    options.take("at_deadline", made.at_deadline, AtDeadline::hold);
+    if (std::chrono::nanoseconds span{}; options.take("deadline", span)) made.deadline = span;
+    if (AtDeadline policy{}; options.take("at_deadline", policy, AtDeadline::hold)) {
+        made.at_deadline = policy;
+    }
     options.take("min_size", made.min_size);
     options.take("on_failed", made.on_failed, OnFailed::hold);
     options.take("bad_reward", made.bad_reward, BadReward::absent);

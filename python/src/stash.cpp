@@ -126,12 +126,20 @@ class PyStash {
     std::uint32_t producers() {
         return shared_->in_turn([](Stash& stash) { return stash.consumer().producers_active(); });
     }
+    std::string waits_for() {
+        return shared_->in_turn([](Stash& stash) { return stash.waits_for(); });
+    }
+    std::string dropped_since_batch() {
+        return shared_->in_turn([](Stash& stash) { return stash.dropped_since_batch(); });
+    }
     bool no_progress() {
         return shared_->in_turn([](Stash& stash) { return stash.no_progress(); });
     }
-    // What happened to producers since this was asked last, oldest first.
-    nb::list events() {
-        const auto happened = shared_->in_turn([](Stash& stash) {
+    // What happened since this was asked last, oldest first; `all`: also what waits to be summed
+    // up.
+    nb::list events(bool all) {
+        const auto happened = shared_->in_turn([all](Stash& stash) {
+            if (all) stash.tell_all();
             std::vector<Event> found;
             for (Event event; stash.next_event(event);) found.push_back(event);
             return found;
@@ -237,8 +245,10 @@ void bind_stash(nb::module_& module) {
         .def("policy_version", &PyStash::policy_version)
         .def("open_groups", &PyStash::open_groups)
         .def("producers", &PyStash::producers)
+        .def("waits_for", &PyStash::waits_for)
+        .def("dropped_since_batch", &PyStash::dropped_since_batch)
         .def("no_progress", &PyStash::no_progress)
-        .def("events", &PyStash::events)
+        .def("events", &PyStash::events, nb::arg("all") = false)
         .def("counts", &PyStash::counts)
         .def("close", &PyStash::close)
         .def_prop_ro("closed", &PyStash::closed);

@@ -40,6 +40,25 @@ void Deadlines::note_opened(std::uint32_t index, std::int64_t opened_ns) {
     if (group.due_ns == before_ns + deadline_ns_) set(index, group.opened_ns + deadline_ns_);
 }
 
+std::size_t Deadlines::count_overdue() {
+    std::size_t count = 0;
+    for (auto index = by_age_.first(); index != Group::none; index = by_age_.next(index)) {
+        const Group& group = (*groups_)[index];
+        count += group.state == GroupState::open && group.expired ? 1 : 0;
+    }
+    any_overdue_ = count != 0;
+    return count;
+}
+
+std::vector<std::uint32_t> Deadlines::oldest_open(std::size_t count) const {
+    std::vector<std::uint32_t> found;
+    for (auto index = by_age_.first(); index != Group::none && found.size() < count;
+         index = by_age_.next(index)) {
+        if ((*groups_)[index].state == GroupState::open) found.push_back(index);
+    }
+    return found;
+}
+
 std::uint32_t Deadlines::take_due(std::int64_t now_ns) {
     while (next_ != Group::none && (*groups_)[next_].opened_ns + deadline_ns_ <= now_ns) {
         const std::uint32_t index = std::exchange(next_, by_age_.next(next_));

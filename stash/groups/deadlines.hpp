@@ -2,6 +2,7 @@
 // When groups are due that are not complete. A list by age gives nearly all deadlines in order, for
 // nothing; those that are not in its order are in a heap.
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -28,6 +29,15 @@ class Deadlines {
     void note_opened(std::uint32_t index, std::int64_t opened_ns);
     // An open group whose deadline has passed, each once; Group::none: there is none.
     [[nodiscard]] std::uint32_t take_due(std::int64_t now_ns);
+    // Groups that are ready in part because of their deadline; the caller takes them away.
+    [[nodiscard]] std::vector<std::uint32_t>& partial() { return partial_; }
+    // One of them is kept.
+    void note_overdue() { any_overdue_ = true; }
+    // Groups that are open past their deadline: whether there may be any, and how many.
+    [[nodiscard]] bool any_overdue() const { return any_overdue_; }
+    [[nodiscard]] std::size_t count_overdue();
+    // The oldest groups that wait for members, at most `count`.
+    [[nodiscard]] std::vector<std::uint32_t> oldest_open(std::size_t count) const;
 
   private:
     struct Due {
@@ -47,6 +57,8 @@ class Deadlines {
     std::int64_t newest_ns_ = std::numeric_limits<std::int64_t>::min();
     // Of groups that are due before older ones of the list, or later: the first in front.
     std::vector<Due> heap_;
+    std::vector<std::uint32_t> partial_;
+    bool any_overdue_ = false;
 };
 
 }  // namespace rollring

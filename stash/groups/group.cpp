@@ -16,10 +16,11 @@ std::vector<std::uint32_t> Group::missing() const {
     return found;
 }
 
-std::vector<std::uint32_t> Group::member_lanes() const {
-    std::vector<std::uint32_t> found;
+std::vector<Sender> Group::senders() const {
+    std::vector<Sender> found;
     for (const Member& member : members) {
-        if (std::ranges::find(found, member.lane) == found.end()) found.push_back(member.lane);
+        const Sender one{member.lane, member.producer_epoch};
+        if (std::ranges::find(found, one) == found.end()) found.push_back(one);
     }
     return found;
 }

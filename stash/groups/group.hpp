@@ -85,6 +85,12 @@ class Subsequences {
     std::unique_ptr<std::vector<Subsequence>> many_;
 };
 
+struct Sender {
+    std::uint32_t lane;
+    std::uint32_t epoch;
+    friend bool operator==(const Sender&, const Sender&) = default;
+};
+
 enum class MemberState : std::uint8_t {
     open,      // subsequences are missing
     complete,  // final, can be shipped
@@ -152,12 +158,15 @@ struct Group {
     Neighbours in_ready;      // in order of becoming ready, while it is
     Neighbours in_by_age;     // the older first; nearly so after a restart
 
-    [[nodiscard]] Member* find(std::uint32_t repetition_id) {
+    [[nodiscard]] const Member* member(std::uint32_t repetition_id) const {
         if (repetition_id < 64 && (seen & bit(repetition_id)) == 0) return nullptr;
-        for (Member& member : members) {
+        for (const Member& member : members) {
             if (member.repetition_id == repetition_id) return &member;
         }
         return nullptr;
+    }
+    [[nodiscard]] Member* find(std::uint32_t repetition_id) {
+        return const_cast<Member*>(member(repetition_id));
     }
     [[nodiscard]] std::optional<std::uint32_t> any_record() const {
         for (const Member& member : members) {
@@ -168,7 +177,7 @@ struct Group {
     // Repetition ids below its size that are not final.
     [[nodiscard]] std::vector<std::uint32_t> missing() const;
     // Whose members it has, each once.
-    [[nodiscard]] std::vector<std::uint32_t> member_lanes() const;
+    [[nodiscard]] std::vector<Sender> senders() const;
     Member& add(std::uint32_t repetition_id) {
         seen |= bit(repetition_id);
         Member& member = members.emplace_back();

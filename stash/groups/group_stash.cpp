@@ -12,7 +12,7 @@ GroupStash::GroupStash(StashOptions options, std::uint64_t batch_records_max)
     : options_(std::move(options)),
       batch_records_max_(batch_records_max),
       tombstones_(options_.tombstone.count(), options_.tombstones),
-      deadlines_(groups_, options_.deadline.count()),
+      deadlines_(groups_, options_.due_after().count()),
       ready_(groups_),
       placement_(options_, book_),
       selection_(options_, book_),
@@ -58,7 +58,7 @@ void GroupStash::reopen(Index index, std::int64_t now_ns) {
     ready_.erase(index);
     group.state = GroupState::open;
     // Its deadline passed while it was ready: the retry gets one of its own.
-    if (group.due_ns <= now_ns) deadlines_.set(index, now_ns + options_.deadline.count());
+    if (group.due_ns <= now_ns) deadlines_.set(index, now_ns + options_.due_after().count());
 }
 
 void GroupStash::evaluate(Index index, std::int64_t now_ns) {
@@ -77,7 +77,11 @@ void GroupStash::evaluate(Index index, std::int64_t now_ns) {
     const std::uint64_t final_count =
         group.complete + (options_.on_failed == OnFailed::shrink ? group.failed : 0);
     const bool enough = options_.select == Select::first && group.complete >= group.size;
-    if (!enough && final_count < wanted && !(group.expired && final_count >= group.size)) return;
+    // Past its deadline it waits no more for members to spare; in part only where one was asked
+    // for.
+    const bool late = group.expired && final_count >= group.size &&
+                      (group.complete >= group.size || options_.deadline.has_value());
+    if (!enough && final_count < wanted && !late) return;
     if (group.complete < min_size(group)) {
         drop_group(index, DropReason::too_few, now_ns);
         return;
@@ -121,15 +125,18 @@ void GroupStash::expire(Index index, std::int64_t now_ns) {
     Group& group = groups_[index];
     touched_.push_back(index);
     group.expired = true;
+    deadlines_.note_overdue();
     shortage_.note_change();
     // A predecessor may have released what made the rest of its members final: surplus, stale
     // ones.
     const bool whole = group.complete >= group.size;
-    if (options_.at_deadline == AtDeadline::drop && !whole) {
+    const AtDeadline policy = options_.when_due();
+    if (policy == AtDeadline::drop && !whole) {
         drop_group(index, DropReason::deadline, now_ns);
-    } else if (options_.at_deadline == AtDeadline::ship || whole) {
+    } else if (policy == AtDeadline::ship || whole) {
         if (group.complete >= min_size(group)) {
             make_ready(index, now_ns);
+            if (!whole && group.state == GroupState::ready) deadlines_.partial().push_back(index);
         } else {
             drop_group(index, DropReason::too_few, now_ns);
         }
@@ -311,16 +318,6 @@ void GroupStash::nack(std::uint64_t batch_id) {
 
 bool GroupStash::no_progress(std::int64_t now_ns) const {
     return !lookup_.empty() && now_ns - progress_ns_ >= options_.no_progress.count();
-}
-
-std::vector<GroupStash::Index> GroupStash::oldest_open(std::size_t count) const {
-    std::vector<Index> found;
-    const AgeList& by_age = deadlines_.by_age();
-    for (Index index = by_age.first(); index != Group::none && found.size() < count;
-         index = by_age.next(index)) {
-        if (groups_[index].state == GroupState::open) found.push_back(index);
-    }
-    return found;
 }
 
 }  // namespace rollring

@@ -100,6 +100,13 @@ class GroupStash {
         return wanted > final_count ? wanted - final_count : 0;
     }
 
+    // The group of this key, if it is not over.
+    [[nodiscard]] const Group* find_group(const GroupKey& key) const {
+        const Index index = find(key);
+        return index != no_group ? &groups_[index] : nullptr;
+    }
+    // What becomes of groups by their age: who is overdue, and who ships in part.
+    [[nodiscard]] Deadlines& deadlines() { return deadlines_; }
     // Records to release, with reasons; the caller takes them away after each call.
     [[nodiscard]] std::vector<Dropped>& dropped() { return book_.dropped; }
 
@@ -109,7 +116,9 @@ class GroupStash {
     [[nodiscard]] std::size_t leased_batches() const { return leased_.size(); }
     [[nodiscard]] bool no_progress(std::int64_t now_ns) const;
     // The oldest groups that wait for members, at most `count`.
-    [[nodiscard]] std::vector<Index> oldest_open(std::size_t count) const;
+    [[nodiscard]] std::vector<Index> oldest_open(std::size_t count) const {
+        return deadlines_.oldest_open(count);
+    }
 
   private:
     [[nodiscard]] Index find(const GroupKey& key) const {

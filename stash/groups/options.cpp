@@ -19,8 +19,14 @@ Result<void> validate(const StashOptions& options) {
         return refuse(fmt::format("extra is {}, at most {}", options.extra, group_size_max));
     }
     constexpr std::int64_t century_ns = 3'155'760'000'000'000'000;  // added to the clock, it fits
-    if (options.deadline.count() <= 0) return refuse("deadline must be positive");
-    if (options.deadline.count() > century_ns) return refuse("deadline is more than a century");
+    if (options.due_after().count() <= 0) return refuse("deadline must be positive");
+    if (options.due_after().count() > century_ns) return refuse("deadline is more than a century");
+    if (!options.deadline && options.when_due() != AtDeadline::hold) {
+        return refuse(
+            fmt::format("at_deadline is {}, but no deadline is given: say how old a "
+                        "group may become",
+                        name(options.when_due())));
+    }
     if (options.tombstone.count() > century_ns) return refuse("tombstone is more than a century");
     if (options.min_size < 1) return refuse("min_size must be 1 or more");
     if (!(options.zero_variance_tolerance >= 0)) {

@@ -18,8 +18,8 @@ import rollring as rr
 from conftest import PATIENCE, send_group
 
 
-def _send_and_die(ring: str) -> None:
-    producer = rr.Producer(ring, name="env-dies")
+def _send_and_die(ring: str, name: str = "env-dies") -> None:
+    producer = rr.Producer(ring, name=name)
     producer.push("p/9", token_ids=[1], repetition_id=0, group_size=2)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -47,7 +47,7 @@ def test_a_death_is_a_warning(ring: str, caplog: Any) -> None:
         assert "joined" not in caplog.text
 
 
-def test_groups_and_drops_are_told_with_info(ring: str, caplog: Any) -> None:
+def test_groups_and_drops_are_told(ring: str, caplog: Any) -> None:
     caplog.set_level(logging.INFO, "rollring")
     with (
         rr.Stash(ring, batch_groups=1, deadline=0.05, min_size=1) as stash,
@@ -56,10 +56,13 @@ def test_groups_and_drops_are_told_with_info(ring: str, caplog: Any) -> None:
         send_group(producer, 1)
         stash.next(PATIENCE).ack()
         send_group(producer, 1)  # all of it late
-        _until_logged(caplog, stash, "2 records dropped (2 so far): late")
+        record = _until_logged(caplog, stash, "dropped as late")
+        assert record.levelno == logging.WARNING and "its own visit" in record.getMessage()
         assert "producer env-1 (lane 0) joined" in caplog.text
         producer.push("p/2", token_ids=[1], repetition_id=0, group_size=2)
         stash.next(PATIENCE).ack()
+        record = _until_logged(caplog, stash, "it ships with 1 of 2 members (1 such groups so far)")
+        assert record.levelno == logging.WARNING and "p/2" in record.getMessage()
         _until_logged(caplog, stash, "1 groups shipped without all of their members (1 so far)")
         producer.close()
         _until_logged(caplog, stash, "env-1 (lane 0) closed after 5 records")
@@ -101,3 +104,41 @@ def test_records_that_move_to_the_spill_are_told(ring: str, caplog: Any) -> None
         sender.join(PATIENCE)
         record = _until_logged(caplog, stash, "records moved to the spill")
         assert record.levelno == logging.INFO and ring in record.getMessage()
+
+
+def test_a_wait_without_end_tells_which_group_waits_for_whom(
+    ring: str, caplog: Any, monkeypatch: pytest.MonkeyPatch, run_loop: Any
+) -> None:
+    monkeypatch.setattr("rollring._waits.LOOK_SECONDS", 0.02)
+    caplog.set_level(logging.WARNING, "rollring")
+    told = threading.Event()
+
+    class Tells(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "missing 1; from env-3 (lane 0, died)" in record.getMessage():
+                told.set()
+
+    logging.getLogger("rollring").addHandler(handler := Tells())
+    options = {"deadline": 0.02, "at_deadline": "hold"}
+    try:
+        with rr.Stash(ring, batch_groups=1, **options) as stash:
+            child = multiprocessing.get_context("spawn").Process(
+                target=_send_and_die, args=(ring, "env-3")
+            )
+            child.start()
+            child.join(PATIENCE)
+
+            def complete() -> None:
+                told.wait(PATIENCE)
+                with rr.Producer(ring) as producer:
+                    producer.push("p/9", token_ids=[1], repetition_id=1, group_size=2)
+
+            threading.Thread(target=complete).start()
+
+            async def main() -> None:
+                (await stash.next_async()).ack()
+
+            run_loop(main())
+            assert told.is_set()
+    finally:
+        logging.getLogger("rollring").removeHandler(handler)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import rollring as rr
 
 from conftest import PATIENCE
@@ -18,3 +20,11 @@ def test_members_without_a_number_are_members_of_their_own(ring: str) -> None:
             assert batch.repetition_ids.tolist() == list(range(8))
             assert [s.repetition_id for s in batch.sequences] == [None] * 8
             assert "repetition" in repr(batch.sequences[0])
+
+
+def test_a_group_that_mixes_both_is_named(ring: str) -> None:
+    with rr.Producer(ring, name="env-1") as producer, rr.Stash(ring, batch_groups=1) as stash:
+        producer.push("a/0", token_ids=[1], group_size=2)
+        producer.push("a/0", token_ids=[1], group_size=2, repetition_id=0)
+        with pytest.raises(rr.TimedOutError, match=r"mixed_numbers: 'a/0' #0 of env-1.*none"):
+            stash.next(0.05)

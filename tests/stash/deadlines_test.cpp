@@ -154,9 +154,71 @@ TEST_CASE("deadlines: what lies in a lane unread completes a group that is due")
     Batch batch;
     send(producer, "p", 0);
     CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
-    const auto due = Deadline::after_ns(options.deadline.count());
+    const auto due = Deadline::after_ns(options.due_after().count());
     send(producer, "p", 1);
     while (!due.passed()) std::this_thread::yield();  // the trainer is at work
     REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
     CHECK(batch.groups()[0].members == 2);
+}
+
+TEST_CASE("deadlines: without one no group ships in part or is given up, however old it is") {
+    for (const auto on_failed : {OnFailed::shrink, OnFailed::hold}) {
+        Bench bench({.group_size = 3,
+                     .extra = 1,
+                     .min_size = 1,
+                     .on_failed = on_failed,
+                     .batch = BatchTarget::groups(1)});
+        bench.send(1, 0);
+        bench.send(1, 1);
+        Arrival failed = member(1, 2);
+        failed.status = Status::failed;
+        bench.send(failed);
+        bench.send(2, 0);
+        for (int day = 0; day < 30; day++) {
+            bench.now_ns += 24 * 3600 * second;
+            bench.stash.tick(bench.now_ns);
+        }
+        CHECK(!bench.cut());
+        CHECK(bench.stash.open_groups() == 2);
+        CHECK(bench.stash.account().dropped_total() == Amount{});
+        CHECK(bench.stash.deadlines().count_overdue() == 2);
+        bench.send(1, 3);
+        REQUIRE(bench.cut());
+        CHECK(bench.batch.groups[0].member_count == 3);
+        CHECK(bench.stash.deadlines().count_overdue() == 1);
+    }
+}
+
+TEST_CASE("deadlines: a group that waits for ten minutes is not in the way of younger ones") {
+    for (const auto order : {Order::windowed, Order::fifo}) {
+        Bench bench({.group_size = 2,
+                     .order = order,
+                     .window_fraction = 1,
+                     .batch = BatchTarget::groups(1)});
+        bench.send(1, 0);
+        bench.now_ns += 601 * second;
+        bench.send(2, 0);
+        bench.send(2, 1);
+        CHECK(!bench.cut());
+        bench.stash.tick(bench.now_ns);
+        REQUIRE(bench.cut());
+        CHECK(bench.batch.groups[0].key.low == 2);
+        bench.stash.ack(bench.batch.id, bench.now_ns);
+        bench.send(1, 1);
+        CHECK(bench.cut());
+    }
+}
+
+TEST_CASE("deadlines: a group that ships in part because of one is handed out to be told") {
+    Bench bench({.group_size = 3,
+                 .deadline = std::chrono::nanoseconds(10 * second),
+                 .batch = BatchTarget::groups(1)});
+    bench.send(1, 0);
+    bench.send(1, 1);
+    bench.send(2, 0);  // fewer than min_size
+    bench.now_ns += 10 * second;
+    bench.stash.tick(bench.now_ns);
+    REQUIRE(bench.stash.deadlines().partial().size() == 1);
+    CHECK(bench.stash.group(bench.stash.deadlines().partial().front()).key.low == 1);
+    CHECK(bench.dropped(DropReason::too_few) == 1);
 }

@@ -366,6 +366,9 @@ TEST_CASE("stash: every option out of range is refused by its name") {
     };
     CHECK(message({.group_size = 0}).find("group_size") != std::string::npos);
     CHECK(message({.deadline = std::chrono::nanoseconds(0)}).find("deadline") != std::string::npos);
+    CHECK(message({.at_deadline = AtDeadline::drop}).find("no deadline is given") !=
+          std::string::npos);
+    CHECK(validate({.at_deadline = AtDeadline::hold}).has_value());
     CHECK(message({.window_fraction = 0}).find("window_fraction") != std::string::npos);
     CHECK(message({.batch = BatchTarget::sequences(0)}).find("batch is 0 sequences") !=
           std::string::npos);

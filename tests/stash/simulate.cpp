@@ -50,7 +50,7 @@ class World {
         for (const Arrival& planned : plan_) {
             if (chance(0.03)) version_++;
             now_ns_ += static_cast<std::int64_t>(below(2'000'000));
-            if (chance(0.01)) now_ns_ += options_.deadline.count();
+            if (chance(0.01)) now_ns_ += options_.due_after().count();
             send(planned);
             if (chance(0.08)) send(planned);  // a duplicate
             if (chance(0.02)) kill_producer();
@@ -82,6 +82,10 @@ class World {
         options.deadline = std::chrono::nanoseconds(
             one_of<std::int64_t>({20'000'000, 100'000'000, 10'000'000'000}));
         options.at_deadline = one_of({AtDeadline::ship, AtDeadline::drop, AtDeadline::hold});
+        if (chance(0.2)) {  // nobody asks for one
+            options.deadline.reset();
+            options.at_deadline.reset();
+        }
         options.min_size = 1 + static_cast<std::uint32_t>(below(3));
         options.on_failed = one_of({OnFailed::shrink, OnFailed::void_group, OnFailed::hold});
         options.bad_reward = one_of({BadReward::fail, BadReward::void_group, BadReward::absent});
@@ -161,7 +165,7 @@ class World {
         // As after a restart; the clocks of others are not to be believed.
         if (chance(0.1)) {
             arrival.sent_ns = now_ns_ + 1'000'000 -
-                              static_cast<std::int64_t>(below(2 * options_.deadline.count()));
+                              static_cast<std::int64_t>(below(2 * options_.due_after().count()));
         }
         sent_.push_back({arrival});
         counts_.records++;
@@ -186,7 +190,7 @@ class World {
     void check_deadlines() {
         for (const GroupStash::Index index : stash_.oldest_open(1000)) {
             const Group& group = stash_.group(index);
-            expect(group.due_ns > now_ns_ || options_.at_deadline == AtDeadline::hold,
+            expect(group.due_ns > now_ns_ || options_.when_due() == AtDeadline::hold,
                    "a group is open past its deadline");
             expect(group.opened_ns <= now_ns_, "a group was opened in the future");
         }
@@ -319,7 +323,7 @@ class World {
 
     void finish() {
         while (!leases_.empty()) end_lease(false);
-        now_ns_ += 2 * options_.deadline.count();
+        now_ns_ += 2 * options_.due_after().count();
         stash_.tick(now_ns_);
         BatchPlan batch;
         while (stash_.cut_rest(now_ns_, version_, batch)) {
@@ -328,7 +332,7 @@ class World {
         }
         check_account();
         expect(stash_.ready_groups() == 0, "complete groups were left behind");
-        if (options_.at_deadline != AtDeadline::hold) {
+        if (options_.when_due() != AtDeadline::hold) {
             expect(stash_.account().held == Amount{}, "held after the last deadline");
             expect(stash_.open_groups() == 0, "open after the last deadline");
         }

@@ -134,6 +134,7 @@ class Trainer {
     void tell_events() {
         Event event;
         while (stash_->next_event(event)) {
+            if (event.kind >= Event::Kind::dropped) continue;  // drops are told by tell_drops()
             const std::uint64_t from = std::uint64_t{event.lane} << 32 | life_of(event.producer);
             journal_.say(Kind::event, static_cast<std::int64_t>(event.kind),
                          static_cast<std::int64_t>(from));

@@ -49,7 +49,7 @@ class RollringGenerator:
     Args:
         ring: Its name.
         pad_token_id: What stands in a row that has no token.
-        timeout: Seconds that a group may take. Then ``on_missing`` decides.
+        timeout: Seconds that a group may take. Then ``on_missing`` decides. None: any time.
         on_missing: "mask": a rollout that is missing or has failed too often is a row of one token
             that is not trained on, whose stop reason is "rollout_error". "raise": `generate` raises
             `RollringError`, which ends SkyRL's trainer.
@@ -64,7 +64,7 @@ class RollringGenerator:
         ring: str,
         *,
         pad_token_id: int = 0,
-        timeout: float = 3600.0,
+        timeout: float | None = None,
         on_missing: str = "mask",
         logprobs: bool = True,
         attempts: int = 3,
@@ -78,7 +78,6 @@ class RollringGenerator:
         self._timeout = timeout
         self._on_missing = on_missing
         self._logprobs = logprobs
-        # What is still incomplete then was asked for by nobody who lives.
         self._stash = Stash(
             ring,
             batch_groups=1,

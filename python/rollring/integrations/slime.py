@@ -18,6 +18,7 @@ from .. import Batch, Group, RingQueue, Stash, TimedOutError
 from ._fields import field, oldest_version, tokens
 
 ASKED_AHEAD = 2  # rollout batches of prompts that are out at once
+SILENT_SECONDS = 5400.0  # without a record, before `NoProgressError`, where no patience is given
 
 _Key = tuple[str, int]
 
@@ -56,7 +57,8 @@ class _Run:
         ring = os.environ["ROLLRING_RING"]
         self.size = int(args.n_samples_per_prompt)
         self.calls_ahead = int(os.environ.get("ROLLRING_CALLS_AHEAD", "0"))
-        self.patience = float(os.environ.get("ROLLRING_PATIENCE", "1800"))
+        patience = os.environ.get("ROLLRING_PATIENCE")
+        self.patience = None if patience is None else float(patience)
         self.stash = Stash(
             ring,
             batch_groups=1,
@@ -91,7 +93,10 @@ class _Run:
         try:
             return self.stash.next(timeout=1.0)
         except TimedOutError:
-            self.stash.check(stale_after=3 * self.patience)
+            silent = SILENT_SECONDS if self.patience is None else 3 * self.patience
+            self.stash.check(stale_after=silent)
+        if self.patience is None:
+            return None
         # Only now: while slime trains, what has come in time waits in the ring.
         due = time.monotonic() - self.patience
         for key in [key for key, (since, _) in self.asked.items() if since < due]:
@@ -119,10 +124,11 @@ def generate_rollout(
 
     Of the environment: ``ROLLRING_RING``, the ring's name; ``ROLLRING_CALLS_AHEAD``, 1 where slime
     calls for the next batch before it trains on the last one; ``ROLLRING_PATIENCE``, the seconds
-    that a group may take before it is asked for again.
+    that a group may take before it is asked for again. Without it a group may take any time.
 
     Raises:
-        NoProgressError: Nothing came for three times that long.
+        NoProgressError: Nothing came for three times that long; for 90 minutes without it.
+        ProducerDiedError: Of a worker that died a group has waited as long.
     """
     global _run
     if evaluation:
