@@ -14,9 +14,10 @@ pytest.importorskip("trl")
 
 import torch
 import trl_tiny
+from accelerate import PartialState
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
-from trl.experimental.async_grpo.async_rollout_worker import AsyncRolloutWorker
+from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 from trl_load import PATIENCE
 
 import rollring as rr
@@ -113,7 +114,7 @@ async def of_async_worker(rewards: np.ndarray[Any, Any]) -> list[float]:
         model_version=1,
         group_id=0,
     )
-    return [each.advantage for each in await AsyncRolloutWorker._score_group(worker, group)]
+    return [each.advantage for each in await _AsyncRolloutLoop._score_group(worker, group)]
 
 
 def test_the_default_is_the_formula_of_grpo_trainer(ring: str, model: str, tmp_path: Path) -> None:
@@ -132,6 +133,7 @@ def test_the_default_is_the_formula_of_grpo_trainer(ring: str, model: str, tmp_p
 
 
 def test_the_adapter_takes_the_formula_of_async_grpo_trainer(ring: str) -> None:
+    PartialState()  # as a trainer has: their worker logs
     rewards = rewards_of(2)
     worker = RingRolloutWorker(ring)
     worker.update_model_version(1)
