@@ -68,3 +68,8 @@ def test_vllm_weights(ring: str, tmp_path: Path) -> None:
     steps = re.findall(r"step (\d): version (\d), (\[.*\])", text)
     assert [(step, version) for step, version, _ in steps] == [("0", "0"), ("1", "1"), ("2", "2")]
     assert len({tokens for _, _, tokens in steps}) == 3  # another version shows
+
+
+def test_skyrl_rollouts(ring: str, tmp_path: Path) -> None:
+    text = run(ring, tmp_path, sys.executable, str(EXAMPLES / "skyrl_rollouts.py"))
+    assert re.findall(r"step (\d): 32 rollouts, mean 0", text) == ["0", "1", "2"]
