@@ -277,8 +277,6 @@ class World {
                 const Arrival& arrival = sent_.at(one.record).arrival;
                 move(one, Fate::held, Fate::leased);
                 expect(arrival.key == group.key, "a member of another prompt");
-                const Arrival& first =
-                    sent_.at(batch.subsequences_of(member).front().record).arrival;
                 expect(!numbered || arrival.repetition_id == member.repetition_id,
                        "another repetition");
                 expect(arrival.numbered == numbered, "numbered and unnumbered members");
