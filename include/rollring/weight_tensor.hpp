@@ -74,6 +74,10 @@ struct WeightTensor {
     std::string tag = "weights";                // up to 63 bytes, for people and for selection
     std::optional<DType> published_dtype = {};  // f32 can go out as bf16 or f16, rounded to nearest
                                                 // even; else the same as dtype
+    // For trainers: its memory is that of an earlier tensor, with the same address, dtypes, shape
+    // and strides, in every version: the bytes are sent once. Tensors are never tied by their
+    // addresses alone, for a trainer may gather many of them into one buffer, one after another.
+    bool tied = false;
     // For engines: takes this view of the published tensor of that name. Tensors that all have
     // views may share a name. Without one, the shape is the published one.
     std::optional<TensorView> view = {};

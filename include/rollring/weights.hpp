@@ -61,7 +61,7 @@ struct PublisherOptions {
     std::uint32_t slots = 0;
     std::uint64_t slot_bytes = 0;  // 0: 512 MiB, or less if a version is smaller
     bool checksums = false;        // of every tensor's published bytes, checked by subscribers
-    // Parts come by Transaction::lend_part alone: addresses only say which tensors are tied.
+    // Parts come by Transaction::lend_part alone: addresses are not read.
     bool handed_on = false;
     std::uint32_t subscribers_max = 64;                             // at once, up to 256
     std::chrono::nanoseconds spin = std::chrono::microseconds(20);  // before a wait sleeps

@@ -190,7 +190,12 @@ Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_
                                   out.bits,    tensor.shape,      tensor.strides};
             const auto [at, fresh] = storages.try_emplace(
                 storage, static_cast<std::int64_t>(packing.tensors.size() - 1));
-            if (!fresh) packed.tied_to = at->second;
+            if (!fresh && tensor.tied) packed.tied_to = at->second;
+        }
+        if (tensor.tied && packed.tied_to < 0 && *elements > 0) {
+            return refused(Errc::invalid_argument, tensor,
+                           "it is declared as tied, and no earlier tensor has its address, dtypes, "
+                           "shape and strides");
         }
         if (packed.tied_to < 0) {
             all_bytes += aligned(packed.bytes());

@@ -26,7 +26,7 @@ Result<void> Publisher::wait_live(std::uint32_t count, Deadline deadline) {
     return impl_->wait_live(count, deadline);
 }
 void Publisher::interrupt() {
-    impl_->interrupt();
+    if (impl_->check_process()) impl_->interrupt();
 }
 
 Result<Transaction> Publisher::begin(std::int64_t version) {

@@ -203,8 +203,7 @@ Result<void> PublisherImpl::wait_live(std::uint32_t count, Deadline deadline) {
 }
 
 std::uint32_t PublisherImpl::behind() {
-    const bool none = publication_.committed() < 0 || !maker_.is_this();
-    return none ? 0 : seats_.behind(publication_.committed());
+    return publication_.committed() < 0 ? 0 : seats_.behind(publication_.committed());
 }
 
 Result<void> PublisherImpl::expel(const std::string& name) {
@@ -291,6 +290,7 @@ void PublisherImpl::open_publication(std::int64_t version, bool only_behind) {
     all_staged_ = false;
     begun_ns_ = monotonic_ns();
     filler_->start();
+    tied_.start();
     publication_.begin(version, packing().parts.size());
     seats_.open(publication_, only_behind);
     FAULT_POINT("weights.begun");
@@ -309,7 +309,8 @@ Result<void> PublisherImpl::put(std::string_view name, const void* source, Deadl
     const auto index = tensors_.find(name);
     if (!index) return std::unexpected(index.error());
     const PackedTensor& tensor = packing().tensors[*index];
-    if (tensor.pieces == 0) return {};  // tied, or without elements
+    if (tensor.tied_to >= 0) return tied_.check(*index, source);
+    if (tensor.pieces == 0) return {};  // without elements
     if (source == nullptr && tensors_.address(*index) == nullptr) {
         return refused(Errc::invalid_argument, fmt::format("tensor '{}' has no address", name));
     }
@@ -319,6 +320,7 @@ Result<void> PublisherImpl::put(std::string_view name, const void* source, Deadl
                        fmt::format("tensor '{}' is out of order: {} is next", name,
                                    next.empty() ? "nothing" : next));
     }
+    tied_.note(*index, source);
     return filler_->fill_up_to(tensor.first_piece + tensor.pieces, source, deadline, stream);
 }
 

@@ -16,6 +16,7 @@
 #include "rollring/weights.hpp"
 #include "seats.hpp"
 #include "slot_filler.hpp"
+#include "tied_puts.hpp"
 
 namespace rollring::weights {
 
@@ -30,7 +31,6 @@ class PublisherImpl {
                                                          const Gpus& gpus);
     // Before destruction; false: it must not be destroyed.
     bool shut_down();
-    // Errc::forked in a child of the process that made it.
     [[nodiscard]] Result<void> check_process() const { return maker_.check("publisher"); }
 
     Result<void> begin(std::int64_t version);
@@ -48,9 +48,7 @@ class PublisherImpl {
     // Until so many are attached, and until so many serve the committed version.
     Result<void> wait_joined(std::uint32_t count, Deadline deadline);
     Result<void> wait_live(std::uint32_t count, Deadline deadline);
-    void interrupt() {
-        if (maker_.is_this()) seats_.interrupt();
-    }
+    void interrupt() { seats_.interrupt(); }
     // Attached subscribers that lack the committed version.
     std::uint32_t behind();
 
@@ -85,6 +83,7 @@ class PublisherImpl {
     RingLink link_;
     std::uint64_t token_;
     PublishedTensors tensors_;
+    TiedPuts tied_{tensors_};
     Backend backend_;
     OwnControl control_;
     std::optional<LifeLock> life_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "overlap.hpp"
 #include "packing.hpp"
 #include "tensor_view.hpp"
 
@@ -98,25 +99,105 @@ Result<Target> meet(const WeightTensor& theirs, const PackedTensor& ours) {
     return target;
 }
 
+// How the names of both sides differ: the counts, and the first of each.
+struct Differences {
+    std::vector<std::string_view> missing = {};  // published, and the engine has none
+    std::vector<std::string_view> unknown = {};  // the other way round
+
+    [[nodiscard]] bool any() const { return !missing.empty() || !unknown.empty(); }
+    // Of a pair of names of which one ends with the other.
+    [[nodiscard]] std::string prefix() const {
+        if (missing.empty() || unknown.empty()) return {};
+        for (const std::string_view theirs : unknown) {
+            const std::string_view ours = missing.front();
+            if (ours.ends_with(theirs)) {
+                return fmt::format("; the published ones begin with '{}'",
+                                   ours.substr(0, ours.size() - theirs.size()));
+            }
+            if (theirs.ends_with(ours)) {
+                return fmt::format("; the engine's begin with '{}'",
+                                   theirs.substr(0, theirs.size() - ours.size()));
+            }
+        }
+        return {};
+    }
+    [[nodiscard]] std::unexpected<Error> error(std::size_t published, std::size_t engine) const {
+        std::string text;
+        if (!missing.empty()) {
+            text = fmt::format(
+                "{} of {} published tensors are not among the engine's, '{}' first (partial allows "
+                "it)",
+                missing.size(), published, missing.front());
+        }
+        if (!unknown.empty()) {
+            text += fmt::format("{}{} of {} tensors of the engine are not published, '{}' first",
+                                text.empty() ? "" : "; ", unknown.size(), engine, unknown.front());
+        }
+        return refused(Errc::layout_mismatch, text + prefix());
+    }
+};
+
+std::size_t owner_of(const Packing& packing, std::size_t index) {
+    const std::int64_t tied_to = packing.tensors[index].tied_to;
+    return tied_to < 0 ? index : static_cast<std::size_t>(tied_to);
+}
+
+// Names that only one side has. One that is tied to a name which both have is no difference: its
+// bytes go to the memory of that one.
+Differences compare(const Packing& packing, const Targets& targets, const Named& left,
+                    bool partial) {
+    Differences found;
+    for (std::size_t i = 0; i < packing.tensors.size() && !partial; i++) {
+        if (packing.tensors[i].elements != 0 && targets[owner_of(packing, i)].empty()) {
+            found.missing.push_back(packing.tensors[i].name);
+        }
+    }
+    if (left.empty()) return found;
+    std::multimap<const void*, const Target*> written;
+    for (const auto& known : targets) {
+        for (const Target& target : known) written.emplace(target.tensor->data, &target);
+    }
+    for (const auto& [name, theirs] : left) {
+        const auto [first, last] = written.equal_range(theirs.front()->data);
+        const bool there = std::any_of(
+            first, last, [&](const auto& at) { return at.second->is(*theirs.front()); });
+        if (!there) found.unknown.push_back(name);
+    }
+    return found;
+}
+
+Result<void> check_apart(const Targets& targets) {
+    std::vector<const WeightTensor*> written;
+    for (const auto& known : targets) {
+        for (const Target& target : known) written.push_back(target.tensor);
+    }
+    const auto shared = find_overlap(written);
+    if (!shared) return {};
+    return refused(Errc::layout_mismatch,
+                   fmt::format("tensors '{}' and '{}' of the engine share memory, and are two in "
+                               "the publisher: one would overwrite the other; declare them as tied "
+                               "there, or give the engine memory for both",
+                               shared->first, shared->second));
+}
+
 // The engine's tensors for the pieces of each of the channel's; several where they are tied.
 Result<Targets> match(const Packing& packing, std::span<const WeightTensor> into, bool partial,
                       device::Mover& mover) {
     auto named = by_name(into, mover);
     if (!named) return std::unexpected(named.error());
     Named& engine = *named;
+    const std::size_t engine_has = engine.size();
     Targets targets(packing.tensors.size());
-    for (std::size_t i = 0; i < packing.tensors.size() && !into.empty(); i++) {
+    if (into.empty()) return targets;
+    std::vector<std::string_view> absent;
+    for (std::size_t i = 0; i < packing.tensors.size(); i++) {
         const PackedTensor& ours = packing.tensors[i];
         const auto found = engine.find(ours.name);
         if (found == engine.end()) {
-            if (partial) continue;
-            return refused(Errc::layout_mismatch,
-                           fmt::format("tensor '{}' is published but the engine has none of that "
-                                       "name (partial allows it)",
-                                       ours.name));
+            if (ours.elements == 0 && !partial) absent.push_back(ours.name);
+            continue;
         }
-        const auto owner = ours.tied_to < 0 ? i : static_cast<std::size_t>(ours.tied_to);
-        auto& known = targets[owner];
+        auto& known = targets[owner_of(packing, i)];
         for (const WeightTensor* theirs : found->second) {
             auto target = meet(*theirs, ours);
             if (!target) return std::unexpected(target.error());
@@ -126,9 +207,10 @@ Result<Targets> match(const Packing& packing, std::span<const WeightTensor> into
         }
         engine.erase(found);
     }
-    if (!engine.empty()) {
-        return mismatch(*engine.begin()->second.front(), "is not published");
-    }
+    Differences differences = compare(packing, targets, engine, partial);
+    differences.missing.insert(differences.missing.end(), absent.begin(), absent.end());
+    if (differences.any()) return differences.error(packing.tensors.size(), engine_has);
+    if (auto apart = check_apart(targets); !apart) return std::unexpected(apart.error());
     return targets;
 }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from . import _core
 from ._blocks import OneVersion
 from ._errors import named
+from ._weight_memory import Memory
 from ._weights import ChannelEnd, Left, describe, device_of, place, refused
 
 
@@ -26,6 +28,7 @@ class WeightTransaction(OneVersion):
     def __init__(self, publisher: WeightPublisher, version: int) -> None:
         self._publisher = publisher
         self._sources: list[Any] = []
+        self._at = 0  # tensors that were put, in their order
         self._over = False
         self.version = version
         self.report: dict[str, Any] | None = None
@@ -35,21 +38,28 @@ class WeightTransaction(OneVersion):
 
         Args:
             name: Of a tensor of the publisher.
-            tensor: Where its values lie, with the same dtype, shape, strides and device; None:
-                where they always do. On a GPU it is kept alive, and must stay as it is until the
-                version is over.
+            tensor: Where its values lie, with the same dtype, shape, strides and device; None: in
+                the publisher's own tensor. On a GPU it is kept alive, and must stay as it is until
+                the version is over.
             timeout: Seconds to wait for engines to free memory of the channel.
 
         Raises:
             TimedOutError: They did not, and the text names one; it may be called again.
-            InvalidArgumentError: Another tensor is next, or this one differs.
+            InvalidArgumentError: Another tensor is next, or this one differs, or it is tied to
+                another one and lies elsewhere.
+            UnsupportedError: It has no memory of its own (a DTensor, say).
         """
         self._publisher._end.put(*self._source(name, tensor, timeout))
+        self._note_put(name)
 
     async def put_async(self, name: str, tensor: Any = None, timeout: float | None = None) -> None:
         """As `put`, for asyncio and uvloop."""
         publisher = self._publisher
         await publisher._later(publisher._end.put, *self._source(name, tensor, timeout))
+        self._note_put(name)
+
+    def _note_put(self, name: str) -> None:
+        self._at = max(self._at, self._publisher._order.get(name, -1) + 1)
 
     def put_rest(self, timeout: float | None = None) -> None:
         """Send all that was not put, from where it always lies, as `commit` would.
@@ -58,7 +68,37 @@ class WeightTransaction(OneVersion):
             TimedOutError: Engines did not free memory of the channel; it may be called again.
         """
         self._check()
-        self._publisher._end.put_all(timeout, self._publisher._stream())
+        publisher = self._publisher
+        moved = self._moved()
+        if not moved:
+            publisher._end.put_all(timeout, publisher._stream())
+            return
+        left = Left(timeout)
+        for name in publisher._names[self._at :]:
+            publisher._end.put(name, moved.get(name, 0), left(), publisher._stream())
+            self._note_put(name)
+
+    async def _put_rest_async(self, timeout: float | None) -> None:
+        self._check()
+        publisher = self._publisher
+        moved = self._moved()
+        if not moved:
+            await publisher._later(publisher._end.put_all, timeout, publisher._stream())
+            return
+        left = Left(timeout)
+        for name in publisher._names[self._at :]:
+            source = moved.get(name, 0)
+            await publisher._later(publisher._end.put, name, source, left(), publisher._stream())
+            self._note_put(name)
+
+    def _moved(self) -> dict[str, int]:
+        """Tensors that lie elsewhere than when the publisher was made, with their addresses now,
+        which are kept alive until the version is over.
+        """
+        memory = self._publisher._memory
+        moved = memory.moved()
+        self._sources += memory.storages()
+        return moved
 
     def _source(
         self, name: str, tensor: Any, timeout: float | None
@@ -66,9 +106,13 @@ class WeightTransaction(OneVersion):
         publisher = self._publisher
         self._check()
         address = 0
-        if tensor is not None:
+        if tensor is None:
+            address = publisher._memory.moved(name).get(name, 0)
+            self._sources += publisher._memory.storages(name)
+        else:
             kept: list[Any] = [tensor]
-            found, gpu = place(name, tensor, False, kept)
+            bits = name in publisher._described
+            found, gpu = place(name, tensor, False, kept, bits=bits)
             wanted = publisher._described.get(name)
             if wanted is not None and (found[1:4], gpu) != (wanted[1:4], publisher._gpu):
                 raise refused(
@@ -76,6 +120,11 @@ class WeightTransaction(OneVersion):
                     f"{wanted[1:4]} in the publisher, or it lies on another device"
                 )
             address = found[4]
+            if address == 0 and math.prod(found[2]) != 0:
+                raise refused(
+                    f"tensor '{name}' has no memory: its storage was freed (FSDP reshards after a "
+                    "step, offloading): gather or load it before"
+                )
             if gpu >= 0:  # what lies in host memory is copied before `put` returns
                 self._sources += kept
         return name, address, timeout, publisher._stream()
@@ -96,10 +145,9 @@ class WeightTransaction(OneVersion):
 
     async def wait_staged_async(self, timeout: float | None = None) -> None:
         """As `wait_staged`, for asyncio and uvloop."""
-        self._check()
         left = Left(timeout)
+        await self._put_rest_async(left())
         publisher = self._publisher
-        await publisher._later(publisher._end.put_all, left(), publisher._stream())
         await publisher._later(publisher._end.wait_staged, left())
 
     def commit(self, timeout: float | None = None) -> dict[str, Any]:
@@ -118,10 +166,9 @@ class WeightTransaction(OneVersion):
 
     async def commit_async(self, timeout: float | None = None) -> dict[str, Any]:
         """As `commit`, for asyncio and uvloop."""
-        self._check()
         left = Left(timeout)
+        await self._put_rest_async(left())
         publisher = self._publisher
-        await publisher._later(publisher._end.put_all, left(), publisher._stream())
         await publisher._later(publisher._end.commit, left())
         return self._committed()
 
@@ -160,8 +207,12 @@ class WeightTransaction(OneVersion):
 class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
     """The trainer's end: sends versions of its tensors to all engines that are attached.
 
-    Tensors stay where they are and are read when a version is published; they are kept alive. A
-    committed version is what producers of the ring stamp on rollouts from then on. Threads may
+    Tensors stay where they are and are read when a version is published; they are kept alive.
+    Before each version they are compared with what the channel was told: a torch tensor whose
+    ``data`` was exchanged is read from its new memory, and one with another shape or without memory
+    is refused by name. Copies that ``state_dict()`` detached earlier keep their old values and look
+    valid: give parameters. A committed version is what producers of the ring stamp on rollouts from
+    then on. Threads may
     share one: they take turns. In a forked child it raises `ForkedError`.
 
     Args:
@@ -171,6 +222,9 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
             values are given to `WeightTransaction.put`.
         device: torch's, where the values of tensors on the meta device will lie.
         publish_as: Dtypes by name: f32 may go out as bf16 or f16, rounded to nearest even.
+        tied: Names of tensors that share the memory of an earlier one in every version, with the
+            name of that one: their bytes go once. One parameter under several names, and tied
+            tensors of a module's ``state_dict()``, are known to; all others are sent by themselves.
         name: For people.
         rank: Of publishers that commit together, one a GPU.
         ranks: How many they are.
@@ -185,7 +239,10 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
     Raises:
         RingNotFoundError: There is no such ring.
         BusyError: A live publisher has the rank.
-        UnsupportedError: A tensor, by name, cannot be sent.
+        UnsupportedError: A tensor, by name, cannot be sent: it has no memory of its own (a DTensor,
+            a quantized or sparse one), other values than its memory shows, or a dtype without a
+            name here.
+        InvalidArgumentError: A declared tie is none.
         NoGpuError: The tensors lie on a GPU, and this build or machine has none.
     """
 
@@ -196,6 +253,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         *,
         device: Any = None,
         publish_as: Mapping[str, object] | None = None,
+        tied: Mapping[str, str] | None = None,
         name: str = "trainer",
         rank: int = 0,
         ranks: int = 1,
@@ -213,9 +271,12 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         self._views: list[Any] = []
         promised = None if device is None else device_of(device)[1]
         described, self._gpu = describe(
-            self._kept, False, publish_as or {}, self._views, promised
+            tensors, False, publish_as or {}, self._views, promised, tied
         )
         self._described = {one[0]: one for one in described}
+        self._names = [one[0] for one in described]
+        self._order = {name: at for at, name in enumerate(self._names)}
+        self._memory = Memory(self._kept.items())
         options = {
             "name": name,
             "rank": rank,
@@ -238,7 +299,13 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         Raises:
             StaleVersionError: The ring has had a version as high.
             BusyError: Another one is open.
+            InvalidArgumentError: All tensors are empty.
         """
+        if self.payload_bytes == 0:
+            raise refused(
+                f"all {len(self._names)} tensors are empty, '{self._names[0]}' among them, and "
+                "nothing would be sent: gather sharded parameters (DeepSpeed ZeRO-3, FSDP) before"
+            )
         self._end.begin(version)
         self._begun = max(self._begun, version)
         return WeightTransaction(self, version)

@@ -7,8 +7,9 @@ from typing import Any
 
 from . import _core
 from ._blocks import OneVersion
+from ._weight_memory import Memory
 from ._weight_parts import Parts
-from ._weights import ChannelEnd, Left, describe, device_of, refused
+from ._weights import ChannelEnd, Left, describe, device_of, refused, views_of
 
 
 class WeightUpdate(OneVersion):
@@ -26,12 +27,15 @@ class WeightUpdate(OneVersion):
         self._over = True  # until there is one
         self._subscriber = subscriber
         self.version = subscriber._end.taken()
+        self._targets: list[Any] = []  # keeps alive what is written, until the version is over
         self._loaded = self._staged = self._over = False
 
     def load(self, timeout: float | None = None) -> None:
         """Copy the version into the engine's tensors, as its parts come.
 
         Raises:
+            InvalidArgumentError: A tensor, by name, lies elsewhere than when the engine attached,
+                or has no memory: nothing was written, and the engine has to attach again.
             TimedOutError: Not all came in time; it may be called again.
             VersionAbortedError: The trainer gave the version up.
             PeerGoneError: The trainer is gone.
@@ -40,20 +44,27 @@ class WeightUpdate(OneVersion):
         """
         engine = self._loading()
         engine._end.load(self.version, timeout, engine._stream())
+        self._mark_loaded()
+
+    def _mark_loaded(self) -> None:
+        self._subscriber._memory.count_writes()
         self._loaded = True
 
     async def load_async(self, timeout: float | None = None) -> None:
         """As `load`, for asyncio and uvloop."""
         engine = self._loading()
         await engine._later(engine._end.load, self.version, timeout, engine._stream())
-        self._loaded = True
+        self._mark_loaded()
 
     def _loading(self) -> WeightSubscriber:
-        if not self._subscriber._kept:
+        engine = self._subscriber
+        if not engine._kept:
             raise refused(
                 "this engine gave no tensors to load into: take all that update.tensors() yields"
             )
-        return self._subscriber
+        engine._memory.refuse_moved()
+        self._targets = engine._memory.storages()
+        return engine
 
     def tensors(self, timeout: float | None = None) -> Iterator[tuple[str, Any]]:
         """In the place of `load`, for engines that load by themselves: each tensor by its name.
@@ -211,11 +222,19 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         self.name = name
         self._kept = dict(into or {})
         self._views: list[Any] = []
+        self._memory = Memory(())
         self._device = None
         if into is not None:
             if device is not None:
                 raise refused("device is for engines that load by themselves: leave it, or into")
             described, self._gpu = describe(self._kept, True, {}, self._views)
+            given = [
+                (name, one if views is None else view.tensor)
+                for name, one in self._kept.items()
+                for views in [views_of(name, one)]
+                for view in views or [None]
+            ]
+            self._memory = Memory(given)
         else:
             described, self._gpu = [], -1
             if device is not None:

@@ -17,9 +17,10 @@ from ._arrays import dtype_name
 from ._blocks import Closes
 from ._errors import InvalidArgumentError
 from ._waits import readable
+from ._weight_memory import check_plain, name_dtype, provable_ties
 
-# Name, dtype, shape, strides in elements, address, the dtype that is published, and the offset and
-# the strides of a view.
+# Name, dtype, shape, strides in elements, address, the dtype that is published, the offset and the
+# strides of a view, and whether it shares the memory of an earlier one for good.
 Described = tuple[
     str,
     str,
@@ -28,6 +29,7 @@ Described = tuple[
     int,
     "str | None",
     "tuple[int, tuple[int, ...]] | None",
+    bool,
 ]
 
 
@@ -117,7 +119,12 @@ def views_of(name: str, given: Any) -> list[WeightView] | None:
 
 
 def place(
-    name: str, tensor: Any, written: bool, kept: list[Any], promised: int | None = None
+    name: str,
+    tensor: Any,
+    written: bool,
+    kept: list[Any],
+    promised: int | None = None,
+    bits: bool = False,
 ) -> tuple[Described, int]:
     """What the library wants to know of a tensor that stays where it is, and its GPU (-1: none).
 
@@ -127,21 +134,22 @@ def place(
         written: An engine loads into it.
         kept: Gets what else has to live as long.
         promised: The GPU (-1: none) on which values of tensors on torch's meta device will lie.
+        bits: A dtype that rollring has no name for goes as its bits.
     """
     if isinstance(tensor, TensorAt):
         kept.append(tensor)
-        return (name, tensor.dtype, tensor.shape, tensor.strides, tensor.address, None, None), (
-            tensor.gpu
-        )
+        where = tensor.dtype, tensor.shape, tensor.strides, tensor.address
+        return (name, *where, None, None, True), tensor.gpu
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         if tensor.is_meta and promised is not None:
-            described = dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride())
-            return (name, *described, 0, None, None), promised
-        if tensor.layout != torch.strided or tensor.device.type not in {"cpu", "cuda"}:
+            dtype = name_dtype(name, tensor.dtype, bits)
+            described = dtype, tuple(tensor.shape), tuple(tensor.stride())
+            return (name, *described, 0, None, None, False), promised
+        check_plain(name, tensor)
+        if tensor.device.type not in {"cpu", "cuda"}:
             raise refused(
-                f"tensor '{name}' is {tensor.layout} on {tensor.device}: give a dense one in host "
-                "memory or on a GPU"
+                f"tensor '{name}' lies on {tensor.device}: give one in host memory or on a GPU"
             )
         gpu = tensor.device.index if tensor.is_cuda else -1
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
@@ -167,8 +175,9 @@ def place(
             )
         dtype, shape, strides, address, gpu, view = found
         kept.append(view)
-        return (name, dtype, shape, strides, address, None, None), gpu
-    return (name, dtype_name(tensor.dtype), shape, strides, address, None, None), gpu
+        return (name, dtype, shape, strides, address, None, None, False), gpu
+    dtype = name_dtype(name, tensor.dtype, bits)
+    return (name, dtype, shape, strides, address, None, None, False), gpu
 
 
 def describe(
@@ -177,6 +186,7 @@ def describe(
     published: Mapping[str, object],
     kept: list[Any],
     promised: int | None = None,
+    tied: Mapping[str, str] | None = None,
 ) -> tuple[list[Described], int]:
     """All of them, which lie on one device: it and what the library wants to know."""
     if not tensors:
@@ -191,16 +201,17 @@ def describe(
             raise refused(f"tensor '{name}' is a view, which is for engines: publish all of it")
         for view in [None] if views is None else views:
             given = tensor if view is None else view.tensor
-            described, gpu = place(name, given, written, kept, promised)
+            bits = written or (name in published and dtype_name(published[name]) == "u8")
+            described, gpu = place(name, given, written, kept, promised, bits)
             if view is not None:
                 dims, strides = len(described[2]), view.strides
                 if strides is not None and len(strides) != dims:
                     raise refused(
                         f"tensor '{name}' has {dims} dimensions, its view {len(strides)} strides"
                     )
-                described = (*described[:6], (view.offset, tuple(strides or ())))
+                described = (*described[:6], (view.offset, tuple(strides or ())), False)
             elif name in published:
-                described = (*described[:5], dtype_name(published[name]), None)
+                described = (*described[:5], dtype_name(published[name]), *described[6:])
             found.append(described)
             gpus.add(gpu)
     unknown = [name for name in published if name not in tensors]
@@ -211,7 +222,22 @@ def describe(
             "the tensors of one publisher or subscriber lie on one device: these lie on "
             + ", ".join("the host" if gpu < 0 else f"cuda:{gpu}" for gpu in sorted(gpus))
         )
+    if not written:
+        found = _with_ties(found, provable_ties(tensors, tied or {}), tied or {})
     return found, gpus.pop() if gpus else -1
+
+
+def _with_ties(
+    found: list[Described], provable: set[str], declared: Mapping[str, str]
+) -> list[Described]:
+    seen: set[tuple[object, ...]] = set()
+    made: list[Described] = []
+    for one in found:
+        where = one[1:6]
+        shares = where in seen and one[4] != 0 and (one[0] in provable or one[7])
+        made.append((*one[:7], shares or one[0] in declared))
+        seen.add(where)
+    return made
 
 
 def device_of(device: Any) -> tuple[Any, int]:

@@ -39,6 +39,7 @@ std::vector<WeightTensor> tensors_of(nb::list given) {
                 view.strides.push_back(nb::cast<std::int64_t>(stride));
             }
         }
+        tensor.tied = nb::cast<bool>(one[7]);
         made.push_back(std::move(tensor));
     }
     return made;

@@ -130,7 +130,12 @@ def test_an_engine_that_loads_by_itself_gets_each_tensor_whole(ring: str) -> Non
     # The slots are smaller than a tensor: it comes in pieces.
     with (
         rr.WeightPublisher(
-            ring, tensors, slots=2, slot_bytes=1 << 20, publish_as={"bits": "bf16"}
+            ring,
+            tensors,
+            slots=2,
+            slot_bytes=1 << 20,
+            publish_as={"bits": "bf16"},
+            tied={"tied": "embed"},
         ) as trainer,
         rr.WeightSubscriber(ring) as engine,
     ):

@@ -36,7 +36,7 @@ void try_publisher(Publisher& publisher, Transaction& open) {
         {"Publisher::resume", [&] { return refused_as_forked(publisher.resume(9)); }},
         {"Publisher::resend", [&] { return refused_as_forked(publisher.resend(now)); }},
         {"Publisher::expel", [&] { return refused_as_forked(publisher.expel("e")); }},
-        {"Publisher::behind", [&] { return publisher.behind() == 0; }},
+        {"Publisher::behind", tells([&] { return publisher.behind(); })},
         {"Publisher::interrupt", inert([&] { publisher.interrupt(); })},
         {"Publisher::committed_version", tells([&] { return publisher.committed_version(); })},
         {"Publisher::payload_bytes", tells([&] { return publisher.payload_bytes(); })},

@@ -34,6 +34,7 @@ std::vector<WeightTensor> random_tensors(std::mt19937_64& dice, std::vector<std:
     for (std::size_t i = 0; i < count; i++) {
         if (i > 0 && dice() % 5 == 0) {  // tied
             tensors.push_back(tensors[dice() % i]);
+            tensors.back().tied = tensors.back().data != nullptr;
         } else {
             WeightTensor& made = tensors.emplace_back();
             made.dtype = dtypes[dice() % std::size(dtypes)];

@@ -123,6 +123,7 @@ TEST_CASE("parts of one channel are handed on to another one as they lie in thei
     for (Tensors* const tensors : {&trainer, &described, &engine}) {
         WeightTensor tied = tensors->list().front();
         tied.name = "head";
+        tied.tied = tensors != &engine;
         tensors->list().push_back(tied);
     }
     Publisher publisher =

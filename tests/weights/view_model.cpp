@@ -210,6 +210,7 @@ class Maker {
         made_.published.push_back(tensor);
         if (number != 3) return;
         tensor.name = "tied";  // and taken without a view
+        tensor.tied = true;
         made_.published.push_back(tensor);
     }
 

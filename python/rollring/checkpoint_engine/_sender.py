@@ -291,14 +291,15 @@ def _messages(publisher: WeightPublisher) -> list[bytes]:
     lasts = [0]  # the number of each one's last tensor
     held = 0
     sent: dict[Any, tuple[int, list[dict[str, Any]]]] = {}  # with the message that has it
-    for index, (name, dtype, shape, strides, address, published, _) in enumerate(
+    for index, (name, dtype, shape, strides, address, published, _, tied) in enumerate(
         publisher._described.values()
     ):
         out = published or dtype
         nbytes = _aligned(math.prod(shape) * NUMPY_DTYPES[out].itemsize)
-        # Tensors at one address are tied: their bytes come once, under the first one's number.
-        key = (address, dtype, out, shape, strides) if address and nbytes else index
-        if key not in sent:
+        # The bytes of tied tensors come once, under the first one's number.
+        key = (address, dtype, out, shape, strides)
+        number, message = sent.get(key, (index, messages[-1]))
+        if not tied:
             held += nbytes
             if held > room and messages[-1]:
                 messages.append([])
@@ -306,8 +307,8 @@ def _messages(publisher: WeightPublisher) -> list[bytes]:
                 held = nbytes
             if nbytes:
                 lasts[-1] = index
-            sent[key] = index, messages[-1]
-        number, message = sent[key]
+            number, message = index, messages[-1]
+            sent.setdefault(key, (number, message))
         told = {"name": name, "shape": shape, "dtype": torch_dtype(out), "offset": number}
         message.append(told)
     for message, last in zip(messages, lasts, strict=True):
