@@ -34,7 +34,7 @@ def sync(trainer: Any, engine: Any, version: int) -> None:
 
 
 def parameter(value: float) -> Any:
-    return torch.nn.Parameter(torch.full((64, 64), value))
+    return torch.nn.Parameter(torch.full((64, 64), float(value)))
 
 
 def test_a_parameter_whose_data_was_exchanged_is_read_from_its_new_memory(ring: str) -> None:
