@@ -35,6 +35,14 @@ void append_float(std::string& out, T value, Integral integral) {
     }
 }
 
+// Half of a surrogate pair in the three bytes that UTF-8 would give its number; 0 if it is none.
+unsigned surrogate_at(std::string_view text) {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+    if (text.size() < 3 || byte(0) != 0xed || byte(1) < 0xa0 || byte(1) > 0xbf) return 0;
+    if (byte(2) < 0x80 || byte(2) > 0xbf) return 0;
+    return 0xd000U | (byte(1) & 0x3fU) << 6 | (byte(2) & 0x3fU);
+}
+
 template <class T>
 void append_integer(std::string& out, T value) {
     std::array<char, 24> text;  // as far as it is written
@@ -78,8 +86,11 @@ void append_string(std::string& out, std::string_view text) {
     out += '"';
     while (!text.empty()) {
         const char c = text.front();
-        const std::size_t bytes = utf8_bytes(text);
-        if (bytes == 0) {
+        std::size_t bytes = utf8_bytes(text);
+        if (const unsigned half = surrogate_at(text); half != 0) {
+            fmt::format_to(std::back_inserter(out), "\\u{:04x}", half);
+            bytes = 3;
+        } else if (bytes == 0) {
             out += "\xEF\xBF\xBD";
         } else if (const auto at = escaped.find(c); at != std::string_view::npos) {
             out += '\\';

@@ -24,7 +24,8 @@ void append_number(std::string& out, std::uint64_t value);
 // U+10FFFF. 0 if there is none.
 std::size_t utf8_bytes(std::string_view text);
 
-// In quotes, escaped; bytes that are not UTF-8 become U+FFFD.
+// In quotes, escaped. Half of a surrogate pair (JsonValue::string) is an escape again; other bytes
+// that are not UTF-8 become U+FFFD.
 void append_string(std::string& out, std::string_view text);
 
 std::string base64(std::span<const std::byte> bytes);

@@ -60,7 +60,7 @@ class Checker {
     void digits();
     void string();
     void escape();
-    [[nodiscard]] unsigned hex4();
+    void hex4();
     void utf8();
 
     std::string_view text_;
@@ -186,18 +186,12 @@ void Checker::string() {
     at_++;
 }
 
-unsigned Checker::hex4() {
-    unsigned value = 0;
+void Checker::hex4() {
     for (int i = 0; i < 4; i++, at_++) {
         const char c = peek();
-        const int digit = is_digit(c)            ? c - '0'
-                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                 : -1;
-        if (digit < 0) unexpected("a hexadecimal digit");
-        value = value << 4 | static_cast<unsigned>(digit);
+        const bool digit = is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+        if (!digit) unexpected("a hexadecimal digit");
     }
-    return value;
 }
 
 void Checker::escape() {
@@ -208,11 +202,7 @@ void Checker::escape() {
         return;
     }
     if (!take('u')) unexpected("an escape that JSON knows");
-    const unsigned first = hex4();
-    if (first < 0xd800 || first > 0xdfff) return;
-    if (first > 0xdbff || !take('\\') || !take('u')) refuse("half of a surrogate pair");
-    const unsigned second = hex4();
-    if (second < 0xdc00 || second > 0xdfff) refuse("half of a surrogate pair");
+    hex4();  // RFC 8259 allows half of a surrogate pair, too
 }
 
 void Checker::utf8() {
@@ -305,7 +295,19 @@ unsigned hex_at(const char* at) {
     return value;
 }
 
-// Without its quotes.
+bool is_first_half(unsigned point) {
+    return point >= 0xd800 && point <= 0xdbff;
+}
+
+// The second half of a surrogate pair, if its escape begins here; else 0.
+unsigned second_half(const char* at) {
+    if (at[0] != '\\' || at[1] != 'u') return 0;
+    const unsigned point = hex_at(at + 2);
+    return point >= 0xdc00 && point <= 0xdfff ? point : 0;
+}
+
+// Without its quotes. Half of a surrogate pair becomes the three bytes that UTF-8 would give its
+// number, as Python's "surrogatepass" does; append_string() escapes them again.
 std::string decode(std::string_view quoted) {
     constexpr std::string_view letters = "bfnrt";
     constexpr std::string_view meant = "\b\f\n\r\t";
@@ -318,8 +320,8 @@ std::string decode(std::string_view quoted) {
         } else if (*++at == 'u') {
             unsigned point = hex_at(at + 1);
             at += 4;
-            if (point >= 0xd800 && point <= 0xdbff) {
-                point = 0x10000 + ((point - 0xd800) << 10) + (hex_at(at + 3) - 0xdc00);
+            if (const unsigned second = second_half(at + 1); second != 0 && is_first_half(point)) {
+                point = 0x10000 + ((point - 0xd800) << 10) + (second - 0xdc00);
                 at += 6;
             }
             append_utf8(out, point);

@@ -79,9 +79,8 @@ TEST_CASE("json: what is refused, and where") {
              Bad{"\"a\\", "an escape"},
              Bad{"\"\\x\"", "an escape"},
              Bad{"\"\\u12g4\"", "a hexadecimal digit"},
-             Bad{"\"\\ud800\"", "half of a surrogate pair"},
-             Bad{"\"\\ud800\\ud800\"", "half of a surrogate pair"},
-             Bad{"\"\\udc00\"", "half of a surrogate pair"},
+             Bad{"\"\\ud80\"", "a hexadecimal digit"},
+             Bad{"\"\\ud800\\u12\"", "a hexadecimal digit"},
              Bad{"\"a\nb\"", "control character"},
              Bad{"\"\xc0\x80\"", "not UTF-8"},
              Bad{"\"\xed\xa0\x80\"", "not UTF-8"},
@@ -165,6 +164,31 @@ TEST_CASE("json: strings and numbers are read as they were meant") {
     REQUIRE(members.size() == 2);
     CHECK(members[1].key == "bA");
     CHECK(members[1].value.is_array());
+}
+
+TEST_CASE(
+    "json: half of a surrogate pair is text that RFC 8259 allows, and comes out as it went in") {
+    for (const auto& [text, again] : {
+             std::pair{R"("\ud835")", R"("\ud835")"},
+             std::pair{R"("a\udc00b")", R"("a\udc00b")"},
+             std::pair{R"("\ud835\ud835\udc9c")", R"("\ud835𝒜")"},
+             std::pair{R"("\udc9c\ud835")", R"("\udc9c\ud835")"},
+             std::pair{R"("\ud835\n\udc9c")", R"("\ud835\n\udc9c")"},
+         }) {
+        CAPTURE(text);
+        CHECK(compacted(text) == text);
+        std::string out;
+        append_string(out, parse_json(text).string());
+        CHECK(out == again);
+    }
+    const auto record = parsed(R"({"instance_id":"a\ud835","repetition_id":0,"tokens":[1],
+        "source":"\udc00","messages":[{"content":"half \ud835"}],"note":"\ud835"})");
+    const std::string line = written(record);
+    CHECK(line.find(R"("instance_id":"a\ud835")") != std::string::npos);
+    CHECK(line.find(R"("source":"\udc00")") != std::string::npos);
+    CHECK(line.find(R"("content":"half \ud835")") != std::string::npos);
+    CHECK(line.find(R"("note":"\ud835")") != std::string::npos);
+    CHECK(written(parsed(line)) == line);
 }
 
 TEST_CASE("json: base64 and back") {
