@@ -60,7 +60,7 @@ int run(int argc, char** argv) {
                                         add_stat(app),    add_doctor(app), add_produce(app),
                                         add_consume(app), add_groups(app), add_weights(app),
                                         add_metrics(app), add_top(app),    add_serve_atropos(app),
-                                        add_run_env(app), add_demo(app)};
+                                        add_run_env(app), add_demo(app),   add_formats(app)};
     try {
         app.parse(argc, argv);
         set_colour_mode(colour);

@@ -404,7 +404,8 @@ def the_demo_proves_itself_and_cleans_up(folder, rollouts):
     bad = folder / "bad.jsonl"
     bad.write_text("{}\n", encoding="utf-8")
     out, err = run("demo", "--input", bad, "--json", code=1)
-    assert "bad.jsonl:1: 'instance_id' is missing" in err and not json.loads(out)["ok"], err
+    assert "bad.jsonl:1: 'instance_id', 'token_ids' are missing" in err, err
+    assert not json.loads(out)["ok"], err
     assert not [entry for entry in report("ls") if entry["ring"].startswith(f"demo-{stopped.pid}")]
 
 

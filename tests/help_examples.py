@@ -22,7 +22,7 @@ INPUTS = {
 }
 STOPPED = (130, -signal.SIGINT)  # of the program, or of the shell that waits for it
 COMMANDS = ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups", "weights",
-            "metrics", "top", "serve-atropos", "run-env", "demo")  # each has a test below
+            "metrics", "top", "serve-atropos", "run-env", "demo", "formats")  # each has a test below
 LOAD = ("--synthetic", "groups=1400,group-size=4,tokens=5:20")
 
 
@@ -179,6 +179,14 @@ def produce(folder, rollouts):
                    == sent, "what was sent")
         trainer.send_signal(signal.SIGINT)
         assert json.loads(trainer.communicate(timeout=LIMIT_S)[0])["records"] == sent
+
+
+@test
+def formats(folder, rollouts):
+    place(folder, rollouts)
+    for line in examples("formats"):
+        out = done(paste(folder, line, "x"))
+        assert "would send 2 records" in out if "produce" in line else ">" in line or out, line
 
 
 @test

@@ -48,7 +48,7 @@ def a_lane_and_a_seat_are_waited_for_aloud(folder, rollouts):
         told.wait_for("waiting .*: no lane of .* is free: of 1 lanes 1 belong to living producers "
                       f".the first is .*, pid {first.pid}.; ")
         first.stdin.close()
-        ended(first)
+        ended(first, 1)  # an input without records is an error
         trainer = start("consume", ring, "--idle-timeout", 0, "--quiet")
         told.wait_for("continuing after")
         ended(second)

@@ -49,6 +49,7 @@ Command add_top(CLI::App& app);
 Command add_serve_atropos(CLI::App& app);
 Command add_run_env(CLI::App& app);
 Command add_demo(CLI::App& app);
+Command add_formats(CLI::App& app);
 
 // "rollring: <Errc name>: message" on stderr, and of wrong use where to read more. Returns the exit
 // code that goes with it.

@@ -29,7 +29,8 @@ Creates a ring, runs one `rollring consume --group-size auto` and several `rollr
 produce --shard I/N` on it, and removes it in any case. The records of a group come from
 all producers; groups leave complete. The exit code is 1 unless every record arrived
 exactly once and intact; records that the policy drops (failed members, duplicates) are
-counted, but their bytes are not compared.)";
+counted, but their bytes are not compared. Groups that stay incomplete are a failure, too.
+`rollring formats` shows the formats of FILE.)";
 
 struct DemoOptions {
     InputOptions input;
@@ -222,8 +223,10 @@ Json Demo::summary() const {
     const bool dropped = grouped && json["records_dropped"] != 0;
     const bool cut_short = interrupted() || !all_reported || any_failed();
     if (dropped || cut_short) json["digest_equal"] = nullptr;
+    // `--records` may end in the middle of groups.
+    const bool whole = !grouped || options_->records_max != 0 || json["open_groups"] == 0;
     json["interrupted"] = interrupted();
-    json["ok"] = all_reported && !any_failed() && !interrupted() && conserved &&
+    json["ok"] = all_reported && !any_failed() && !interrupted() && conserved && whole &&
                  (dropped || json["digest_equal"] == true) && json["records"] == sent &&
                  json["lost"] == 0 && json["duplicates"] == 0 && json["torn"] == 0 &&
                  json["producers_died"] == 0;
@@ -278,9 +281,10 @@ void Demo::print_table(const Json& json) const {
             text += "  the last batch:\n" + groups_table(json["last_groups"]);
         }
     }
-    if (json.contains("groups") && json["groups"] == 0 && json["open_groups"] != 0) {
+    if (json.contains("groups") && json["open_groups"] != 0 && options_->records_max == 0) {
         text +=
-            "No group is complete. If the records do not carry group_size, pass --group-size.\n";
+            "Some groups are incomplete: the input lacks members, or group_size (--group-size) is "
+            "wrong.\n";
     }
     const bool compared = !json["digest_equal"].is_null();
     text += json["ok"] == true && !compared
@@ -302,7 +306,7 @@ int Demo::conclude() {
     const Json json = summary();
     if (options_->json) {
         print_json(json);
-    } else {
+    } else if (!any_failed() || json["records"] != 0) {
         print_table(json);
     }
     if (interrupted()) return interrupt_exit();
@@ -317,6 +321,8 @@ int Demo::go() {
     if (options_->records_max != 0) {
         total = std::min(options_->records_max, total.value_or(options_->records_max));
     }
+    const std::string remark = (*source)->remark();
+    if (!remark.empty() && !options_->json) note(remark);
     source->reset();
     if (auto started = start(); !started) return fail(started.error());
     watch(total);
@@ -373,8 +379,9 @@ Command add_demo(CLI::App& app) {
         ->type_name("K")
         ->capture_default_str();
     add_group_size(sub, "See `rollring consume`; with --hold no groups are formed",
-                   [options](const std::string& text, std::optional<std::uint32_t>) {
+                   [options](const std::string& text, std::optional<std::uint32_t> size) {
                        options->group_size = text;
+                       options->input.group_size = size.value_or(0);
                    })
         ->excludes("--hold")
         ->default_str(options->group_size);

@@ -9,7 +9,9 @@ namespace rollring::cli {
 namespace CLI = command_line;
 
 void add_input_options(CLI::App* app, InputOptions& options) {
-    app->add_option("-i,--input", options.input, "JSON lines to send; - is standard input")
+    app->add_option("-i,--input", options.input,
+                    "JSON lines to send, or one JSON list, gzip too;\n"
+                    "- is standard input; `rollring formats` shows the formats")
         ->type_name("FILE");
     app->add_option("--synthetic", options.synthetic,
                     "Load without a file; all parts have defaults:\n"
@@ -53,7 +55,8 @@ Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options) {
     Selection selection{.shuffle = options.shuffle,
                         .repeat = options.repeat,
                         .visit = options.visit,
-                        .line_bytes_max = options.line_bytes_max};
+                        .line_bytes_max = options.line_bytes_max,
+                        .group_size = options.group_size};
     constexpr std::uint64_t line_bytes_limit = std::uint64_t{1} << 32;
     if (options.line_bytes_max == 0 || options.line_bytes_max >= line_bytes_limit) {
         return refuse("--max-line is from 1 byte to less than 4GiB");
@@ -95,6 +98,7 @@ std::vector<std::string> to_arguments(const InputOptions& options) {
     add("--visit", fmt::format("{}", options.visit));
     if (options.shuffle) add("--shuffle", fmt::format("{}", *options.shuffle));
     add("--shard", options.shard);
+    if (options.group_size != 0) add("--group-size", fmt::format("{}", options.group_size));
     return arguments;
 }
 

@@ -21,7 +21,8 @@ struct InputOptions {
     std::optional<std::uint64_t> shuffle;
     std::uint64_t repeat = 1;
     std::uint64_t visit = 0;
-    std::string shard;  // only `produce` has it
+    std::string shard;             // only `produce` has it
+    std::uint32_t group_size = 0;  // of records that do not say it; 0: it is counted
 };
 
 void add_input_options(command_line::App* app, InputOptions& options);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "cli/commands/train.hpp"
 #include "cli/commands/willing_source.hpp"
 #include "cli/formats/json_tree.hpp"
 #include "cli/formats/parsed_record.hpp"
@@ -20,14 +21,9 @@ constexpr const char* produce_footer = R"(Examples:
   rollring produce r --input groups.jsonl --format atropos
   rollring produce r --synthetic groups=10,tokens=512:4096 --rate 100000
   rollring produce --input rollouts.jsonl --digest --json    # send nothing, only count
-A line of --format rollring:
-  {"instance_id":"gsm8k/0","repetition_id":0,"group_size":4,"source":"math",
-   "n_prompt":63,"reward":0,"tokens":[...]}
-and, if it has them: logprobs, loss_mask, advantages, ref_logprobs, token_rewards,
-labels, topk_ids, topk_logprobs, routed_experts, visit, attempt, status,
-policy_version (a number, or runs [[start,version],...]), messages, subsequence_index,
-last_subsequence, source_id, created_ns, finished_ns.
-Other keys travel along and come out again.)";
+A line is {"instance_id":"gsm8k/0","token_ids":[...],"n_prompt":63,"reward":0}; members
+of a group are counted where they have no repetition_id. `rollring formats` shows all
+keys and other formats. Other keys travel along and come out again.)";
 
 struct FreeAligned {
     void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{64}); }
@@ -304,6 +300,8 @@ int produce(const ProduceOptions& options) {
     }
     auto source = open_source(options.input);
     if (!source) return fail(source.error());
+    const std::string remark = (*source)->remark();
+    if (!remark.empty() && !options.json) note(remark);
     Sink sink(options);
     if (auto opened = sink.open(); !opened) {
         return interrupted() ? interrupt_exit() : fail(opened.error());
@@ -318,7 +316,12 @@ int produce(const ProduceOptions& options) {
     sink.flush();
     const double seconds = std::max(1e-9, static_cast<double>(monotonic_ns() - started_ns) * 1e-9);
     progress.clear();
-    report(options, sink, seconds, code == exit_failed);
+    if (const std::string late = (*source)->remark(); late != remark && !options.json) note(late);
+    // After an error a table of zeros says nothing.
+    const bool failed = code == exit_failed;
+    if (options.json || !failed || sink.sent.amount.records != 0) {
+        report(options, sink, seconds, failed);
+    }
     sink.close();
     return code;
 }
@@ -333,6 +336,13 @@ Command add_produce(CLI::App& app) {
                     "Send only every N-th record (atropos: group), from the I-th on, I from 0;\n"
                     "after the shuffle, so that N producers share one input")
         ->type_name("I/N");
+    add_group_size(sub,
+                   "Of records that do not say it; auto: as many as each group of the file\n"
+                   "has, if it is the same number for all",
+                   [options](const std::string&, std::optional<std::uint32_t> size) {
+                       options->input.group_size = size.value_or(0);
+                   })
+        ->default_str("auto");
     sub->add_option("--records", options->records_max, "Stop after so many records")
         ->type_name("N");
     sub->add_option("--rate", options->tokens_per_s, "Tokens per second at most; 0: no limit")

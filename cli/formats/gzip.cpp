@@ -1,12 +1,10 @@
-#include "cli/serve/gzip.hpp"
+#include "cli/formats/gzip.hpp"
 
 #include <zlib.h>
 
 #include <algorithm>
 #include <array>
 #include <new>
-
-#include "cli/serve/http_server.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -44,13 +42,13 @@ std::string unpack_gzip(std::string_view gzip, std::size_t most) {
         if (answer != Z_OK && answer != Z_STREAM_END) break;
         gzip.remove_prefix(some - state.avail_in);
         const std::size_t got = piece.size() - state.avail_out;
-        if (text.size() + got > most) throw BadBody(413, "the body is too long once unpacked");
+        if (text.size() + got > most) throw GzipTooLong("it is too long once unpacked");
         text.append(piece.data(), got);
         if (answer != Z_STREAM_END) continue;
         if (gzip.empty()) return text;
         if (::inflateReset(&state) != Z_OK) break;  // gzip files may lie end to end
     }
-    throw BadBody(400, "Invalid gzip payload");
+    throw BadGzip("the gzip data is damaged or cut off");
 }
 
 }  // namespace rollring::cli

@@ -1,13 +1,25 @@
 #pragma once
 
 #include <cstddef>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
 namespace rollring::cli {
 
-// What is packed in `gzip`, by zlib. Throws BadBody: it is none, it is cut off, or it would be
-// longer than `most` bytes, and then no more than those were unpacked.
+struct BadGzip : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+struct GzipTooLong : BadGzip {
+    using BadGzip::BadGzip;
+};
+
+inline bool is_gzip(std::string_view bytes) {
+    return bytes.starts_with("\x1f\x8b");
+}
+
+// Unpacks gzip by zlib. Throws BadGzip if the bytes are not gzip or are cut off, and GzipTooLong if
+// they hold more than `most` bytes, of which no more were unpacked then.
 std::string unpack_gzip(std::string_view gzip, std::size_t most);
 
 }  // namespace rollring::cli

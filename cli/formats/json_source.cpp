@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include "cli/formats/atropos_json.hpp"
+#include "cli/formats/census.hpp"
+#include "cli/formats/json_values.hpp"
 #include "cli/formats/lines.hpp"
 #include "cli/formats/rollring_json.hpp"
 
@@ -15,8 +17,12 @@ class JsonSource final : public RecordSource {
           format_(format),
           line_bytes_max_(selection.line_bytes_max),
           visit_(selection.visit),
+          group_size_(selection.group_size),
+          sharded_(selection.shard.count > 1),
           source_name_(source_name),
-          group_(run_id.empty() ? draw_run_id() : run_id) {}
+          group_(run_id.empty() ? draw_run_id() : run_id) {
+        look_at_first();
+    }
 
     void use_schema(const Schema& schema) override { schema_ = schema; }
 
@@ -53,7 +59,9 @@ class JsonSource final : public RecordSource {
     }
 
     [[nodiscard]] std::string where() const override {
-        return fmt::format("{}:{}", lines_.path(), line_.number);
+        if (!lines_.listed()) return fmt::format("{}:{}", lines_.path(), line_.number);
+        return fmt::format("{}:{}: element {} of the list", lines_.path(), line_.number,
+                           line_.place + 1);
     }
     [[nodiscard]] std::string problem() const override {
         return lines_.problem().empty() ? fmt::format("{}: {}", where(), problem_)
@@ -63,8 +71,65 @@ class JsonSource final : public RecordSource {
     [[nodiscard]] std::optional<std::uint64_t> total() const override {
         return format_ == Format::rollring ? lines_.total() : std::nullopt;
     }
+    [[nodiscard]] std::string remark() const override;
 
   private:
+    // So that remark() knows before anything is sent what most files show on their first line.
+    void look_at_first() {
+        if (format_ != Format::rollring || lines_.streamed()) return;
+        Line line;
+        try {
+            if (!lines_.at(0, line) || line.too_long) return;
+            const Membership first = membership_of(parse_json(line.text));
+            if (!first.repetition || wants_size(first.sized)) count_all();
+        } catch (const BadRecord&) {
+            return;  // it is told when the line comes
+        }
+    }
+
+    [[nodiscard]] bool wants_size(bool sized) const { return !sized && group_size_ == 0; }
+
+    // Reads the whole file once, before any record is sent that lacks what it counts.
+    void count_all() {
+        if (counted_ || lines_.streamed()) return;
+        counted_ = true;
+        Line line;
+        for (std::uint64_t place = 0; place < lines_.count(); place++) {
+            if (!lines_.at(place, line) || line.too_long) continue;
+            try {
+                census_.take(place, membership_of(parse_json(line.text)));
+            } catch (const BadRecord&) {
+                continue;  // it is told when the line comes
+            }
+        }
+        common_size_ = census_.common_size().value_or(0);
+    }
+
+    // What the line itself does not say.
+    void complete(const Membership& its) {
+        const bool wanted = wants_size(its.sized);
+        if (!its.sized) record_.meta.group_size = group_size_;
+        unsized_stream_ |= wanted && lines_.streamed();
+        const bool counted = !record_.meta.repetition_id;
+        if (!counted && (!wanted || lines_.streamed())) return;
+        if (lines_.streamed()) {
+            if (sharded_) {
+                bad("repetition_id",
+                    "is missing, and a pipe that is shared is not counted: number "
+                    "the records, or give a file");
+            }
+            record_.meta.repetition_id = census_.take(line_.place, its);
+        } else {
+            count_all();
+            if (counted) record_.meta.repetition_id = census_.number(line_.place);
+            if (wanted) record_.meta.group_size = common_size_;
+        }
+        if (counted && census_.mixed(line_.place)) {
+            bad("repetition_id",
+                "is missing, and other members of its group have one: number all "
+                "members of a group, or none");
+        }
+    }
     Next hand_out(Draft& draft) {
         ParsedRecord& record = waiting_.front();
         waiting_ = waiting_.subspan(1);
@@ -88,6 +153,9 @@ class JsonSource final : public RecordSource {
             problems_ = group_.problems();
         } else {
             parse_rollring(line, schema_, record_);
+            if (!record_.meta.repetition_id || record_.meta.group_size == 0) {
+                complete(membership_of(line));
+            }
             waiting_ = {&record_, 1};
         }
     }
@@ -96,6 +164,8 @@ class JsonSource final : public RecordSource {
     Format format_;
     std::uint64_t line_bytes_max_;
     std::uint64_t visit_;
+    std::uint32_t group_size_;
+    bool sharded_;
     std::string source_name_;
     Schema schema_ = Schema::standard();
     Line line_;
@@ -104,7 +174,28 @@ class JsonSource final : public RecordSource {
     std::span<ParsedRecord> waiting_;        // the line's records that were not handed out yet
     std::span<const std::string> problems_;  // of the line's groups, not told yet
     std::string problem_;
+    Census census_;
+    bool counted_ = false;
+    bool unsized_stream_ = false;
+    std::uint32_t common_size_ = 0;  // of groups whose records do not say it
 };
+
+std::string JsonSource::remark() const {
+    if (unsized_stream_) {
+        return fmt::format(
+            "{}: group_size is not given, and a pipe is not counted: give --group-size",
+            lines_.path());
+    }
+    if (!counted_ || group_size_ != 0 || census_.unsized_groups() == 0) return {};
+    if (common_size_ != 0) {
+        return fmt::format("{}: group_size is not given: every group has {} members, so that is it",
+                           lines_.path(), common_size_);
+    }
+    return fmt::format(
+        "{}: group_size is not given, and groups have {} members in it: give --group-size, or "
+        "group_size in each record",
+        lines_.path(), census_.sizes());
+}
 
 }  // namespace
 
@@ -112,7 +203,7 @@ Result<std::unique_ptr<RecordSource>> open_json_source(const std::string& path, 
                                                        const Selection& selection,
                                                        const std::string& source_name,
                                                        const std::string& run_id) {
-    auto lines = Lines::open(path, selection);
+    auto lines = Lines::open(path, selection, format == Format::atropos);
     if (!lines) return std::unexpected(lines.error());
     return std::make_unique<JsonSource>(std::move(*lines), format, selection, source_name, run_id);
 }

@@ -7,10 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <system_error>
+#include <utility>
 
+#include "cli/formats/gzip.hpp"
 #include "cli/formats/random.hpp"
 #include "cli/terminal/output.hpp"
 
@@ -18,10 +19,12 @@ namespace rollring::cli {
 namespace {
 
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
-constexpr auto entry_bytes_max = std::numeric_limits<std::uint32_t>::max();  // stands for any more
+constexpr std::string_view blanks = " \t\r\n";
+constexpr const char* no_record =
+    "there is no record in it: it is empty, or holds blank lines alone";
 
 bool blank(std::string_view text) {
-    return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+    return text.find_first_not_of(blanks) == std::string_view::npos;
 }
 
 std::string errno_text(int number) {
@@ -34,10 +37,11 @@ void Lines::CloseFile::operator()(std::FILE* file) const {
     if (file != stdin) static_cast<void>(std::fclose(file));
 }
 
-Result<Lines> Lines::open(const std::string& path, const Selection& selection) {
+Result<Lines> Lines::open(const std::string& path, const Selection& selection, bool list_is_one) {
     Lines lines;
     lines.path_ = path == "-" ? "stdin" : path;
     lines.selection_ = selection;
+    lines.list_is_one_ = list_is_one;
     lines.file_.reset(path == "-" ? stdin : std::fopen(path.c_str(), "rbe"));
     const auto refuse = [&](Errc code, int number, const std::string& why) {
         return failed(code, number, fmt::format("{}: {}", lines.path_, why));
@@ -56,49 +60,74 @@ Result<Lines> Lines::open(const std::string& path, const Selection& selection) {
     if (S_ISDIR(status.st_mode)) return refuse(Errc::system, EISDIR, "cannot be read");
     const bool regular = S_ISREG(status.st_mode) && path != "-";
     lines.streamed_ = !regular && !selection.shuffle && selection.repeat == 1;
-    lines.in_memory_ = !regular && !lines.streamed_;
-    if (!lines.streamed_ && !(regular ? lines.index_file() : lines.slurp())) {
-        return refused(Errc::system, lines.problem_);
+    if (!lines.streamed_ &&
+        !(regular ? lines.index_file() : lines.index_memory(lines.rest_of_file({})))) {
+        return refused(Errc::bad_record, lines.problem_);
     }
     lines.start_pass();
     return lines;
 }
 
-void Lines::add_line(std::uint64_t offset, std::uint64_t bytes, bool is_blank) {
-    lines_seen_++;
-    if (is_blank) return;
-    if (lines_seen_ > std::numeric_limits<std::uint32_t>::max()) {
-        problem_ = fmt::format("{}:{}: more than 4 Gi lines", path_, lines_seen_);
-        return;
-    }
-    entries_.push_back({offset,
-                        static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, entry_bytes_max)),
-                        static_cast<std::uint32_t>(lines_seen_)});
+bool Lines::refuse(const std::string& why) {
+    if (problem_.empty()) problem_ = fmt::format("{}: {}", path_, why);
+    return false;
 }
 
-bool Lines::index_file() {
+bool Lines::finish(TextIndex& index) {
+    if (const std::string problem = index.finish(entries_); !problem.empty()) {
+        return refuse(problem);
+    }
+    if (entries_.empty()) return refuse(no_record);
+    return problem_.empty();
+}
+
+std::string Lines::rest_of_file(std::string first) {
     std::string block(block_bytes, '\0');
-    std::uint64_t offset = 0;  // of the line, of which so much was seen:
-    std::uint64_t bytes = 0;
-    bool is_blank = true;
-    while (std::feof(file_.get()) == 0 && std::ferror(file_.get()) == 0) {
+    do {
         const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get());
-        std::string_view rest(block.data(), got);
-        while (!rest.empty()) {
-            const auto end = std::min(rest.find('\n'), rest.size());
-            bytes += end;
-            is_blank = is_blank && blank(rest.substr(0, end));
-            if (end == rest.size()) break;
-            add_line(offset, bytes, is_blank);
-            offset += bytes + 1;
-            bytes = 0;
-            is_blank = true;
-            rest.remove_prefix(end + 1);
+        first.append(block, 0, got);
+    } while (may_read_on());
+    if (std::ferror(file_.get()) != 0) refuse("cannot be read: " + errno_text(errno));
+    return first;
+}
+
+bool Lines::index_memory(std::string bytes) {
+    in_memory_ = true;
+    memory_ = std::move(bytes);
+    if (is_gzip(memory_)) {
+        try {
+            memory_ = unpack_gzip(memory_, memory_.max_size());
+        } catch (const BadGzip& error) {
+            return refuse(error.what());
         }
     }
-    if (std::ferror(file_.get()) != 0) problem_ = fmt::format("{}: cannot be read", path_);
-    if (bytes != 0) add_line(offset, bytes, is_blank);
-    return problem_.empty();
+    const std::string_view text = memory_;
+    if (const std::string what = foreign_content(text, path_); !what.empty()) return refuse(what);
+    const std::size_t begin = bom_bytes(text);
+    const auto first = std::min(text.find_first_not_of(blanks, begin), text.size());
+    layout_ = layout_of(text.substr(first, text.find('\n', first) - first), list_is_one_);
+    TextIndex index(layout_, begin);
+    index.take(text.substr(begin));
+    return finish(index);
+}
+
+// The first line that is not blank, which may be as long as the file.
+std::string Lines::first_line(std::uint64_t from) {
+    std::string line;
+    std::string block(block_bytes, '\0');
+    for (;;) {
+        const ssize_t got =
+            ::pread(::fileno(file_.get()), block.data(), block.size(), static_cast<off_t>(from));
+        if (got <= 0) return line;
+        line.append(block, 0, static_cast<std::size_t>(got));
+        from += static_cast<std::uint64_t>(got);
+        const auto begin = line.find_first_not_of(blanks);
+        if (begin == std::string::npos) {
+            line.clear();
+        } else if (const auto end = line.find('\n', begin); end != std::string::npos) {
+            return line.substr(0, end);
+        }
+    }
 }
 
 // After a read that got nothing, or not all: whether a further one can get more.
@@ -109,22 +138,24 @@ bool Lines::may_read_on() {
     return true;
 }
 
-bool Lines::slurp() {
-    std::string block(block_bytes, '\0');
-    do {
-        const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get());
-        memory_.append(block, 0, got);
-    } while (may_read_on());
-    if (std::ferror(file_.get()) != 0) problem_ = fmt::format("{}: cannot be read", path_);
-    std::uint64_t offset = 0;
-    for (std::string_view rest = memory_; !rest.empty();) {
-        const auto end = std::min(rest.find('\n'), rest.size());
-        add_line(offset, end, blank(rest.substr(0, end)));
-        const std::size_t step = std::min(end + 1, rest.size());
-        rest.remove_prefix(step);
-        offset += step;
+bool Lines::index_file() {
+    std::string first(content_bytes, '\0');
+    first.resize(std::fread(first.data(), 1, first.size(), file_.get()));
+    if (is_gzip(first)) return index_memory(rest_of_file(std::move(first)));
+    if (const std::string what = foreign_content(first, path_); !what.empty()) return refuse(what);
+    const std::size_t begin = bom_bytes(first);
+    layout_ = layout_of(first_line(begin), list_is_one_);
+    TextIndex index(layout_, begin);
+    if (std::fseek(file_.get(), static_cast<long>(begin), SEEK_SET) != 0) {
+        return refuse("cannot be read: " + errno_text(errno));
     }
-    return problem_.empty();
+    std::string block(block_bytes, '\0');
+    while (std::feof(file_.get()) == 0 && std::ferror(file_.get()) == 0) {
+        const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get());
+        index.take(std::string_view(block).substr(0, got));
+    }
+    if (std::ferror(file_.get()) != 0) return refuse("cannot be read: " + errno_text(errno));
+    return finish(index);
 }
 
 void Lines::start_pass() {
@@ -140,29 +171,57 @@ bool Lines::next(Line& line) {
     return streamed_ ? next_streamed(line) : next_indexed(line);
 }
 
+// The next line into scratch_, blank or not. False at the end, and when reading failed.
+bool Lines::read_streamed(Line& line) {
+    scratch_.clear();
+    bool any = false;
+    line.too_long = false;
+    int c = 0;
+    while ((c = ::getc_unlocked(file_.get())) != '\n') {
+        if (c == EOF && std::ferror(file_.get()) != 0 && may_read_on()) continue;
+        if (c == EOF) break;
+        any = true;
+        line.too_long |= scratch_.size() >= selection_.line_bytes_max;
+        if (!line.too_long) scratch_ += static_cast<char>(c);
+    }
+    if (c == EOF && std::ferror(file_.get()) != 0) {
+        if (errno != EINTR) refuse("cannot be read: " + errno_text(errno));  // else Ctrl-C
+        return false;
+    }
+    ended_line_ = c == '\n';
+    if (c == EOF && !any) return false;
+    if (++lines_seen_ == 1) scratch_.erase(0, bom_bytes(scratch_));
+    return true;
+}
+
+// What begins with this line is no stream of lines: it is read to its end. False: it is one.
+bool Lines::begin_stream(Line& line) {
+    if (line.too_long) return false;
+    const Layout layout = layout_of(scratch_, list_is_one_);
+    if (layout == Layout::lines && !is_gzip(scratch_) && foreign_content(scratch_, path_).empty()) {
+        return false;
+    }
+    streamed_ = false;
+    if (ended_line_) scratch_ += '\n';
+    // Lines before this one were blank; its number counts them.
+    const std::string before(lines_seen_ - 1, '\n');
+    if (index_memory(rest_of_file(before + scratch_))) start_pass();
+    return true;
+}
+
 bool Lines::next_streamed(Line& line) {
     for (;;) {
-        scratch_.clear();
-        bool any = false;
-        line.too_long = false;
-        int c = 0;
-        while ((c = ::getc_unlocked(file_.get())) != '\n') {
-            if (c == EOF && std::ferror(file_.get()) != 0 && may_read_on()) continue;
-            if (c == EOF) break;
-            any = true;
-            line.too_long |= scratch_.size() >= selection_.line_bytes_max;
-            if (!line.too_long) scratch_ += static_cast<char>(c);
-        }
-        if (c == EOF && std::ferror(file_.get()) != 0) {
-            if (errno == EINTR) return false;  // Ctrl-C while waiting for input
-            problem_ = fmt::format("{}: cannot be read: {}", path_, errno_text(errno));
+        if (!read_streamed(line)) {
+            if (records_seen_ == 0 && std::feof(file_.get()) != 0) refuse(no_record);
             return false;
         }
-        if (c == EOF && !any) return false;
-        lines_seen_++;
         if (!line.too_long && blank(scratch_)) continue;
+        if (records_seen_ == 0 && begin_stream(line)) {
+            return problem_.empty() && next_indexed(line);
+        }
         const Shard& shard = selection_.shard;
-        if (records_seen_++ % shard.count != shard.index) continue;
+        line.place = records_seen_++;
+        if (line.place % shard.count != shard.index) continue;
         line.text = scratch_;
         line.number = lines_seen_;
         line.pass = 0;
@@ -182,16 +241,21 @@ bool Lines::next_indexed(Line& line) {
     return again(last_, line);
 }
 
+bool Lines::at(std::uint64_t place, Line& line) {
+    return again({place, 0}, line);
+}
+
 bool Lines::again(const Bookmark& bookmark, Line& line) {
-    const Entry& entry = entries_[bookmark.at];
+    const TextEntry& entry = entries_[bookmark.at];
     line.number = entry.number;
+    line.place = bookmark.at;
     line.pass = bookmark.pass;
     line.too_long = entry.bytes == entry_bytes_max || entry.bytes > selection_.line_bytes_max;
     line.text = {};
     return line.too_long || read_entry(entry, line.text);
 }
 
-bool Lines::read_entry(const Entry& entry, std::string_view& text) {
+bool Lines::read_entry(const TextEntry& entry, std::string_view& text) {
     if (in_memory_) {
         text = std::string_view(memory_).substr(entry.offset, entry.bytes);
         return true;

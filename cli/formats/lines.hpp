@@ -1,5 +1,6 @@
 #pragma once
-// The lines of a text file that one shard has to send, in their order, pass after pass.
+// The lines of a text file that one shard has to send, in their order, pass after pass. Where the
+// file is pretty-printed JSON, or one list, its values take the place of lines.
 
 #include <cstdint>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "cli/formats/record_source.hpp"
+#include "cli/formats/text_index.hpp"
 #include "rollring/error.hpp"
 
 namespace rollring::cli {
@@ -18,15 +20,19 @@ struct Line {
     std::string_view text;     // until the next call
     std::uint64_t number = 0;  // in the file, from 1
     std::uint64_t pass = 0;    // from 0
+    std::uint64_t place = 0;   // among all lines that are not blank, from 0
     bool too_long = false;     // longer than Selection::line_bytes_max: without its text
 };
 
 // Blank lines are counted for their number and left out. A regular file is indexed first (16 bytes
 // a line) and read line by line; a pipe is streamed, and kept in memory if it is to be shuffled or
-// repeated. Of a line that is too long no more is kept in memory than it may have.
+// repeated. gzip is unpacked into memory, and so is a pipe that holds no lines. Of a line that is
+// too long no more is kept in memory than it may have.
 class Lines {
   public:
-    static Result<Lines> open(const std::string& path, const Selection& selection);
+    // `list_is_one`: as layout_of() has it. A file without any line that is not blank is an error.
+    static Result<Lines> open(const std::string& path, const Selection& selection,
+                              bool list_is_one = false);
 
     // False at the end, and when reading failed: then problem() is not empty.
     bool next(Line& line);
@@ -36,6 +42,11 @@ class Lines {
         return last_;
     }
     bool again(const Bookmark& bookmark, Line& line);
+    // How many there are, and each by its place; none while a pipe is streamed.
+    [[nodiscard]] std::uint64_t count() const { return entries_.size(); }
+    bool at(std::uint64_t place, Line& line);
+    [[nodiscard]] bool streamed() const { return streamed_; }
+    [[nodiscard]] bool listed() const { return layout_ == Layout::list; }
     [[nodiscard]] const std::string& problem() const { return problem_; }
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] std::optional<double> progress() const;
@@ -43,22 +54,22 @@ class Lines {
     [[nodiscard]] std::optional<std::uint64_t> total() const;
 
   private:
-    struct Entry {
-        std::uint64_t offset;
-        std::uint32_t bytes;
-        std::uint32_t number;
-    };
     struct CloseFile {
         void operator()(std::FILE* file) const;
     };
 
     Lines() = default;
+    bool refuse(const std::string& why);
     bool index_file();
+    bool index_memory(std::string bytes);
+    bool finish(TextIndex& index);
+    std::string first_line(std::uint64_t from);
+    std::string rest_of_file(std::string first);
+    bool read_entry(const TextEntry& entry, std::string_view& text);
     bool may_read_on();
-    bool slurp();
-    void add_line(std::uint64_t offset, std::uint64_t bytes, bool blank);
-    bool read_entry(const Entry& entry, std::string_view& text);
     void start_pass();
+    bool read_streamed(Line& line);
+    bool begin_stream(Line& line);
     bool next_streamed(Line& line);
     bool next_indexed(Line& line);
 
@@ -66,17 +77,20 @@ class Lines {
     std::string problem_;
     Selection selection_;
     std::unique_ptr<std::FILE, CloseFile> file_;
+    Layout layout_ = Layout::lines;
+    bool list_is_one_ = false;
     bool streamed_ = false;
     bool in_memory_ = false;
-    std::string memory_;                // all of a pipe, if in_memory_
-    std::vector<Entry> entries_;        // the lines that are not blank
+    std::string memory_;                // all of the text, if in_memory_
+    std::vector<TextEntry> entries_;    // the lines that are not blank
     std::vector<std::uint64_t> order_;  // a permutation of entries_, if shuffled
     std::uint64_t lines_seen_ = 0;
     std::uint64_t records_seen_ = 0;  // streamed: lines that are not blank
     std::uint64_t at_ = 0;            // place in the order, moves by shard.count
     std::uint64_t pass_ = 0;
     Bookmark last_{};
-    std::string scratch_;  // the line
+    std::string scratch_;      // the line
+    bool ended_line_ = false;  // a streamed one, by its newline
 };
 
 }  // namespace rollring::cli

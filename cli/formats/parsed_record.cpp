@@ -26,6 +26,12 @@ void ParsedRecord::set_text(Std column, std::string_view text) {
     std::ranges::copy(text, make<std::uint8_t>(column, text.size()).begin());
 }
 
+void ParsedRecord::pad_front(Std column, std::uint32_t rows) {
+    Values& its = columns_[static_cast<std::size_t>(column)];
+    its.data.insert(its.data.begin(), std::size_t{rows} * its.dtype.bytes(), std::byte{0});
+    its.shape[0] += rows;
+}
+
 std::string_view ParsedRecord::text(Std column) const {
     const auto bytes = values<std::uint8_t>(column);
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

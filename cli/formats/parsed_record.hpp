@@ -34,6 +34,8 @@ class ParsedRecord {
         return make<T>(column, {static_cast<std::uint32_t>(count), 0, 0, 0}, 1);
     }
     void set_text(Std column, std::string_view text);
+    // So many rows of zeros in front of those that a column has.
+    void pad_front(Std column, std::uint32_t rows);
     void drop(Std column) { columns_[static_cast<std::size_t>(column)].present = false; }
 
     [[nodiscard]] bool has(Std column) const { return of(column).present; }

@@ -51,6 +51,8 @@ class RecordSource {
     [[nodiscard]] virtual std::optional<double> progress() const = 0;
     // Records of all shards and passes, if that is known without reading them.
     [[nodiscard]] virtual std::optional<std::uint64_t> total() const = 0;
+    // What was made of records that do not say all that they could, for people; may be empty.
+    [[nodiscard]] virtual std::string remark() const { return {}; }
 };
 
 enum class Format { rollring, atropos };
@@ -62,6 +64,7 @@ struct Selection {
     std::uint64_t visit = 0;                    // added to that of every record
     Shard shard = {};
     std::uint64_t line_bytes_max = std::uint64_t{512} << 20;  // a longer line is a bad one
+    std::uint32_t group_size = 0;  // of records that do not say it; 0: it is counted
 };
 
 struct SyntheticSpec {

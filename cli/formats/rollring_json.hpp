@@ -6,17 +6,24 @@
 //
 // What reads back as a default (null, "visit": 0, an unknown key) is kept in the column `extra`, so
 // that writing a record gives what was read. A key that is the name of a column of the ring's
-// schema is that column (custom_columns.hpp).
+// schema is that column (custom_columns.hpp). Tokens may have other keys (token_keys.hpp); they are
+// written as "tokens".
 
 #include <string>
 
+#include "cli/formats/census.hpp"
 #include "cli/formats/json_value.hpp"
 #include "cli/formats/parsed_record.hpp"
 
 namespace rollring::cli {
 
-// Throws BadRecord with the key and what is wrong with it.
+// Throws BadRecord with the key and what is wrong with it, or with all keys that are missing. A
+// record without repetition_id has none: json_source.cpp counts it.
 void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record);
+
+// What a line says of its group, without a look at its columns where that can be. Throws BadRecord
+// if it is no record.
+Membership membership_of(JsonValue line);
 
 // Whether a line means a field of ours by this key, so that no column can have it as its name.
 bool is_rollring_key(std::string_view key);

@@ -5,6 +5,7 @@
 #include "cli/formats/json_columns.hpp"
 #include "cli/formats/json_values.hpp"
 #include "cli/formats/rollring_json.hpp"
+#include "cli/formats/token_keys.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -128,7 +129,6 @@ constexpr std::array fields{
     Field{"source", read_string<Std::source>},
     Field{"n_prompt", read_header<&Meta::n_prompt>},
     Field{"reward", read_reward},
-    Field{"tokens", read_integers<Std::token_ids>},
     Field{"visit", read_header<&Meta::visit>},
     Field{"attempt", read_header<&Meta::attempt>},
     Field{"subsequence_index", read_header<&Meta::subsequence_index>},
@@ -175,17 +175,32 @@ void take_versions(ParsedRecord& record) {
     }
 }
 
-void check(const ParsedRecord& record, const Schema& schema) {
-    const Meta& meta = record.meta;
-    if (!record.has(Std::instance_id)) bad("instance_id", "is missing");
-    if (!meta.repetition_id && (meta.subsequence_index != 0 || !meta.last_subsequence)) {
-        bad("repetition_id", "is missing: a member of several subsequences has one");
+// All that is missing is told at once.
+void check_keys(const ParsedRecord& record, const TokenKeys& tokens) {
+    const Status status = record.meta.status;
+    const bool promises = status == Status::completed || status == Status::truncated;
+    std::string missing = record.has(Std::instance_id) ? "" : "'instance_id'";
+    const bool named = missing.empty();
+    if (promises && !record.has(Std::token_ids)) {
+        missing += (named ? "" : ", ") + tokens.missing();
     }
-    const bool promises = meta.status == Status::completed || meta.status == Status::truncated;
-    if (promises && !record.has(Std::token_ids)) bad("tokens", "is missing");
+    if (missing.empty()) return;
+    const char* verb = missing.contains(',') ? "are" : "is";
+    if (tokens.only_text()) {
+        throw BadRecord(fmt::format(
+            "{} {} missing: the record is text, and a tokenizer makes tokens of it: python3 -m "
+            "rollring.rollouts FILE --tokenizer PATH prints lines for --input -",
+            missing, verb));
+    }
+    throw BadRecord(
+        fmt::format("{} {} missing: `rollring formats` shows what a record may be", missing, verb));
+}
+
+void check(const ParsedRecord& record, const Schema& schema) {
     const std::uint32_t n_tokens = record.rows(Std::token_ids);
-    if (meta.n_prompt > n_tokens) {
-        bad("n_prompt", fmt::format("is {}, but there are {} tokens", meta.n_prompt, n_tokens));
+    if (record.meta.n_prompt > n_tokens) {
+        bad("n_prompt",
+            fmt::format("is {}, but there are {} tokens", record.meta.n_prompt, n_tokens));
     }
     check_columns(record, schema);
 }
@@ -213,7 +228,7 @@ void refuse_atropos(JsonValue line) {
 }  // namespace
 
 bool is_rollring_key(std::string_view key) {
-    return std::ranges::find(fields, key, &Field::key) != fields.end();
+    return std::ranges::find(fields, key, &Field::key) != fields.end() || is_token_key(key);
 }
 
 void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) {
@@ -221,9 +236,13 @@ void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) 
     record.meta.origin = rollring_json;
     refuse_atropos(line);
     std::string extra;
-    for (const auto& [key, value] : members(line)) {
+    const auto found = members(line);
+    const TokenKeys tokens(found);
+    tokens.read(record);
+    for (const auto& [key, value] : found) {
         const auto* field = std::ranges::find(fields, std::string_view(key), &Field::key);
         const bool given = !value.is_null();
+        if (given && tokens.owns(key)) continue;
         const auto column = field == fields.end() ? custom_column(schema, key) : std::nullopt;
         if (column && given) {
             read_column(value, schema, *column, record);
@@ -231,9 +250,40 @@ void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) 
             append_member(extra, key, value);
         }
     }
+    tokens.read_generated(record);
+    if (!record.has(Std::instance_id)) name_instance(found, record);
+    check_keys(record, tokens);
     check(record, schema);
     take_versions(record);
     if (!extra.empty()) record.set_text(Std::extra, extra + "}");
+}
+
+Membership membership_of(JsonValue line) {
+    if (!line.is_object()) throw BadRecord("not an object");
+    const auto found = members(line);
+    const auto find = [&](std::string_view key) -> const JsonValue* {
+        const auto member = std::ranges::find(found, key, &JsonMember::key);
+        return member == found.end() || member->value.is_null() ? nullptr : &member->value;
+    };
+    Membership its;
+    if (const JsonValue* id = find("instance_id")) {
+        its.instance_id = string("instance_id", *id);
+    } else {  // it may have its name of its tokens
+        ParsedRecord record;
+        parse_rollring(line, Schema::standard(), record);
+        its.instance_id = record.text(Std::instance_id);
+    }
+    if (const auto* visit = find("visit")) its.visit = integer<std::uint64_t>("visit", *visit);
+    if (const auto* number = find("repetition_id")) {
+        its.repetition = integer<std::uint32_t>("repetition_id", *number);
+    }
+    if (const auto* index = find("subsequence_index")) {
+        its.begins = integer<std::uint16_t>("subsequence_index", *index) == 0;
+    }
+    if (const auto* size = find("group_size")) {
+        its.sized = integer_to(group_size_max, "group_size", *size) != 0;
+    }
+    return its;
 }
 
 }  // namespace rollring::cli

@@ -7,7 +7,7 @@
 #include <system_error>
 #include <utility>
 
-#include "cli/serve/gzip.hpp"
+#include "cli/formats/gzip.hpp"
 #include "cli/terminal/interrupts.hpp"
 #include "cli/terminal/output.hpp"
 
@@ -100,6 +100,10 @@ bool HttpServer::Visit::ask() {
         answer = read_and_answer(parser);
     } catch (const BadBody& bad) {
         answer = plain(bad.status, bad.what());
+    } catch (const GzipTooLong&) {
+        answer = plain(413, "the body is too long once unpacked");
+    } catch (const BadGzip&) {
+        answer = plain(400, "Invalid gzip payload");  // as Atropos' own server says it
     } catch (const std::exception& failure) {
         answer = plain(500, failure.what());
     }

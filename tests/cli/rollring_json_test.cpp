@@ -1,7 +1,9 @@
 // Goal: a line of --format rollring comes out as it went in, or is refused with its reason.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "round_trip.hpp"
 
@@ -128,9 +130,25 @@ TEST_CASE("rollring json: bad lines and their reasons") {
              Bad{R"({"instance_id":"","repetition_id":0,"tokens":[]})", "'instance_id' is empty"},
              Bad{R"({"instance_id":5,"repetition_id":0,"tokens":[]})",
                  "'instance_id' must be a string"},
-             Bad{R"({"instance_id":"a","subsequence_index":1,"tokens":[]})",
-                 "'repetition_id' is missing"},
-             Bad{R"({"instance_id":"a","repetition_id":0})", "'tokens' is missing"},
+             Bad{R"({"instance_id":"a","repetition_id":0})",
+                 "'token_ids' is missing: `rollring formats` shows"},
+             Bad{R"({})", "'instance_id', 'token_ids' are missing: `rollring formats`"},
+             Bad{R"({"prompt_ids":[1]})", "'instance_id', 'completion_ids' are missing"},
+             Bad{R"({"completion_ids":[1]})", "'instance_id', 'prompt_ids' are missing"},
+             Bad{R"({"prompt":"a","completion":"b"})", "python3 -m rollring.rollouts FILE"},
+             Bad{R"({"messages":[{"role":"user"}]})", "python3 -m rollring.rollouts FILE"},
+             Bad{R"({"instance_id":"a","tokens":[1],"token_ids":[1]})",
+                 "'token_ids' and 'tokens' are both there"},
+             Bad{R"({"instance_id":"a","input_ids":[1],"response_ids":[1]})",
+                 "'input_ids' and 'response_ids' are both there"},
+             Bad{R"({"prompt_ids":[1],"completion_ids":[2,3],"n_prompt":2})",
+                 "'n_prompt' is 2, but 'prompt_ids' has 1 tokens"},
+             Bad{R"({"prompt_ids":[1],"completion_ids":[2,3],"completion_mask":[1]})",
+                 "'completion_mask' has 1 entries for 2 generated tokens"},
+             Bad{R"({"prompt_ids":[1],"completion_ids":[2,"x"]})",
+                 "'completion_ids' must be an integer"},
+             Bad{R"({"prompt_ids":[],"completion_ids":[2]})", "'instance_id' is missing"},
+             Bad{R"({"example_id":1.5,"tokens":[2]})", "'example_id' is neither text nor"},
              Bad{R"({"instance_id":"a","repetition_id":-1,"tokens":[]})",
                  "'repetition_id' is -1, outside"},
              Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[],"group_size":-1})",
@@ -168,4 +186,54 @@ TEST_CASE("rollring json: bad lines and their reasons") {
         CAPTURE(reason);
         CHECK(reason.find(bad.reason) != std::string::npos);
     }
+}
+
+TEST_CASE("rollring json: tokens by the keys of other programs") {
+    const std::vector<std::int32_t> all{1, 2, 3, 4, 5};
+    for (const char* line : {
+             R"({"instance_id":"a","token_ids":[1,2,3,4,5],"n_prompt":3})",
+             R"({"instance_id":"a","input_ids":[1,2,3,4,5],"n_prompt":3})",
+             R"({"instance_id":"a","tokens":[1,2,3,4,5],"n_prompt":3,"prompt_ids":[1,2,3]})",
+             R"({"instance_id":"a","prompt_ids":[1,2,3],"completion_ids":[4,5]})",
+             R"({"instance_id":"a","response_ids":[4,5],"tokens":null,"prompt_ids":[1,2,3]})",
+         }) {
+        CAPTURE(line);
+        const auto record = parsed(line);
+        CHECK(std::ranges::equal(record.values<std::int32_t>(Std::token_ids), all));
+        CHECK(record.meta.n_prompt == 3);
+        CHECK(!record.meta.repetition_id);
+        CHECK(written(parsed(written(record))) == written(record));
+    }
+    CHECK(parsed(R"({"instance_id":"a","repetition_id":0,"tokens":[]})").meta.repetition_id == 0U);
+}
+
+TEST_CASE("rollring json: columns of what was generated get zeros for the prompt") {
+    for (const char* columns : {
+             R"("logprobs":[-0.5,-0.25],"loss_mask":[1,0])",
+             R"("logprobs":[0,0,-0.5,-0.25],"loss_mask":[0,0,1,0])",
+             R"("completion_logprobs":[-0.5,-0.25],"completion_mask":[1,0])",
+             R"("response_logprobs":[-0.5,-0.25],"response_mask":[true,false])",
+         }) {
+        CAPTURE(columns);
+        const auto record =
+            parsed(std::string(R"({"prompt_ids":[7,8],"completion_ids":[1,2],)") + columns + "}");
+        CHECK(std::ranges::equal(record.values<float>(Std::logprobs),
+                                 std::vector<float>{0, 0, -0.5F, -0.25F}));
+        CHECK(std::ranges::equal(record.values<std::uint8_t>(Std::loss_mask),
+                                 std::vector<std::uint8_t>{0, 0, 1, 0}));
+    }
+}
+
+TEST_CASE("rollring json: the name of a prompt, of another key or of its tokens") {
+    const auto name = [](const char* line) {
+        return std::string(parsed(line).text(Std::instance_id));
+    };
+    CHECK(name(R"({"example_id":17,"tokens":[1]})") == "17");
+    CHECK(name(R"({"prompt_id":"p/1","tokens":[1]})") == "p/1");
+    CHECK(name(R"({"instance_id":"own","example_id":17,"tokens":[1]})") == "own");
+    const std::string made = name(R"({"prompt_ids":[1,2],"completion_ids":[3]})");
+    CHECK(made.starts_with("prompt/"));
+    CHECK(made == name(R"({"tokens":[1,2,9,9],"n_prompt":2})"));
+    CHECK(made != name(R"({"prompt_ids":[2,1],"completion_ids":[3]})"));
+    CHECK(made != name(R"({"prompt_ids":[1,2,3],"completion_ids":[3]})"));
 }

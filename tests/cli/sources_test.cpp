@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -31,6 +32,41 @@ struct TextFile {
     TextFile& operator=(const TextFile&) = delete;
     ~TextFile() { std::remove(path.c_str()); }
 };
+
+// A pipe that a thread fills with this text.
+struct Piped {
+    std::string path;
+    explicit Piped(const std::string& text) {
+        REQUIRE(::pipe(ends) == 0);
+        path = "/proc/self/fd/" + std::to_string(ends[0]);
+        writer = std::thread([this, text] {
+            static_cast<void>(!::write(ends[1], text.data(), text.size()));
+            ::close(ends[1]);
+        });
+    }
+    Piped(const Piped&) = delete;
+    Piped& operator=(const Piped&) = delete;
+    ~Piped() {
+        ::close(ends[0]);
+        writer.join();
+    }
+    int ends[2]{};
+    std::thread writer;
+};
+
+std::string gzipped(const std::string& text) {
+    z_stream state{};
+    REQUIRE(::deflateInit2(&state, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+    std::string packed(::deflateBound(&state, text.size()) + 64, '\0');
+    state.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+    state.avail_in = static_cast<uInt>(text.size());
+    state.next_out = reinterpret_cast<Bytef*>(packed.data());
+    state.avail_out = static_cast<uInt>(packed.size());
+    REQUIRE(::deflate(&state, Z_FINISH) == Z_STREAM_END);
+    packed.resize(packed.size() - state.avail_out);
+    ::deflateEnd(&state);
+    return packed;
+}
 
 std::string line_of(int i) {
     return "{\"instance_id\":\"q" + std::to_string(i) + "\",\"repetition_id\":0,\"tokens\":[" +
@@ -73,9 +109,152 @@ TEST_CASE("lines: blank ones, a missing last end, bad ones with their number") {
     CHECK(ids[0] == "q1#0@0");
     CHECK(ids[1].starts_with(file.path + ":4: not JSON"));
     CHECK(ids[2] == "q2#0@0");
-    CHECK(ids_of(TextFile("").path, {}).empty());
     CHECK(!open_json_source("/nowhere", Format::rollring, {}, ""));
     CHECK(!open_json_source("/tmp", Format::rollring, {}, ""));
+}
+
+TEST_CASE("lines: an input without any record is an error") {
+    for (const std::string text : {"", "\n  \r\n", "[]", " [\n]\n", "\xef\xbb\xbf"}) {
+        CAPTURE(text);
+        const auto source = open_json_source(TextFile(text).path, Format::rollring, {}, "");
+        REQUIRE(!source);
+        CHECK(source.error().message.contains("there is no record in it"));
+    }
+    const Piped empty("\n\n");
+    auto source = open_json_source(empty.path, Format::rollring, {}, "");
+    REQUIRE(source);
+    Draft draft;
+    CHECK((*source)->next(draft) == Next::failed);
+    CHECK((*source)->problem().contains("there is no record in it"));
+}
+
+TEST_CASE("lines: the same records, however the text holds them") {
+    const std::string lines = line_of(1) + line_of(2) + line_of(3);
+    const auto wanted = ids_of(TextFile(lines).path, {});
+    REQUIRE(wanted.size() == 3);
+    const auto record = [](int i) {
+        return "{\n  \"instance_id\": \"q" + std::to_string(i) +
+               "\",\n  \"repetition_id\": 0,\n  \"note\": \"]}{\\\"\",\n  \"tokens\": [\n    " +
+               std::to_string(i) + "\n  ]\n}";
+    };
+    const std::string bom = "\xef\xbb\xbf";
+    const std::vector<std::string> texts{
+        bom + lines,
+        record(1) + "\n" + record(2) + "\n\n" + record(3) + "\n",
+        "[\n" + record(1) + ",\n" + record(2) + ",\n" + record(3) + "\n]\n",
+        bom + "\n [" + record(1) + "," + record(2) + "," + record(3) + "]",
+        "[" + line_of(1) + "," + line_of(2) + "]\n[" + line_of(3) + "]",
+        gzipped(lines),
+        gzipped(line_of(1)) + gzipped(line_of(2) + line_of(3)),
+        gzipped("[" + record(1) + "," + record(2) + "," + record(3) + "]"),
+    };
+    for (const std::string& text : texts) {
+        CAPTURE(text);
+        const TextFile file(text);
+        CHECK(ids_of(file.path, {}) == wanted);
+        CHECK(ids_of(Piped(text).path, {}) == wanted);
+        CHECK(sorted(ids_of(file.path, {.shuffle = 3})) == wanted);
+        CHECK(ids_of(file.path, {.shard = {1, 3}}) == std::vector{wanted[1]});
+    }
+}
+
+TEST_CASE("lines: where a value begins that spans several, and what is cut off") {
+    const TextFile file("[\n" + line_of(1) + ",\n  {\"tokens\": [1]\n},\n 5]");
+    const auto ids = ids_of(file.path, {});
+    REQUIRE(ids.size() == 3);
+    CHECK(ids[1].starts_with(file.path + ":4: element 2 of the list: 'instance_id' is missing"));
+    CHECK(ids[2].starts_with(file.path + ":6: element 3 of the list: not an object"));
+    for (const auto& [text, reason] : {
+             std::pair{"{\n \"tokens\": [1,\n", "begins on line 1 does not end"},
+             std::pair{"[{},\n{}\n", "its list does not end"},
+             std::pair{"[{\"a\":\"}]", "does not end: the file was cut off"},
+         }) {
+        const auto source = open_json_source(TextFile(text).path, Format::rollring, {}, "");
+        REQUIRE(!source);
+        CHECK(source.error().message.contains(reason));
+    }
+    // A first line that breaks off anywhere is a bad line, and the others are read.
+    const auto rest = ids_of(TextFile("{\"instance_id\":\"q0\",\"tok\n" + line_of(1)).path, {});
+    REQUIRE(rest.size() == 2);
+    CHECK(rest[1] == "q1#0@0");
+}
+
+TEST_CASE("lines: what is no text of JSON has its name and a remedy") {
+    const std::string line = line_of(1);
+    for (const auto& [text, words] : {
+             std::pair{std::string("PAR1\x15\x04"), "a Parquet file: the Python package reads it"},
+             std::pair{std::string("ARROW1\0\0", 8), "an Arrow file"},
+             std::pair{std::string("\xff\xfe{\0", 4), "UTF-16: convert it: iconv -f UTF-16"},
+             std::pair{std::string("\xfe\xff\0{", 4), "UTF-16"},
+             std::pair{std::string("\x28\xb5\x2f\xfd\0", 5), "zstd -d"},
+             std::pair{gzipped("PAR1"), "a Parquet file"},
+             std::pair{gzipped(line).substr(0, 30), "damaged or cut off"},
+             std::pair{std::string("\x1f\x8b nonsense"), "damaged or cut off"},
+         }) {
+        CAPTURE(words);
+        const auto source = open_json_source(TextFile(text).path, Format::rollring, {}, "");
+        REQUIRE(!source);
+        CHECK(source.error().message.contains(words));
+        auto streamed = open_json_source(Piped(text).path, Format::rollring, {}, "");
+        REQUIRE(streamed);
+        Draft draft;
+        CHECK((*streamed)->next(draft) == Next::failed);
+        CHECK((*streamed)->problem().contains(words));
+    }
+}
+
+TEST_CASE("census: members are counted in the file's order, whoever sends them") {
+    const auto line = [](const std::string& id, const std::string& more = "") {
+        return "{\"instance_id\":\"" + id + "\",\"tokens\":[1]" + more + "}\n";
+    };
+    const TextFile file(line("a") + line("b") + line("a") + "{oops\n" + line("b") +
+                        line("a", ",\"visit\":1") + line("a", ",\"visit\":1"));
+    std::vector<std::string> wanted{"a#0@0", "b#0@0", "a#1@0", "b#1@0", "a#0@1", "a#1@1"};
+    auto all = ids_of(file.path, {});
+    REQUIRE(std::erase_if(all, [](const std::string& id) {
+                return id.contains("oops") || id.contains("not JSON");
+            }) == 1);
+    CHECK(all == wanted);
+    std::vector<std::string> together;
+    for (std::uint64_t i = 0; i < 3; i++) {
+        for (const auto& id : ids_of(file.path, {.shuffle = 5, .shard = {i, 3}})) {
+            if (!id.contains("not JSON")) together.push_back(id);
+        }
+    }
+    CHECK(sorted(together) == sorted(wanted));
+    const auto size_of = [](const std::string& path, const Selection& selection) {
+        auto source = open_json_source(path, Format::rollring, selection, "");
+        REQUIRE(source);
+        Draft draft;
+        while ((*source)->next(draft) == Next::bad) {
+        }
+        return std::pair(draft.meta.group_size, (*source)->remark());
+    };
+    CHECK(size_of(file.path, {}).first == 2);
+    CHECK(size_of(file.path, {}).second.contains("every group has 2 members"));
+    CHECK(size_of(file.path, {.group_size = 5}) == std::pair<std::uint32_t, std::string>{5, ""});
+    const TextFile uneven(line("a") + line("b") + line("a"));
+    CHECK(size_of(uneven.path, {}).first == 0);
+    CHECK(size_of(uneven.path, {}).second.contains("groups have 1 to 2 members in it"));
+    // One member of each group, or numbers that tell of others: the rest may be in another file.
+    for (const std::string& text : {line("a") + line("b"), line("a", ",\"repetition_id\":1") +
+                                                               line("a", ",\"repetition_id\":2")}) {
+        CHECK(size_of(TextFile(text).path, {}).first == 0);
+        CHECK(size_of(TextFile(text).path, {}).second.contains("give --group-size"));
+    }
+    // Subsequences of a member have its number; members of a group are of one kind.
+    CHECK(ids_of(TextFile(line("a", ",\"last_subsequence\":false") +
+                          line("a", ",\"subsequence_index\":1") + line("a"))
+                     .path,
+                 {}) == std::vector<std::string>{"a#0@0", "a#0@0", "a#1@0"});
+    const auto mixed = ids_of(TextFile(line("a", ",\"repetition_id\":0") + line("a")).path, {});
+    REQUIRE(mixed.size() == 2);
+    CHECK(mixed[1].contains("number all members of a group, or none"));
+    // A pipe is counted as it comes.
+    CHECK(ids_of(Piped(line("a") + line("b") + line("a")).path, {}) ==
+          std::vector<std::string>{"a#0@0", "b#0@0", "a#1@0"});
+    CHECK(
+        ids_of(Piped(line("a") + line("a")).path, {.shard = {0, 2}})[0].contains("is not counted"));
 }
 
 TEST_CASE("lines: longer than any block") {

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Files of rollouts as people have them: every format that is promised, and what is said of others.
+
+usage: formats_end_to_end.py PATH_OF_ROLLRING
+"""
+import gzip
+import json
+import re
+import sys
+
+from program import Ring, main, report, run, test
+
+TOKENS = ("tokens", "columns", "prompt", "list")  # read by the program itself
+TEXTS = ("messages", "verl", "verifiers", "trl")  # by the Python package, with a tokenizer
+
+
+def example(name):
+    return run("formats", name)[0]
+
+
+@test
+def the_page_has_every_example_as_it_stands(folder, rollouts):
+    page = run("formats")[0]
+    names = re.findall(r"^([a-z]+)(?:  \(.*\))?$", page, re.MULTILINE)
+    assert names == [*TOKENS, "atropos", *TEXTS], names
+    for name in names:
+        for line in example(name).splitlines():
+            assert f"  {line}\n" in page, (name, line)
+    _, err = run("formats", "parquet", code=2)
+    assert "'parquet' is not a format; there are tokens, columns, prompt" in err, err
+
+
+@test
+def each_example_is_an_input(folder, rollouts):
+    for name in TOKENS:
+        text = example(name)
+        records = len(json.loads(text)) if name == "list" else text.count("\n")
+        piped = report("produce", "--input", "-", "--digest", stdin_text=text)
+        assert piped["records"] == records and piped["tokens"] > 0, (name, piped)
+        path = folder / f"{name}.json"
+        path.write_text(text, encoding="utf-8")
+        told = report("demo", "--input", path, "--lane-bytes", "1MiB")
+        assert told["ok"] and told["sent"] == records and told["open_groups"] == 0, (name, told)
+    told = report("produce", "--input", "-", "--digest", "--format", "atropos",
+                  stdin_text=example("atropos"))
+    assert told["records"] == 2, told
+    for name in TEXTS:
+        _, err = run("produce", "--input", "-", "--digest", stdin_text=example(name), code=1)
+        assert re.search("stdin:1: .* missing: the record is text", err), (name, err)
+        assert "python3 -m rollring.rollouts FILE --tokenizer PATH" in err, (name, err)
+
+
+@test
+def a_file_has_one_digest_however_it_is_packed(folder, rollouts):
+    records = [json.loads(line) for line in rollouts.read_text(encoding="utf-8").splitlines()]
+    first = {record["instance_id"] for record in records[:10]}
+    records = [record for record in records if record["instance_id"] in first]
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    wanted = report("produce", "--input", "-", "--digest", stdin_text=text)["digest"]
+    pretty = "\n".join(json.dumps(one, indent=1) for one in records)
+    for kind, packed in (("bom", b"\xef\xbb\xbf" + text.encode()),
+                         ("gzip", gzip.compress(text.encode())),
+                         ("list", json.dumps(records, indent=2).encode()),
+                         ("pretty", pretty.encode())):
+        path = folder / f"packed.{kind}"
+        path.write_bytes(packed)
+        assert report("produce", "--input", path, "--digest")["digest"] == wanted, kind
+    for record in records:
+        record["token_ids"] = record.pop("tokens")
+        del record["repetition_id"], record["group_size"]
+    bare = folder / "bare.jsonl"
+    bare.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    told = report("demo", "--input", bare, "--lane-bytes", "1MiB", "--shuffle", 3)
+    assert told["ok"] and told["digest_sent"] == wanted, (told, wanted)
+
+
+@test
+def an_input_without_records_is_an_error_and_no_table(folder, rollouts):
+    empty = folder / "empty.jsonl"
+    empty.write_text("\n", encoding="utf-8")
+    with Ring() as ring:
+        for command in (("demo",), ("produce", ring), ("produce", "--digest")):
+            out, err = run(*command, "--input", empty, code=1)
+            assert out == "" and "empty.jsonl: there is no record in it" in err, (command, out, err)
+    _, err = run("produce", "--digest", "--input", "-", stdin_text="", code=1)
+    assert "stdin: there is no record in it" in err, err
+
+
+@test
+def after_an_error_there_is_no_table_of_zeros(folder, rollouts):
+    bad = folder / "bad.jsonl"
+    bad.write_text('{"tokens":[1]}\n', encoding="utf-8")
+    for command in (("demo",), ("produce", "--digest")):
+        out, err = run(*command, "--input", bad, code=1)
+        assert out == "" and "bad.jsonl:1: 'instance_id' is missing: `rollring formats`" in err, err
+    told = json.loads(run("demo", "--input", bad, "--json", code=1)[0])
+    assert not told["ok"] and told["digest_equal"] is None, told
+    # What was sent before it is told.
+    bad.write_text('{"instance_id":"a","tokens":[1]}\n{}\n', encoding="utf-8")
+    out, _ = run("produce", "--digest", "--input", bad, code=1)
+    assert "failed after reading 1 records" in out, out
+
+
+@test
+def an_incomplete_group_is_a_failure(folder, rollouts):
+    path = folder / "short.jsonl"
+    path.write_text("".join(json.dumps({"instance_id": name, "group_size": 2, "repetition_id": i,
+                                        "tokens": [1]}) + "\n"
+                            for name, i in (("a", 0), ("a", 1), ("b", 0))), encoding="utf-8")
+    out, _ = run("demo", "--input", path, "--lane-bytes", "1MiB", code=1)
+    assert "Groups are not complete" in out and "equal: yes" in out, out
+    told = json.loads(run("demo", "--input", path, "--lane-bytes", "1MiB", "--json", code=1)[0])
+    assert (told["ok"], told["groups"], told["open_groups"]) == (False, 1, 1), told
+
+
+@test
+def a_group_size_is_counted_or_asked_for(folder, rollouts):
+    path = folder / "unsized.jsonl"
+
+    def write(*names):
+        path.write_text("".join(json.dumps({"instance_id": name, "tokens": [1]}) + "\n"
+                                for name in names), encoding="utf-8")
+
+    write("a", "b", "a", "b", "a", "b")
+    out, err = run("demo", "--input", path, "--lane-bytes", "1MiB")
+    assert "every group has 3 members, so that is it" in err and "once and whole" in out, (out, err)
+    assert err.count("group_size") == 1, err
+    write("a", "b", "a", "b", "a")
+    _, err = run("demo", "--input", path, "--lane-bytes", "1MiB", code=1)
+    assert "groups have 2 to 3 members in it: give --group-size" in err, err
+    write("a", "b", "a", "b")
+    told = report("demo", "--input", path, "--lane-bytes", "1MiB", "--group-size", 2)
+    assert told["ok"] and told["groups"] == 2, told
+    write("a", "b")  # the rest may be in another file
+    run("demo", "--input", path, "--lane-bytes", "1MiB", code=1)
+    assert report("demo", "--input", path, "--lane-bytes", "1MiB", "--group-size", 1)["groups"] == 2
+
+
+@test
+def half_of_a_surrogate_pair_travels(folder, rollouts):
+    line = json.dumps({"instance_id": "a", "repetition_id": 0, "group_size": 1, "tokens": [1, 2],
+                       "source": "\udc9c", "messages": [{"content": "half \ud835 of a pair"}]})
+    output = folder / "out.jsonl"
+    with Ring() as ring:
+        run("produce", ring, "--input", "-", stdin_text=line + "\n")
+        run("consume", ring, "--records", 1, "--output", output)
+    assert json.loads(output.read_text(encoding="utf-8")) == json.loads(line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
