@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
+from ._errors import BadRecordError, RollringError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -70,8 +72,32 @@ def dtype_name(dtype: object) -> str:
     return _NAMES[text]
 
 
+def _shown(value: object) -> str:
+    """A value for an error, cut short."""
+    try:
+        text = ascii(value)
+    except Exception:
+        text = f"an object of {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def _as_buffer(value: Any, column: str, dtype: str) -> tuple[Any, str]:
-    """A C-contiguous array of what a column was given, with rollring's name of its dtype."""
+    """A C-contiguous array of what a column was given, with rollring's name of its dtype.
+
+    Raises:
+        BadRecordError: It cannot be one.
+    """
+    try:
+        return _buffer_of(value, column, dtype)
+    except RollringError:
+        raise
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise BadRecordError(
+            f"column '{column}' is {dtype}: it was given {_shown(value)}: {error}", "bad_record"
+        ) from None
+
+
+def _buffer_of(value: Any, column: str, dtype: str) -> tuple[Any, str]:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         tensor = value.detach().to("cpu").contiguous()
@@ -95,11 +121,81 @@ def _as_buffer(value: Any, column: str, dtype: str) -> tuple[Any, str]:
     return array, _NAMES[array.dtype.name]
 
 
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def _not_json(value: Any, place: str = "", depth: int = 0) -> str:
+    """Where a value holds something that JSON cannot say, and what it is; empty: nowhere."""
+    if depth > 200:
+        return f"{place[:40]}... is nested too deep"
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not (isinstance(key, (str, int, float)) or key is None):
+                return f"{place or 'it'} has the key {_shown(key)}"
+            if problem := _not_json(item, f"{place}.{key}", depth + 1):
+                return problem
+        return ""
+    if isinstance(value, (list, tuple)):
+        found = (_not_json(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(value))
+        return next((problem for problem in found if problem), "")
+    if value is None or isinstance(value, (str, int, float)):
+        return ""
+    return f"{place or 'it'} is {_shown(value)} of type {type(value).__name__}"
 
 
-_core.set_helpers(_as_buffer, _as_json)
+def _as_json(value: Any, column: str) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        what = _not_json(value) or str(error)
+        raise BadRecordError(
+            f"column '{column}' is JSON, which cannot say what it was given: {what}", "bad_record"
+        ) from None
+
+
+def _blob(array: Any, dtype: str) -> dict[str, Any]:
+    """An array as the program `rollring` writes those that JSON has no numbers for."""
+    data = base64.b64encode(np.ascontiguousarray(array)).decode()
+    return {"dtype": dtype, "shape": list(array.shape), "base64": data}
+
+
+def _as_images(images: Any) -> str:
+    """Several images of a record as one column: a JSON list."""
+    made: list[Any] = []
+    for place, image in enumerate(images):
+        if isinstance(image, str):
+            made.append(image)
+        elif isinstance(image, (bytes, bytearray, memoryview)):
+            made.append(_blob(np.frombuffer(image, np.uint8), "u8"))
+        elif hasattr(image, "__array__") or hasattr(image, "__array_interface__"):
+            made.append(_blob(*_as_buffer(image, f"images[{place}]", "u8")))
+        else:
+            raise BadRecordError(
+                f"column 'images': image {place} is {_shown(image)} of type "
+                f"{type(image).__name__}: give arrays, bytes, or text such as a URL",
+                "bad_record",
+            )
+    return json.dumps(made, separators=(",", ":"))
+
+
+def images_of(column: Any) -> list[Any]:
+    """The images that `_as_images` made a column of; another column is one image."""
+    if not (column.dtype == np.uint8 and column.ndim == 1):
+        return [column]
+    try:
+        said = json.loads(column.tobytes()) if column[:1].tobytes() in {b"[", b"{"} else None
+    except ValueError:  # an image that happens to begin so
+        said = None
+    if said is None:
+        return [column]
+    if isinstance(said, dict):  # a whole column, through the program `rollring`
+        return images_of(array_of(said))
+    return [array_of(one) if isinstance(one, dict) else one for one in said]
+
+
+def array_of(blob: dict[str, Any]) -> Any:
+    data = np.frombuffer(base64.b64decode(blob["base64"]), NUMPY_DTYPES[blob["dtype"]])
+    return data.reshape(blob["shape"])
+
+
+_core.set_helpers(_as_buffer, _as_json, _as_images)
 
 
 _JSON = frozenset(("messages", "generation_params", "overrides", "group_overrides", "extra"))
@@ -110,12 +206,20 @@ TEXTS = _JSON | {"source", "user"}
 def decoded(column: str, data: bytes) -> Any:
     """One of `TEXTS`."""
     if column == "source":
-        return data.decode(errors="replace")
+        return _text(data)
     if column not in _JSON:
         return data
     try:
         return json.loads(data)
     except ValueError:  # it was given as text, which is taken as it is
+        return _text(data)
+
+
+def _text(data: bytes) -> str:
+    """Text in which half of a surrogate pair may be; other bytes that are no UTF-8 are replaced."""
+    try:
+        return data.decode(errors="surrogatepass")
+    except UnicodeDecodeError:
         return data.decode(errors="replace")
 
 

@@ -403,7 +403,10 @@ def set_array_helpers(
 ) -> None: ...
 def set_error_classes(classes: dict[str, type[Exception]], /) -> None: ...
 def set_helpers(
-    as_buffer: Callable[[Any, str, str], tuple[Any, str]], as_json: Callable[[Any], str], /
+    as_buffer: Callable[[Any, str, str], tuple[Any, str]],
+    as_json: Callable[[Any, str], str],
+    as_images: Callable[[Any], str],
+    /,
 ) -> None: ...
 def set_view_helpers(
     array: Callable[[Window], Any], decoded: Callable[[str, bytes], Any], texts: Iterable[str], /

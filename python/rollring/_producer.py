@@ -5,13 +5,19 @@ from __future__ import annotations
 import difflib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._arrays import over
-from ._errors import ClosedError, InvalidArgumentError, NoColumnError, RollringError
+from ._errors import (
+    BadRecordError,
+    ClosedError,
+    InvalidArgumentError,
+    NoColumnError,
+    RollringError,
+)
 from ._waits import TaskTurns, readable
 
 if TYPE_CHECKING:
@@ -176,8 +182,10 @@ class Producer:
                   ("completed", "truncated", "aborted", "failed", "timed_out", "filtered"),
                   ``policy_version`` (or ``policy_version_min`` and ``_max``), ``reward``,
                   ``created_ns``, ``finished_ns``, ``origin``.
-                * ``source``, ``user`` (bytes), ``images``; ``messages``, ``generation_params``,
-                  ``overrides``, ``group_overrides``, ``extra``: text, or what JSON can say.
+                * ``source``, ``user`` (bytes); ``messages``, ``generation_params``, ``overrides``,
+                  ``group_overrides``, ``extra``: text, or what JSON can say.
+                * ``images``: one array of any shape, or a list of arrays, bytes and text (URLs);
+                  `Sequence.image_list` gives them back.
 
         Raises:
             TimedOutError: No room was free in time. The record was not sent.
@@ -215,7 +223,7 @@ class Producer:
         self._attach().push(instance_id, timeout, fields, True)
 
     def push_many(
-        self, records: Sequence[Mapping[str, Any]], /, *, timeout: float | None = None
+        self, records: Iterable[Mapping[str, Any]], /, *, timeout: float | None = None
     ) -> int:
         """Send trajectories, each a mapping with ``instance_id`` and the fields of `push`.
 
@@ -230,6 +238,8 @@ class Producer:
         try:
             for record in records:
                 fields = dict(record)
+                if "instance_id" not in fields:
+                    raise BadRecordError(f"record {sent}: 'instance_id' is missing", "bad_record")
                 self._push_later(fields.pop("instance_id"), timeout, fields)
                 sent += 1
         except RollringError as error:

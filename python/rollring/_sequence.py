@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from ._arrays import images_of
 from ._errors import NoColumnError
 
 
@@ -34,6 +35,16 @@ class Sequence(_core.SequenceView):
             return self[name]
         except NoColumnError:
             raise AttributeError(f"this ring has no column and no field '{name}'") from None
+
+    @property
+    def image_list(self) -> list[Any]:
+        """The images of the record, as `Producer.push` was given them: arrays, or text.
+
+        One array that was pushed alone is the only element, and lies in the ring; the elements of
+        a list are copies. Bytes come as u8 arrays. Empty: the record has none.
+        """
+        column = self.images
+        return [] if column is None else images_of(column)
 
     def as_dict(self, *, copy: bool = False) -> dict[str, Any]:
         """All its fields and columns. With ``copy``, arrays that outlive the batch."""

@@ -17,6 +17,11 @@ namespace {
 struct InputHelpers {
     nb::object as_buffer;
     nb::object as_json;
+    nb::object as_images;
+
+    static bool is_list(nb::handle object) {
+        return PyList_Check(object.ptr()) != 0 || PyTuple_Check(object.ptr()) != 0;
+    }
 };
 InputHelpers& input_helpers() {
     static auto* made = new InputHelpers();  // never freed: used while the interpreter ends
@@ -154,13 +159,11 @@ bool take_numbers_as(DType dtype, PyObject* list, Py_ssize_t count, std::byte* t
         const nb::tuple alone = nb::make_tuple(element);
         if (take_numbers_as(declared.dtype, alone.ptr(), 1, scratch.data())) continue;
         clear_refusal();
-        std::string shown = nb::cast<std::string>(nb::repr(element));
-        if (shown.size() > 40) shown = shown.substr(0, 37) + "...";
         const bool nested =
             PySequence_Check(element.ptr()) != 0 && PyUnicode_Check(element.ptr()) == 0;
         const bool fraction = PyFloat_Check(element.ptr()) != 0;
         const bool whole = PyLong_Check(element.ptr()) != 0;
-        mismatch(declared, "element " + std::to_string(i) + " is " + shown +
+        mismatch(declared, "element " + std::to_string(i) + " is " + shown(element) +
                                (nested     ? ": give a flat list, of one dimension"
                                 : fraction ? ": give whole numbers"
                                 : whole    ? ", which is out of its range"
@@ -171,8 +174,37 @@ bool take_numbers_as(DType dtype, PyObject* list, Py_ssize_t count, std::byte* t
 
 }  // namespace
 
-void set_helpers(nb::object as_buffer, nb::object as_json) {
-    input_helpers() = {std::move(as_buffer), std::move(as_json)};
+std::string shown(nb::handle value) {
+    constexpr std::size_t most = 80;
+    PyObject* made = value.ptr() == nullptr ? nullptr : PyObject_ASCII(value.ptr());
+    if (made == nullptr) {
+        PyErr_Clear();
+        return "an object that cannot be shown";
+    }
+    auto text = nb::cast<std::string>(nb::steal(made));
+    if (text.size() > most) text = text.substr(0, most - 3) + "...";
+    return text;
+}
+
+void set_helpers(nb::object as_buffer, nb::object as_json, nb::object as_images) {
+    input_helpers() = {std::move(as_buffer), std::move(as_json), std::move(as_images)};
+}
+
+// Text with half of a surrogate pair is no UTF-8: in JSON the half is escaped, elsewhere it becomes
+// the three bytes that the program `rollring` escapes when it writes JSON.
+std::string_view ColumnInput::utf8_of(nb::handle text, bool as_json) {
+    Py_ssize_t bytes = 0;
+    const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &bytes);
+    if (utf8 != nullptr) return {utf8, static_cast<std::size_t>(bytes)};
+    if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) == 0) throw nb::python_error();
+    PyErr_Clear();
+    PyObject* encoded = PyUnicode_AsEncodedString(text.ptr(), "utf-8",
+                                                  as_json ? "backslashreplace" : "surrogatepass");
+    if (encoded == nullptr) throw nb::python_error();
+    texts_.push_back(nb::steal(encoded));
+    char* data = nullptr;
+    if (PyBytes_AsStringAndSize(encoded, &data, &bytes) != 0) throw nb::python_error();
+    return {data, static_cast<std::size_t>(bytes)};
 }
 
 ColumnInput::~ColumnInput() {
@@ -182,13 +214,7 @@ ColumnInput::~ColumnInput() {
 void ColumnInput::add(Draft& draft, const Schema& schema, std::uint16_t column, nb::handle object) {
     const Column& declared = schema.columns()[column];
     PyObject* raw = object.ptr();
-    if (PyUnicode_Check(raw)) {
-        Py_ssize_t bytes = 0;
-        const char* text = PyUnicode_AsUTF8AndSize(raw, &bytes);
-        if (text == nullptr) throw nb::python_error();
-        add_text(draft, column, {text, static_cast<std::size_t>(bytes)});
-        return;
-    }
+    if (PyUnicode_Check(raw)) return add_text(draft, column, utf8_of(object, is_json(column)));
     if (PyObject_CheckBuffer(raw) != 0) {
         Py_buffer& buffer = buffers_.emplace_back();
         if (PyObject_GetBuffer(raw, &buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) == 0) {
@@ -198,8 +224,12 @@ void ColumnInput::add(Draft& draft, const Schema& schema, std::uint16_t column, 
         }
         buffers_.pop_back();  // not contiguous, or foreign: the helper makes it so, or says why not
         clear_refusal();
+    } else if (static_cast<Std>(column) == Std::images && input_helpers().is_list(object)) {
+        nb::object text = input_helpers().as_images(object);
+        texts_.push_back(text);
+        return add(draft, schema, column, text);
     } else if (is_json(column)) {
-        nb::object text = input_helpers().as_json(object);
+        nb::object text = input_helpers().as_json(object, declared.name);
         texts_.push_back(text);
         return add(draft, schema, column, text);
     } else if (PyList_Check(raw) || PyTuple_Check(raw)) {

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "nb.hpp"
@@ -11,9 +13,12 @@
 
 namespace rollring::python {
 
-// What Python does better, from rollring/_arrays.py: as_buffer(object) -> (buffer, dtype name), for
-// tensors and the like; as_json(object) -> str.
-void set_helpers(nb::object as_buffer, nb::object as_json);
+// What Python does better, from rollring/_arrays.py: as_buffer(object, column, dtype) -> (buffer,
+// dtype name), for tensors and the like; as_json(object, column) -> str; as_images(list) -> str.
+void set_helpers(nb::object as_buffer, nb::object as_json, nb::object as_images);
+
+// A value for an error, cut short.
+std::string shown(nb::handle value);
 
 // Holds what the columns of one draft point into. With the GIL.
 class ColumnInput {
@@ -31,6 +36,7 @@ class ColumnInput {
                     DType dtype);
     void add_numbers(Draft& draft, const Column& declared, std::uint16_t column, nb::handle list);
     void add_text(Draft& draft, std::uint16_t column, std::string_view text);
+    std::string_view utf8_of(nb::handle text, bool as_json);
 
     std::deque<Py_buffer> buffers_;
     std::deque<std::vector<std::byte>> converted_;

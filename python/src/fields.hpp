@@ -10,10 +10,14 @@
 
 namespace rollring::python {
 
-// Names may hold bytes that are no UTF-8.
+// Names may hold half of a surrogate pair (ColumnInput), or bytes that are no text at all.
 inline nb::str text(std::string_view utf8) {
-    PyObject* made =
-        PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "replace");
+    const auto bytes = static_cast<Py_ssize_t>(utf8.size());
+    PyObject* made = PyUnicode_DecodeUTF8(utf8.data(), bytes, "surrogatepass");
+    if (made == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError) != 0) {
+        PyErr_Clear();
+        made = PyUnicode_DecodeUTF8(utf8.data(), bytes, "replace");
+    }
     if (made == nullptr) throw nb::python_error();
     return nb::steal<nb::str>(made);
 }

@@ -78,14 +78,14 @@ const std::unordered_map<std::string_view, SetField>& fields() {
 std::string_view text_of(nb::handle name) {
     Py_ssize_t bytes = 0;
     const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &bytes);
-    if (text == nullptr) throw nb::python_error();
-    return {text, static_cast<std::size_t>(bytes)};
+    if (text != nullptr) return {text, static_cast<std::size_t>(bytes)};
+    PyErr_Clear();
+    raise("bad_record", "the name of a field is text, not " + shown(name));
 }
 
 Given::Given(const Schema& schema, nb::handle instance_id, nb::dict given) {
     if (!PyUnicode_Check(instance_id.ptr()) && !PyBytes_Check(instance_id.ptr()))
-        raise("bad_record", "instance_id: " + nb::cast<std::string>(nb::repr(instance_id)) +
-                                " is no text: use str()");
+        raise("bad_record", "instance_id: " + shown(instance_id) + " is no text: use str()");
     input.add(draft, schema, static_cast<std::uint16_t>(Std::instance_id), instance_id);
     for (const auto& [key, value] : given) {
         if (value.is_none()) continue;

@@ -17,7 +17,7 @@ T number(nb::handle value, const char* field) {
     try {
         return nb::cast<T>(value);
     } catch (const nb::cast_error&) {
-        raise("bad_record", std::string(field) + ": " + nb::cast<std::string>(nb::repr(value)) +
+        raise("bad_record", std::string(field) + ": " + shown(value) +
                                 " is no such number, or out of its range");
     }
 }
@@ -30,8 +30,7 @@ inline bool number<bool>(nb::handle value, const char* field) {
         nb::cast<std::string>(value.type().attr("__name__")).starts_with("bool")) {
         return PyObject_IsTrue(value.ptr()) == 1;
     }
-    raise("bad_record", std::string(field) + ": " + nb::cast<std::string>(nb::repr(value)) +
-                            " is neither True nor False");
+    raise("bad_record", std::string(field) + ": " + shown(value) + " is neither True nor False");
 }
 
 // The draft points into `input`: both live until it was pushed. None stands for a field that is

@@ -199,3 +199,93 @@ def test_an_option_that_is_wrong_is_named(ring: str, options: dict[str, Any], ma
 def test_an_option_of_a_ring_that_is_wrong_is_named(ring: str) -> None:
     with pytest.raises(rr.InvalidArgumentError, match="lanes: 'two'"):
         rr.create(f"{ring}-other", lanes="two")  # type: ignore[arg-type]
+
+
+HALF = "half \ud835 of a pair"
+
+
+def test_half_of_a_surrogate_pair_travels(one: Any) -> None:
+    producer, stash = one
+    messages = [{"role": "assistant", "content": HALF}]
+    producer.push(
+        HALF, group_size=1, token_ids=[1], source=HALF, messages=messages, extra={HALF: HALF},
+        overrides=f'{{"text": "{HALF}"}}',
+    )  # fmt: skip
+    batch, sequence = only(stash)
+    with batch:
+        assert (sequence.instance_id, sequence.source) == (HALF, HALF)
+        assert sequence.messages == messages and sequence.extra == {HALF: HALF}
+        assert sequence.overrides == {"text": HALF}
+
+
+class Odd:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"logprobs": [None, -0.1]}, ("logprobs", "element 0", "None")),
+        ({"token_ids": [1, 2.5]}, ("token_ids", "element 1", "2.5")),
+        ({"token_ids": [1, 1 << 31]}, ("token_ids", "element 1", "2147483648")),
+        ({"logprobs": [0.0]}, ("logprobs", "f32[1]", "2 tokens")),
+        ({"routed_experts": np.zeros((1, 2, 8), np.uint8)}, ("routed_experts", "u8[1, 2, 8]")),
+        ({"routed_experts": np.zeros((2, 16), np.uint8)}, ("routed_experts", "u8[2, 16]")),
+        ({"topk_logprobs": [[-0.1], [-0.1, -0.2]]}, ("topk_logprobs", "[[-0.1], [-0.1, -0.2]]")),
+        ({"loss_mask": [0.0, 1.0]}, ("loss_mask", "element 0", "0.0")),
+        ({"loss_mask": np.array([-100, 1])}, ("loss_mask", "range")),
+        ({"reward": [1.0]}, ("reward", "[1.0]")),
+        ({"reward": Odd()}, ("reward", "cannot be shown")),
+        ({"finished_ns": 1.5}, ("finished_ns", "1.5")),
+        ({"messages": [{"a": [1, Odd()]}]}, ("messages", "[0].a[1]", "Odd")),
+        ({"messages": [{(1, 2): 3}]}, ("messages", "[0] has the key (1, 2)")),
+        ({"images": [np.zeros(2, np.uint8), Odd()]}, ("images", "image 1", "Odd")),
+        ({"images": Odd()}, ("images", "Odd")),
+    ],
+)
+def test_a_value_that_cannot_be_sent_is_named(
+    one: Any, fields: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    producer, _ = one
+    record = {"instance_id": "a", "token_ids": [1, 2], "group_size": 1}
+    with pytest.raises(rr.BadRecordError) as found:
+        producer.push_many([record, {**record, **fields}])
+    assert found.value.sent == 1
+    for word in words:
+        assert word in str(found.value), found.value
+
+
+def test_a_record_without_its_prompt_is_named(one: Any) -> None:
+    producer, _ = one
+    with pytest.raises(rr.BadRecordError, match="record 0: 'instance_id' is missing") as found:
+        producer.push_many([{"token_ids": [1]}])
+    assert found.value.sent == 0
+    with pytest.raises(rr.BadRecordError, match="the name of a field is text, not 7"):
+        producer.push_many([{"instance_id": "a", "token_ids": [1], 7: 8}])
+
+
+def same_images(found: list[Any], wanted: list[Any]) -> bool:
+    def plain(image: Any) -> Any:
+        return image if isinstance(image, str) else (str(image.dtype), image.tolist())
+
+    return list(map(plain, found)) == list(map(plain, wanted))
+
+
+def test_several_images_a_record(one: Any) -> None:
+    producer, stash = one
+    shots = [np.full((4 + i, 3, 3), i, np.uint8) for i in range(2)]
+    depth = np.ones((2, 2), np.float32)
+    cases: list[tuple[Any, list[Any]]] = [
+        (shots[0], [shots[0]]),
+        ([*shots, depth], [*shots, depth]),
+        ([b"png", "https://x/y.png"], [np.frombuffer(b"png", np.uint8), "https://x/y.png"]),
+        (b"[no list", [np.frombuffer(b"[no list", np.uint8)]),
+        ([], []),
+        (None, []),
+    ]
+    for visit, (images, wanted) in enumerate(cases):
+        producer.push("a", visit=visit, group_size=1, token_ids=[1], images=images)
+        batch, sequence = only(stash)
+        with batch:
+            assert same_images(sequence.image_list, wanted)
