@@ -8,7 +8,7 @@ import json
 import re
 import sys
 
-from program import Ring, main, report, run, test
+from program import LIMIT_S, PROGRAM, ROOT, Ring, main, report, run, shell, test
 
 TOKENS = ("tokens", "columns", "prompt", "list")  # read by the program itself
 TEXTS = ("messages", "verl", "verifiers", "trl")  # by the Python package, with a tokenizer
@@ -108,7 +108,7 @@ def an_incomplete_group_is_a_failure(folder, rollouts):
                                         "tokens": [1]}) + "\n"
                             for name, i in (("a", 0), ("a", 1), ("b", 0))), encoding="utf-8")
     out, _ = run("demo", "--input", path, "--lane-bytes", "1MiB", code=1)
-    assert "Groups are not complete" in out and "equal: yes" in out, out
+    assert "Some groups are incomplete" in out and "equal: yes" in out, out
     told = json.loads(run("demo", "--input", path, "--lane-bytes", "1MiB", "--json", code=1)[0])
     assert (told["ok"], told["groups"], told["open_groups"]) == (False, 1, 1), told
 
@@ -123,11 +123,12 @@ def a_group_size_is_counted_or_asked_for(folder, rollouts):
 
     write("a", "b", "a", "b", "a", "b")
     out, err = run("demo", "--input", path, "--lane-bytes", "1MiB")
-    assert "every group has 3 members, so that is it" in err and "once and whole" in out, (out, err)
+    assert "every group has 3 members, so that is it" in err, err
+    assert "exactly once and intact" in out, out
     assert err.count("group_size") == 1, err
     write("a", "b", "a", "b", "a")
     _, err = run("demo", "--input", path, "--lane-bytes", "1MiB", code=1)
-    assert "groups have 2 to 3 members in it: give --group-size" in err, err
+    assert "the size of the groups in it is 2 to 3: give --group-size" in err, err
     write("a", "b", "a", "b")
     told = report("demo", "--input", path, "--lane-bytes", "1MiB", "--group-size", 2)
     assert told["ok"] and told["groups"] == 2, told
@@ -145,6 +146,18 @@ def half_of_a_surrogate_pair_travels(folder, rollouts):
         run("produce", ring, "--input", "-", stdin_text=line + "\n")
         run("consume", ring, "--records", 1, "--output", output)
     assert json.loads(output.read_text(encoding="utf-8")) == json.loads(line)
+
+
+@test
+def the_commands_of_the_page_work(folder, rollouts):
+    page = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"<!-- pasted by a test -->\n```sh\n(.*?)```", page, flags=re.DOTALL)
+    (folder / "bin").mkdir()
+    (folder / "bin/rollring").symlink_to(PROGRAM)
+    process = shell("set -e\n" + lines, folder)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, (out, err)
+    assert "exactly once and intact" in out and "would send 2 records" in out, (out, err)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ INPUTS = {
 }
 STOPPED = (130, -signal.SIGINT)  # of the program, or of the shell that waits for it
 COMMANDS = ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups", "weights",
-            "metrics", "top", "serve-atropos", "run-env", "demo", "formats")  # each has a test below
+            "metrics", "top", "serve-atropos", "run-env", "demo", "formats")  # each has a test
 LOAD = ("--synthetic", "groups=1400,group-size=4,tokens=5:20")
 
 

@@ -192,8 +192,8 @@ std::string JsonSource::remark() const {
                            lines_.path(), common_size_);
     }
     return fmt::format(
-        "{}: group_size is not given, and groups have {} members in it: give --group-size, or "
-        "group_size in each record",
+        "{}: group_size is not given, and the size of the groups in it is {}: give --group-size, "
+        "or group_size in each record",
         lines_.path(), census_.sizes());
 }
 

@@ -84,6 +84,7 @@ from ._store import Store
 from ._weight_publisher import WeightPublisher, WeightTransaction
 from ._weight_subscriber import WeightSubscriber, WeightUpdate
 from ._weights import WeightView
+from .rollouts import read_rollouts
 
 logging.getLogger("rollring").addHandler(logging.NullHandler())
 
@@ -157,6 +158,7 @@ __all__ = [
     "describe_groups",
     "describe_requests",
     "describe_weights",
+    "read_rollouts",
     "remove",
     "rings",
     "stats",

@@ -235,7 +235,7 @@ TEST_CASE("census: members are counted in the file's order, whoever sends them")
     CHECK(size_of(file.path, {.group_size = 5}) == std::pair<std::uint32_t, std::string>{5, ""});
     const TextFile uneven(line("a") + line("b") + line("a"));
     CHECK(size_of(uneven.path, {}).first == 0);
-    CHECK(size_of(uneven.path, {}).second.contains("groups have 1 to 2 members in it"));
+    CHECK(size_of(uneven.path, {}).second.contains("the size of the groups in it is 1 to 2"));
     // One member of each group, or numbers that tell of others: the rest may be in another file.
     for (const std::string& text : {line("a") + line("b"), line("a", ",\"repetition_id\":1") +
                                                                line("a", ",\"repetition_id\":2")}) {

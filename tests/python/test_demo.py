@@ -179,11 +179,12 @@ def test_what_the_policy_drops_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", r"rollouts\.jsonl:3: this line is no record"),
-        ("[1]", r"rollouts\.jsonl:3: this line is no record"),
+        ("{", r"rollouts\.jsonl:3: not JSON"),
+        ("[1]", r"rollouts\.jsonl:3: not an object"),
         ('{"tokens": [1]}', r"rollouts\.jsonl:3: .*instance_id"),
         ('{"instance_id": "x", "tokens": [1.5]}', r"x: column 'token_ids' is i32"),
-        ('{"instance_id": "x", "tokens": [1], "colour": 1}', r"x: .*'colour'"),
+        ('{"instance_id": "x", "tokens": [1], "loss_mask": [1, 1]}', r"x: 'loss_mask': .*u8\[2\]"),
+        ("{}", r"rollouts\.jsonl:3: 'instance_id', 'token_ids' are missing: `rollring formats`"),
         ('{"instance_id": 5, "tokens": [1]}', r"rollouts\.jsonl:3: .*instance_id"),
     ],
 )
@@ -192,7 +193,7 @@ def test_a_bad_record_is_named(tmp_path: Path, line: str, said: str) -> None:
     path.write_text(json.dumps(record(0, 0, group_size=1)) + "\n\n" + line + "\n")
     out, err = run("--input", str(path), "--producers", "2", code=1)
     assert re.fullmatch(rf"rollring: producer 0 \(pid \d+\) failed: .*{said}.*\n", err), err
-    assert out.endswith("NOT all is well.\n")
+    assert out == "" or out.endswith("NOT all is well.\n")  # the first one may have come
 
 
 @pytest.mark.parametrize(

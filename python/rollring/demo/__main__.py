@@ -78,7 +78,7 @@ def make_parser() -> Parser:
         "-i",
         "--input",
         metavar="FILE",
-        help="JSON lines to send, a record each, of rollring's format",
+        help="rollouts to send: `rollring formats` shows the formats; Parquet, too",
     )
     source.add_argument(
         "--synthetic",
@@ -92,7 +92,6 @@ def make_parser() -> Parser:
         ("--producers", "N", number(1, 4096), 4, "how many processes share the input"),
         ("--lane-bytes", "BYTES", checked(to_bytes), "64MiB", "memory of each lane"),
         ("--batch-groups", "N", number(1, 1 << 20), 16, "groups that the trainer takes at a time"),
-        ("--group-size", "N", number(1, 4096), 8, "of records that do not say it"),
     ):
         parser.add_argument(
             name,
@@ -101,6 +100,15 @@ def make_parser() -> Parser:
             default=default,
             help=f"{what} (default: {default})",
         )
+    parser.add_argument(
+        "--group-size",
+        metavar="N",
+        type=number(1, 4096),
+        help="of records that do not say it (default: as many as each group of the\nfile has)",
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="PATH", help="makes tokens of rollouts that are text"
+    )
     parser.add_argument("--json", action="store_true", help="report as one JSON object on stdout")
     return parser
 
@@ -115,7 +123,7 @@ def demo(options: argparse.Namespace, load: Load) -> int:
             with Workers(produce) as workers:
                 workers.start(ring, load, options.producers)
                 with rr.Stash(
-                    ring, batch_groups=options.batch_groups, group_size=options.group_size
+                    ring, batch_groups=options.batch_groups, group_size=options.group_size or 8
                 ) as stash:
                     for _ in train(stash, workers, seen):
                         if stops.number or workers.trouble:
@@ -130,7 +138,7 @@ def demo(options: argparse.Namespace, load: Load) -> int:
             note(trouble)
     if options.json:
         print(json.dumps(report), flush=True)
-    else:
+    elif seen.tally.records or not workers.trouble:  # after an error zeros say nothing
         lanes = bytes_text(options.lane_bytes)
         print(f"{options.producers} producers, one trainer, lanes of {lanes}, all in Python")
         print(as_text(report), flush=True)
@@ -142,8 +150,13 @@ def main() -> int:
     options = parser.parse_args()
     if options.input in {"-", ""}:
         parser.error("--input must be a file: producers cannot share standard input")
-    load = Load(path=options.input) if options.input else options.synthetic
+    load = options.synthetic
+    if options.input:
+        load = Load(path=options.input, tokenizer=options.tokenizer, asked_size=options.group_size)
     try:
+        remark = load.remark()
+        if remark and not options.json:
+            note(remark)
         return demo(options, dataclasses.replace(load, repeat=options.repeat))
     except rr.InvalidArgumentError as error:
         parser.error(str(error))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from rollring.rollouts import read_rollouts
+from rollring.rollouts._read import Rollouts
 
 _POOL = 65536  # columns are slices of a pool, which begin within so much of it
 _VOCABULARY = 151936
@@ -15,7 +17,7 @@ _VOCABULARY = 151936
 
 @dataclass(frozen=True)
 class Load:
-    """The records of a file of JSON lines or, without one, some that are made up."""
+    """The records of a file (`rollring.read_rollouts`) or, without one, some that are made up."""
 
     path: str = ""
     groups: int = 2000
@@ -23,13 +25,21 @@ class Load:
     tokens: tuple[int, int] = (256, 4096)
     seed: int = 1
     repeat: int = 1
+    tokenizer: str | None = None
+    asked_size: int | None = None  # of groups in a file that does not say it
 
     def total(self) -> int:
-        """Of all shares together. An OSError says that there is no such file."""
+        """Of all shares together. An error says that there is no such file, or none of records."""
         if not self.path:
             return self.repeat * self.groups * self.group_size
-        with open(self.path, "rb") as lines:
-            return self.repeat * sum(1 for line in lines if line.strip())
+        return self.repeat * self._rollouts().count()
+
+    def remark(self) -> str:
+        """What was made of the file's groups, for people."""
+        return self._rollouts().remark if self.path else ""
+
+    def _rollouts(self) -> Rollouts:
+        return Rollouts(self.path, self.tokenizer, group_size=self.asked_size)
 
     def records(self, share: int, shares: int) -> Iterator[tuple[str, dict[str, Any]]]:
         """A share of them, each as instance_id and the fields of `Producer.push`."""
@@ -40,22 +50,10 @@ class Load:
                 yield instance_id, fields
 
     def _read(self, share: int, shares: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        with open(self.path, "rb") as lines:
-            for number, line in enumerate(lines):
-                if number % shares != share or not line.strip():
-                    continue
-                try:
-                    fields = json.loads(line)
-                    fields["token_ids"] = fields.pop("tokens")
-                    instance_id = fields.pop("instance_id")
-                    if not isinstance(instance_id, str):
-                        raise TypeError("instance_id is no text")
-                except (ValueError, TypeError, AttributeError, KeyError) as error:
-                    raise ValueError(
-                        f"{self.path}:{number + 1}: this line is no record, "
-                        f"an object with instance_id and tokens ({error!r})"
-                    ) from None
-                yield instance_id, fields
+        for fields in read_rollouts(
+            self.path, self.tokenizer, group_size=self.asked_size, shard=(share, shares)
+        ):
+            yield fields.pop("instance_id"), fields
 
     def _make(self, share: int, shares: int) -> Iterator[tuple[str, dict[str, Any]]]:
         total = self.groups * self.group_size

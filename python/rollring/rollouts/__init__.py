@@ -1,0 +1,14 @@
+"""Rollouts in files, as other programs write them.
+
+    with rr.Producer("run42") as producer:
+        producer.push_many(rr.read_rollouts("rollouts.jsonl"))
+
+`rollring formats` shows the formats. ``python -m rollring.rollouts FILE`` prints them as JSON lines
+for `rollring produce`.
+"""
+
+from __future__ import annotations
+
+from ._read import read_rollouts
+
+__all__ = ["read_rollouts"]

@@ -1,0 +1,182 @@
+"""What files hold: rows of JSON lines, of one JSON list, of Parquet, of a folder of `datasets`."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .._errors import BadRecordError
+
+# A row: where it is, and what it is: a value, or the bytes of a line that is not parsed yet.
+Row = tuple[str, Any]
+
+_FOREIGN = {
+    b"ARROW1": "an Arrow file: write it as Parquet",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: unpack it first",
+    b"\xfd7zXZ": "compressed by xz: unpack it first",
+    b"BZh": "compressed by bzip2: unpack it first",
+    b"PK\x03\x04": "a zip archive: unpack it first",
+}
+_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
+
+
+def refused(place: str, why: str) -> BadRecordError:
+    return BadRecordError(f"{place}: {why}", "bad_record")
+
+
+def needed(module: str, extra: str, what: str) -> Any:
+    """A package that only some formats need."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise BadRecordError(
+            f"{what} needs the package {module.partition('.')[0]}: in a clone of rollring, "
+            f"pip install '.[{extra}]'",
+            "bad_record",
+        ) from None
+
+
+def parsed(row: Row) -> dict[str, Any]:
+    """The object of a row."""
+    place, value = row
+    if isinstance(value, bytes):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise refused(place, f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise refused(place, "not an object: `rollring formats` shows what a record may be")
+    return value
+
+
+def rows(path: str) -> Iterator[Row]:
+    """The rows of a file, of all files of a folder, or of standard input ("-")."""
+    if path == "-":
+        yield from _rows_of_bytes("stdin", sys.stdin.buffer.read())
+        return
+    place = Path(path)
+    if not place.is_dir():
+        yield from _rows_of_file(place)
+    elif (place / "state.json").exists() or (place / "dataset_dict.json").exists():
+        yield from _rows_of_dataset(place)
+    else:
+        files = [one for one in place.iterdir() if one.name.endswith(_SUFFIXES)]
+        if not files:
+            raise refused(path, f"there is no file of rollouts in it ({', '.join(_SUFFIXES)})")
+        for one in sorted(files, key=_natural):
+            yield from _rows_of_file(one)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """10.jsonl comes after 9.jsonl."""
+    return [(int(part or -1), text) for part, text in re.findall(r"(\d*)(\D*)", path.name)]
+
+
+def _rows_of_dataset(folder: Path) -> Iterator[Row]:
+    dataset = needed("datasets", "datasets", f"{folder}: a folder of datasets").load_from_disk(
+        str(folder)
+    )
+    if isinstance(dataset, dict):
+        raise refused(str(folder), f"it holds splits: name one, {folder}/{next(iter(dataset))}")
+    for number, row in enumerate(dataset):
+        yield f"{folder}: row {number}", row
+
+
+def _rows_of_parquet(path: Path) -> Iterator[Row]:
+    parquet = needed("pyarrow.parquet", "datasets", f"{path}: a Parquet file")
+    number = 0
+    for batch in parquet.ParquetFile(path).iter_batches(batch_size=1024):
+        for row in batch.to_pylist():
+            yield f"{path}: row {number}", row
+            number += 1
+
+
+def _rows_of_file(path: Path) -> Iterator[Row]:
+    with open(path, "rb") as file:
+        first = file.read(8)
+        if first.startswith(b"PAR1"):
+            yield from _rows_of_parquet(path)
+            return
+        if first.startswith((b"\xff\xfe", b"\xfe\xff")):
+            file.seek(0)
+            yield from _rows_of_bytes(str(path), file.read())
+            return
+        for magic, what in _FOREIGN.items():
+            if first.startswith(magic):
+                raise refused(str(path), what)
+        file.seek(0)
+        if not first.startswith(b"\x1f\x8b"):
+            yield from _rows_of_stream(str(path), file)
+            return
+        try:
+            with gzip.open(file) as unpacked:
+                yield from _rows_of_stream(str(path), unpacked)
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise refused(str(path), f"its gzip data is damaged or cut off: {error}") from None
+
+
+def _rows_of_bytes(place: str, data: bytes) -> Iterator[Row]:
+    if data.startswith(b"\x1f\x8b"):
+        data = gzip.decompress(data)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        data = data.decode("utf-16").encode("utf-8", "surrogatepass")
+    yield from _rows_of_stream(place, io.BytesIO(data))
+
+
+def _rows_of_stream(place: str, stream: Any) -> Iterator[Row]:
+    """Lines, or values over several lines where the first one breaks off."""
+    for number, line in enumerate(stream, 1):
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if not line.strip():
+            continue
+        if _breaks_off(line.strip()):
+            yield from _values(place, number, line + stream.read())
+        else:
+            yield f"{place}:{number}", line
+            for later, rest in enumerate(stream, number + 1):
+                if rest.strip():
+                    yield f"{place}:{later}", rest
+        return
+
+
+def _breaks_off(line: bytes) -> bool:
+    if line.startswith(b"["):
+        return True
+    if not line.startswith(b"{") or line[-1:] not in b"[{,":
+        return False
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
+
+
+def _values(place: str, number: int, data: bytes) -> Iterator[Row]:
+    """Values that lie one after the other, or in lists."""
+    text = data.decode("utf-8", "surrogatepass")
+    decoder = json.JSONDecoder()
+    at = 0
+    while (at := _behind_blanks(text, at)) < len(text):
+        line = number + text.count("\n", 0, at)
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except ValueError as error:
+            raise refused(f"{place}:{line}", f"not JSON, or cut off: {error}") from None
+        if isinstance(value, list):
+            for index, one in enumerate(value, 1):
+                yield f"{place}:{line}: element {index} of the list", one
+        else:
+            yield f"{place}:{line}", value
+
+
+def _behind_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at

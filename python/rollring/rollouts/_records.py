@@ -1,0 +1,222 @@
+"""One row of a file as the fields of a record: the keys that other programs write, and ours."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._arrays import NUMPY_DTYPES, array_of
+from ._files import refused
+from ._text import Tokenizer
+
+_WHOLE = ("tokens", "token_ids", "input_ids")
+_GENERATED = ("completion_ids", "response_ids")
+_OF_GENERATED = {
+    "completion_mask": "loss_mask",
+    "response_mask": "loss_mask",
+    "completion_logprobs": "logprobs",
+    "response_logprobs": "logprobs",
+}
+_PADDED = ("loss_mask", "logprobs", "ref_logprobs", "advantages", "token_rewards")
+_IDS = ("example_id", "prompt_id")
+# Keys that mean the same in a row and in `Producer.push`.
+FIELDS = frozenset(
+    "instance_id repetition_id group_size source n_prompt reward visit attempt subsequence_index "
+    "last_subsequence source_id status policy_version policy_version_min policy_version_max "
+    "created_ns finished_ns loss_mask logprobs advantages ref_logprobs token_rewards "
+    "routed_experts topk_ids topk_logprobs labels messages generation_params overrides "
+    "group_overrides images user".split()
+)
+# Pairs of a prompt and what was generated, as text or messages: of most programs, and of verl.
+_TEXTS = (("prompt", "completion"), ("prompt", "response"), ("input", "output"))
+_FORMATS = "`rollring formats` shows what a record may be"
+
+
+class Records:
+    """Makes fields of rows.
+
+    Args:
+        tokenizer: As `Tokenizer` takes it; None: rows that are text are refused.
+        rewards: Keys whose sum is the reward of rows without one.
+        columns: Keys that are the ring's own columns.
+    """
+
+    def __init__(self, tokenizer: Any, rewards: Sequence[str], columns: Sequence[str] = ()) -> None:
+        self._fields = FIELDS.union(columns)
+        self._tokenizer = Tokenizer(tokenizer) if tokenizer is not None else None
+        self._rewards = tuple(rewards)
+
+    def fields(self, place: str, row: dict[str, Any], *, columns: bool = True) -> dict[str, Any]:
+        """The fields of a row; without ``columns`` those that a census needs, and maybe others.
+
+        Raises:
+            BadRecordError: It is no record. All keys that are missing are named.
+        """
+        row = {key: value for key, value in row.items() if value is not None}
+        made = {key: value for key, value in row.items() if key in self._fields}
+        used = set(made)
+        if "traces" in row and "task" in row:
+            raise refused(
+                place,
+                "an episode of verifiers: rollring.integrations.verifiers.records makes records of "
+                "it",
+            )
+        text = None
+        missing = self._take_tokens(place, row, made, used)
+        if missing and (text := _conversation(row, used)):
+            self._take_scores(row, made, used)
+            _name_by_text(row, made, text[0])
+        _name(place, row, made)
+        promises = made.get("status", "completed") in {"completed", "truncated"}
+        if text and promises and (columns or self._tokenizer is None):
+            self._take_text(place, made, text, missing)
+            missing = ""
+        elif text:
+            missing = ""
+        names = [] if "instance_id" in made else ["'instance_id'"]
+        if missing and promises:
+            names.append(missing)
+        if names:
+            verb = "are" if len(names) > 1 else "is"
+            raise refused(place, f"{', '.join(names)} {verb} missing: {_FORMATS}")
+        extra = {key: value for key, value in row.items() if key not in used}
+        if extra:
+            made["extra"] = extra
+        return made
+
+    def _take_tokens(
+        self, place: str, row: dict[str, Any], made: dict[str, Any], used: set[str]
+    ) -> str:
+        """Fills token_ids of keys that hold tokens; returns what is missing."""
+        whole = [key for key in _WHOLE if key in row]
+        generated = [key for key in _GENERATED if key in row]
+        both = whole if len(whole) > 1 else generated if len(generated) > 1 else []
+        if whole == ["input_ids"] and generated:
+            both = [*whole, *generated]
+        if both:
+            raise refused(place, f"'{both[1]}' and '{both[0]}' are both there")
+        if whole:
+            made["token_ids"] = row[whole[0]]
+            used.add(whole[0])
+            return ""
+        if not generated:
+            return "'completion_ids'" if "prompt_ids" in row else "'token_ids'"
+        if "prompt_ids" not in row:
+            return "'prompt_ids'"
+        prompt, answer = list(row["prompt_ids"]), list(row[generated[0]])
+        if made.setdefault("n_prompt", len(prompt)) != len(prompt):
+            raise refused(
+                place,
+                f"'n_prompt' is {made['n_prompt']}, but 'prompt_ids' has {len(prompt)} tokens",
+            )
+        made["token_ids"] = prompt + answer
+        used.update(("prompt_ids", generated[0]))
+        for key, column in _OF_GENERATED.items():
+            if key in row:
+                if column in made:
+                    raise refused(place, f"'{key}' and '{column}' are both there")
+                made[column] = row[key]
+                used.add(key)
+        for column in _PADDED:
+            if column in made and len(made[column]) == len(answer):
+                made[column] = [0] * len(prompt) + list(made[column])
+        return ""
+
+    def _take_scores(self, row: dict[str, Any], made: dict[str, Any], used: set[str]) -> None:
+        """What verl, verifiers and TRL say beside the text."""
+        keys = self._rewards or [key for key in row if "reward" in key and key != "reward"]
+        if "reward" not in made and "score" in row and not self._rewards:
+            made["reward"] = row["score"]
+            used.add("score")
+        elif "reward" not in made:
+            scores = [row[key] for key in keys if isinstance(row.get(key), (int, float))]
+            if good := [float(score) for score in scores if score == score]:
+                made["reward"] = sum(good)
+        if "step" in row and "visit" not in made:
+            made["visit"] = row["step"]
+            used.add("step")
+        if row.get("is_truncated"):
+            made.setdefault("status", "truncated")
+        if row.get("error") and not row.get("completion"):
+            made.setdefault("status", "failed")
+
+    def _take_text(self, place: str, made: dict[str, Any], text: Any, missing: str) -> None:
+        if self._tokenizer is None:
+            raise refused(
+                place,
+                f"{missing} is missing: the record is text: name a tokenizer that makes tokens of "
+                f"it (tokenizer=, --tokenizer PATH)",
+            )
+        try:
+            made.update(self._tokenizer.columns(*text))
+        except Exception as error:  # also what a chat template raises
+            raise refused(place, f"its text cannot be made into tokens: {error}") from error
+
+
+def _conversation(row: dict[str, Any], used: set[str]) -> tuple[Any, Any] | None:
+    """The prompt and what was generated, as text or messages."""
+    for prompt, answer in _TEXTS:
+        if prompt in row and answer in row:
+            used.update((prompt, answer))
+            return row[prompt], row[answer]
+        if prompt in row and row.get("error"):  # verifiers: it failed before an answer
+            used.add(prompt)
+            return row[prompt], []
+    messages = row.get("messages")
+    if isinstance(messages, list) and all(isinstance(one, dict) for one in messages):
+        roles = [one.get("role") for one in messages]
+        first = roles.index("assistant") if "assistant" in roles else len(roles)
+        return messages[:first], messages[first:]
+    return None
+
+
+def _name_by_text(row: dict[str, Any], made: dict[str, Any], prompt: Any) -> None:
+    if "instance_id" in made or any(key in row for key in _IDS):
+        return
+    said = json.dumps(prompt, sort_keys=True, default=str).encode()
+    made["instance_id"] = f"prompt/{hashlib.blake2b(said, digest_size=8).hexdigest()}"
+
+
+def _name(place: str, row: dict[str, Any], made: dict[str, Any]) -> None:
+    """instance_id of a row without one: another key's, or one made of the prompt's tokens."""
+    if "instance_id" in made:
+        if not isinstance(made["instance_id"], str):
+            raise refused(place, f"'instance_id' must be text, not {made['instance_id']!r}")
+        return
+    for key in _IDS:
+        if key in row:
+            if isinstance(row[key], bool) or not isinstance(row[key], (int, str)):
+                raise refused(place, f"'{key}' is neither text nor an integer")
+            made["instance_id"] = str(row[key])
+            return
+    n_prompt = made.get("n_prompt") or 0
+    if n_prompt and len(made.get("token_ids", ())) >= n_prompt:
+        made["instance_id"] = f"prompt/{_sum_of(made['token_ids'][:n_prompt]):016x}"
+
+
+def _sum_of(token_ids: Any) -> int:
+    """As the program `rollring` has it (cli/formats/token_keys.cpp)."""
+    tokens = np.asarray(token_ids).astype(np.uint32).astype(np.uint64) + np.uint64(1)
+    factors = np.ones(len(tokens), np.uint64)
+    factors[1:] = np.uint64(0x9E3779B97F4A7C15)
+    powers = np.multiply.accumulate(factors)[::-1]
+    return int(np.add.reduce(tokens * powers, dtype=np.uint64))
+
+
+def pushed(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a row as `Producer.push` takes them."""
+    made = dict(fields, origin=1)  # written back as JSON lines
+    for column in ("user", "images"):
+        if column in made:
+            made[column] = json.dumps(made[column], separators=(",", ":")).encode()
+    for name, value in made.items():
+        if isinstance(value, dict) and set(value) == {"dtype", "shape", "base64"}:
+            if value["dtype"] in NUMPY_DTYPES:
+                made[name] = array_of(value)
+    if isinstance(made.get("reward"), str):  # NaN, as JSON without such numbers has it
+        made["reward"] = float(made["reward"])
+    return made

@@ -1,0 +1,226 @@
+"""Files of rollouts in Python: what is read of each format, and what is said of others."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PATIENCE
+
+import rollring as rr
+
+PROGRAM = Path(sys.executable).parent / "rollring"
+CONVERT = [sys.executable, "-I", "-m", "rollring.rollouts"]
+TOKENS = ("tokens", "columns", "prompt", "list")
+TEXTS = ("messages", "verl", "verifiers", "trl")
+
+
+def run(*command: Any, text: str | None = None, code: int = 0) -> tuple[str, str]:
+    done = subprocess.run(
+        [str(part) for part in command],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == code, done
+    return done.stdout, done.stderr
+
+
+def example(name: str) -> str:
+    return run(PROGRAM, "formats", name)[0]
+
+
+def digest(text: str) -> dict[str, Any]:
+    told = json.loads(run(PROGRAM, "produce", "--input", "-", "--digest", "--json", text=text)[0])
+    return {key: told[key] for key in ("records", "tokens", "digest")}
+
+
+def write(path: Path, *rows: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a tokenizer of transformers: each character is a token."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    vocabulary = {chr(code): code for code in range(32, 127)} | {"?unknown": 0, "\n": 10}
+    model = tokenizers.models.WordLevel(vocabulary, unk_token="?unknown")
+    plain = tokenizers.Tokenizer(model)
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="?unknown")
+    made.chat_template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}.{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    folder = tmp_path_factory.mktemp("tokenizer")
+    made.save_pretrained(folder)
+    return str(folder)
+
+
+def said(record: dict[str, Any], mask: int) -> str:
+    """The text of the tokens that are trained on, or of the others."""
+    pairs = zip(record["token_ids"], record["loss_mask"], strict=True)
+    return "".join(chr(token) for token, bit in pairs if bit == mask)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_the_program_and_python_read_an_example_alike(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "rollouts.json"
+    path.write_text(example(name), encoding="utf-8")
+    direct = json.loads(run(PROGRAM, "produce", "--input", path, "--digest", "--json")[0])
+    lines, _ = run(*CONVERT, path)
+    assert digest(lines) == {key: direct[key] for key in ("records", "tokens", "digest")}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_an_example_of_text_becomes_lines_for_the_program(
+    tmp_path: Path, name: str, tokenizer: str
+) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(example(name), encoding="utf-8")
+    lines, _ = run(*CONVERT, path, "--tokenizer", tokenizer)
+    told = digest(lines)
+    assert told["records"] == example(name).count("\n") and told["tokens"] > 0
+    _, err = run(*CONVERT, path, code=1)
+    assert f"{path}:1: 'token_ids' is missing: the record is text: name a tokenizer" in err
+    for record in rr.read_rollouts(str(path), tokenizer):
+        assert said(record, 1).rstrip(".") in {"5", "6"} and "2+3" in said(record, 0)
+        assert record["reward"] in {0.0, 1.0}
+
+
+def test_a_conversation_of_several_turns_is_trained_on_where_the_assistant_speaks(
+    tmp_path: Path, tokenizer: str
+) -> None:
+    def say(role: str, content: str) -> dict[str, str]:
+        return {"role": role, "content": content}
+
+    turns = [say("user", "a"), say("assistant", "b"), say("user", "c"), say("assistant", "d")]
+    path = write(
+        tmp_path / "m.jsonl", {"messages": turns}, {"prompt": turns[:3], "completion": "d"}
+    )
+    whole, last = rr.read_rollouts(path, tokenizer)
+    assert said(whole, 1) == "b.d." and said(whole, 0) == "<user>a.<assistant><user>c.<assistant>"
+    assert whole["n_prompt"] == len("<user>a.<assistant>") and whole["messages"] == turns
+    assert said(last, 1) == "d" and last["n_prompt"] == len(said(last, 0))
+
+
+def test_what_verl_and_trl_say_beside_the_text(tmp_path: Path, tokenizer: str) -> None:
+    rows = [
+        {"input": "q", "output": str(i), "gts": "1", "score": i, "step": step, "acc": True}
+        for step in (9, 10)
+        for i in range(2)
+    ]
+    for step in (9, 10):  # as verl names its files
+        write(tmp_path / f"{step}.jsonl", *(row for row in rows if row["step"] == step))
+    found = list(rr.read_rollouts(str(tmp_path), tokenizer))
+    assert [one["visit"] for one in found] == [9, 9, 10, 10]
+    assert [one["repetition_id"] for one in found] == [0, 1, 0, 1]
+    assert {one["group_size"] for one in found} == {2} and [one["reward"] for one in found][:2] == [
+        0,
+        1,
+    ]
+    assert found[0]["extra"] == {"gts": "1", "acc": True}
+    path = write(
+        tmp_path / "t.jsonl.json",
+        {"step": 1, "prompt": "q", "completion": "a", "x_reward": 1.0, "y_reward": None, "n": 3},
+    )
+    assert next(rr.read_rollouts(path, tokenizer))["reward"] == 1.0
+    assert next(rr.read_rollouts(path, tokenizer, rewards=["x_reward", "n"]))["reward"] == 4.0
+
+
+def test_a_rollout_of_verifiers_that_failed_is_a_mark(tmp_path: Path, tokenizer: str) -> None:
+    prompt = [{"role": "user", "content": "q"}]
+    answer = [{"role": "assistant", "content": "a"}]
+    path = write(
+        tmp_path / "results.jsonl",
+        {
+            "example_id": 0,
+            "prompt": prompt,
+            "completion": answer,
+            "reward": 1,
+            "is_truncated": True,
+        },
+        {
+            "example_id": 0,
+            "prompt": prompt,
+            "completion": None,
+            "reward": 0,
+            "error": {"error": "X"},
+        },
+    )
+    first, failed = rr.read_rollouts(path, tokenizer)
+    assert (first["status"], failed["status"]) == ("truncated", "failed")
+    assert first["instance_id"] == failed["instance_id"] == "0" and "token_ids" not in failed
+
+
+def test_packed_and_pretty_files(tmp_path: Path) -> None:
+    rows = [{"instance_id": "a", "tokens": [i], "note": ']}{"'} for i in range(3)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    texts = {
+        "plain": lines.encode(),
+        "bom": b"\xef\xbb\xbf\n" + lines.encode(),
+        "utf16": lines.encode("utf-16"),
+        "gzip": gzip.compress(lines.encode()),
+        "list": json.dumps(rows, indent=2).encode(),
+        "pretty": "\n".join(json.dumps(row, indent=2) for row in rows).encode(),
+    }
+    for name, data in texts.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        found = list(rr.read_rollouts(str(path)))
+        assert [one["token_ids"] for one in found] == [[0], [1], [2]], name
+        assert [one["repetition_id"] for one in found] == [0, 1, 2], name
+        shares = [list(rr.read_rollouts(str(path), shard=(i, 2))) for i in range(2)]
+        assert shares[0] == found[::2] and shares[1] == found[1::2], name
+
+
+def test_what_is_no_file_of_rollouts_is_named(tmp_path: Path) -> None:
+    for text, words in (
+        (b"", "there is no record in it"),
+        (b"\n \n", "there is no record in it"),
+        (b"ARROW1\0\0", "an Arrow file"),
+        (b"\x28\xb5\x2f\xfd\0", "compressed by zstd"),
+        (gzip.compress(json.dumps(list(range(5000))).encode())[:200], "damaged or cut off"),
+        (b"[{}\n", "not JSON, or cut off"),
+        (b"{}\n", ":1: 'instance_id', 'token_ids' are missing: `rollring formats`"),
+        (b'{"prompt_ids":[1]}\n', ":1: 'instance_id', 'completion_ids' are missing"),
+        (b'{"tokens":[1],"token_ids":[1]}\n', "are both there"),
+        (b'{"example_id":[1],"tokens":[1]}\n', "neither text nor an integer"),
+        (b'{"instance_id":"a","repetition_id":0,"tokens":[1]}\n'
+         b'{"instance_id":"a","tokens":[1]}\n', "number all members of a group, or none"),
+    ):  # fmt: skip
+        path = tmp_path / "file"
+        path.write_bytes(text)
+        with pytest.raises(rr.BadRecordError, match="file") as found:
+            list(rr.read_rollouts(str(path)))
+        assert words in str(found.value), (text, found.value)
+    with pytest.raises(FileNotFoundError):
+        rr.read_rollouts(str(tmp_path / "none"))
+
+
+def test_what_is_read_can_be_pushed(ring: str, tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(example("columns"), encoding="utf-8")
+    with rr.Producer(ring) as producer, rr.Stash(ring, batch_groups=1) as stash:
+        assert producer.push_many(rr.read_rollouts(str(path))) == 1
+        with stash.next(PATIENCE) as batch:
+            found = batch.sequences[0].as_dict(copy=True)
+    row = json.loads(example("columns"))
+    assert found["extra"] == {"my_own_key": row.pop("my_own_key")}
+    assert found["policy_version_min"] == found["policy_version_max"] == row.pop("policy_version")
+    for key, value in row.items():
+        got = found[key]
+        if hasattr(got, "tolist"):
+            assert got.tolist() == pytest.approx(value), key
+        else:
+            assert got == value, key
