@@ -230,7 +230,10 @@ class Odd:
         ({"token_ids": [1, 2.5]}, ("token_ids", "element 1", "2.5")),
         ({"token_ids": [1, 1 << 31]}, ("token_ids", "element 1", "2147483648")),
         ({"logprobs": [0.0]}, ("logprobs", "1 entries for 2 tokens")),
-        ({"routed_experts": np.zeros((1, 2, 8), np.uint8)}, ("routed_experts", "1 entries for 2 tokens")),
+        (
+            {"routed_experts": np.zeros((1, 2, 8), np.uint8)},
+            ("routed_experts", "1 entries for 2 tokens"),
+        ),
         ({"routed_experts": np.zeros((2, 16), np.uint8)}, ("routed_experts", "has 2 dimensions")),
         ({"topk_logprobs": [[-0.1], [-0.1, -0.2]]}, ("topk_logprobs", "[[-0.1], [-0.1, -0.2]]")),
         ({"loss_mask": [0.0, 1.0]}, ("loss_mask", "element 0", "0.0")),
