@@ -30,7 +30,8 @@ Step by step, with rollouts.jsonl of your own:
   wait; rollring rm r
 To look at while it runs: rollring top r (a live page), rollring groups r (which groups
 a trainer waits for), rollring weights r (which weights the engines serve), rollring ls,
-rollring doctor; for Prometheus: rollring metrics.
+rollring doctor; for Prometheus: rollring metrics. How much memory a run needs:
+rollring size.
 For environments and trainers of Atropos, as they are: rollring serve-atropos r.
 Exit codes: 0 done; 1 failed, which includes a report that could not be written;
 2 wrong use; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal;
@@ -60,7 +61,8 @@ int run(int argc, char** argv) {
                                         add_stat(app),    add_doctor(app), add_produce(app),
                                         add_consume(app), add_groups(app), add_weights(app),
                                         add_metrics(app), add_top(app),    add_serve_atropos(app),
-                                        add_run_env(app), add_demo(app),   add_formats(app)};
+                                        add_run_env(app), add_demo(app),   add_formats(app),
+                                        add_size(app)};
     try {
         app.parse(argc, argv);
         set_colour_mode(colour);

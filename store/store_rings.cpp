@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "human.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring {
@@ -31,6 +32,11 @@ Result<void> make_both(std::string_view name, const StoreOptions& options) {
     if (options.lanes < 2 || options.lanes > lanes_most) {
         return refused(Errc::invalid_argument,
                        fmt::format("lanes is {}, must be 2 to {}", options.lanes, lanes_most));
+    }
+    if (options.capacity_bytes < options.lanes) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("capacity is {}, too little for {} lanes",
+                                   human_bytes(options.capacity_bytes), options.lanes));
     }
     auto schema = Schema::standard_with(
         {{.name = "value", .dtype = dtype_u8, .per = Per::record, .accepts = Accepts::any}});

@@ -204,7 +204,8 @@ def wrong_use_and_failures_have_their_codes(folder, rollouts):
                       ("consume",), ("demo", "--producers", "0")):
         _, err = run(*arguments, code=2)
         assert err, arguments
-    for command in ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups", "demo"):
+    for command in ("create", "size", "rm", "ls", "stat", "doctor", "produce", "consume", "groups",
+                    "demo"):
         assert "Examples:" in run(command, "--help")[0], command
     for command in ("stat", "rm"):
         _, err = run(command, PREFIX + "nowhere", code=1)

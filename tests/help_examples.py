@@ -21,8 +21,9 @@ INPUTS = {
     "more.json": '[{"name":"entropy","dtype":"f32","per":"token","dims":[],"required":false}]',
 }
 STOPPED = (130, -signal.SIGINT)  # of the program, or of the shell that waits for it
-COMMANDS = ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups", "weights",
-            "metrics", "top", "serve-atropos", "run-env", "demo", "formats")  # each has a test
+COMMANDS = ("create", "size", "rm", "ls", "stat", "doctor", "produce", "consume", "groups",
+            "weights", "metrics", "top", "serve-atropos", "run-env", "demo",
+            "formats")  # each has a test
 LOAD = ("--synthetic", "groups=1400,group-size=4,tokens=5:20")
 
 
@@ -132,6 +133,13 @@ def looking(folder, rollouts):
                 done(process, STOPPED)
             else:
                 done(process, (1,))
+
+
+@test
+def size(folder, rollouts):
+    place(folder, rollouts)
+    for line in examples("size"):
+        assert "lane" in done(paste(folder, line, "x"), (0, 1)), line
 
 
 @test

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from program import PREFIX, Ring, finish, main, run, start, test
+from program import PREFIX, PROGRAM, Ring, finish, main, run, start, test, with_shm_of
 from served import Server
 
 LONGEST = "groups=32,group-size=16,tokens=131072"
@@ -67,6 +67,20 @@ def groups_of_16_of_131072_tokens_from_64_producers(folder, rollouts):
             told = shipped_whole(32, "--producers", 64, "--synthetic", LONGEST, "--shuffle", seed,
                                  "--lane-bytes", f"{lane_mib}MiB")
             assert told["records_shipped"] == 512, told
+
+
+@test
+def groups_of_16_of_131072_tokens_from_64_producers_with_every_default(folder, rollouts):
+    if memory_for(64 * 64 * MIB * 3 // 2):
+        shipped_whole(32, "--producers", 64, "--synthetic", LONGEST, "--shuffle", 3)
+    else:
+        print("lanes of 64 MiB: left out, there is too little memory")
+    # Groups of 1.2 GB together, where there is 1 GiB.
+    done = with_shm_of("1g", f"{PROGRAM} demo --producers 64 --synthetic {LONGEST} --json")
+    if done is None:
+        return
+    told = json.loads(done.stdout)
+    assert told["ok"] and told["groups"] == 32 and told["groups_partial"] == 0, told
 
 
 @test

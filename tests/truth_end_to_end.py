@@ -17,8 +17,8 @@ import termios
 from program import (LIMIT_S, PREFIX, PROGRAM, Lines, Ring, ended, finish, main, multiset,
                      report, run, start, test, wait_until, with_shm_of)
 
-COMMANDS = ("create", "rm", "ls", "stat", "doctor", "produce", "consume", "groups", "weights",
-            "demo")
+COMMANDS = ("create", "size", "rm", "ls", "stat", "doctor", "produce", "consume", "groups",
+            "weights", "demo")
 
 
 @test

@@ -64,6 +64,7 @@ void add_memory(CLI::App& app, Asked& asked) {
     };
     bytes("--lane-bytes", run.lane_bytes, "of the trainer's ring and the nodes'");
     bytes("--spill-bytes", run.spill_bytes, "0: the ring's default");
+    bytes("--machine-bytes", run.machine_bytes, "what /dev/shm of a trainer's machine has");
     bytes("--object-store-bytes", run.object_store_bytes, "under way, all nodes together");
     bytes("--parcel-bytes", run.parcel_bytes, "Fabric's batch_bytes");
     option(app, "--open-groups", run.open_groups, "the bound of one stash; 0: its default");

@@ -32,7 +32,8 @@ struct Settings {
     std::uint32_t batch_groups = 0;  // 0: a fourth of those that workers can have under way
 
     std::uint64_t lane_bytes = std::uint64_t{64} << 20;
-    std::uint64_t spill_bytes = 0;  // 0: the ring's default
+    std::uint64_t spill_bytes = 0;                         // 0: the ring's default, by the next one
+    std::uint64_t machine_bytes = std::uint64_t{1} << 40;  // that the trainer's has for a ring
     std::uint64_t object_store_bytes = std::uint64_t{256} << 20;
     std::uint64_t parcel_bytes = std::uint64_t{4} << 20;  // Fabric's batch_bytes
     std::uint32_t open_groups = 0;                        // 0: the stash's default

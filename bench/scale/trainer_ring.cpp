@@ -33,14 +33,19 @@ T must(rollring::Result<T> result) {
 // As RingOptions has it.
 std::uint64_t spill_of(const Settings& settings) {
     if (settings.spill_bytes != 0) return settings.spill_bytes;
-    return std::clamp(settings.nodes * settings.lane_bytes, std::uint64_t{256} << 20,
-                      std::uint64_t{64} << 30);
+    return std::min(settings.machine_bytes / 4 * 3, std::uint64_t{128} << 30);
+}
+
+// What of a spill may be used: twice the longest rollout of every worker is its room.
+std::uint64_t spill_used_most(const Settings& settings) {
+    const std::uint64_t workers = settings.all_workers() / settings.rings;
+    return std::min(spill_of(settings), workers * settings.bytes_of(settings.length_most) * 8 / 3);
 }
 
 std::uint64_t scale_of(const Settings& settings) {
     if (settings.byte_scale != 0) return settings.byte_scale;
     const std::uint64_t lanes = settings.nodes * settings.lane_bytes * settings.rings;
-    const std::uint64_t all = lanes + spill_of(settings) * settings.rings;
+    const std::uint64_t all = lanes + spill_used_most(settings) * settings.rings;
     return std::max({least_scale, (lanes + lanes_most - 1) / lanes_most,
                      (all + memory_most - 1) / memory_most});
 }

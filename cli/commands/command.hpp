@@ -40,6 +40,7 @@ Command add_rm(CLI::App& app);
 Command add_ls(CLI::App& app);
 Command add_stat(CLI::App& app);
 Command add_doctor(CLI::App& app);
+Command add_size(CLI::App& app);
 Command add_produce(CLI::App& app);
 Command add_consume(CLI::App& app);
 Command add_groups(CLI::App& app);

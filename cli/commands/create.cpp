@@ -9,13 +9,14 @@
 #include "cli/formats/json_tree.hpp"
 #include "cli/formats/schema_file.hpp"
 #include "rollring/ring.hpp"
+#include "rollring/sizing.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::cli {
 namespace {
 
 constexpr const char* create_footer = R"(Examples:
-  rollring create r
+  rollring create r                       # sizes by what this machine has
   rollring create r --lanes 64 --lane-bytes 16MiB
   rollring create r --lane-bytes 8GiB --soft-bytes 8GiB    # no soft wrap
   rollring create r --overflow /var/tmp    # what memory cannot hold goes on there
@@ -26,7 +27,8 @@ A schema file is a list of columns to add:
 `dims` are the lengths behind the first one, 0 for any; dtypes are i8 to i64, u8 to
 u64, f16, bf16, f32, f64, bool.
 Bytes are rounded up to pages of 4 KiB. A lane takes memory in /dev/shm when a
-producer takes the lane; the largest record must fit.)";
+producer takes the lane; the largest record must fit. `rollring size` says how much
+a run needs.)";
 
 constexpr const char* rm_footer = R"(Examples:
   rollring rm r
@@ -37,6 +39,7 @@ struct CreateOptions {
     std::string ring;
     std::string schema = "standard";
     RingOptions made;
+    std::uint64_t lane_bytes = bytes_not_given;
     SpillOptions spill;
     bool exist_ok = false;
     bool json = false;
@@ -64,7 +67,8 @@ RingExpectation expectation_of(const CreateOptions& options) {
     return wanted;
 }
 
-void report_created(const CreateOptions& options, const RingStat& stat) {
+void report_created(const CreateOptions& options, const RingStat& stat, const RingPlan& plan) {
+    if (!plan.warning.empty()) note("warning: " + plan.warning);
     if (options.json) {
         print_json({{"ring", options.ring},
                     {"created", true},
@@ -72,6 +76,8 @@ void report_created(const CreateOptions& options, const RingStat& stat) {
                     {"lane_bytes", stat.lane_bytes},
                     {"soft_bytes", stat.soft_bytes},
                     {"spill_bytes", stat.spill_bytes},
+                    {"chosen", plan.why.empty() ? Json() : Json(plan.why)},
+                    {"warning", plan.warning.empty() ? Json() : Json(plan.warning)},
                     {"overflow_bytes", stat.overflow_bytes},
                     {"overflow_file", stat.overflow_path},
                     {"group_rows", options.made.group_rows},
@@ -81,13 +87,16 @@ void report_created(const CreateOptions& options, const RingStat& stat) {
         return;
     }
     const auto given = [](std::uint64_t wanted, std::uint64_t made) {
-        return wanted == made ? "" : fmt::format(" ({} rounded up to pages)", count_text(wanted));
+        return wanted == made || wanted == 0
+                   ? ""
+                   : fmt::format(" ({} rounded up to pages)", count_text(wanted));
     };
     print(
         fmt::format("created {}: {} lanes of {}{}, a spill of {}{}\n", options.ring,
                     stat.lane_count, bytes_text(stat.lane_bytes),
                     given(options.made.lane_bytes, stat.lane_bytes), bytes_text(stat.spill_bytes),
                     given(options.made.spill_bytes.value_or(stat.spill_bytes), stat.spill_bytes)));
+    if (!plan.why.empty()) print(plan.why + "\n");
     if (stat.overflow_bytes != 0) {
         print(fmt::format(
             "the spill may go on for {}{} in {}\n", bytes_text(stat.overflow_bytes),
@@ -114,6 +123,12 @@ int create(CreateOptions& options) {
         options.made.schema = std::move(*schema);
     }
     apply(options.spill, options.made);
+    if (options.lane_bytes == 0) {  // which means "by the machine" to create_ring
+        return fail(Errc::invalid_argument, "--lane-bytes is 0 B, must be 1 B to 128 GiB");
+    }
+    if (options.lane_bytes != bytes_not_given) options.made.lane_bytes = options.lane_bytes;
+    const auto plan = plan_ring(options.made);
+    if (!plan) return fail(plan.error());
     if (auto made = create_ring(options.ring, options.made); !made) {
         if (!options.exist_ok || made.error().code != Errc::already_exists) {
             return fail(made.error());
@@ -123,7 +138,7 @@ int create(CreateOptions& options) {
     // As it was made: bytes are rounded up to pages.
     const auto stat = stat_ring(options.ring);
     if (!stat) return fail(stat.error());
-    report_created(options, *stat);
+    report_created(options, *stat, *plan);
     // Who reads the exit code takes it for not made, and makes it again.
     if (failed_write() != 0) static_cast<void>(remove_ring(options.ring, false));
     return exit_ok;
@@ -144,9 +159,9 @@ Command add_create(CLI::App& app) {
     sub->add_option("--lanes", options->made.lanes, "Producers at once, 1 to 4096")
         ->type_name("N")
         ->capture_default_str();
-    add_bytes(sub, "--lane-bytes", options->made.lane_bytes,
+    add_bytes(sub, "--lane-bytes", options->lane_bytes,
               "Memory of each lane, as 64MiB or 8GiB")
-        ->default_str("64MiB");
+        ->default_str("64MiB, or less where memory is less");
     add_bytes(sub, "--soft-bytes", options->made.soft_bytes,
               "Turn back after so many while the consumer keeps up; 0: by\n"
               "the size of the cache; --lane-bytes or more: never")

@@ -17,6 +17,7 @@
 #include "cli/terminal/progress.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/ring.hpp"
+#include "rollring/sizing.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -35,7 +36,7 @@ counted, but their bytes are not compared. Groups that stay incomplete are a fai
 struct DemoOptions {
     InputOptions input;
     std::uint32_t producers = 4;
-    std::uint64_t lane_bytes = std::uint64_t{64} << 20;
+    std::uint64_t lane_bytes = bytes_not_given;
     std::uint64_t soft_bytes = 0;
     SpillOptions spill;
     std::uint32_t group_rows = RingOptions{}.group_rows;
@@ -54,6 +55,7 @@ class Demo {
     int go();
 
   private:
+    Result<void> make_ring();
     Result<void> start();
     void watch(std::optional<std::uint64_t> total);
     void stop_all();
@@ -73,24 +75,44 @@ class Demo {
     const DemoOptions* options_;
     std::string ring_ = fmt::format("demo-{}-{:x}", ::getpid(), realtime_ns() & 0xffffff);
     std::optional<OwnedRing> owned_;
-    std::vector<Child> children_;  // the consumer first
+    std::vector<Child> children_;   // the consumer first
+    std::uint64_t lane_bytes_ = 0;  // as the ring was made
     std::int64_t began_ns_ = 0;
     std::int64_t ended_ns_ = 0;
     std::uint64_t left_records_ = 0;  // of groups that were not complete
     std::uint64_t left_digest_ = 0;
 };
 
-Result<void> Demo::start() {
+// Each producer takes its lane: what does not fit is said here, once, and not by all of them. Lanes
+// whose size nobody gave are halved until they fit.
+Result<void> Demo::make_ring() {
+    constexpr std::uint64_t lane_bytes_least = std::uint64_t{256} << 10;
     RingOptions made{.lanes = std::max(1U, options_->producers),
-                     .lane_bytes = options_->lane_bytes,
                      .soft_bytes = options_->soft_bytes,
                      .journal_records = options_->journal_records};
     made.group_rows = options_->group_rows;
     apply(options_->spill, made);
+    const bool chosen = options_->lane_bytes == bytes_not_given;
+    if (!chosen) made.lane_bytes = options_->lane_bytes;
+    auto plan = plan_ring(made);
+    while (plan && !plan->warning.empty() && chosen && plan->lane_bytes > lane_bytes_least) {
+        made.lane_bytes = plan->lane_bytes / 2;
+        plan = plan_ring(made);
+    }
+    if (!plan) return std::unexpected(plan.error());
+    if (!plan->warning.empty()) {
+        return refused(Errc::not_enough_shared_memory, std::move(plan->warning));
+    }
+    lane_bytes_ = plan->lane_bytes;
     auto created = OwnedRing::create(ring_, made);
     if (!created) return std::unexpected(created.error());
     owned_.emplace(std::move(*created));
     began_ns_ = monotonic_ns();
+    return {};
+}
+
+Result<void> Demo::start() {
+    if (auto made = make_ring(); !made) return made;
     const std::string parent = fmt::format("--parent={}", ::getpid());
     const auto add = [&](std::string title, std::vector<std::string> arguments) -> Result<void> {
         arguments.insert(arguments.end(), {"--json", parent});
@@ -249,7 +271,7 @@ void Demo::print_table(const Json& json) const {
     std::string text =
         painted(Style::heading,
                 fmt::format("{}, 1 trainer, lanes of {}", counted(options_->producers, "producer"),
-                            bytes_text(options_->lane_bytes)),
+                            bytes_text(lane_bytes_)),
                 STDOUT_FILENO) +
         "\n";
     const auto row = [&](const char* title, const std::string& value) {
@@ -333,6 +355,9 @@ int Demo::go() {
 }
 
 int demo(DemoOptions& options) {
+    if (options.lane_bytes == 0) {
+        return fail(Errc::invalid_argument, "--lane-bytes is 0 B, must be 1 B to 128 GiB");
+    }
     if (options.input.input.empty() && options.input.synthetic.empty()) {
         options.input.synthetic = "groups=2000,group-size=8,tokens=256:4096";
     }
@@ -363,7 +388,7 @@ Command add_demo(CLI::App& app) {
         ->type_name("N")
         ->capture_default_str();
     add_bytes(sub, "--lane-bytes", options->lane_bytes, "Memory of each lane")
-        ->default_str("64MiB");
+        ->default_str("as of `rollring create`; less where not all would fit");
     add_bytes(sub, "--soft-bytes", options->soft_bytes, "See `rollring create`")->default_str("0");
     add_spill_options(sub, options->spill, false);
     sub->add_option("--group-rows", options->group_rows, "See `rollring create`")

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <memory>
+#include <vector>
 
 #include "cli/commands/inspect.hpp"
 #include "cli/formats/stat_report.hpp"
 #include "cli/terminal/colour.hpp"
+#include "rollring/memory_bounds.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::cli {
@@ -44,13 +46,41 @@ std::string advice(const RingDiagnosis& diagnosis) {
     return {};
 }
 
-// What is said about /dev/shm; empty if there is enough of it.
-std::string space_warning(const SharedMemorySpace& space) {
-    if (space.free_bytes >= free_bytes_least) return {};
-    return fmt::format(
-        "/dev/shm has only {} free of {}: a ring needs lane-bytes for each producer. "
-        "In a container, start it with --shm-size=8g",
-        bytes_text(space.free_bytes), bytes_text(space.total_bytes));
+std::string bound_text(const MemoryBound& bound) {
+    if (bound.kind == MemoryBound::Kind::files) {
+        return fmt::format("{}: {} free of {}", bound.name, count_text(bound.free),
+                           count_text(bound.total));
+    }
+    return fmt::format("{}: {} free of {}", bound.name, bytes_text(bound.free),
+                       bytes_text(bound.total));
+}
+
+// What is said of the least that bounds memory; empty if there is enough of it.
+std::string space_warning(const std::vector<MemoryBound>& bounds) {
+    for (const MemoryBound& bound : bounds) {
+        const bool is_short = bound.kind == MemoryBound::Kind::files
+                                  ? bound.free == 0
+                                  : bound.free < free_bytes_least;
+        if (!is_short) continue;
+        return fmt::format(
+            "{}. A ring takes lane bytes for each producer, and `rollring size` says how much a "
+            "run "
+            "needs; {}",
+            bound_text(bound),
+            bound.kind == MemoryBound::Kind::space
+                ? "a container gets more of it with --shm-size, a pod with an emptyDir of medium "
+                  "Memory"
+                : bound.remedy);
+    }
+    return {};
+}
+
+Json json_of(const std::vector<MemoryBound>& bounds) {
+    Json all = Json::array();
+    for (const MemoryBound& bound : bounds) {
+        all.push_back({{"name", bound.name}, {"free", bound.free}, {"total", bound.total}});
+    }
+    return all;
 }
 
 // Not forced: a ring that is in use by now stays.
@@ -63,10 +93,17 @@ Result<void> remove_leftover(const RingDiagnosis& diagnosis) {
 
 int doctor(bool fix, bool json) {
     const SharedMemorySpace space = shared_memory_space();
-    const std::string warning = space_warning(space);
+    const std::vector<MemoryBound> bounds = memory_bounds();
+    const std::string warning = space_warning(bounds);
     Json rings = Json::array();
     std::string text = fmt::format("/dev/shm: {} free of {}\n", bytes_text(space.free_bytes),
                                    bytes_text(space.total_bytes));
+    if (!bounds.empty()) text += "least memory: " + bound_text(bounds.front()) + "\n";
+    for (const MemoryBound& bound : bounds) {  // of a length, where there are any
+        const bool is_limit = bound.kind == MemoryBound::Kind::object_length ||
+                              bound.kind == MemoryBound::Kind::address_space;
+        if (is_limit) text += bound_text(bound) + "\n";
+    }
     if (!warning.empty()) {
         text += painted(Style::warning, "warning: " + warning, STDOUT_FILENO) + "\n";
     }
@@ -106,6 +143,7 @@ int doctor(bool fix, bool json) {
     if (json) {
         print_json({{"free_bytes", space.free_bytes},
                     {"total_bytes", space.total_bytes},
+                    {"bounds", json_of(bounds)},
                     {"warning", warning.empty() ? Json() : Json(warning)},
                     {"rings", rings},
                     {"dead_channels", dead},

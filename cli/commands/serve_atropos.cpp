@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "cli/commands/door.hpp"
 #include "cli/formats/json_tree.hpp"
 #include "cli/serve/atropos_api.hpp"
+#include "rollring/memory_bounds.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::cli {
@@ -30,8 +33,11 @@ when it ends, unless it holds records, or a trainer or an environment has regist
 --keep is given; otherwise the server reports that it stays. Half of the lanes are for
 processes that send without the server. See docs/atropos.md.)";
 
-constexpr std::uint32_t lanes = 64;
-constexpr std::uint64_t lane_bytes = std::uint64_t{256} << 20;
+// Whole groups wait in a lane until the trainer asks for them. A few lanes are ever taken.
+std::uint64_t lane_bytes() {
+    constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+    return std::bit_floor(std::clamp(memory_total() / 8, mib, 256 * mib));
+}
 
 struct ServeOptions {
     AtroposHubOptions hub;
@@ -93,7 +99,7 @@ std::string other_server(const std::string& ring) {
 }
 
 Result<ServedRing> ServedRing::open(const std::string& name) {
-    auto created = create_ring(name, {.lanes = lanes, .lane_bytes = lane_bytes});
+    auto created = create_ring(name, {.lane_bytes = lane_bytes()});
     if (!created && created.error().code != Errc::already_exists) {
         return std::unexpected(created.error());
     }

@@ -9,7 +9,7 @@ void add_spill_options(CLI::App* app, SpillOptions& options, bool described) {
     add_bytes(app, "--spill-bytes", options.spill_bytes,
               text("Most memory for records of groups that stay incomplete: with\n"
                    "that much room groups are let in; reserved as it is needed; 0: none"))
-        ->default_str("as all lanes, 256MiB to 64GiB");
+        ->default_str("what there is beside the lanes, at most 128GiB");
     app->add_option("--overflow", options.overflow_dir,
                     text("A directory on a disk: where the run would stand still for\n"
                          "want of memory, such records go on into a file there"))

@@ -19,8 +19,9 @@
 namespace rollring {
 
 struct RingOptions {
-    std::uint32_t lanes = 16;                            // producers at once, 1 to 4096
-    std::uint64_t lane_bytes = std::uint64_t{64} << 20;  // rounded up to 4096; a record must fit
+    std::uint32_t lanes = 64;  // producers at once, 1 to 4096
+    // Rounded up to 4096; a record must fit. 0: 64 MiB, or less where memory is less (sizing.hpp).
+    std::uint64_t lane_bytes = 0;
     // Turn back to the lane's start after so many bytes while the consumer keeps up, so that the
     // lane stays in cache. 0: the smaller of 4 MiB and a quarter of the last-level cache.
     // lane_bytes or more: never.
@@ -29,8 +30,8 @@ struct RingOptions {
     // Where a stash puts the records of groups that stay incomplete while their lane fills up.
     // Three quarters of it are the room for groups: producers wait before they open one that may
     // not fit. Reserved as it is needed, lane_bytes of it when a stash opens. A longer record is
-    // never moved. 0: none, and nothing is promised. Default: as much as all lanes, 256 MiB to 64
-    // GiB.
+    // never moved. 0: none, and nothing is promised. Default: what there is beside the lanes, at
+    // most three quarters of the memory and 128 GiB; with an overflow_dir no more than all lanes.
     std::optional<std::uint64_t> spill_bytes = {};
     // A directory, not in memory, in which the spill goes on when its memory is used up (or
     // /dev/shm has no more) and the run would stand still: in a file of this ring, mode 0600,

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <string>
 
+#include "bounds.hpp"
+
 namespace rollring {
 
 Result<Sealed> Sealed::make(std::string_view what, std::uint64_t bytes) {
@@ -16,12 +18,13 @@ Result<Sealed> Sealed::make(std::string_view what, std::uint64_t bytes) {
     made.fd_ = Fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
     made.bytes_ = bytes;
     if (!made.fd_) return failed(Errc::system, errno, "cannot make a memfd for " + name);
-    if (const int error = detail::allocate(made.fd(), 0, bytes); error != 0) {
-        return failed(
-            Errc::not_enough_shared_memory, error,
-            fmt::format("cannot reserve {} MiB of memory for {}: give the container more, "
-                        "or lower slot_bytes or slots",
-                        (bytes >> 20) + 1, name));
+    auto bound = detail::bound_of_length(bytes);
+    if (!bound) bound = detail::bound_of_pages(bytes);
+    const int error = bound ? ENOSPC : detail::allocate(made.fd(), 0, bytes);
+    if (error != 0) {
+        return failed(Errc::not_enough_shared_memory, error,
+                      detail::shortage(bound ? *bound : least_memory_bound(), name, bytes,
+                                       "lower slot_bytes or slots"));
     }
     if (fcntl(made.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
         return failed(Errc::system, errno, "cannot seal the memfd for " + name);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "bounds.hpp"
 #include "liveness.hpp"
 #include "segment_object.hpp"
 #include "xxh3.hpp"
@@ -151,13 +151,6 @@ Result<std::string> Segment::object_name(std::string_view name) {
     return fmt::format("/{}{}", detail::object_prefix(), name);
 }
 
-Segment::Space Segment::shared_memory() {
-    struct statvfs status{};
-    if (statvfs(detail::shm_directory, &status) != 0) return {0, 0};
-    return {std::uint64_t{status.f_bavail} * status.f_frsize,
-            std::uint64_t{status.f_blocks} * status.f_frsize};
-}
-
 std::vector<std::string> Segment::list() {
     std::vector<std::string> names;
     const std::string prefix = detail::object_prefix();
@@ -275,8 +268,30 @@ Result<Mapping> Segment::map(std::uint64_t offset, std::uint64_t bytes, bool wri
                               human_bytes(bytes), offset, name()));
 }
 
+// Where memory is short, a piece at a time, each asked for before: pages that the object has need
+// none. What does not fit is undone, unless something was written there.
+Result<void> Segment::reserve_slowly(std::uint64_t offset, std::uint64_t bytes,
+                                     std::string_view what, std::string_view remedy) const {
+    constexpr std::uint64_t piece_bytes = std::uint64_t{2} << 20;
+    for (std::uint64_t done = 0; done < bytes; done += piece_bytes) {
+        const std::uint64_t next = std::min(piece_bytes, bytes - done);
+        const auto bound = detail::bound_of_pages(piece_bytes);
+        const int error = bound ? 0 : detail::allocate(fd(), offset + done, next);
+        if (!bound && error == 0) continue;
+        give_back_unused(offset, bytes);
+        const std::string whose = fmt::format("{} of {}", what, name());
+        if (error == 0 || error == ENOSPC || error == ENOMEM) {
+            return detail::no_space(error, bytes, whose, remedy);
+        }
+        return failed(Errc::system, error, "cannot reserve pages of " + name());
+    }
+    return {};
+}
+
 Result<void> Segment::reserve(std::uint64_t offset, std::uint64_t bytes, std::string_view what,
                               std::string_view remedy) const {
+    // Some of these pages may be there already.
+    if (detail::bound_of_pages(bytes)) return reserve_slowly(offset, bytes, what, remedy);
     const int error = detail::allocate(fd(), offset, bytes);
     if (error == 0) return {};
     if (error == ENOSPC || error == ENOMEM) {

@@ -57,13 +57,6 @@ class Segment {
     // "/rollring.<uid>.<name>", or what is wrong with the name.
     static Result<std::string> object_name(std::string_view name);
 
-    // Bytes free in /dev/shm, and its total.
-    struct Space {
-        std::uint64_t free_bytes;
-        std::uint64_t total_bytes;
-    };
-    static Space shared_memory();
-
     [[nodiscard]] const std::string& name() const;
     [[nodiscard]] const Geometry& geometry() const;
     [[nodiscard]] const SegmentHeader& header() const;       // our own checked copy
@@ -93,6 +86,8 @@ class Segment {
     [[nodiscard]] bool read(std::uint64_t offset, void* to, std::uint64_t bytes) const;
 
   private:
+    [[nodiscard]] Result<void> reserve_slowly(std::uint64_t offset, std::uint64_t bytes,
+                                              std::string_view what, std::string_view remedy) const;
     struct Object;
     explicit Segment(std::unique_ptr<Object> object);
     std::unique_ptr<Object> object_;

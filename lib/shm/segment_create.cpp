@@ -5,11 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
 #include <utility>
 
+#include "bounds.hpp"
 #include "fault_point.hpp"
 #include "liveness.hpp"
 #include "overflow_file.hpp"
@@ -67,8 +69,14 @@ Result<std::optional<SharedObject>> make_object(const std::string& object) {
     auto made = SharedObject::make(object);
     if (made) return std::optional(std::move(*made));
     if (made.error() == EEXIST) return std::optional<SharedObject>{};
-    return failed(made.error() == ENOSPC ? Errc::not_enough_shared_memory : Errc::system,
-                  made.error(), fmt::format("cannot create {}", object));
+    if (made.error() != ENOSPC) {
+        return failed(Errc::system, made.error(), fmt::format("cannot create {}", object));
+    }
+    const std::vector<MemoryBound> bounds = memory_bounds();
+    const auto files = std::ranges::find(bounds, MemoryBound::Kind::files, &MemoryBound::kind);
+    return files != bounds.end() && files->free == 0
+               ? failed(Errc::not_enough_shared_memory, ENOSPC, shortage(*files, object, 0, {}))
+               : no_space(ENOSPC, page_bytes, object);
 }
 
 // Takes the creation byte of our fresh object; empty if someone took it for a leftover meanwhile.
@@ -116,10 +124,15 @@ Result<void> build(int fd, const HeaderImage& image, const Geometry& geometry,
     if (ftruncate(fd, static_cast<off_t>(geometry.segment_bytes())) != 0) {
         return failed(Errc::system, errno, "cannot set the object's length");
     }
-    if (const int error = allocate(fd, 0, geometry.fixed_bytes()); error != 0) {
-        return no_space(error, geometry.fixed_bytes(), "the ring's control pages");
+    if (const auto bound = bound_of_pages(geometry.fixed_bytes())) {
+        return refused(Errc::not_enough_shared_memory,
+                       shortage(*bound, "the control memory of a ring", geometry.fixed_bytes(),
+                                "lower --lanes or --journal-records"));
     }
-    if (Segment::shared_memory().free_bytes < geometry.stride(0)) {
+    if (const int error = allocate(fd, 0, geometry.fixed_bytes()); error != 0) {
+        return no_space(error, geometry.fixed_bytes(), "the control memory of a ring");
+    }
+    if (least_memory_bound().free < geometry.stride(0)) {
         return no_space(0, geometry.stride(0), "a single lane");
     }
     FAULT_POINT("create.after_allocate");
@@ -158,6 +171,12 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
                                 const std::string& overflow_dir, std::optional<LifeLock>* owner) {
     auto object = object_name(name);
     if (!object) return std::unexpected(object.error());
+    // The system would end the process with SIGXFSZ, and the object would stay unfinished.
+    if (const auto bound = bound_of_length(geometry.segment_bytes())) {
+        return failed(Errc::not_enough_shared_memory, EFBIG,
+                      shortage(*bound, fmt::format("ring {}", name), geometry.segment_bytes(),
+                               "lower --lanes, --lane-bytes or --spill-bytes"));
+    }
     const HeaderImage image = make_header(geometry, schema, owner != nullptr);
     std::string overflow;
     if (geometry.overflow_bytes != 0) {

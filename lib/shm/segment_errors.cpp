@@ -4,11 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <optional>
 
+#include "bounds.hpp"
 #include "segment_object.hpp"
 
 namespace rollring::detail {
@@ -43,16 +43,8 @@ std::optional<uid_t> other_user_with(std::string_view name) {
 
 std::unexpected<Error> no_space(int error, std::uint64_t wanted_bytes, std::string_view what,
                                 std::string_view remedy) {
-    const auto space = Segment::shared_memory();
-    const std::uint64_t gib = std::max<std::uint64_t>(
-        1, ((space.total_bytes - space.free_bytes + wanted_bytes * 2) >> 30) + 1);
-    return failed(
-        Errc::not_enough_shared_memory, error,
-        fmt::format("{} needs {} but /dev/shm has {} free of {}: start the container with "
-                    "--shm-size={}g (Kubernetes: an emptyDir of medium Memory on /dev/shm), {}, or "
-                    "remove leftovers with 'rollring doctor --fix'",
-                    what, human_bytes(wanted_bytes), human_bytes(space.free_bytes),
-                    human_bytes(space.total_bytes), gib, remedy));
+    return failed(Errc::not_enough_shared_memory, error,
+                  shortage(least_memory_bound(), what, wanted_bytes, remedy));
 }
 
 // Slow: it looks through /dev/shm and asks for users' names.

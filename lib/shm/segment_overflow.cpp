@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "bounds.hpp"
 #include "overflow_file.hpp"
 #include "segment_object.hpp"
 #include "xxh3.hpp"
@@ -124,12 +124,10 @@ Result<void> detail::unlink_overflow(int fd, const std::string& object) {
 
 Result<void> OverflowFile::make(const std::string& path, std::uint64_t bytes,
                                 std::uint64_t ring_id) {
-    struct rlimit limit{};
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
-        return failed(Errc::invalid_argument, EFBIG,
-                      fmt::format("an overflow file of {} is longer than this process may make any "
-                                  "(ulimit -f: {}): raise that, or lower --overflow-bytes",
-                                  human_bytes(bytes), human_bytes(limit.rlim_cur)));
+    if (const auto bound = detail::bound_of_length(bytes)) {
+        return failed(
+            Errc::invalid_argument, EFBIG,
+            detail::shortage(*bound, "the overflow file", bytes, "lower --overflow-bytes"));
     }
     const Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     const OverflowPath identity = to_page(path, ring_id);

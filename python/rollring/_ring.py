@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from . import _core
 from ._arrays import dtype_name
 from ._errors import NoProgressError, ProducerDiedError
+
+_log = logging.getLogger("rollring")
 
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {u + s: 1 << 10 * (i + 1) for i, u in enumerate("kmgt") for s in ("", "ib")}
@@ -72,11 +75,11 @@ def create(
 
     Args:
         name: Of the ring; its shared-memory object belongs to this user alone.
-        lanes: Producers at once, 1 to 4096. Default: 16.
-        lane_bytes: Memory of a lane, in bytes or as "64MiB", which is the default. A record must
-            fit. Taken from ``/dev/shm`` when a producer comes.
-        spill_bytes: Where the stash puts the records of groups that stay incomplete. Default: as
-            much as all lanes, 256 MiB to 64 GiB.
+        lanes: Producers at once, 1 to 4096. Default: 64.
+        lane_bytes: Memory of a lane, in bytes or as "64MiB". A record must fit. Taken from
+            ``/dev/shm`` when a producer comes. Default: 64 MiB, or less where memory is less.
+        spill_bytes: The most memory for records of groups that stay incomplete, taken as it is
+            used. Default: what there is beside the lanes.
         overflow_dir: A directory on a disk where the spill may go on.
         overflow_bytes: The most that may lie there.
         journal_records: The most records that one acknowledgement can hold. Default: 65,536.
@@ -115,11 +118,14 @@ def create(
     if columns:
         options["columns"] = declared(columns)
     try:
-        _core.create(name, options)
+        warning = _core.create(name, options)
     except FileExistsError:
         if not exist_ok:
             raise
         _core.expect(name, options)
+        return
+    if warning:
+        _log.warning("%s: %s", name, warning)
 
 
 def find_or_create(ring: str, given: Mapping[str, Any], **otherwise: Any) -> None:

@@ -51,7 +51,7 @@ class RollringCheckpointEngine(CheckpointEngine):
         device: torch's, where the rollout's tensors lie; None: on the current GPU if there is one.
         publish_as: The dtype in which float32 goes out, such as "bfloat16".
         lanes: Producers at once. Default: 64 where the ring is made, and any where it is there.
-        lane_bytes: Memory of each; 256 MiB likewise.
+        lane_bytes: Memory of each; chosen by the memory of the machine likewise.
         **options: Of the `WeightPublisher`: memory, slot_bytes, checksums, ...
     """
 
@@ -78,7 +78,7 @@ class RollringCheckpointEngine(CheckpointEngine):
         self._engines: list[str] = []
         if is_master:
             given = {"lanes": lanes, "lane_bytes": lane_bytes}
-            find_or_create(ring, given, lanes=64, lane_bytes="256MiB")
+            find_or_create(ring, given)
             self._stream = WeightStream(
                 ring, timeout=timeout, publish_as=publish_as, name="verl", **options
             )

@@ -23,6 +23,7 @@
 #include "requests.hpp"
 #include "rollring/requests_stat.hpp"
 #include "rollring/ring.hpp"
+#include "rollring/sizing.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/version.hpp"
 #include "rollring/weights.hpp"
@@ -37,13 +38,17 @@
 namespace rollring::python {
 namespace {
 
-void create(const std::string& name, nb::dict given) {
+// What there is to be warned of; empty if nothing.
+std::string create(const std::string& name, nb::dict given) {
     const RingOptions options = ring_options(given);
-    const Result<void> made = [&] {
+    Result<RingPlan> planned = [&]() -> Result<RingPlan> {
         const Released released;
-        return create_ring(name, options);
+        auto plan = plan_ring(options);
+        if (!plan) return plan;
+        if (auto made = create_ring(name, options); !made) return std::unexpected(made.error());
+        return plan;
     }();
-    value_or_raise(Result<void>(made));
+    return value_or_raise(std::move(planned)).warning;
 }
 
 // A ring that goes with this process. In a forked child it does nothing.

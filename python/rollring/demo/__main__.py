@@ -90,7 +90,7 @@ def make_parser() -> Parser:
     for name, metavar, parse, default, what in (
         ("--repeat", "N", number(1, 1 << 30), 1, "passes over the input; `visit` grows with each"),
         ("--producers", "N", number(1, 4096), 4, "how many processes share the input"),
-        ("--lane-bytes", "BYTES", checked(to_bytes), "64MiB", "memory of each lane"),
+        ("--lane-bytes", "BYTES", checked(to_bytes), None, "memory of each lane"),
         ("--batch-groups", "N", number(1, 1 << 20), 16, "groups that the trainer takes at a time"),
     ):
         parser.add_argument(
@@ -98,7 +98,7 @@ def make_parser() -> Parser:
             metavar=metavar,
             type=parse,
             default=default,
-            help=f"{what} (default: {default})",
+            help=f"{what} (default: {default or 'by what the machine has'})",
         )
     parser.add_argument(
         "--group-size",
@@ -121,6 +121,7 @@ def demo(options: argparse.Namespace, load: Load) -> int:
         try:
             rr.create(ring, lanes=options.producers, lane_bytes=options.lane_bytes)
             with Workers(produce) as workers:
+                lanes = bytes_text(rr.describe(ring)["lane_bytes"])
                 workers.start(ring, load, options.producers)
                 with rr.Stash(
                     ring, batch_groups=options.batch_groups, group_size=options.group_size or 8
@@ -139,7 +140,6 @@ def demo(options: argparse.Namespace, load: Load) -> int:
     if options.json:
         print(json.dumps(report), flush=True)
     elif seen.tally.records or not workers.trouble:  # after an error zeros say nothing
-        lanes = bytes_text(options.lane_bytes)
         print(f"{options.producers} producers, one trainer, lanes of {lanes}, all in Python")
         print(as_text(report), flush=True)
     return 128 + stopped if stopped else int(not report["ok"])

@@ -31,7 +31,7 @@ class RingWeightTransfer:
         timeout: Seconds that a version waits for engines, at each step.
         publish_as: The dtype in which float32 goes out, such as "bfloat16".
         lanes: Producers at once. Default: 64 where the ring is made, and any where it is there.
-        lane_bytes: Memory of each; 256 MiB likewise.
+        lane_bytes: Memory of each; chosen by the memory of the machine likewise.
         **options: Of the `WeightPublisher`: memory, slot_bytes, checksums, ...
     """
 
@@ -58,7 +58,7 @@ class RingWeightTransfer:
 
     def init_weight_transfer(self) -> None:
         """Make the ring, where it is not there. What is sent is known with the first version."""
-        find_or_create(self.ring, self._ring_options, lanes=64, lane_bytes="256MiB")
+        find_or_create(self.ring, self._ring_options)
 
     def pause(self) -> None:
         """Nothing: engines serve the old version until they adopt the new one."""

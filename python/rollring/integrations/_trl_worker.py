@@ -76,7 +76,7 @@ class RingRolloutWorker:
         versions: "worker": it commits them. "publisher": a `WeightPublisher` of this ring does,
             and each of its commits comes before `update_model_version`.
         lanes: Producers at once. Default: 64 where the ring is made, and any where it is there.
-        lane_bytes: Memory of each; 256 MiB likewise.
+        lane_bytes: Memory of each; chosen by the memory of the machine likewise.
         **options: Of the `Stash`: group_size, max_lag, deviation, ...
     """
 
@@ -219,7 +219,7 @@ class RingRolloutWorker:
                     "trainer.add_callback(worker.callback())"
                 )
             self._sample = theirs_of(self._kind).RolloutSample
-            find_or_create(self.ring, self._ring_options, lanes=64, lane_bytes="256MiB")
+            find_or_create(self.ring, self._ring_options)
             self._stash = Stash(self.ring, **self._stash_options)
         return self._stash
 

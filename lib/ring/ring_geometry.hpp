@@ -1,0 +1,15 @@
+#pragma once
+// From the options of a ring to where everything lies in it.
+
+#include "geometry.hpp"
+#include "rollring/ring.hpp"
+
+namespace rollring::detail {
+
+inline constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+
+// Sizes that are not given are chosen by what bounds memory on this machine. An option that is out
+// of its range is refused by name.
+Result<Geometry> geometry_of(const RingOptions& options);
+
+}  // namespace rollring::detail

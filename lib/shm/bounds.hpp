@@ -1,0 +1,29 @@
+#pragma once
+// Bounds of memory as the library itself asks for them; memory_bounds.hpp has what they are.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rollring/memory_bounds.hpp"
+
+namespace rollring::detail {
+
+// `proc`: a folder like /proc/self, with cgroup and mountinfo.
+std::vector<MemoryBound> cgroup_bounds(const std::string& proc);
+
+// The bound of a cgroup or of the machine that keeps so many new pages from being reserved; nothing
+// where none is known to. To be asked first: the system kills a process that reserves beyond it,
+// while a full /dev/shm is an error of the call.
+std::optional<MemoryBound> bound_of_pages(std::uint64_t bytes);
+
+// An object of so many bytes, holes included, would end the process with SIGXFSZ.
+std::optional<MemoryBound> bound_of_length(std::uint64_t bytes);
+
+// "a lane needs 64 MiB but /dev/shm has 3 MiB free of 64 MiB: start the container with ..., "
+std::string shortage(const MemoryBound& bound, std::string_view what, std::uint64_t bytes,
+                     std::string_view remedy);
+
+}  // namespace rollring::detail
