@@ -21,11 +21,13 @@ constexpr std::int64_t stall_told_every_ns = 10'000'000'000;
 // Whether a producer waits for room that could not be made, or may not open a group.
 Waits Standstill::who_waits() const {
     Waits waits;
+    const std::uint64_t bound = peek(core_->map().control().max_open_groups);
     for (const std::uint32_t lane : core_->roster().active()) {
         const LaneFeed& feed = core_->roster().feed(lane);
         if (feed.is_spill() || !feed.active()) continue;
         const Wish wish = wish_of(core_->map(), lane);
         waits.producers++;
+        waits.announced += announced_groups(core_->map(), lane, bound);
         waits.tails += observe(core_->map().owner(lane).tail) + wish.room_bytes + wish.place_bytes;
         if (wish.room_bytes != 0 && !fits(core_->map(), feed, wish.room_bytes)) {
             waits.for_room++;
@@ -41,15 +43,16 @@ Waits Standstill::who_waits() const {
 }
 
 // Nothing can come any more that would complete a batch: a producer has no room, or may not open
-// another group while all that are open are complete, or while nothing comes for the others (what
-// they miss may lie behind the group that may not be opened). What is ready ships as a smaller
-// batch.
+// another group while all that are open are complete and no place is given away, or while nothing
+// comes for the others (what they miss may lie behind the group that may not be opened). What is
+// ready ships as a smaller batch.
 bool Standstill::stuck(const Waits& waits, std::int64_t now_ns) const {
     if (groups_->ready_groups() == 0 || groups_->leased_batches() != 0) return false;
     if (waits.for_room != 0) return true;
     if (waits.for_place == 0) return false;
-    return groups_->ready_groups() == groups_->open_groups() || now_ns - came_ns_ > patience_ns ||
-           stands_still(waits, now_ns);
+    const bool all_complete =
+        waits.announced == 0 && groups_->ready_groups() == groups_->open_groups();
+    return all_complete || now_ns - came_ns_ > patience_ns || stands_still(waits, now_ns);
 }
 
 // All producers wait, for what only this stash can give: nothing will come by itself. Or some wait,

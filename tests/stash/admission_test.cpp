@@ -255,6 +255,34 @@ TEST_CASE("admission: a member behind a group that may not be opened does not st
     CHECK(stash->account().groups_partial == 0);
 }
 
+TEST_CASE("admission: a batch is not cut short while a place that was given away is on its way") {
+    // Nothing that takes a second of a busy machine may decide: then what is ready ships.
+    bool waited = false;
+    for (int tried = 0; tried < 20 && !waited; tried++) {
+        const TestRing ring({.lanes = 3, .lane_bytes = 1 << 20, .group_rows = 8});
+        const auto stash = open_settled(
+            ring, {.group_size = 1, .batch = BatchTarget::groups(2), .max_open_groups = 2});
+        auto first = ring.producer();
+        auto second = ring.producer();
+        auto third = ring.producer();
+        Batch batch;
+        REQUIRE(second.open_group("on its way", 0, patience(), {1, 0}) == Push::ok);
+        const std::int64_t before_ns = monotonic_ns();
+        REQUIRE(send(first, "complete", 0, patience()) == Push::ok);
+        REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        REQUIRE(third.open_group("one more", 0, Deadline::now(), {1, 0}) == Push::timed_out);
+        const NextBatch got = stash->next_batch(batch, Deadline::now());
+        if (monotonic_ns() - before_ns > 900'000'000) continue;
+        waited = true;
+        REQUIRE(got == NextBatch::timed_out);
+        REQUIRE(send(second, "on its way", 0, patience()) == Push::ok);
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        CHECK(batch.groups().size() == 2);
+        CHECK(stash->copies().batches_short == 0);
+    }
+    CHECK(waited);
+}
+
 TEST_CASE("admission: a record that fits into no lane takes no place") {
     const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
     auto producer = ring.producer();
