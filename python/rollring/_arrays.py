@@ -68,7 +68,7 @@ def dtype_name(dtype: object) -> str:
     elif text not in _NAMES:
         text = np.dtype(dtype).name  # type: ignore[call-overload]
     if text not in _NAMES:
-        raise TypeError(f"{dtype!r} is no dtype that rollring carries: {', '.join(NUMPY_DTYPES)}")
+        raise TypeError(f"rollring does not support dtype {dtype!r}: {', '.join(NUMPY_DTYPES)}")
     return _NAMES[text]
 
 
@@ -116,7 +116,7 @@ def _buffer_of(value: Any, column: str, dtype: str) -> tuple[Any, str]:
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype.name not in _NAMES:
         raise TypeError(
-            f"column '{column}' was given {type(value).__name__} of dtype {array.dtype}"
+            f"column '{column}' does not accept {type(value).__name__} of dtype {array.dtype}"
         )
     return array, _NAMES[array.dtype.name]
 
@@ -249,7 +249,7 @@ class Target:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(out, torch.Tensor):
             if out.device.type != "cpu":
-                raise TypeError(f"out lies on {out.device}: give a tensor in (pinned) host memory")
+                raise TypeError(f"out is on {out.device}: pass a tensor in (pinned) host memory")
             good = out.is_contiguous() and not out.requires_grad
             self.address, self.nbytes = out.data_ptr(), out.numel() * out.element_size()
         elif isinstance(out, np.ndarray):
@@ -262,6 +262,6 @@ class Target:
             raise ValueError("out must be contiguous, aligned, writable and of native byte order")
         has = dtype_name(out.dtype)
         if has != dtype and not holds(out.dtype, dtype):
-            raise TypeError(f"out has dtype {has}, and {dtype} was asked for")
+            raise TypeError(f"out has dtype {has}, but {dtype} is required")
         if tuple(out.shape) != shape:
-            raise ValueError(f"out has shape {tuple(out.shape)}, and {shape} is needed")
+            raise ValueError(f"out has shape {tuple(out.shape)}, but {shape} is required")

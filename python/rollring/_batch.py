@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Batch(Views):
-    """Whole groups, leased together. As a context manager it acknowledges them at the end of the
-    block, and gives them back after an exception: they come again.
+    """Complete groups, leased together. As a context manager, a batch acknowledges them at the end
+    of the block; after an exception it gives them back, and they are delivered again.
 
     Arrays over the ring's memory (`Sequence` attributes) are counted: `ack` raises
     `ViewsAliveError`
@@ -27,9 +27,7 @@ class Batch(Views):
         super().__init__(core)
         self._core = core
 
-    def ack(
-        self, step: int | None = None, *, later: bool = False, timeout: float = 10.0
-    ) -> None:
+    def ack(self, step: int | None = None, *, later: bool = False, timeout: float = 10.0) -> None:
         """Say that it was trained on. Its records' memory is given back, all or nothing, even if
         this process is killed meanwhile.
 
@@ -60,9 +58,10 @@ class Batch(Views):
     def ack_after(
         self, stream: Any = None, step: int | None = None, *, device: object = "cuda"
     ) -> None:
-        """Acknowledge it as soon as a GPU has done what is queued on a stream by now, and the last
-        array over it is gone. Nothing waits. If the GPU fails, the batch is given back: its groups
-        come again. From now on it shows nothing.
+        """Acknowledge the batch as soon as a GPU has finished the work queued on a stream so far,
+        and the last array over the batch is gone. The call does not wait. If the GPU fails, the
+        batch is given back, and its groups are delivered again. Its contents are inaccessible from
+        now on.
 
         Args:
             stream: A torch stream, or a CUDA stream's number. Default: torch's current one.
@@ -126,19 +125,17 @@ class Batch(Views):
         ]
 
     def imbalance(self, parts: int, *, split: str = "tokens") -> float:
-        """The most tokens that one of so many ranks has, over what each would have if all had as
-        many; 1.0: even.
-        """
+        """The tokens of the fullest of ``parts`` ranks, divided by their mean; 1.0: even."""
         return self._core.imbalance(parts, split)
 
     def nack(self) -> None:
-        """Give it back untrained: its groups come again, as soon as no array is left. Readers in
-        other processes are not waited for: what they read then is `StaleTicketError`.
+        """Give the batch back untrained. Its groups are delivered again as soon as no array is in
+        use. Readers in other processes are not waited for: they see a `StaleTicketError`.
         """
         self._core.nack()
 
     def receipt(self) -> bytes:
-        """Names its records, for the trainer's checkpoint: see `Stash.settle`."""
+        """A name for the records of the batch, for the trainer's checkpoint: see `Stash.settle`."""
         return self._core.receipt()
 
     def __enter__(self) -> Self:
@@ -159,5 +156,5 @@ class Batch(Views):
 
     def __repr__(self) -> str:
         if not self.leased:
-            return "<Batch that was given back>"
+            return "<Batch, given back>"
         return f"<Batch of {len(self)} groups, {self._core.n_sequences()} sequences>"

@@ -83,6 +83,6 @@ class OneVersion(ABC):
 
     def __del__(self) -> None:
         try:
-            self._give_up("it was dropped")
+            self._give_up("the update was dropped")
         except RollringError:  # its end left the channel, or this is a child's copy
             pass

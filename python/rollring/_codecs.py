@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Codec(Protocol):
-    """What a `RingQueue` needs to carry objects of any kind. It is pickled with the queue."""
+    """The interface that lets a `RingQueue` carry any objects. It is pickled with the queue."""
 
     def encode(self, item: Any, /) -> Buffer:
         """The item as bytes, or anything that shows contiguous bytes."""
@@ -44,13 +44,13 @@ class PlainCodec:
     def decode(self, data: memoryview, /) -> Any:
         memory = data.obj
         if not isinstance(memory, _core.Memory):
-            raise TypeError("PlainCodec decodes what a RingQueue hands it")
+            raise TypeError("PlainCodec decodes only items of a RingQueue")
         start = np.asarray(data).ctypes.data - np.asarray(memoryview(memory)).ctypes.data
         return _core.decode_plain(memory, start, data.nbytes)
 
 
 class PickleCodec:
-    """Whatever pickle can carry. Who can put into the queue can run code where it is got."""
+    """Any object that pickle supports. Every process that can put can run code in the getter."""
 
     def __init__(self, protocol: int = pickle.HIGHEST_PROTOCOL) -> None:
         self.protocol = protocol
@@ -74,7 +74,9 @@ class TrajectoryCodec:
         try:
             return fields.pop("instance_id"), fields
         except KeyError:
-            raise ValueError("a trajectory needs an 'instance_id': the prompt it is for") from None
+            raise ValueError(
+                "a trajectory needs an 'instance_id', which names its prompt"
+            ) from None
 
     def from_record(self, taken: _core.Taken) -> dict[str, Any]:
         made = taken.fields()
@@ -108,7 +110,7 @@ class OpaqueRecords:
                 if self._plain:
                     return _core.decode_plain(memory, offset, nbytes)
                 return self._codec.decode(memoryview(memory)[offset : offset + nbytes])
-        raise ValueError("this record is no item of a RingQueue: another producer has sent it")
+        raise ValueError("this record is not an item of a RingQueue: another producer sent it")
 
 
 _ARRAY, _SCALAR, _TENSOR = range(3)
@@ -122,13 +124,15 @@ def _pack(value: Any) -> tuple[int, str, tuple[int, ...], Buffer]:
         return _TENSOR, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat
     if type(value) is not np.ndarray and not isinstance(value, np.generic):
         raise TypeError(
-            f"a RingQueue carries dicts, lists and tuples of arrays, numbers, text and bytes, and "
-            f"not {type(value).__name__}: convert it, or give the queue a codec (PickleCodec "
-            f"pickles)"
+            "a RingQueue accepts dicts, lists and tuples of arrays, numbers, text and bytes, "
+            f"but not {type(value).__name__}: convert it, or pass a codec to the queue "
+            "(PickleCodec pickles)"
         )
     array = np.asarray(value)
     if array.dtype.hasobject or array.dtype.kind == "V":
-        raise TypeError(f"a RingQueue carries no arrays of dtype {array.dtype}: give it a codec")
+        raise TypeError(
+            f"a RingQueue does not accept arrays of dtype {array.dtype}: pass a codec to the queue"
+        )
     kind = _ARRAY if type(value) is np.ndarray else _SCALAR
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""
     return kind, array.dtype.str, array.shape, flat

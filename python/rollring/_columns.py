@@ -169,7 +169,7 @@ class Columns:
         found = np.frombuffer(self._views.offsets(Layout("packed", part, order).args()), np.int64)
         if found[-1] > np.iinfo(np.int32).max:
             raise OverflowError(
-                f"{found[-1]} tokens are too many for i32 offsets: take less a batch"
+                f"{found[-1]} tokens are too many for i32 offsets: use smaller batches"
             )
         return found.astype(np.int32)
 

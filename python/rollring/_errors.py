@@ -73,11 +73,11 @@ class NotEnoughMemoryError(RollringError, MemoryError):
 
 
 class BusyError(RollringError):
-    """Someone alive holds what was asked for: the consumer's seat, a lane, the ring."""
+    """A live process holds the requested resource: the consumer's seat, a lane, the ring."""
 
 
 class TimedOutError(RollringError, TimeoutError):
-    """Nothing came, or no room was free, in time. Nothing was sent."""
+    """Nothing arrived, or no room became free, in time. Nothing was sent."""
 
 
 class ClosedError(RollringError):
@@ -93,25 +93,25 @@ class ForkedError(ClosedError):
 
 
 class NotLeasedError(RollringError):
-    """A batch or a draft was given back before: what it showed is not there any more."""
+    """A batch or a draft was already given back: its memory no longer belongs to it."""
 
 
 class StaleTicketError(RollringError):
-    """The batch of a ticket was acknowledged or given back, or another trainer has its ring: what
-    was read of it since the last good check is not to be used.
+    """The batch of a ticket was acknowledged or given back, or another trainer has its ring. Data
+    that was read from it since the last successful check must not be used.
     """
 
 
 class StoreFullError(RollringError, MemoryError):
-    """A store has no room: for what was put, and not cleared."""
+    """A store has no room, because values were put and not cleared."""
 
 
 class NotStoredError(NotFoundError):
-    """No value of a store lies there: it was cleared, or replaced."""
+    """The store has no value at this location: it was cleared or replaced."""
 
 
 class ViewsAliveError(RollringError, BufferError):
-    """Arrays over shared memory are still in use: nothing has happened."""
+    """Arrays over shared memory are still in use. The call had no effect."""
 
 
 class UnsupportedError(RollringError, ValueError):
@@ -163,14 +163,14 @@ class ExpelledError(PeerGoneError):
 
 
 class TroubleError(RollringError):
-    """A run waits in vain: what `check` raises.
+    """A run makes no progress. `check` raises it.
 
     Attributes:
-        group: The ``instance_id`` of the oldest group that waits; empty: none does.
-        producer: Name of the producer that died, or sent last; empty: there was none.
-        pid: Of that producer.
-        lane: Of that producer.
-        seconds: For how long.
+        group: The ``instance_id`` of the oldest incomplete group; empty if there is none.
+        producer: Name of the producer that died, or sent last; empty if there is none.
+        pid: The pid of that producer.
+        lane: The lane of that producer.
+        seconds: Duration of the standstill.
     """
 
     group: str = ""

@@ -18,9 +18,9 @@ _SAID = {
     "producer_joined": "joined",
     "producer_closed": "closed after {records} records",
     "producer_died": "died after {records} records",
-    "quarantined": "has damaged its lane, which is read no more",
-    "torn": "left a record that is damaged: it is dropped",
-    "lane_failed": "has a lane that cannot be mapped here; it is tried again",
+    "quarantined": "damaged its lane, which is no longer read",
+    "torn": "left a damaged record, which is dropped",
+    "lane_failed": "has a lane that cannot be mapped here; mapping is retried",
 }
 
 
@@ -81,7 +81,7 @@ class StashLog:
             _log.info("ring %s: %d groups dropped (%d so far)", self._ring, more, total)
         elif what == "evacuated_records":
             _log.info(
-                "ring %s: %d records moved to the spill (%d so far), so that producers get on",
+                "ring %s: records moved to the spill to make room for producers: %d (%d so far)",
                 self._ring,
                 more,
                 total,

@@ -47,7 +47,7 @@ class Layout(NamedTuple):
                 self.order if isinstance(self.order, np.ndarray) else list(self.order)
             )
             if indices.size and (indices.min() < 0 or indices.max() >= 2**32):
-                raise ValueError("order has an index below 0 or beyond any batch")
+                raise ValueError("order has an index below 0 or beyond the batch")
             order = indices.astype(np.uint32).tobytes()
         form, part = _FORMS[self.form], _PARTS[self.part]
         return form, part, order, self.side == "left", self.length, self.multiple_of
@@ -55,13 +55,13 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class GatherColumn:
-    """What one array is made of, for `Batch.to`: as the arguments of `Batch.packed`.
+    """The description of one array for `Batch.to`, like the arguments of `Batch.packed`.
 
     Args:
         column: As in `Batch.packed`.
-        key: Of the array in what `Batch.to` returns. Default: the column's name.
+        key: Key of the array in the result of `Batch.to`. Default: the column's name.
         dtype: As in `Batch.packed`, as are missing, shift, beyond and out.
-        pad: Of a padded layout: what stands where a sequence has no token.
+        pad: For a padded layout: the value at places without a token.
     """
 
     column: str
@@ -127,15 +127,15 @@ class _GpuTarget:
         if out is None:
             out = _new_tensor(shape, dtype, f"cuda:{gpu}")
         elif not _is_tensor(out):
-            raise TypeError(f"out is {type(out).__name__}: give a torch tensor")
+            raise TypeError(f"out is {type(out).__name__}: pass a torch tensor")
         elif out.device.type != "cuda" or out.device.index != gpu:
-            raise TypeError(f"out lies on {out.device}, not on GPU {gpu}")
+            raise TypeError(f"out is on {out.device}, not on GPU {gpu}")
         elif not out.is_contiguous() or out.requires_grad:
-            raise ValueError("out must be contiguous, and need no gradient")
+            raise ValueError("out must be contiguous and must not require a gradient")
         elif out.dtype != wanted:
-            raise TypeError(f"out has dtype {out.dtype}, and {wanted} was asked for")
+            raise TypeError(f"out has dtype {out.dtype}, but {wanted} is required")
         elif tuple(out.shape) != shape:
-            raise ValueError(f"out has shape {tuple(out.shape)}, and {shape} is needed")
+            raise ValueError(f"out has shape {tuple(out.shape)}, but {shape} is required")
         self.out = out
         self.asked = dtype
         self.address = out.data_ptr()
@@ -162,7 +162,7 @@ def gathered(
     gpus = {gpu_of(device)} if device is not None else set()
     gpus |= {gpu_of(one.out.device) for one in columns if _is_tensor(one.out)}
     if len(gpus) > 1:
-        raise TypeError("the arrays to be written lie on several devices")
+        raise TypeError("the output arrays are on several devices")
     gpu = next(iter(gpus), None)
     args = layout.args()
     made, asked = [], []
@@ -228,7 +228,7 @@ class _Reads:
                     pass
                 good = True
             except Exception as error:  # a failed GPU: whatever it says, the batch comes again
-                _LOG.error("a batch is given back: the GPU that was to read it failed: %s", error)
+                _LOG.error("a batch is given back, because the GPU failed to read it: %s", error)
                 good = False
             core.reads_done(good)
             del core

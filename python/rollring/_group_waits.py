@@ -60,7 +60,7 @@ class GroupWaits:
                 self._reader.cancel()
 
     def _timed_out(self, key: Key, timeout: float | None) -> TimedOutError:
-        held = f"; {len(self._unasked)} groups came that nobody has asked for"
+        held = f"; groups that arrived without being requested: {len(self._unasked)}"
         return TimedOutError(
             f"group {key[0]!r}, visit {key[1]}, was not complete within {timeout} s"
             f"{held if self._unasked else ''}; `rollring groups {self._ring}` says what each waits "

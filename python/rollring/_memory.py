@@ -43,14 +43,14 @@ class MemoryDomain:
 
     @contextlib.contextmanager
     def region(self, tag: str) -> Iterator[None]:
-        """What this thread allocates with torch on the GPU in the block lies under the tag.
+        """Allocations of this thread with torch on the GPU in the block belong to the tag.
 
         Args:
             tag: 1 to 63 bytes.
 
         Raises:
             ReleasedError: Resume it first.
-            torch.cuda.OutOfMemoryError: As ever; the log says why.
+            torch.cuda.OutOfMemoryError: As usual; the log has the reason.
         """
         import torch
 
@@ -67,7 +67,7 @@ class MemoryDomain:
 
     @contextlib.contextmanager
     def graph_region(self, tag: str, pool: object = None) -> Iterator[Any]:
-        """What a CUDA graph allocates while it is captured in the block lies under the tag.
+        """Allocations of a CUDA graph that is captured in the block belong to the tag.
 
         Args:
             tag: 1 to 63 bytes.
@@ -117,7 +117,7 @@ class MemoryDomain:
         if not isinstance(keep, bool) and not set(keep) <= set(tags):
             strange = ", ".join(sorted(set(keep) - set(tags)))
             raise InvalidArgumentError(
-                f"keep names what is not to be released: {strange}", "invalid_argument"
+                f"keep names tags that are not released: {strange}", "invalid_argument"
             )
         kept = [tag for tag in tags if (keep if isinstance(keep, bool) else tag in keep)]
         return named(self._core.release, kept, [tag for tag in tags if tag not in kept])
@@ -177,7 +177,7 @@ class MemoryDomain:
 
         if not tensor.is_contiguous():
             raise InvalidArgumentError(
-                "only of a contiguous tensor the contents lie in one piece", "invalid_argument"
+                "only the contents of a contiguous tensor are in one piece", "invalid_argument"
             )
         address = self._core.kept(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else 0
         if not address:
@@ -190,19 +190,19 @@ class MemoryDomain:
         return self._core.tags()
 
     def forget(self, tag: str) -> None:
-        """Give what torch keeps under the tag for reuse back to the GPU.
+        """Return the memory that torch caches under the tag to the GPU.
 
-        Tensors that are there stay; theirs comes back when they are gone, with
-        ``torch.cuda.empty_cache()``. Nothing, if there is no such tag.
+        Existing tensors stay; their memory is returned by ``torch.cuda.empty_cache()`` after they
+        are gone. An unknown tag is ignored.
         """
         self._pools.pop(tag, None)
 
     def trim_host(self) -> int:
-        """Give pinned host memory that holds no contents back to the system. Returns the bytes."""
+        """Return unused pinned host memory to the system. Returns the number of bytes."""
         return self._core.trim_host()
 
     def __reduce__(self) -> Any:
-        raise TypeError("a MemoryDomain is memory of this process and cannot be pickled")
+        raise TypeError("a MemoryDomain holds memory of this process and cannot be pickled")
 
     def __repr__(self) -> str:
         return f"MemoryDomain(gpu={self.gpu})"

@@ -69,7 +69,7 @@ class Draft:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of the record as it stands."""
+        """Current number of tokens of the record."""
         return self._core.tokens
 
     def shrink(self, n_tokens: int) -> None:
@@ -250,7 +250,7 @@ class Producer:
         return sent
 
     def flush(self) -> None:
-        """Make visible what `push_later` has sent."""
+        """Make the records of `push_later` visible."""
         self._attach().flush()
 
     def reserve(
@@ -344,7 +344,7 @@ class Producer:
         return self._closed or (self._open is not None and self._open.closed)
 
     def close(self) -> None:
-        """Give the lane back. The trainer reads what was sent. Twice is fine."""
+        """Give the lane back. The trainer still reads all records. A second call has no effect."""
         if self._open is not None:
             self._open.close()
             self._open = None

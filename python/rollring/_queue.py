@@ -28,28 +28,28 @@ class RingQueue(Closes):
     gets first; both are free again after `close` and when it ends. When a process that gets has
     died, the next one gets what was not taken.
 
-    An item that `put` has returned for survives its process. An item that `get` has returned comes
-    to nobody again; a process that is killed within `get` may take the one with it that it was
-    about to return. Items of one process come in its order.
+    After `put` has returned, an item survives its process. An item that `get` has returned is
+    never delivered again; a process that is killed within `get` may lose the one item that it was
+    about to return. Items of one process arrive in its order.
 
     Args:
-        maxsize: Items that it holds at most, put and not taken; 0: as many as its lanes can. All
-            who join a queue by its name give the same one.
+        maxsize: Maximum number of items in the queue; 0: limited by its lanes only. All processes
+            that join a queue by its name must pass the same number.
         name: Of the ring; joined if it is there, and made if not. It stays until it is removed
             (`remove`). Default: a ring of its own, removed when its maker closes the queue or ends.
             If the maker is killed, the next queue without a name of this user removes it, or
             ``rollring doctor --fix``, once no process uses it.
-        codec: What items become records by. Default: `PlainCodec`. Others: `TrajectoryCodec`,
+        codec: Encodes items as records. Default: `PlainCodec`. Others: `TrajectoryCodec`,
             `PickleCodec`, or any object with ``encode`` and ``decode`` (see `Codec`).
-        lanes: Processes that may put at once. Default: 64 where the ring is made, and any where it
-            is there.
-        lane_bytes: Memory of each of them; 32 MiB likewise. An item must fit; `put` waits while it
-            is full.
+        lanes: Maximum number of processes that put at the same time. Default: 64 for a new ring;
+            an existing ring may have any number.
+        lane_bytes: Memory of each lane; 32 MiB likewise. An item must fit; `put` waits while the
+            lane is full.
         columns: As for `create`, for trajectories.
         timeout: Seconds to wait for a free lane, in a ``put`` that has no time of its own.
 
     Raises:
-        BusyError: Of `get`: another process gets. Of `put`: no lane became free.
+        BusyError: From `get`: another process gets. From `put`: no lane became free.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class RingQueue(Closes):
             raise QueueClosedError(f"queue {self.name} is closed", "closed")
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Put an item. From then on it survives this process.
+        """Put an item. After the call it survives this process.
 
         Args:
-            item: What the codec carries.
+            item: An item that the codec supports.
             block: Wait for room.
-            timeout: Seconds to wait; None: as long as it takes.
+            timeout: Seconds to wait; None: no limit.
 
         Raises:
             queue.Full: No room was free in time. The item was not put.
@@ -181,7 +181,7 @@ class RingQueue(Closes):
         self.put(item, False)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take an item: a copy, of this process's own.
+        """Take an item, as a copy that belongs to this process.
 
         Args:
             block: Wait for one.
@@ -233,7 +233,7 @@ class RingQueue(Closes):
         return self.get(False)
 
     def qsize(self) -> int:
-        """Items that were put and not taken, by all processes, a moment ago."""
+        """Approximate number of items in the queue."""
         self._check_open()
         return self._count()
 
@@ -257,10 +257,10 @@ class RingQueue(Closes):
         return self.qsize() >= self.maxsize > 0
 
     def close(self) -> None:
-        """This process puts and gets no more. Twice is fine.
+        """Stop putting and getting in this process. A second call has no effect.
 
-        What was put comes all the same, unless this is the process that made a queue without a
-        name: then the queue is removed with all that is in it.
+        Items that were put are still delivered, unless this process made a queue without a name:
+        then the queue is removed with all its items.
         """
         self._closed = True
         with self._attaching:
@@ -272,10 +272,10 @@ class RingQueue(Closes):
             self._remove()
 
     def join_thread(self) -> None:
-        """Nothing: `put` returns when an item is in the queue."""
+        """No effect: `put` returns when the item is in the queue."""
 
     def cancel_join_thread(self) -> None:
-        """Nothing: there is no thread, and nothing that it could lose."""
+        """No effect: there is no thread."""
 
     def __getstate__(self) -> dict[str, Any]:
         self._check_open()

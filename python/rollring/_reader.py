@@ -45,10 +45,10 @@ class Share(Views):
         return np.frombuffer(self._core.indices(), np.uint32)
 
     def check(self) -> None:
-        """Whether all that was read of it until now is what the ticket names.
+        """Confirm that all data read so far belongs to the ticket.
 
         Raises:
-            StaleTicketError: It need not be.
+            StaleTicketError: It may not.
             BusyError: A GPU that gathers from it has not done so within ten seconds.
             DeviceError: That GPU failed.
             NotLeasedError: The share was closed.
@@ -57,7 +57,7 @@ class Share(Views):
         self._core.check()
 
     def close(self, *, later: bool = False) -> None:
-        """Check a last time, and let go of it. Twice is fine.
+        """Check a last time, and release the share. A second call has no effect.
 
         Args:
             later: If arrays over it are in use, let go as soon as the last one is gone.
@@ -100,7 +100,7 @@ class Share(Views):
 
     def __repr__(self) -> str:
         if not self.leased:
-            return "<Share that was closed>"
+            return "<Share, closed>"
         count = self._core.n_sequences()
         return f"<Share of rank {self.rank} of {self.world}: {count} sequences>"
 
@@ -143,13 +143,13 @@ class Reader(Closes):
         return Share(self._core.open(ticket))
 
     def close(self) -> None:
-        """Open no more. Its shares stay open. Twice is fine."""
+        """Close the reader. Its shares stay open. A second call has no effect."""
         self._core.close()
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a reader holds a seat of its ring and cannot be pickled: send the ring's name, and "
-            "open it where it reads"
+            "a reader holds a seat of its ring and cannot be pickled: send the ring's name, "
+            "and open the reader in the process that reads"
         )
 
     def __repr__(self) -> str:

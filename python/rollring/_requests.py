@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """A request that this process has taken; no other has it.
+    """A request that this process has taken, and no other process.
 
-    Leaving the ``with`` block says that it is answered, an exception gives it back. It is given
-    back, too, when this process ends. Push its records before it is answered: what dies between the
-    two is begun again, and a record that comes twice is dropped.
+    Leaving the ``with`` block marks it as answered; an exception, or the end of the process, gives
+    it back. Push its records before it is answered: if the worker dies between the two, another
+    worker begins the request again, and duplicate records are dropped.
 
     Attributes:
-        number: Of the request, on its board.
-        attempt: How many have begun it before. Give it to `Producer.push`: records of a higher
-            attempt replace those of a lower one.
-        item: What was posted.
+        number: Number of the request on its board.
+        attempt: Number of workers that have begun it before. Pass it to `Producer.push`: records of
+            a higher attempt replace those of a lower one.
+        item: The posted item.
     """
 
     def __init__(self, worker: _core.RequestWorker, number: int, attempt: int, item: Any) -> None:
@@ -40,18 +40,18 @@ class Request:
         self.item = item
 
     def done(self) -> bool:
-        """It is answered. False: the trainer had withdrawn it."""
+        """Mark the request as answered. False if the trainer had withdrawn it."""
         self._over = True
         return self._worker.finish(self.number)
 
     def give_back(self) -> bool:
-        """Another worker takes it, or it is given up. False: as of `done`."""
+        """Leave the request to another worker. False if the trainer had withdrawn it."""
         self._over = True
         return self._worker.give_back(self.number)
 
     @property
     def withdrawn(self) -> bool:
-        """The trainer does not want it any more: what works on it may stop."""
+        """Whether the trainer has withdrawn the request; the worker may stop."""
         return self._worker.withdrawn(self.number)
 
     def __enter__(self) -> Self:
@@ -77,24 +77,24 @@ class Request:
 class RequestBoard(Closes):
     """Requests of one trainer to any number of workers, through a ring.
 
-    For trainers that ask for the completions of certain prompts, and wait for those
-    (`Stash.group`). The process that posts is the trainer, one per ring; others take. Each request
-    is taken by exactly one worker. If that one dies or gives it back, the next one takes it, until
-    so many have begun it as ``attempts`` says: then it is given up. When the trainer ends, or the
-    next one begins, all that was posted is withdrawn.
+    A board is for trainers that request the completions of certain prompts, and wait for them
+    (`Stash.group`). The process that posts is the trainer, one per ring; other processes take.
+    Exactly one worker takes each request. If the worker dies or gives the request back, the next
+    one takes it; after ``attempts`` workers have begun it, it is given up. When the trainer ends,
+    or the next one begins, all posted requests are withdrawn.
 
-    A board pickles by the name of its ring. Threads and tasks may share one. What a forked child
-    inherits raises `ForkedError`.
+    A board pickles by the name of its ring. Threads and tasks may share one. A board that a forked
+    child inherits raises `ForkedError`.
 
     Args:
         ring: Its name.
-        name: Of this worker, shown to people; up to 39 bytes. Default: the program's name.
-        attempts: Workers that may begin a request, 1 to 31; the trainer's counts.
-        codec: What requests become bytes by; the same at both ends. Default: `PlainCodec`.
+        name: Displayed name of this worker, up to 39 bytes. Default: the program's name.
+        attempts: Maximum number of workers that begin a request, 1 to 31; set by the trainer.
+        codec: Encodes requests; the same at both ends. Default: `PlainCodec`.
         timeout: Seconds to wait for the ring to appear.
 
     Raises:
-        BusyError: Of `post`: another process posts. Of `take`: 1,024 workers take already.
+        BusyError: From `post`: another process posts. From `take`: 1,024 workers already take.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class RequestBoard(Closes):
             raise ClosedError("this request board is closed", "closed")
 
     def open(self) -> None:
-        """Be the trainer, now: what a predecessor has posted is withdrawn. `post` does it, too."""
+        """Become the trainer: requests of a predecessor are withdrawn. `post` does the same."""
         self._poster()
 
     def post(self, item: Any, *, timeout: float | None = None) -> int:
@@ -211,7 +211,7 @@ class RequestBoard(Closes):
         return self._poster().counts()
 
     def take(self, timeout: float | None = None) -> Request:
-        """Take the oldest request that nobody has.
+        """Take the oldest request that no worker has.
 
         Args:
             timeout: Seconds to wait for one; None: as long as it takes.
@@ -266,8 +266,8 @@ class RequestBoard(Closes):
         return self._closed
 
     def close(self) -> None:
-        """Post and take no more. What was posted is withdrawn, what was taken given back. Twice is
-        fine.
+        """Stop posting and taking. Posted requests are withdrawn, taken ones are given back. A
+        second call has no effect.
         """
         self._closed = True
         with self._attaching:

@@ -22,7 +22,9 @@ def to_bytes(size: int | str) -> int:
     if isinstance(size, str):
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", size)
         if match is None or match[2].lower() not in _UNITS:
-            raise ValueError(f"{size!r} is no size: give bytes, or text as '256MiB'")
+            raise ValueError(
+                f"invalid size {size!r}: give a number of bytes, or text such as '256MiB'"
+            )
         return int(float(match[1]) * _UNITS[match[2].lower()])
     return size
 
@@ -69,9 +71,9 @@ def create(
     columns: Mapping[str, Column | object] | None = None,
     exist_ok: bool = False,
 ) -> None:
-    """Make a ring.
+    """Create a ring.
 
-    Any number of processes may try: one wins.
+    Several processes may call it at the same time; one of them creates the ring.
 
     Args:
         name: Of the ring; its shared-memory object belongs to this user alone.
@@ -140,15 +142,15 @@ def find_or_create(ring: str, given: Mapping[str, Any], **otherwise: Any) -> Non
 
 
 def remove(name: str, *, force: bool = False, missing_ok: bool = False) -> None:
-    """Remove a ring, and the records in it. Its memory goes when the last process lets go.
+    """Remove a ring and the records in it. Its memory is freed when the last process detaches.
 
     Args:
-        name: Of the ring.
-        force: Also while someone alive is attached.
+        name: Name of the ring.
+        force: Remove the ring even while processes are attached.
         missing_ok: Do nothing if there is no such ring.
 
     Raises:
-        BusyError: Someone alive is attached, and ``force`` is false.
+        BusyError: A live process is attached, and ``force`` is false.
         RingNotFoundError: There is no such ring.
     """
     try:
@@ -177,10 +179,10 @@ def describe_groups(name: str) -> dict[str, Any]:
 
 
 def describe_requests(name: str) -> dict[str, Any]:
-    """What a trainer has asked of workers, from outside: counts, "workers" and "under_way".
+    """A trainer's requests to workers, from outside: counts, "workers" and "under_way".
 
-    Counts are over the ring's life, but for "waiting" and "taken". "workers" has a dict for each
-    seat and who had it last; "under_way" one for each request that is not over, the oldest first.
+    All counts except "waiting" and "taken" are over the ring's life. "workers" has a dict for each
+    seat and its last worker; "under_way" one for each unfinished request, the oldest first.
     """
     return _core.requests_stat(name)
 
@@ -196,7 +198,7 @@ def describe_weights(name: str) -> list[dict[str, Any]]:
 
 
 def check(name: str, stale_after: float, *, waiting: bool = False) -> None:
-    """Raise if a run waits in vain for ``stale_after`` seconds or more; from outside.
+    """Raise if a run has made no progress for ``stale_after`` seconds or more; from outside.
 
     Use `Stash.check` in the trainer: it knows since when the trainer has been waiting.
 

@@ -34,7 +34,7 @@ class Sequence(_core.SequenceView):
         try:
             return self[name]
         except NoColumnError:
-            raise AttributeError(f"this ring has no column and no field '{name}'") from None
+            raise AttributeError(f"this ring has neither a column nor a field '{name}'") from None
 
     @property
     def image_list(self) -> list[Any]:
@@ -60,7 +60,7 @@ class Sequence(_core.SequenceView):
 
     def __repr__(self) -> str:
         if not self._leased():
-            return f"<Sequence {self.index} of a batch that was given back>"
+            return f"<Sequence {self.index} of a batch, given back>"
         return (
             f"<Sequence {self.index}: {self.instance_id!r}, repetition {self.repetition_id}, "
             f"{self.n_tokens} tokens>"
@@ -91,7 +91,7 @@ class Member:
             raise AttributeError(name)
         if len(self.sequences) != 1:
             raise AttributeError(
-                f"this member has {len(self.sequences)} sequences: take .{name} of member.sequences"
+                f"this member has {len(self.sequences)} sequences: use .{name} of member.sequences"
             )
         return getattr(self.sequences[0], name)
 

@@ -90,7 +90,7 @@ class Stash:
         }
         given = {name: amount for name, amount in targets.items() if amount is not None}
         if len(given) > 1:
-            raise ValueError(f"a batch has one target: choose one of {', '.join(given)}")
+            raise ValueError(f"a batch has exactly one target: choose one of {', '.join(given)}")
         options.update(
             given,
             group_size=group_size,
@@ -204,8 +204,7 @@ class Stash:
         """
         if not self._by_key:
             raise InvalidArgumentError(
-                "a stash whose groups are asked for by name is opened with batch_groups=1, "
-                'order="freshest"',
+                'to ask for groups by name, open the stash with batch_groups=1, order="freshest"',
                 "invalid_argument",
             )
         if self._group_waits is None:
@@ -269,7 +268,8 @@ class Stash:
         return self._core.closed
 
     def close(self, *, later: bool = False) -> None:
-        """Give the seat back. What is leased comes again to the ring's next stash. Twice is fine.
+        """Give the seat back. Leased groups are delivered again to the ring's next stash. A second
+        call has no effect.
 
         Args:
             later: If arrays over a batch are in use, do it as soon as the last one is gone.
@@ -318,8 +318,8 @@ class Stash:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a stash holds the one seat of its ring and cannot be pickled: "
-            "send the ring's name, and open the stash where the trainer runs"
+            "a stash holds the only consumer seat of its ring and cannot be pickled: send the "
+            "ring's name, and open the stash in the trainer"
         )
 
     def __repr__(self) -> str:

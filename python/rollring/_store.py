@@ -172,10 +172,9 @@ class Store(Closes):
     def put(
         self, value: Any, *, key: str = "", column: str = "", timeout: float | None = 10.0
     ) -> int:
-        """Copy a value in, and say where it lies: an array, a tensor, or what the codec takes.
+        """Copy a value (an array, a tensor, or an item of the codec) in; returns its location.
 
-        With a key it takes the place of what was put in that column of the key before, by any
-        process.
+        With a key, the value replaces the earlier one in that column of the key, of any process.
 
         Raises:
             StoreFullError: No room came free in time. Nothing was put.
@@ -190,12 +189,12 @@ class Store(Closes):
         keys: Sequence[tuple[str, str]] | None = None,
         timeout: float | None = 10.0,
     ) -> list[int]:
-        """The same for many, in one call; keys are each (key, column). If it fails none of the
-        values is there, and what was in their places before may be gone.
+        """Put several values in one call; each key is (key, column). After a failure none of the
+        values is stored, and the values that they replace may be gone.
         """
         named = [("", "")] * len(values) if keys is None else keys
         if len(named) != len(values):
-            raise ValueError(f"{len(values)} values have {len(named)} keys")
+            raise ValueError(f"{len(values)} values, but {len(named)} keys")
         given = [block_of(value, *key, self._codec) for value, key in zip(values, named)]
         return self._core.put([block for block, _ in given], timeout)
 
@@ -210,7 +209,7 @@ class Store(Closes):
         for column, values in columns.items():
             count = values.size(0) if getattr(values, "is_nested", False) else len(values)
             if count != len(keys):
-                raise ValueError(f"{len(keys)} keys have {count} values of {column!r}")
+                raise ValueError(f"{len(keys)} keys, but {count} values of {column!r}")
             given += blocks_of(column, values, keys, self._codec)
         at = iter(self._core.put([block for block, _ in given], timeout))
         return {column: list(itertools.islice(at, len(keys))) for column in columns}
@@ -270,16 +269,16 @@ class Store(Closes):
         return True
 
     def clear(self, at: int | Iterable[int], *, timeout: float | None = 10.0) -> None:
-        """Values that nobody needs any more: afterwards no process finds them, and their room
-        comes free. Those that are gone are passed over.
+        """Clear values: afterwards no process finds them, and their room becomes free. Values that
+        are already gone are skipped.
 
         Raises:
-            TimedOutError: Nobody has done it in time. It will be done.
+            TimedOutError: The store's keeper has not done it in time. It will be done later.
         """
         self._core.clear([at] if isinstance(at, int) else list(at), timeout)
 
     def clear_keys(self, keys: Iterable[str], *, timeout: float | None = 10.0) -> None:
-        """The same for whatever was put under these keys before this call, in all columns."""
+        """Clear all values that were put under these keys before this call, in all columns."""
         self._core.clear_keys(list(keys), timeout)
 
     def stats(self) -> dict[str, int | bool]:
@@ -289,7 +288,7 @@ class Store(Closes):
         return self._core.stat()
 
     def close(self) -> None:
-        """Done with it here: what was put stays. Twice is fine."""
+        """Close the store in this process. All values stay. A second call has no effect."""
         self._end()
 
     def __reduce__(self) -> Any:

@@ -78,7 +78,7 @@ class Views(Columns):
         offsets = np.frombuffer(self._views.cu_seqlens(), np.int64)
         if offsets[-1] > np.iinfo(np.int32).max:
             raise OverflowError(
-                f"{offsets[-1]} tokens are too many for i32 offsets: take less a batch"
+                f"{offsets[-1]} tokens are too many for i32 offsets: use smaller batches"
             )
         return offsets.astype(np.int32)
 

@@ -38,7 +38,7 @@ def announced(channel: WeightSubscriber, version: int, timeout: float) -> Weight
         except TimedOutError:
             if _is_given_up(channel, version):
                 raise VersionAbortedError(
-                    f"version {version} was given up before this engine came to it", "aborted"
+                    f"version {version} was aborted before this engine reached it", "aborted"
                 ) from None
             if rest == 0.0:
                 raise

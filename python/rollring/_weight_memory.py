@@ -101,7 +101,7 @@ def provable_ties(tensors: Mapping[str, Any], declared: Mapping[str, str]) -> se
         for one in (name, owner):
             if one not in order:
                 raise InvalidArgumentError(
-                    f"tied names '{one}', which is none of the tensors", "invalid_argument"
+                    f"tied names '{one}', which is not one of the tensors", "invalid_argument"
                 )
         if order[owner] >= order[name]:
             raise InvalidArgumentError(

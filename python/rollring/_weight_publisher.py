@@ -116,8 +116,8 @@ class WeightTransaction(OneVersion):
             wanted = publisher._described.get(name)
             if wanted is not None and (found[1:4], gpu) != (wanted[1:4], publisher._gpu):
                 raise refused(
-                    f"tensor '{name}' has dtype, shape and strides {found[1:4]}, and "
-                    f"{wanted[1:4]} in the publisher, or it lies on another device"
+                    f"tensor '{name}' has dtype, shape and strides {found[1:4]}, but "
+                    f"{wanted[1:4]} in the publisher, or it is on another device"
                 )
             address = found[4]
             if address == 0 and math.prod(found[2]) != 0:
@@ -130,7 +130,7 @@ class WeightTransaction(OneVersion):
         return name, address, timeout, publisher._stream()
 
     def wait_staged(self, timeout: float | None = None) -> None:
-        """Send what was not put, and wait until every engine has staged the version; no more.
+        """Send the remaining tensors, and wait until every engine has staged the version.
 
         For publishers that hear from elsewhere whether the version counts. `commit` does not ask
         engines again then: one that gives up after all what it has staged is `behind`.
@@ -151,7 +151,7 @@ class WeightTransaction(OneVersion):
         await publisher._later(publisher._end.wait_staged, left())
 
     def commit(self, timeout: float | None = None) -> dict[str, Any]:
-        """Send what was not put, wait until every engine has staged the version, and commit it.
+        """Send the remaining tensors, wait until all engines have staged the version, commit it.
 
         Raises:
             TimedOutError: An engine, named in the text, has not staged it; call it again, or
@@ -177,7 +177,7 @@ class WeightTransaction(OneVersion):
         self.report = self._publisher._end.report()
         return self.report
 
-    def give_up(self, why: str = "given up by the trainer") -> None:
+    def give_up(self, why: str = "aborted by the trainer") -> None:
         """Engines drop the version. Nothing, once it is over."""
         if not self._over:
             self._publisher._end.give_up(why)
@@ -185,7 +185,7 @@ class WeightTransaction(OneVersion):
 
     def _check(self) -> None:
         if self._over:
-            raise refused(f"version {self.version} is over: begin another one")
+            raise refused(f"version {self.version} is finished: begin another one")
 
     def _finish(self) -> None:
         self._over = True

@@ -86,7 +86,7 @@ class WeightStream:
         kept: dict[str, Any] = {}
         for name, tensor in tensors:
             if name in kept:
-                raise refused(f"the trainer gives tensor '{name}' twice in one version")
+                raise refused(f"the trainer put tensor '{name}' twice in one version")
             self._device = None if isinstance(tensor, np.ndarray) else tensor.device
             kept[name] = _copied(tensor)
         self._described = {name: _described(tensor) for name, tensor in kept.items()}
@@ -106,12 +106,15 @@ class WeightStream:
             expected, described = next(wanted, ("", None))
             if described is None or name != expected:
                 raise refused(
-                    f"the trainer gives tensor '{name}' where its first version had "
-                    f"{expected or 'no more'}: all versions have the same tensors in the same order"
+                    f"the trainer put tensor '{name}', but its first version had "
+                    f"{expected or 'no more'} here: all versions must have the same tensors in "
+                    "the same order"
                 )
             transaction.put(name, _laid_out(tensor, self._device), left())
         if missing := next(wanted, None):
-            raise refused(f"the trainer gave no tensor '{missing[0]}', which its first version had")
+            raise refused(
+                f"the trainer did not put tensor '{missing[0]}', which its first version had"
+            )
 
 
 def _copied(tensor: Any) -> Any:

@@ -60,14 +60,14 @@ class WeightUpdate(OneVersion):
         engine = self._subscriber
         if not engine._kept:
             raise refused(
-                "this engine gave no tensors to load into: take all that update.tensors() yields"
+                "this engine has no tensors to load into: consume all tensors of update.tensors()"
             )
         engine._memory.refuse_moved()
         self._targets = engine._memory.storages()
         return engine
 
     def tensors(self, timeout: float | None = None) -> Iterator[tuple[str, Any]]:
-        """In the place of `load`, for engines that load by themselves: each tensor by its name.
+        """Instead of `load`, for engines that load by themselves: each tensor by its name.
 
         They come as their parts do, each whole and the caller's own: numpy arrays, or torch tensors
         where the subscriber has a ``device``. Tied tensors are one tensor under several names.
@@ -137,7 +137,7 @@ class WeightUpdate(OneVersion):
         self._over = True
 
     def finish(self, timeout: float | None = None) -> None:
-        """What is left of `load`, `stage` and `adopt`, in this many seconds."""
+        """Do the rest of `load`, `stage` and `adopt`, within ``timeout`` seconds."""
         left = Left(timeout)
         if not self._loaded:
             self.load(left())
@@ -226,7 +226,9 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         self._device = None
         if into is not None:
             if device is not None:
-                raise refused("device is for engines that load by themselves: leave it, or into")
+                raise refused(
+                    "device is only for engines that load by themselves: omit device, or omit into"
+                )
             described, self._gpu = describe(self._kept, True, {}, self._views)
             given = [
                 (name, one if views is None else view.tensor)
@@ -262,7 +264,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         return WeightUpdate(self)
 
     async def next_async(self, timeout: float | None = None) -> WeightUpdate:
-        """As `next`, for asyncio and uvloop. What a cancelled wait has got comes with the next."""
+        """As `next`, for asyncio and uvloop. A cancelled wait loses no version."""
         await self._later(self._end.next, timeout)
         return WeightUpdate(self)
 
@@ -291,5 +293,5 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
 
     @property
     def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]:
-        """Name, dtype and shape of what the trainer publishes."""
+        """Name, dtype and shape of each published tensor."""
         return [(name, dtype, shape) for name, dtype, shape, _ in self._end.tensors()]

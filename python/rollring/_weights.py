@@ -64,7 +64,7 @@ class WeightView:
     def __post_init__(self) -> None:
         offset = _counted("offset", self.offset)
         if offset < 0:
-            raise refused(f"a view's offset is {offset}: it is none below zero")
+            raise refused(f"a view's offset is {offset}: it must be 0 or more")
         object.__setattr__(self, "offset", offset)
         if self.strides is not None:
             strides = tuple(_counted("stride", stride) for stride in self.strides)
@@ -111,8 +111,8 @@ def views_of(name: str, given: Any) -> list[WeightView] | None:
     for one in given:
         if not isinstance(one, WeightView):
             raise TypeError(
-                f"tensor '{name}' has a {type(one).__name__} among its views: give one tensor, or "
-                "WeightViews alone"
+                f"tensor '{name}' has a {type(one).__name__} among its views: pass one tensor, "
+                "or only WeightViews"
             )
         views.append(one)
     return views
@@ -157,11 +157,13 @@ def place(
     elif isinstance(tensor, np.ndarray):
         gpu = -1
         if not tensor.dtype.isnative:
-            raise refused(f"tensor '{name}' has another byte order than this machine: convert it")
+            raise refused(
+                f"the byte order of tensor '{name}' differs from this machine's: convert it"
+            )
         if any(step % tensor.itemsize for step in tensor.strides):
-            raise refused(f"tensor '{name}' has strides of parts of its elements: copy it")
+            raise refused(f"tensor '{name}' has strides that are not whole elements: copy it")
         if written and not tensor.flags.writeable:
-            raise refused(f"tensor '{name}' is read-only: an engine loads into it")
+            raise refused(f"tensor '{name}' is read-only, but the engine must load into it")
         shape = tensor.shape
         strides = tuple(step // tensor.itemsize for step in tensor.strides)
         address = int(tensor.ctypes.data)
@@ -188,17 +190,19 @@ def describe(
     promised: int | None = None,
     tied: Mapping[str, str] | None = None,
 ) -> tuple[list[Described], int]:
-    """All of them, which lie on one device: it and what the library wants to know."""
+    """The descriptions of all tensors, which must be on one device, and that device."""
     if not tensors:
-        raise refused("there are no tensors: give some by name, such as model.state_dict()")
+        raise refused("no tensors: pass them by name, such as model.state_dict()")
     found: list[Described] = []
     gpus = set()
     for name, tensor in tensors.items():
         if not isinstance(name, str):
-            raise TypeError(f"{name!r} names a tensor: names are text")
+            raise TypeError(f"{name!r} is the name of a tensor: names must be text")
         views = views_of(name, tensor)
         if views is not None and not written:
-            raise refused(f"tensor '{name}' is a view, which is for engines: publish all of it")
+            raise refused(
+                f"tensor '{name}' is a view, which only engines may use: publish the whole tensor"
+            )
         for view in [None] if views is None else views:
             given = tensor if view is None else view.tensor
             bits = written or (name in published and dtype_name(published[name]) == "u8")
@@ -216,10 +220,10 @@ def describe(
             gpus.add(gpu)
     unknown = [name for name in published if name not in tensors]
     if unknown:
-        raise refused(f"publish_as names '{unknown[0]}', which is none of the tensors")
+        raise refused(f"publish_as names '{unknown[0]}', which is not one of the tensors")
     if len(gpus) > 1:
         raise refused(
-            "the tensors of one publisher or subscriber lie on one device: these lie on "
+            "all tensors of a publisher or subscriber must be on one device: these are on "
             + ", ".join("the host" if gpu < 0 else f"cuda:{gpu}" for gpu in sorted(gpus))
         )
     if not written:
@@ -278,7 +282,7 @@ class ChannelEnd(Closes, Generic[End]):
         return self._end.closed
 
     def close(self) -> None:
-        """Leave the channel. Waits for what the GPU still does with its memory. Twice is fine."""
+        """Leave the channel, after the GPU has finished its work on it. Calls may be repeated."""
         self._end.close()
 
     def _stream(self) -> int:
@@ -305,8 +309,8 @@ class ChannelEnd(Closes, Generic[End]):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"a {type(self).__name__} holds memory of this process and cannot be pickled: "
-            "send the ring's name, and make one where its tensors lie"
+            f"a {type(self).__name__} holds memory of this process and cannot be pickled: send "
+            "the ring's name, and create one in the process of its tensors"
         )
 
     def __repr__(self) -> str:

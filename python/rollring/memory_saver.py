@@ -48,7 +48,7 @@ class MemorySaver:
         enable_disk_backup: bool = False,
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
-        """What this thread allocates with torch on its current GPU in the block has the tag.
+        """Allocations of this thread with torch on its current GPU in the block have the tag.
 
         In a region within a region the inner one counts.
 
@@ -84,7 +84,7 @@ class MemorySaver:
         enable_cpu_backup: bool = False,
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
-        """``torch.cuda.graph``, where what the graph allocates has the tag and can be paused.
+        """``torch.cuda.graph`` whose allocations have the tag and can be paused.
 
         After `resume` the graph may be replayed again; not in between.
 
@@ -120,14 +120,14 @@ class MemorySaver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """What this thread allocates in the block, within a region, is torch's own and stays.
+        """Allocations of this thread in the block, within a region, stay outside of all tags.
 
         Raises:
             InvalidArgumentError: No region is open in this thread.
         """
         if not in_region():
             raise InvalidArgumentError(
-                "disable() is for a part of a region, and this thread is in none",
+                "disable() works only within a region, but this thread is in none",
                 "invalid_argument",
             )
         with outside():
@@ -157,7 +157,7 @@ class MemorySaver:
             raise
 
     def resume(self, tag: str | None = None) -> None:
-        """Take the memory of a tag back: at the same addresses, and with what was backed up.
+        """Take the memory of a tag back: at the same addresses, with the contents of its backup.
 
         Args:
             tag: None: of all tags that are paused. A tag without memory is no error.
@@ -188,7 +188,8 @@ class MemorySaver:
         """
         if not x.is_cuda:
             raise InvalidArgumentError(
-                f"only tensors on a GPU have a backup, not one on {x.device}", "invalid_argument"
+                f"only tensors on a GPU have a backup, but this one is on {x.device}",
+                "invalid_argument",
             )
         domain = self._domains.get(x.device.index)
         kept = None if domain is None else domain.kept(x)
@@ -267,7 +268,7 @@ class MemorySaver:
             if names:
                 chosen.append((domain, names))
         if not chosen and tag is None and known:
-            state = "paused already" if resident else "not paused"
+            state = "already paused" if resident else "not paused"
             raise ReleasedError(f"all memory is {state}", "already_released")
         if not chosen and tag is not None:
             _log.warning(
@@ -281,7 +282,9 @@ def _name(tag: str, backed_up: bool) -> str:
         raise InvalidArgumentError(f"a tag must not end in '{_BACKED_UP}'", "invalid_argument")
     room = 63 - len(_BACKED_UP)
     if not 1 <= len(tag.encode()) <= room:
-        raise InvalidArgumentError(f"a tag has 1 to {room} bytes: '{tag}'", "invalid_argument")
+        raise InvalidArgumentError(
+            f"a tag must have 1 to {room} bytes: '{tag}'", "invalid_argument"
+        )
     return tag + _BACKED_UP if backed_up else tag
 
 
@@ -298,17 +301,17 @@ def _check_resident(domain: MemoryDomain, tag: str) -> None:
 def _check_backup(cpu: bool, disk: bool, backend: str | None) -> None:
     if disk:
         raise UnsupportedError(
-            "there are no backups on disk: use enable_cpu_backup=True", "unsupported"
+            "backups on disk are not supported: use enable_cpu_backup=True", "unsupported"
         )
     if backend is None:
         return
     if not cpu:
         raise InvalidArgumentError(
-            "cpu_backup_backend is for enable_cpu_backup=True", "invalid_argument"
+            "cpu_backup_backend requires enable_cpu_backup=True", "invalid_argument"
         )
     if backend != "pinned":
         raise UnsupportedError(
-            f"the backup lies in pinned memory, not in {backend!r}: leave cpu_backup_backend out",
+            f"the backup is in pinned memory, not in {backend!r}: omit cpu_backup_backend",
             "unsupported",
         )
 

@@ -58,10 +58,10 @@ STAGINGS = ("out_of_place", "in_place")
 
 
 def load(model: torch.nn.Module, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """What SGLang calls: `Sender` has put its order into the place of a tensor's name.
+    """The function that SGLang calls. `Sender` passes its command in place of a tensor's name.
 
     Raises:
-        InvalidArgumentError: It is no order of `Sender`.
+        InvalidArgumentError: It is not a command of `Sender`.
     """
     given = list(named_tensors)
     try:
@@ -70,7 +70,8 @@ def load(model: torch.nn.Module, named_tensors: Iterable[tuple[str, torch.Tensor
         step = {"stage": _Engine.stage, "adopt": _Engine.adopt}[order["step"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgumentError(
-            f"{LOADER} takes orders of rollring.sglang.Sender, and was given {len(given)} tensors",
+            f"{LOADER} accepts only commands of rollring.sglang.Sender, but received "
+            f"{len(given)} tensors",
             "invalid_argument",
         ) from error
     engine = _engines.setdefault(model, _Engine(weakref.ref(model)))
@@ -91,9 +92,7 @@ class _Engine:
         deadline = order["deadline_s"]
         update = self._update = None
         try:
-            channel = self._attachment.to(
-                order["sender"], lambda held: self._attach(order, held)
-            )
+            channel = self._attachment.to(order["sender"], lambda held: self._attach(order, held))
             update = announced(channel, order["version"], deadline)
             while update.version < order["version"]:
                 update = announced(channel, order["version"], deadline)
@@ -127,7 +126,7 @@ class _Engine:
         except Exception:
             self._attachment.leave()  # the channel would say that the version is served
             _log.exception(
-                "POISONED: version %s was put in place in part. Send another one.",
+                "POISONED: version %s was installed only in part. Send another version.",
                 order["version"],
             )
 
@@ -189,7 +188,8 @@ class Sender:
     ) -> None:
         if staging not in STAGINGS:
             raise InvalidArgumentError(
-                f"staging '{staging}': it is one of {', '.join(STAGINGS)}", "invalid_argument"
+                f"staging '{staging}' is unknown: use one of {', '.join(STAGINGS)}",
+                "invalid_argument",
             )
         self._publisher = publisher
         self._urls = [url.rstrip("/") for url in urls]
@@ -245,7 +245,9 @@ class Sender:
         try:
             self._all("/begin_weight_update", {"selector": "target"}, timeout)
         except RejectedError as error:
-            _log.warning("the servers take no update, and are asked to end the last one: %s", error)
+            _log.warning(
+                "the servers accept no update and are asked to end the last one: %s", error
+            )
             for url in self._urls:
                 try:
                     self._post(url, "/end_weight_update", {}, timeout)
@@ -279,7 +281,7 @@ class Sender:
             raise_if_failed(asked)
             if asked.done():
                 raise PeerGoneError(
-                    f"{', '.join(sorted(missing))} did not attach; the server's log says why",
+                    f"{', '.join(sorted(missing))} did not attach; see the server's log",
                     "peer_gone",
                 )
             if left() == 0:
@@ -291,8 +293,8 @@ class Sender:
         wrong = [n for names in self._names for n in names if served.get(n) != version]
         if wrong:
             raise PeerGoneError(
-                f"{', '.join(wrong)} did not put version {version} in place, and may hold parts of "
-                "it: the server's log says why, and the next version cures it",
+                f"{', '.join(wrong)} did not install version {version} completely; see the "
+                "server's log. The next complete version repairs it",
                 "peer_gone",
             )
 

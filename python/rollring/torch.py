@@ -54,7 +54,8 @@ class ShareDataset(IterableDataset[dict[str, torch.Tensor]]):  # type: ignore[mi
         worker = get_worker_info()
         if worker is not None and worker.num_workers > 1:
             raise ValueError(
-                "each ticket is one rank's: a DataLoader of a ShareDataset has one worker at most"
+                "each ticket belongs to one rank: a DataLoader of a ShareDataset may have at "
+                "most one worker"
             )
         with Reader(self.ring) as reader:
             for ticket in self.tickets:

@@ -93,7 +93,7 @@ StorageBootstrapProvider.register_provider(NAME)(_boot)
 
 
 class Columns(dict[str, Any]):
-    """What is put, in the order of its keys."""
+    """The columns of a put, in the order of its keys."""
 
 
 @StorageClientFactory.register("RollringClient")
@@ -106,9 +106,9 @@ class RollringClient(StorageKVClient):  # type: ignore[misc]
         super().__init__(config)
         if config["host"] != socket.gethostname():
             raise InvalidArgumentError(
-                f"the rows of TransferQueue's backend {NAME} lie in the memory of "
-                f"{config['host']}, and this process runs on {socket.gethostname()}: it carries "
-                "rows on one machine"
+                f"the rows of TransferQueue's backend {NAME} are in the memory of "
+                f"{config['host']}, but this process runs on {socket.gethostname()}: it works "
+                "on one machine"
             )
         self._timeout = float(config.get("timeout", 60.0))
         self.store = Store(config["name"], make=False, codec=_Rows(), process="TransferQueue")
@@ -152,7 +152,7 @@ def places(keys: Sequence[str], meta: Sequence[int | None] | None) -> list[int]:
     at = list(meta) if meta is not None else [None] * len(keys)
     for key, place in zip(keys, at, strict=True):
         if place is None:
-            raise NotStoredError(f"TransferQueue has no value of {key!r}", "not_stored")
+            raise NotStoredError(f"TransferQueue has no value for {key!r}", "not_stored")
     return [place for place in at if place is not None]
 
 
@@ -169,7 +169,7 @@ def named(keys: Sequence[str], at: Sequence[int], store: Store) -> Any:
 
 @StorageManagerFactory.register(NAME)
 class RollringManager(KVStorageManager):  # type: ignore[misc]
-    """Puts whole columns, and reads columns of tensors straight into what TransferQueue hands out:
+    """Puts whole columns, and reads columns of tensors straight into TransferQueue's results:
     nested tensors with the jagged layout, as its own manager makes of rows.
     """
 

@@ -90,8 +90,8 @@ class RollringCheckpointEngine(CheckpointEngine):
     # --- what verl calls, in this order -----------------------------------------------------------
 
     def prepare(self) -> dict[str, Any]:
-        """Give up what a failed sync left, and tell the others of this worker."""
-        self._drop("another sync begins")
+        """Abandon the rest of a failed sync, and describe this worker to the others."""
+        self._drop("another sync has begun")
         if self._stream is not None:
             publisher = self._stream.publisher
             return {
@@ -109,7 +109,7 @@ class RollringCheckpointEngine(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Who takes part in this sync.
+        """The participants of this sync.
 
         Raises:
             InvalidArgumentError: They share no memory.
@@ -119,7 +119,7 @@ class RollringCheckpointEngine(CheckpointEngine):
         if elsewhere:
             raise refused(
                 f"{elsewhere} of {len(engines)} rollout workers do not share /dev/shm with the "
-                "trainer's rank 0: the backend 'rollring' is for one machine"
+                "trainer's rank 0: the backend 'rollring' works on one machine"
             )
         names = [each["name"] for each in engines]
         return (
@@ -249,8 +249,8 @@ class RollringCheckpointEngine(CheckpointEngine):
                 return
             if left() == 0:
                 raise TimedOutError(
-                    f"rollout workers did not attach to ring '{self._ring}' in {self._timeout} s: "
-                    f"{', '.join(sorted(missing))}",
+                    f"rollout workers did not attach to ring '{self._ring}' within "
+                    f"{self._timeout} s: {', '.join(sorted(missing))}",
                     "timed_out",
                 )
             with contextlib.suppress(TimedOutError):

@@ -232,5 +232,5 @@ def test_what_req_func_raises_is_raised(publisher: rr.WeightPublisher) -> None:
 
 def test_bad_input_is_refused(publisher: rr.WeightPublisher) -> None:
     for receivers in ([], ["GPU-0", "GPU-0"]):
-        with pytest.raises(rr.InvalidArgumentError, match="name each receiver once"):
+        with pytest.raises(rr.InvalidArgumentError, match="name each receiver exactly once"):
             Sender(publisher, receivers)

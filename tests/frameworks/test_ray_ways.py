@@ -95,7 +95,7 @@ class Nodes:
         if what == "landed":
             if self.group.joined != self.members or not self.works or self.stuck:
                 await self.group.left.wait()
-                return "the group was given up"
+                return "the group was abandoned"
             self.group.take_part(member.node)
             self.have[member.node] = max(part + 1, self.have[member.node])
         return None
@@ -206,7 +206,7 @@ def test_a_broadcast_to_an_end_that_is_silent_is_given_up(monkeypatch: pytest.Mo
     monkeypatch.setattr(_nccl, "_library", lambda: library)
     monkeypatch.setattr(_nccl, "QUEUE_S", 0.01)
     members = _nccl.Communicator(bytes(_nccl.UNIQUE_BYTES), 0)
-    with pytest.raises(NcclError, match="did not come in time"):
+    with pytest.raises(NcclError, match="did not join in time"):
         members.broadcast(0, 1, 0, 0)
 
 

@@ -192,5 +192,5 @@ def test_bad_input_is_refused(publisher: rr.WeightPublisher) -> None:
     with pytest.raises(rr.InvalidArgumentError, match="out_of_place, in_place"):
         Sender(publisher, ["http://x"], staging="beside")
     for given in ([], [("w", None)], [("{}", None)], [("[]", None)]):
-        with pytest.raises(rr.InvalidArgumentError, match="orders of"):
+        with pytest.raises(rr.InvalidArgumentError, match="commands of"):
             rollring.sglang.load(sglang_engine.Model(), given)

@@ -123,7 +123,7 @@ def test_what_is_no_plain_weights_is_refused(enabled: str) -> None:
         SerializedFp8WeightSource([], None),
         LoraAdapterWeightSource(dtype=torch.float32, experts_per_shared_adapter=1),
     ):
-        with pytest.raises(rr.UnsupportedError, match="gives no plain weights"):
+        with pytest.raises(rr.UnsupportedError, match="has no plain weights"):
             SkyrlTrainer.trainer_init(None, client=None, source=source)
     made = SkyrlTrainer.__new__(SkyrlTrainer)
     made.skyrl_draft_source = None

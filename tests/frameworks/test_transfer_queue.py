@@ -158,7 +158,9 @@ def test_a_worker_is_killed_while_it_holds_rows(store: rr.Store) -> None:
 def test_a_full_store_is_an_error_by_name(cluster: None) -> None:
     store = start(capacity="4MiB", lanes=4, timeout=0.2)
     keys = [f"k{i}" for i in range(10)]
-    with pytest.raises(rr.StoreFullError, match="clear some, or make it with more capacity"):
+    with pytest.raises(
+        rr.StoreFullError, match="clear some values, or create the store with more capacity"
+    ):
         put(keys, tokens=100_000)
     put(keys[:2], tokens=50_000)
     assert len(get(keys[:2])) == 2

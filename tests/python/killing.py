@@ -49,6 +49,6 @@ def until_it_moves(log: Path, draw: random.Random, patience: float = PATIENCE) -
     seen = size()
     until = time.monotonic() + patience
     while size() == seen:
-        assert time.monotonic() < until, "nothing moves"
+        assert time.monotonic() < until, "no progress is possible"
     for _ in range(draw.randrange(2000)):
         pass

@@ -110,7 +110,7 @@ def endless() -> Iterator[Running]:
 def test_it_says_that_every_record_arrived() -> None:
     out, err = run(*SMALL)
     assert err == ""
-    assert out.endswith("Every record arrived, once and whole.\n")
+    assert out.endswith("Every record arrived exactly once and intact.\n")
     assert "groups       21 in 2 batches; 0 partial, 0 twice" in out
     assert re.search(r"\n  synthetic/1/20 +4/4 +[01]\.\d{3}(  [+-]\d\.\d\d){4}\n", out), out
     assert not [name for name in rr.rings() if name.startswith("demo-")]
@@ -165,7 +165,7 @@ def test_groups_that_are_not_complete_are_no_success(tmp_path: Path) -> None:
     path = lines_of(tmp_path / "rollouts.jsonl", record(0, 0), record(0, 1), record(0, 2))
     out, _ = run("--input", path, "--group-size", "4", "--producers", "1", code=1)
     assert "received     0\n" in out and "incomplete   3\n" in out
-    assert out.splitlines()[-1].endswith("give --group-size.")
+    assert out.splitlines()[-1].endswith("pass --group-size.")
 
 
 def test_what_the_policy_drops_is_counted(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_what_the_policy_drops_is_counted(tmp_path: Path) -> None:
     path = lines_of(tmp_path / "rollouts.jsonl", *records)
     out, _ = run("--input", path, "--group-size", "2", "--producers", "1")
     assert "dropped      1\n" in out and "groups       1 in 1 batches" in out
-    assert "was not compared" in out.splitlines()[-1]
+    assert "were not compared" in out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_signal_to_all_of_its_processes_ends_it(
 ) -> None:
     os.killpg(endless.process.pid, number)
     out, err = endless.ended(code)
-    assert out.endswith("Stopped before the end.\n") and err == ""
+    assert out.endswith("Interrupted before the end.\n") and err == ""
 
 
 def test_producers_leave_the_signals_of_a_terminal_to_it(endless: Running) -> None:
@@ -220,7 +220,7 @@ def test_producers_leave_the_signals_of_a_terminal_to_it(endless: Running) -> No
 def test_a_sigterm_of_its_own_ends_it(endless: Running) -> None:
     endless.process.terminate()
     out, err = endless.ended(143)
-    assert out.endswith("Stopped before the end.\n") and err == ""
+    assert out.endswith("Interrupted before the end.\n") and err == ""
 
 
 def test_a_producer_that_is_killed_is_named(endless: Running) -> None:
@@ -228,7 +228,7 @@ def test_a_producer_that_is_killed_is_named(endless: Running) -> None:
     os.kill(lane["pid"], signal.SIGKILL)
     out, err = endless.ended(1)
     assert err == f"rollring: {lane['producer']} (pid {lane['pid']}) was killed by SIGKILL\n"
-    assert out.endswith("NOT all is well.\n")
+    assert out.endswith("FAILED\n")
 
 
 def test_producers_do_not_outlive_a_demo_that_is_killed(endless: Running) -> None:
@@ -302,7 +302,7 @@ def test_its_help_fits_a_terminal_and_its_examples_run(tmp_path: Path) -> None:
             timeout=PATIENCE,
             check=False,
         )
-        assert done.stdout.endswith("once and whole.\n"), (example, done)
+        assert done.stdout.endswith("exactly once and intact.\n"), (example, done)
 
 
 def ended(digest: int) -> Workers:
@@ -325,7 +325,7 @@ def test_wrong_data_and_groups_that_are_not_whole_are_found(ring: str) -> None:
         assert good["ok"] and good["digest_equal"]
         wrong = summary(ring, ended(sent.digest ^ 1), seen, interrupted=False)
         assert not wrong["ok"] and wrong["digest_equal"] is False
-        assert "equal: NO" in as_text(wrong)
+        assert "MISMATCH" in as_text(wrong)
         for member in range(2):
             producer.push("p/2", token_ids=[1], repetition_id=member, group_size=3)
         with stash.next(timeout=PATIENCE) as batch:

@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_named(record: dict[str, Any], text: str) -> None:
 
 
 def test_advantages_that_differ_are_no_one_number() -> None:
-    with pytest.raises(ValueError, match="for each token"):
+    with pytest.raises(ValueError, match="advantage per token"):
         _fields.advantage({**WHOLE, "advantages": [0, 0, 1.0, 0, 2.0]})
     assert _fields.advantage({**LEAST, "n_prompt": 3, "advantages": [1.0, 2.0, 3.0]}) == 0.0
 

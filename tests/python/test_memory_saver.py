@@ -90,7 +90,7 @@ def test_without_a_tag_all_that_is_not_paused_is_and_then_an_error_says_so(
     saver.pause()
     [core] = FakeCore.made
     assert core.released == {"kv_cache": False, "weights+cpu": True}
-    with pytest.raises(rr.ReleasedError, match="paused already"):
+    with pytest.raises(rr.ReleasedError, match="already paused"):
         saver.pause()
     with pytest.raises(rr.ReleasedError, match="weights"):
         saver.pause("weights")

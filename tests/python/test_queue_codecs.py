@@ -164,7 +164,7 @@ def test_trajectories(ring: str) -> None:
         assert batch.groups[0].key == ("gsm8k/17", 0)
     with rr.Producer(ring) as producer, rr.RingQueue(name=ring) as plain:
         producer.push("a", token_ids=[1])
-        with pytest.raises(ValueError, match="no item of a RingQueue"):
+        with pytest.raises(ValueError, match="not an item of a RingQueue"):
             plain.get()
 
 

@@ -16,7 +16,7 @@ import pytest
 import rollring as rr
 from rollring import skyrl
 
-FACTORY = '''
+FACTORY = """
 class Engines:
     _registry = {}
     @classmethod
@@ -27,18 +27,18 @@ class WeightTransferEngineFactory(Engines):
     _registry = {}
 class WeightTransferTrainerFactory(Engines):
     _registry = {}
-'''
-AS_SKYRL_DOES = '''
+"""
+AS_SKYRL_DOES = """
 from vllm.distributed.weight_transfer import factory
 for each in (factory.WeightTransferEngineFactory, factory.WeightTransferTrainerFactory):
     if "skyrl_ipc" not in each._registry:
         each.register_engine("skyrl_ipc", "theirs")
-'''
-SHOW = '''
+"""
+SHOW = """
 import json
 print(json.dumps([factory.WeightTransferEngineFactory._registry["skyrl_ipc"],
                   factory.WeightTransferTrainerFactory._registry["skyrl_ipc"]]))
-'''
+"""
 OURS = [["rollring.vllm.engine", "RollringEngine"], ["rollring.skyrl.trainer", "SkyrlTrainer"]]
 
 
@@ -88,7 +88,7 @@ def test_coming_too_late_is_an_error(tmp_path: Path) -> None:
     code = f"{AS_SKYRL_DOES}\nimport rollring.skyrl; rollring.skyrl.enable()"
     done = run(tmp_path, code, ROLLRING_SKYRL="run42")
     assert done.returncode == 1
-    assert "has to come before SkyRL does it" in done.stderr
+    assert "import rollring.skyrl before SkyRL" in done.stderr
 
 
 def test_a_job_of_rays_gets_the_call_and_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:

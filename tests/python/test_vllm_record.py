@@ -140,7 +140,7 @@ def test_what_is_no_copy_spoils_its_module_and_no_other() -> None:
     assert sorted(found.spoiled) == [
         "added", "cast", "diagonal", "filled", "scaled", "spread", "twice",
     ]  # fmt: skip
-    assert "worked out" in found.spoiled["scaled"]
+    assert "derived" in found.spoiled["scaled"]
     assert "twice" in found.spoiled["twice"] and "boxes" in found.spoiled["diagonal"]
     (turned,) = [copy for copy in found.copies if copy.name == "turned"]
     assert turned.taken == View(0, (4, 6), (1, 4))
@@ -168,7 +168,12 @@ def test_boxes() -> None:
     assert box_of(View(0, (4, 6), (6, 1)), shape, strides) == ((0, 0), (4, 6))
     assert box_of(View(5, (2, 2), (6, 1)), shape, strides) is None  # around the end of a row
     assert box_of(View(0, (4,), (7,)), shape, strides) is None
-    assert disjoint([((0, 0), (2, 6)), ((2, 0), (4, 6)), ])
+    assert disjoint(
+        [
+            ((0, 0), (2, 6)),
+            ((2, 0), (4, 6)),
+        ]
+    )
     assert disjoint([((0, 0), (4, 3)), ((0, 3), (4, 6))])
     assert not disjoint([((0, 0), (3, 6)), ((2, 5), (4, 6))])
     assert disjoint([((), ())]) and not disjoint([((), ()), ((), ())])

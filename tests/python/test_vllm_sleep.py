@@ -214,9 +214,7 @@ def test_garbage_is_looked_for_where_room_is_wanting(
     assert not collected
     backend.suspend(1)
     collected.clear()
-    monkeypatch.setattr(
-        sys.modules["torch"].cuda, "empty_cache", lambda: FakeCore.refuses.clear()
-    )
+    monkeypatch.setattr(sys.modules["torch"].cuda, "empty_cache", lambda: FakeCore.refuses.clear())
     FakeCore.refuses = {"resume"}
     backend.resume()
     assert collected and backend.state() == "RUNNING"
@@ -242,7 +240,7 @@ def test_contents_that_the_allocator_lost_are_not_passed_over(
 ) -> None:
     backend.suspend(1)
     allocator.wake_up(["weights"])
-    with pytest.raises(rr.DeviceError, match="load the weights again"):
+    with pytest.raises(rr.DeviceError, match="reload the weights"):
         backend.resume()
     backend.resume()  # said once
     assert backend.state() == "RUNNING" and allocator.contents(0x4000) == b"runtime1"

@@ -163,9 +163,9 @@ def test_what_is_done_after_loading_is_tried_on_a_copy() -> None:
         assert set(vars(module)) == fields and vars(module.quant_method) == {}
     assert said.pop("QuantizeMethodBase") == ""
     assert said == {
-        "Packs": "something is made of it after loading",
+        "Packs": "values are derived from it after loading",
         "Shuffles": "weight is changed after loading",
-        "Remembers": "something is made of it after loading",
+        "Remembers": "values are derived from it after loading",
         "Replaces": "weight is changed after loading",
         "Refuses": "what is done after loading cannot be tried: RuntimeError: no kernel for this",
     }

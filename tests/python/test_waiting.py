@@ -230,5 +230,5 @@ def test_producers_in_processes(ring: str, method: str) -> None:
         for process in processes:
             process.join(PATIENCE)
             assert process.exitcode == 0
-        with pytest.raises(TypeError, match="the one seat"):
+        with pytest.raises(TypeError, match="the only consumer seat"):
             pickle.dumps(stash)

@@ -215,8 +215,8 @@ def test_what_cannot_be_sent_or_written_is_refused(ring: str) -> None:
         ({"w": np.zeros(2, "f4,i1")["f0"]}, rr.InvalidArgumentError, "'w'.*strides"),
         ({"w": np.zeros(2, complex)}, rr.UnsupportedError, "complex"),
         ({}, rr.InvalidArgumentError, "no tensors"),
-        ({"": good}, rr.InvalidArgumentError, "a name is 1 to"),
-        ({3: good}, TypeError, "names are text"),
+        ({"": good}, rr.InvalidArgumentError, "a name must have 1 to"),
+        ({3: good}, TypeError, "names must be text"),
     ):
         with pytest.raises(kind, match=match):
             rr.WeightPublisher(ring, tensors)

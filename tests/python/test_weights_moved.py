@@ -212,7 +212,7 @@ def test_a_declared_tie_goes_once_and_not_from_elsewhere(ring: str) -> None:
             with trainer.begin(1) as transaction:
                 transaction.put("embed", None, PATIENCE)
                 transaction.put("head", torch.full((8,), 6.0), PATIENCE)
-    with pytest.raises(rr.InvalidArgumentError, match="none of the tensors"):
+    with pytest.raises(rr.InvalidArgumentError, match="not one of the tensors"):
         rr.WeightPublisher(ring, {"embed": embed}, tied={"head": "embed"})
 
 

@@ -163,7 +163,7 @@ class _Session:
         if update is None:
             return
         if self._unread or self._parts < self._channel._end.parts():
-            update.reject("the engine did not load all of it; its log has more")
+            update.reject("the engine did not load the whole version; see its log")
             return
         self._give_back()
         update.stage(self._deadline_s)
@@ -174,7 +174,7 @@ class _Session:
         assert self._update is not None
         if self._unread or number >= end.parts():
             raise InvalidArgumentError(
-                "the sender names tensors in another order, or others, than its publisher has",
+                "the sender's tensors, or their order, differ from those of its publisher",
                 "invalid_argument",
             )
         self._give_back()
@@ -239,7 +239,7 @@ class _Session:
         import zmq
 
         error = PeerGoneError(
-            f"the sender of ring '{self._channel.ring}' is gone, and its version was not committed",
+            f"the sender of ring '{self._channel.ring}' ended before its version was committed",
             "peer_gone",
         )
         _log.error("receiver %s: %s", self._channel.name, error)

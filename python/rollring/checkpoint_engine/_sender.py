@@ -57,7 +57,7 @@ class Sender:
         self._receivers = list(receivers)
         if not self._receivers or len(set(self._receivers)) < len(self._receivers):
             raise InvalidArgumentError(
-                "name each receiver once, by the UUID of its GPU", "invalid_argument"
+                "name each receiver exactly once, by the UUID of its GPU", "invalid_argument"
             )
         self._messages = _messages(publisher)
         self._sender = uuid.uuid4().hex
@@ -108,7 +108,7 @@ class Sender:
             raise
         if not wait([asked], left()).done:
             raise TimedOutError(
-                f"version {version} is served, and req_func has not returned in {timeout:g} s",
+                f"version {version} is served, but req_func has not returned within {timeout:g} s",
                 "timed_out",
             )
         asked.result()
@@ -253,7 +253,7 @@ class _Conversation:
             if not ready:
                 self._look(waiting, late)
             if self._given_up:
-                raise VersionAbortedError("the sender gave the version up", "aborted")
+                raise VersionAbortedError("the sender aborted the version", "aborted")
 
     def _look(self, waiting: list[_Receiver], late: list[_Receiver]) -> None:
         """Whether those whom it waits for can still answer, and whether it is time to give up."""
@@ -266,8 +266,7 @@ class _Conversation:
                     raise PeerGoneError(f"the engine on {one.gpu} died", "peer_gone")
         if time.monotonic() > self._end:
             raise TimedOutError(
-                f"no answer came in {self._timeout:g} s from "
-                + ", ".join(one.gpu for one in late),
+                f"no answer came in {self._timeout:g} s from " + ", ".join(one.gpu for one in late),
                 "timed_out",
             )
 

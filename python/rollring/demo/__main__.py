@@ -66,7 +66,8 @@ def make_parser() -> Parser:
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} [OPTIONS]",
-        description="A ring, producers and a trainer in one go, all of it in Python, with proof.",
+        description="Run producers and a trainer on a temporary ring through the Python API, and "
+        "verify delivery.",
         epilog=EXAMPLES,
         formatter_class=lambda prog: argparse.RawTextHelpFormatter(
             prog, max_help_position=22, width=90
@@ -85,7 +86,7 @@ def make_parser() -> Parser:
         metavar="SPEC",
         type=checked(parse_synthetic),
         default=SYNTHETIC,
-        help=f"load without a file; all parts have defaults:\n{SYNTHETIC}",
+        help=f"generate a load; all parts have defaults:\n{SYNTHETIC}",
     )
     for name, metavar, parse, default, what in (
         ("--repeat", "N", number(1, 1 << 30), 1, "passes over the input; `visit` grows with each"),

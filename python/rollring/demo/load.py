@@ -98,7 +98,7 @@ def parse_synthetic(text: str) -> Load:
         found[name] = int(low), int(high)
     tokens, group_size = found["tokens"], found["group-size"][0]
     if not 1 <= tokens[0] <= tokens[1] < 1 << 27:
-        raise ValueError(f"tokens={tokens[0]}:{tokens[1]} is no range from 1 to 134217727")
+        raise ValueError(f"tokens={tokens[0]}:{tokens[1]} is not a range within 1 to 134217727")
     if not 1 <= group_size <= 4096 or found["groups"][0] > 1 << 24:
-        raise ValueError("groups are at most 16777216, of 1 to 4096 records each")
+        raise ValueError("at most 16777216 groups of 1 to 4096 records each are possible")
     return Load("", found["groups"][0], group_size, tokens, found["seed"][0])

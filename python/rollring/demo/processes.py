@@ -34,7 +34,7 @@ class Stops:
                 signal.signal(number, self._note)
 
     def end(self) -> int:
-        """The first one, or 0; what comes from now on is too late to stop anything."""
+        """The first signal, or 0; later signals are ignored."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         return self.number
@@ -79,7 +79,7 @@ class Workers:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def over(self) -> bool:
-        """Whether all have ended; what went wrong with one is in `trouble`."""
+        """Whether all have ended; their errors are in `trouble`."""
         for pipe in connection.wait(list(self._running), timeout=0):
             process = self._running.pop(pipe)
             report = _report_of(pipe, process)
@@ -131,6 +131,6 @@ def _report_of(pipe: Any, process: Any) -> dict[str, Any]:
     except (EOFError, OSError):
         process.join()
         code = process.exitcode
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         return {"error": how}
     return report

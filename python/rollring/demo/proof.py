@@ -74,7 +74,7 @@ def total(*digests: int) -> int:
 
 
 class Seen:
-    """What the trainer got, and whether each group of it was whole and came once."""
+    """The trainer's records, and whether each group arrived complete and only once."""
 
     def __init__(self) -> None:
         self.tally = Tally()

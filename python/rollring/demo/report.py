@@ -107,8 +107,8 @@ def as_text(report: dict[str, Any]) -> str:
     rate = f"{short(report['tokens_per_s'])} tokens/s, {report['gb_per_s']:.2f} GB/s"
     digest = {
         True: f"equal: yes ({report['digest_sent']})",
-        False: f"equal: NO (sent {report['digest_sent']}, received {report['digest_received']})",
-        None: "not compared: not every record that was sent has been read",
+        False: f"MISMATCH: sent {report['digest_sent']}, received {report['digest_received']}",
+        None: "not compared: some records were not read",
     }[report["digest_equal"]]
     groups = (
         f"{report['groups']:,} in {report['batches']:,} batches; "
@@ -145,14 +145,13 @@ def _group_text(group: dict[str, Any]) -> str:
 
 def _verdict(report: dict[str, Any]) -> str:
     if report["interrupted"]:
-        return "Stopped before the end."
+        return "Interrupted before the end."
     if report["ok"] and report["digest_equal"] is None:
-        return "Every record arrived; what the ones hold that were dropped was not compared."
+        return "Every record arrived. The contents of dropped records were not compared."
     if report["ok"]:
-        return "Every record arrived, once and whole."
+        return "Every record arrived exactly once and intact."
     if report["records_waiting"] and not report["trouble"]:
         return (
-            "NOT all is well: groups are not complete. Do their records say their group_size? "
-            "If not, give --group-size."
+            "FAILED: incomplete groups. If the records do not carry group_size, pass --group-size."
         )
-    return "NOT all is well."
+    return "FAILED"

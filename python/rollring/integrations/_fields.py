@@ -92,7 +92,7 @@ def tokens(record: Any) -> Tokens:
         raise ValueError(f"record {name(record)} has no token_ids")
     ids = np.array(ids, np.int32)
     if ids.ndim != 1:
-        raise ValueError(f"'token_ids' has shape {list(ids.shape)}: it is one row of tokens")
+        raise ValueError(f"'token_ids' has shape {list(ids.shape)}: it must be one row of tokens")
     n_prompt = int(field(record, "n_prompt") or 0)
     if n_prompt > ids.size:
         raise ValueError(f"'n_prompt' is {n_prompt} for {ids.size} tokens")
@@ -160,7 +160,9 @@ def advantage(record: Any) -> float | None:
     if trained.size == 0:
         return 0.0
     if (trained != trained[0]).any():
-        raise ValueError(f"record {name(record)} has an advantage for each token, not one for all")
+        raise ValueError(
+            f"record {name(record)} has an advantage per token, not one for the record"
+        )
     return float(trained[0])
 
 

@@ -26,7 +26,7 @@ def requests_of(given: Mapping[str, Any], visit: int) -> list[dict[str, Any]]:
         raise ValueError(f"{len(keys)} trajectory_ids for {len(prompts)} prompts")
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:
-        raise ValueError(f"rollout {twice[0][0]!r} #{twice[0][1]} is asked for twice")
+        raise ValueError(f"rollout {twice[0][0]!r} #{twice[0][1]} is requested twice")
     sizes = Counter(instance_id for instance_id, _ in keys)
     about = given.get("batch_metadata")
     common = {
@@ -72,8 +72,8 @@ def row_of(member: Member | None, pad_token_id: int, logprobs: bool) -> dict[str
         }
     if len(member.sequences) != 1:
         raise ValueError(
-            f"rollout {_fields.name(member.sequences[0])} has {len(member.sequences)} sequences: "
-            f"SkyRL's rows are of one"
+            f"rollout {_fields.name(member.sequences[0])} has {len(member.sequences)} "
+            "sequences: SkyRL's rows have one"
         )
     record = member.sequences[0]
     if logprobs and record.logprobs is None:
@@ -102,9 +102,7 @@ def row_of(member: Member | None, pad_token_id: int, logprobs: bool) -> dict[str
 
 
 def key_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: item[name] for name in ("instance_id", "visit", "repetition_id", "group_size")
-    }
+    return {name: item[name] for name in ("instance_id", "visit", "repetition_id", "group_size")}
 
 
 def failed_record(item: Mapping[str, Any], why: str, pad_token_id: int) -> dict[str, Any]:

@@ -118,9 +118,9 @@ def share_rollout_queue(trainer: Trainer, *, lane_bytes: int | str = "256MiB") -
         if isinstance(worker, theirs.AsyncRolloutWorker):
             break
     else:
-        raise TypeError(f"{type(worker).__name__} is no AsyncRolloutWorker of TRL's")
+        raise TypeError(f"{type(worker).__name__} is not an AsyncRolloutWorker of TRL")
     if worker._process is not None:
-        raise RuntimeError("the rollout worker runs already: share its queue before train()")
+        raise RuntimeError("the rollout worker is already running: share its queue before train()")
     worker.rollout_buffer = trainer.rollout_queue = _rollout_queue(
         theirs.RolloutSample, worker._loop_kwargs["queue_maxsize"], lane_bytes
     )

@@ -215,8 +215,7 @@ class RingRolloutWorker:
         if self._stash is None:
             if self._acknowledge == "save" and not self._called_back:
                 raise ValueError(
-                    "acknowledge='save' needs to be told of saves: "
-                    "trainer.add_callback(worker.callback())"
+                    "acknowledge='save' needs a callback: trainer.add_callback(worker.callback())"
                 )
             self._sample = theirs_of(self._kind).RolloutSample
             find_or_create(self.ring, self._ring_options)
@@ -231,8 +230,8 @@ class RingRolloutWorker:
                 self._publisher = WeightPublisher(self.ring, tensors, name="TRL", memory="host")
             except BusyError as error:
                 raise BusyError(
-                    f"{error}: where a RingWeightTransfer or a WeightPublisher of yours sends "
-                    "weights over this ring, say versions='publisher' to the RingRolloutWorker",
+                    f"{error}: if a RingWeightTransfer or your own WeightPublisher sends "
+                    "weights over this ring, pass versions='publisher' to the RingRolloutWorker",
                     error.code,
                 ) from error
         if version > self._publisher.committed_version:
@@ -283,7 +282,7 @@ class RingRolloutWorker:
             return computed
         carried = _fields.advantage(record)
         if carried is None:
-            raise ValueError(f"record {_fields.name(record)} carries no 'advantages'")
+            raise ValueError(f"record {_fields.name(record)} has no 'advantages'")
         return carried
 
     def _version_of(self, record: Any) -> int:

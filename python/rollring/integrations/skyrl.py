@@ -127,9 +127,7 @@ class RollringGenerator:
         ordered = [rows[item["instance_id"], item["repetition_id"]] for item in items]
         return self._output(input_batch, ordered)
 
-    async def _group(
-        self, items: list[dict[str, Any]]
-    ) -> dict[tuple[str, int], dict[str, Any]]:
+    async def _group(self, items: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
         """The rows of one group, by (instance_id, repetition_id)."""
         key = items[0]["instance_id"], items[0]["visit"]
         self._waited.add(key)
@@ -147,7 +145,7 @@ class RollringGenerator:
                     raise
                 # Those that have come stay: a row that comes twice is dropped.
                 for item in items:
-                    late = failed_record(item, f"not within {self._timeout} s", self._pad)
+                    late = failed_record(item, f"timed out after {self._timeout} s", self._pad)
                     await self._push(late)
                 batch = await self._stash.group(*key)
             with batch:
@@ -176,8 +174,8 @@ class RollringGenerator:
         counts = self._board.counts()
         if counts["waiting"] and not counts["workers"]:
             _log.warning(
-                "ring %s: %d rollouts are asked for, and no worker is there: start some with "
-                "rollring.integrations.skyrl.serve(%r, ...)",
+                "ring %s: no worker is attached, and %d rollouts are requested: start workers "
+                "with rollring.integrations.skyrl.serve(%r, ...)",
                 self._stash.ring,
                 counts["waiting"],
                 self._stash.ring,
@@ -199,7 +197,7 @@ class RollringGenerator:
         rows = {}
         for item in items:
             member = members.get(item["repetition_id"])
-            why = "it is missing" if member is None else why_failed(member)
+            why = "missing" if member is None else why_failed(member)
             if why and self._on_missing == "raise":
                 raise RollringError(
                     f"rollout {item['instance_id']!r} #{item['repetition_id']}: {why}", "missing"
@@ -223,7 +221,7 @@ class RollringGenerator:
         return made
 
     def close(self) -> None:
-        """Withdraw what is asked for, and give the ring back. Twice is fine."""
+        """Withdraw all requests, and detach from the ring. A second call has no effect."""
         self._board.close()
         self._producer.close()
         self._stash.close()

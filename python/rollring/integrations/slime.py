@@ -117,9 +117,7 @@ class _Run:
 _run: _Run | None = None
 
 
-def generate_rollout(
-    args: Any, rollout_id: int, data_source: Any, evaluation: bool = False
-) -> Any:
+def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
     """``rollout_batch_size`` whole groups, as slime's RolloutFnTrainOutput.
 
     Of the environment: ``ROLLRING_RING``, the ring's name; ``ROLLRING_CALLS_AHEAD``, 1 where slime
@@ -132,7 +130,7 @@ def generate_rollout(
     """
     global _run
     if evaluation:
-        raise ValueError("rollring has no evaluation: give slime an --eval-function-path")
+        raise ValueError("rollring has no evaluation: pass --eval-function-path to slime")
     sample_type = importlib.import_module("slime.utils.types").Sample
     output_type = importlib.import_module("slime.rollout.base_types").RolloutFnTrainOutput
     run = _run = _run or _Run(args)

@@ -86,21 +86,19 @@ def _samples(trace: Any, columns: _Columns) -> Iterator[tuple[Any, dict[str, Any
         ids, mask = branch.token_ids, np.asarray(branch.sampled_mask, np.uint8)
         if len(ids) != mask.size:
             raise ValueError(
-                f"branch {branch.index} of trace {trace.id} has {len(ids)} tokens, and a mask of "
-                f"{mask.size}"
+                f"branch {branch.index} of trace {trace.id} has {len(ids)} tokens, but a mask "
+                f"of {mask.size}"
             )
         if mask.any():
             yield branch, _of_branch(branch, ids, mask, columns)
         elif any(node.sampled and not node.token_ids for node in branch.nodes):
             raise ValueError(
                 f"branch {branch.index} of trace {trace.id} has messages of the model without "
-                f"token ids: only verifiers' train client asks for them"
+                "token ids: only the train client of verifiers requests them"
             )
 
 
-def _member(
-    trace: Any, status: str, messages: bool, columns: _Columns
-) -> list[dict[str, Any]]:
+def _member(trace: Any, status: str, messages: bool, columns: _Columns) -> list[dict[str, Any]]:
     """The records of one trace, without the fields of their group."""
     common = _of_trace(trace)
     notes = common.pop("extra")
@@ -128,7 +126,7 @@ def _member(
 
 def _mark(episode: Any) -> dict[str, Any]:
     """Of a member whose trace the episode should have, and has not."""
-    notes: dict[str, Any] = {"error": "the episode has no trace of this member"}
+    notes: dict[str, Any] = {"error": "the episode has no trace for this member"}
     if episode.errors:
         notes["error"] = f"{episode.errors[-1].type}: {episode.errors[-1].message}"
     return {"status": "timed_out" if episode.is_timeout else "failed", "extra": _text(notes)}
@@ -154,7 +152,7 @@ def _versions(episode: Any, given: int | tuple[int, int] | None) -> dict[str, in
 def _key(episode: Any, group: str | None) -> str:
     key = group or (episode.group.id if episode.group is not None else episode.task.key)
     if not key:
-        raise ValueError(f"episode {episode.id} has no group and no task key: say group=")
+        raise ValueError(f"episode {episode.id} has neither a group nor a task key: pass group=")
     return str(key)
 
 
@@ -210,7 +208,7 @@ def records(
     ]
     wanted = max(1, len(traces)) if members is None else members
     if len(traces) > wanted:
-        raise ValueError(f"episode {episode.id} has {len(traces)} traces, and not {wanted}")
+        raise ValueError(f"episode {episode.id} has {len(traces)} traces instead of {wanted}")
     common: dict[str, Any] = {
         "instance_id": _key(episode, group),
         "visit": visit,

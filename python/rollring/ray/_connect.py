@@ -62,8 +62,8 @@ def fabric_of(ring: str, left: Left) -> tuple[Any, About]:
         except (ValueError, RayActorError, GetTimeoutError) as error:
             if not left():
                 raise RingNotFoundError(
-                    f"no fabric of ring '{ring}' is in this cluster: the trainer makes one with "
-                    f"rollring.ray.Fabric('{ring}')",
+                    f"this cluster has no fabric of ring '{ring}': create one in the trainer "
+                    f"with rollring.ray.Fabric('{ring}')",
                     "not_found",
                 ) from error
             time.sleep(AGAIN_S)
@@ -71,7 +71,7 @@ def fabric_of(ring: str, left: Left) -> tuple[Any, About]:
 
 def _no_place(instance_id: str, timeout: float | None) -> TimedOutError:
     return TimedOutError(
-        f"no place was free for group '{instance_id}' in {timeout or 0:g} s", "timed_out"
+        f"no place was free for group '{instance_id}' within {timeout or 0:g} s", "timed_out"
     )
 
 

@@ -96,7 +96,7 @@ class Carrier:
                 self._carry()
             except (RayError, RollringError, TimeoutError) as error:
                 if not self._warned:
-                    _log.warning("ring '%s': %s; it is tried again", self.source.ring, error)
+                    _log.warning("ring '%s': %s; retrying", self.source.ring, error)
                 self._warned = True
                 self._stopped.wait(AGAIN_S)
 
@@ -194,7 +194,7 @@ class Carrier:
                 continue
             arrived: Arrived | None = done.result()
             if parcel is None or arrived is None:
-                raise TimeoutError("the receiver has begun anew")
+                raise TimeoutError("the receiver has restarted")
             self._window = arrived.window
             # Before the release of what has used some.
             self._note_spare(arrived.spare, arrived.is_short)
@@ -276,7 +276,7 @@ class Forwarder:
             try:
                 self._adopt()
             except (RayError, RollringError, OSError) as error:
-                _log.warning("rings of nodes that are gone: %s", error)
+                _log.warning("rings of nodes that left: %s", error)
 
     def _orphans(self) -> list[str]:
         """Rings of this machine whose nodes are gone."""

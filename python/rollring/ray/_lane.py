@@ -114,7 +114,7 @@ class SourceLane:
         """For a producer of the source: waits for a place."""
         lane, epoch = lane_and_epoch(worker)
         if epoch <= self._gone.get(lane, 0):
-            return "closed", "this producer is gone"
+            return "closed", "this producer has ended"
         self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = self._loop.create_future()
         number = next(self._numbers)

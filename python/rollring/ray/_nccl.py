@@ -129,7 +129,7 @@ class Communicator:
 
     def _check(self) -> None:
         if self._aborted:
-            raise NcclError("the group was given up")
+            raise NcclError("the group was abandoned")
 
     def _settle(self, code: int, until: float | None) -> None:
         """Until what was begun is done, as far as it is the processor's to do."""
@@ -143,7 +143,7 @@ class Communicator:
             if code == 0:
                 code = state.value
             if until is not None and time.monotonic() > until:
-                raise NcclError("the others did not come in time")
+                raise NcclError("the other nodes did not join in time")
             if code == _IN_PROGRESS:
                 time.sleep(NAP_S)
         raise NcclError(self._library.ncclGetErrorString(code).decode())

@@ -140,11 +140,11 @@ class Receiver:
             try:
                 living = await asyncio.to_thread(living_nodes)
             except Exception as error:  # the head is away
-                _log.warning("ring '%s': which nodes live is not known: %s", self._ring, error)
+                _log.warning("ring '%s': the live nodes are unknown: %s", self._ring, error)
                 continue
             for number, lane in list(self._lanes.items()):
                 if lane.source.node not in living:
-                    _log.warning("ring '%s': node %s is gone", self._ring, lane.source.node)
+                    _log.warning("ring '%s': node %s has left", self._ring, lane.source.node)
                     await self._let_go(number)
 
     async def _let_go(self, number: int) -> None:

@@ -32,15 +32,15 @@ def gpu_called(uuid: str) -> Any:
         import torch
     except ImportError as error:
         raise UnsupportedError(
-            "weights on a GPU go to other nodes with torch's help: install torch where Ray's "
-            "workers run, or publish with memory='host'",
+            "sending GPU weights to other nodes needs torch: install torch for Ray's workers, "
+            "or publish with memory='host'",
             "unsupported",
         ) from error
 
     for index in range(torch.cuda.device_count()):
         if uuid_of(torch.device("cuda", index)) == uuid:
             return torch.device("cuda", index)
-    raise NoGpuError(f"no GPU {uuid} is here", "no_gpu")
+    raise NoGpuError(f"this node has no GPU {uuid}", "no_gpu")
 
 
 def uuid_of(gpu: Any) -> str:
@@ -75,7 +75,7 @@ class GpuGroup:
         """Until all have come. NcclError: they did not, or it serves another one by now."""
         await self.leave()
         if self.user is not user:
-            raise NcclError("another version has come")
+            raise NcclError("another version has arrived")
         members = self._members = Communicator(key, rank)
         await self._on_thread(lambda: members.join(ranks, JOIN_S))
         self.key = key

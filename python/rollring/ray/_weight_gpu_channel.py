@@ -120,14 +120,16 @@ class GpuChannel(NodeChannel[GpuArrival]):
         """
         await self._stop()
         if not committed and version <= self._opened:
-            raise StaleVersionError(f"version {version} was given up here", "stale_version")
+            raise StaleVersionError(
+                f"version {version} was abandoned on this node", "stale_version"
+            )
         self._arrival = arrival = GpuArrival(version, parts, self._open(version, committed))
         self._task = asyncio.create_task(self._publish(arrival))
         self._group.user = arrival
         if self._group.key:  # of the version before: whoever sends need not ask
             self._receiving = asyncio.create_task(self._receive(arrival, 0))
         else:
-            arrival.note_problem("no group was joined yet")
+            arrival.note_problem("this node has not joined a group yet")
 
     async def _publish(self, arrival: GpuArrival) -> None:
         async with arrival.transaction as transaction:
@@ -163,7 +165,7 @@ class GpuChannel(NodeChannel[GpuArrival]):
             self._receiving.cancel()
             await asyncio.wait({self._receiving})
             self._receiving = None
-        arrival.note_problem("the group was given up")
+        arrival.note_problem("the group was abandoned")
         return arrival.written
 
     async def _receive(self, arrival: GpuArrival, at: int) -> None:
@@ -215,7 +217,7 @@ class GpuChannel(NodeChannel[GpuArrival]):
             await self.leave(arrival)  # before the slots are others'
         await self._cut_off()
         if arrival is not None:
-            arrival.transaction.give_up("it was given up by the trainer, or comes anew")
+            arrival.transaction.give_up("it was aborted by the trainer, or is sent again")
 
     async def close(self) -> None:
         await super().close()

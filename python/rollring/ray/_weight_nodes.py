@@ -93,12 +93,12 @@ class Nodes:
         try:
             living, found = await asyncio.to_thread(self._found)
         except Exception as error:  # the head is away
-            _log.warning("weights of ring '%s': which nodes live is unknown: %s", self._ring, error)
+            _log.warning("weights of ring '%s': the live nodes are unknown: %s", self._ring, error)
             return set()
         for node in self._known.keys() & self._living - living:
             status = self._known[node].status
             _log.warning(
-                "weights of ring '%s': node %s (%s) is gone, which had version %d",
+                "weights of ring '%s': node %s (%s), at version %d, has left",
                 self._ring,
                 node,
                 status.host,

@@ -195,7 +195,7 @@ class Passing:
                 _, pending = await asyncio.wait(pending, timeout=LOOK_S)
                 if pending and not committed and await asyncio.to_thread(self._is_over, version):
                     raise VersionAbortedError(
-                        f"version {version} was given up by the trainer", "aborted"
+                        f"version {version} was aborted by the trainer", "aborted"
                     )
             return next((why for vote in votes() if (why := vote.result())), None)
         finally:
@@ -224,7 +224,7 @@ class Passing:
         except (RayError, RollringError) as error:
             code, why = "gone", str(error)
         except asyncio.TimeoutError:
-            code, why = "gone", f"it has not answered in {ANSWER_S:g} s"
+            code, why = "gone", f"no answer within {ANSWER_S:g} s"
         if code == "at":
             return str(why)
         if code in ("rejected", "broken"):

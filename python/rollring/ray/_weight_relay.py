@@ -23,7 +23,7 @@ from ._weight_host_channel import HostArrival, HostChannel
 from ._weight_layout import NO_TENSORS, Span, WeightLayout
 
 OK: Answer = ("ok", "")
-GONE: Answer = ("gone", "the relay has begun anew")
+GONE: Answer = ("gone", "the relay has restarted")
 
 
 @dataclass(frozen=True)

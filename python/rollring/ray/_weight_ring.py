@@ -36,7 +36,7 @@ def weight_ring(ring: str, *, device: Any = None, timeout: float = 60.0) -> str:
     if node == about.node:
         return ring
     if not about.options.weights:
-        raise refused(f"the fabric of ring '{ring}' has no weights: make it with weights=True")
+        raise refused(f"the fabric of ring '{ring}' has no weights: create it with weights=True")
     relay = actor_on(node, relay_name(ring, node), WeightRelay, about)
     found, index = (None, -1) if device is None else device_of(device)
     gpu = "" if index < 0 else uuid_of(found)

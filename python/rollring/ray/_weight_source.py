@@ -60,9 +60,7 @@ class WeightSource:
         except asyncio.CancelledError:
             pass
         except BaseException:
-            _log.exception(
-                "weights of ring '%s': the source ends, and is started again", self._ring
-            )
+            _log.exception("weights of ring '%s': the source ended and is restarted", self._ring)
             os._exit(1)
 
     async def _serve(self) -> None:

@@ -207,7 +207,7 @@ class GpuWay:
             except NcclError as error:
                 why = str(error)
             if why is None and self._members() != members:
-                why = "a node is gone"  # and its GPU, which those of others wait for
+                why = "a node has left"  # and its GPU, which those of others wait for
             if why is not None:
                 return why
         return None

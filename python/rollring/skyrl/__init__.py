@@ -38,7 +38,7 @@ _registered: list[Any] = []  # factories
 
 
 def settings() -> dict[str, Any]:
-    """What ROLLRING_SKYRL says: the ring, or JSON with fields of `RollringTrainerInitInfo`.
+    """The setting ROLLRING_SKYRL: the ring, or JSON with fields of `RollringTrainerInitInfo`.
 
     Raises:
         InvalidArgumentError: It is not set, or neither.
@@ -50,9 +50,9 @@ def settings() -> dict[str, Any]:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise refused(f"{SETTING} is no JSON: {error}") from error
+            raise refused(f"{SETTING} is not JSON: {error}") from error
     if not found.get("ring"):
-        raise refused(f"{SETTING} names no ring: say {SETTING}=run42")
+        raise refused(f"{SETTING} does not name a ring: set {SETTING}=run42")
     return dict(found)
 
 
@@ -69,8 +69,8 @@ def register() -> None:
             continue
         if NAME in factory._registry:
             raise RuntimeError(
-                f"'{NAME}' is registered with vLLM's {factory_name} already: rollring.skyrl has to "
-                "come before SkyRL does it"
+                f"'{NAME}' is already registered with vLLM's {factory_name}: import "
+                "rollring.skyrl before SkyRL registers it"
             )
         factory.register_engine(NAME, place, name)
         _registered.append(factory)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class SkyrlTrainer(RollringTrainer):
-    """`RollringTrainer` with what SkyRL's workers ask of theirs. Made on every rank; on GPUs each
-    rank publishes to the engines on its own.
+    """`RollringTrainer` with the interface that SkyRL's workers need. Every rank creates one; on
+    GPUs each rank publishes to the engines on its own GPU.
     """
 
     skyrl_handles_prefix_cache_reset = False
@@ -33,7 +33,7 @@ class SkyrlTrainer(RollringTrainer):
         """
         kind = type(source).__name__
         if any(base.__name__ in _NOT_PLAIN for base in type(source).__mro__):
-            raise _unsupported(f"the source {kind} gives no plain weights")
+            raise _unsupported(f"the source {kind} has no plain weights")
         given = settings()
         create(given["ring"], exist_ok=True)
         ranks = 1
@@ -50,7 +50,7 @@ class SkyrlTrainer(RollringTrainer):
     @skyrl_draft_source.setter
     def skyrl_draft_source(self, source: Any) -> None:
         if source is not None:
-            raise _unsupported("a drafter's weights are not sent")
+            raise _unsupported("weights of a drafter cannot be sent")
 
 
 # By name: their modules import much.

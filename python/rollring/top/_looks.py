@@ -40,13 +40,13 @@ def look_at(name: str) -> Look:
         ring, stash = rr.describe(name), rr.describe_groups(name)
         requests = rr.describe_requests(name)
     except KeyError:
-        return Look(now, problem=f"there is no ring '{name}': waiting for it")
+        return Look(now, problem=f"ring '{name}' not found: waiting for it")
     except rr.RollringError as error:
         return Look(now, problem=str(error))
     try:
         publishers = rr.describe_weights(name)
     except (rr.RollringError, KeyError) as error:
-        problem = f"the weight channel cannot be looked at: {error}"
+        problem = f"the weight channel cannot be read: {error}"
         return Look(now, ring, stash, requests, problem=problem)
     return Look(now, ring, stash, requests, publishers)
 
@@ -78,11 +78,11 @@ def explained(group: dict[str, Any], lanes: list[dict[str, Any]]) -> str:
     if state == "open":
         missing = group["missing"]
         shown = ", ".join(str(one) for one in missing[:32]) + (", ..." if missing[32:] else "")
-        lines.append(f"waits for members {shown}" if missing else "waits for members unknown")
+        lines.append(f"waiting for members {shown}" if missing else "waiting for unknown members")
     elif state == "ready":
-        lines.append("complete: waits for a batch")
+        lines.append("complete: waiting for a batch")
     else:
-        lines.append("in a batch: it is being trained on")
+        lines.append("in a batch: being trained on")
     died = {f"{lane['producer']} (lane {lane['lane']})" for lane in lanes if lane["died"]}
     for producer in group["producers"]:
         lines.append(f"from {producer}{', which DIED' if producer in died else ''}")
@@ -103,7 +103,7 @@ def asked(worker: dict[str, Any], under_way: list[dict[str, Any]]) -> str:
     if has[ASKED:]:
         lines.append(f"and {len(has) - ASKED} more")
     if not has:
-        lines.append("it has no request")
+        lines.append("no request taken")
     return "\n".join(lines)
 
 

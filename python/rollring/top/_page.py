@@ -203,7 +203,7 @@ class Page(App[None]):
             ["seat", "worker", "state", "requests", "oldest", "answered"],
             [
                 ("seat", lambda worker: worker["seat"]),
-                ("time that it has one", lambda worker: -(worker["oldest_s"] or 0)),
+                ("time since the request", lambda worker: -(worker["oldest_s"] or 0)),
                 ("requests answered", lambda worker: -worker["answered"]),
             ],
             id="workers",
@@ -342,7 +342,7 @@ def requests_line(requests: dict[str, Any]) -> str:
     for key, name in (("given_up", "given up"), ("withdrawn", "withdrawn")):
         if requests[key]:
             text += f", {short(requests[key])} {name}"
-    return text if requests["board_alive"] else text + "; nobody posts now"
+    return text if requests["board_alive"] else text + "; no poster is alive"
 
 
 def publisher_line(rank: dict[str, Any]) -> str:

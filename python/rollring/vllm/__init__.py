@@ -18,7 +18,7 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Make the backends known to vLLM, without importing what is behind it. Twice is fine.
+    """Register the backends with vLLM, without importing them. A second call has no effect.
 
     vLLM calls it in each of its processes. A trainer that has not loaded vLLM's plugins calls it
     before `WeightTransferTrainerFactory.trainer_init`.

@@ -111,9 +111,9 @@ class Pause:
         for one in client.clients if isinstance(client, FleetClient) else [client]:
             if not hasattr(one, "pause_generation") or not hasattr(one, "resume_generation"):
                 raise UnsupportedError(
-                    f"{type(one).__name__} cannot pause generation: give rollring.vllm.trainer."
-                    "HTTPClient, or a client with pause_generation(mode) and resume_generation(), "
-                    "or leave 'pause' out",
+                    f"{type(one).__name__} cannot pause generation: use "
+                    "rollring.vllm.trainer.HTTPClient, or a client with pause_generation(mode) "
+                    "and resume_generation(), or omit 'pause'",
                     "unsupported",
                 )
 
@@ -133,7 +133,7 @@ class Pause:
             if self._begun and poisoned:
                 _log.error("generation stays paused: POISONED are %s", ", ".join(poisoned))
                 return
-        with said("letting engines go on"):
+        with said("resuming engines"):
             self.end()
 
 

@@ -104,10 +104,10 @@ class LoadedModel:
                     by_loader.add(copy.name)
                     grown = True
                 elif copy.name in by_loader and module not in self.reasons:
-                    self.reasons[module] = f"{copy.name} goes to other modules, too"
+                    self.reasons[module] = f"{copy.name} also belongs to other modules"
                     grown = True
         if getattr(self._model, "_do_torchao_reload", False):
-            self.reasons.update(dict.fromkeys(copies, "torchao loads this model anew"))
+            self.reasons.update(dict.fromkeys(copies, "torchao reloads this model"))
             by_loader = {name for name, _, _ in self.published}
         self.direct = {module for module in copies if module not in self.reasons}
         self._prepare(by_loader, [c for c in found.copies if c.place.module in self.direct])
@@ -118,12 +118,10 @@ class LoadedModel:
         for copy in copies:
             live = _tensor(of_it, copy.place.tensor)
             if live is None or not self._loadable[copy.place].is_as(live):
-                return f"{copy.place.tensor} does not lie as it is loaded"
+                return f"the layout of {copy.place.tensor} differs from the loaded one"
         if module not in self._tried:
             loadable = {
-                place.tensor: one
-                for place, one in self._loadable.items()
-                if place.module == module
+                place.tensor: one for place, one in self._loadable.items() if place.module == module
             }
             self._tried[module] = obstacle(of_it, loadable, self._device)
         return self._tried[module]
@@ -153,9 +151,7 @@ class LoadedModel:
                     self._beside[place] = _copy_of(target) if kept is None else kept
                     self._live.append(target.detach())
                 target = self._beside[place]
-            view = WeightView(
-                copy.into.on(target.detach()), copy.taken.offset, copy.taken.strides
-            )
+            view = WeightView(copy.into.on(target.detach()), copy.taken.offset, copy.taken.strides)
             self.into.setdefault(copy.name, []).append(view)
 
     @property

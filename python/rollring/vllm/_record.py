@@ -131,9 +131,7 @@ class Recorder(TorchDispatchMode):
                     self._kept.append(tensor.untyped_storage())
                     self._places.setdefault(_memory(tensor), Place(module_name, name))
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         for index, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
@@ -153,7 +151,7 @@ class Recorder(TorchDispatchMode):
             name = self._sources.get(_memory(source))
             if name is None:
                 self.record.spoiled.setdefault(
-                    place.module, f"{place.tensor}: loaded with what was worked out of it"
+                    place.module, f"{place.tensor}: loaded together with values derived from it"
                 )
             elif source.dtype != target.dtype or source.shape != target.shape:
                 self.record.spoiled.setdefault(
@@ -175,9 +173,7 @@ def _memory(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def record(
-    model: Any, sources: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]
-) -> Record:
+def record(model: Any, sources: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> Record:
     """Run ``model.load_weights`` over tensors on the meta device, all at once or one by one.
 
     The model's parameters must lie on the meta device, too, or hold still: nothing is written.

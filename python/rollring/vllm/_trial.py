@@ -32,9 +32,7 @@ class Loadable(NamedTuple):
 
     def random(self, draws: torch.Generator) -> torch.Tensor:
         """One like it: no change of its values, or of their order, could be none."""
-        made = torch.empty_strided(
-            self.shape, self.strides, dtype=self.dtype, device=draws.device
-        )
+        made = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=draws.device)
         drawn = torch.rand(self.shape, generator=draws, device=draws.device)
         made.copy_(drawn if made.is_floating_point() else drawn.mul_(100))
         made.__class__ = self.kind
@@ -52,7 +50,7 @@ def obstacle(
     from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 
     if is_deferred_attention_layer(module):
-        return "attention works something out of it"
+        return "attention derives values from it"
     method: Any = getattr(module, "quant_method", None)
     if not isinstance(method, QuantizeMethodBase):
         return ""  # vLLM has nothing to do with it after loading
@@ -71,19 +69,19 @@ def obstacle(
         method.process_weights_after_loading(tried)
         after, of_method_after = dict(tried.__dict__), dict(method.__dict__)
     except Exception as error:
-        return f"what is done after loading cannot be tried: {type(error).__name__}: {error}"
+        return f"the processing after loading cannot be tested: {type(error).__name__}: {error}"
     finally:
         method.__dict__.clear()
         method.__dict__.update(of_method)
     if not (_same(before, after) and _same(of_method, of_method_after)):
-        return "something is made of it after loading"
+        return "values are derived from it after loading"
     now = {**tried._parameters, **tried._buffers}
     if now.keys() != {*module._parameters, *module._buffers}:
-        return "something is made of it after loading"
+        return "values are derived from it after loading"
     for name, tensor in wanted.items():
         found = now.get(name)
         if found is None or not loadable[name].is_as(found):
-            return f"{name} is laid out anew after loading"
+            return f"the layout of {name} changes after loading"
         if found.data_ptr() != given[name].data_ptr() or not torch.equal(
             _bytes(found), _bytes(tensor)
         ):

@@ -1,9 +1,9 @@
 """The engine's end of the weight channel in vLLM: `--weight-transfer-config '{"backend": ...}'`.
 
-    start     nothing is touched
-    update    the version is loaded beside the model, or into it, and staged
-    (the trainer commits it, once all engines of the channel have staged it)
-    finish    the version is adopted, and what was loaded beside is copied into the model
+start     nothing is touched
+update    the version is loaded beside the model, or into it, and staged
+(the trainer commits it, once all engines of the channel have staged it)
+finish    the version is adopted, and what was loaded beside is copied into the model
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STAGINGS = ("auto", "out_of_place", "in_place")
 
 @dataclass
 class RollringInitInfo(WeightTransferInitInfo):
-    """What the trainer tells an engine once.
+    """The trainer's one-time message to an engine.
 
     Attributes:
         ring: The channel belongs to it.
@@ -59,7 +59,8 @@ class RollringInitInfo(WeightTransferInitInfo):
     def __post_init__(self) -> None:
         if self.staging not in STAGINGS:
             raise InvalidArgumentError(
-                f"staging '{self.staging}': it is one of {', '.join(STAGINGS)}", "invalid_argument"
+                f"staging '{self.staging}' is unknown: use one of {', '.join(STAGINGS)}",
+                "invalid_argument",
             )
 
 
@@ -88,11 +89,11 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
     # --- what vLLM calls --------------------------------------------------------------------------
 
     def init_transfer_engine(self, init_info: RollringInitInfo) -> None:
-        """Attach to the trainer's channel, and plan what goes where. A restarted trainer's, too."""
+        """Attach to the trainer's channel, also a restarted trainer's, and plan the copies."""
         if self.parallel_config.enable_eplb:
             raise InvalidArgumentError(
-                "EPLB moves experts while the engine serves, and a plan would write to where they "
-                "were: start vLLM without --enable-eplb, or with another backend",
+                "EPLB moves experts while the engine serves, so a plan would write to their "
+                "old places: start vLLM without --enable-eplb, or with another backend",
                 "unsupported",
             )
         if self._info is not None and self._info.ring != init_info.ring:
@@ -103,8 +104,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             init_info.ring, device=self.device, name=self._name, timeout=init_info.deadline_s
         ) as onlooker:
             published = [
-                (name, torch_dtype(dtype), shape)
-                for name, dtype, shape in onlooker.tensors
+                (name, torch_dtype(dtype), shape) for name, dtype, shape in onlooker.tensors
             ]
         with set_current_vllm_config(self.vllm_config):
             out_of_place = self._out_of_place()
@@ -120,7 +120,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._refuse_asleep()
         self._attached()
         if self._update is not None:
-            self._drop("another one was started")
+            self._drop("another one has started")
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         # The base class waits for the whole device afterwards; staging has waited for ours.
@@ -136,8 +136,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         try:
             if update.version != update_info.version:
                 raise InvalidArgumentError(
-                    f"the trainer announced version {update_info.version}, and version "
-                    f"{update.version} came: do two trainers use ring '{self._info.ring}'?",
+                    f"the trainer announced version {update_info.version}, but version "
+                    f"{update.version} arrived: do two trainers use ring '{self._info.ring}'?",
                     "invalid_argument",
                 )
             update.load(deadline)
@@ -161,7 +161,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             # vLLM keeps the session open now; the next finish, which has nothing to do, ends it.
             self._say_if_poisoned(channel, update.version)
             raise type(error)(
-                f"version {update.version} was not committed, and version {self._served} is "
+                f"version {update.version} was not committed; version {self._served} is still "
                 f"served: {error}",
                 error.code,
             ) from error
@@ -171,7 +171,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             self._leave()  # the channel would say that the version is served
             self._served = -1
             _log.error(
-                "POISONED: version %d was installed in part. Send another one.", update.version
+                "POISONED: version %d was installed only in part. Send another version.",
+                update.version,
             )
             raise
         self._served = update.version
@@ -230,9 +231,9 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         if channel.state == "poisoned":
             self._served = -1
             _log.error(
-                "POISONED: the model holds parts of version %d, which was not committed. It is "
-                "cured by the next version. With staging='out_of_place' the old one would be "
-                "served.",
+                "POISONED: the model holds parts of version %d, which was not committed. The "
+                "next version repairs it. With staging='out_of_place' the engine would still "
+                "serve the old version.",
                 version,
             )
 
@@ -251,9 +252,9 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if free < wanted:
             _log.warning(
-                "versions are loaded in place: %.1f GB are free, and out of place takes %.1f GB "
-                "with some to spare. A version that fails will leave this engine POISONED until "
-                "the next one.",
+                "versions are loaded in place, because %.1f GB are free and loading out of "
+                "place needs more than %.1f GB. A version that fails leaves this engine "
+                "POISONED until the next one.",
                 free / 1e9,
                 wanted / 1e9,
             )
@@ -269,7 +270,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         asleep = [data for data in held.values() if getattr(data, "is_asleep", False)]
         if any(data.tag == "weights" for data in asleep):
             raise ReleasedError(
-                "the engine's weights are asleep, and writing to them would end it: "
-                'wake_up(tags=["weights"]) first',
+                "the engine's weights are asleep, and writing to them would crash the engine: "
+                'call wake_up(tags=["weights"]) first',
                 "released",
             )

@@ -71,7 +71,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
         self._let_go((tags,) if isinstance(tags, str) else tags, ())
 
     def resume(self, tags: list[str] | None = None) -> None:
-        """Take memory back, at the same addresses and with what was kept.
+        """Take memory back, at the same addresses and with the kept contents.
 
         Args:
             tags: "weights" or "kv_cache": only these and what is neither. None: all.
@@ -108,9 +108,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
 
     @staticmethod
     def _allocator() -> Any:
-        return importlib.import_module(
-            "vllm.device_allocator.cumem"
-        ).CuMemAllocator.get_instance()
+        return importlib.import_module("vllm.device_allocator.cumem").CuMemAllocator.get_instance()
 
     @staticmethod
     def _drop_garbage() -> None:
@@ -168,8 +166,8 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
                 self._domain = MemoryDomain(gpu)
             if gpu != self._domain.gpu:
                 raise UnsupportedError(
-                    f"the sleep mode backend 'rollring' has memory of GPU {self._domain.gpu}, and "
-                    f"vLLM's allocator has some of GPU {gpu}: a worker has one GPU",
+                    f"the sleep mode backend 'rollring' has memory of GPU {self._domain.gpu}, "
+                    f"but vLLM's allocator has memory of GPU {gpu}: a worker must use one GPU",
                     "unsupported",
                 )
             name = f"{data.tag[:40]}/{self._sleeps}"
@@ -193,7 +191,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
         if spoilt:
             raise DeviceError(
                 f"vLLM's allocator woke {spoilt} bytes that the backend 'rollring' had put to "
-                "sleep: their contents are lost, load the weights again",
+                "sleep: their contents are lost; reload the weights",
                 "device_error",
             )
 

@@ -1,12 +1,12 @@
 """The trainer's end of the weight channel, as vLLM's trainer factory makes it.
 
-    rr.create("run42", exist_ok=True)
-    engine = WeightTransferTrainerFactory.trainer_init(
-        RollringTrainerInitInfo("run42", rank=0),
-        client=HTTPVLLMWeightSyncClient("http://localhost:8000"),
-        source=ModuleSource(model),
-    )
-    engine.send_weights()          # once a step
+rr.create("run42", exist_ok=True)
+engine = WeightTransferTrainerFactory.trainer_init(
+    RollringTrainerInitInfo("run42", rank=0),
+    client=HTTPVLLMWeightSyncClient("http://localhost:8000"),
+    source=ModuleSource(model),
+)
+engine.send_weights()          # once a step
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RollringTrainerInitInfo(TrainerInitInfo):
     def __post_init__(self) -> None:
         if self.pause not in PAUSES:
             raise InvalidArgumentError(
-                f"pause {self.pause!r}: it is None, 'keep', 'wait' or 'abort'", "invalid_argument"
+                f"pause is {self.pause!r}: use None, 'keep', 'wait' or 'abort'", "invalid_argument"
             )
 
 
@@ -132,7 +132,7 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
             RollringError: What `WeightPublisher` raises.
         """
         if source is None:
-            raise ValueError("the backend 'rollring' sends whole models: give it a source")
+            raise ValueError("the backend 'rollring' sends whole models: pass a source")
         if init_info.pause is not None and init_info.rank == 0:
             Pause.check(client)
         made = cls(init_info, client=client, source=source)
@@ -220,7 +220,7 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
         self._sent(transaction)
 
     def shutdown(self) -> None:
-        """Leave the channel. Engines go on with what they have."""
+        """Leave the channel. Engines continue with their current weights."""
         if self._publisher is not None:
             self._publisher.close()
         self._calls.shutdown()
@@ -245,7 +245,9 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
             self.client.start_weight_update()
             return
         except Exception as error:
-            _log.warning("the engines take no update, and are asked to end the last one: %s", error)
+            _log.warning(
+                "the engines accept no update and are asked to end the last one: %s", error
+            )
         # The first may say what became of its version; the second has nothing to say.
         for _ in range(2):
             with said("ending the engines' last update"):
@@ -295,8 +297,9 @@ class _Standing:
                 pairs = zip(self._addresses[some], now, strict=True)
                 place = begin + [before == after for before, after in pairs].index(False)
                 raise InvalidArgumentError(
-                    f"tensor '{self._names[place]}' has moved since trainer_init, and the source "
-                    "was said to be standing: make the trainer's end anew, or leave 'standing' out",
+                    f"tensor '{self._names[place]}' has moved since trainer_init, although the "
+                    "source was declared standing: create the trainer's end again, or omit "
+                    "'standing'",
                     "invalid_argument",
                 )
             time.sleep(0)  # calls to engines are made beside this
