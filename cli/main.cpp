@@ -21,12 +21,12 @@ Rollouts are token trajectories of any length. They go from the processes that g
 them to the process that trains on them without copies and without loss.)";
 
 constexpr const char* main_footer = R"(Try it:
-  rollring demo                             # all of it at once, on a synthetic load
-Step by step, with rollouts.jsonl of your own:
+  rollring demo                             # a complete run on a synthetic load
+Step by step, with your own rollouts.jsonl:
   rollring create r --lanes 8 --lane-bytes 64MiB    # a ring for up to 8 producers
   rollring consume r --until-closed &               # the trainer's side
   rollring produce r --input rollouts.jsonl         # the rollout side, any number
-  rollring stat r                                   # who is attached, how full it is
+  rollring stat r                                   # attached processes, fill level
   wait; rollring rm r
 To look at while it runs: rollring top r (a live page), rollring groups r (which groups
 a trainer waits for), rollring weights r (which weights the engines serve), rollring ls,
@@ -38,7 +38,7 @@ Exit codes: 0 done; 1 failed, which includes a report that could not be written;
 141 if the reader of stdout went away, as in `rollring stat r --watch | head`.
 `rollring COMMAND --help` has the options of a command, their defaults, and examples.)";
 
-// Of the one that the command line names: fail() says where to read more.
+// The command in the command line: fail() points to its help.
 void note_command(const std::vector<Command>& commands) {
     for (const auto& command : commands) {
         if (command.app->parsed()) set_command("rollring " + command.app->get_name());

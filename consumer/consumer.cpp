@@ -164,8 +164,8 @@ Result<void> Consumer::release_all(std::span<const RecordRef> records, std::int6
         put_back();
         return refused(
             Errc::not_leased,
-            fmt::format("record {} of {} (lane {}, position {}, {} lines) is not held: it "
-                        "was released before, is there twice, or was never delivered",
+            fmt::format("record {} of {} (lane {}, position {}, {} lines) is not held: it was "
+                        "already released, is listed twice, or was never delivered",
                         taken, records.size(), stray.lane, stray.position, stray.lines));
     }
     auto released = impl_->core.release_all(records, step, true);

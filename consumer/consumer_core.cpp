@@ -57,18 +57,19 @@ Result<void> ConsumerCore::check_usable() const {
 
 Result<void> ConsumerCore::check_step(std::int64_t step) const {
     if (step >= 0 && step >= last_step_) return {};
-    return refused(Errc::invalid_argument,
-                   fmt::format("step {}: steps are 0 or more and do not go back, and the last one "
-                               "acknowledged in ring {} is {}; a trainer that starts again goes on "
-                               "behind last_acked_step()",
-                               step, map().segment().name(), last_step_));
+    return refused(
+        Errc::invalid_argument,
+        fmt::format(
+            "step {}: steps must be 0 or more and must not decrease, and the last acknowledged "
+            "step of ring {} is {}; a restarted trainer continues after last_acked_step()",
+            step, map().segment().name(), last_step_));
 }
 
 std::string ConsumerCore::problem() const {
     if (std::string forked = seat_.problem(); !forked.empty()) return forked;
     if (!roster_.forsaken()) return {};
     return fmt::format(
-        "ring {} was removed, its producers are gone, and all that they left is read",
+        "ring {} was removed, its producers have ended, and all their records have been read",
         map().segment().name());
 }
 
@@ -156,11 +157,10 @@ Result<void> ConsumerCore::release_all(std::span<const RecordRef> records, std::
     if (auto usable = check_usable(); !usable) return usable;
     if (records.size() > journal_.entries_max()) {
         journal_.forget_tombstones();
-        return refused(
-            Errc::journal_full,
-            fmt::format("{} records in one acknowledgement, the ring's journal holds {}: "
-                        "create it with a larger --journal-records",
-                        records.size(), journal_.entries_max()));
+        return refused(Errc::journal_full,
+                       fmt::format("{} records in one acknowledgement, but the ring's journal "
+                                   "holds {}: create it with larger --journal-records",
+                                   records.size(), journal_.entries_max()));
     }
     std::vector<Released> released(roster_.feeds().size());
     for (const RecordRef& record : records) {

@@ -122,7 +122,7 @@ bool LaneFeed::show_again() {
     damage_.show_again();
     if (quarantined() || unreleased_bytes() != 0 || !reader_.pass_released()) return false;
     holdings_.oldest_at(reader_.cursor());
-    note_torn(reader_.read_position(), "its released-bits were written over");
+    note_torn(reader_.read_position(), "its released bits were overwritten");
     return true;
 }
 
@@ -155,7 +155,7 @@ LaneFeed::Feed LaneFeed::pass_damage() {
 }
 
 LaneFeed::Feed LaneFeed::found_damaged() {
-    return quarantine(damage_.found(), "an earlier consumer found it damaged");
+    return quarantine(damage_.found(), "found damaged by an earlier consumer");
 }
 
 LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
@@ -199,7 +199,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
                 if (damage_.found() != Quarantine::none) return found_damaged();
                 return Feed::empty;
             case LanePoll::bad_tail:
-                return quarantine(Quarantine::bad_tail, "its tail is impossible");
+                return quarantine(Quarantine::bad_tail, "its tail is invalid");
             case LanePoll::bad_frame:
                 return damaged(reader_.read_position(), Quarantine::bad_frame,
                                fmt::format("no frame at position {}", reader_.read_position()));
@@ -271,7 +271,7 @@ bool LaneFeed::undelivered(std::uint64_t position, RecordRef& ref, Frame& frame)
 
 void LaneFeed::pass_written(const Span& span) {
     const bool followed = reader_.follow(span);
-    ROLLRING_ASSERT(followed, fmt::format("more skips than can be before {}", span.position));
+    ROLLRING_ASSERT(followed, fmt::format("more skips than possible before {}", span.position));
     if (span.bytes == 0) return;
     holdings_.note_largest(span.bytes);
     holdings_.deliver(span.bytes, reader_.cursor());
@@ -294,7 +294,7 @@ bool LaneFeed::drained() const {
 Event LaneFeed::event(Event::Kind kind) const {
     const bool of_earlier = damage_.of_earlier();
     if (of_earlier && kind == Event::Kind::torn) {
-        return {kind, lane_, 0, {}, 0, problem() + ": left by an earlier producer of the lane"};
+        return {kind, lane_, 0, {}, 0, problem() + ": from an earlier producer of the lane"};
     }
     const std::string why = of_earlier ? std::string() : problem();
     return {kind, lane_, epoch(), load_name(*owner_), book_.records(), why};

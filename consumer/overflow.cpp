@@ -24,8 +24,8 @@ Result<std::optional<Overflow>> Overflow::open(const RingMap& map) {
     } else if (peek(map.control().spill_reserved_bytes) > overflow.begin_) {
         Error error = file.error();
         error.message += fmt::format(
-            ": records of ring {} may lie there; put it back, or remove the ring and what is in it "
-            "with 'rollring rm'",
+            ": records of ring {} may be in it; restore the file, or remove the ring and its "
+            "records with 'rollring rm'",
             map.segment().name());
         return std::unexpected(std::move(error));
     } else {
@@ -36,7 +36,7 @@ Result<std::optional<Overflow>> Overflow::open(const RingMap& map) {
 
 void Overflow::forgo(std::string why) {
     file_.reset();
-    problem_ = "the spill has to do without its overflow file: " + std::move(why);
+    problem_ = "the spill continues without its overflow file: " + std::move(why);
 }
 
 Result<void> Overflow::lay(const Place& place) const {

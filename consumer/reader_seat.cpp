@@ -37,9 +37,9 @@ Result<ReaderSeat> ReaderSeat::take(std::string_view ring, Deadline deadline) {
         if (deadline.passed()) {
             return refused(
                 Errc::busy,
-                fmt::format("ring {} has a live consumer (pid {}); one ring has one consumer: stop "
-                            "it, or create another ring",
-                            map->segment().name(), peek(map->control().pid)));
+                fmt::format(
+                    "ring {} already has a live consumer (pid {}): stop it, or create another ring",
+                    map->segment().name(), peek(map->control().pid)));
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -65,8 +65,8 @@ Result<ReaderSeat> ReaderSeat::take(std::string_view ring, Deadline deadline) {
 std::string ReaderSeat::problem() const {
     if (generation_ == fork_generation()) return {};
     return fmt::format(
-        "the seat at ring {} is that of the process which forked this one: its "
-        "child can neither read nor acknowledge",
+        "the consumer of ring {} belongs to the parent process: a forked child can neither read "
+        "nor acknowledge",
         map_.segment().name());
 }
 

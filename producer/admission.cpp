@@ -35,7 +35,7 @@ std::string option_bytes(std::uint64_t bytes) {
 // counts; lanes of that size come with it.
 std::string what_would_do(std::uint64_t needed, std::uint64_t lanes) {
     if (needed > lanes + lane_bytes_max / 2) {
-        return fmt::format("the largest --spill-bytes, {}, would not do: send smaller groups",
+        return fmt::format("even the maximum --spill-bytes, {}, is too small: send smaller groups",
                            option_bytes(lane_bytes_max));
     }
     return fmt::format("create it with --spill-bytes {} or more, or with --overflow",
@@ -283,8 +283,8 @@ std::string Admission::why(Answer answer, const GroupNeed& need) const {
             return {};
         case Answer::too_many_bytes:
             return fmt::format(
-                "no new group may be opened: {} of records are held, the bound is {}; {}; "
-                "'rollring groups' shows what waits",
+                "no new group can open: {} of records are held, the limit is {}; {}; 'rollring "
+                "groups' lists the open groups",
                 human_bytes(control_->held_bytes.load()),
                 human_bytes(peek(control_->max_open_bytes)), trainer);
         case Answer::no_room:
@@ -297,7 +297,7 @@ std::string Admission::why(Answer answer, const GroupNeed& need) const {
                 human_bytes(peek(control_->room_bytes)), trainer);
         case Answer::never_fits:
             return fmt::format(
-                "a group of {} records of {} needs {}, and all of this ring has {} for one group: "
+                "a group of {} records of {} needs {}, but this ring has at most {} for one group: "
                 "{}",
                 members_of(need), human_bytes(need.record_bytes),
                 human_bytes(times(members_of(need), need.record_bytes)), human_bytes(room_most()),
@@ -307,8 +307,8 @@ std::string Admission::why(Answer answer, const GroupNeed& need) const {
             break;
     }
     return fmt::format(
-        "no new group may be opened: {} are open and {} announced, the bound is {}; "
-        "{}; 'rollring groups' shows what waits",
+        "no new group can open: {} are open and {} announced, the limit is {}; {}; 'rollring "
+        "groups' lists the open groups",
         control_->open_groups.load(), announced_groups(), peek(control_->max_open_groups), trainer);
 }
 

@@ -19,9 +19,9 @@ constexpr std::uint64_t room_wanted_max = std::uint64_t{256} << 10;
 Push Producer::Impl::too_large(std::uint64_t bytes) {
     return refuse(
         Push::too_large,
-        fmt::format("a record of {} can never fit into a lane of {}: create the ring with "
-                    "a larger --lane-bytes",
-                    human_bytes(bytes), human_bytes(map.geometry().lane_bytes)));
+        fmt::format(
+            "a record of {} cannot fit into a lane of {}: create the ring with larger --lane-bytes",
+            human_bytes(bytes), human_bytes(map.geometry().lane_bytes)));
 }
 
 Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
@@ -70,7 +70,7 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
     // A process that was stopped meanwhile finds its deadline passed, and room all the same.
     if (writer->reserve(bytes) == Reserve::ok) return Push::ok;
     return refuse(Push::timed_out,
-                  fmt::format("no room for {} in lane {} of {} ({} unreleased of {}): {}",
+                  fmt::format("no room for {} in lane {} of {} ({} of {} unreleased): {}",
                               human_bytes(bytes), lane, map.segment().name(),
                               human_bytes(writer->shown() - observe(map.entry(lane).head)),
                               human_bytes(map.geometry().lane_bytes),

@@ -57,15 +57,15 @@ Error no_lane(const RingMap& map) {
         }
     }
     std::string why =
-        fmt::format("no lane of {} is free: of {} lanes {} belong to living producers{}",
+        fmt::format("no lane of {} is free: of {} lanes, {} belong to live producers{}",
                     map.segment().name(), map.geometry().lane_count, living, who);
     if (gone != 0) {
         why += fmt::format(
-            ", {} to producers that are gone and which {} has to retire", gone,
+            ", {} to ended producers whose lanes {} must retire", gone,
             map.consumer_alive() ? "the consumer" : "a consumer (none is attached: start one)");
     }
-    if (kept != 0) why += fmt::format(", {} are kept for producers that are to come back", kept);
-    return {Errc::no_free_lane, 0, why + "; a ring created with more --lanes has room for more"};
+    if (kept != 0) why += fmt::format(", {} are reserved for producers that will return", kept);
+    return {Errc::no_free_lane, 0, why + "; create the ring with more --lanes for more producers"};
 }
 
 struct Taken {

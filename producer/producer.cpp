@@ -100,7 +100,7 @@ Push Producer::Impl::refuse(Push push, std::string why) {
 }
 
 Push Producer::Impl::refuse_closed() {
-    return refuse(Push::closed, "this producer was closed, or its process forked");
+    return refuse(Push::closed, "this producer was closed, or belongs to the parent of a fork");
 }
 
 // The consumer gives up what comes after the damage: do not go on filling the lane.
@@ -113,7 +113,7 @@ Push Producer::Impl::check_ring() {
     if (map.segment().linked()) return check_quarantine();
     return refuse(
         Push::closed,
-        fmt::format("ring {} was removed, or made anew, under this producer: open it again",
+        fmt::format("ring {} was removed or replaced while this producer was open: open it again",
                     map.segment().name()));
 }
 
@@ -177,11 +177,10 @@ Push Producer::Impl::place(Deadline deadline) {
     if (take()) return Push::ok;
     const Push got = wait_for_place(deadline, take);
     if (got != Push::timed_out) return got;
-    return refuse(
-        Push::timed_out,
-        fmt::format("{} holds {} records that are not released, the bound is {}: {}",
-                    map.segment().name(), bound->count(), bound->most(),
-                    map.consumer_alive() ? "the consumer is alive" : "no consumer is attached"));
+    return refuse(Push::timed_out, fmt::format("{} has {} unreleased records, the limit is {}: {}",
+                                               map.segment().name(), bound->count(), bound->most(),
+                                               map.consumer_alive() ? "the consumer is alive"
+                                                                    : "no consumer is attached"));
 }
 
 void Producer::Impl::give_place_back() {
@@ -221,7 +220,7 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     }
     // Else a reader would get what an older record has left there.
     if (encoder.has_holes() && !filled_later) {
-        return refuse(Push::bad_record, "a column has no data: only reserve() takes room for one");
+        return refuse(Push::bad_record, "a column has no data: only reserve() accepts that");
     }
     wish(0, 0);
     // Before a place is taken for its group, which would then wait for it.

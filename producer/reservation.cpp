@@ -62,8 +62,9 @@ Push Reservation::commit(bool now) {
     if (impl == nullptr) return Push::not_reserved;
     if (!impl->usable()) return impl->refuse_closed();
     if (impl->serial != serial_) {
-        return impl->refuse(Push::not_reserved,
-                            "a later call on this producer has taken the room of this reservation");
+        return impl->refuse(
+            Push::not_reserved,
+            "a later call on this producer has reused the room of this reservation");
     }
     impl->stats.tokens += column_bytes(payload_, 0, dtype_i32).size() / sizeof(std::int32_t);
     impl->commit(payload_, payload_.size());

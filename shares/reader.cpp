@@ -53,7 +53,7 @@ Share::~Share() {
 }
 
 Result<void> Share::check() const {
-    if (hold_ == nullptr) return refused(Errc::not_leased, "the share was closed before");
+    if (hold_ == nullptr) return refused(Errc::not_leased, "the share is already closed");
     return hold_->check();
 }
 
@@ -91,15 +91,16 @@ Result<Share> Reader::open(std::string_view ticket) {
     SharedRing& ring = impl_->ring;
     if (ring.inherited()) {
         return refused(Errc::forked,
-                       "the reader belongs to the process that forked this one: attach another");
+                       "the reader belongs to the parent process: attach another one");
     }
     auto named = Ticket::read(ticket);
     if (!named) return std::unexpected(named.error());
     if (named->head.ring_id != ring.map().ring_id()) {
-        return refused(Errc::stale_ticket,
-                       fmt::format("the ticket is of another ring than {}, or of one of that name "
-                                   "that was removed since",
-                                   ring.map().segment().name()));
+        return refused(
+            Errc::stale_ticket,
+            fmt::format(
+                "the ticket belongs to another ring than {}, or to a removed ring of that name",
+                ring.map().segment().name()));
     }
     const auto place = ring.hold(named->head.number);
     if (!place) {
@@ -125,11 +126,11 @@ Result<Share> Reader::open(std::string_view ticket) {
             const std::string_view wrong =
                 view.parse(*payload, schema(), TrajectoryView::Look::again);
             if (!wrong.empty() || view.n_tokens() != record.n_tokens) {
-                return refused(Errc::bad_record,
-                               fmt::format("the record at position {} of lane {} is not what the "
-                                           "batch has: {}",
-                                           record.position, record.lane,
-                                           wrong.empty() ? "another number of tokens" : wrong));
+                return refused(
+                    Errc::bad_record,
+                    fmt::format("the record at position {} of lane {} does not match the batch: {}",
+                                record.position, record.lane,
+                                wrong.empty() ? "a different number of tokens" : wrong));
             }
             share.add(view, record.member, record.withheld != 0, record.reward, record.advantage);
             share.indices_.push_back(record.index);

@@ -37,9 +37,10 @@ Result<ShareBook::Shared> ShareBook::share() {
     std::uint32_t row = 0;
     while (row < shared_batches && peek(page_->batches[row]) != 0) row++;
     if (row == shared_batches) {
-        return refused(Errc::busy, fmt::format("{} batches have tickets already: acknowledge one, "
-                                               "or give it back",
-                                               shared_batches));
+        return refused(
+            Errc::busy,
+            fmt::format("{} batches already have tickets: acknowledge one, or give it back",
+                        shared_batches));
     }
     // Others can write over the count, and a number of 0 or with the mark would be none.
     std::uint64_t number = (peek(page_->numbers) + 1) & ~share_ending;
@@ -73,11 +74,10 @@ Result<void> ShareBook::recall(const Shared& shared, Deadline deadline) {
     if (!free) {
         restore(shared);
         const ShareSeat& reader = share_seat(*seats_, *seat);
-        return refused(
-            Errc::busy,
-            fmt::format("the batch is still read by {} (pid {}, reader seat {}), which is alive: "
-                        "it stays leased; close that share, or end the process",
-                        printable(reader.name.load()), peek(reader.pid), *seat));
+        return refused(Errc::busy,
+                       fmt::format("the batch is still being read by {} (pid {}, reader seat {}): "
+                                   "it stays leased; close that share, or end the process",
+                                   printable(reader.name.load()), peek(reader.pid), *seat));
     }
     end(shared);
     FAULT_POINT("share.ended");

@@ -68,7 +68,7 @@ Result<SharedRing> SharedRing::attach(std::string_view ring, std::string_view na
         if (!seat) return std::unexpected(seat.error());
         if (!*seat) {
             return refused(Errc::busy,
-                           fmt::format("ring {} has {} readers already", ring, share_seats));
+                           fmt::format("ring {} already has {} readers", ring, share_seats));
         }
         auto stays = map->segment().stays(deadline);
         if (!stays) return std::unexpected(stays.error());
@@ -106,15 +106,13 @@ void SharedRing::let_go(std::uint32_t place) {
 // is told by: whoever writes where it lies has changed one of them long before.
 Result<void> SharedRing::check(const TicketHead& ticket, std::uint32_t place, bool begin) const {
     if (inherited()) {
-        return refused(Errc::forked,
-                       "the share belongs to the process that forked this one: open another");
+        return refused(Errc::forked, "the share belongs to the parent process: open another one");
     }
     const std::uint64_t held = own().holds[place].exchange(ticket.number);
     const std::uint64_t shared = map_.shares().batches[ticket.row].load();
     if (map_.control().epoch.load() != ticket.epoch) {
         return stale(map_,
-                     "another trainer has the ring by now, and may have given its records "
-                     "back");
+                     "another trainer has taken the ring, and may have given the records back");
     }
     const bool ending = shared == (ticket.number | share_ending);
     if (shared != ticket.number && (begin || !ending)) {
@@ -122,8 +120,7 @@ Result<void> SharedRing::check(const TicketHead& ticket, std::uint32_t place, bo
     }
     if (held != ticket.number) {
         return stale(map_,
-                     "somebody has written over this reader's seat, so that nobody waited "
-                     "for it");
+                     "this reader's seat was overwritten, so the trainer did not wait for it");
     }
     return {};
 }
@@ -153,8 +150,8 @@ Result<std::span<const std::byte>> SharedRing::find(const TicketRecord& record) 
     const Geometry& geometry = map_.geometry();
     const auto refuse = [&] {
         return refused(Errc::bad_record,
-                       fmt::format("the ticket names a record that is not there: lane {}, position "
-                                   "{}, of lane {}, epoch {}, sequence {}",
+                       fmt::format("the ticket names a missing record: lane {}, position {}, of "
+                                   "lane {}, epoch {}, sequence {}",
                                    record.lane, record.position, record.producer_lane,
                                    record.producer_epoch, record.sequence));
     };

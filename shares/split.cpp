@@ -97,7 +97,7 @@ Result<Split> split(const Sequences& batch, SplitBy by, std::uint32_t parts) {
     if (name(by).empty() || parts == 0 || parts > parts_most) {
         return refused(
             Errc::invalid_argument,
-            fmt::format("a batch is split over 1 to {} ranks, not {}", parts_most, parts));
+            fmt::format("a batch can be split over 1 to {} ranks, not {}", parts_most, parts));
     }
     Split made;
     made.parts.resize(parts);

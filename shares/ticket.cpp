@@ -21,20 +21,20 @@ std::uint64_t check_of(std::string_view bytes) {
 // Empty where it holds together.
 std::string_view what_is_wrong(const Ticket& ticket) {
     const TicketHead& head = ticket.head;
-    if (head.rank >= head.world) return "its rank is none of its world";
+    if (head.rank >= head.world) return "its rank is outside its world";
     if (head.row >= shared_batches || head.number == 0 || head.number >= share_ending) {
-        return "it names no batch";
+        return "it has no batch number";
     }
     std::uint64_t records = 0;
     for (const TicketGroup& group : ticket.groups) {
-        if (group.records == 0) return "it names a group without records";
+        if (group.records == 0) return "it has a group without records";
         records += group.records;
     }
-    if (records != ticket.records.size()) return "its groups have other records than it names";
+    if (records != ticket.records.size()) return "its groups and its records do not match";
     for (std::size_t i = 0; i < ticket.records.size(); i++) {
-        if (ticket.records[i].withheld > 1) return "a record is withheld, or is not";
+        if (ticket.records[i].withheld > 1) return "a withheld record is marked wrongly";
         if (i > 0 && ticket.records[i].index <= ticket.records[i - 1].index) {
-            return "its records are in no batch's order";
+            return "its records are not in the order of a batch";
         }
     }
     return {};
@@ -63,18 +63,18 @@ Result<Ticket> Ticket::read(std::string_view bytes) {
     const auto refuse = [&](std::string_view why) {
         return refused(
             Errc::invalid_argument,
-            fmt::format("these {} bytes are no ticket of a batch: {}", bytes.size(), why));
+            fmt::format("these {} bytes are not a ticket of a batch: {}", bytes.size(), why));
     };
     Ticket ticket;
-    if (bytes.size() < sizeof ticket.head) return refuse("they are too few");
+    if (bytes.size() < sizeof ticket.head) return refuse("too short");
     std::memcpy(&ticket.head, bytes.data(), sizeof ticket.head);
     if (ticket.head.magic != ticket_magic) return refuse("wrong magic");
     const std::uint64_t group_bytes = std::uint64_t{ticket.head.groups} * sizeof(TicketGroup);
     const std::uint64_t record_bytes = std::uint64_t{ticket.head.records} * sizeof(TicketRecord);
     if (bytes.size() - sizeof ticket.head != group_bytes + record_bytes) {
-        return refuse("their number is not that of its records");
+        return refuse("the length does not match the number of records");
     }
-    if (ticket.head.check != check_of(bytes)) return refuse("their check fails");
+    if (ticket.head.check != check_of(bytes)) return refuse("the checksum does not match");
     ticket.groups.resize(ticket.head.groups);
     ticket.records.resize(ticket.head.records);
     const char* const body = bytes.data() + sizeof ticket.head;

@@ -18,10 +18,10 @@ constexpr std::int64_t readers_patience_ms = 10'000;
 Result<void> check(const RankShare& share) {
     const std::uint64_t same = std::uint64_t{share.tensor} * share.pipeline;
     if (same != 0 && share.world % same == 0 && share.rank < share.world) return {};
-    return refused(
-        Errc::invalid_argument,
-        fmt::format("rank {} of {} ranks, {} by {} of which read the same: there is no such share",
-                    share.rank, share.world, share.tensor, share.pipeline));
+    return refused(Errc::invalid_argument,
+                   fmt::format("rank {} of {}: a rank must be below the number of ranks, which "
+                               "tensor ({}) times pipeline ({}) must divide",
+                               share.rank, share.world, share.tensor, share.pipeline));
 }
 
 }  // namespace
@@ -113,17 +113,16 @@ Result<void> Batch::check_leased() const {
     if (leased()) return {};
     if (lease_.state_ == nullptr) {
         return refused(Errc::not_leased,
-                       "the batch is not leased: it was acknowledged or given back before");
+                       "the batch is not leased: it has already been acknowledged or given back");
     }
     if (lease_.state_->forks != fork_generation()) {
-        return refused(Errc::forked,
-                       "the batch is leased to the process that forked this one, and "
-                       "only that may acknowledge it");
+        return refused(
+            Errc::forked,
+            "the batch is leased to the parent process, and only that process may acknowledge it");
     }
-    return refused(
-        Errc::not_leased,
-        "the batch is not leased any more, for its stash is gone: its groups come again to "
-        "the ring's next stash");
+    return refused(Errc::not_leased,
+                   "the batch is no longer leased, because its stash is gone: the ring's next "
+                   "stash delivers its groups again");
 }
 
 Result<void> Batch::ack(std::int64_t step) {

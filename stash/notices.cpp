@@ -77,8 +77,8 @@ void Notices::dropped(const Record& record, DropReason reason) {
 void Notices::size_conflict(const Record& record, const Group& group) {
     if (!note(conflict, record)) return;
     told_[conflict].example = fmt::format(
-        "{} of {} says group_size {}, and the first of its group said {}, which holds: send what "
-        "is missing, or a mark of each member that will not come (status \"aborted\")",
+        "{} of {} says group_size {}, and the first of its group said {}, which holds: send the "
+        "missing members, or a mark of each member that will not come (status \"aborted\")",
         name_of(record), load_sender(core_->map(), record.producer_lane, record.producer_epoch),
         record.view.meta().group_size, group.size);
     tell_new();
@@ -193,7 +193,7 @@ void Notices::tell_overdue(std::int64_t now_ns) {
                                    static_cast<double>(options_->due_after().count()) * 1e-9);
     text += shown_->oldest_text(groups_named, now_ns);
     text +=
-        ". They are kept: send what is missing, or a mark of each member that will not come "
+        ". They are kept: send the missing members, or a mark of each member that will not come "
         "(status \"aborted\"), or open the stash with a deadline";
     events_->push({Event::Kind::overdue, 0, 0, {}, count, std::move(text)});
 }

@@ -50,10 +50,10 @@ Result<std::vector<ReceiptEntry>> read_receipt(std::string_view receipt, std::ui
     if (receipt.size() >= sizeof head) std::memcpy(&head, receipt.data(), sizeof head);
     if (head.magic != receipt_magic || (receipt.size() - sizeof head) % sizeof(ReceiptEntry) != 0 ||
         head.count != (receipt.size() - sizeof head) / sizeof(ReceiptEntry)) {
-        return refuse(fmt::format("these {} bytes are no receipt of a batch", receipt.size()));
+        return refuse(fmt::format("these {} bytes are not a receipt of a batch", receipt.size()));
     }
     if (head.ring_id != ring_id) {
-        return refuse("the receipt is of another ring: this one was created anew since");
+        return refuse("the receipt belongs to another ring: this one was created later");
     }
     std::vector<ReceiptEntry> entries(head.count);
     std::memcpy(entries.data(), receipt.data() + sizeof head, receipt.size() - sizeof head);

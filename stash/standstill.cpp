@@ -95,9 +95,9 @@ void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
     const std::int64_t began_ns = std::max(came_ns_, moved_ns_);
     if (now_ns - began_ns < patience_ns || now_ns - told_ns_ < stall_told_every_ns) return;
     told_ns_ = now_ns;
-    std::string why =
-        fmt::format("nothing moves: of {} producers {} wait to open a group and {} for room",
-                    waits.producers, waits.for_place, waits.for_room);
+    std::string why = fmt::format(
+        "no progress is possible: of {} producers, {} wait to open a group and {} for room",
+        waits.producers, waits.for_place, waits.for_room);
     if (waits.for_room != 0) {
         why += fmt::format(" (lane {}: {})", waits.room_lane, human_bytes(waits.room_bytes));
     }
@@ -110,7 +110,7 @@ void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
         "producers, or create the ring with more --spill-bytes or {}",
         groups_->open_groups(), human_bytes(live), human_bytes(most),
         shown_->oldest_text(3, now_ns),
-        overflow == nullptr ? "with a directory to go on in as --overflow"
+        overflow == nullptr ? "a directory on a disk as --overflow"
                             : "--overflow-bytes (its file is " + overflow->path() + ")");
     if (overflow != nullptr && !overflow->usable()) why += "; " + overflow->problem();
     if (spill != nullptr && !spill->grow_error().empty()) {

@@ -263,8 +263,8 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
     if (auto usable = core.check_usable(); !usable) return std::unexpected(usable.error());
     if (polled) {
         return refused(Errc::invalid_argument,
-                       "settle a receipt before the first next_batch(): its records "
-                       "may be in another batch by now");
+                       "settle receipts before the first next_batch(): their records may be in "
+                       "another batch by now");
     }
     auto entries = read_receipt(receipt, core.map().ring_id());
     if (!entries) return std::unexpected(entries.error());

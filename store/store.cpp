@@ -97,10 +97,11 @@ struct Store::Impl {
 
 Result<void> Store::Impl::check() const {
     if (!inherited()) return {};
-    return refused(Errc::forked,
-                   fmt::format("the store {} was opened by the process that forked this one: open "
-                               "it here, too",
-                               name));
+    return refused(
+        Errc::forked,
+        fmt::format(
+            "the store {} was opened by the parent process: open it in this process as well",
+            name));
 }
 
 Result<void> Store::Impl::start() {
@@ -151,14 +152,15 @@ std::string Store::Impl::why_full(const StoreValue& value) const {
         human_bytes(value.form.bytes()), name, human_bytes(now.used_bytes),
         human_bytes(now.capacity_bytes), human_bytes(now.value_bytes), now.values, now.lanes_taken,
         now.lanes,
-        now.kept ? "clear some, or make it with more capacity" : "and nobody keeps its books now");
+        now.kept ? "clear some values, or create the store with more capacity"
+                 : "and no process keeps its books now");
 }
 
 std::string Store::Impl::why_too_large(const StoreValue& value) const {
     const StoreStat now = stat();
     return fmt::format(
-        "a value of {} can never fit into the store {}: its {} come in {} lanes, and a value "
-        "goes into one; make it with more capacity or fewer lanes",
+        "a value of {} cannot fit into the store {}: its {} are divided into {} lanes, and a value "
+        "needs one; create the store with more capacity or fewer lanes",
         human_bytes(value.form.bytes()), name, human_bytes(now.capacity_bytes), now.lanes);
 }
 
@@ -237,10 +239,10 @@ Result<void> Store::Impl::clear_some(const Draft& draft, Deadline deadline) {
         }
     }
     return refused(Errc::timed_out,
-                   fmt::format("nobody has cleared the values in time: {}",
+                   fmt::format("no process cleared the values in time: {}",
                                rings.values.consumer_alive()
                                    ? "the process that keeps the store's books is busy, or stopped"
-                                   : "nobody keeps the store's books now"));
+                                   : "no process keeps the store's books now"));
 }
 
 StoreStat Store::Impl::stat() const {
@@ -294,20 +296,20 @@ Result<void> Store::remove(std::string_view name, bool force) {
 
 Result<void> Store::put(std::span<const StoreValue> values, std::span<Location> at,
                         Deadline deadline) {
-    ROLLRING_ASSERT(values.size() == at.size(), "each value has a place for its location");
+    ROLLRING_ASSERT(values.size() == at.size(), "each value needs a place for its location");
     if (auto checked = impl_->check(); !checked) return checked;
     const std::lock_guard lock(impl_->writing);
     return impl_->put_all(values, at, deadline);
 }
 
 Result<void> Store::find(std::span<const Location> at, std::span<StoredValue> found) const {
-    ROLLRING_ASSERT(at.size() == found.size(), "each location has a place for what is found");
+    ROLLRING_ASSERT(at.size() == found.size(), "each location needs a place for its value");
     if (auto checked = impl_->check(); !checked) return checked;
     return impl_->stored.find(at, found);
 }
 
 Result<void> Store::read(std::span<const StoredValue> found, std::span<std::byte* const> to) const {
-    ROLLRING_ASSERT(found.size() == to.size(), "each value has a place for its bytes");
+    ROLLRING_ASSERT(found.size() == to.size(), "each value needs a place for its bytes");
     if (auto checked = impl_->check(); !checked) return checked;
     return impl_->stored.read(found, to);
 }
@@ -317,7 +319,7 @@ Result<void> Store::read(Location at, std::span<std::byte> to) const {
     if (auto there = find({&at, 1}, {&found, 1}); !there) return there;
     if (found.form.bytes() != to.size()) {
         return refused(Errc::invalid_argument,
-                       fmt::format("the value at {} has {} bytes, and not {}", at.number,
+                       fmt::format("the value at {} has {} bytes, not {}", at.number,
                                    found.form.bytes(), to.size()));
     }
     std::byte* const begin = to.data();

@@ -31,10 +31,10 @@ static_assert(offsetof(Beginning, header) == line_bytes);
 static_assert(sizeof(Beginning) == line_bytes + sizeof(RecordHeader) + line_bytes);
 
 std::unexpected<Error> not_stored(Location at) {
-    return refused(Errc::not_stored,
-                   fmt::format("no value of the store lies at {}: it was cleared, or replaced, or "
-                               "never put",
-                               at.number));
+    return refused(
+        Errc::not_stored,
+        fmt::format("the store has no value at {}: it was cleared, replaced, or never put",
+                    at.number));
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ Result<StoredValue> StoredValues::find_one(Location at) const {
         if (ReleasedMarks(*map_).released(place)) return not_stored(at);
         return refused(
             Errc::bad_record,
-            fmt::format("what lies at {} is damaged, or is no value of a store", at.number));
+            fmt::format("the value at {} is damaged, or is not a value of a store", at.number));
     }
     const ValueForm form{value->dtype, value->dims, value->shape, view.meta().origin};
     return StoredValue{

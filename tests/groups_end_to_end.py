@@ -167,7 +167,7 @@ def records_without_a_number_are_members_of_their_own(folder, rollouts):
 @test
 def groups_that_wait_are_shown(folder, rollouts):
     with Ring() as ring:
-        assert "no stash was ever opened" in run("groups", ring)[0]
+        assert "no trainer has opened a stash" in run("groups", ring)[0]
         assert not report("groups", ring)["used"]
         trainer = start("consume", ring, "--group-size", "auto", "--idle-timeout", 0,
                         "--no-progress", "200ms")

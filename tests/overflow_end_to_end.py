@@ -70,7 +70,7 @@ def what_memory_cannot_hold_goes_on_in_a_file(folder, rollouts):
         trainer = train(ring)
         told = Lines(trainer.stderr)
         senders = send(ring, paths)
-        told.wait_for("nothing moves.*--overflow")
+        told.wait_for("no progress is possible.*--overflow")
         for process in (*senders, trainer):
             process.kill()
             process.wait()
@@ -127,7 +127,7 @@ def a_full_disk_is_told_and_nothing_is_lost(folder, rollouts):
         {PROGRAM} consume r --group-size auto --batch-groups 1 --until-closed --producers 2 \
             --json >got 2>told &
         trainer=$!
-        until grep -q 'nothing moves.*cannot have.*No space left' told; do
+        until grep -q 'no progress is possible.*cannot grow.*No space left' told; do
             kill -0 $trainer || exit 97
             sleep 0.05
         done
@@ -173,7 +173,8 @@ def where_shared_memory_has_no_more_the_file_has(folder, rollouts):
 
 @test
 def wrong_directories_are_named(folder, rollouts):
-    for directory, code, word in ((folder / "none", 1, "No such file"), ("/dev/null", 2, "is none"),
+    for directory, code, word in ((folder / "none", 1, "No such file"),
+                                  ("/dev/null", 2, "not a directory"),
                                   ("/dev/shm", 2, "--spill-bytes")):
         _, err = run("create", "never", "--overflow", directory, code=code)
         assert str(directory) in err and "--overflow" in err and word in err, err

@@ -28,11 +28,11 @@ def a_ring_that_is_not_there_is_waited_for_aloud(folder, rollouts):
         name = f"{PREFIX}late{len(command)}{command[0]}"
         process = start(command[0], name, *command[1:])
         told = Lines(process.stderr)
-        told.wait_for(f"waiting .* at most.*: no ring {name}")
+        told.wait_for(f"waiting .* at most.*: ring '{name}' not found")
         run("create", name)
         told.wait_for("continuing after")
         if command[0] == "consume":
-            told.wait_for("no producer of ring .* is there yet")
+            told.wait_for("no producer has joined ring .* yet")
             run("produce", name, "--synthetic", "groups=32,group-size=4,tokens=5")
         ended(process)
         run("rm", name, "--force")
@@ -45,7 +45,7 @@ def a_lane_and_a_seat_are_waited_for_aloud(folder, rollouts):
         wait_until(lambda: report("stat", ring)["lanes"], "a producer")
         second = start("produce", ring, "--synthetic", "groups=1,tokens=5")
         told = Lines(second.stderr)
-        told.wait_for("waiting .*: no lane of .* is free: of 1 lanes 1 belong to living producers "
+        told.wait_for("waiting .*: no lane of .* is free: of 1 lanes, 1 belong to live producers "
                       f".the first is .*, pid {first.pid}.; ")
         first.stdin.close()
         ended(first, 1)  # an input without records is an error
@@ -128,7 +128,7 @@ def what_could_not_be_written_is_a_failure(folder, rollouts):
         run("produce", ring, *spec)
         code, err = code_with_stdout("/dev/full", "consume", ring, "--until-closed", "--output",
                                      "-")
-        assert code == 1 and "stays in the ring" in err, (code, err)
+        assert code == 1 and "stay in the ring" in err, (code, err)
         assert report("consume", ring, "--until-closed")["redelivered"] == 8
 
 
@@ -157,7 +157,7 @@ def a_closed_pipe_is_quiet_and_nothing_is_left(folder, rollouts):
             assert code == 141 and err == "", (case, code, err)
         run("produce", ring, *spec)
         code, err, _ = code_without_reader("consume", ring, "--until-closed", "--output", "-")
-        assert code == 141 and "stays in the ring" in err, (code, err)
+        assert code == 141 and "stay in the ring" in err, (code, err)
         assert report("consume", ring, "--until-closed")["records"] == 80
 
 
@@ -269,7 +269,7 @@ def weights_are_waited_for(folder, rollouts):
     with Ring() as ring:
         watch = start("weights", ring, "--watch", "0.05")
         told = Lines(watch.stderr)
-        told.wait_for(f"waiting: ring {ring} has no live publisher")
+        told.wait_for(f"waiting: ring {ring} has no live weight publisher")
         watch.send_signal(signal.SIGINT)
         ended(watch, 130)
         watch = start("weights", ring, "--watch", "0.05", "--json")
@@ -317,7 +317,7 @@ def another_users_ring_is_called_that(folder, rollouts):
         try:
             for command in ("stat", "rm", "groups", "weights"):
                 _, err = run(command, ring + "theirs", code=1)
-                assert f"uid {other}" in err and "has one of that name" in err, err
+                assert f"uid {other}" in err and "has a ring of that name" in err, err
         finally:
             os.unlink(theirs)
         # Theirs, under ours.

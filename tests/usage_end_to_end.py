@@ -97,14 +97,18 @@ def a_number_is_what_is_written(folder, rollouts):
 
 @test
 def the_wrong_word_is_named(folder, rollouts):
-    for arguments, words in ((("crate",), "'crate' is no command; there are create, rm, ls"),
-                             (("crate", "x"), "'crate' is no command"),
-                             (("--nope",), "'--nope' is no option here"),
-                             (("--lanes", 5), "'--lanes' is no option here"),
-                             (("create", "--nope"), "'--nope' is not expected"),
-                             (("create", "x", "y", "z"), "'y', 'z' are not expected"),
+    for arguments, words in ((("crate",), "unknown command 'crate' (did you mean create?)"),
+                             (("dmeo",), "unknown command 'dmeo' (did you mean demo?)"),
+                             (("nonsense",), "unknown command 'nonsense' (commands: create, rm, "),
+                             (("crate", "x"), "unknown command 'crate'"),
+                             (("--nope",), "unknown option '--nope'"),
+                             (("--lanes", 5), "unknown option '--lanes'"),
+                             (("create", "--nope"), "unknown option '--nope'"),
+                             (("create", "r", "--lane=5"),
+                              "unknown option '--lane' (did you mean --lanes?)"),
+                             (("create", "x", "y", "z"), "unexpected arguments 'y', 'z'"),
                              ((), "subcommand is required"), (("create",), "NAME is required"),
-                             (("ls", "--json=maybe"), "--json: 'maybe' is not understood")):
+                             (("ls", "--json=maybe"), "--json: 'maybe' is not valid")):
         _, err = run(*arguments, code=2)
         assert words in err, (arguments, err)
 
@@ -114,7 +118,7 @@ def a_group_size_that_none_can_have_is_wrong_use(folder, rollouts):
     for size in (0, "x", 65537, 70000, -1, 2**32 + 4):
         for place in (("demo",), ("consume", "x", "--attach-timeout", 0)):
             _, err = run(*place, f"--group-size={size}", code=2)
-            assert f"--group-size: '{size}' is not auto, or a whole number" in err, (place, err)
+            assert f"--group-size: '{size}' is neither auto nor a whole number" in err, (place, err)
             assert "1 to 65,536" in err, err
         for place in (("demo",), ("produce", "--digest")):
             _, err = run(*place, "--synthetic", f"group-size={size}", code=2)
@@ -152,7 +156,7 @@ def a_ring_that_is_there_will_do_if_it_has_what_is_given(folder, rollouts):
         assert report(*again) == {"ring": name, "created": False}
         for same in (("--lanes", 3), ("--soft-bytes", 0), ("--overflow", f"{folder}/."),
                      ("--lane-bytes", "64MiB", "--group-rows", 32768)):
-            assert "exists already, and has what is asked for" in run(*again, *same)[0]
+            assert "already exists with these options" in run(*again, *same)[0]
         more = folder / "more.json"
         more.write_text('[{"name":"entropy","dtype":"f32","per":"token"}]')
         for option, value, difference in (
@@ -184,7 +188,7 @@ def a_range_is_that_of_an_option(folder, rollouts):
                       ("--journal-records", 0, "--journal-records is 0, must be 1 to"),
                       ("--group-rows", 0, "--group-rows is 0"),
                       ("--spill-bytes", "129GiB", "--spill-bytes is 129 GiB"),
-                      ("--overflow-bytes", 5, "--overflow-bytes is given, but no --overflow to")),
+                      ("--overflow-bytes", 5, "--overflow-bytes is set, but --overflow is not")),
                   ("consume", ring, "--group-size", 4): (
                       ("--deadline", 0, "argument: --deadline must be positive"),
                       ("--min-size", 0, "argument: --min-size must be 1 or more"),

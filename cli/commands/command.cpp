@@ -24,7 +24,7 @@ CLI::Option* add_text(CLI::App* app, const std::string& names, T& value, const P
         names,
         [&value, parse, names](const std::string& text) {
             const auto parsed = parse(text);
-            if (!parsed) throw CLI::ValidationError(names, "'" + text + "' is not understood");
+            if (!parsed) throw CLI::ValidationError(names, "'" + text + "' is not valid");
             value = *parsed;
         },
         help);
@@ -81,8 +81,8 @@ void add_watch(CLI::App* app, double& watch_s, const std::string& help) {
            [&watch_s](const std::string& text) {
                const auto ms = parse_duration_ms(text.empty() ? "1s" : text);
                if (!ms || *ms < 10) {
-                   throw CLI::ValidationError("--watch",
-                                              "'" + text + "' is no time, as in 1 or 500ms");
+                   throw CLI::ValidationError(
+                       "--watch", "'" + text + "' is not a duration such as 1 or 500ms");
                }
                watch_s = static_cast<double>(*ms) * 1e-3;
            },
@@ -101,7 +101,7 @@ int repeat(double watch_s, const std::function<int()>& look) {
 }
 
 CLI::Option* add_parent(CLI::App* app, std::uint32_t& parent) {
-    return app->add_option("--parent", parent, "End when this process does")->group("");
+    return app->add_option("--parent", parent, "Exit when this process does")->group("");
 }
 
 void follow_parent(std::uint32_t parent) {

@@ -17,23 +17,22 @@ namespace {
 constexpr std::uint64_t output_batch_bytes = std::uint64_t{1} << 20;
 
 constexpr const char* consume_footer = R"(Examples:
-  rollring consume r --until-closed --json    # until all producers that came are gone
-  rollring consume r --until-closed --producers 4    # ... and at least four came
+  rollring consume r --until-closed --json    # until all producers have left
+  rollring consume r --until-closed --producers 4    # ... and at least four have joined
   rollring consume r --records 5276 --output out.jsonl
   rollring consume r --hold 256    # release late and out of order, as training does
-  rollring consume r --group-size auto --until-closed    # whole GRPO groups, in batches
+  rollring consume r --group-size auto --until-closed    # complete GRPO groups in batches
   rollring consume r --group-size auto --output groups.jsonl --output-format records
-Without --records or --until-closed it goes on until nothing arrived for
---idle-timeout, or Ctrl-C. If --idle-timeout ends it before the target is met, the
-exit code is 1 and the message says what was missing.
-Every record is checked and every byte read; `digest` is the sum of the records'
-hashes, in whatever order they came: equal to the sum of what `rollring produce`
-reports. With --output - the report goes to stderr.
-With --group-size `digest` is that of the records in acknowledged batches.
---until-closed then waits for a --deadline that comes before --idle-timeout does; at
-the end what is complete ships as a last, smaller batch, and groups that are not
-complete stay in the ring. Ctrl-C while a batch is trained on puts it back: it comes
-again.)";
+Without --records or --until-closed, the command runs until nothing has arrived for
+--idle-timeout, or until Ctrl-C. If --idle-timeout expires before the target is met, the
+exit code is 1 and the message names the missing part.
+Every record is checked and every byte is read. `digest` is the sum of the records'
+hashes, independent of their order; it equals the sum of the digests that `rollring
+produce` reports. With --output - the report goes to stderr.
+With --group-size, `digest` covers the records in acknowledged batches. --until-closed
+then also waits for a --deadline that expires before --idle-timeout. At the end, complete
+groups ship as a last, smaller batch; incomplete groups stay in the ring. Ctrl-C while a
+batch is held puts it back; it is delivered again.)";
 
 // One run of `rollring consume`.
 class Run {
@@ -163,13 +162,13 @@ int Run::go() {
     report(reason);
     if (output_ && output_->problem()) return fail(*output_->problem());
     if (incomplete_groups_ != 0) {
-        note(fmt::format("{} atropos groups were not complete; their members that came are written",
+        note(fmt::format("{} incomplete atropos groups: the members that arrived are written",
                          incomplete_groups_));
     }
     const std::string more =
         held == 0
             ? ""
-            : fmt::format("; {} records were held back: if the lanes are full, lower --hold", held);
+            : fmt::format("; {} records are held back: if the lanes are full, lower --hold", held);
     return conclude(*options_, reason, consumer_, more);
 }
 
@@ -197,37 +196,38 @@ Command add_consume(CLI::App& app) {
     CLI::App* sub = app.add_subcommand("consume", "Receive, verify and count records");
     sub->footer(consume_footer);
     add_ring_name(sub, options->ring);
-    sub->add_option("--records", options->records_max, "End after so many records; 0: no limit")
+    sub->add_option("--records", options->records_max, "Stop after N records; 0: no limit")
         ->type_name("N")
         ->capture_default_str();
     sub->add_flag("--until-closed", options->until_closed,
-                  "End when all producers that came are gone and drained");
+                  "Stop when all producers have left and are drained");
     sub->add_option("--producers", options->producers,
-                    "With --until-closed: so many must have come")
+                    "With --until-closed: minimum number of producers")
         ->type_name("N")
         ->capture_default_str();
     add_duration(sub, "--idle-timeout", options->idle_ms,
-                 "End when nothing arrived for so long; 0: never")
+                 "Stop when nothing has arrived for this long; 0: never")
         ->default_str("10s");
     add_duration(sub, "--attach-timeout", options->attach_ms,
-                 "How long to wait for the ring, and for its consumer seat to be free")
+                 "How long to wait for the ring and for its consumer seat")
         ->default_str("30s");
     sub->add_option("-o,--output", options->output,
-                    "Write the records as JSON lines, each in the format it came in;\n"
+                    "Write the records as JSON lines, each in its input format;\n"
                     "with --group-size see --output-format;\n"
-                    "- is standard output")
+                    "-: standard output")
         ->type_name("FILE");
     CLI::Option* group_size = add_train_options(sub, options->train);
-    sub->add_option("--hold", options->hold, "Release each record K to 2K records later, shuffled")
+    sub->add_option("--hold", options->hold,
+                    "Release each record K to 2K records later, in random order")
         ->type_name("K")
         ->excludes(group_size)
         ->capture_default_str();
-    sub->add_option("--hold-seed", options->hold_seed, "Seed of that shuffle")
+    sub->add_option("--hold-seed", options->hold_seed, "Seed of that random order")
         ->type_name("S")
         ->capture_default_str();
-    sub->add_flag("--no-verify", options->no_verify, "Do not read the payload: no digest");
-    sub->add_flag("-q,--quiet", options->quiet, "No lines about producers that come and go");
-    sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+    sub->add_flag("--no-verify", options->no_verify, "Skip reading the payload; no digest");
+    sub->add_flag("-q,--quiet", options->quiet, "Do not report producers that join and leave");
+    sub->add_flag("--json", options->json, "Print the report as one JSON object");
     add_parent(sub, options->parent);
     return {sub, [options] {
                 follow_parent(options->parent);

@@ -20,12 +20,13 @@ std::string missing(const ConsumeOptions& options, const Consumer& consumer) {
                                    duration_text(static_cast<double>(options.idle_ms) * 1e-3));
     if (options.records_max != 0) {
         text += fmt::format(
-            ", and {} of {} records are missing",
+            "; {} of {} records are missing",
             options.records_max - std::min<std::uint64_t>(options.records_max, stats.records),
             options.records_max);
     } else {
-        text += fmt::format(", {} producers have come of {} or more, and {} are still there",
-                            stats.producers_joined, options.producers, consumer.producers_active());
+        text += fmt::format("; {} of at least {} joined, {} still attached",
+                            counted(stats.producers_joined, "producer"), options.producers,
+                            consumer.producers_active());
     }
     if (const auto stat = stat_ring(options.ring)) {
         std::string alive;
@@ -54,9 +55,9 @@ void Quiet::look(const Consumer& consumer, const RunClock& clock) {
     if (consumer.producers_active() != 0 || !clock.quiet_for(patience_ms)) return waiting_.over();
     if (options_->quiet) return;
     const std::uint64_t came = consumer.stats().producers_joined;
-    waiting_.tell(came == 0 ? fmt::format("no producer of ring {} is there yet", options_->ring)
-                            : fmt::format("all {} producers that came to ring {} are gone", came,
-                                          options_->ring));
+    waiting_.tell(came == 0 ? fmt::format("no producer has joined ring {} yet", options_->ring)
+                            : fmt::format("{} joined ring {}, none is left",
+                                          counted(came, "producer"), options_->ring));
 }
 
 void tell_event(const Event& event, Progress& progress, bool quiet) {
@@ -80,7 +81,7 @@ void tell_event(const Event& event, Progress& progress, bool quiet) {
     std::string text = fmt::format("{}: lane {} epoch {} '{}'", name(event.kind), event.lane,
                                    event.epoch, event.producer);
     if (event.kind != Event::Kind::producer_joined) {
-        text += fmt::format(", {} records", event.records);
+        text += ", " + counted(event.records, "record");
     }
     if (!event.detail.empty()) text += ": " + event.detail;
     note(text);
@@ -121,8 +122,8 @@ Json run_json(const ConsumeOptions& options, Reason reason, const ConsumerStats&
 std::string run_text(const ConsumeOptions& options, const Json& json) {
     const auto number = [&](const char* key) { return json[key].get<std::uint64_t>(); };
     std::string text =
-        fmt::format("received {} records, {} tokens, {} in {}: {} tokens/s, {:.2f} GB/s\n",
-                    count_text(number("records")), count_text(number("tokens")),
+        fmt::format("received {}, {}, {} in {}: {} tokens/s, {:.2f} GB/s\n",
+                    counted(number("records"), "record"), counted(number("tokens"), "token"),
                     bytes_text(number("bytes")), duration_text(json["seconds"].get<double>()),
                     short_text(json["tokens_per_s"].get<double>()), json["gb_per_s"].get<double>());
     for (const char* key : {"lost", "duplicates", "torn", "redelivered", "producers_died"}) {
@@ -146,23 +147,24 @@ int conclude(const ConsumeOptions& options, Reason reason, const Consumer& consu
     if (reason == Reason::interrupted) return interrupt_exit();
     if (reason == Reason::removed) {
         return fail(Errc::not_found,
-                    fmt::format("ring {} was removed under this consumer: create it again, and "
-                                "start both sides anew",
+                    fmt::format("ring {} was removed while in use: create it again and restart "
+                                "producers and consumer",
                                 options.ring));
     }
     const bool wanted =
         options.records_max != 0 || options.until_closed || options.train.batches_max != 0;
     if (reason == Reason::idle && wanted) {
         return fail(Errc::not_ready, missing(options, consumer) + more +
-                                         ". Start what is missing, or raise --idle-timeout");
+                                         ". Start the missing producers, or raise --idle-timeout");
     }
     const ConsumerStats stats = consumer.stats();
     if (stats.lost + stats.torn + stats.quarantines != 0) {
-        return fail(Errc::bad_record,
-                    fmt::format("{} records lost, {} torn, {} lanes quarantined ({} given up): "
-                                "some producer is damaged; see the lines above",
-                                stats.lost, stats.torn, stats.quarantines,
-                                bytes_text(stats.dropped_bytes)));
+        return fail(
+            Errc::bad_record,
+            fmt::format("{} lost, {} torn, {} quarantined ({} discarded): a producer is "
+                        "damaged; see the messages above",
+                        counted(stats.lost, "record"), stats.torn,
+                        counted(stats.quarantines, "lane"), bytes_text(stats.dropped_bytes)));
     }
     return exit_ok;
 }

@@ -19,9 +19,9 @@ constexpr const char* create_footer = R"(Examples:
   rollring create r                       # sizes by what this machine has
   rollring create r --lanes 64 --lane-bytes 16MiB
   rollring create r --lane-bytes 8GiB --soft-bytes 8GiB    # no soft wrap
-  rollring create r --overflow /var/tmp    # what memory cannot hold goes on there
-  rollring create r --exist-ok --lanes 64    # a ring of 64 lanes that is there will do
-  rollring create r --schema more.json    # the standard columns and those of the file
+  rollring create r --overflow /var/tmp    # overflow to disk if memory runs out
+  rollring create r --exist-ok --lanes 64    # an existing ring of 64 lanes is accepted
+  rollring create r --schema more.json    # standard columns plus those in the file
 A schema file is a list of columns to add:
   [{"name":"entropy","dtype":"f32","per":"token","dims":[],"required":false}]
 `dims` are the lengths behind the first one, 0 for any; dtypes are i8 to i64, u8 to
@@ -33,7 +33,7 @@ a run needs.)";
 constexpr const char* rm_footer = R"(Examples:
   rollring rm r
   rollring rm r --force    # even while processes are attached
-Those keep their mapping, and nobody else finds the ring.)";
+Attached processes keep their mapping; no other process finds the ring any more.)";
 
 struct CreateOptions {
     std::string ring;
@@ -99,7 +99,7 @@ void report_created(const CreateOptions& options, const RingStat& stat, const Ri
     if (!plan.why.empty()) print(plan.why + "\n");
     if (stat.overflow_bytes != 0) {
         print(fmt::format(
-            "the spill may go on for {}{} in {}\n", bytes_text(stat.overflow_bytes),
+            "overflow: up to {}{} in {}\n", bytes_text(stat.overflow_bytes),
             given(options.made.overflow_bytes.value_or(stat.overflow_bytes), stat.overflow_bytes),
             stat.overflow_path));
     }
@@ -111,7 +111,7 @@ int report_existing(const CreateOptions& options) {
     if (options.json) {
         print_json({{"ring", options.ring}, {"created", false}});
     } else {
-        print(fmt::format("{} exists already, and has what is asked for\n", options.ring));
+        print(fmt::format("{} already exists with these options\n", options.ring));
     }
     return exit_ok;
 }
@@ -153,51 +153,53 @@ struct RmOptions {
 
 Command add_create(CLI::App& app) {
     auto options = std::make_shared<CreateOptions>();
-    CLI::App* sub = app.add_subcommand("create", "Make a ring");
+    CLI::App* sub = app.add_subcommand("create", "Create a ring");
     sub->footer(create_footer);
     add_ring_name(sub, options->ring);
-    sub->add_option("--lanes", options->made.lanes, "Producers at once, 1 to 4096")
+    sub->add_option("--lanes", options->made.lanes,
+                    "Maximum number of concurrent producers, 1 to 4096")
         ->type_name("N")
         ->capture_default_str();
     add_bytes(sub, "--lane-bytes", options->lane_bytes,
               "Memory of each lane, as 64MiB or 8GiB")
         ->default_str("64MiB, or less where memory is less");
     add_bytes(sub, "--soft-bytes", options->made.soft_bytes,
-              "Turn back after so many while the consumer keeps up; 0: by\n"
-              "the size of the cache; --lane-bytes or more: never")
+              "Wrap a lane early, after this many bytes, while the consumer\n"
+              "keeps up; 0: derived from the cache; --lane-bytes or more: never")
         ->default_str("0");
     sub->add_option("--journal-records", options->made.journal_records,
-                    "The most records that one acknowledgement can hold")
+                    "Maximum number of records in one acknowledgement")
         ->type_name("N")
         ->capture_default_str();
     add_spill_options(sub, options->spill, true);
     sub->add_option("--group-rows", options->made.group_rows,
-                    "Groups that a stash can have open at once")
+                    "Maximum number of groups that a stash has open")
         ->type_name("N")
         ->capture_default_str();
     sub->add_option("--requests", options->made.requests,
-                    "Requests to workers that may be under way at once; 0: none")
+                    "Maximum number of requests under way; 0: none")
         ->type_name("N")
         ->capture_default_str();
-    add_bytes(sub, "--request-bytes", options->made.request_bytes, "Of the longest request")
+    add_bytes(sub, "--request-bytes", options->made.request_bytes, "Maximum size of a request")
         ->default_str("2MiB");
-    sub->add_option("--schema", options->schema, "standard, or a file with more columns")
+    sub->add_option("--schema", options->schema, "standard, or a file with additional columns")
         ->type_name("standard|FILE.json")
         ->capture_default_str();
     sub->add_flag("--exist-ok", options->exist_ok,
-                  "If the ring is there already: no error, unless it differs in\n"
-                  "one of the options given here");
-    sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+                  "Accept an existing ring, unless it differs in one of the\n"
+                  "options given here");
+    sub->add_flag("--json", options->json, "Print the report as one JSON object");
     options->command = sub;
     return {sub, [options] { return create(*options); }};
 }
 
 Command add_rm(CLI::App& app) {
     auto options = std::make_shared<RmOptions>();
-    CLI::App* sub = app.add_subcommand("rm", "Remove a ring, and the records that are still in it");
+    CLI::App* sub = app.add_subcommand("rm", "Remove a ring and the records in it");
     sub->footer(rm_footer);
     add_ring_name(sub, options->ring);
-    sub->add_flag("-f,--force", options->force, "Even while someone alive is attached");
+    sub->add_flag("-f,--force", options->force,
+                  "Remove the ring even while processes are attached");
     return {sub, [options] {
                 const auto removed = remove_ring(options->ring, options->force);
                 if (!removed) return fail(removed.error());

@@ -417,7 +417,7 @@ Command add_demo(CLI::App& app) {
     sub->add_option("-o,--output", options->output,
                     "Write the batches as JSON lines; with --hold the records")
         ->type_name("FILE");
-    sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+    sub->add_flag("--json", options->json, "Print the report as one JSON object");
     return {sub, [options] { return demo(*options); }};
 }
 

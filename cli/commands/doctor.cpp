@@ -179,7 +179,7 @@ Command add_doctor(CLI::App& app) {
     CLI::App* sub = app.add_subcommand("doctor", "Diagnose and clean up stale rings");
     sub->footer(doctor_footer);
     sub->add_flag("--fix", options->fix, "Remove stale rings");
-    sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+    sub->add_flag("--json", options->json, "Print the report as one JSON object");
     return {sub, [options] { return doctor(options->fix, options->json); }};
 }
 

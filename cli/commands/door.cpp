@@ -15,16 +15,17 @@ std::string token_of(const std::string& option) {
 Result<Listener> open_door(const std::string& host, std::uint16_t port, const std::string& token) {
     auto listener = Listener::open(host, port);
     if (!listener || listener->loopback() || !token.empty()) return listener;
-    return refused(Errc::invalid_argument,
-                   fmt::format("{} can be reached from other machines: give a --token that every "
-                               "client must say, or listen on 127.0.0.1",
-                               host));
+    return refused(
+        Errc::invalid_argument,
+        fmt::format("{} can be reached from other machines: require a --token, or listen "
+                    "on 127.0.0.1",
+                    host));
 }
 
 CLI::Option* add_token(CLI::App* app, std::string& token) {
     return app
         ->add_option("--token", token,
-                     "What clients must say (Authorization: Bearer TOKEN);\n"
+                     "Token that clients must send (Authorization: Bearer TOKEN);\n"
                      "default: $ROLLRING_TOKEN, which other users cannot see")
         ->type_name("TOKEN");
 }

@@ -18,12 +18,12 @@ namespace {
 
 constexpr const char* groups_footer = R"(Examples:
   rollring groups r
-  rollring groups r --watch             # again and again, once a second
+  rollring groups r --watch             # repeat once a second
   rollring groups r --stuck 60s --json  # exit code 1 if one has not changed for a minute
-A group is open until its members are there, ready until a batch takes it, leased
-while it is trained on; what is leased is not stuck. Works beside a live trainer and
-changes nothing; when the trainer is gone it shows what was last. On a terminal the
-table is cut to its width, in a pipe or with --json it is whole.)";
+A group is open until all members have arrived, ready until a batch takes it, and leased
+while it is trained on; a leased group is never stuck. The command only reads and works
+beside a live trainer; after the trainer has ended it shows the last state. On a terminal
+the table is cut to its width; in a pipe and with --json it is complete.)";
 
 struct GroupsOptions {
     std::string ring;
@@ -47,8 +47,8 @@ std::string text_of(const StashStat& stat, const std::vector<GroupStat>& shown,
                     std::uint64_t chosen, const GroupsOptions& options) {
     const StashAccount& account = stat.account;
     std::string text =
-        fmt::format("{}: stash {}; {} groups of at most {}, {} held\n", stat.ring,
-                    stat.open ? "open" : "not open now", count_text(stat.open_groups),
+        fmt::format("{}: stash {}; {} of at most {}, {} held\n", stat.ring,
+                    stat.open ? "open" : "closed", counted(stat.open_groups, "open group"),
                     stat.max_open_groups == 0 ? "-" : count_text(stat.max_open_groups),
                     bytes_text(stat.held_bytes));
     text += fmt::format(
@@ -57,8 +57,8 @@ std::string text_of(const StashStat& stat, const std::vector<GroupStat>& shown,
         cell_of(account, &StashAccount::dropped), cell_of(account, &StashAccount::held),
         cell_of(account, &StashAccount::leased),
         !stat.account_whole   ? "being written"
-        : account.conserved() ? "adds up"
-                              : "does NOT add up");
+        : account.conserved() ? "balanced"
+                              : "NOT BALANCED");
     text += fmt::format("groups shipped {} ({} partial), dropped {}; batches {}; copied {}\n",
                         cell_of(account, &StashAccount::groups_shipped),
                         cell_of(account, &StashAccount::groups_partial),
@@ -66,7 +66,7 @@ std::string text_of(const StashStat& stat, const std::vector<GroupStat>& shown,
                         cell_of(account, &StashAccount::batches),
                         cell_of(stat, &StashStat::copied_bytes));
     if (options.stuck_ms > 0) {
-        text += fmt::format("{} groups have not changed for {}\n", count_text(chosen),
+        text += fmt::format("{} unchanged for {}\n", counted(chosen, "group"),
                             duration_text(static_cast<double>(options.stuck_ms) * 1e-3));
     }
     const std::size_t width = width_of(STDOUT_FILENO);
@@ -106,9 +106,8 @@ int look(const GroupsOptions& options) {
         print_json(groups_json(*stat, chosen, count));
     } else if (!stat->used) {
         print(
-            fmt::format("{}: no stash was ever opened on this ring. Groups are formed by "
-                        "`rollring consume {} --group-size auto`, or rollring::Stash in the "
-                        "trainer\n",
+            fmt::format("{}: no trainer has opened a stash on this ring yet. `rollring consume {} "
+                        "--group-size auto` forms groups, and so does rollring::Stash\n",
                         options.ring, options.ring));
     } else {
         show(text_of(*stat, chosen, count, options), options.watch_s > 0);
@@ -120,17 +119,17 @@ int look(const GroupsOptions& options) {
 
 Command add_groups(CLI::App& app) {
     auto options = std::make_shared<GroupsOptions>();
-    CLI::App* sub = app.add_subcommand("groups", "Show the groups that a trainer waits for");
+    CLI::App* sub = app.add_subcommand("groups", "Show incomplete and pending groups");
     sub->footer(groups_footer);
     add_ring_name(sub, options->ring);
     add_duration(sub, "--stuck", options->stuck_ms,
-                 "Only groups that have not changed for so long; exit code 1 if\n"
+                 "Show only groups unchanged for this long; exit code 1 if\n"
                  "there are any");
-    sub->add_option("--limit", options->limit, "Show so many, the oldest first")
+    sub->add_option("--limit", options->limit, "Show at most N groups, the oldest first")
         ->type_name("N")
         ->capture_default_str();
-    add_watch(sub, options->watch_s, "Look again every so many seconds (1 if none are given)");
-    sub->add_flag("--json", options->json, "A JSON object on stdout; with --watch one a line");
+    add_watch(sub, options->watch_s, "Repeat every SECONDS (default: 1)");
+    sub->add_flag("--json", options->json, "Print a JSON object; with --watch one per line");
     return {sub, [options] { return repeat(options->watch_s, [&] { return look(*options); }); }};
 }
 

@@ -14,37 +14,37 @@ void add_input_options(CLI::App* app, InputOptions& options) {
                     "- is standard input; `rollring formats` shows the formats")
         ->type_name("FILE");
     app->add_option("--synthetic", options.synthetic,
-                    "Load without a file; all parts have defaults:\n"
+                    "Generate a load; all parts have defaults:\n"
                     "groups=1000,group-size=8,tokens=2048:32768\n"
                     "[,routed-experts=48x8][,experts=128][,seed=1]")
         ->type_name("SPEC")
         ->excludes("--input");
     app->add_option("--format", options.format,
-                    "rollring: one record a line; atropos: one ScoredDataGroup or\n"
-                    "ScoredDataItem a line, a list of them, or what /batch returns")
+                    "rollring: one record per line; atropos: one ScoredDataGroup or\n"
+                    "ScoredDataItem per line, a list of them, or a reply of /batch")
         ->check(CLI::IsMember({"rollring", "atropos"}))
         ->type_name("FORMAT")
         ->capture_default_str();
-    app->add_option("--shuffle", options.shuffle, "Send in an order drawn from this seed")
+    app->add_option("--shuffle", options.shuffle, "Send in random order, with this seed")
         ->type_name("SEED");
-    app->add_option("--repeat", options.repeat, "Passes over the input; `visit` grows with each")
+    app->add_option("--repeat", options.repeat,
+                    "Passes over the input; `visit` grows with each pass")
         ->type_name("N")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app->add_option("--visit", options.visit,
-                    "Visit of the first pass: a trainer takes each group of a visit once,\n"
-                    "so that a second run over the same instances needs a new one")
+                    "Visit of the first pass. A trainer takes each group of a visit\n"
+                    "once; a second run over the same instances needs another visit")
         ->type_name("N")
         ->capture_default_str();
-    app->add_option("--source", options.source_name,
-                    "Name of the environment, for records that name none")
+    app->add_option("--source", options.source_name, "Environment of records without a source")
         ->type_name("NAME");
     app->add_option("--run", options.run_id,
-                    "Part of the keys that are made up for Atropos' groups without\n"
-                    "instance_id; drawn anew by each producer unless given. With an\n"
-                    "earlier run's ID what came then is a duplicate")
+                    "Part of the generated keys of Atropos groups without instance_id;\n"
+                    "default: random for each producer. With the ID of an earlier run,\n"
+                    "records of that run are duplicates")
         ->type_name("ID");
-    add_bytes(app, "--max-line", options.line_bytes_max, "A longer line is a bad one")
+    add_bytes(app, "--max-line", options.line_bytes_max, "Longest accepted line")
         ->default_str("512MiB");
 }
 
@@ -59,7 +59,7 @@ Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options) {
                         .group_size = options.group_size};
     constexpr std::uint64_t line_bytes_limit = std::uint64_t{1} << 32;
     if (options.line_bytes_max == 0 || options.line_bytes_max >= line_bytes_limit) {
-        return refuse("--max-line is from 1 byte to less than 4GiB");
+        return refuse("--max-line must be at least 1 byte and less than 4GiB");
     }
     if (!options.shard.empty()) {
         const auto shard = parse_shard(options.shard);
@@ -75,7 +75,7 @@ Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options) {
                                 options.run_id);
     }
     if (options.synthetic.empty()) {
-        return refuse("nothing to send: give --input FILE.jsonl, --input - or --synthetic SPEC");
+        return refuse("nothing to send: pass --input FILE.jsonl, --input - or --synthetic SPEC");
     }
     std::string problem;
     const auto spec = parse_synthetic(options.synthetic, problem);

@@ -17,14 +17,14 @@ namespace {
 
 constexpr const char* stat_footer = R"(Examples:
   rollring stat r
-  rollring stat r --watch             # once a second, with rates; Ctrl-C ends it
-  rollring stat r --watch 5 --json    # one JSON object a line
-Waiting: records to be delivered; unreleased: their bytes and those that are held.
-Oldest: the age of the oldest record that is not released. Drops: records lost, doubled
-or torn, and bytes given up behind damage. Where a trainer posts requests: how many
-wait and are taken, and who takes them; --json tells each one. Works beside a live
-consumer and changes nothing. On a terminal tables are cut to its width, in a pipe
-they are whole.)";
+  rollring stat r --watch             # once a second, with rates, until Ctrl-C
+  rollring stat r --watch 5 --json    # one JSON object per line
+Waiting: records not yet delivered. Unreleased: bytes of records that are waiting or held
+by the consumer. Oldest: age of the oldest unreleased record. Drops: lost, duplicate or
+torn records, and bytes discarded after damage. If a trainer posts requests, the output
+has their number and the workers that have taken them; --json lists each request. The
+command only reads and works beside a live consumer. On a terminal tables are cut to its
+width; in a pipe they are complete.)";
 
 struct Rates {
     double records_per_s = 0;
@@ -123,13 +123,13 @@ std::string requests_text(const RequestsStat& requests, std::size_t width) {
         {{.title = "oldest", .rank = 1}, &RequestWorkerStat::oldest_ns},
         {{.title = "answered"}, &RequestWorkerStat::answered}};
     std::string text = fmt::format(
-        "requests: {} wait{}, {} taken{}; posted {}: answered {}, given up {}, withdrawn {}; "
+        "requests: {} waiting{}, {} taken{}; posted {}: answered {}, given up {}, withdrawn {}; "
         "board {}\n",
         cell(&RequestsStat::waiting), since(requests.oldest_waiting_ns, "the oldest"),
         cell(&RequestsStat::taken), since(requests.oldest_taken_ns, "the oldest"),
         cell(&RequestsStat::posted), cell(&RequestsStat::answered), cell(&RequestsStat::given_up),
         cell(&RequestsStat::withdrawn),
-        requests.board_alive ? fmt::format("alive (pid {})", requests.board_pid) : "not there");
+        requests.board_alive ? fmt::format("alive (pid {})", requests.board_pid) : "none");
     text = wrapped(text, width);
     return requests.workers.empty()
                ? text
@@ -140,16 +140,16 @@ std::string stat_text(const RingStat& now, const RequestsStat& requests, const R
                       double seconds) {
     const std::size_t width = width_of(STDOUT_FILENO);
     std::string text = fmt::format(
-        "{}: {} lanes of {}, {} reserved; consumer {}\n", now.name, now.lane_count,
+        "{}: {} of {}, {} reserved; consumer {}\n", now.name, counted(now.lane_count, "lane"),
         bytes_text(now.lane_bytes), bytes_text(now.resident_bytes),
-        now.consumer_alive ? fmt::format("alive (pid {})", now.consumer_pid) : "not there");
+        now.consumer_alive ? fmt::format("alive (pid {})", now.consumer_pid) : "none");
     if (now.overflow_bytes != 0) {
         text += fmt::format("overflow: {} of {} in {}\n", bytes_text(now.overflow_resident_bytes),
                             bytes_text(now.overflow_bytes), printable(now.overflow_path));
     }
     if (now.last_acked_step >= 0) text += fmt::format("last step: {}\n", now.last_acked_step);
     if (now.policy_version >= 0) text += fmt::format("policy version: {}\n", now.policy_version);
-    if (now.lanes.empty()) text += "no producer has come yet\n";
+    if (now.lanes.empty()) text += "no producer has attached yet\n";
     text = wrapped(text, width);
     if (!now.lanes.empty())
         text += lane_table(now, before, seconds).text(width, coloured(STDOUT_FILENO));
@@ -276,7 +276,7 @@ Command add_ls(CLI::App& app) {
     auto json = std::make_shared<bool>(false);
     CLI::App* sub = app.add_subcommand("ls", "List the rings of this user");
     sub->footer("Examples:\n  rollring ls\n  rollring ls --json");
-    sub->add_flag("--json", *json, "A JSON list on stdout");
+    sub->add_flag("--json", *json, "Print a JSON list");
     return {sub, [json] { return ls(*json); }};
 }
 
@@ -285,9 +285,8 @@ Command add_stat(CLI::App& app) {
     CLI::App* sub = app.add_subcommand("stat", "Show the lanes of a ring");
     sub->footer(stat_footer);
     add_ring_name(sub, options->ring);
-    add_watch(sub, options->watch_s,
-              "Look again every so many seconds (1 if none are given), with rates");
-    sub->add_flag("--json", options->json, "A JSON object on stdout; with --watch one a line");
+    add_watch(sub, options->watch_s, "Repeat every SECONDS (default: 1), with rates");
+    sub->add_flag("--json", options->json, "Print a JSON object; with --watch one per line");
     return {sub, [options] { return stat(*options); }};
 }
 

@@ -16,14 +16,14 @@ namespace {
 
 constexpr const char* metrics_footer = R"(Examples:
   rollring metrics                       # all rings of this user, until Ctrl-C
-  rollring metrics r --once              # a ring's, once, on stdout
+  rollring metrics r --once              # one ring, once, on stdout
   rollring metrics r --once --json
   rollring metrics r --listen 127.0.0.1:0
   ROLLRING_TOKEN=secret rollring metrics --listen 0.0.0.0:9464
-What `rollring stat`, `groups` and `weights` say, as text for Prometheus (format 0.0.4)
-at /metrics: looked up when it is asked for, so that rings may come and go. A ring that
-is named and is not there has rollring_up 0. Takes no part in the rings and changes
-nothing. docs/watching.md lists all metrics, docs/grafana.json is a dashboard of them.)";
+The server exports the numbers of `rollring stat`, `groups` and `weights` at /metrics, in
+the text format of Prometheus (0.0.4). It reads them at each request, so rings may come
+and go; a named ring that does not exist has rollring_up 0. The command only reads.
+docs/watching.md lists all metrics; docs/grafana.json is a dashboard for Grafana.)";
 
 struct MetricsOptions {
     std::vector<std::string> rings;  // empty: all
@@ -91,8 +91,7 @@ class Exporter {
         if (request.method != "GET" && request.method != "HEAD") {
             return plain(405, "ask by GET\n");
         }
-        if (request.path == "/")
-            return plain(200, "rollring: what there is to see is at /metrics\n");
+        if (request.path == "/") return plain(200, "rollring: the metrics are at /metrics\n");
         if (request.path != "/metrics") return plain(404, "there is only /metrics\n");
         const std::scoped_lock lock(mutex_);
         return {.body = look(rings_).text(), .content_type = std::string(MetricSet::content_type)};
@@ -127,8 +126,8 @@ int print_once(const MetricsOptions& options) {
 int serve(const MetricsOptions& options) {
     const auto place = parse_place(options.listen);
     if (!place) {
-        return fail(Errc::invalid_argument,
-                    "--listen is '" + options.listen + "': give ADDRESS:PORT, as 127.0.0.1:9464");
+        return fail(Errc::invalid_argument, "--listen: '" + options.listen +
+                                                "' is not ADDRESS:PORT, such as 127.0.0.1:9464");
     }
     const std::string token = token_of(options.token);
     auto listener = open_door(place->host, place->port, token);
@@ -148,18 +147,19 @@ int serve(const MetricsOptions& options) {
 
 Command add_metrics(CLI::App& app) {
     auto options = std::make_shared<MetricsOptions>();
-    CLI::App* sub = app.add_subcommand("metrics", "Let Prometheus scrape the rings of this user");
+    CLI::App* sub = app.add_subcommand("metrics", "Export metrics of rings to Prometheus");
     sub->footer(metrics_footer);
-    sub->add_option("NAME", options->rings, "Names of rings; default: all that there are")
+    sub->add_option("NAME", options->rings, "Names of rings; default: all rings of this user")
         ->type_name("");
     sub->add_option("--listen", options->listen,
-                    "Where to listen; another address than this machine's\n"
-                    "own needs --token; port 0: any that is free")
+                    "Address to listen on; an address that other machines\n"
+                    "can reach needs --token; port 0: any free port")
         ->type_name("ADDRESS:PORT")
         ->capture_default_str();
     add_token(sub, options->token);
-    CLI::Option* once = sub->add_flag("--once", options->once, "Print on stdout what is there now");
-    sub->add_flag("--json", options->json, "With --once: a JSON list of the families")->needs(once);
+    CLI::Option* once = sub->add_flag("--once", options->once, "Print the metrics once on stdout");
+    sub->add_flag("--json", options->json, "With --once: print a JSON list of the metric families")
+        ->needs(once);
     return {sub, [options] {
                 if (const auto good = check_names(options->rings); !good) return fail(good.error());
                 return options->once ? print_once(*options) : serve(*options);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* produce_footer = R"(Examples:
   rollring produce r --input rollouts.jsonl
-  rollring produce r --input rollouts.jsonl --shard 0/4    # the first of four on one file
+  rollring produce r --input rollouts.jsonl --shard 0/4    # the first of 4 producers on one file
   rollring produce r --input groups.jsonl --format atropos
   rollring produce r --synthetic groups=10,tokens=512:4096 --rate 100000
   rollring produce --input rollouts.jsonl --digest --json    # send nothing, only count
@@ -89,9 +89,10 @@ Result<void> Sink::open() {
         });
     if (!opened) return std::unexpected(opened.error());
     if (!has_standard_columns(opened->schema())) {
-        return refused(Errc::bad_record, "ring '" + options_->ring +
-                                             "' does not begin with the standard columns, which is "
-                                             "what this program fills: use the library");
+        return refused(Errc::bad_record,
+                       "ring '" + options_->ring +
+                           "' does not begin with the standard columns, which this "
+                           "program fills: use the library");
     }
     producer_.emplace(std::move(*opened));
     return {};
@@ -148,8 +149,8 @@ Outcome Sink::wait_is_over(std::int64_t waited_ns) {
     if (interrupted()) return Outcome::stopped;
     if (waited_ns >= options_->timeout_ms * 1'000'000) {
         problem_ += fmt::format(
-            "; waited {}. Start a consumer that releases what it reads, make "
-            "the lanes larger, or wait longer with --timeout",
+            "; waited {}. Start a consumer that releases its records, create the ring with "
+            "larger lanes, or raise --timeout",
             duration_text(static_cast<double>(waited_ns) * 1e-9));
         return Outcome::failed;
     }
@@ -216,9 +217,9 @@ void keep_rate(Sink& sink, double tokens_per_s, std::int64_t started_ns) {
 
 int fail_at(Progress& progress, const Sink& sink, const std::string& message) {
     progress.clear();
-    return fail(Errc::bad_record,
-                fmt::format("{} ({} records were {} before it)", message, sink.sent.amount.records,
-                            sink.producer() != nullptr ? "sent" : "read"));
+    return fail(Errc::bad_record, fmt::format("{} ({} {} before it)", message,
+                                              counted(sink.sent.amount.records, "record"),
+                                              sink.producer() != nullptr ? "sent" : "read"));
 }
 
 // Sends until the end; returns the exit code.
@@ -281,13 +282,13 @@ void report(const ProduceOptions& options, const Sink& sink, double seconds, boo
     }
     const char* said = options.digest_only ? "would send" : "sent";
     if (failed) said = options.digest_only ? "failed after reading" : "failed after sending";
-    std::string text = fmt::format("{} {} records, {} tokens, {} in {}: {} tokens/s, {:.2f} GB/s\n",
-                                   said, count_text(sent.amount.records),
-                                   count_text(sent.amount.tokens), bytes_text(sent.amount.bytes),
-                                   duration_text(seconds), short_text(tokens_per_s), gb_per_s);
-    if (sent.waits != 0) text += fmt::format("waited {} times for room\n", count_text(sent.waits));
+    std::string text = fmt::format(
+        "{} {}, {}, {} in {}: {} tokens/s, {:.2f} GB/s\n", said,
+        counted(sent.amount.records, "record"), counted(sent.amount.tokens, "token"),
+        bytes_text(sent.amount.bytes), duration_text(seconds), short_text(tokens_per_s), gb_per_s);
+    if (sent.waits != 0) text += fmt::format("waited {} for room\n", counted(sent.waits, "time"));
     if (sent.skipped_bad != 0) {
-        text += fmt::format("skipped {} bad records\n", count_text(sent.skipped_bad));
+        text += fmt::format("skipped {}\n", counted(sent.skipped_bad, "bad record"));
     }
     print(text + fmt::format("digest {}\n", digest_text(sent.digest)));
 }
@@ -296,7 +297,7 @@ void report(const ProduceOptions& options, const Sink& sink, double seconds, boo
 
 int produce(const ProduceOptions& options) {
     if (options.ring.empty() && !options.digest_only) {
-        return fail(Errc::invalid_argument, "produce needs the NAME of a ring (or --digest)");
+        return fail(Errc::invalid_argument, "produce needs the NAME of a ring, or --digest");
     }
     auto source = open_source(options.input);
     if (!source) return fail(source.error());
@@ -330,11 +331,11 @@ Command add_produce(CLI::App& app) {
     auto options = std::make_shared<ProduceOptions>();
     CLI::App* sub = app.add_subcommand("produce", "Send records from a file or a generator");
     sub->footer(produce_footer);
-    sub->add_option("NAME", options->ring, "Name of the ring; waits up to 30 s for it to appear");
+    sub->add_option("NAME", options->ring, "Name of the ring; it may appear within 30 s");
     add_input_options(sub, options->input);
     sub->add_option("--shard", options->input.shard,
-                    "Send only every N-th record (atropos: group), from the I-th on, I from 0;\n"
-                    "after the shuffle, so that N producers share one input")
+                    "Send only every N-th record (atropos: group), starting with the I-th\n"
+                    "(from 0); applied after --shuffle, so N producers can share an input")
         ->type_name("I/N");
     add_group_size(sub,
                    "Of records that do not say it; auto: as many as each group of the file\n"
@@ -349,23 +350,25 @@ Command add_produce(CLI::App& app) {
         ->check(CLI::NonNegativeNumber)
         ->type_name("TOKENS_PER_S")
         ->capture_default_str();
-    sub->add_option("--name", options->producer_name, "What `rollring stat` calls this producer")
+    sub->add_option("--name", options->producer_name,
+                    "Name of this producer, shown by `rollring stat`")
         ->type_name("PRODUCER");
     sub->add_option("--batch", options->batch, "Make records visible N at a time")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
-    sub->add_option("--checksum", options->checksum, "none or xxh3, of each record's payload")
+    sub->add_option("--checksum", options->checksum,
+                    "Checksum of each record's payload: none or xxh3")
         ->check(CLI::IsMember({"none", "xxh3"}))
         ->type_name("KIND")
         ->capture_default_str();
     add_duration(sub, "--timeout", options->timeout_ms, "How long to wait for room in a full lane")
         ->default_str("10m");
     sub->add_flag("--skip-bad", options->skip_bad,
-                  "Name what cannot be a record, count it and go on");
+                  "Skip and count bad records instead of stopping");
     sub->add_flag("--digest", options->digest_only,
-                  "Send nothing, print the digest of what would be sent");
-    sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+                  "Send nothing; print the digest of the records");
+    sub->add_flag("--json", options->json, "Print the report as one JSON object");
     sub->add_flag("-q,--quiet", options->quiet,
                   "Report waits for room only if one lasts for 30 seconds");
     add_parent(sub, options->parent);

@@ -193,7 +193,7 @@ Command add_serve_atropos(CLI::App& app) {
                     "ring; default: in ~/.local/state/rollring")
         ->type_name("FILE");
     sub->add_flag("--keep", options->keep, "Keep the ring at the end");
-    sub->add_flag("--json", options->json, "Report as one JSON object on stdout");
+    sub->add_flag("--json", options->json, "Print the report as one JSON object");
     return {sub, [options] { return serve(*options); }};
 }
 

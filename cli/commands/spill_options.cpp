@@ -4,19 +4,19 @@ namespace rollring::cli {
 
 void add_spill_options(CLI::App* app, SpillOptions& options, bool described) {
     const auto text = [&](const char* description) {
-        return std::string(described ? description : "As of `rollring create`");
+        return std::string(described ? description : "See `rollring create`");
     };
     add_bytes(app, "--spill-bytes", options.spill_bytes,
               text("Most memory for records of groups that stay incomplete: with\n"
                    "that much room groups are let in; reserved as it is needed; 0: none"))
         ->default_str("what there is beside the lanes, at most 128GiB");
     app->add_option("--overflow", options.overflow_dir,
-                    text("A directory on a disk: where the run would stand still for\n"
-                         "want of memory, such records go on into a file there"))
+                    text("Directory on a disk; if the run would stop for lack of memory,\n"
+                         "such records go into a file there"))
         ->type_name("DIR");
     add_bytes(app, "--overflow-bytes", options.overflow_bytes,
-              text("The most of them in that file; a five-hundredth of it is\n"
-                   "reserved in /dev/shm"))
+              text("Maximum size of that file; 1/500 of it is reserved in\n"
+                   "/dev/shm"))
         ->default_str("4 x --spill-bytes, at most 64GiB");
 }
 

@@ -48,21 +48,21 @@ Json group_json(const Batch& batch, std::size_t group) {
 }
 
 std::string stash_text(const Json& json) {
-    const auto count = [&](const char* key) { return count_text(json[key].get<std::uint64_t>()); };
+    const auto number = [&](const char* key) { return json[key].get<std::uint64_t>(); };
     std::string text = fmt::format(
-        "shipped {} groups ({} partial) in {} batches: {} records; {} groups still open\n",
-        count("groups"), count("groups_partial"), count("batches"), count("records_shipped"),
-        count("open_groups"));
-    text += fmt::format("dropped {} records", count("records_dropped"));
+        "shipped {} ({} partial) in {}: {}; {} still open\n", counted(number("groups"), "group"),
+        count_text(number("groups_partial")), counted(number("batches"), "batch"),
+        counted(number("records_shipped"), "record"), counted(number("open_groups"), "group"));
+    text += "dropped " + counted(number("records_dropped"), "record");
     for (const auto& [reason, records] : json["dropped"].items()) {
         if (records != 0) text += fmt::format("  {} {}", reason, records.get<std::uint64_t>());
     }
     if (json["bad_rewards"] != 0) {
-        text += fmt::format("; {} rewards were NaN or infinite", count("bad_rewards"));
+        text += "; " + counted(number("bad_rewards"), "reward") + " NaN or infinite";
     }
-    return text + fmt::format("; copied {}; the account {}\n",
+    return text + fmt::format("; copied {}; the account is {}\n",
                               bytes_text(json["copied_bytes"].get<std::uint64_t>()),
-                              json["conserved"] == true ? "adds up" : "does NOT add up");
+                              json["conserved"] == true ? "balanced" : "NOT BALANCED");
 }
 
 // One run of the trainer's loop.
@@ -252,9 +252,10 @@ void TrainRun::tell_no_progress() {
     told_ns_ = now_ns;
     progress_.clear();
     const std::string waiting = waiting_text();
-    note(fmt::format("no_progress: no batch for {}, {} groups are open{}",
-                     duration_text(static_cast<double>(period_ns) * 1e-9), stash_->open_groups(),
-                     waiting.empty() ? "; they are complete, but less than a batch" : waiting));
+    warn(fmt::format("no_progress: no batch for {}; {}{}",
+                     duration_text(static_cast<double>(period_ns) * 1e-9),
+                     counted(stash_->open_groups(), "open group"),
+                     waiting.empty() ? "; all are complete, but too few for a batch" : waiting));
 }
 
 // Producers of which much was dropped as known: two who made up the same keys, or a run that sends
@@ -269,11 +270,11 @@ void TrainRun::tell_repeats(bool at_end) {
         if (!at_end && one.late + one.duplicate < many) continue;
         if (!repeaters_.emplace(one.lane, one.epoch).second) continue;
         progress_.clear();
-        note(fmt::format(
+        warn(fmt::format(
             "warning: {} of {} records of producer '{}' (lane {}) were dropped, {} as late and {} "
-            "as duplicate: groups of the same keys (instance_id and visit) came before, from "
-            "another producer or an earlier run. Give each its own instance_id, or each run its "
-            "own visit (produce --visit)",
+            "as duplicates: another producer or an earlier run has sent groups with the same keys "
+            "(instance_id and visit). Use distinct instance_ids, or another visit for each run "
+            "(produce --visit)",
             one.late + one.duplicate, one.records, printable(one.producer), one.lane, one.late,
             one.duplicate));
     }
@@ -309,32 +310,34 @@ int TrainRun::go() {
     if (problem_) return fail(*problem_);
     const StashAccount account = stash_->account();
     if (account.held.records != 0) {
-        note(fmt::format("{} groups are not over: their {} records stay in the ring",
-                         stash_->open_groups(), account.held.records));
+        note(fmt::format("{} ({}) left in the ring",
+                         counted(stash_->open_groups(), "incomplete group"),
+                         counted(account.held.records, "record")));
     }
     const auto oversized = account.dropped[static_cast<std::size_t>(DropReason::oversized)];
     if (oversized.records != 0) {
-        note(
-            fmt::format("{} records were dropped: their groups have more records than the {} that "
-                        "one acknowledgement can hold; create the ring with a larger "
-                        "--journal-records",
-                        oversized.records, stash_->consumer().journal_records()));
+        warn(fmt::format(
+            "{} dropped: their groups have more records than the {} that one acknowledgement can "
+            "hold; create the ring with a larger --journal-records",
+            counted(oversized.records, "record"), stash_->consumer().journal_records()));
     }
     if (!account.conserved()) {
-        return fail(Errc::system, "the stash's account does not add up: please report this");
+        return fail(Errc::system,
+                    "the stash's account is not balanced, which is a bug: please report it");
     }
     const bool over = reason != Reason::interrupted && reason != Reason::removed;
     if (options_->train.strict && over && !repeaters_.empty()) {
         return fail(Errc::bad_record,
-                    fmt::format("--strict: the keys of {} producers came before; see the warnings",
-                                repeaters_.size()));
+                    fmt::format("--strict: {} repeated keys that had been used before; see the "
+                                "warnings",
+                                counted(repeaters_.size(), "producer")));
     }
     const std::string waiting = waiting_text();
     return conclude(*options_, reason, stash_->consumer(),
                     waiting.empty()
                         ? ""
-                        : "; if lanes are full, the ring needs more --spill-bytes, or groups a "
-                          "shorter --deadline; these groups wait:" +
+                        : "; if the lanes are full, raise --spill-bytes of the ring or lower "
+                          "--deadline. Incomplete groups:" +
                               waiting + "\n");
 }
 

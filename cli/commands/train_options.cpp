@@ -27,8 +27,8 @@ struct Adder {
 
 CLI::Option* add_size(CLI::App* sub, TrainOptions& options) {
     return add_group_size(sub,
-                          "Train on whole groups, of so many members where a record does\n"
-                          "not say it; auto: 8 there",
+                          "Train on complete groups; N is the size of groups whose records\n"
+                          "have no group_size; auto: 8",
                           [&options](const std::string&, std::optional<std::uint32_t> size) {
                               options.on = true;
                               options.stash.group_size = size.value_or(options.stash.group_size);
@@ -39,89 +39,90 @@ CLI::Option* add_size(CLI::App* sub, TrainOptions& options) {
 // How much a batch is, how long it is kept, how many there are.
 void add_batches(const Adder& add, TrainOptions& options) {
     add.count("--batch-groups", options.batch_groups, "Groups in a batch")->default_str("16");
-    add.count("--batch-sequences", options.batch_sequences, "... or by sequences: records");
-    add.count("--batch-tokens", options.batch_tokens, "... or by tokens");
+    add.count("--batch-sequences", options.batch_sequences,
+              "... or sequences (records) in a batch");
+    add.count("--batch-tokens", options.batch_tokens, "... or tokens in a batch");
     add.needs(add.sub->add_option("--train-ms", options.train_ms,
-                                  "How long a batch is kept, as if it were trained on"))
+                                  "How long to hold a batch, to simulate training"))
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{86'400'000}))
         ->type_name("MS");
-    add.count("--batches", options.batches_max, "End after so many batches; 0: no limit")
+    add.count("--batches", options.batches_max, "Stop after N batches; 0: no limit")
         ->capture_default_str();
     add.choice("--output-format", options.whole_records, {{"summary", false}, {"records", true}},
-               "Into --output, before a batch is acknowledged: a line for each\n"
-               "batch with the rewards and advantages of its groups; or for each\n"
-               "record, group by group, with tokens and all columns");
+               "Lines of --output, written before a batch is acknowledged: one\n"
+               "per batch with the rewards and advantages of its groups; or one\n"
+               "per record, group by group, with tokens and all columns");
 }
 
 // When a group is over that is not complete, and what is made of it.
 void add_deadlines(const Adder& add, TrainOptions& options) {
     StashOptions& stash = options.stash;
     add.needs(add_duration(add.sub, "--deadline", options.deadline_ms,
-                           "Age at which a group is decided, whole or not"))
+                           "Age at which --at-deadline applies to an incomplete group"))
         ->default_str("none");
     add.choice("--at-deadline", stash.at_deadline,
                {{"ship", AtDeadline::ship}, {"drop", AtDeadline::drop}, {"hold", AtDeadline::hold}},
-               "... and how: ship what has --min-size, drop it, or wait on");
-    add.count("--min-size", stash.min_size, "Fewest members of a group that is shipped")
+               "Ship the group if it has --min-size members, drop it, or hold it");
+    add.count("--min-size", stash.min_size, "Minimum number of members of a shipped group")
         ->capture_default_str();
     add.choice(
         "--on-failed", stash.on_failed,
         {{"shrink", OnFailed::shrink}, {"void", OnFailed::void_group}, {"hold", OnFailed::hold}},
-        "A failed member: without it, no group, or a retry");
+        "Failed member: ship without it, void the group, or wait for a retry");
     add.choice(
         "--bad-reward", stash.bad_reward,
         {{"fail", BadReward::fail}, {"void", BadReward::void_group}, {"absent", BadReward::absent}},
-        "A member whose reward is NaN or infinite: it failed, no group,\n"
-        "or it counts as one without a reward");
+        "Reward is NaN or infinite: the member fails, the group is void,\n"
+        "or the member counts as one without a reward");
     add.needs(add_duration(add.sub, "--no-progress", options.no_progress_ms,
-                           "Say which groups wait when nothing was shipped for so long"))
+                           "Report incomplete groups when nothing has shipped for this long"))
         ->default_str("60s");
 }
 
 // Which members and groups are shipped, and what comes with them.
 void add_selection(const Adder& add, StashOptions& stash) {
-    add.count("--extra", stash.extra, "Members taken beyond the size; the size is shipped")
+    add.count("--extra", stash.extra, "Members accepted beyond the group size; the size is shipped")
         ->capture_default_str();
     add.choice("--select", stash.select, {{"first", Select::first}, {"uniform", Select::uniform}},
-               "Which of them: the first to finish, or any");
+               "Which members ship: the first to finish, or a random choice");
     add.choice(
         "--order", stash.order,
         {{"windowed", Order::windowed}, {"fifo", Order::fifo}, {"freshest", Order::freshest}},
-        "Which complete groups go first");
-    add.count("--max-lag", stash.max_lag, "Versions that a member may be behind; -1: any")
+        "Which complete groups ship first");
+    add.count("--max-lag", stash.max_lag, "Maximum policy lag of a member, in versions; -1: any")
         ->capture_default_str();
     add.choice("--stale", stash.stale, {{"drop", Stale::drop}, {"withhold", Stale::withhold}},
-               "What becomes of a member behind that");
+               "Treatment of members beyond --max-lag");
     add.choice("--zero-variance", stash.zero_variance,
                {{"keep", ZeroVariance::keep}, {"drop", ZeroVariance::drop}},
-               "Groups whose rewards are all equal, but for rounding");
+               "Treatment of groups whose rewards are equal except for rounding");
     add.choice("--advantages", stash.advantages,
                {{"grpo", Advantages::grpo},
                 {"mean", Advantages::mean},
                 {"loo", Advantages::loo},
                 {"none", Advantages::none}},
-               "(r - mean) / (deviation + epsilon), r - mean, r - mean of the others, 0");
+               "(r - mean) / (deviation + epsilon); r - mean; r - mean of the others; 0");
     add.choice("--deviation", stash.deviation,
                {{"sample", Deviation::sample}, {"population", Deviation::population}},
-               "Of grpo: over n - 1, as TRL's GRPOTrainer and torch have it, or over n");
+               "For grpo: over n - 1, as in TRL's GRPOTrainer and torch, or over n");
     add.needs(add.sub->add_option("--deviation-epsilon", stash.deviation_epsilon,
-                                  "Of grpo: added to the deviation"))
+                                  "For grpo: added to the deviation"))
         ->type_name("X")
         ->capture_default_str();
 }
 
 void add_strict(const Adder& add, TrainOptions& options) {
     add.needs(add.sub->add_flag("--strict", options.strict,
-                                "Exit with 1 if a third or more of a producer's records was\n"
-                                "dropped as late or duplicate: keys that collide"));
+                                "Exit with 1 if a third or more of a producer's records were\n"
+                                "dropped as late or duplicate, because their keys collide"));
 }
 
 void add_admission(const Adder& add, StashOptions& stash) {
     add.count("--max-open-groups", stash.max_open_groups,
-              "Producers wait beyond; 0: --group-rows of the ring")
+              "Maximum number of open groups; 0: --group-rows of the ring")
         ->capture_default_str();
     add.needs(add_bytes(add.sub, "--max-open-bytes", stash.max_open_bytes,
-                        "Producers wait beyond; 0: no limit but the lanes"))
+                        "Maximum bytes of open groups; 0: only the lanes limit them"))
         ->default_str("0");
 }
 
@@ -136,7 +137,8 @@ CLI::Option* add_group_size(CLI::App* sub, const std::string& help, TakeGroupSiz
                 const auto size = parse_count(text);
                 if (!size || *size < 1 || *size > group_size_max) {
                     throw CLI::ValidationError(
-                        "--group-size", "'" + text + "' is not auto, or a whole number from 1 to " +
+                        "--group-size", "'" + text +
+                                            "' is neither auto nor a whole number from 1 to " +
                                             count_text(group_size_max));
                 }
                 take(text, static_cast<std::uint32_t>(*size));

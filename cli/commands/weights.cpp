@@ -19,14 +19,14 @@ namespace {
 
 constexpr const char* weights_footer = R"(Examples:
   rollring weights r
-  rollring weights r --watch             # again and again, once a second; Ctrl-C ends it
-  rollring weights r --watch 5 --json    # one JSON object a line
-One block per publisher rank, with its subscribers. Staged: held whole, not known to be
-committed; live: served. Times are those of the last version that was committed:
-waiting for slots (part of put), put, packing after it, until all had staged, until the
-other ranks had.
-Takes no part in the channel and changes nothing. Exit code 1 if there is no such ring,
-or no live publisher on it; with --watch it waits for one.)";
+  rollring weights r --watch             # repeat once a second until Ctrl-C
+  rollring weights r --watch 5 --json    # one JSON object per line
+The output has one block per publisher rank, with its subscribers. A staged version is
+complete but not yet committed; a live version is served. The times are those of the last
+committed version: put (and the wait for slots in it), publish, until all subscribers had
+staged it, until the other ranks had committed it.
+The command only reads. The exit code is 1 if the ring does not exist or has no live
+publisher; with --watch the command waits for one.)";
 
 struct WeightsOptions {
     std::string ring;
@@ -86,23 +86,23 @@ std::string publisher_text(const WeightsStat& stat, std::size_t width) {
     std::string text =
         fmt::format("rank {} of {}: '{}' (pid {}) on {}, memory {}\n", stat.rank, stat.ranks,
                     printable(stat.publisher), stat.pid, stat.gpu, printable(stat.memory));
-    text += fmt::format("  {} tensors, {}: {} parts through {} slots of {}; layout {}{}\n",
-                        count_text(stat.tensors), bytes_text(stat.payload_bytes),
-                        count_text(stat.parts), stat.slots, bytes_text(stat.slot_bytes),
-                        stat.layout_hash, stat.checksums ? ", with checksums" : "");
     text += fmt::format(
-        "  {}; version begun {}, committed {}; {} syncs, {} aborts, {} handles passed\n",
-        name(stat.state), version_text(stat.version), version_text(stat.committed_version),
-        count_text(stat.syncs), count_text(stat.aborts), count_text(stat.handles_passed));
+        "  {}, {}: {} through {} of {}; layout {}{}\n", counted(stat.tensors, "tensor"),
+        bytes_text(stat.payload_bytes), counted(stat.parts, "part"), counted(stat.slots, "slot"),
+        bytes_text(stat.slot_bytes), stat.layout_hash, stat.checksums ? ", with checksums" : "");
+    text += fmt::format("  {}; version begun {}, committed {}; {}, {}, {} passed\n",
+                        name(stat.state), version_text(stat.version),
+                        version_text(stat.committed_version), counted(stat.syncs, "sync"),
+                        counted(stat.aborts, "abort"), counted(stat.handles_passed, "handle"));
     if (stat.syncs != 0) {
         text += fmt::format(
-            "  last sync: put {:.3f} ms (of it waiting for slots {:.3f}), publish {:.3f}, staged "
+            "  last sync: put {:.3f} ms (waiting for slots {:.3f}), publish {:.3f}, staged "
             "{:.3f}, commit {:.3f}\n",
             milliseconds(times.put_ns), milliseconds(times.wait_slot_ns),
             milliseconds(times.publish_ns), milliseconds(times.staged_ns),
             milliseconds(times.commit_ns));
     }
-    if (stat.subscribers.empty()) text += "  no subscriber\n";
+    if (stat.subscribers.empty()) text += "  no subscribers\n";
     text = wrapped(text, width);
     return stat.subscribers.empty()
                ? text
@@ -114,7 +114,7 @@ int look(const WeightsOptions& options, Waiting& waiting) {
     const auto publishers = stat_weights(options.ring);
     if (!publishers) return fail(publishers.error());
     const std::string nobody = fmt::format(
-        "ring {} has no live publisher of weights: a trainer becomes one by Publisher::create",
+        "ring {} has no live weight publisher: a trainer creates one with Publisher::create",
         options.ring);
     if (publishers->empty() && options.watch_s <= 0) return fail(Errc::not_found, nobody);
     if (publishers->empty()) {
@@ -127,8 +127,8 @@ int look(const WeightsOptions& options, Waiting& waiting) {
         return exit_ok;
     }
     if (publishers->empty()) return exit_ok;
-    std::string text = fmt::format("{}: {} publisher{}\n", options.ring, publishers->size(),
-                                   publishers->size() == 1 ? "" : "s");
+    std::string text =
+        fmt::format("{}: {}\n", options.ring, counted(publishers->size(), "publisher"));
     const std::size_t width = width_of(STDOUT_FILENO);
     for (const WeightsStat& stat : *publishers) text += publisher_text(stat, width);
     show(text, options.watch_s > 0);
@@ -142,10 +142,8 @@ Command add_weights(CLI::App& app) {
     CLI::App* sub = app.add_subcommand("weights", "Show the weight channel of a ring");
     sub->footer(weights_footer);
     add_ring_name(sub, options->ring);
-    add_watch(sub, options->watch_s,
-              "Look again every so many seconds (1 if none are given), and\n"
-              "wait for a publisher");
-    sub->add_flag("--json", options->json, "A JSON object on stdout; with --watch one a line");
+    add_watch(sub, options->watch_s, "Repeat every SECONDS (default: 1), and wait for a publisher");
+    sub->add_flag("--json", options->json, "Print a JSON object; with --watch one per line");
     return {sub, [options] {
                 Waiting waiting(0);
                 return repeat(options->watch_s, [&] { return look(*options, waiting); });

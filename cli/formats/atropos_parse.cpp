@@ -109,7 +109,7 @@ class GroupReader {
         if (size_ == 0) bad("tokens", "has no members");
         if (size_ > group_size_max) {
             bad("tokens",
-                fmt::format("has {} members, a group has {} at the most", size_, group_size_max));
+                fmt::format("has {} members, a group has at most {}", size_, group_size_max));
         }
         take_fields();
     }
@@ -157,12 +157,12 @@ bool GroupReader::is_item(JsonValue tokens) const {
     if (find("masks") != nullptr || scores != nullptr) return true;
     if (find("repetition_id") != nullptr) {
         throw BadRecord(
-            "this looks like a record of ours, not like Atropos' ScoredDataGroup: "
-            "give --format rollring");
+            "this looks like a rollring record, not like an Atropos ScoredDataGroup: use --format "
+            "rollring");
     }
     bad("tokens",
-        "must be a list of lists, one for each member; or, of a ScoredDataItem, come with "
-        "'masks' and 'scores'");
+        "must be a list of lists, one per member; a ScoredDataItem also needs 'masks' and "
+        "'scores'");
 }
 
 // False if it says nothing about any member, or what a column cannot hold.
@@ -266,7 +266,7 @@ void GroupReader::read(std::span<ParsedRecord> records, const std::string& made_
     // Items of one group come on lines of their own: each has to say which member it is.
     const JsonValue* repetition = find("repetition_id");
     if (repetition == nullptr) {
-        bad("repetition_id", "is missing: an item with an instance_id says which member it is");
+        bad("repetition_id", "is missing: an item with an instance_id needs its member number");
     }
     Meta& meta = records.front().meta;
     meta.repetition_id = integer<std::uint32_t>("repetition_id", *repetition);
@@ -291,8 +291,8 @@ std::vector<JsonValue> groups_of(JsonValue line, bool& listed) {
             status->value.string() == "error") {
             const auto message = find("message");
             throw BadRecord(fmt::format(
-                "no batch, but an error of Atropos' server: {}",
-                message == fields.end() ? "it does not say which" : excerpt(message->value)));
+                "an error from the Atropos server instead of a batch: {}",
+                message == fields.end() ? "without a message" : excerpt(message->value)));
         }
         if (list.is_null()) return {};  // the server had nothing yet
         count("batch", list);
@@ -327,9 +327,9 @@ void AtroposLine::parse(JsonValue line, const Schema& schema, std::uint64_t line
             const GroupReader reader(group, schema, uneven_);
             const std::size_t size = reader.size();
             if (count_ + size > group_size_max) {
-                bad("batch", fmt::format("has more than {} members in all: give its groups lines "
-                                         "of their own",
-                                         group_size_max));
+                bad("batch",
+                    fmt::format("has more than {} members in all: put each group on its own line",
+                                group_size_max));
             }
             if (records_.size() < count_ + size) records_.resize(count_ + size);
             reader.read(std::span(records_).subspan(count_, size),

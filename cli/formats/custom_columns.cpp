@@ -52,7 +52,7 @@ void check_shape(const Column& declared, const Shape& shape) {
     for (std::uint8_t i = 0; i < shape.dims; i++) {
         text += fmt::format("{}{}", i == 0 ? "" : ", ", shape.lengths[i]);
     }
-    bad(declared.name, fmt::format("has the shape [{}], and the ring's schema says {}", text,
+    bad(declared.name, fmt::format("has the shape [{}], but the ring's schema requires {}", text,
                                    wanted_text(declared)));
 }
 
@@ -66,7 +66,7 @@ void measure(const Column& declared, JsonValue value, std::uint8_t level, std::u
     const std::uint32_t here = count(declared.name, value);
     if (lengths[level].value_or(here) != here) {
         bad(declared.name,
-            fmt::format("has lists of {} and of {} in the same place", *lengths[level], here));
+            fmt::format("has lists of length {} and {} at the same level", *lengths[level], here));
     }
     lengths[level] = here;
     if (level + 1 == dims) return;
@@ -153,7 +153,7 @@ void read_column(JsonValue value, const Schema& schema, std::uint16_t column,
     const bool listed =
         dtype.code <= 1 || dtype == dtype_f32 || dtype == dtype_f64 || dtype == dtype_bool;
     if (!listed) {
-        bad(declared.name, fmt::format("is {}, which JSON has no numbers for: give "
+        bad(declared.name, fmt::format("is {}, which has no JSON number: use "
                                        "{{\"dtype\":\"{}\",\"shape\":[...],\"base64\":\"...\"}}",
                                        dtype.to_string(), dtype.to_string()));
     }
@@ -205,8 +205,8 @@ void read_blob(std::string_view key, JsonValue value, const Schema& schema, std:
                          (declared.accepts == Accepts::any_integer && dtype->is_integer()) ||
                          *dtype == declared.dtype;
     if (!allowed) {
-        bad(key, fmt::format("has the dtype {}, and the ring's schema says {}", dtype->to_string(),
-                             wanted_text(declared)));
+        bad(key, fmt::format("has the dtype {}, but the ring's schema requires {}",
+                             dtype->to_string(), wanted_text(declared)));
     }
     check_shape(declared, shape);
     std::uint64_t wanted = dtype->bytes();
@@ -215,7 +215,8 @@ void read_blob(std::string_view key, JsonValue value, const Schema& schema, std:
         fits &= !__builtin_mul_overflow(wanted, std::uint64_t{shape.lengths[i]}, &wanted);
     }
     if (!fits || wanted != bytes->size()) {
-        bad(key, fmt::format("has {} bytes in base64, which is not its shape", bytes->size()));
+        bad(key,
+            fmt::format("has {} bytes in base64, which does not match its shape", bytes->size()));
     }
     std::ranges::copy(*bytes, record.make(column, *dtype, shape.lengths, shape.dims).begin());
 }

@@ -144,7 +144,7 @@ class JsonSource final : public RecordSource {
     void read_line() {
         if (line_.too_long) {
             throw BadRecord("longer than " + bytes_text(line_bytes_max_) +
-                            ": raise --max-line if it should be");
+                            ": raise --max-line to accept it");
         }
         const JsonValue line = parse_json(line_.text);
         if (format_ == Format::atropos) {

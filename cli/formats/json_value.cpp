@@ -49,8 +49,8 @@ class Checker {
         if (!take(c)) unexpected(what);
     }
     [[noreturn]] void unexpected(std::string_view what) const {
-        refuse(over() ? fmt::format("it ends where {} should be", what)
-                      : fmt::format("{} should be here", what));
+        refuse(over() ? fmt::format("the text ends before {}", what)
+                      : fmt::format("expected {}", what));
     }
     void open(bool object);
     void key();
@@ -104,7 +104,7 @@ std::string_view Checker::check() {
     }
     const std::size_t end = at_;
     blanks();
-    if (!over()) refuse("the value is over, and more comes");
+    if (!over()) refuse("text after the end of the value");
     return text_.substr(from, end - from);
 }
 

@@ -53,7 +53,8 @@ template <class T>
 T real(std::string_view key, JsonValue value) {
     if (const auto number = value.number<T>()) return *number;
     if (value.is_number()) {
-        bad(key, fmt::format("is {}, beyond what {} bits can hold", excerpt(value), sizeof(T) * 8));
+        bad(key,
+            fmt::format("is {}, which does not fit into {} bits", excerpt(value), sizeof(T) * 8));
     }
     bad(key, fmt::format("must be a number, not {}", excerpt(value)));
 }
@@ -86,7 +87,7 @@ std::vector<JsonMember> members(JsonValue object) {
     for (const JsonMember& member : found) keys.emplace_back(member.key);
     std::ranges::sort(keys);
     const auto twice = std::ranges::adjacent_find(keys);
-    if (twice != keys.end()) bad(*twice, "comes twice");
+    if (twice != keys.end()) bad(*twice, "is duplicated");
     return found;
 }
 

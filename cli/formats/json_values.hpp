@@ -21,8 +21,8 @@ template <class T>
 T integer_to(T most, std::string_view key, JsonValue value) {
     if (!value.is_integer()) bad(key, fmt::format("must be an integer, not {}", excerpt(value)));
     if (const auto number = value.number<T>(); number && *number <= most) return *number;
-    bad(key, fmt::format("is {}, outside of {} to {}", excerpt(value),
-                         std::numeric_limits<T>::min(), most));
+    bad(key, fmt::format("is {}, outside {} to {}", excerpt(value), std::numeric_limits<T>::min(),
+                         most));
 }
 
 template <class T>

@@ -51,7 +51,7 @@ Result<Lines> Lines::open(const std::string& path, const Selection& selection, b
         const Errc code = number == ENOENT   ? Errc::not_found
                           : number == EACCES ? Errc::permission_denied
                                              : Errc::system;
-        return refuse(code, number, "cannot be read: check the path given to --input");
+        return refuse(code, number, "cannot be read: check the path of --input");
     }
     struct stat status{};
     if (::fstat(::fileno(lines.file_.get()), &status) != 0) {

@@ -31,7 +31,7 @@ void RecordOutput::add(const TrajectoryView& record, const Schema& schema) {
                                     : append_rollring_line(lines_.text(), record, schema);
     if (problem.empty()) return;
     if (++problems_ <= problems_told) note("record " + problem);
-    if (problems_ == problems_told) note("more such records are written without a word");
+    if (problems_ == problems_told) note("further such records are not reported");
 }
 
 bool LineOutput::flush() {
@@ -40,9 +40,8 @@ bool LineOutput::flush() {
     const int number = write_all(::fileno(file_.get()), text_);
     if (number != 0) {
         if (file_.get() == stdout) remember_failed_write(number);
-        problem_ =
-            Error{Errc::system, number,
-                  fmt::format("cannot write {}; what was not written stays in the ring", path_)};
+        problem_ = Error{Errc::system, number,
+                         fmt::format("cannot write {}; unwritten records stay in the ring", path_)};
     }
     text_.clear();
     return number == 0;

@@ -80,7 +80,7 @@ bool read_source_id(std::string_view key, JsonValue value, ParsedRecord& record)
 
 bool read_status(std::string_view key, JsonValue value, ParsedRecord& record) {
     const auto status = parse_status(string(key, value));
-    if (!status) bad(key, fmt::format("is {}, which is no status", excerpt(value)));
+    if (!status) bad(key, fmt::format("is {}, which is not a status", excerpt(value)));
     record.meta.status = *status;
     return *status != Meta{}.status;
 }
@@ -208,7 +208,8 @@ void check(const ParsedRecord& record, const Schema& schema) {
 // What Atropos sends has no record a line.
 void refuse_atropos(JsonValue line) {
     constexpr std::string_view hint =
-        "this looks like Atropos' ScoredDataGroup, not like a record: give --format atropos";
+        "this looks like an Atropos ScoredDataGroup, not like a rollring record: use --format "
+        "atropos";
     if (line.is_array() && line.count() != 0 && (*line.elements().begin()).is_object()) {
         throw BadRecord(std::string(hint));
     }

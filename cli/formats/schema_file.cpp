@@ -26,19 +26,19 @@ std::size_t choice(std::string_view key, JsonValue value,
 }
 
 Column parse_column(JsonValue object) {
-    if (!object.is_object()) throw BadRecord("a column is an object");
+    if (!object.is_object()) throw BadRecord("a column must be an object");
     Column column;
     for (const auto& [key, value] : members(object)) {
         if (key == "name") {
             column.name = string(key, value);
             if (is_rollring_key(column.name)) {
                 bad(key,
-                    fmt::format("is '{}', which is a key of every record's line: choose another",
+                    fmt::format("is '{}', which is a reserved key of records: choose another name",
                                 column.name));
             }
         } else if (key == "dtype") {
             const auto dtype = DType::parse(string(key, value));
-            if (!dtype) bad(key, fmt::format("is {}, which is no dtype", excerpt(value)));
+            if (!dtype) bad(key, fmt::format("is {}, which is not a dtype", excerpt(value)));
             column.dtype = *dtype;
         } else if (key == "per") {
             column.per = static_cast<Per>(choice<2>(key, value, {"token", "record"}));
@@ -53,7 +53,8 @@ Column parse_column(JsonValue object) {
                 column.dims.push_back(integer<std::uint32_t>(key, length));
             }
         } else {
-            bad(key, "is no property of a column: name, dtype, per, accepts, required, dims");
+            bad(key,
+                "is not a property of a column: use name, dtype, per, accepts, required, dims");
         }
     }
     return column;

@@ -186,8 +186,8 @@ std::optional<SyntheticSpec> parse_synthetic(std::string_view text, std::string&
                                       : false;
         if (!good) {
             problem = fmt::format(
-                "'{}' is not a part of a synthetic load; it looks like groups=1000,"
-                "group-size=8,tokens=2048:32768,routed-experts=48x8,seed=1",
+                "'{}' is not a part of a synthetic load; an example is "
+                "groups=1000,group-size=8,tokens=2048:32768,routed-experts=48x8,seed=1",
                 part);
             return std::nullopt;
         }

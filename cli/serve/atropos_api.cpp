@@ -69,7 +69,7 @@ void check_group(JsonValue group) {
         return found == fields.end() ? JsonValue() : found->value;
     };
     for (const std::string_view key : {"tokens", "masks", "scores"}) {
-        if (!find(key).is_array()) bad(key, "is missing, or is no list");
+        if (!find(key).is_array()) bad(key, "is missing, or is not a list");
         const std::size_t entries = find(key).count();
         const std::size_t members = find("tokens").count();
         if (entries != members) {
@@ -121,8 +121,9 @@ HttpAnswer not_received(const AtroposHub::Posted& posted, const std::optional<st
         default:
             break;
     }
-    return refuse(503, "the ring is full: send the group again when the trainer has taken some" +
-                           (stuck ? "; " + *stuck : ""));
+    return refuse(503,
+                  "the ring is full: send the group again after the trainer has taken some groups" +
+                      (stuck ? "; " + *stuck : ""));
 }
 
 }  // namespace
@@ -222,7 +223,7 @@ HttpAnswer AtroposApi::disconnect_env(const HttpRequest& request) {
     const bool known =
         hub_->with_book([&](AtroposBook& book) { return book.disconnect(id); }, true);
     if (known) return say({{"status", "success"}});
-    return say({{"status", "failure"}, {"error", "there is no such environment"}});
+    return say({{"status", "failure"}, {"error", "unknown environment"}});
 }
 
 HttpAnswer AtroposApi::wandb_info(const HttpRequest&) {
@@ -359,7 +360,7 @@ HttpAnswer AtroposApi::status_env(const HttpRequest& request) {
     return hub_->with_book(
         [&](AtroposBook& book) {
             if (id < 0 || static_cast<std::size_t>(id) >= book.envs().size()) {
-                return refuse(404, fmt::format("there is no environment {}", id));
+                return refuse(404, fmt::format("unknown environment {}", id));
             }
             const AtroposEnvStatus now = book.status_of(id);
             return say({{"current_step", book.step()},

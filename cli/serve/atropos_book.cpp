@@ -171,7 +171,7 @@ std::uint64_t AtroposBook::waiting_sequences() const {
 
 // The formulas of their /status-env.
 AtroposEnvStatus AtroposBook::status_of(std::int64_t env_id) {
-    if (!known(env_id)) throw std::out_of_range("there is no such environment");
+    if (!known(env_id)) throw std::out_of_range("unknown environment");
     AtroposEnv& self = envs_[static_cast<std::size_t>(env_id)];
     double all_weights = 0;
     double allocated = 0;

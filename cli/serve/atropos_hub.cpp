@@ -104,7 +104,7 @@ std::string AtroposHub::open_stash() {
     for (const std::string& receipt : receipts) {
         const auto done = (*opened)->settle(receipt, step);  // tidy-ok: a receipt settles
         if (!done) {
-            note(fmt::format("what the trainer had before is handed out again: {}",
+            note(fmt::format("the trainer's previous batch is delivered again: {}",
                              done.error().message));
         }
     }
@@ -232,7 +232,7 @@ AtroposHub::Handed AtroposHub::next_batch() {
         // Not there after all: another reader has taken it.
         const std::size_t lost = std::erase_if(
             batch, [this](const AtroposEntry& entry) { return !leased_.contains(entry.id); });
-        note(fmt::format("{} groups of a batch are not in the ring any more", lost));
+        note(fmt::format("groups of a batch that are no longer in the ring: {}", lost));
         with_book([&](AtroposBook& book) { book.put_back(batch); }, false);
         return {.groups = {}};
     }
@@ -322,8 +322,8 @@ std::optional<std::string> AtroposHub::stuck() {
     if (!book_.trainer() || !receipts_.empty()) return std::nullopt;
     const std::uint64_t sequences = book_.waiting_sequences();
     return fmt::format(
-        "its {} sequences make no batch of {}: if they never do, the ring is too small (rollring "
-        "create --lanes, --lane-bytes)",
+        "its {} sequences do not fill a batch of {}: if this persists, the ring is too small "
+        "(rollring create --lanes, --lane-bytes)",
         sequences, book_.trainer()->batch_size);
 }
 

@@ -92,8 +92,8 @@ bool HttpServer::Visit::ask() {
     if (error) return false;
     const bool head = parser.get().method() == http::verb::head;
     if (!allowed(parser)) {
-        return write(plain(401, "give the server's token: Authorization: Bearer TOKEN"), false,
-                     head);
+        return write(plain(401, "the server requires its token: Authorization: Bearer TOKEN"),
+                     false, head);
     }
     HttpAnswer answer;
     try {
@@ -119,7 +119,7 @@ void HttpServer::Visit::read_body(Parser& parser) {
     }
     http::read(*line_, buffer_, parser, error);
     if (error == http::error::body_limit) throw BadBody(413, "the body is too long");
-    if (error) throw BadBody(400, "the body broke off: " + error.message());
+    if (error) throw BadBody(400, "the body is incomplete: " + error.message());
 }
 
 // A large body takes its turn: until then it stays where it is, in the sockets of both sides.
@@ -139,7 +139,7 @@ HttpAnswer HttpServer::Visit::read_and_answer(Parser& parser) {
         if (server_->large_bodies_.try_acquire_for(std::chrono::milliseconds(look_ms))) {
             turn.of = &server_->large_bodies_;
         } else if (gone()) {
-            return plain(503, "the server ends");
+            return plain(503, "the server is shutting down");
         }
     }
     read_body(parser);

@@ -108,8 +108,8 @@ LaneSend LanePool::send(std::span<const Draft> group, std::int64_t wait_ms,
     const std::uint64_t lane_bytes = first_->producer.lane_bytes();
     if (bytes > usable(lane_bytes)) {
         problem = fmt::format(
-            "the group takes {} bytes, and a lane of this ring has {}: make the "
-            "ring with larger ones (rollring create --lane-bytes)",
+            "the group takes {} bytes, but a lane of this ring has {}: create the ring with larger "
+            "lanes (rollring create --lane-bytes)",
             bytes, lane_bytes);
         return LaneSend::too_large;
     }

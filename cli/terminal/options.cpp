@@ -1,8 +1,10 @@
 #include "cli/terminal/options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -10,6 +12,7 @@
 #include <limits>
 #include <sstream>
 
+#include "cli/terminal/nearest.hpp"
 #include "cli/terminal/quantity.hpp"
 
 namespace rollring::command_line {
@@ -92,30 +95,53 @@ template <class Good>
     return {read, description};
 }
 
-// The words that nobody asked for, in their order: of a subcommand if the line names one.
-std::string not_expected(const ::CLI::App& app) {
-    auto words = app.remaining(true);
-    if (words.empty()) return {};
-    if (!app.get_subcommands().empty()) {
-        std::string text;
-        for (const auto& word : words) text += (text.empty() ? "'" : ", '") + word + "'";
-        return text + (words.size() == 1 ? " is" : " are") + " not expected";
-    }
-    if (words.front().starts_with('-')) return "'" + words.front() + "' is no option here";
-    std::string commands;
-    for (const auto* command : app.get_subcommands(nullptr)) {
-        commands += (commands.empty() ? "" : ", ") + command->get_name();
-    }
-    return "'" + words.front() + "' is no command; there are " + commands;
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& words,
+                         const std::string& otherwise) {
+    const std::string near = cli::nearest(word, words);
+    return near.empty() ? otherwise : fmt::format(" (did you mean {}?)", near);
 }
 
-// "--flag: 'x' is not understood", as options of other kinds say it.
+std::string unknown_option(const ::CLI::App& app, const std::string& word) {
+    std::vector<std::string> names;
+    for (const ::CLI::Option* option : app.get_options()) {
+        for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+    const std::string bare = word.substr(0, word.find('='));
+    return fmt::format("unknown option '{}'{}", bare, did_you_mean(bare, names, ""));
+}
+
+std::string unknown_command(const ::CLI::App& app, const std::string& word) {
+    std::vector<std::string> names;
+    std::string listed;
+    for (const ::CLI::App* command : app.get_subcommands(nullptr)) {
+        names.push_back(command->get_name());
+        listed += (listed.empty() ? " (commands: " : ", ") + command->get_name();
+    }
+    return fmt::format("unknown command '{}'{}", word, did_you_mean(word, names, listed + ")"));
+}
+
+// The words that have no meaning: of a subcommand if the line names one.
+std::string not_expected(const ::CLI::App& app) {
+    const auto words = app.remaining(true);
+    if (words.empty()) return {};
+    const auto commands = app.get_subcommands();
+    const ::CLI::App& asked = commands.empty() ? app : *commands.front();
+    const auto option =
+        std::ranges::find_if(words, [](const std::string& word) { return word.starts_with("--"); });
+    if (option != words.end()) return unknown_option(asked, *option);
+    if (words.front().starts_with('-')) return fmt::format("unknown option '{}'", words.front());
+    if (commands.empty()) return unknown_command(app, words.front());
+    return fmt::format("unexpected argument{} '{}'", words.size() == 1 ? "" : "s",
+                       fmt::join(words, "', '"));
+}
+
+// "--flag: 'x' is not valid", as options of other kinds say it.
 std::string not_converted(const std::string& text) {
     constexpr std::string_view start = "Could not convert: ";
     const auto equals = text.find(" = ");
     if (!text.starts_with(start) || equals == std::string::npos) return text;
-    return fmt::format("{}: '{}' is not understood",
-                       text.substr(start.size(), equals - start.size()), text.substr(equals + 3));
+    return fmt::format("{}: '{}' is not valid", text.substr(start.size(), equals - start.size()),
+                       text.substr(equals + 3));
 }
 
 // What CLI11 says of a wrong line, or better.

@@ -6,8 +6,8 @@ namespace rollring {
 namespace {
 
 constexpr const char* built_without =
-    "this rollring was built without CUDA: configure it with -Dcuda=enabled where nvcc and cuda.h "
-    "are installed";
+    "rollring was built without CUDA: configure it with -Dcuda=enabled where nvcc and cuda.h are "
+    "installed";
 
 }  // namespace
 

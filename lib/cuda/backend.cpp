@@ -20,7 +20,7 @@ Result<void> cuda::check_ticket(const Gpu& gpu, const device::BlockTicket& ticke
                                static_cast<unsigned>(ticket.memory), static_cast<unsigned>(kind)));
     }
     if (ticket.bytes == 0 || ticket.bytes % granularity != 0) {
-        return bad(fmt::format("the publisher sent a block of {} B, which is no multiple of {}",
+        return bad(fmt::format("the publisher sent a block of {} B, which is not a multiple of {}",
                                ticket.bytes, granularity));
     }
     std::size_t total = 0;

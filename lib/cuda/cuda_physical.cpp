@@ -103,10 +103,10 @@ class CudaPhysicalMemory final : public device::PhysicalMemory {
         if (result == CUDA_ERROR_OUT_OF_MEMORY) {
             return refused(
                 Errc::host_memory,
-                fmt::format("the system gave no {} bytes of pinned host memory: look at free "
-                            "memory, the cgroup's limit and ulimit -l, or release with "
-                            "Contents::drop",
-                            bytes));
+                fmt::format(
+                    "the system cannot provide {} bytes of pinned host memory: check free memory, "
+                    "the cgroup's limit and ulimit -l, or release with Contents::drop",
+                    bytes));
         }
         if (result != CUDA_SUCCESS) return failure(result, "pin host memory", bytes);
         return static_cast<std::byte*>(slab);

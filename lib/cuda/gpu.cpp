@@ -94,7 +94,7 @@ Result<void> Gpu::wait(CUstream stream, Deadline deadline) const {
         if (deadline.passed()) {
             return refused(
                 Errc::timed_out,
-                fmt::format("GPU {}: a stream did not get there by the deadline", device_.gpu));
+                fmt::format("GPU {}: a stream did not finish by the deadline", device_.gpu));
         }
         std::this_thread::sleep_for(std::chrono::microseconds(20));
     }

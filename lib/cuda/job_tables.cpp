@@ -37,10 +37,10 @@ std::string fault_of(const CopyJob& job) {
     if (!std::has_single_bit(job.element_bytes) || job.element_bytes > 8) {
         return fmt::format("elements of {} B; 1, 2, 4 and 8 are possible", job.element_bytes);
     }
-    if (job.cast != Cast::none && job.element_bytes != 4) return "a cast of what is not f32";
+    if (job.cast != Cast::none && job.element_bytes != 4) return "only f32 can be cast";
     const std::uint64_t alignment = job.view ? job.element_bytes : device::piece_alignment;
     if (job.slot_offset % alignment != 0) {
-        return fmt::format("slot offset {} is no multiple of {}", job.slot_offset, alignment);
+        return fmt::format("slot offset {} is not a multiple of {}", job.slot_offset, alignment);
     }
     if (job.elements > elements_max || job.first_element > elements_max) {
         return fmt::format("elements {} from {} on, more than a GPU holds", job.elements,

@@ -87,7 +87,7 @@ Result<void> Marks::wait(std::uint64_t mark, Deadline deadline) {
         if (deadline.passed()) {
             return refused(
                 Errc::timed_out,
-                fmt::format("GPU {}: a gather was not done by the deadline", gpu_->device().gpu));
+                fmt::format("GPU {}: a gather did not finish by the deadline", gpu_->device().gpu));
         }
         std::this_thread::sleep_for(pause);
     }

@@ -74,8 +74,7 @@ Result<void> GpuMover::check_place(CUdeviceptr address) const {
     unsigned kind = 0;
     if (look_up(kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS || kind == 0) {
         return unusable(address,
-                        "it is host memory that CUDA does not know, or no memory at all; "
-                        "move the tensor to the GPU or pin it");
+                        "it is not memory that CUDA knows; move the tensor to the GPU, or pin it");
     }
     unsigned managed = 0;
     if (look_up(managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_SUCCESS &&
@@ -87,8 +86,7 @@ Result<void> GpuMover::check_place(CUdeviceptr address) const {
         const CUresult result = look_up(seen, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address);
         if (result == CUDA_SUCCESS && seen == address) return {};
         return unusable(address,
-                        "it is pinned host memory that is not mapped for GPUs at the same "
-                        "address");
+                        "it is pinned host memory without a GPU mapping at the same address");
     }
     if (kind != CU_MEMORYTYPE_DEVICE && kind != CU_MEMORYTYPE_UNIFIED) {
         return unusable(address, "it is a CUDA array");
@@ -97,10 +95,10 @@ Result<void> GpuMover::check_place(CUdeviceptr address) const {
     CUdevice owner = 0;
     if (look_up(ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) != CUDA_SUCCESS ||
         gpu_->api().cuDeviceGet(&owner, ordinal) != CUDA_SUCCESS) {
-        return unusable(address, "the driver does not say which GPU it belongs to");
+        return unusable(address, "the driver does not report its GPU");
     }
     if (owner != gpu_->context().device()) {
-        return unusable(address, fmt::format("it lies on GPU {}", ordinal));
+        return unusable(address, fmt::format("it is on GPU {}", ordinal));
     }
     return {};
 }

@@ -88,9 +88,9 @@ Result<std::unique_ptr<SharedBlock>> RegisteredMemory::import(const BlockTicket&
     if (gpu_->attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) == 0) {
         return refused(
             Errc::unsupported,
-            fmt::format("GPU {}: its driver cannot register read-only host memory, which is "
-                        "what subscribers get of a publisher with PayloadMemory::host; load "
-                        "with Device::host() or let the publisher use vmm",
+            fmt::format("GPU {}: its driver cannot register read-only host memory, which a "
+                        "publisher with PayloadMemory::host provides; load with Device::host(), "
+                        "or let the publisher use vmm",
                         gpu_->device().gpu));
     }
     return enrolled(host_->import(ticket, std::move(fd)), CU_MEMHOSTREGISTER_READ_ONLY);

@@ -41,7 +41,7 @@ class HostMemory : public Memory {
 
     Result<std::unique_ptr<SharedBlock>> import(const BlockTicket& ticket, Fd fd) override {
         if (ticket.memory != PayloadMemory::host || ticket.bytes == 0) {
-            return refused(Errc::bad_manifest, "the publisher's block is no host memory");
+            return refused(Errc::bad_manifest, "the publisher's block is not host memory");
         }
         auto sealed = Sealed::accept(std::move(fd), ticket.bytes, false);
         if (!sealed) return std::unexpected(sealed.error());

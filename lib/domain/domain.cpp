@@ -51,8 +51,7 @@ Domain::~Domain() {
 Result<void*> Domain::allocate(std::string_view tag, std::uint64_t bytes) {
     memory_.discard_again();
     const std::string doing = fmt::format("allocate {} bytes for tag '{}'", bytes, tag);
-    if (bytes == 0)
-        return refused(Errc::invalid_argument, doing + ": there is nothing to allocate");
+    if (bytes == 0) return refused(Errc::invalid_argument, doing + ": the size is 0");
     const auto found = growing(tag, doing);
     if (!found) return std::unexpected(found.error());
     if (const auto enough = memory_.check_free(bytes); !enough) {
@@ -74,10 +73,11 @@ Result<void> Domain::adopt(std::string_view tag, void* address, std::uint64_t by
     const auto is_odd = [&](std::uint64_t number) { return number == 0 || number % unit != 0; };
     if (is_odd(bytes) || is_odd(reinterpret_cast<std::uintptr_t>(address))) {
         return refused(Errc::invalid_argument,
-                       fmt::format("{}: address and size are multiples of {}", doing, unit));
+                       fmt::format("{}: address and size must be multiples of {}", doing, unit));
     }
     if (handle == nullptr || *handle == 0) {
-        return refused(Errc::invalid_argument, doing + ": no handle of its physical memory");
+        return refused(Errc::invalid_argument,
+                       doing + ": no handle of its physical memory was given");
     }
     auto* const begin = static_cast<std::byte*>(address);
     for (const Tag& one : tags_) {
@@ -86,7 +86,7 @@ Result<void> Domain::adopt(std::string_view tag, void* address, std::uint64_t by
             if (!before(begin, region.address + region.reserved_bytes)) continue;
             if (!before(region.address, begin + bytes)) continue;
             return refused(Errc::invalid_argument,
-                           fmt::format("{}: memory of tag '{}' lies there", doing, one.name));
+                           fmt::format("{}: memory of tag '{}' is already there", doing, one.name));
         }
     }
     Region region{.address = begin, .reserved_bytes = bytes, .used_bytes = bytes};
@@ -147,7 +147,7 @@ Result<void> Domain::free(void* address) {
 
 Result<std::vector<Domain::Tag*>> Domain::select(std::span<const std::string_view> names,
                                                  bool resident) {
-    if (names.empty()) return refused(Errc::invalid_argument, "no tags were named");
+    if (names.empty()) return refused(Errc::invalid_argument, "no tags were given");
     std::vector<Tag*> chosen;
     for (const std::string_view name : names) {
         const auto tag = std::ranges::find(tags_, name, &Tag::name);

@@ -59,8 +59,8 @@ Result<void> RegionMemory::check_free(std::uint64_t need_bytes) {
 Error RegionMemory::out_of_memory(std::uint64_t need_bytes) {
     const auto free_bytes = memory_->free_bytes();
     return {Errc::out_of_device_memory, 0,
-            fmt::format("{} of device memory are needed and {} are free: let others release "
-                        "theirs, then try again",
+            fmt::format("{} of device memory are needed, but {} are free: release memory "
+                        "elsewhere, then try again",
                         mib(need_bytes), free_bytes ? mib(*free_bytes) : "an unknown number")};
 }
 
@@ -150,7 +150,8 @@ Result<void> RegionMemory::unmap_all(std::span<Region* const> regions) {
             }
             if (const auto back = put_back(undo); !back) {
                 unmapped.error().message += fmt::format(
-                    "; what was unmapped before could not be mapped back ({}) and must not be used",
+                    "; memory that had been unmapped could not be mapped back ({}) and must not be "
+                    "used",
                     back.error().message);
             }
             return unmapped;
@@ -234,7 +235,7 @@ Result<std::uint64_t> RegionMemory::bring_back(std::span<Region* const> regions,
     if (error.code == Errc::out_of_device_memory) error = out_of_memory(need_bytes);
     if (!back) {
         error.message += fmt::format(
-            "; some of its memory could not be let go of again ({}) and waits for the next resume",
+            "; some of its memory could not be released again ({}) and waits for the next resume",
             back.error().message);
     }
     return std::unexpected(std::move(error));

@@ -45,7 +45,7 @@ Result<std::uint64_t> padded_length(std::uint64_t longest, const Padding& paddin
 Result<void> check_leased(const Sequences& batch) {
     if (batch.leased()) return {};
     return refused(Errc::not_leased,
-                   "the batch was acknowledged or given back: copy its columns before");
+                   "the batch was acknowledged or given back; copy its columns first");
 }
 
 std::string who(const Sequences& batch, std::size_t sequence) {
@@ -104,7 +104,7 @@ Result<void> Placement::pad(const Sequences& batch, const Padding& padding, std:
     place(batch, sequences.size());
     const auto first = std::ranges::find(sequences, longest, &Placed::tokens);
     return refused(Errc::invalid_argument,
-                   fmt::format("{} has {} tokens, more than the length of {} that was asked for",
+                   fmt::format("{} has {} tokens, more than the requested length of {}",
                                who(batch, first->sequence), longest, length));
 }
 
@@ -142,7 +142,7 @@ Result<ColumnPlan> ColumnPlan::of(const Sequences& batch, const Schema& schema,
     const bool by_token = column.source == Source::column || column.source == Source::position_ids;
     if (placement.form == Form::per_sequence && by_token) {
         return refused(Errc::invalid_argument,
-                       fmt::format("'{}' has no value for each sequence", made.name_));
+                       fmt::format("'{}' does not have one value per sequence", made.name_));
     }
     made.to_ = column.dtype.value_or(made.from_);
     made.row_from_bytes_ = made.row_ * made.from_.bytes();
@@ -165,7 +165,7 @@ Result<void> ColumnPlan::find_column(const Schema& schema) {
     if (declared.per != Per::token) {
         return refused(
             Errc::invalid_argument,
-            fmt::format("column '{}' has no row for each token: read it sequence by sequence",
+            fmt::format("column '{}' does not have one row per token: read it sequence by sequence",
                         name_));
     }
     for (std::size_t i = 0; i < placement_->sequences.size() && first_ == nullptr; i++) {
@@ -208,7 +208,7 @@ Result<void> ColumnPlan::check_target() const {
     const std::uint64_t needed = placement_->rows * row_bytes();
     if (column_.to.size() != needed) {
         return refused(Errc::invalid_argument,
-                       fmt::format("the target of column '{}' has {} B, and {} are needed", name_,
+                       fmt::format("the target of column '{}' has {} B, but {} are needed", name_,
                                    column_.to.size(), needed));
     }
     if (reinterpret_cast<std::uintptr_t>(column_.to.data()) % to_.bytes() != 0) {
@@ -254,13 +254,14 @@ Finder ColumnPlan::finder() const {
 std::unexpected<Error> ColumnPlan::refusal(std::size_t i) const {
     const std::uint32_t sequence = placement_->sequences[i].sequence;
     if (batch_->sequences()[sequence].view.find(column_.column) != nullptr) {
-        return refused(Errc::invalid_argument,
-                       fmt::format("column '{}' of {} has another dtype or inner shape than in the "
-                                   "sequences before it",
-                                   name_, who(*batch_, sequence)));
+        return refused(
+            Errc::invalid_argument,
+            fmt::format(
+                "column '{}' of {} differs in dtype or inner shape from the sequences before it",
+                name_, who(*batch_, sequence)));
     }
     return refused(Errc::invalid_argument,
-                   fmt::format("{} does not carry column '{}': say what stands for a missing one",
+                   fmt::format("{} has no column '{}': give a fill value for missing columns",
                                who(*batch_, sequence), name_));
 }
 
@@ -281,8 +282,7 @@ void ColumnPlan::add_to(Reads& reads) const {
 std::unexpected<Error> ColumnPlan::out_of_range(std::size_t i) const {
     return refused(
         Errc::invalid_argument,
-        fmt::format("column '{}' of {} has, or is to be filled with, a value that is "
-                    "out of the range of {}",
+        fmt::format("column '{}' of {}, or its fill value, has a value outside the range of {}",
                     name_, who(*batch_, placement_->sequences[i].sequence), to_.to_string()));
 }
 

@@ -73,7 +73,7 @@ std::string LanePins::why_not(const std::byte* at) const {
     const Lane* lane = lane_of(at);
     if (lane == nullptr) return "the records lie in no lane: they were evacuated";
     if (lane->state == State::refused) return lane->problem;
-    return "their lane is being registered with the GPU";
+    return "the lane of the records is being registered with the GPU";
 }
 
 void LanePins::want(Lane& lane) {

@@ -12,7 +12,7 @@ namespace rollring {
 Result<MicroBatches> micro_batches(std::span<const std::uint32_t> lengths,
                                    std::uint64_t token_budget) {
     if (token_budget == 0) {
-        return refused(Errc::invalid_argument, "a micro-batch of 0 tokens holds nothing");
+        return refused(Errc::invalid_argument, "a micro-batch must have at least 1 token");
     }
     std::vector<std::uint32_t> order(lengths.size());
     std::iota(order.begin(), order.end(), 0U);

@@ -109,8 +109,8 @@ Result<void> TileWriter::add_target(const ColumnPlan& plan, std::size_t number,
     if (!kind) {
         return refused(
             Errc::unsupported,
-            fmt::format("column '{}' is {}, and a GPU does not make {} of it while it "
-                        "gathers: leave the dtype as it is, and convert the result",
+            fmt::format("column '{}' is {}, which the GPU gather cannot convert to {}: keep the "
+                        "dtype, and convert the result",
                         plan.name(), plan.from_type().to_string(), plan.to_type().to_string()));
     }
     const std::uint64_t row_from = plan.row_elements() * plan.from_type().bytes();

@@ -34,7 +34,8 @@ inline std::string_view problem_of(const ColumnShape& given, const Column& decla
                                    std::uint32_t n_tokens) {
     switch (declared.accepts) {
         case Accepts::exact:
-            if (given.dtype != declared.dtype) return "a column has another dtype than declared";
+            if (given.dtype != declared.dtype)
+                return "a column's dtype differs from its declaration";
             break;
         case Accepts::any_integer:
             if (!given.dtype.is_integer()) return "a column needs an integer dtype";
@@ -47,15 +48,15 @@ inline std::string_view problem_of(const ColumnShape& given, const Column& decla
     const bool any_shape = declared.per == Per::record && declared.dims.empty();
     if (!any_shape) {
         if (given.dims != declared.dims.size() + 1)
-            return "a column has another rank than declared";
+            return "a column's rank differs from its declaration";
         for (std::size_t i = 0; i < declared.dims.size(); i++) {
             if (declared.dims[i] != 0 && given.shape[i + 1] != declared.dims[i]) {
-                return "a column has another shape than declared";
+                return "a column's shape differs from its declaration";
             }
         }
     }
     if (declared.per == Per::token && given.shape[0] != n_tokens) {
-        return "a per-token column does not have n_tokens rows";
+        return "the number of rows of a per-token column is not n_tokens";
     }
     return {};
 }
@@ -81,10 +82,10 @@ struct Claims {
 inline std::string_view problem_of(const Claims& claims) {
     static_assert(group_size_max == 65'536);
     if (claims.status > static_cast<std::uint8_t>(Status::filtered)) {
-        return "status is none of the known ones";
+        return "status is unknown";
     }
     if (claims.checksum > static_cast<std::uint8_t>(Checksum::xxh3)) {
-        return "checksum is none of the known ones";
+        return "checksum is unknown";
     }
     if (claims.group_size > group_size_max) return "group_size is greater than 65536";
     if (!claims.numbered && !claims.alone) {

@@ -71,7 +71,7 @@ std::string problem_of(const Column& column, std::size_t index) {
                            column.dtype.code, column.dtype.bits);
     }
     if (column.dims.size() > 3) {
-        return fmt::format("column '{}' has {} inner dims, the most is 3", column.name,
+        return fmt::format("column '{}' has {} inner dims, at most 3 are allowed", column.name,
                            column.dims.size());
     }
     return {};
@@ -117,7 +117,8 @@ Result<Schema> Schema::make(std::vector<Column> columns) {
         return refused(Errc::invalid_argument, "schema: " + std::move(why));
     };
     if (columns.size() > columns_max) {
-        return refuse(fmt::format("{} columns, the most is {}", columns.size(), columns_max));
+        return refuse(
+            fmt::format("{} columns, at most {} are allowed", columns.size(), columns_max));
     }
     if (columns.empty() || columns[0].name != "token_ids" || columns[0].dtype != dtype_i32 ||
         columns[0].per != Per::token || !columns[0].dims.empty()) {

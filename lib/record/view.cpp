@@ -14,7 +14,7 @@ std::string_view problem_of(const RecordHeader& header, std::uint64_t payload_by
     if (header.abi != record_abi || header.header_bytes != sizeof(RecordHeader)) {
         return "record: written by an incompatible version";
     }
-    if (header.record_bytes != payload_bytes) return "record: its length disagrees with the frame";
+    if (header.record_bytes != payload_bytes) return "record: the length does not match the frame";
     if (header.schema_id != schema.id()) return "record: written for another schema";
     if (header.column_count > columns_max) return "record: too many columns";
     if ((header.flags & ~record_flags_known) != 0) return "record: unknown flags";
@@ -28,7 +28,7 @@ std::string_view problem_of(const RecordHeader& header, std::uint64_t payload_by
         header.subsequence_index == 0 && (header.flags & flag_last_subsequence) != 0};
     if (const auto problem = problem_of(claims); !problem.empty()) return problem;
     if (sizeof(RecordHeader) + header.column_count * sizeof(ColumnEntry) > payload_bytes) {
-        return "record: its directory leaves the record";
+        return "record: the column directory exceeds the record";
     }
     return {};
 }
@@ -39,7 +39,7 @@ std::string_view shape_problem(const ColumnEntry& entry, const Schema& schema,
         {entry.dtype_code(), entry.dtype_bits}, entry.dims(), std::to_array(entry.shape)};
     const auto problem = problem_of(shape, schema.columns()[entry.column], n_tokens);
     if (!problem.empty()) return problem;
-    if (bytes_of(shape) != entry.bytes) return "record: a column's bytes disagree with its shape";
+    if (bytes_of(shape) != entry.bytes) return "record: a column's size does not match its shape";
     return {};
 }
 
@@ -95,13 +95,13 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
         const auto entry =
             load_once<ColumnEntry>(payload.data() + sizeof(RecordHeader) + i * sizeof(ColumnEntry));
         if (entry.column >= schema.columns().size()) return "record: unknown column";
-        if ((seen >> entry.column & 1) != 0) return "record: a column comes twice";
+        if ((seen >> entry.column & 1) != 0) return "record: duplicate column";
         seen |= 1U << entry.column;
         const auto problem = problem_of(entry, schema, n_tokens_);
         if (!problem.empty()) return problem;
         if (entry.offset() < columns_from || entry.offset() > payload.size() ||
             entry.bytes > payload.size() - entry.offset()) {
-            return "record: a column leaves the record";
+            return "record: a column exceeds the record";
         }
         ColumnView& view = *new (columns + i * sizeof(ColumnView)) ColumnView;
         view.column = entry.column;
@@ -121,7 +121,7 @@ std::string_view TrajectoryView::parse(std::span<const std::byte> payload, const
     }
     key_ = {header.key_low, header.key_high};
     if (look == Look::first && key_ != GroupKey::of(instance_id(), meta_.visit)) {
-        return "record: its group key is not that of its instance_id and visit";
+        return "record: the group key does not match instance_id and visit";
     }
     run_id_ = header.run_id;
     if (look == Look::first && header.checksum_kind == static_cast<std::uint8_t>(Checksum::xxh3) &&

@@ -168,9 +168,9 @@ Result<std::uint64_t> RequestBoard::post(std::span<const std::byte> body, Deadli
     if (body.size() > pages.geometry().request_bytes) {
         return refused(
             Errc::too_large,
-            fmt::format("a request of {}, but the ring's are of up to {}: create it with "
-                        "more --request-bytes",
-                        human_bytes(body.size()), human_bytes(pages.geometry().request_bytes)));
+            fmt::format(
+                "a request has {}, but the ring allows {}: create it with larger --request-bytes",
+                human_bytes(body.size()), human_bytes(pages.geometry().request_bytes)));
     }
     std::optional<std::uint32_t> place;
     Result<void> usable;

@@ -18,7 +18,7 @@ Result<RequestPages> RequestPages::attach(std::string_view ring, Deadline deadli
     if (geometry.requests == 0) {
         return refused(
             Errc::invalid_argument,
-            fmt::format("ring {} has no room for requests: create it with --requests", ring));
+            fmt::format("ring {} was created without requests: create it with --requests", ring));
     }
     const std::uint64_t from = geometry.requests_offset();
     const std::uint64_t bytes = geometry.request_bodies_offset() - from;
@@ -53,7 +53,7 @@ void RequestPages::changed(std::uint32_t place) const {
 Result<void> RequestPages::usable(std::uint64_t generation, bool thorough) const {
     if (generation != fork_generation()) {
         return refused(Errc::forked,
-                       "it belongs to the process that forked this one: open another");
+                       "it belongs to the parent process: open another one after the fork");
     }
     if (peek(map_.policy().removed) != 0 || (thorough && !segment().linked())) {
         return refused(Errc::closed, fmt::format("ring {} was removed", segment().name()));

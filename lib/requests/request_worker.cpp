@@ -107,9 +107,8 @@ Result<RequestWorker> RequestWorker::open(std::string_view ring, std::string_vie
         auto seat = take_seat(*pages);
         if (!seat) return std::unexpected(seat.error());
         if (!*seat) {
-            return refused(Errc::busy,
-                           fmt::format("ring {} has {} workers that take requests already", ring,
-                                       request_seats));
+            return refused(Errc::busy, fmt::format("ring {} already has {} request workers", ring,
+                                                   request_seats));
         }
         auto stays = pages->segment().stays(deadline);
         if (!stays) return std::unexpected(stays.error());

@@ -78,7 +78,7 @@ Result<Fd> open_directory(bool make) {
     if (fstat(directory.get(), &status) != 0 || status.st_uid != geteuid() ||
         (status.st_mode & 0077) != 0) {
         return failed(Errc::permission_denied, 0,
-                      fmt::format("{} must belong to {} alone (mode 0700), but belongs to {} with "
+                      fmt::format("{} must belong to {} with mode 0700, but belongs to {} with "
                                   "mode {:04o}: remove it",
                                   path, user_text(geteuid()), user_text(status.st_uid),
                                   status.st_mode & 07777));

@@ -43,7 +43,7 @@ Result<Sealed> Sealed::accept(Fd fd, std::uint64_t bytes, bool contents_sealed) 
     if (fstat(fd.get(), &status) != 0) return failed(Errc::system, errno, "cannot fstat a memfd");
     if (static_cast<std::uint64_t>(status.st_size) < bytes) {
         return failed(Errc::bad_manifest, 0,
-                      fmt::format("the peer sent sealed memory of {} bytes and calls it {}",
+                      fmt::format("the peer sent {} bytes of sealed memory, but announced {}",
                                   status.st_size, bytes));
     }
     Sealed accepted;

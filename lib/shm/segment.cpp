@@ -104,8 +104,9 @@ Result<SharedObject> open_object(const std::string& object, Access access) {
     const int error = opened.error();
     if (error == ENOENT) {
         const std::string name = object.substr(1 + object_prefix().size());
-        return refused(Errc::not_found,
-                       fmt::format("no ring {}: 'rollring ls' lists those of this user", name));
+        return refused(Errc::not_found, fmt::format("ring '{}' not found; create it with 'rollring "
+                                                    "create {}', or list rings with 'rollring ls'",
+                                                    name, name));
     }
     return failed(error == EACCES || error == ELOOP ? Errc::permission_denied : Errc::system, error,
                   fmt::format("cannot open {}", object));
@@ -146,7 +147,7 @@ Result<std::string> Segment::object_name(std::string_view name) {
     if (name.empty() || name.size() > 128 || !plain) {
         return refused(
             Errc::invalid_argument,
-            fmt::format("'{}' is no ring name: use 1 to 128 of A-Z a-z 0-9 _ - .", name));
+            fmt::format("invalid ring name '{}': use 1 to 128 of A-Z a-z 0-9 _ - .", name));
     }
     return fmt::format("/{}{}", detail::object_prefix(), name);
 }
@@ -221,10 +222,11 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
                 const bool creating = alive(fd, LifeByte::creation());
                 return refused(
                     Errc::not_ready,
-                    fmt::format("ring {} is not finished: its creator {}", *object,
-                                creating ? "is still at work"
-                                         : "died; 'rollring create' or 'rollring doctor --fix' "
-                                           "clears the leftover"));
+                    fmt::format(
+                        "ring {} is not finished: its creator {}", *object,
+                        creating
+                            ? "is still at work"
+                            : "died; 'rollring create' or 'rollring doctor --fix' removes it"));
             }
         }
         if (!shm && deadline.passed()) {

@@ -193,16 +193,16 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
             if (*cleared && !deadline.passed()) continue;
             return refused(
                 Errc::already_exists,
-                fmt::format("ring {} exists already{}: attach to it, or remove it with "
-                            "'rollring rm {}'",
-                            *object, *cleared ? " and its creator is still at work" : "", name));
+                fmt::format(
+                    "ring {} already exists{}: attach to it, or remove it with 'rollring rm {}'",
+                    *object, *cleared ? " and its creator is still at work" : "", name));
         }
         FAULT_POINT("create.after_open");
         auto lock = claim((*shm)->fd());
         if (!lock) return std::unexpected(lock.error());
         if (!lock->has_value()) {
             if (!deadline.passed()) continue;
-            return refused(Errc::busy, "lost every race to create " + *object);
+            return refused(Errc::busy, "other processes kept removing the new object " + *object);
         }
         FAULT_POINT("create.after_claim");
         if (owner != nullptr) {

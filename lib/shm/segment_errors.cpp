@@ -51,15 +51,15 @@ std::unexpected<Error> no_space(int error, std::uint64_t wanted_bytes, std::stri
 Error explain(Error error, const std::string& object) {
     if (error.code == Errc::permission_denied) {
         if (const auto owner = other_owner(object.substr(1))) {
-            error.message += fmt::format(": it belongs to {}, and this process is {}",
+            error.message += fmt::format(": it belongs to {}, but this process runs as {}",
                                          user_text(*owner), user_text(geteuid()));
         }
     } else if (error.code == Errc::not_found) {
         const std::string name = object.substr(1 + object_prefix().size());
         if (const auto owner = other_user_with(name)) {
             error.message = fmt::format(
-                "no ring {0} of {1}, but {2} has one of that name: a ring serves the processes of "
-                "one user, so run this as {2}, or create a ring of your own",
+                "ring '{0}' of {1} not found, but {2} has a ring of that name: a ring serves the "
+                "processes of one user, so run this as {2}, or create a ring of your own",
                 name, user_text(geteuid()), user_text(*owner));
         }
     }
@@ -72,15 +72,16 @@ Result<struct stat> check_owner(int fd, const std::string& object) {
         return failed(Errc::system, errno, "cannot fstat " + object);
     }
     if (status.st_uid != geteuid()) {
-        return refused(Errc::permission_denied,
-                       fmt::format("{} belongs to {}, and this process is {}: refusing to use it",
-                                   object, user_text(status.st_uid), user_text(geteuid())));
-    }
-    if ((status.st_mode & 0777) != 0600 || !S_ISREG(status.st_mode)) {
         return refused(
             Errc::permission_denied,
-            fmt::format("{} has mode {:o}, a ring has 600: refusing to use what others may open",
-                        object, status.st_mode & 0777));
+            fmt::format("{} belongs to {}, but this process runs as {}: refusing to use it", object,
+                        user_text(status.st_uid), user_text(geteuid())));
+    }
+    if ((status.st_mode & 0777) != 0600 || !S_ISREG(status.st_mode)) {
+        return refused(Errc::permission_denied,
+                       fmt::format("{} has mode {:o} instead of 600: refusing to use it, because "
+                                   "other users may open it",
+                                   object, status.st_mode & 0777));
     }
     return status;
 }

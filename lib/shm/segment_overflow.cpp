@@ -59,19 +59,19 @@ Result<std::string> OverflowFile::path_in(const std::string& directory, const st
     if (real == nullptr || stat(real.get(), &status) != 0) {
         const int error = errno;
         return failed(code_of(error), error,
-                      fmt::format("the overflow directory {} cannot be used: make it, or {}",
+                      fmt::format("the overflow directory {} cannot be used: create it, or {}",
                                   directory, other_directory));
     }
     if (!S_ISDIR(status.st_mode)) {
-        return failed(
-            Errc::invalid_argument, ENOTDIR,
-            fmt::format("the overflow directory {} is none: {}", directory, other_directory));
+        return failed(Errc::invalid_argument, ENOTDIR,
+                      fmt::format("the overflow directory {} is not a directory: {}", directory,
+                                  other_directory));
     }
     struct stat memory{};
     if (stat("/dev/shm", &memory) == 0 && memory.st_dev == status.st_dev) {
         return refused(Errc::invalid_argument,
-                       fmt::format("the overflow directory {} lies in /dev/shm, which is what the "
-                                   "overflow file is there to spare: {}, or use more --spill-bytes",
+                       fmt::format("the overflow directory {} is in /dev/shm, which the overflow "
+                                   "file is meant to relieve: {}, or raise --spill-bytes",
                                    directory, other_directory));
     }
     std::string path =
@@ -80,7 +80,7 @@ Result<std::string> OverflowFile::path_in(const std::string& directory, const st
     if (path.size() >= sizeof OverflowPath::path) {
         return refused(Errc::invalid_argument,
                        fmt::format("the path of the overflow file {} has {} bytes, at most {} fit: "
-                                   "name a directory nearer to the root with --overflow",
+                                   "name a directory with a shorter path with --overflow",
                                    path, path.size(), sizeof OverflowPath::path - 1));
     }
     return path;
@@ -117,7 +117,7 @@ Result<void> detail::unlink_overflow(int fd, const std::string& object) {
     if (!path || !path->ends_with(ending)) return {};
     if (unlinkat(AT_FDCWD, path->c_str(), 0) == 0 || errno == ENOENT || errno == ENOTDIR) return {};
     return failed(Errc::system, errno,
-                  fmt::format("cannot remove the overflow file {} of {} (forced, its ring is "
+                  fmt::format("cannot remove the overflow file {} of {} (with --force the ring is "
                               "removed without it)",
                               *path, object));
 }
@@ -131,9 +131,9 @@ Result<void> OverflowFile::make(const std::string& path, std::uint64_t bytes,
     }
     const Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     const OverflowPath identity = to_page(path, ring_id);
-    const bool made =
-        fd && fchmod(fd.get(), 0600) == 0 && ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 &&
-        pwrite(fd.get(), &identity, sizeof identity, 0) == ssize_t{sizeof identity};
+    const bool made = fd && fchmod(fd.get(), 0600) == 0 &&
+                      ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 &&
+                      pwrite(fd.get(), &identity, sizeof identity, 0) == ssize_t{sizeof identity};
     if (made) return {};
     const int error = errno;
     if (fd) unlinkat(AT_FDCWD, path.c_str(), 0);
@@ -161,25 +161,25 @@ Result<OverflowFile> OverflowFile::open(const std::string& path, std::uint64_t b
     }
     if (status.st_uid != geteuid() || (status.st_mode & 0777) != 0600 || !S_ISREG(status.st_mode)) {
         return refused(Errc::permission_denied,
-                       fmt::format("the ring's overflow file {} is not what was made: it belongs "
-                                   "to {} with mode {:03o}, and must belong to {} with mode 600",
+                       fmt::format("the ring's overflow file {} has been replaced: it belongs to "
+                                   "{} with mode {:03o}, but must belong to {} with mode 600",
                                    path, user_text(status.st_uid), status.st_mode & 0777,
                                    user_text(geteuid())));
     }
     if (static_cast<std::uint64_t>(status.st_size) != bytes) {
-        return refused(Errc::system,
-                       fmt::format("the ring's overflow file {} is not what was made: it has {}, "
-                                   "and was made with {}",
-                                   path, human_bytes(static_cast<std::uint64_t>(status.st_size)),
-                                   human_bytes(bytes)));
+        return refused(
+            Errc::system,
+            fmt::format(
+                "the ring's overflow file {} has been replaced: it has {}, but was created with {}",
+                path, human_bytes(static_cast<std::uint64_t>(status.st_size)), human_bytes(bytes)));
     }
     const OverflowPath wanted = to_page(path, ring_id);
     OverflowPath found{};
     if (!detail::read_at(fd.get(), 0, &found, sizeof found) ||
         std::memcmp(&found, &wanted, sizeof found) != 0) {
         return refused(Errc::system,
-                       fmt::format("the ring's overflow file {} is not what was made: its first "
-                                   "page does not name this ring",
+                       fmt::format("the ring's overflow file {} has been replaced: its first page "
+                                   "does not name this ring",
                                    path));
     }
     return OverflowFile(std::move(fd), path);
@@ -196,8 +196,8 @@ Result<void> OverflowFile::reserve(std::uint64_t offset, std::uint64_t bytes) co
     const int error = detail::allocate(fd_.get(), offset, bytes);
     if (error == 0) return {};
     return failed(Errc::system, error,
-                  fmt::format("the overflow file {} cannot have {} more: make room there, or "
-                              "create the ring with another directory as --overflow",
+                  fmt::format("the overflow file {} cannot grow by {}: free some disk space, or "
+                              "create the ring with another --overflow directory",
                               path_, human_bytes(bytes)));
 }
 

@@ -56,7 +56,7 @@ std::string GroupStat::producers_text() const {
 
 std::string GroupStat::to_string() const {
     constexpr std::size_t ranges_told = 8;
-    std::string text = fmt::format("{}: {}, {:.1f} s old; {} of {} there, {} failed",
+    std::string text = fmt::format("{}: {}, {:.1f} s old; {} of {} arrived, {} failed",
                                    instance_id.empty() ? "a group without a name" : instance_id,
                                    rollring::name(state), static_cast<double>(age_ns) * 1e-9,
                                    complete, size, failed);

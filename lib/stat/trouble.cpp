@@ -43,8 +43,8 @@ bool producer_died(const RingStat& ring, const StashStat& stash, std::int64_t st
         found.for_ns = group.unchanged_ns;
         blame(found, *dead);
         found.text = fmt::format(
-            "producer {} (pid {}, lane {}) of ring {} died, and a group that it has sent to waits "
-            "for {:.1f} s: {}; send what is missing, or let the stash's deadline decide the group",
+            "producer {} (pid {}, lane {}) of ring {} died, and one of its groups has been "
+            "incomplete for {:.1f} s: {}; send the missing members, or set a deadline for groups",
             dead->producer, dead->pid, dead->lane, ring.name, seconds(group.unchanged_ns),
             group.to_string());
         return true;
@@ -67,17 +67,17 @@ bool no_progress(const RingStat& ring, const StashStat& stash, std::int64_t stal
     found.for_ns = latest != nullptr ? latest->newest_age_ns : realtime_ns() - ring.created_ns;
     if (found.for_ns < stale_ns) return false;
     found.trouble = Trouble::no_progress;
-    found.text =
-        fmt::format("no record came into ring {} for {:.1f} s", ring.name, seconds(found.for_ns));
+    found.text = fmt::format("no record has arrived in ring {} for {:.1f} s", ring.name,
+                             seconds(found.for_ns));
     if (latest == nullptr) {
-        found.text += ", and none ever did";
+        found.text += ", and none before";
     } else {
         blame(found, *latest);
-        found.text += fmt::format("; the last one was of producer {} (pid {}, lane {}), {}",
+        found.text += fmt::format("; the last one came from producer {} (pid {}, lane {}), {}",
                                   latest->producer, latest->pid, latest->lane,
                                   latest->alive  ? "which is alive"
                                   : latest->died ? "which died"
-                                                 : "which has closed");
+                                                 : "which closed");
     }
     const auto alive = std::ranges::count_if(ring.lanes, &LaneStat::alive);
     found.text += fmt::format("; {} producers are alive, {} groups wait", alive, waiting);
@@ -86,7 +86,7 @@ bool no_progress(const RingStat& ring, const StashStat& stash, std::int64_t stal
         found.instance_id = oldest->instance_id;
         found.text += ", the oldest is " + oldest->to_string();
     }
-    if (others != 0) found.text += fmt::format("; {} more are complete or leased", others);
+    if (others != 0) found.text += fmt::format("; {} more complete or leased", others);
     return true;
 }
 
@@ -107,9 +107,7 @@ std::string_view name(Trouble trouble) {
 Result<RunTrouble> find_trouble(std::string_view ring, std::chrono::nanoseconds stale_after,
                                 TrainerDoes trainer) {
     if (stale_after.count() <= 0) {
-        return refused(Errc::invalid_argument,
-                       "what is stale must have lasted for some time: "
-                       "give a positive span");
+        return refused(Errc::invalid_argument, "the stale time must be positive");
     }
     // The stash first: what has come since can only make a run look better.
     const auto stash = stat_stash(ring);

@@ -122,7 +122,7 @@ Result<Received> receive_message(int socket, Deadline deadline) {
     const Message& message = received.message;
     if (static_cast<std::size_t>(got) != sizeof message || message.magic != control_magic ||
         (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || message.tickets_used > slots_limit) {
-        return failed(Errc::bad_manifest, 0, "the other end of the socket is no weight channel");
+        return failed(Errc::bad_manifest, 0, "the other end of the socket is not a weight channel");
     }
     if (message.abi != control_abi) {
         return failed(Errc::abi_mismatch, 0,
@@ -137,11 +137,11 @@ Result<void> check_peer(int socket) {
     ucred peer{};
     socklen_t bytes = sizeof peer;
     if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
-        return failed(Errc::system, errno, "cannot tell who is at the other end of the socket");
+        return failed(Errc::system, errno, "cannot identify the other end of the socket");
     }
     if (peer.uid == geteuid()) return {};
     return failed(Errc::permission_denied, 0,
-                  fmt::format("the other end of the weight channel is {}, this process {}",
+                  fmt::format("the other end of the weight channel runs as {}, this process as {}",
                               user_text(peer.uid), user_text(geteuid())));
 }
 
@@ -150,8 +150,8 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         // The last one out removes the directory, and somebody may be that again and again.
         if (deadline.passed()) {
             return failed(Errc::timed_out, 0,
-                          fmt::format("{} is removed again and again while this process wants to "
-                                      "listen there: what does that?",
+                          fmt::format("{} is removed repeatedly while this process tries to listen "
+                                      "there: find the process that removes it",
                                       channel::directory_path()));
         }
         auto directory = channel::open_directory(true);
@@ -168,8 +168,8 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         }
         if (!lock.held()) {
             return failed(Errc::timed_out, 0,
-                          fmt::format("another process holds the lock of {} and does not let go "
-                                      "(stopped?): let it go on, or end it",
+                          fmt::format("another process holds the lock of {} and does not release "
+                                      "it (stopped?): resume it, or end it",
                                       channel::directory_path()));
         }
         const auto address = channel::address_of(made.directory_, made.file_);
@@ -181,13 +181,13 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         if (answer == 0 || answer == EAGAIN) {
             return failed(
                 Errc::busy, 0,
-                fmt::format("ring {} has a live publisher of rank {} already", ring, rank));
+                fmt::format("ring {} already has a live publisher of rank {}", ring, rank));
         }
         // Only a name that refuses is proven to be a dead one's.
         if (answer != ECONNREFUSED && answer != ENOENT) {
-            return failed(
-                Errc::system, answer,
-                fmt::format("cannot tell whether rank {} of ring {} has a publisher", rank, ring));
+            return failed(Errc::system, answer,
+                          fmt::format("cannot determine whether rank {} of ring {} has a publisher",
+                                      rank, ring));
         }
         if (answer == ECONNREFUSED) unlinkat(made.directory_.get(), made.file_.c_str(), 0);
         const int bound =

@@ -21,7 +21,7 @@ Result<Received> greet(int socket, MessageKind kind, const RingLink& link, std::
         return refused(known ? code : Errc::bad_manifest, text_of(answer->message));
     }
     if (answer->message.kind != MessageKind::welcome || answer->fds.size() < 2) {
-        return refused(Errc::bad_manifest, "the publisher's welcome is not one");
+        return refused(Errc::bad_manifest, "the publisher's welcome message is invalid");
     }
     return answer;
 }

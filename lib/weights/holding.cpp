@@ -7,9 +7,9 @@
 namespace rollring::weights {
 
 std::string Holding::text() const {
-    if (is_mixed()) return "this subscriber is poisoned until it gets a whole version";
+    if (is_mixed()) return "this subscriber is poisoned until it receives a complete version";
     if (live_version_ < 0) return "this subscriber holds no version yet";
-    return fmt::format("this subscriber holds version {} whole", live_version_);
+    return fmt::format("this subscriber holds version {} complete", live_version_);
 }
 
 void Holding::give_up(std::string problem) {

@@ -84,7 +84,7 @@ class Reader {
         }
         at_ = Offsets(header_);
         if (header_.manifest_bytes != bytes_.size() || at_.end != bytes_.size()) {
-            return bad("its tables do not fill it");
+            return bad("its tables do not match its length");
         }
         const XXH128_hash_t hash = hash_of(bytes_);
         if (hash.low64 != header_.hash[0] || hash.high64 != header_.hash[1]) return bad("its hash");
@@ -118,7 +118,7 @@ class Reader {
             return bad("a name");
         }
         const std::string_view name = text(entry.name_offset, entry.name_bytes);
-        if (!names_.insert(name).second) return bad("a name is there twice");
+        if (!names_.insert(name).second) return bad("a name is duplicated");
         if (entry.dims > tensor_dims_max ||
             std::uint64_t{entry.first_dim} + entry.dims > header_.dims) {
             return bad("dims");
@@ -163,11 +163,11 @@ class Reader {
             next += part.pieces;
             if (next > header_.pieces) return bad("parts");
             if (std::uint64_t{part.pieces} * 8 > header_.slot_bytes - header_.sums_offset) {
-                return bad("checksums do not fit");
+                return bad("the checksums do not fit");
             }
             made_.packing.parts.push_back({part.first_piece, part.pieces});
         }
-        if (next != header_.pieces) return bad("pieces outside of all parts");
+        if (next != header_.pieces) return bad("pieces exceed all parts");
         return {};
     }
 
@@ -197,7 +197,7 @@ class Reader {
             if (piece.slot_offset % piece_alignment != 0 || piece.slot_offset < free_offset ||
                 piece.slot_offset > header_.sums_offset ||
                 bytes > header_.sums_offset - piece.slot_offset) {
-                return bad("a piece lies outside of its slot");
+                return bad("a piece exceeds its slot");
             }
             free_offset = piece.slot_offset + bytes;
             covered += piece.elements;

@@ -30,10 +30,10 @@ Result<void> check_tensor(const WeightTensor& tensor) {
     if (tensor.name.empty() || tensor.name.size() > tensor_name_bytes_max ||
         !plain_text(tensor.name)) {
         return refused(Errc::invalid_argument, tensor,
-                       "a name is 1 to 1023 bytes without control characters");
+                       "a name must have 1 to 1023 bytes without control characters");
     }
     if (tensor.tag.size() > tag_bytes_max || !plain_text(tensor.tag)) {
-        return refused(Errc::invalid_argument, tensor, "a tag is at most 63 bytes");
+        return refused(Errc::invalid_argument, tensor, "a tag may have at most 63 bytes");
     }
     if (tensor.dtype.to_string().empty()) {
         return refused(Errc::unsupported, tensor,
@@ -171,11 +171,11 @@ Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_
         if (!elements) return std::unexpected(elements.error());
         if (auto checked = check_tensor(tensor); !checked) return std::unexpected(checked.error());
         if (!names.insert(tensor.name).second) {
-            return refused(Errc::invalid_argument, tensor, "its name is there twice");
+            return refused(Errc::invalid_argument, tensor, "its name is duplicated");
         }
         if (tensor.view) {
             return refused(Errc::invalid_argument, tensor,
-                           "it has a view, which is for engines: publish the whole tensor");
+                           "it has a view, which only engines may use: publish the whole tensor");
         }
         text_bytes += tensor.name.size() + tensor.tag.size();
         const DType out = tensor.published_dtype.value_or(tensor.dtype);
@@ -207,9 +207,9 @@ Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_
         std::max(piece_alignment, std::min(wanted / piece_alignment * piece_alignment, all_bytes));
     constexpr std::uint64_t counts_max = std::uint64_t{1} << 31;
     if (all_bytes / packing.sums_offset + tensors.size() > counts_max || text_bytes > counts_max) {
-        return refused(Errc::unsupported,
-                       "too many pieces or too much text: larger slot_bytes, or shorter "
-                       "names");
+        return refused(
+            Errc::unsupported,
+            "too many pieces or names that are too long: raise slot_bytes, or shorten the names");
     }
     Dealer dealer(packing, packing.sums_offset);
     for (std::uint32_t i = 0; i < packing.tensors.size(); i++) dealer.deal(i);

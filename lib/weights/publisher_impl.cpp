@@ -137,7 +137,7 @@ Result<void> PublisherImpl::open_reception(Listener listener) {
     auto life = LifeLock::take(control_.memory().fd(), LifeByte::publisher());
     if (!life) return std::unexpected(life.error());
     if (!*life) {  // memory that nobody else has: the system's doing
-        return refused(Errc::busy, "the publisher's own byte is locked by somebody else");
+        return refused(Errc::busy, "another process holds the publisher's life byte");
     }
     life_ = std::move(**life);
     const Reception::Facts facts{.ring_id = link_.ring_id(),
@@ -237,15 +237,14 @@ Result<void> PublisherImpl::begin(std::int64_t version) {
     const std::int64_t last = std::max(begun_version_, link_.version());
     if (version <= last || version < 0) {
         return refused(Errc::stale_version,
-                       fmt::format("version {} is not above {}, the last one begun or committed in "
-                                   "ring {}",
+                       fmt::format("version {} is not greater than {}, the last version of ring {}",
                                    version, last, ring_name_));
     }
     if (!link_.linked()) {
-        return refused(Errc::not_found,
-                       fmt::format("ring {} was removed: make it again, and a new publisher with "
-                                   "it",
-                                   ring_name_));
+        return refused(
+            Errc::not_found,
+            fmt::format("ring {} was removed: create it again, and a new publisher on it",
+                        ring_name_));
     }
     begun_version_ = version;
     open_publication(version, false);

@@ -44,7 +44,7 @@ Result<void> Ranks::decide_all(Deadline deadline) {
     if (!dead.empty() && !link_->decision(version)) {
         return refused(
             Errc::peer_gone,
-            fmt::format("version {}: ranks {} went before they had staged it", version, dead));
+            fmt::format("version {}: ranks {} ended before they had staged it", version, dead));
     }
     if (link_->decide(version, Outcome::committed) == Outcome::committed) return {};
     return refused(Errc::aborted, fmt::format("version {} was aborted by another rank", version));
@@ -64,7 +64,8 @@ Result<void> Ranks::follow(Deadline deadline) {
     }
     if (!done) return publication_->silent("decided", "rank 0");
     link_.reset();
-    return refused(Errc::peer_gone, fmt::format("version {}: rank 0 is gone, undecided", version));
+    return refused(Errc::peer_gone,
+                   fmt::format("version {}: rank 0 ended before its decision", version));
 }
 
 bool Ranks::may_abort() {

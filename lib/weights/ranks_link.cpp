@@ -20,7 +20,7 @@ Result<RanksLink> gone(std::string message) {
 Result<LifeLock> become(const PeerControl& control, std::uint32_t rank) {
     const int fd = control.memory().fd();
     const auto here_already = [&] {
-        return refused(Errc::busy, fmt::format("rank {} is there already", rank));
+        return refused(Errc::busy, fmt::format("rank {} is already connected", rank));
     };
     const auto joining = LifeLock::take(fd, LifeByte::joining(rank));
     if (!joining) return std::unexpected(joining.error());
@@ -46,9 +46,9 @@ Result<RanksLink> RanksLink::join(std::string_view ring, const Self& self, Deadl
     Result<Fd> socket = connect_to(ring, 0);
     while (!socket && socket.error().code == Errc::not_found) {
         if (deadline.passed()) {
-            return refused(
-                Errc::timed_out,
-                fmt::format("rank {} waits for rank 0 of {}, which has not come", rank, ranks));
+            return refused(Errc::timed_out,
+                           fmt::format("rank {} waits for rank 0 of {}, which has not connected",
+                                       rank, ranks));
         }
         nap();
         socket = connect_to(ring, 0);
@@ -68,8 +68,9 @@ Result<RanksLink> RanksLink::join(std::string_view ring, const Self& self, Deadl
         PeerControl::accept(std::move(received->fds[0]), received->message.control_bytes);
     if (!control) return std::unexpected(control.error());
     if (control->header().ranks != ranks || control->header().rank != 0) {
-        return refused(Errc::invalid_argument, fmt::format("rank {} says {} ranks, rank 0 says {}",
-                                                           rank, ranks, control->header().ranks));
+        return refused(Errc::invalid_argument,
+                       fmt::format("rank {} expects {} ranks, rank 0 expects {}", rank, ranks,
+                                   control->header().ranks));
     }
     if (auto taken = control->take_rank(); !taken) return std::unexpected(taken.error());
     auto life = become(*control, rank);

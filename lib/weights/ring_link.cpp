@@ -19,7 +19,7 @@ Result<std::uint64_t> RingLink::make_token() const {
     std::uint64_t fresh = 0;
     while (fresh == 0) {
         if (getrandom(&fresh, sizeof fresh, 0) < 0 && errno != EINTR) {
-            return failed(Errc::system, errno, "no random bytes");
+            return failed(Errc::system, errno, "the system provides no random bytes");
         }
     }
     std::uint64_t seen = 0;

@@ -108,7 +108,7 @@ void Seats::free_seat(std::uint32_t seat) {
 void Seats::keep_rejection(std::uint32_t seat) {
     const SubscriberPage* at = readers_[seat] ? page(seat) : nullptr;
     if (at == nullptr || publication_ == 0 || observe(at->rejected) != publication_) return;
-    rejected_ = fmt::format("'{}', which has left: {}", seats_[seat].name, at->problem.load());
+    rejected_ = fmt::format("'{}' (ended): {}", seats_[seat].name, at->problem.load());
 }
 
 void Seats::add_slot(std::unique_ptr<SharedBlock> block) {

@@ -86,8 +86,7 @@ Result<void> Session::enter(Deadline deadline) {
     const auto admitted = receive_message(socket_.get(), deadline);
     if (!admitted) return std::unexpected(admitted.error());
     if (admitted->message.kind != MessageKind::admitted) {
-        return refused(Errc::bad_manifest,
-                       "the publisher did not admit: " + text_of(admitted->message));
+        return refused(Errc::bad_manifest, "the publisher refused: " + text_of(admitted->message));
     }
     FAULT_POINT("weights.attached");
     return {};
@@ -146,7 +145,7 @@ Result<void> Session::import_slot(std::uint32_t slot, const WireTicket& wire, Fd
     const BlockTicket ticket = from_wire(wire);
     if (ticket.memory != manifest_.memory || ticket.bytes < manifest_.packing.slot_bytes ||
         ticket.bytes > 2 * slot_bytes_max) {
-        return refused(Errc::bad_manifest, "a slot's memory does not fit the manifest");
+        return refused(Errc::bad_manifest, "a slot's memory does not match the manifest");
     }
     auto block = backend_.memory->import(ticket, std::move(fd));
     if (!block) return std::unexpected(block.error());
@@ -171,7 +170,7 @@ Result<std::byte*> Session::map_slot(std::uint32_t slot, Deadline deadline) {
         if (!reply) return std::unexpected(reply.error());
         if (reply->message.kind != MessageKind::slot || reply->message.slot != *asked_) {
             return refused(Errc::bad_manifest,
-                           "the publisher gave no slot: " + text_of(reply->message));
+                           "the publisher did not provide a slot: " + text_of(reply->message));
         }
         asked_.reset();
         Fd fd;
@@ -207,7 +206,7 @@ Result<void> Session::check_publisher() const {
 Result<void> Session::check_admitted() const {
     if (!is_expelled()) return {};
     return refused(Errc::expelled,
-                   fmt::format("the publisher of ring {} went on without '{}'; {}; attach again",
+                   fmt::format("the publisher of ring {} continued without '{}'; {}; attach again",
                                ring_name_, options_.name, holding_->text()));
 }
 

@@ -85,7 +85,7 @@ void SlotFiller::part_reached(void* context) {
 Result<void> SlotFiller::fill_up_to(std::uint32_t end, const void* source, Deadline deadline,
                                     Stream stream) {
     if (plans_.empty() && next_piece_ < end) {
-        return refused(Errc::invalid_argument, "this publisher's parts are lent, and not put");
+        return refused(Errc::invalid_argument, "this publisher lends parts, so they cannot be put");
     }
     while (next_piece_ < end || has_packed_part()) {
         if (!has_packed_part()) {
@@ -102,7 +102,7 @@ Result<std::span<std::byte>> SlotFiller::lend(Deadline deadline) {
     if (filling_ != nullptr || next_part_ == tensors_->packing().parts.size()) {
         return refused(Errc::invalid_argument, filling_ != nullptr
                                                    ? "this part is being put, and cannot be lent"
-                                                   : "all parts were put, or lent");
+                                                   : "all parts have been put or lent");
     }
     if (auto opened = open_part(deadline); !opened) return std::unexpected(opened.error());
     const std::span lent(filling_->slot->block->data(), tensors_->bytes_of(part()));

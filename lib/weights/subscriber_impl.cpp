@@ -35,9 +35,10 @@ Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view 
             met.error().code == Errc::not_found || met.error().code == Errc::peer_gone;
         if (!absent) return std::unexpected(met.error());
         if (deadline.passed()) {
-            return refused(Errc::timed_out,
-                           fmt::format("no publisher for '{}' came to ring {} by the deadline ({})",
-                                       options.name, ring, met.error().message));
+            return refused(
+                Errc::timed_out,
+                fmt::format("no publisher for '{}' appeared on ring {} by the deadline ({})",
+                            options.name, ring, met.error().message));
         }
         nap();
     }
@@ -73,7 +74,7 @@ Result<void> SubscriberImpl::wait_quiet(Deadline deadline) {
 
 Result<void> SubscriberImpl::next(Deadline deadline) {
     if (update_.open) {
-        return refused(Errc::busy, fmt::format("version {} is not over yet", update_.version));
+        return refused(Errc::busy, fmt::format("version {} is not finished yet", update_.version));
     }
     if (auto quiet = wait_quiet(deadline); !quiet) return quiet;
     PublicationView view{};
@@ -144,7 +145,7 @@ std::unexpected<Error> SubscriberImpl::give_up_unless_late(Error why) {
 
 Error SubscriberImpl::aborted() const {
     return {Errc::aborted, 0,
-            fmt::format("version {} was given up ({}); {}", update_.version,
+            fmt::format("version {} was abandoned ({}); {}", update_.version,
                         session_->why_aborted(update_.publication), holding_.text())};
 }
 
@@ -218,7 +219,7 @@ std::span<const TensorPiece> SubscriberImpl::show(std::uint32_t part) {
 Result<void> SubscriberImpl::done_reading(std::uint32_t part, Stream stream) {
     if (!update_.open || part != update_.parts_done || update_.lent_slots.empty()) {
         return refused(Errc::invalid_argument,
-                       fmt::format("part {} is not the oldest that is being read", part));
+                       fmt::format("part {} is not the oldest part being read", part));
     }
     FAULT_POINT("weights.reading");
     auto queued = session_->reading().finish_part(update_.first_part_number + part,

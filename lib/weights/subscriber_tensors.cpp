@@ -32,9 +32,9 @@ Result<void> check_target(const WeightTensor& tensor, device::Mover& mover) {
     if (*elements == 0) return {};  // its strides mean nothing
     for (std::size_t dim = 0; dim < tensor.strides.size(); dim++) {
         if (tensor.strides[dim] == 0 && tensor.shape[dim] > 1) {
-            return refused(Errc::unsupported,
-                           fmt::format("tensor '{}': elements of it lie on each other (stride 0)",
-                                       tensor.name));
+            return refused(
+                Errc::unsupported,
+                fmt::format("tensor '{}': its elements overlap (stride 0)", tensor.name));
         }
     }
     if (tensor.data == nullptr) return {};
@@ -71,7 +71,7 @@ Result<Named> by_name(std::span<const WeightTensor> into, device::Mover& mover) 
         auto& same = named[tensor.name];
         if (!same.empty() && !(tensor.view && same.front()->view)) {
             return refused(Errc::invalid_argument,
-                           fmt::format("tensor '{}' is there twice", tensor.name));
+                           fmt::format("tensor '{}' is listed twice", tensor.name));
         }
         same.push_back(&tensor);
     }

@@ -206,9 +206,9 @@ class ViewCopies::Cutter {
 
 Result<void> ViewCopies::cut(const Piece& piece, std::vector<CopyJob>& jobs) const {
     if (empty_ || Cutter(*this, piece, jobs).run()) return {};
-    return refused(Errc::unsupported, *tensor_,
-                   "its view is cut over parts into too many copies: the publisher needs larger "
-                   "slot_bytes");
+    return refused(
+        Errc::unsupported, *tensor_,
+        "its view needs too many copies across parts: raise slot_bytes of the publisher");
 }
 
 }  // namespace rollring::weights

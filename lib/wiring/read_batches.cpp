@@ -17,7 +17,7 @@ Result<void> ReadBatches::ack_after(Batch&& batch, std::int64_t step, Gatherer& 
 
 Result<void> ReadBatches::ack_after(Batch&& batch, std::int64_t step, Read read) {
     if (!batch.leased()) {
-        return refused(Errc::not_leased, "the batch was acknowledged or given back before");
+        return refused(Errc::not_leased, "the batch has already been acknowledged or given back");
     }
     all_.push_back({std::move(batch), step, std::move(read)});
     return {};
@@ -45,7 +45,7 @@ Result<void> ReadBatches::finish(Deadline deadline) {
         if (!left) return std::unexpected(left.error());
         if (*left == 0) return {};
         if (deadline.passed()) {
-            return refused(Errc::timed_out, "a batch was not read by the deadline");
+            return refused(Errc::timed_out, "the GPU had not read the batch by the deadline");
         }
         std::this_thread::sleep_for(std::chrono::microseconds(100));
     }

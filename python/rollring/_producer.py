@@ -175,7 +175,7 @@ class Producer:
                   [n, layers, k], ``topk_ids`` i32[n, k], ``topk_logprobs`` f32[n, k], ``labels``
                   i32[n], and the ring's own columns: numpy arrays, lists, torch tensors or any
                   buffer. Other dtypes of the same kind are converted.
-                * ``repetition_id`` (which member of the group; by it what is sent twice is known.
+                * ``repetition_id`` (which member of the group; duplicates are recognised by it.
                   All members of a group have one, or none has: then each record is a member of
                   its own), ``group_size``, ``visit``, ``subsequence_index``,
                   ``last_subsequence``, ``attempt``, ``source_id``, ``n_prompt``, ``status``

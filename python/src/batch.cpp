@@ -44,7 +44,7 @@ class PyBatch : public PyViews {
         }
         if (did != Did::refused) return;
         raise("views_alive", "cannot acknowledge the batch: " + leased_->use_text() +
-                                 "; delete what refers to it, copy it (array.copy()), or use "
+                                 "; delete its references, copy it (array.copy()), or use "
                                  "ack(later=True)");
     }
     // At once, or as soon as the last array is gone.

@@ -166,10 +166,10 @@ bool take_numbers_as(DType dtype, PyObject* list, Py_ssize_t count, std::byte* t
         mismatch(declared, "element " + std::to_string(i) + " is " + shown(element) +
                                (nested     ? ": give a flat list, of one dimension"
                                 : fraction ? ": give whole numbers"
-                                : whole    ? ", which is out of its range"
-                                           : ", which is no number"));
+                                : whole    ? ", which is out of range"
+                                           : ", which is not a number"));
     }
-    mismatch(declared, "an element of the list that it was given is no such number");
+    mismatch(declared, "an element of the list is not a number of this kind");
 }
 
 }  // namespace
@@ -247,7 +247,7 @@ void ColumnInput::add(Draft& draft, const Schema& schema, std::uint16_t column, 
     }
     const auto dtype = DType::parse(nb::cast<std::string>(made[1]));
     if (!dtype || dtype->bytes() != static_cast<std::uint32_t>(buffer.itemsize)) {
-        mismatch(declared, "it was given numbers of a dtype that rollring does not carry");
+        mismatch(declared, "rollring does not support the dtype of this array");
     }
     add_buffer(draft, declared, column, buffer, *dtype);
 }
@@ -275,7 +275,7 @@ void ColumnInput::add_buffer(Draft& draft, const Column& declared, std::uint16_t
         auto& made = converted_.emplace_back(elements * declared.dtype.bytes());
         if (!convert(dtype, static_cast<const std::byte*>(buffer.buf), declared.dtype, made.data(),
                      elements)) {
-            mismatch(declared, "a number that it was given is out of its range");
+            mismatch(declared, "a number is out of range");
         }
         to.dtype = declared.dtype;
         if (!made.empty()) to.data = made.data();

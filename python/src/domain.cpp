@@ -112,8 +112,8 @@ class PyDomain {
     auto used(Use use) {
         if (shared_->forks != fork_number()) {
             raise("forked",
-                  "this memory domain belongs to the process that forked this one: CUDA works in "
-                  "processes that are spawned");
+                  "this memory domain belongs to the parent process: CUDA works only in spawned "
+                  "processes");
         }
         const Released released;
         const std::scoped_lock lock(shared_->mutex);

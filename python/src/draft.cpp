@@ -90,7 +90,7 @@ class PyDraft {
     void no_windows(const char* what) const {
         if (reserved_->windows() == 0) return;
         raise("views_alive", std::string("cannot ") + what + ": " + reserved_->windows_text() +
-                                 " still in use; delete what refers to it first");
+                                 " still in use; delete its references first");
     }
     std::shared_ptr<Reserved> reserved_;
 };

@@ -35,8 +35,8 @@ const std::unordered_map<std::string_view, SetField>& fields() {
              const auto status = parse_status(text);
              if (!status) {
                  raise("bad_record", "status: '" + text +
-                                         "' is none; use completed, truncated, "
-                                         "aborted, failed, timed_out or filtered");
+                                         "' is not a status; use completed, truncated, aborted, "
+                                         "failed, timed_out or filtered");
              }
              m.status = *status;
          }},

@@ -92,13 +92,12 @@ class Leased final : public Lent {
   protected:
     void check_shown() const override {
         if (inherited()) {
-            raise("forked", "this batch is leased to the process that forked this one");
+            raise("forked", "this batch is leased to the parent process");
         }
         if (later || !batch->leased()) {
-            raise(
-                "not_leased",
-                "the batch was acknowledged or given back before, or its stash is closed: what it "
-                "showed may be another record by now");
+            raise("not_leased",
+                  "the batch was acknowledged or given back, or its stash is closed: its memory "
+                  "may hold another record by now");
         }
     }
     [[nodiscard]] const Sequences& all() const override { return *batch; }

@@ -30,7 +30,7 @@ class Lent : public Loan {
     [[nodiscard]] bool in_use() const { return windows() > 0 || copies_ > 0; }
     [[nodiscard]] std::string use_text() const {
         if (windows() > 0) return windows_text() + " still in use";
-        return reads_.empty() ? "another thread copies from it" : "a GPU still reads it";
+        return reads_.empty() ? "another thread is copying from it" : "a GPU is still reading it";
     }
     // Around a copy without the GIL.
     void begin_copy() { copies_++; }

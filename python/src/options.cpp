@@ -63,7 +63,7 @@ class Options {
         } catch (const nb::cast_error&) {
             raise("invalid_argument", std::string(field) + ": " +
                                           nb::cast<std::string>(nb::repr(value)) +
-                                          " is of another kind, or out of its range");
+                                          " has the wrong type, or is out of range");
         }
     }
 
@@ -82,7 +82,7 @@ class Options {
 Column column_of(nb::handle given) {
     const auto text = nb::cast<std::string>(given[1]);
     const auto dtype = DType::parse(text);
-    if (!dtype) raise("invalid_argument", "'" + text + "' is no dtype");
+    if (!dtype) raise("invalid_argument", "'" + text + "' is not a dtype");
     return {.name = nb::cast<std::string>(given[0]),
             .dtype = *dtype,
             .per = nb::cast<bool>(given[2]) ? Per::token : Per::record,

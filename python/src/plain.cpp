@@ -155,7 +155,7 @@ class PlainWriter {
         const nb::object packed = array_helpers().pack(nb::handle(it));
         const nb::object from = packed[3];
         const Shown shown(from.ptr(), PyBUF_SIMPLE);
-        if (!shown) raise("bad_record", "an array that shows no bytes");
+        if (!shown) raise("bad_record", "an array without a buffer");
         array(nb::cast<std::uint8_t>(packed[0]), nb::cast<std::string>(packed[1]),
               nb::cast<std::vector<std::int64_t>>(packed[2]), shown.bytes());
     }
@@ -186,8 +186,8 @@ class PlainReader {
   private:
     [[noreturn]] static void bad() {
         raise("bad_record",
-              "this record is no item of a queue with PlainCodec: do all who put and "
-              "get name the same codec?");
+              "this record was not made by PlainCodec: use the same codec in all processes that "
+              "put and get");
     }
     const char* take(std::size_t bytes) {
         if (from_.size() - at_ < bytes) bad();
@@ -291,7 +291,7 @@ class PlainReader {
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     if (!nb::inst_ready(self)) {
-        PyErr_SetString(PyExc_BufferError, "this memory was never made");
+        PyErr_SetString(PyExc_BufferError, "this memory was never allocated");
         return -1;
     }
     const auto* memory = nb::inst_ptr<Memory>(self);
@@ -318,7 +318,7 @@ void bind_plain(nb::module_& module) {
     module.def("decode_plain", [](nb::object memory, std::size_t offset, std::size_t bytes) {
         const auto& all = nb::cast<const Memory&>(memory);
         if (offset > all.size() || bytes > all.size() - offset) {
-            raise("invalid_argument", "there are not so many bytes");
+            raise("invalid_argument", "there are not that many bytes");
         }
         return PlainReader(memory, std::span(all.data(), all.size()).subspan(offset, bytes), offset)
             .whole();

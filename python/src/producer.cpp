@@ -166,7 +166,7 @@ class PyProducer {
         });
         if (done) return;
         raise("views_alive", "cannot close: " + shared_->windows_text() +
-                                 " still in use; commit the draft, or delete what refers to it");
+                                 " still in use; commit the draft, or delete its references");
     }
     [[nodiscard]] bool closed() const {
         return shared_->turns.inherited() || !shared_->producer.has_value();
@@ -206,9 +206,8 @@ class PyProducer {
     static void raise_unless_ok(SharedProducer& shared, std::optional<Push> push,
                                 const std::string& problem) {
         if (!push) {
-            raise("views_alive",
-                  "cannot take the lane's room: " + shared.windows_text() +
-                      " still in use; commit the draft, or delete what refers to it");
+            raise("views_alive", "cannot take the lane's room: " + shared.windows_text() +
+                                     " still in use; commit the draft, or delete its references");
         }
         if (*push != Push::ok) raise(name(*push), problem);
     }

@@ -36,9 +36,9 @@ class SharedLoan final : public Lent {
 
   protected:
     void check_shown() const override {
-        if (inherited()) raise("forked", "this share is read by the process that forked this one");
+        if (inherited()) raise("forked", "this share belongs to the parent process");
         if (leased()) return;
-        raise("not_leased", "the share was closed: what it showed may be another record by now");
+        raise("not_leased", "the share was closed: its memory may hold another record by now");
     }
     [[nodiscard]] const Sequences& all() const override { return share; }
     void on_free() override {
@@ -64,7 +64,7 @@ class PyShare : public PyViews {
         if (!loan_->in_use()) return value_or_raise(loan_->share.close());
         if (!later) {
             raise("views_alive", "cannot close the share: " + loan_->use_text() +
-                                     "; delete what refers to it, copy it (array.copy()), or use "
+                                     "; delete its references, copy it (array.copy()), or use "
                                      "close(later=True)");
         }
         loan_->later = true;

@@ -193,7 +193,7 @@ class PyStash {
         });
         if (used.empty()) return;
         raise("views_alive", "cannot close the stash: " + used +
-                                 "; delete what refers to it, or use close(later=True)");
+                                 "; delete its references, or use close(later=True)");
     }
     [[nodiscard]] bool closed() const { return shared_->turns.inherited() || shared_->closing; }
 
@@ -203,7 +203,7 @@ class PyStash {
         if (!waiter_) return;
         while (waiter_->busy()) {
             if (!cancelled_) {
-                raise("busy", "an event loop waits for this stash: let it, or cancel that task");
+                raise("busy", "an event loop waits for this stash: await it, or cancel that task");
             }
             const Released released;
             waiter_->finish();

@@ -40,7 +40,7 @@ Result<void> in_slices(std::optional<double> timeout, Errc waiting, Step step) {
 
 DType dtype_named(std::string_view name) {
     const auto found = DType::parse(name);
-    if (!found) raise("invalid_argument", "no dtype '" + std::string(name) + "'");
+    if (!found) raise("invalid_argument", "unknown dtype '" + std::string(name) + "'");
     return *found;
 }
 

@@ -27,8 +27,8 @@ class Turns {
     [[nodiscard]] bool inherited() const { return forks_ != fork_number(); }
     void check(const char* what) const {
         if (inherited()) {
-            raise("forked", std::string(what) +
-                                " belongs to the process that forked this one: open another here");
+            raise("forked",
+                  std::string(what) + " belongs to the parent process: open another one here");
         }
     }
     // In the order in which they ask: who waits holds `next_`.

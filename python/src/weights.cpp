@@ -12,7 +12,7 @@ namespace {
 DType dtype_called(nb::handle name) {
     const auto text = nb::cast<std::string>(name);
     const auto dtype = DType::parse(text);
-    if (!dtype) raise("invalid_argument", "'" + text + "' is no dtype");
+    if (!dtype) raise("invalid_argument", "'" + text + "' is not a dtype");
     return *dtype;
 }
 

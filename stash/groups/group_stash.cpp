@@ -284,7 +284,7 @@ void GroupStash::count_marks(const Group& group) {
 
 void GroupStash::ack(std::uint64_t batch_id, std::int64_t now_ns) {
     const auto leased = leased_.find(batch_id);
-    ROLLRING_ASSERT(leased != leased_.end(), "a batch is acknowledged once");
+    ROLLRING_ASSERT(leased != leased_.end(), "a batch can be acknowledged only once");
     for (const Index index : leased->second) {
         const Group& group = groups_[index];
         const Amount shipped = group.complete_amount();
@@ -302,7 +302,7 @@ void GroupStash::ack(std::uint64_t batch_id, std::int64_t now_ns) {
 
 void GroupStash::nack(std::uint64_t batch_id) {
     const auto leased = leased_.find(batch_id);
-    ROLLRING_ASSERT(leased != leased_.end(), "a batch is given back once");
+    ROLLRING_ASSERT(leased != leased_.end(), "a batch can be given back only once");
     for (const Index index : leased->second) {
         Group& group = groups_[index];
         const Amount amount = group.total;

@@ -42,7 +42,8 @@ Result<void> validate(const StashOptions& options) {
                                   options.window_fraction));
     }
     if (options.batch.amount() == 0) {
-        return refuse(fmt::format("batch is 0 {}, must be 1 or more", name(options.batch.unit())));
+        return refuse(
+            fmt::format("batch has 0 {}, must have 1 or more", name(options.batch.unit())));
     }
     for (const SourceWeight& source : options.source_weights) {
         if (!(source.weight > 0) || !std::isfinite(source.weight)) {

@@ -115,11 +115,12 @@ TEST_CASE("atropos: bad lines and their reasons") {
              Bad{R"([{"tokens":[[1]]},{"tokens":[]}])", "group 1 of the list: 'tokens' has no"},
              Bad{R"({"batch":5})", "'batch' must be a list"},
              Bad{R"({"status":"error","message":"Trainer not registered.","batch":[]})",
-                 "an error of Atropos' server: \"Trainer not registered.\""},
-             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1]})", "give --format rollring"},
+                 "an error from the Atropos server instead of a batch: \"Trainer not "
+                 "registered.\""},
+             Bad{R"({"instance_id":"a","repetition_id":0,"tokens":[1]})", "use --format rollring"},
              Bad{R"({"tokens":[1],"masks":[1],"scores":1,"instance_id":"q"})",
                  "'repetition_id' is missing"},
-             Bad{R"({"tokens":[[1]],"tokens":[[2]]})", "'tokens' comes twice"},
+             Bad{R"({"tokens":[[1]],"tokens":[[2]]})", "'tokens' is duplicated"},
              Bad{"{}", "'tokens' is missing"},
              Bad{R"({"tokens":[]})", "no members"},
              Bad{R"({"tokens":[1]})", "'tokens' must be a list"},
@@ -230,7 +231,7 @@ TEST_CASE("atropos: a line of more members than a group can have is refused befo
     AtroposLine groups("run");
     const std::string large = group_of(group_size_max + 1);
     CHECK_THROWS_WITH(groups.parse(parse_json(large), Schema::standard(), 1),
-                      "'tokens' has 65537 members, a group has 65536 at the most");
+                      "'tokens' has 65537 members, a group has at most 65536");
     const std::string half = group_of(group_size_max / 2 + 1);
     const std::string list = "[" + half + "," + half + "]";
     groups.parse(parse_json(list), Schema::standard(), 1);

@@ -60,14 +60,14 @@ TEST_CASE("json: what is refused, and where") {
         const char* reason;
     };
     for (const Bad& bad : {
-             Bad{"", "column 1: it ends where a value should be"},
-             Bad{"  ", "column 3: it ends"},
-             Bad{"[1,]", "column 4: a value should be here"},
-             Bad{"[1 2]", "column 4: a comma or ] should be here"},
-             Bad{"{\"a\":1,}", "column 8: a key in quotes"},
-             Bad{"{\"a\" 1}", "column 6: a colon"},
-             Bad{"{1:2}", "column 2: a key in quotes"},
-             Bad{"01", "column 2: the value is over"},
+             Bad{"", "column 1: the text ends before a value"},
+             Bad{"  ", "column 3: the text ends"},
+             Bad{"[1,]", "column 4: expected a value"},
+             Bad{"[1 2]", "column 4: expected a comma or ]"},
+             Bad{"{\"a\":1,}", "column 8: expected a key in quotes"},
+             Bad{"{\"a\" 1}", "column 6: expected a colon"},
+             Bad{"{1:2}", "column 2: expected a key in quotes"},
+             Bad{"01", "column 2: text after the end of the value"},
              Bad{"1.", "a digit"},
              Bad{"-", "a digit"},
              Bad{"1e", "a digit"},
@@ -86,7 +86,7 @@ TEST_CASE("json: what is refused, and where") {
              Bad{"\"\xed\xa0\x80\"", "not UTF-8"},
              Bad{"\"\xf4\x90\x80\x80\"", "not UTF-8"},
              Bad{"\"\xe2\x82", "not UTF-8"},
-             Bad{"[1] x", "column 5: the value is over"},
+             Bad{"[1] x", "column 5: text after the end of the value"},
              Bad{"[1}", "a comma or ]"},
              Bad{std::string("[1\0]", 4), "a comma or ]"},
          }) {

@@ -271,7 +271,7 @@ TEST_CASE("lines: one that is too long is named, and costs no more memory than i
     const auto ids = ids_of(file.path, selection);
     REQUIRE(ids.size() == 3);
     CHECK(ids[0] == "q1#0@0");
-    CHECK(ids[1] == file.path + ":2: longer than 1 MiB: raise --max-line if it should be");
+    CHECK(ids[1] == file.path + ":2: longer than 1 MiB: raise --max-line to accept it");
     CHECK(ids[2] == "q2#0@0");
     // The same through a pipe, which is not indexed first.
     int ends[2];

@@ -144,15 +144,15 @@ TEST_CASE("gather: what cannot be is refused by name") {
     CHECK(says(refusal({.column = token_ids}, {.order = beyond}), "sequence 1000000 of a batch"));
     CHECK(says(refusal({.column = 99}, {}), "no column 99"));
     CHECK(says(refusal({.column = token_ids}, {.form = Form::per_sequence}),
-               "no value for each sequence"));
-    CHECK(says(refusal({.column = logprobs}, {}), "say what stands for a missing one"));
-    CHECK(says(refusal({.column = token_ids, .dtype = dtype_u8}, {}), "out of the range of u8"));
+               "does not have one value per sequence"));
+    CHECK(says(refusal({.column = logprobs}, {}), "give a fill value for missing columns"));
+    CHECK(says(refusal({.column = token_ids, .dtype = dtype_u8}, {}), "outside the range of u8"));
     CHECK(says(refusal({.column = static_cast<std::uint16_t>(Std::ref_logprobs)}, {}),
                "no sequence of the batch carries"));
     CHECK(refusal({.column = static_cast<std::uint16_t>(Std::ref_logprobs), .missing = 0}, {})
               .empty());
     CHECK(says(refusal({.column = token_ids}, {.form = Form::padded, .padding = {.length = 1}}),
-               "more than the length of 1"));
+               "more than the requested length of 1"));
     REQUIRE(given.batch.ack(0).has_value());
     CHECK(gathered_offsets(given.batch, {}).error().code == Errc::not_leased);
 }

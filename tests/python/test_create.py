@@ -37,7 +37,7 @@ def test_a_ring_that_is_there_has_what_is_asked_for(
 def test_options_that_are_not_given_do_not_count(ring: str) -> None:
     rr.create(ring, exist_ok=True)
     rr.create(ring, exist_ok=True, lanes=8, lane_bytes=(4 << 20) - 1, soft_bytes=0)
-    with pytest.raises(rr.RingExistsError, match="exists already"):
+    with pytest.raises(rr.RingExistsError, match="already exists"):
         rr.create(ring, lanes=8)
 
 

@@ -67,7 +67,7 @@ TEST_CASE("columns: packed and padded hold every sequence at its place") {
     CHECK(padded == std::vector<std::int32_t>{-7, -7, -7, 0, 1, 2, 3, 4, -7, -7, -7, -7, -7, 1000,
                                               1001, 1002});
 
-    CHECK(refused(pack_column(batch, schema, token_ids, to.first(8)), "8 B, and 32 are needed"));
+    CHECK(refused(pack_column(batch, schema, token_ids, to.first(8)), "8 B, but 32 are needed"));
     CHECK(refused(pack_column(batch, schema, token_ids, to.subspan(1, 32)), "not aligned"));
     std::vector<float> values(8);
     const auto floats = std::as_writable_bytes(std::span(values));
@@ -77,8 +77,9 @@ TEST_CASE("columns: packed and padded hold every sequence at its place") {
     const Padding shorter{.length = 4};
     CHECK_FALSE(padded_shape(batch, schema, token_ids, shorter).has_value());
     const auto text = static_cast<std::uint16_t>(Std::instance_id);
-    CHECK(packed_shape(batch, schema, text).error().message.find("no row for each token") !=
-          std::string::npos);
+    CHECK(
+        packed_shape(batch, schema, text).error().message.find("does not have one row per token") !=
+        std::string::npos);
     REQUIRE(batch.ack(0));
     CHECK(packed_shape(batch, schema, token_ids).error().code == Errc::not_leased);
 }

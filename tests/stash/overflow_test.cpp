@@ -389,7 +389,7 @@ TEST_CASE("overflow: wrong directories are refused by name, and leave nothing") 
     }
     RingOptions none = options_in("");
     none.overflow_bytes = mib;
-    CHECK(refusal(none).message.find("no overflow_dir") != std::string::npos);
+    CHECK(refusal(none).message.find("overflow_dir is not") != std::string::npos);
     RingOptions bare = options_in(folder.path());
     bare.spill_bytes = 0;
     CHECK(refusal(bare).message.find("spill_bytes is 0") != std::string::npos);

@@ -370,7 +370,7 @@ TEST_CASE("stash: every option out of range is refused by its name") {
           std::string::npos);
     CHECK(validate({.at_deadline = AtDeadline::hold}).has_value());
     CHECK(message({.window_fraction = 0}).find("window_fraction") != std::string::npos);
-    CHECK(message({.batch = BatchTarget::sequences(0)}).find("batch is 0 sequences") !=
+    CHECK(message({.batch = BatchTarget::sequences(0)}).find("batch has 0 sequences") !=
           std::string::npos);
     CHECK(message({.source_weights = {{1, -1.0}}}).find("source_weights") != std::string::npos);
 }

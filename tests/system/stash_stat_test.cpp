@@ -144,9 +144,10 @@ TEST_CASE("stash stat: a trainer says of its groups what is seen of them from ou
         });
         CHECK(in.to_string() == out.to_string());
     }
-    CHECK(inside[0].to_string() ==
-          "p0: open, 1.5 s old; 2 of 4 there, 0 failed; missing 0, 2; from first (lane 0), second "
-          "(lane 1)");
+    CHECK(
+        inside[0].to_string() ==
+        "p0: open, 1.5 s old; 2 of 4 arrived, 0 failed; missing 0, 2; from first (lane 0), second "
+        "(lane 1)");
     CHECK(inside[1].instance_id == "p1?");
     CHECK(inside[1].missing_text() == "1-3");
     CHECK((*opened)->explain(1).size() == 1);
@@ -158,7 +159,8 @@ TEST_CASE("stash stat: of what is missing a line names the first, and a report a
     CHECK(group.producers_text().empty());
     group.state = GroupState::leased;
     group.size = group.complete = 4;
-    CHECK(group.to_string() == "a group without a name: leased, 0.0 s old; 4 of 4 there, 0 failed");
+    CHECK(group.to_string() ==
+          "a group without a name: leased, 0.0 s old; 4 of 4 arrived, 0 failed");
     for (std::uint32_t repetition = 0; repetition < 20; repetition += 2) {
         group.missing.push_back(repetition);
     }

@@ -37,7 +37,7 @@ TEST_CASE("bound: so many records and no more, whoever sends and takes them") {
     CHECK(try_send(second) == Push::ok);
     CHECK(try_send(first) == Push::ok);
     CHECK(try_send(second) == Push::timed_out);
-    CHECK(second.problem().find("the bound is 3") != std::string::npos);
+    CHECK(second.problem().find("the limit is 3") != std::string::npos);
     CHECK(try_send(first) == Push::timed_out);
     auto consumer = ring.consumer();
     for (int round = 0; round < 100; round++) {

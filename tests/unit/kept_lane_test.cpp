@@ -77,7 +77,7 @@ TEST_CASE("kept lane: only the successor gets it, and learns which records were 
     const auto none = Producer::open(ring.name(), at_once);
     REQUIRE(!none.has_value());
     CHECK(none.error().code == Errc::no_free_lane);
-    CHECK(none.error().to_string().find("1 are kept") != std::string::npos);
+    CHECK(none.error().to_string().find("1 are reserved") != std::string::npos);
 
     auto successor = ring.producer(kept);
     CHECK(successor.lane() == told.lane);

@@ -120,12 +120,12 @@ TEST_CASE("record: what the schema forbids is refused by name") {
     const std::vector<float> two{0.5F, 0.25F};
     Draft draft("p");
     draft.set(Std::token_ids, tokens).set(Std::logprobs, two);
-    CHECK(Encoded(draft).problem == "a per-token column does not have n_tokens rows");
+    CHECK(Encoded(draft).problem == "the number of rows of a per-token column is not n_tokens");
     CHECK(Encoder(draft, Schema::standard(), Checksum::none).problem_column() == "logprobs");
     CHECK(Encoder(Draft("p"), Schema::standard(), Checksum::none).problem_column() == "token_ids");
     Draft typed("p");
     typed.set(Std::token_ids, tokens).set(Std::loss_mask, two);
-    CHECK(Encoded(typed).problem == "a column has another dtype than declared");
+    CHECK(Encoded(typed).problem == "a column's dtype differs from its declaration");
     Draft nameless("");
     nameless.set(Std::token_ids, tokens);
     CHECK(Encoded(nameless).problem == "instance_id is empty");
@@ -155,14 +155,14 @@ TEST_CASE("record: a header that claims what cannot be is refused on both sides 
     draft.meta.group_size = header.group_size = 8;
     header.status = 77;
     draft.meta.status = static_cast<Status>(header.status);
-    CHECK(Encoded(draft).problem == "status is none of the known ones");
+    CHECK(Encoded(draft).problem == "status is unknown");
     CHECK(read() == Encoded(draft).problem);
     header.status = 0;
     draft.meta.status = Status::completed;
     header.checksum_kind = 9;
     CHECK(Encoded(draft, Schema::standard(), static_cast<Checksum>(9)).problem ==
-          "checksum is none of the known ones");
-    CHECK(read() == "checksum is none of the known ones");
+          "checksum is unknown");
+    CHECK(read() == "checksum is unknown");
     header.checksum_kind = 0;
     header.n_prompt = 4;
     CHECK(read() == "n_prompt is greater than n_tokens");

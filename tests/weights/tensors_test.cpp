@@ -271,8 +271,8 @@ TEST_CASE("engine and channel must agree, tensor by tensor") {
                       made.error().message);
     };
     unusable([](List& list) { list[0].strides = {100, 1, 1, 1}; }, "'embed': strides and shape");
-    unusable([](List& list) { list[0].strides = {0, 1}; }, "'embed': elements of it lie on each");
-    unusable([](List& list) { list.push_back(list[0]); }, "'embed' is there twice");
+    unusable([](List& list) { list[0].strides = {0, 1}; }, "'embed': its elements overlap");
+    unusable([](List& list) { list.push_back(list[0]); }, "'embed' is listed twice");
     Tensors engine = small_model();
     engine.list().erase(engine.list().begin() + 1);
     REQUIRE_OK(Subscriber::attach(ring.name(), engine.list(), {.partial = true}, patience()));
@@ -301,7 +301,7 @@ TEST_CASE("tensors that cannot be published are refused by name") {
           Errc::unsupported);
     CHECK(refusal(with([](WeightTensor& t) { t.published_dtype = dtype_f64; }),
                   "'w': cannot publish f32 as f64") == Errc::unsupported);
-    CHECK(refusal({good, good}, "'w': its name is there twice") == Errc::invalid_argument);
+    CHECK(refusal({good, good}, "'w': its name is duplicated") == Errc::invalid_argument);
     CHECK(refusal(with([](WeightTensor& t) {
                       t.shape = {2, 2, 2, 2, 2, 2, 2};
                       t.strides = {1, 3, 9, 27, 5, 7, 11};

@@ -206,7 +206,7 @@ TEST_CASE("views that cannot be are refused by name") {
     says([](WeightTensor& t) { t.data = nullptr; }, Errc::layout_mismatch, "'w': no address");
     says([](WeightTensor& t) { t.name = "v"; }, Errc::layout_mismatch, "'v' first");
     says([](WeightTensor& t) { t.strides = {0, 1}; }, Errc::unsupported,
-         "'w': elements of it lie on each other");
+         "'w': its elements overlap");
     says(
         [](WeightTensor& t) {
             t.shape = {2, 2, 2, 2, 2, 2, 2};
@@ -224,8 +224,8 @@ TEST_CASE("views that cannot be are refused by name") {
     whole.shape = {12, 10};
     whole.view.reset();
     CHECK(refusal({whole}).message.empty());
-    CHECK(refusal({whole, good}).message == "tensor 'w' is there twice");
-    CHECK(refusal({good, whole}).message == "tensor 'w' is there twice");
+    CHECK(refusal({whole, good}).message == "tensor 'w' is listed twice");
+    CHECK(refusal({good, whole}).message == "tensor 'w' is listed twice");
     // Windows that lie on each other: each end of a part cuts through thousands of them.
     WeightTensor windows = good;
     windows.name = "long";
@@ -235,7 +235,8 @@ TEST_CASE("views that cannot be are refused by name") {
     CHECK(refusal({windows}).message.empty());
     const Refusal many = refusal({windows}, 16384);
     CHECK(many.code == Errc::unsupported);
-    CHECK_MESSAGE(many.message.find("'long': its view is cut over parts") != std::string::npos,
+    CHECK_MESSAGE(many.message.find("'long': its view needs too many copies across parts") !=
+                      std::string::npos,
                   many.message);
 }
 
@@ -250,7 +251,7 @@ TEST_CASE("a publisher has no views") {
                                                                   .view = TensorView{}}});
     REQUIRE(!made);
     CHECK(made.error().code == Errc::invalid_argument);
-    CHECK(made.error().message.find("'w': it has a view, which is for engines") !=
+    CHECK(made.error().message.find("'w': it has a view, which only engines may use") !=
           std::string::npos);
 }
 

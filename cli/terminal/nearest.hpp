@@ -1,0 +1,14 @@
+#pragma once
+// "Did you mean": the word that a mistyped one stands for.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rollring::cli {
+
+// The word with the fewest inserted, deleted, replaced or swapped letters between it and `word`;
+// empty where even that one differs too much.
+std::string nearest(std::string_view word, const std::vector<std::string>& words);
+
+}  // namespace rollring::cli
