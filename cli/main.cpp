@@ -57,12 +57,11 @@ int run(int argc, char** argv) {
                 {"never", ColourMode::never}},
                "Before the command: colour the output; auto: on a terminal,\nunless NO_COLOR is "
                "set or TERM is \"dumb\"");
-    const std::vector<Command> commands{add_create(app),  add_rm(app),     add_ls(app),
-                                        add_stat(app),    add_doctor(app), add_produce(app),
-                                        add_consume(app), add_groups(app), add_weights(app),
-                                        add_metrics(app), add_top(app),    add_serve_atropos(app),
-                                        add_run_env(app), add_demo(app),   add_formats(app),
-                                        add_size(app)};
+    const std::vector<Command> commands{
+        add_create(app),  add_rm(app),      add_ls(app),      add_stat(app),
+        add_doctor(app),  add_produce(app), add_consume(app), add_groups(app),
+        add_weights(app), add_metrics(app), add_top(app),     add_serve_atropos(app),
+        add_run_env(app), add_demo(app),    add_formats(app), add_size(app)};
     try {
         app.parse(argc, argv);
         set_colour_mode(colour);

@@ -16,7 +16,7 @@ namespace rollring::cli {
 namespace {
 
 constexpr const char* create_footer = R"(Examples:
-  rollring create r                       # sizes by what this machine has
+  rollring create r                       # sizes derived from this machine
   rollring create r --lanes 64 --lane-bytes 16MiB
   rollring create r --lane-bytes 8GiB --soft-bytes 8GiB    # no soft wrap
   rollring create r --overflow /var/tmp    # overflow to disk if memory runs out
@@ -160,8 +160,7 @@ Command add_create(CLI::App& app) {
                     "Maximum number of concurrent producers, 1 to 4096")
         ->type_name("N")
         ->capture_default_str();
-    add_bytes(sub, "--lane-bytes", options->lane_bytes,
-              "Memory of each lane, as 64MiB or 8GiB")
+    add_bytes(sub, "--lane-bytes", options->lane_bytes, "Memory of each lane, as 64MiB or 8GiB")
         ->default_str("64MiB, or less where memory is less");
     add_bytes(sub, "--soft-bytes", options->made.soft_bytes,
               "Wrap a lane early, after this many bytes, while the consumer\n"

@@ -73,7 +73,7 @@ int formats(const std::string& name) {
 
 Command add_formats(CLI::App& app) {
     auto name = std::make_shared<std::string>();
-    CLI::App* sub = app.add_subcommand("formats", "Show what files of rollouts may look like");
+    CLI::App* sub = app.add_subcommand("formats", "Show the accepted formats of rollout files");
     sub->footer(formats_footer);
     sub->add_option("FORMAT", *name, "Print the example of this format alone");
     return {sub, [name] { return formats(*name); }};

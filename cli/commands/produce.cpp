@@ -344,9 +344,8 @@ Command add_produce(CLI::App& app) {
                        options->input.group_size = size.value_or(0);
                    })
         ->default_str("auto");
-    sub->add_option("--records", options->records_max, "Stop after so many records")
-        ->type_name("N");
-    sub->add_option("--rate", options->tokens_per_s, "Tokens per second at most; 0: no limit")
+    sub->add_option("--records", options->records_max, "Stop after N records")->type_name("N");
+    sub->add_option("--rate", options->tokens_per_s, "Maximum tokens per second; 0: no limit")
         ->check(CLI::NonNegativeNumber)
         ->type_name("TOKENS_PER_S")
         ->capture_default_str();

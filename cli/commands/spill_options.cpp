@@ -7,9 +7,9 @@ void add_spill_options(CLI::App* app, SpillOptions& options, bool described) {
         return std::string(described ? description : "See `rollring create`");
     };
     add_bytes(app, "--spill-bytes", options.spill_bytes,
-              text("Most memory for records of groups that stay incomplete: with\n"
-                   "that much room groups are let in; reserved as it is needed; 0: none"))
-        ->default_str("what there is beside the lanes, at most 128GiB");
+              text("Maximum memory for the records of incomplete groups; limits how\n"
+                   "many groups are open; reserved as needed; 0: none"))
+        ->default_str("the memory beside the lanes, at most 128GiB");
     app->add_option("--overflow", options.overflow_dir,
                     text("Directory on a disk; if the run would stop for lack of memory,\n"
                          "such records go into a file there"))

@@ -18,8 +18,8 @@ constexpr std::array examples{
 )"},
     FormatExample{
         "columns",
-        "the same with all that a record may have for its tokens, and what a trainer needs\n"
-        "to know of it; other keys travel along in 'extra'",
+        "the same with all columns that a record may have for its tokens, and the fields of\n"
+        "a trainer; other keys are kept in 'extra'",
         Reader::program, "",
         R"({"instance_id":"gsm8k/1","repetition_id":0,"group_size":1,"visit":0,)"
         R"("source":"math","n_prompt":2,"reward":1,"status":"completed","policy_version":7,)"
@@ -58,7 +58,7 @@ constexpr std::array examples{
 ]
 )"},
     FormatExample{"atropos",
-                  "a ScoredDataGroup of Atropos a line, or a list of them, or what /batch returns",
+                  "a ScoredDataGroup of Atropos a line, or a list of them, or a reply of /batch",
                   Reader::program, "--format atropos",
                   R"({"tokens":[[11,12,21],[11,12,22]],"masks":[[-100,-100,21],[-100,-100,22]],)"
                   R"("scores":[1.0,0.0]}
@@ -74,17 +74,17 @@ constexpr std::array examples{
 )"},
     FormatExample{
         "verl",
-        "what verl writes to trainer.rollout_data_dir; the folder may be given, too. The step\n"
+        "verl's dump in trainer.rollout_data_dir, one file or the whole folder. The step\n"
         "becomes the visit",
         Reader::python, "--tokenizer PATH",
         R"({"input":"2+3=","output":"5","gts":"5","score":1.0,"step":1}
 {"input":"2+3=","output":"6","gts":"5","score":0.0,"step":1}
 )"},
-    FormatExample{
-        "verifiers", "results.jsonl of verifiers before 0.4", Reader::python, "--tokenizer PATH",
-        R"({"example_id":0,"prompt":[{"role":"user","content":"2+3?"}],"completion":)"
-        R"([{"role":"assistant","content":"5"}],"reward":1.0,"metrics":{"exact":1.0},)"
-        R"("is_completed":true,"is_truncated":false}
+    FormatExample{"verifiers", "results.jsonl of verifiers before 0.4", Reader::python,
+                  "--tokenizer PATH",
+                  R"({"example_id":0,"prompt":[{"role":"user","content":"2+3?"}],"completion":)"
+                  R"([{"role":"assistant","content":"5"}],"reward":1.0,"metrics":{"exact":1.0},)"
+                  R"("is_completed":true,"is_truncated":false}
 )"},
     FormatExample{
         "trl",

@@ -183,7 +183,7 @@ class Producer:
                   ``policy_version`` (or ``policy_version_min`` and ``_max``), ``reward``,
                   ``created_ns``, ``finished_ns``, ``origin``.
                 * ``source``, ``user`` (bytes); ``messages``, ``generation_params``, ``overrides``,
-                  ``group_overrides``, ``extra``: text, or what JSON can say.
+                  ``group_overrides``, ``extra``: text, or a JSON value.
                 * ``images``: one array of any shape, or a list of arrays, bytes and text (URLs);
                   `Sequence.image_list` gives them back.
 

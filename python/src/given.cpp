@@ -85,7 +85,7 @@ std::string_view text_of(nb::handle name) {
 
 Given::Given(const Schema& schema, nb::handle instance_id, nb::dict given) {
     if (!PyUnicode_Check(instance_id.ptr()) && !PyBytes_Check(instance_id.ptr()))
-        raise("bad_record", "instance_id: " + shown(instance_id) + " is no text: use str()");
+        raise("bad_record", "instance_id: " + shown(instance_id) + " is not text: use str()");
     input.add(draft, schema, static_cast<std::uint16_t>(Std::instance_id), instance_id);
     for (const auto& [key, value] : given) {
         if (value.is_none()) continue;

@@ -18,7 +18,7 @@ T number(nb::handle value, const char* field) {
         return nb::cast<T>(value);
     } catch (const nb::cast_error&) {
         raise("bad_record", std::string(field) + ": " + shown(value) +
-                                " is no such number, or out of its range");
+                                " is not a number of this kind, or out of range");
     }
 }
 

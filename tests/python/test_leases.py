@@ -213,7 +213,7 @@ def test_bad_records_are_named_and_lose_nothing(ring: str) -> None:
                 producer.push("a", **fields)
         with pytest.raises(rr.TooLargeError):
             producer.push("a", token_ids=np.zeros(2 << 20, np.int32))
-        with pytest.raises(rr.BadRecordError, match="instance_id: 17 is no text"):
+        with pytest.raises(rr.BadRecordError, match="instance_id: 17 is not text"):
             producer.push(17, token_ids=[1])  # type: ignore[arg-type]
         assert producer.stats()["records"] == 0
 

@@ -99,7 +99,7 @@ def make_parser() -> Parser:
             metavar=metavar,
             type=parse,
             default=default,
-            help=f"{what} (default: {default or 'by what the machine has'})",
+            help=f"{what} (default: {default or 'derived from the machine'})",
         )
     parser.add_argument(
         "--group-size",

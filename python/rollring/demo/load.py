@@ -35,7 +35,7 @@ class Load:
         return self.repeat * self._rollouts().count()
 
     def remark(self) -> str:
-        """What was made of the file's groups, for people."""
+        """A sentence about the groups of the file."""
         return self._rollouts().remark if self.path else ""
 
     def _rollouts(self) -> Rollouts:
