@@ -128,7 +128,7 @@ def looking(folder, rollouts):
             if "--json" in line:
                 stop_when_seen(process)
             elif "--watch" in line:
-                assert "no live publisher" in process.stderr.readline(), line
+                assert "no live weight publisher" in process.stderr.readline(), line
                 os.killpg(process.pid, signal.SIGINT)
                 done(process, STOPPED)
             else:

@@ -108,9 +108,9 @@ def no_ring_or_nobody_on_it(folder, rollouts):
     assert "not_found" in err and "no-such-ring" in err, err
     with Ring() as ring:
         _, err = run("weights", ring, code=1)
-        assert "no live publisher" in err and ring in err, err
+        assert "no live weight publisher" in err and ring in err, err
         out, err = run("weights", ring, "--json", code=1)
-        assert out == "" and "no live publisher" in err, (out, err)
+        assert out == "" and "no live weight publisher" in err, (out, err)
     run("weights", code=2)
     assert "Examples" in run("weights", "--help")[0]
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* produce_footer = R"(Examples:
   rollring produce r --input rollouts.jsonl
-  rollring produce r --input rollouts.jsonl --shard 0/4    # the first of 4 producers on one file
+  rollring produce r --input rollouts.jsonl --shard 0/4    # first of 4 producers
   rollring produce r --input groups.jsonl --format atropos
   rollring produce r --synthetic groups=10,tokens=512:4096 --rate 100000
   rollring produce --input rollouts.jsonl --digest --json    # send nothing, only count
@@ -338,8 +338,8 @@ Command add_produce(CLI::App& app) {
                     "(from 0); applied after --shuffle, so N producers can share an input")
         ->type_name("I/N");
     add_group_size(sub,
-                   "Of records that do not say it; auto: as many as each group of the file\n"
-                   "has, if it is the same number for all",
+                   "Group size of records without one; auto: the number of members\n"
+                   "per group in the file, if it is the same for all",
                    [options](const std::string&, std::optional<std::uint32_t> size) {
                        options->input.group_size = size.value_or(0);
                    })

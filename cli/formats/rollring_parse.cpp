@@ -200,7 +200,7 @@ void check(const ParsedRecord& record, const Schema& schema) {
     const std::uint32_t n_tokens = record.rows(Std::token_ids);
     if (record.meta.n_prompt > n_tokens) {
         bad("n_prompt",
-            fmt::format("is {}, but there are {} tokens", record.meta.n_prompt, n_tokens));
+            fmt::format("is {}, but the record has {} tokens", record.meta.n_prompt, n_tokens));
     }
     check_columns(record, schema);
 }

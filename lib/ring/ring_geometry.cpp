@@ -31,20 +31,18 @@ std::uint64_t default_soft_bytes() {
 std::string add_overflow(const RingOptions& options, Geometry& geometry) {
     const bool wanted = !options.overflow_dir.empty();
     if (!wanted && options.overflow_bytes) {
-        return "overflow_bytes is given, but no overflow_dir to have them in";
+        return "overflow_bytes is set, but overflow_dir is not";
     }
     if (!wanted) return {};
     if (geometry.spill_bytes == 0) {
-        return "overflow_dir is given, but the spill that would go on there has none: spill_bytes "
-               "is 0";
+        return "overflow_dir is set, but spill_bytes is 0: there is no spill to overflow";
     }
     const std::uint64_t most = lane_bytes_max - geometry.spill_bytes;
     const std::uint64_t bytes = options.overflow_bytes.value_or(
         std::min({overflow_spills * geometry.spill_bytes, overflow_bytes_most, most}));
     if (bytes == 0 || bytes > most) {
         return fmt::format(
-            "overflow_bytes is {}, must be at least 1 and at most {}: with the "
-            "spill's {} no more than {}",
+            "overflow_bytes is {}, must be 1 to {}: together with the spill's {} at most {}",
             human_bytes(bytes), human_bytes(most), human_bytes(geometry.spill_bytes),
             human_bytes(lane_bytes_max));
     }

@@ -59,7 +59,7 @@ TEST_CASE(
               "'a/0' #0 of other (lane 1): two producers push the same "
               "repetition_id, the other is one (lane 0)"));
     CHECK(has(stash->dropped_since_batch(), "7 records dropped as duplicate"));
-    CHECK(has(stash->waits_for(), "1 of 4 there, 0 failed; missing 1-3; from one (lane 0)"));
+    CHECK(has(stash->waits_for(), "1 of 4 arrived, 0 failed; missing 1-3; from one (lane 0)"));
     send(one, {.prompt = "a/0"});
     read_all(*stash);
     CHECK(has(stash->waits_for(), "8 records dropped as duplicate"));
@@ -150,5 +150,5 @@ TEST_CASE("notices: groups that are overdue are told with what they wait for, an
     REQUIRE(overdue.size() == 1);
     CHECK(overdue[0].records == 1);
     CHECK(
-        has(overdue[0].detail, "1 of 4 there, 0 failed; missing 1-3; from env-3 (lane 0, closed)"));
+        has(overdue[0].detail, "1 of 4 arrived, 0 failed; missing 1-3; from env-3 (lane 0, closed)"));
 }
