@@ -381,7 +381,7 @@ def what_atropos_sends_and_returns_is_taken(folder, rollouts):
     wanted = sorted(canonical(json.dumps(one)) for one in groups + groups + [item])
     assert multiset(output) == wanted, output.read_text(encoding="utf-8")
     _, err = run("produce", "--input", path, "--digest", code=1)
-    assert f"{path}:1: element 1 of the list: this looks like Atropos'" in err, err
+    assert f"{path}:1: element 1 of the list: this looks like an Atropos" in err, err
     assert "--format atropos" in err, err
     mine = folder / "mine.jsonl"
     mine.write_text(member("q", 0), encoding="utf-8")

@@ -149,6 +149,6 @@ TEST_CASE("notices: groups that are overdue are told with what they wait for, an
     }
     REQUIRE(overdue.size() == 1);
     CHECK(overdue[0].records == 1);
-    CHECK(
-        has(overdue[0].detail, "1 of 4 arrived, 0 failed; missing 1-3; from env-3 (lane 0, closed)"));
+    CHECK(has(overdue[0].detail,
+              "1 of 4 arrived, 0 failed; missing 1-3; from env-3 (lane 0, closed)"));
 }
