@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _core
 from ._arrays import dtype_name
-from ._errors import NoProgressError, ProducerDiedError
+from ._errors import InvalidArgumentError, NoProgressError, ProducerDiedError
 
 _log = logging.getLogger("rollring")
 
@@ -117,6 +117,8 @@ def create(
         **{option: None if size is None else to_bytes(size) for option, size in sizes.items()},
     }
     options = {option: value for option, value in options.items() if value is not None}
+    if options.get("lane_bytes") == 0:  # which leaves the choice to the library
+        raise InvalidArgumentError("lane_bytes is 0 B, must be 1 B to 128 GiB", "invalid_argument")
     if columns:
         options["columns"] = declared(columns)
     try:

@@ -199,6 +199,8 @@ def test_an_option_that_is_wrong_is_named(ring: str, options: dict[str, Any], ma
 def test_an_option_of_a_ring_that_is_wrong_is_named(ring: str) -> None:
     with pytest.raises(rr.InvalidArgumentError, match="lanes: 'two'"):
         rr.create(f"{ring}-other", lanes="two")  # type: ignore[arg-type]
+    with pytest.raises(rr.InvalidArgumentError, match="lane_bytes is 0 B"):
+        rr.create(f"{ring}-other", lane_bytes=0)
 
 
 HALF = "half \ud835 of a pair"
