@@ -51,7 +51,8 @@ def commands(quick):
 
 
 QUICK = ("python", "install", "quickstart")
-LATER = ("cmake", "meson", "prefix", "docs", "wheel", "wheel without a compiler")
+LATER = ("cmake", "meson", "prefix", "docs", "wheel", "sdist",
+         "wheel without a compiler")
 OTHER_MACHINE = {"wheel without a compiler": "dist"}  # what it is given of the first one
 
 
