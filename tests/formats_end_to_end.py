@@ -98,7 +98,7 @@ def after_an_error_there_is_no_table_of_zeros(folder, rollouts):
     # What was sent before it is told.
     bad.write_text('{"instance_id":"a","tokens":[1]}\n{}\n', encoding="utf-8")
     out, _ = run("produce", "--digest", "--input", bad, code=1)
-    assert "failed after reading 1 records" in out, out
+    assert "failed after reading 1 record," in out, out
 
 
 @test

@@ -96,6 +96,7 @@ void try_weights() {
         require(read(began[0], &byte, 1) == 1, "the version is published");
         try_subscriber(subscriber);
         require(model.memory == trainer.memory, "the version is the trainer's");
+        require(read(began[0], &byte, 1) == 1, "it was seen to be live");
         return 0;
     });
     require(publisher.wait_subscribers(1, patience()).has_value(), "an engine");
@@ -107,6 +108,7 @@ void try_weights() {
     require(write(began[1], "x", 1) == 1, "tell the engine");
     require(open.commit(patience()).has_value(), "commit");
     require(publisher.wait_live(1, patience()).has_value(), "live");
+    require(write(began[1], "x", 1) == 1, "tell the engine");
     require(collect(engine) == 0, "no step of an update is a forked child's");
     // What the engine's process has called is not known here.
     for (const char* method : {"Subscriber::next", "Subscriber::interrupt",
