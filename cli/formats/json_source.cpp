@@ -18,7 +18,6 @@ class JsonSource final : public RecordSource {
           line_bytes_max_(selection.line_bytes_max),
           visit_(selection.visit),
           group_size_(selection.group_size),
-          sharded_(selection.shard.count > 1),
           source_name_(source_name),
           group_(run_id.empty() ? draw_run_id() : run_id) {
         look_at_first();
@@ -105,30 +104,22 @@ class JsonSource final : public RecordSource {
         common_size_ = census_.common_size().value_or(0);
     }
 
-    // What the line itself does not say.
+    // What the line itself does not say. Members that come through a pipe stay without a number.
     void complete(const Membership& its) {
         const bool wanted = wants_size(its.sized);
         if (!its.sized) record_.meta.group_size = group_size_;
         unsized_stream_ |= wanted && lines_.streamed();
         const bool counted = !record_.meta.repetition_id;
-        if (!counted && (!wanted || lines_.streamed())) return;
-        if (lines_.streamed()) {
-            if (sharded_) {
-                bad("repetition_id",
-                    "is missing, and a pipe that is shared is not counted: number "
-                    "the records, or give a file");
-            }
-            record_.meta.repetition_id = census_.take(line_.place, its);
-        } else {
-            count_all();
-            if (counted) record_.meta.repetition_id = census_.number(line_.place);
-            if (wanted) record_.meta.group_size = common_size_;
-        }
-        if (counted && census_.mixed(line_.place)) {
+        if (lines_.streamed() || (!counted && !wanted)) return;
+        count_all();
+        if (wanted) record_.meta.group_size = common_size_;
+        if (!counted) return;
+        if (census_.mixed(line_.place)) {
             bad("repetition_id",
-                "is missing, and other members of its group have one: number all "
-                "members of a group, or none");
+                "is missing, and other members of its group have one: number all members of a "
+                "group, or none");
         }
+        record_.meta.repetition_id = census_.number(line_.place);
     }
     Next hand_out(Draft& draft) {
         ParsedRecord& record = waiting_.front();
@@ -165,7 +156,6 @@ class JsonSource final : public RecordSource {
     std::uint64_t line_bytes_max_;
     std::uint64_t visit_;
     std::uint32_t group_size_;
-    bool sharded_;
     std::string source_name_;
     Schema schema_ = Schema::standard();
     Line line_;
