@@ -279,7 +279,8 @@ def a_consumer_whose_ring_is_removed_ends(folder, rollouts):
         wait_until(lambda: report("stat", name)["consumer_alive"], "the consumer to attach")
         run("rm", name, "--force")
         out, err = finish(trainer, 1)
-        assert json.loads(out)["reason"] == "removed" and "was removed while in use" in err, (out, err)
+        assert json.loads(out)["reason"] == "removed", out
+        assert "was removed while in use" in err, err
 
 
 @test

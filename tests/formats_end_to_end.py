@@ -8,7 +8,8 @@ import json
 import re
 import sys
 
-from program import LIMIT_S, PROGRAM, ROOT, Ring, main, report, run, shell, test
+import pages
+from program import LIMIT_S, PROGRAM, Ring, main, report, run, shell, test
 
 TOKENS = ("tokens", "columns", "prompt", "list")  # read by the program itself
 TEXTS = ("messages", "verl", "verifiers", "trl")  # by the Python package, with a tokenizer
@@ -150,11 +151,10 @@ def half_of_a_surrogate_pair_travels(folder, rollouts):
 
 @test
 def the_commands_of_the_page_work(folder, rollouts):
-    page = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
-    (lines,) = re.findall(r"<!-- pasted by a test -->\n```sh\n(.*?)```", page, flags=re.DOTALL)
+    (block,) = pages.named("tests/formats_end_to_end.py", "formats")
     (folder / "bin").mkdir()
     (folder / "bin/rollring").symlink_to(PROGRAM)
-    process = shell("set -e\n" + lines, folder)
+    process = shell("set -e\n" + block.text, folder)
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, (out, err)
     assert "exactly once and intact" in out and "would send 2 records" in out, (out, err)

@@ -21,6 +21,8 @@ ASKED = ("pages.", "page_lines()")  # a test that looks for its blocks
 
 def breaches(block, source_of):
     """What is wrong with the mark. `source_of`: the text of a runner, None if there is none."""
+    if block.stray:
+        yield f"'{block.stray}' is no mark: `run by` names a test, `not run` the reason"
     if block.language in ("cpp", "text"):
         if block.runners or block.reason:
             yield f"a block in `{block.language}` needs no mark"
@@ -59,10 +61,10 @@ def check_the_check():
             "<!-- run by test.py (one) -->\n\n```sh\nx\n```\n```\nlost\n```\n"
             "<!-- not run: no -->\n```sh\nx\n```\n<!-- run by gone.py -->\n```sh\nx\n```\n"
             "<!-- run by test.py (two) -->\n```sh\nx\n```\n```yaml\na: b\n```\n```text\n->\n```\n"
-            "```sh\npython examples/a.py\n```\n")
+            "```sh\npython examples/a.py\n```\n<!-- pasted -->\n```sh\nx\n```\n")
     found = [block.line for block in pages.parse("a.md", page)
              if list(breaches(block, {"test.py": 'pages.named("one")'}.get))]
-    if found != [13, 17, 21, 25, 28, 34]:
+    if found != [13, 17, 21, 25, 28, 34, 38]:
         sys.exit(f"the check is blind: it blames the lines {found}")
 
 

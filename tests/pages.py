@@ -29,6 +29,7 @@ class Block:
     text: str
     runners: tuple[tuple[str, str], ...] = ()  # (what runs it, by which name)
     reason: str = ""  # why nothing runs it
+    stray: str = ""  # a comment above it that is no mark
 
     def is_for(self, runner):
         """Whether this test runs it: one without a mark is everybody's who asks."""
@@ -49,8 +50,9 @@ def parse(page, text):
             runners = tuple((one["runner"].strip(), one["name"] or "")
                             for one in RUNNER.finditer(mark.removeprefix("run by ")))
         code = re.sub(f"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
+        stray = "" if runners or reason else mark
         yield Block(page, text.count("\n", 0, found.start("fence")) + 1, found["language"], code,
-                    runners, reason)
+                    runners, reason, stray)
 
 
 def blocks(root=ROOT):
