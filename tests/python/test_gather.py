@@ -71,7 +71,7 @@ def test_what_cannot_be_is_refused(batch: Any) -> None:
         batch.packed("token_ids", order=[4])
     with pytest.raises(rr.NoColumnError, match="batch.lengths"):
         batch.packed("batch.lengths")
-    with pytest.raises(rr.InvalidArgumentError, match="more than the length of 6"):
+    with pytest.raises(rr.InvalidArgumentError, match="more than the requested length of 6"):
         batch.padded("token_ids", length=6)
 
 

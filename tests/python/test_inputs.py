@@ -148,7 +148,7 @@ def test_a_column_that_is_not_there(one: Any) -> None:
     with batch:
         with pytest.raises(KeyError, match="no column 'x'"):
             sequence["x"]
-        with pytest.raises(AttributeError, match="no column and no field 'x'"):
+        with pytest.raises(AttributeError, match="neither a column nor a field 'x'"):
             sequence.x
 
 

@@ -309,7 +309,7 @@ def test_maxsize_bounds_all_who_put(run_loop: RunLoop) -> None:
             pass
         assert made.full() and not made.empty()
         for args in ((False,), (False, 9.0), (True, 0.01), (True, 0), (True, -1)):
-            with pytest.raises(queue.Full, match="the bound is 3"):
+            with pytest.raises(queue.Full, match="the limit is 3"):
                 made.put(7, *args)
         with pytest.raises(queue.Full):
             made.put_nowait(7)

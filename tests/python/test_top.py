@@ -207,7 +207,7 @@ def test_requests_and_what_a_worker_has(ring: str) -> None:
             await pilot.press("escape")
             request.done()
             await until(pilot, lambda: cells(page, "workers")[0][3:] == ["0", "-", "1"])
-        await until(pilot, lambda: "1 withdrawn; nobody posts now" in facts(page))
+        await until(pilot, lambda: "1 withdrawn; no poster is alive" in facts(page))
         assert cells(page, "workers")[0][2] == "not there"
 
     run(page, play, size=(120, 40))

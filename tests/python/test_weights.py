@@ -211,7 +211,7 @@ def test_what_cannot_be_sent_or_written_is_refused(ring: str) -> None:
     good = np.zeros(4, np.float32)
     for tensors, kind, match in (
         ({"w": [1.0]}, TypeError, "'w' is list"),
-        ({"w": good.astype(">f4")}, rr.InvalidArgumentError, "'w'.*byte order"),
+        ({"w": good.astype(">f4")}, rr.InvalidArgumentError, "byte order of tensor 'w'"),
         ({"w": np.zeros(2, "f4,i1")["f0"]}, rr.InvalidArgumentError, "'w'.*strides"),
         ({"w": np.zeros(2, complex)}, rr.UnsupportedError, "complex"),
         ({}, rr.InvalidArgumentError, "no tensors"),
