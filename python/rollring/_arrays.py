@@ -152,7 +152,7 @@ def _as_json(value: Any, column: str) -> str:
 
 def _blob(array: Any, dtype: str) -> dict[str, Any]:
     """An array as the program `rollring` writes those that JSON has no numbers for."""
-    data = base64.b64encode(np.ascontiguousarray(array)).decode()
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     return {"dtype": dtype, "shape": list(array.shape), "base64": data}
 
 

@@ -101,6 +101,15 @@ class Draft:
             self.commit()
 
 
+def refuse_options_of_open_group(unknown: Iterable[str]) -> None:
+    """Refuse what `Producer.open_group` does not know, and name the option that was meant."""
+    for name in unknown:
+        known = ["visit", "group_size", "record_bytes", "timeout"]
+        close = difflib.get_close_matches(name, known, 1)
+        meant = f": did you mean {close[0]}?" if close else ""
+        raise InvalidArgumentError(f"open_group has no option '{name}'{meant}", "invalid_argument")
+
+
 class Producer:
     """Takes a lane of a ring and puts trajectories into it.
 
@@ -308,13 +317,7 @@ class Producer:
             TimedOutError: No place was free in time.
             TooLargeError: The ring can never hold such a group.
         """
-        for name in unknown:
-            known = ["visit", "group_size", "record_bytes", "timeout"]
-            close = difflib.get_close_matches(name, known, 1)
-            meant = f": did you mean {close[0]}?" if close else ""
-            raise InvalidArgumentError(
-                f"open_group has no option '{name}'{meant}", "invalid_argument"
-            )
+        refuse_options_of_open_group(unknown)
         self._attach().open_group(instance_id, visit, timeout, group_size, record_bytes)
 
     def cancel_group(self, instance_id: str, /, *, visit: int = 0) -> bool:

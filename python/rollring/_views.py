@@ -35,7 +35,10 @@ class Views(Columns):
             self._groups = [
                 Group(
                     size,
-                    [Member(every[begin:end], *values) for begin, end, *values in members],
+                    [
+                        Member(every[begin:end], advantage, reward, number)
+                        for begin, end, advantage, reward, number in members
+                    ],
                     bad,
                     unrewarded,
                 )

@@ -175,6 +175,16 @@ class WeightUpdate(OneVersion):
         return f"<WeightUpdate to version {self.version}>"
 
 
+def _targets(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The tensors that are written, with the names of those that they belong to."""
+    for name, one in given.items():
+        views = views_of(name, one)
+        if views is None:
+            yield name, one
+        else:
+            yield from ((name, view.tensor) for view in views)
+
+
 class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     """An engine's end: takes versions over into its own tensors.
 
@@ -230,13 +240,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
                     "device is only for engines that load by themselves: omit device, or omit into"
                 )
             described, self._gpu = describe(self._kept, True, {}, self._views)
-            given = [
-                (name, one if views is None else view.tensor)
-                for name, one in self._kept.items()
-                for views in [views_of(name, one)]
-                for view in views or [None]
-            ]
-            self._memory = Memory(given)
+            self._memory = Memory(_targets(self._kept))
         else:
             described, self._gpu = [], -1
             if device is not None:

@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("trl")
 
 import torch
-import trl_tiny
 from accelerate import PartialState
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer

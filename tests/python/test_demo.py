@@ -283,7 +283,7 @@ def test_wrong_use_is_told_in_one_line(arguments: list[str]) -> None:
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no"):
         out, err = run("--input", str(path), code=1)
-        assert out == "" and re.fullmatch(rf"rollring: system: .*{re.escape(str(path))}.*\n", err)
+        assert out == "" and re.fullmatch(rf"rollring: \w+: .*{re.escape(str(path))}.*\n", err)
 
 
 def test_its_help_fits_a_terminal_and_its_examples_run(tmp_path: Path) -> None:

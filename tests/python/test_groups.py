@@ -23,7 +23,7 @@ def test_a_time_out_and_check_name_what_was_dropped(ring: str) -> None:
             why = "3 records dropped as duplicate.*two producers push the same repetition_id"
             with pytest.raises(rr.TimedOutError, match=why):
                 stash.next(0.05)
-            with pytest.raises(rr.TimedOutError, match="1 of 8 there.*missing 1-7; from one"):
+            with pytest.raises(rr.TimedOutError, match="1 of 8 arrived.*missing 1-7; from one"):
                 stash.next(0.05)
             with pytest.raises(rr.NoProgressError, match=why) as raised:
                 stash.check(0.01)

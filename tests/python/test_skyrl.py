@@ -130,7 +130,7 @@ def test_a_trainer_that_nobody_works_for_says_so(
         wait = asyncio.ensure_future(trainer.generate(given))
         while not caplog.records:
             await asyncio.sleep(0.001)
-        assert "2 rollouts are asked for, and no worker is there" in caplog.text
+        assert "no worker is attached, and 2 rollouts are requested" in caplog.text
         workers = Workers(ring, 1)
         check_rows(given, await wait)
         assert workers.end(PATIENCE) == [0]
@@ -231,7 +231,7 @@ def test_token_rewards_long_responses_and_tasks(ring: str) -> None:
 def test_what_does_not_fit_is_named(ring: str, trainer: RollringGenerator) -> None:
     twice = asked(1, 2)
     twice["trajectory_ids"][1] = twice["trajectory_ids"][0]
-    with pytest.raises(ValueError, match="'0' #0 is asked for twice"):
+    with pytest.raises(ValueError, match="'0' #0 is requested twice"):
         asyncio.run(trainer.generate(twice))
     with pytest.raises(ValueError, match="on_missing"):
         RollringGenerator(ring, on_missing="drop")

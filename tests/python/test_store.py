@@ -168,7 +168,7 @@ def test_columns_of_rows_are_put_in_one_call_and_read_in_one_piece(
     assert all((place in store) == (i != 3) for i, place in enumerate(at["wide"]))
     with pytest.raises(rr.NotStoredError, match=str(at["wide"][3])):
         store.get_joined(at["wide"])
-    with pytest.raises(ValueError, match=r"2 keys have 5 values of 'ids'"):
+    with pytest.raises(ValueError, match=r"2 keys, but 5 values of 'ids'"):
         store.put_columns({"reward": np.ones(2), "ids": ids}, keys=["1", "2"])
 
 
@@ -288,7 +288,7 @@ def test_what_is_wrong_has_a_name(store: rr.Store) -> None:
         rr.Store(store_name(), make=False, timeout=0)
     with pytest.raises(rr.InvalidArgumentError, match="lanes is 1"):
         rr.Store(store_name(), lanes=1)
-    with pytest.raises(ValueError, match="1 values have 2 keys"):
+    with pytest.raises(ValueError, match="1 values, but 2 keys"):
         store.put_all([1], keys=[("a", ""), ("b", "")])
     with pytest.raises(TypeError):
         store.put(object())

@@ -129,7 +129,7 @@ def test_a_carried_advantage_is_taken_as_it_is(ring: str) -> None:
         push_group(producer, 2, size=1)
         worker.start()
         assert worker.rollout_buffer.get(timeout=PATIENCE).advantage == 2.5
-        with pytest.raises(ValueError, match="'p/2' #0 carries no 'advantages'"):
+        with pytest.raises(ValueError, match="'p/2' #0 has no 'advantages'"):
             worker.rollout_buffer.get(timeout=PATIENCE)
     worker.stop()
 
@@ -313,7 +313,7 @@ def test_a_silent_ring_is_named_though_groups_are_held(ring: str) -> None:
         error = _until_raised(worker, stale=STALE)
     assert isinstance(error, rr.NoProgressError)
     assert (error.group, error.producer, error.pid) == ("p/2", "slow", os.getpid())
-    assert "1 of 2 there" in str(error) and "from slow" in str(error)
+    assert "1 of 2 arrived" in str(error) and "from slow" in str(error)
     worker.stop()
 
 

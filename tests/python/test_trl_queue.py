@@ -91,5 +91,5 @@ def test_a_trainers_own_worker_gets_a_shared_queue(package: str) -> None:
 
 def test_who_has_nothing_to_share() -> None:
     trl.share_rollout_queue(_Owner(None))  # another rank
-    with pytest.raises(TypeError, match="RingRolloutWorker is no AsyncRolloutWorker"):
+    with pytest.raises(TypeError, match="RingRolloutWorker is not an AsyncRolloutWorker"):
         trl.share_rollout_queue(_Owner(RingRolloutWorker("ring")))

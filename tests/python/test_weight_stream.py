@@ -85,9 +85,9 @@ def test_numbers_are_taken_if_they_are_above_the_rings(ring: str) -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("embed", "head", "scale"), "gives tensor 'head' where its first version had scale"),
-        ((*NAMES, "more"), "gives tensor 'more' where its first version had no more"),
-        (NAMES[:2], "gave no tensor 'head'"),
+        (("embed", "head", "scale"), "put tensor 'head', but its first version had scale"),
+        ((*NAMES, "more"), "put tensor 'more', but its first version had no more"),
+        (NAMES[:2], "did not put tensor 'head'"),
     ],
 )
 def test_other_tensors_than_the_first_time(ring: str, names: tuple[str, ...], said: str) -> None:

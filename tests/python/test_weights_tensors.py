@@ -77,7 +77,7 @@ def test_views_that_cannot_be_are_refused(ring: str) -> None:
                 rr.WeightSubscriber(ring, {"w": into})
         with rr.WeightSubscriber(ring, {"w": [view, view]}):
             pass
-    with pytest.raises(rr.InvalidArgumentError, match="'w' is a view, which is for engines"):
+    with pytest.raises(rr.InvalidArgumentError, match="'w' is a view, which only engines may use"):
         rr.WeightPublisher(ring, {"w": view})
 
 
@@ -98,7 +98,7 @@ def test_tensors_are_put_one_by_one(ring: str) -> None:
         with pytest.raises(ZeroDivisionError), trainer.begin(1) as transaction:
             transaction.put("embed")
             raise ZeroDivisionError
-        with pytest.raises(rr.InvalidArgumentError, match="version 1 is over"):
+        with pytest.raises(rr.InvalidArgumentError, match="version 1 is finished"):
             transaction.put("norm")
         thread = threading.Thread(target=take)
         gathered = model(2)

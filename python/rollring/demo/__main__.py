@@ -66,7 +66,7 @@ def make_parser() -> Parser:
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} [OPTIONS]",
-        description="Run producers and a trainer on a temporary ring through the Python API, and "
+        description="Run producers and a trainer on a temporary ring in Python, and "
         "verify delivery.",
         epilog=EXAMPLES,
         formatter_class=lambda prog: argparse.RawTextHelpFormatter(

@@ -40,7 +40,7 @@ class Tally:
         self._add(
             instance_id,
             fields["visit"],
-            fields.get("repetition_id", 0),
+            fields.get("repetition_id"),
             None if reward is None else float(reward),
             columns,
         )
@@ -53,7 +53,7 @@ class Tally:
         self,
         instance_id: str,
         visit: int,
-        repetition_id: int,
+        repetition_id: int | None,
         reward: float | None,
         columns: Mapping[str, Any],
     ) -> None:

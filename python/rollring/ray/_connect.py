@@ -6,19 +6,22 @@ import asyncio
 import collections
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from .._errors import ClosedError, RingNotFoundError, TimedOutError, TooLargeError
-from .._producer import Draft, Producer
+from .._producer import Draft, Producer, refuse_options_of_open_group
 from .._ring import describe
 from .._weights import Left
 from ._actors import AGAIN_S, actor_named, actor_on, ask, this_node
 from ._forwarder import Forwarder
 from ._names import About, Source, forwarder_name, receiver_name, relay_name, worker_number
 from ._weight_relay import WeightRelay
+
+if TYPE_CHECKING:
+    from typing_extensions import Never
 
 NAMED_MOST = 4096  # groups that are remembered as opened by name
 
@@ -100,7 +103,9 @@ class NodeProducer(Producer):
         group_size: int = 0,
         record_bytes: int = 0,
         timeout: float | None = None,
+        **unknown: Never,
     ) -> None:
+        refuse_options_of_open_group(unknown)
         if record_bytes == 0 and self._may_send(instance_id, visit, group_size):
             return
         left = Left(timeout)

@@ -29,12 +29,12 @@ class Tokenizer:
         Raises:
             ValueError: The chat template cannot show which tokens those are.
         """
-        if isinstance(prompt, str) and isinstance(answer, str):
+        if isinstance(prompt, str):
+            if not isinstance(answer, str):
+                raise ValueError("the prompt is text, and the completion is messages")
             pieces = [(prompt, False), (answer, True)]
         elif isinstance(answer, str):
             pieces = [(self._render(prompt, True), False), (answer, True)]
-        elif isinstance(prompt, str):
-            raise ValueError("the prompt is text, and the completion is messages")
         else:
             pieces = self._conversation([*prompt, *answer], len(prompt))
         token_ids: list[int] = []
