@@ -161,7 +161,7 @@ def doctor(folder, rollouts):
                 "rollring consume idle --until-closed >&2\n"
                 "rollring create left; truncate -s 0 /dev/shm/rollring.0.left\n"
                 "rollring demo --synthetic groups=100000,tokens=2000:4000 >&2 & demo=$!\n"
-                "until rollring ls | grep -q demo-; do :; done; kill -9 $demo\n"
+                "until rollring ls | grep -q '^demo-.* ok '; do :; done; kill -9 $demo\n"
                 "until rollring doctor | grep -q 'its owner has ended'; do :; done >&2\n" + line +
                 "\nrollring ls --json")
         out = done(shell(text, folder, before=("unshare", "--mount")))
