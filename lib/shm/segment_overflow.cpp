@@ -46,7 +46,7 @@ std::string owner_text(const std::string& directory) {
 }
 
 std::string folder_of(const std::string& path) {
-    return path.substr(0, path.rfind('/'));
+    return path.substr(0, std::max<std::size_t>(path.rfind('/'), 1));
 }
 
 }  // namespace
