@@ -13,7 +13,7 @@ Push Producer::open_group(std::string_view instance_id, std::uint64_t visit, Dea
     if (!impl.admission->active()) return Push::ok;
     const std::uint64_t bytes = impl.declare(plan);
     const Push got =
-        impl.admit(GroupKey::of(instance_id, visit), {plan.group_size, bytes}, deadline);
+        impl.admit(GroupKey::of(instance_id, visit), {plan.group_size, bytes}, deadline, true);
     if (got == Push::ok) impl.wish(0, 0);
     return got;
 }

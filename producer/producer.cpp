@@ -196,18 +196,22 @@ void Producer::Impl::ring_all_lanes() {
 }
 
 // Waits until the group may be opened, if it is not open already.
-Push Producer::Impl::admit(const GroupKey& key, const GroupNeed& need, Deadline deadline) {
+Push Producer::Impl::admit(const GroupKey& key, const GroupNeed& need, Deadline deadline,
+                           bool may_choose) {
     Admission::Answer answer = admission->ask(key, need, owner());
     if (answer == Admission::Answer::go) return Push::ok;
     if (answer == Admission::Answer::never_fits) {
         return refuse(Push::too_large, admission->why(answer, need));
     }
-    wish(0, admission->claim_bytes(need));
+    const std::uint64_t even_bytes = round_up(admission->claim_bytes(need), 2);
+    wish(0, may_choose && deadline.passed() ? even_bytes : even_bytes + 1);
     const Push got = wait_for_place(deadline, [&] {
         answer = admission->ask(key, need, owner());
         return answer == Admission::Answer::go;
     });
-    return got == Push::timed_out ? refuse(got, admission->why(answer, need)) : got;
+    if (got != Push::timed_out) return got;
+    if (may_choose) wish(0, even_bytes);
+    return refuse(got, admission->why(answer, need));
 }
 
 Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload,
@@ -230,9 +234,8 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     if (admission->active() || admission->owes()) {
         reserved_key = encoder.group_key();
         const GroupNeed need{draft.meta.group_size, bytes};
-        if (const Push admitted = admit(reserved_key, need, deadline); admitted != Push::ok) {
-            return admitted;
-        }
+        const Push admitted = admit(reserved_key, need, deadline, false);
+        if (admitted != Push::ok) return admitted;
         wish(0, 0);
     }
     const Push got = room(bytes, deadline);

@@ -65,7 +65,8 @@ struct Producer::Impl {
     Push place(Deadline deadline);
     void give_place_back();
     void ring_all_lanes();
-    Push admit(const GroupKey& key, const GroupNeed& need, Deadline deadline);
+    // `may_choose`: a caller that is refused may send to another group.
+    Push admit(const GroupKey& key, const GroupNeed& need, Deadline deadline, bool may_choose);
     std::uint64_t declare(const GroupPlan& plan);
     void wish(std::uint64_t room_bytes, std::uint64_t place_bytes);
     Push check_ring();

@@ -24,8 +24,9 @@ std::uint64_t bytes_most(const Geometry& geometry) {
 Wish wish_of(const RingMap& map, std::uint32_t lane) {
     if (lane >= map.geometry().lane_count) return {};  // the spill's page has no producer
     const LaneOwner& owner = map.owner(lane);
-    return {std::min(peek(owner.wants_room_bytes), wish_most),
-            std::min(observe(owner.wants_place_bytes), wish_most)};
+    const std::uint64_t place_bytes = observe(owner.wants_place_bytes);
+    return {std::min(peek(owner.wants_room_bytes), wish_most), std::min(place_bytes, wish_most),
+            place_bytes % 2 == 0};
 }
 
 // As LaneWriter finds it, but for the jump over what lies in the middle.
@@ -126,17 +127,22 @@ bool GroupRoom::show(std::span<const std::uint32_t> lanes,
     return more;
 }
 
-// As producers ask (producer/admission.cpp).
-bool GroupRoom::lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lanes) const {
-    const std::uint64_t bytes_bound = peek(control_->max_open_bytes);
-    if (bytes_bound != 0 && peek(control_->held_bytes) >= bytes_bound) return false;
+std::uint64_t GroupRoom::taken_places(std::span<const std::uint32_t> lanes) const {
     const std::uint64_t bound = peek(control_->max_open_groups);
     std::uint64_t groups = peek(control_->open_groups);
     for (const std::uint32_t lane : lanes) {
         if (lane >= map_->geometry().lane_count) continue;
         groups += announced_groups(*map_, lane, bound);
     }
-    if (places_are_taken(groups, bound, map_->geometry().lane_count)) return false;
+    return groups;
+}
+
+// As producers ask (producer/admission.cpp).
+bool GroupRoom::lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lanes) const {
+    const std::uint64_t bytes_bound = peek(control_->max_open_bytes);
+    if (bytes_bound != 0 && peek(control_->held_bytes) >= bytes_bound) return false;
+    const std::uint64_t bound = peek(control_->max_open_groups);
+    if (places_are_taken(taken_places(lanes), bound, map_->geometry().lane_count)) return false;
     return shown_owed_bytes_ + claimed_bytes(lanes) + bytes <= shown_room_bytes_;
 }
 

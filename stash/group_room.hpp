@@ -23,6 +23,7 @@ namespace rollring {
 struct Wish {
     std::uint64_t room_bytes = 0;
     std::uint64_t place_bytes = 0;
+    bool can_choose = false;  // while it may not open that group, it may send to another one
 };
 Wish wish_of(const RingMap& map, std::uint32_t lane);
 
@@ -56,6 +57,8 @@ class GroupRoom {
 
     [[nodiscard]] std::uint64_t owed_bytes() const { return shown_owed_bytes_; }
     [[nodiscard]] std::uint64_t room_bytes() const { return shown_room_bytes_; }
+    // Groups that are open or announced.
+    [[nodiscard]] std::uint64_t taken_places(std::span<const std::uint32_t> lanes) const;
     // Of all producers together, not read yet.
     [[nodiscard]] std::uint64_t claimed_bytes(std::span<const std::uint32_t> lanes) const;
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "account_page.hpp"
+#include "group_places.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring {
@@ -47,8 +48,32 @@ void ShownStash::show_open_groups() {
 // Again and again: producers would wait for ever where somebody has written over a bound.
 void ShownStash::show_bounds() {
     ReaderControl& control = core_->control();
-    keep(control.max_open_bytes, max_open_bytes_);
-    keep(control.max_open_groups, max_open_groups_);
+    keep(control.max_open_bytes,
+         max_open_bytes_ == 0 ? 0 : std::max(max_open_bytes_, widened_bytes_));
+    keep(control.max_open_groups, std::max(max_open_groups_, widened_groups_));
+}
+
+bool ShownStash::widen(std::uint64_t taken) {
+    const ReaderControl& control = core_->control();
+    const Geometry& geometry = core_->map().geometry();
+    const std::uint64_t held = peek(control.held_bytes);
+    const bool bytes = max_open_bytes_ != 0 && held >= peek(control.max_open_bytes);
+    std::uint64_t bound = peek(control.max_open_groups);
+    const bool groups = places_are_taken(taken, bound, geometry.lane_count);
+    while (places_are_taken(taken, bound, geometry.lane_count)) bound++;
+    if ((!bytes && !groups) || bound > geometry.open_groups_most()) return false;
+    if (bytes) widened_bytes_ = held + 1;
+    if (groups) widened_groups_ = bound;
+    room_grew_ = true;
+    show_bounds();
+    return true;
+}
+
+void ShownStash::narrow() {
+    if (widened_groups_ == 0 && widened_bytes_ == 0) return;
+    widened_groups_ = 0;
+    widened_bytes_ = 0;
+    show_bounds();
 }
 
 // When there may be a place for them, and now and then in any case.

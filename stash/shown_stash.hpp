@@ -55,6 +55,11 @@ class ShownStash {
     void show_room();
     void show_account(bool room_changed);
     void show_bounds();
+    // One more group may open than max_open_groups and max_open_bytes allow, until narrow(). False
+    // where neither is in its way, or the ring has no row for it. `taken`: groups that are open or
+    // announced.
+    bool widen(std::uint64_t taken);
+    void narrow();
     // All that was there when we came has been read.
     void note_caught_up();
 
@@ -69,6 +74,8 @@ class ShownStash {
     Evacuation* evacuation_;
     std::uint64_t max_open_bytes_;
     std::uint64_t max_open_groups_ = 0;
+    std::uint64_t widened_groups_ = 0;  // the bounds that are shown where they are higher
+    std::uint64_t widened_bytes_ = 0;
     std::optional<GroupBoard> board_;
     std::int64_t woke_ns_ = 0;  // when producers that wait to open a group were told to look
     bool room_grew_ = false;    // since then

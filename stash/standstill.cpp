@@ -36,6 +36,7 @@ Waits Standstill::who_waits() const {
         } else if (wish.place_bytes != 0 &&
                    !room_->lets_in(wish.place_bytes, core_->roster().active())) {
             waits.for_place++;
+            waits.can_choose += wish.can_choose ? 1 : 0;
             waits.place_bytes = std::min(waits.place_bytes, wish.place_bytes);
         }
     }
@@ -64,9 +65,8 @@ bool Standstill::stands_still(const Waits& waits, std::int64_t now_ns) const {
 
 // Groups that fit together were let in, so at least one of them can be completed; if all wait all
 // the same, what it misses lies behind a group that may not be opened, or records were longer than
-// was to be foreseen. The smallest of those groups is let in on top, while there is memory for it.
+// was to be foreseen. One of those groups is let in on top.
 void Standstill::let_go(const Waits& waits, std::int64_t now_ns) {
-    Spill* const spill = evacuation_->spill();
     all_ = waits.all();
     impatient_ |= waits.any() && now_ns - std::max(came_ns_, moved_ns_) > patience_ns;
     if (waits.tails != tails_) {
@@ -75,18 +75,29 @@ void Standstill::let_go(const Waits& waits, std::int64_t now_ns) {
         return;
     }
     if (!stands_still(waits, now_ns) || groups_->leased_batches() != 0) return;
-    if (waits.for_place != 0 && spill != nullptr) {
+    if (waits.for_place != 0 && let_in(waits, now_ns)) return;  // then it is no stall
+    tell_stall(waits, now_ns);
+}
+
+// The smallest of the groups that wait to be opened, while there is memory for it. The bounds that
+// the trainer's options set give way only where no producer can do anything else: one that may
+// choose waits for its engine perhaps, and sends to a group that is open.
+bool Standstill::let_in(const Waits& waits, std::int64_t now_ns) {
+    const bool widened = waits.all() && waits.can_choose == 0 &&
+                         shown_->widen(room_->taken_places(core_->roster().active()));
+    bool grown = false;
+    if (Spill* const spill = evacuation_->spill(); spill != nullptr) {
         const std::uint64_t needed = room_->owed_bytes() +
                                      room_->claimed_bytes(core_->roster().active()) +
                                      waits.place_bytes;
         const std::uint64_t before = spill->reserved_bytes();
         static_cast<void>(spill->grow(needed, core_->map(), now_ns));
         room_->widen(needed);  // until the next record comes
-        shown_->show_account(true);
-        since_ns_ = now_ns;
-        if (spill->reserved_bytes() > before) return;  // then it is no stall
+        grown = spill->reserved_bytes() > before;
     }
-    tell_stall(waits, now_ns);
+    shown_->show_account(true);
+    since_ns_ = now_ns;
+    return widened || grown;
 }
 
 // Told after a second, and again every ten.
@@ -100,6 +111,13 @@ void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
         waits.producers, waits.for_place, waits.for_room);
     if (waits.for_room != 0) {
         why += fmt::format(" (lane {}: {})", waits.room_lane, human_bytes(waits.room_bytes));
+    }
+    const std::uint64_t bound = peek(core_->map().control().max_open_groups);
+    if (places_are_taken(room_->taken_places(core_->roster().active()), bound,
+                         core_->map().geometry().lane_count)) {
+        why += fmt::format("; max_open_groups lets {} groups open at once: raise it, or close "
+                           "producers that have nothing more to send",
+                           bound);
     }
     const std::uint64_t live = spill != nullptr ? spill->live_bytes() : 0;
     const std::uint64_t most = spill != nullptr ? spill->most_bytes() : 0;

@@ -20,6 +20,7 @@ struct Waits {
     std::uint32_t producers = 0;
     std::uint32_t for_room = 0;
     std::uint32_t for_place = 0;
+    std::uint32_t can_choose = 0;  // of these: some that may send to another group
     std::uint64_t announced = 0;  // groups that were given a place and of which nothing has come
     std::uint32_t room_lane = 0;
     std::uint64_t room_bytes = 0;                   // of one that waits for room
@@ -45,6 +46,7 @@ class Standstill {
     void note_came(std::int64_t now_ns) {
         came_ns_ = now_ns;
         room_->widen(0);
+        shown_->narrow();
         all_ = false;
     }
     // A record was moved, or a batch given back.
@@ -59,6 +61,7 @@ class Standstill {
     void let_go(const Waits& waits, std::int64_t now_ns);
 
   private:
+    bool let_in(const Waits& waits, std::int64_t now_ns);
     [[nodiscard]] bool stands_still(const Waits& waits, std::int64_t now_ns) const;
     void tell_stall(const Waits& waits, std::int64_t now_ns);
 

@@ -118,7 +118,8 @@ struct StashOptions {
 
     // Producers wait before they open a new group while so many are open (incomplete, ready or
     // leased) or announced, or while so many bytes of records are held; never in the middle of a
-    // group. May be passed by one group per producer, the bytes by what is in the lanes. 0: as many
+    // group. May be passed by one group per producer, the bytes by what is in the lanes, and by one
+    // group at a time where all producers wait and nothing else could complete a group. 0: as many
     // groups as the ring's board has rows (RingOptions::group_rows), less one for each lane where
     // there are more than two a lane; as many bytes as fit.
     std::uint32_t max_open_groups = 0;

@@ -96,6 +96,54 @@ TEST_CASE("progress: more groups than memory holds, each producer in the same or
     CHECK(stash->account().conserved());
 }
 
+namespace {
+
+// Producers that each send their share of the members in the order of the groups, and wait before
+// each: the next member of one lies behind a group that another could complete.
+void scattered(const TestRing& ring, Stash& stash) {
+    constexpr std::uint32_t producers = 8;
+    constexpr std::uint32_t groups = 24;
+    constexpr std::uint32_t size = 4;
+    std::vector<std::thread> rollouts;
+    for (std::uint32_t place = 0; place < producers; place++) {
+        rollouts.emplace_back([&ring, place] {
+            auto producer = ring.producer();
+            for (std::uint32_t number = 0; number < groups * size; number++) {
+                const std::uint32_t group = number / size;
+                if ((number * 2654435761U >> 16) % producers != place) continue;
+                CHECK(send_bytes(producer, "g" + std::to_string(group), number % size, kib,
+                                 patience(), size) == Push::ok);
+            }
+        });
+    }
+    std::size_t shipped = 0;
+    for (std::int64_t step = 0; shipped < groups; step++) shipped += train_once(stash, step);
+    for (auto& thread : rollouts) thread.join();
+    CHECK(stash.account().groups_partial == 0);
+    CHECK(stash.account().conserved());
+}
+
+}  // namespace
+
+TEST_CASE("progress: a bound on open groups does not stop producers that send in order") {
+    for (const std::uint32_t bound : {1, 3}) {
+        CAPTURE(bound);
+        const TestRing ring({.lanes = 8, .lane_bytes = mib});
+        auto stash = open_stash(ring, {.group_size = 4,
+                                       .batch = BatchTarget::groups(1),
+                                       .max_open_groups = bound});
+        scattered(ring, *stash);
+    }
+}
+
+TEST_CASE("progress: a bound on the bytes of open groups does not stop them either") {
+    const TestRing ring({.lanes = 8, .lane_bytes = mib});
+    auto stash = open_stash(ring, {.group_size = 4,
+                                   .batch = BatchTarget::groups(1),
+                                   .max_open_bytes = 4 * kib});
+    scattered(ring, *stash);
+}
+
 TEST_CASE("progress: who may choose sends what may be sent, and never stands still") {
     // One producer has all members of 16 groups at hand, of which the ring holds five at most.
     const TestRing ring({.lanes = 1, .lane_bytes = 256 * kib, .spill_bytes = mib});

@@ -35,9 +35,10 @@ void World::draw() {
     options_.tombstones = 4096;
     options_.on_failed = OnFailed::void_group;
     options_.order = one_of({Order::windowed, Order::fifo, Order::freshest});
-    if (choice_ == Choice::willing && chance(0.2)) {
-        options_.max_open_groups = batch_groups + static_cast<std::uint32_t>(below(8));
+    if (chance(0.2)) {
+        options_.max_open_groups = batch_groups + static_cast<std::uint32_t>(between(1, 64)) - 1;
     }
+    if (chance(0.1)) ring_.lanes = 1 + static_cast<std::uint32_t>(below(64));
     const std::uint64_t over_head = 64 + payload_bytes(1);
     const std::uint64_t most = (ring_.lane_bytes - over_head) / sizeof(std::int32_t);
     tokens_most_ =
@@ -49,6 +50,8 @@ void World::draw() {
     voids_ = chance(0.2) ? 0.1 : 0;
     held_most_ = below(3);
     draw_spill();
+    // A producer that stays open with nothing to send could be one whose engine works.
+    if (options_.max_open_groups != 0 && choice_ != Choice::willing && !closes_) promised_ = false;
 }
 
 void World::draw_spill() {

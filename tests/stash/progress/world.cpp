@@ -31,7 +31,8 @@ World::~World() {
 
 void World::run() {
     std::uint64_t idle = 0;
-    const std::uint64_t idle_most = 30 * (rollouts_.size() + 2);
+    // Of turns, each of some microseconds: all together less than let_go_ns.
+    const std::uint64_t idle_most = std::min<std::uint64_t>(30 * (rollouts_.size() + 2), 300);
     while (!done() && !stalled_ && stop_signal == 0) {
         const std::uint64_t moves = moves_;
         idle > idle_most ? everybody() : somebody();
