@@ -1,63 +1,106 @@
-"""Many tasks of an event loop wait for groups by their keys, over the one reader of a ring."""
+"""Many tasks of event loops wait for groups by their keys, over the one reader of a ring."""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from ._errors import InvalidArgumentError, TimedOutError
+from ._turns import TaskTurns, Turn
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from ._batch import Batch
 
     Key = tuple[str, int]
 
 
+class _Wait:
+    """One task's, for one group."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.batch: Batch | None = None
+        self.turn: Turn | None = None
+
+    def has_come(self) -> bool:
+        return self.batch is not None
+
+    def take(self) -> Batch | None:
+        batch, self.batch = self.batch, None
+        return batch
+
+
 class GroupWaits:
     """Hands each group that comes to the task that has asked for it.
 
-    One task of its own reads while somebody waits, and only then: what it has begun to wait for
-    when it is cancelled is lost to nobody.
+    One of the tasks that wait reads for all of them, until its own group has come; then another one
+    does, in whichever event loop it runs. No task outlives the call that began it.
     """
 
-    def __init__(self, ring: str, read: Callable[[], Awaitable[Batch]]) -> None:
+    def __init__(self, ring: str, read: Callable[[float | None], Coroutine[None, None, Batch]]):
         self._ring = ring
         self._read = read
-        self._waits: dict[Key, asyncio.Future[Batch]] = {}
+        self._guard = threading.RLock()
+        self._waits: dict[Key, _Wait] = {}
         self._unasked: dict[Key, Batch] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._ending = False  # it was cancelled
+        self._reading = TaskTurns()
 
     async def group(self, key: Key, timeout: float | None) -> Batch:
         import asyncio
 
+        wait = _Wait(asyncio.get_running_loop())
+        with self._guard:
+            if (there := self._taken(key)) is not None:
+                return there
+            self._waits[key] = wait
+        batch = None
+        try:
+            while (batch := wait.take()) is None:
+                wait.turn = self._reading.within(timeout, unless=wait.has_come)
+                async with wait.turn as turn:
+                    while wait.batch is None:
+                        self._hand_out(await self._read(turn.left))
+            return batch
+        except TimedOutError:
+            raise self._timed_out(key, timeout) from None
+        finally:
+            self._forget(key, wait, batch)
+
+    def _taken(self, key: Key) -> Batch | None:
+        """One that is there already. With the guard."""
         if key in self._unasked:
             return self._unasked.pop(key)
-        if key in self._waits:
+        other = self._waits.get(key)
+        if other is None:
+            return None
+        if not other.loop.is_closed():
             raise InvalidArgumentError(
                 f"another task waits for group {key[0]!r}, visit {key[1]}", "invalid_argument"
             )
-        wait: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
-        self._waits[key] = wait
-        self._keep_reading()
-        given = False
-        try:
-            await asyncio.wait({wait}, timeout=timeout)
-            if not wait.done():
-                raise self._timed_out(key, timeout)
-            batch = wait.result()
-            given = True
-            return batch
-        finally:
-            del self._waits[key]
-            if not given and wait.done() and not wait.cancelled() and wait.exception() is None:
-                self._unasked[key] = wait.result()  # cancelled when it had come already
-            wait.cancel()
-            if not self._waits and self._reader is not None:
-                self._ending = True
-                self._reader.cancel()
+        return other.take()
+
+    def _forget(self, key: Key, wait: _Wait, given: Batch | None) -> None:
+        with self._guard:
+            if self._waits.get(key) is wait:
+                del self._waits[key]
+            came = wait.take()
+            if given is None and came is not None:  # cancelled when it had come already
+                self._unasked[key] = came
+
+    def _hand_out(self, batch: Batch) -> None:
+        key = batch.groups[0].key
+        with self._guard:
+            wait = self._waits.get(key)
+            if wait is None or wait.batch is not None:
+                self._unasked[key] = batch
+                return
+            wait.batch = batch
+            turn = wait.turn
+        if turn is not None:
+            turn.wake()
 
     def _timed_out(self, key: Key, timeout: float | None) -> TimedOutError:
         held = f"; groups that arrived without being requested: {len(self._unasked)}"
@@ -67,32 +110,6 @@ class GroupWaits:
             f"for",
             "timed_out",
         )
-
-    def _keep_reading(self) -> None:
-        import asyncio
-
-        if self._reader is None or self._reader.done() or self._ending:
-            self._ending = False
-            self._reader = asyncio.ensure_future(self._serve(self._reader))
-
-    async def _serve(self, before: asyncio.Task[None] | None) -> None:
-        import asyncio
-
-        if before is not None:  # one reads at a time
-            await asyncio.wait({before})
-        try:
-            while self._waits:
-                batch = await self._read()
-                key = batch.groups[0].key
-                wait = self._waits.get(key)
-                if wait is None or wait.done():
-                    self._unasked[key] = batch
-                else:
-                    wait.set_result(batch)
-        except Exception as error:
-            for wait in self._waits.values():
-                if not wait.done():
-                    wait.set_exception(error)
 
     @property
     def unasked(self) -> list[Key]:

@@ -18,7 +18,8 @@ from ._errors import (
     NoColumnError,
     RollringError,
 )
-from ._waits import TaskTurns, readable
+from ._turns import TaskTurns
+from ._waits import readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -209,17 +210,14 @@ class Producer:
     ) -> None:
         """As `push`, for asyncio and uvloop: other tasks run while it waits for room.
 
-        Tasks may share a producer: they take turns, in the order in which they ask. A push that is
-        cancelled while it waits is sent whole or not at all. Drafts have to be committed before.
+        Tasks of any event loops may share a producer: they take turns, those of one loop in the
+        order in which they ask. A push that is cancelled while it waits is sent whole or not at
+        all. Drafts have to be committed before.
         """
-        async with self._turn:
+        async with self._turn.within(timeout) as turn:
             core = self._attach()
-            if core.begin_push(instance_id, timeout, fields):
-                try:
-                    await readable(core.fd())
-                except BaseException:  # cancelled
-                    core.cancel_push()
-                    raise
+            if core.begin_push(instance_id, turn.left, fields):
+                await readable(core.fd(), turn, core.cancel_push)
                 core.end_push()
 
     def push_later(

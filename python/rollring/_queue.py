@@ -6,7 +6,6 @@ import os
 import queue
 import secrets
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +16,8 @@ from ._codecs import Codec, OpaqueRecords, PlainCodec, TrajectoryCodec
 from ._errors import BusyError, ClosedError, QueueClosedError, TimedOutError
 from ._producer import Producer
 from ._ring import Column, declared, describe, find_or_create, to_bytes
-from ._waits import TaskTurns, in_thread, readable
+from ._turns import TaskTurns
+from ._waits import in_thread, readable
 
 
 class RingQueue(Closes):
@@ -208,25 +208,20 @@ class RingQueue(Closes):
         with it.
         """
         self._check_open()
-        ends = None if timeout is None else time.monotonic() + timeout
-        async with self._getting:
-            core = self._getter()
-            while True:
-                try:
-                    taken = core.get(0)
-                    if taken is not None:
-                        return self._records.from_record(taken)
-                    rest = None if ends is None else ends - time.monotonic()
-                    if rest is not None and rest <= 0:
+        try:
+            async with self._getting.within(timeout) as turn:
+                core = self._getter()
+                while (taken := core.get(0)) is None:
+                    if turn.left == 0:
                         raise queue.Empty
-                    core.begin(rest)
-                    await readable(core.fd())
-                except ClosedError:
-                    self._check_open()
-                    raise
-                except BaseException:  # cancelled
-                    core.cancel()
-                    raise
+                    core.begin(turn.left)
+                    await readable(core.fd(), turn, core.cancel)
+                return self._records.from_record(taken)
+        except TimedOutError:
+            raise queue.Empty from None
+        except ClosedError:
+            self._check_open()
+            raise
 
     def get_nowait(self) -> Any:
         """As ``get(block=False)``."""

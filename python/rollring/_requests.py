@@ -12,7 +12,8 @@ from . import _core
 from ._blocks import Closes
 from ._codecs import Codec, PlainCodec
 from ._errors import ClosedError, ForkedError, TimedOutError
-from ._waits import TaskTurns, readable
+from ._turns import TaskTurns
+from ._waits import readable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -160,16 +161,16 @@ class RequestBoard(Closes):
 
     async def post_async(self, item: Any, *, timeout: float | None = None) -> int:
         """As `post`, for asyncio and uvloop. One that is cancelled is withdrawn."""
-        async with self._posting:
+        async with self._posting.within(timeout) as turn:
             core = self._poster()
-            if not core.begin_post(self._codec.encode(item), timeout):
-                try:
-                    await readable(core.post_fd())
-                except BaseException:  # cancelled
-                    core.cancel_post()
-                    if core.number():
-                        core.withdraw(core.number())
-                    raise
+
+            def give_up() -> None:
+                core.cancel_post()
+                if core.number():
+                    core.withdraw(core.number())
+
+            if not core.begin_post(self._codec.encode(item), turn.left):
+                await readable(core.post_fd(), turn, give_up)
                 core.post_outcome()
             return core.number()
 
@@ -192,19 +193,15 @@ class RequestBoard(Closes):
 
     async def given_up_async(self, timeout: float | None = None) -> list[int]:
         """As `given_up`, for asyncio and uvloop."""
-        async with self._waiting:
-            core = self._poster()
-            core.given_up(timeout, later=True)
-            try:
-                await readable(core.fd())
-            except BaseException:  # cancelled
-                core.cancel()
-                raise
-            try:
+        try:
+            async with self._waiting.within(timeout) as turn:
+                core = self._poster()
+                core.given_up(turn.left, later=True)
+                await readable(core.fd(), turn, core.cancel)
                 core.outcome()
-            except TimedOutError:
-                return []
-            return core.numbers()
+                return core.numbers()
+        except TimedOutError:
+            return []
 
     def counts(self) -> dict[str, int]:
         """Requests by state, "waiting", "taken", "given_up", and "workers" alive; the trainer's."""
@@ -234,16 +231,12 @@ class RequestBoard(Closes):
         """As `take`, for asyncio and uvloop. Tasks take turns; one that is cancelled takes nothing
         with it.
         """
-        async with self._taking:
+        async with self._taking.within(timeout) as turn:
             core = self._taker()
             while True:
                 if not core.take_now():
-                    core.take(timeout, later=True)
-                    try:
-                        await readable(core.fd())
-                    except BaseException:  # cancelled
-                        core.cancel()
-                        raise
+                    core.take(turn.left, later=True)
+                    await readable(core.fd(), turn, core.cancel)
                     core.outcome()
                 request = self._taken(core)
                 if request is not None:

@@ -22,6 +22,7 @@ from ._events import StashLog
 from ._gather import READS
 from ._group_waits import GroupWaits
 from ._ring import check, stats
+from ._turns import TaskTurns
 from ._waits import end_of, readable, slice_of
 
 if TYPE_CHECKING:
@@ -106,11 +107,11 @@ class Stash:
         if source_weights is not None:
             options["source_weights"] = dict(source_weights)
         self.ring = ring
-        self._by_key = options.get("batch_groups") == 1 and options.get("order") == "freshest"
-        self._group_waits: GroupWaits | None = None
+        by_key = options.get("batch_groups") == 1 and options.get("order") == "freshest"
+        self._group_waits = GroupWaits(ring, self.next_async) if by_key else None
         self._core = _core.Stash(ring, options, timeout)
         self._pid = os.getpid()
-        self._awaited = False
+        self._alone = TaskTurns()
         self._waits_since: float | None = time.monotonic()
         self._log = StashLog(ring)
 
@@ -126,6 +127,7 @@ class Stash:
             ClosedError: The stash is closed, or the ring was removed.
         """
         self._begin_wait()
+        self._end_abandoned_wait()
         end = end_of(timeout)
         core = None
         while core is None:
@@ -134,6 +136,11 @@ class Stash:
             if core is None and time.monotonic() >= end:
                 raise self._timed_out(timeout)
         return self._given(core)
+
+    def _end_abandoned_wait(self) -> None:
+        """That of a task whose event loop was closed before the task had ended."""
+        if self._alone.abandoned:
+            self._core.cancel()
 
     def _begin_wait(self) -> None:
         if self._waits_since is None:
@@ -152,6 +159,7 @@ class Stash:
 
     def rest(self) -> Batch | None:
         """Whatever is complete, be it less than a batch; for the end of a run."""
+        self._end_abandoned_wait()
         core = self._core.rest()
         return None if core is None else Batch(core)
 
@@ -160,36 +168,28 @@ class Stash:
 
         A wait that is cancelled loses nothing: what it has got comes with the next call.
         """
-        if self._awaited:
-            raise RuntimeError("another task waits for this stash")
-        self._awaited = True
-        self._begin_wait()
-        end = end_of(timeout)
-        core = None
-        try:
+        with self._alone.at_once("another task waits for this stash") as turn:
+            self._begin_wait()
+            end = end_of(timeout)
+            core = None
             while core is None:
                 if self._core.begin(slice_of(end)):
-                    try:
-                        await readable(self._core.fd())
-                    except BaseException:  # cancelled
-                        self._core.cancel()
-                        raise
+                    await readable(self._core.fd(), turn, self._core.cancel)
                 core = self._core.taken()
                 self._log.look(self._core)
                 if core is None and time.monotonic() >= end:
                     raise self._timed_out(timeout)
-        finally:
-            self._awaited = False
-        return self._given(core)
+            return self._given(core)
 
     async def group(self, instance_id: str, visit: int = 0, timeout: float | None = None) -> Batch:
         """Wait for one group, as soon as it is complete: a batch of it alone.
 
-        For trainers that ask for certain prompts (`RequestBoard`). Any number of tasks of one event
-        loop may wait at once, each for another group. The stash is opened with ``batch_groups=1,
-        order="freshest"``, so that no group waits for another one; `next` has no part in it. Groups
-        that come and that nobody waits for are kept, leased, until somebody asks for them or they
-        are forgotten (`unasked`, `forget`). A wait that is cancelled or times out loses nothing.
+        For trainers that ask for certain prompts (`RequestBoard`). Any number of tasks, of any
+        event loops, may wait at once, each for another group. The stash is opened with
+        ``batch_groups=1, order="freshest"``, so that no group waits for another one; `next` has no
+        part in it. Groups that come and that nobody waits for are kept, leased, until somebody asks
+        for them or they are forgotten (`unasked`, `forget`). A wait that is cancelled or times out
+        loses nothing.
 
         Args:
             instance_id: Of the prompt.
@@ -202,13 +202,11 @@ class Stash:
             InvalidArgumentError: Another task waits for it, or the stash was opened otherwise.
             ClosedError: The stash is closed, or the ring was removed.
         """
-        if not self._by_key:
+        if self._group_waits is None:
             raise InvalidArgumentError(
                 'to ask for groups by name, open the stash with batch_groups=1, order="freshest"',
                 "invalid_argument",
             )
-        if self._group_waits is None:
-            self._group_waits = GroupWaits(self.ring, self.next_async)
         return await self._group_waits.group((instance_id, visit), timeout)
 
     def unasked(self) -> list[tuple[str, int]]:

@@ -9,30 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
-    from types import TracebackType
+    from collections.abc import Callable
 
-
-class TaskTurns:
-    """A lock of asyncio's, which takes longer to import than all of this package."""
-
-    def __init__(self) -> None:
-        self._lock: asyncio.Lock | None = None
-
-    async def __aenter__(self) -> None:
-        import asyncio
-
-        if self._lock is None:
-            self._lock = asyncio.Lock()
-        await self._lock.acquire()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._lock is not None
-        self._lock.release()
+    from ._turns import Turn
 
 
 async def in_thread(call: Any, *args: Any) -> Any:
@@ -42,8 +21,12 @@ async def in_thread(call: Any, *args: Any) -> Any:
     return await asyncio.to_thread(call, *args)
 
 
-async def readable(fd: int) -> None:
-    """Until the eventfd can be read; it is read then. asyncio and uvloop."""
+async def readable(fd: int, turn: Turn, give_up: Callable[[], None]) -> None:
+    """Until the eventfd can be read; it is read then. asyncio and uvloop.
+
+    A wait that is cancelled is given up, unless another task has its turn by now: then the loop of
+    this one was closed, and its wait has been ended.
+    """
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -51,8 +34,13 @@ async def readable(fd: int) -> None:
     loop.add_reader(fd, _wake, fd, done)
     try:
         await done
+    except BaseException:
+        if turn.held:
+            give_up()
+        raise
     finally:
-        loop.remove_reader(fd)
+        if not loop.is_closed():
+            loop.remove_reader(fd)
 
 
 def _wake(fd: int, done: asyncio.Future[None]) -> None:

@@ -16,6 +16,7 @@ from . import _core
 from ._arrays import dtype_name
 from ._blocks import Closes
 from ._errors import InvalidArgumentError
+from ._turns import TaskTurns
 from ._waits import readable
 from ._weight_memory import check_plain, name_dtype, provable_ties
 
@@ -275,7 +276,6 @@ class ChannelEnd(Closes, Generic[End]):
 
     _end: End
     _gpu: int
-    _awaited = False
 
     @property
     def closed(self) -> bool:
@@ -293,19 +293,11 @@ class ChannelEnd(Closes, Generic[End]):
 
     async def _later(self, wait: Callable[..., None], *args: object) -> None:
         """A wait as an event loop has it. Cancelled, it leaves things as a timeout does."""
-        if self._awaited:
-            raise RuntimeError(f"another task waits for this {type(self).__name__}")
-        self._awaited = True
-        try:
+        alone = self.__dict__.setdefault("_alone", TaskTurns())  # one, whichever thread is first
+        with alone.at_once(f"another task waits for this {type(self).__name__}") as turn:
             wait(*args, later=True)
-            try:
-                await readable(self._end.fd())
-            except BaseException:
-                self._end.cancel()
-                raise
+            await readable(self._end.fd(), turn, self._end.cancel)
             self._end.outcome()
-        finally:
-            self._awaited = False
 
     def __reduce__(self) -> Any:
         raise TypeError(

@@ -93,6 +93,7 @@ class PyConsumer {
     void begin(Timeout timeout) {
         check();
         fd();
+        cancel();  // one that was left by a loop that is closed
         finish_wait();
         waiter_->begin(
             [shared = shared_](Deadline deadline) {

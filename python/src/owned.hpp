@@ -114,6 +114,7 @@ class Waits {
   private:
     void begin(Owned<T>& owned, Deadline deadline, Step step) {
         fd();
+        cancel();  // one that was left by a loop that is closed
         outcome_ = {};
         waiter_->begin(
             [this, &owned, step = std::move(step)](Deadline until) {

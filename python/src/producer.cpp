@@ -80,10 +80,12 @@ class PyProducer {
         if (!waiter_) waiter_ = Waiter::make();
         return waiter_->fd();
     }
-    // True: it waits for room. One at a time: what was cancelled ends first.
+    // True: it waits for room. One at a time: what goes on was left by a loop that is closed, or is
+    // cancelled, and ends first.
     bool begin_push(nb::handle instance_id, Timeout timeout, nb::dict fields) {
         check();
         fd();
+        cancel_push();
         finish_wait();
         auto waiting = std::make_shared<Waiting>(shared_, instance_id, fields);
         const bool over = [&] {

@@ -47,9 +47,12 @@ class PyRequestBoard {
     }
     // For an event loop, one at a time: true if it was posted at once. Else the body is kept here
     // until it is. A wait under way stands back for the first try, and not for the thread that
-    // waits.
+    // waits. One that was left by a loop that is closed is withdrawn.
     bool begin_post(nb::handle body, Timeout timeout) {
         const Bytes bytes(body);
+        owned_.check();
+        cancel_post();
+        if (std::exchange(posting_, false) && number_ != 0) withdraw(number_);
         number_ = 0;
         auto posted = owned_.in_turn([&](RequestBoard& board) {
             return posting(bytes.get(), number_)(board, Deadline::now());
@@ -59,12 +62,16 @@ class PyRequestBoard {
         body_ = {};
         body_.append(bytes.get().data(), bytes.get().size());
         posts_.run(owned_, timeout, true, posting({body_.data(), body_.size()}, number_));
+        posting_ = true;
         return false;
     }
     // Of what was posted so; 0: it was not.
     [[nodiscard]] std::uint64_t number() const { return number_; }
     int post_fd() { return posts_.fd(); }
-    void post_outcome() { posts_.outcome(owned_); }
+    void post_outcome() {
+        posting_ = false;
+        posts_.outcome(owned_);
+    }
     void cancel_post() { posts_.cancel(); }
 
     // What was found and not handed out comes with the next call.
@@ -123,6 +130,7 @@ class PyRequestBoard {
     Owned<RequestBoard> owned_{"this request board", &RequestBoard::interrupt};
     Memory body_;
     std::uint64_t number_ = 0;
+    bool posting_ = false;  // for an event loop, which has not asked for the outcome
     std::vector<std::uint64_t> numbers_;
     Waits<RequestBoard> posts_;
     Waits<RequestBoard> waits_;

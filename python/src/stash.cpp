@@ -67,10 +67,12 @@ class PyStash {
         if (!waiter_) waiter_ = Waiter::make();
         return waiter_->fd();
     }
-    // False: there is something to be taken already.
+    // False: there is something to be taken already. One at a time: what goes on was left by a loop
+    // that is closed.
     bool begin(Timeout timeout) {
         check();
         fd();
+        cancel();
         end_wait();
         if (waiting_ != nullptr && waiting_->answer != NextBatch::timed_out) return false;
         waiting_ = std::make_shared<Waiting>(std::make_shared<Leased>(shared_));

@@ -17,6 +17,7 @@ import urllib.request
 from typing import Any
 
 from .. import Producer, TimedOutError
+from .._turns import TaskTurns
 from ._atropos_fields import records
 
 _ANSWER_TIMEOUT = 30.0  # seconds
@@ -44,15 +45,14 @@ class RollringSendMixin:
     config: Any
 
     _rollring_producer: Producer | None = None
-    _rollring_opening: asyncio.Lock | None = None
     _rollring_run = ""
     _rollring_visit = 0
     _rollring_waiting: set[asyncio.Future[None]]  # groups that wait for room
 
     async def _rollring_open(self) -> Producer:
-        if self._rollring_opening is None:
-            self._rollring_opening = asyncio.Lock()
-        async with self._rollring_opening:
+        # One, whichever task is first; and of no event loop, for a test runs several.
+        opening: TaskTurns = vars(self).setdefault("_rollring_opening", TaskTurns())
+        async with opening.within(None):
             if self._rollring_producer is None:
                 ring = self.rollring_ring or os.environ.get("ROLLRING_RING")
                 if not ring:
@@ -79,7 +79,8 @@ class RollringSendMixin:
             await self._rollring_send(producer, members)
 
     async def _rollring_send(self, producer: Producer, members: list[dict[str, Any]]) -> None:
-        if not self._rollring_waiting:  # else it would overtake, and wait for their turn
+        waiting_here = (not each.get_loop().is_closed() for each in self._rollring_waiting)
+        if not any(waiting_here):  # else it would overtake, and wait for their turn
             try:
                 producer.push_many(members, timeout=0)
                 return

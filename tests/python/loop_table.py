@@ -1,0 +1,92 @@
+"""Which case of loop_cases.py makes which awaitable call of the package."""
+
+from __future__ import annotations
+
+from loop_cases import (
+    Arrivals,
+    Batches,
+    BatchesInALoop,
+    Case,
+    Environments,
+    Generates,
+    Gets,
+    GivenUp,
+    Groups,
+    Lives,
+    Posts,
+    Publishes,
+    Pushes,
+    Puts,
+    Resends,
+    Takes,
+    TakesInALoop,
+    Tensors,
+    Transactions,
+    Updates,
+    UpdatesInABlock,
+    UpdatesInALoop,
+)
+
+# The calls, by file and name, and the case that makes them.
+TABLE: dict[type[Case], list[str]] = {
+    Pushes: ["_producer.Producer.push_async"],
+    Puts: ["_queue.RingQueue.aput"],
+    Gets: ["_queue.RingQueue.aget"],
+    Posts: ["_requests.RequestBoard.post_async"],
+    GivenUp: ["_requests.RequestBoard.given_up_async"],
+    Takes: ["_requests.RequestBoard.take_async"],
+    TakesInALoop: ["_requests.RequestBoard.__aiter__"],
+    Batches: ["_stash.Stash.next_async"],
+    BatchesInALoop: ["_stash.Stash.__aiter__"],
+    Groups: ["_stash.Stash.group"],
+    Arrivals: ["_weight_publisher.WeightPublisher.wait_subscribers_async"],
+    Lives: ["_weight_publisher.WeightPublisher.wait_live_async"],
+    Publishes: [
+        "_weight_publisher.WeightPublisher.publish_async",
+        "_blocks.OneVersion.__aenter__",
+        "_blocks.OneVersion.__aexit__",
+    ],
+    Transactions: [
+        "_weight_publisher.WeightTransaction.put_async",
+        "_weight_publisher.WeightTransaction.wait_staged_async",
+        "_weight_publisher.WeightTransaction.commit_async",
+    ],
+    Resends: ["_weight_publisher.WeightPublisher.resend_async"],
+    Updates: [
+        "_weight_subscriber.WeightSubscriber.next_async",
+        "_weight_subscriber.WeightUpdate.load_async",
+        "_weight_subscriber.WeightUpdate.stage_async",
+        "_weight_subscriber.WeightUpdate.adopt_async",
+    ],
+    UpdatesInALoop: [
+        "_weight_subscriber.WeightSubscriber.__aiter__",
+        "_weight_subscriber.WeightUpdate.finish_async",
+    ],
+    UpdatesInABlock: [],
+    Tensors: ["_weight_subscriber.WeightUpdate.tensors_async"],
+    Generates: ["integrations.skyrl.RollringGenerator.generate"],
+    Environments: ["integrations.atropos.RollringSendMixin._send_scored_data_to_api"],
+}
+
+# What no second event loop comes to.
+ELSEWHERE = {
+    "_group_waits.GroupWaits.group": "what Stash.group is",
+    "_waits.readable": "what the calls of the table wait with",
+    "_waits.in_thread": "the first aput of a process: a thread's answer",
+    "_turns.Turn.__aenter__": "the same as readable",
+    "_turns.Turn.__aexit__": "the same",
+    "transfer_queue.RollringManager.get_data": "blocks: nothing of it is awaited",
+    "transfer_queue.RollringManager.clear_data": "the same",
+    "integrations._skyrl_workers.serve_async": "makes all that it uses, and ends it",
+    "ray._connect.NodeProducer.push_async": "Ray's answers, and then Producer.push_async",
+    "verl.RollringCheckpointEngine.send_weights": "a whole version of the channel, in one loop",
+    "verl.RollringCheckpointEngine.receive_weights": "the same",
+}
+# Actors of Ray have one event loop, which ends with them.
+ACTORS = (
+    "ray._fabric",
+    "ray._forwarder",
+    "ray._lane",
+    "ray._receiver",
+    "ray._weight_",
+)
