@@ -26,6 +26,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -229,6 +230,9 @@ struct SubscriberOptions {
     // is not sent to it again.
     std::int64_t held_version = -1;
     std::chrono::nanoseconds spin = std::chrono::microseconds(20);
+    // Asked about 20 times a second while attach waits; false ends it as its deadline would. Empty:
+    // the deadline alone ends it.
+    std::function<bool()> keep_waiting = {};
 };
 
 enum class SubscriberState : std::uint32_t {
@@ -239,6 +243,8 @@ enum class SubscriberState : std::uint32_t {
                    // that was never committed; cured by the next whole version
     closed = 5,
     expelled = 6,  // as it looks from outside: it has no seat any more, and lives
+    refused = 7,   // as it looks from outside: it could not attach, or was not attached when it was
+                   // asked for a version; its problem says why
 };
 ROLLRING_API std::string_view name(SubscriberState state);
 
@@ -284,13 +290,20 @@ class [[nodiscard]] ROLLRING_API Update {
 
 class ROLLRING_API Subscriber {
   public:
-    // Attaches to a publisher of the ring's channel, waiting for one until the deadline. `into`:
-    // the engine's own tensors for Update::load, matched by name, dtype and shape; empty for an
-    // engine that loads from views.
+    // Attaches to a publisher of the ring's channel, waiting for one until the deadline. What this
+    // process then does itself (matching names, mapping memory) takes none of that time. The
+    // publisher counts it (wait_subscribers) once nothing can fail here any more. `into`: the
+    // engine's own tensors for Update::load, matched by name, dtype and shape; empty for an engine
+    // that loads from views.
     // Errors: not_found, timed_out, layout_mismatch (tensor and field), permission_denied,
     // abi_mismatch, bad_manifest, busy (name taken, or channel full), no_gpu, no_peer_access.
     static Result<Subscriber> attach(std::string_view ring, std::span<const WeightTensor> into,
                                      const SubscriberOptions& options, Deadline deadline);
+    // The tensors of the publisher that such a subscriber would attach to, waiting for one until
+    // the deadline. The publisher takes nobody for attached.
+    static Result<std::vector<TensorInfo>> published(std::string_view ring,
+                                                     const SubscriberOptions& options,
+                                                     Deadline deadline);
     Subscriber(Subscriber&&) noexcept;
     Subscriber& operator=(Subscriber&&) noexcept;
     ~Subscriber();  // waits for its own device work, unmaps, says closed
@@ -298,6 +311,10 @@ class ROLLRING_API Subscriber {
     // The next version that this subscriber lacks; at once if there is one. Errors: timed_out,
     // peer_gone (publisher closed or dead: attach again), expelled.
     Result<Update> next(Deadline deadline);
+
+    // The engine takes no version now, and why: the one that it is to read is rejected, also before
+    // next() has returned it; otherwise the reason is left for stat_weights.
+    void refuse(std::string_view why) noexcept;
 
     // From any thread: the wait under way, also one of an update, or else the next one, ends as at
     // its deadline, and may be called again.
@@ -370,6 +387,14 @@ struct WeightsStat {
 
 // All live publishers of a ring's channel, by rank. Takes no part in the channel.
 ROLLRING_API Result<std::vector<WeightsStat>> stat_weights(std::string_view ring);
+
+// For an engine without a seat that is asked for a version, or cannot attach for reasons of its
+// own: leaves with all publishers of the ring's channel why it takes none, for their errors and for
+// stat_weights, until the next version is begun. How many were told. An attached engine says it by
+// Subscriber::refuse, or Update::reject.
+ROLLRING_API Result<std::uint32_t> refuse_weights(std::string_view ring,
+                                                  std::string_view subscriber,
+                                                  std::string_view why);
 
 // Sockets of publishers that are proven dead, of one ring or (empty) of all of this user's: how
 // many there are, or were removed. A new publisher replaces its predecessor's by itself.

@@ -57,6 +57,13 @@ T observe(const std::atomic<T>& word) {
     return word.load(std::memory_order_acquire);
 }
 
+// The beginning of a text that fits into so many bytes, in whole characters of UTF-8.
+inline std::string_view cut_text(std::string_view text, std::size_t bytes) {
+    if (text.size() <= bytes) return text;
+    while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0U) == 0x80) bytes--;
+    return text.substr(0, bytes);
+}
+
 // Text of a fixed size, as words: a reader sees a torn text at worst, never bytes beyond it.
 template <std::size_t bytes>
 struct SharedText {
@@ -66,7 +73,7 @@ struct SharedText {
     // As much of it as fits.
     void store(std::string_view text) {
         std::array<char, bytes> raw{};
-        text.copy(raw.data(), bytes);
+        cut_text(text, bytes).copy(raw.data(), bytes);
         for (std::size_t i = 0; i < bytes / 8; i++) {
             std::uint64_t word;
             std::memcpy(&word, raw.data() + i * 8, 8);

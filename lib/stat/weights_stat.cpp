@@ -44,21 +44,30 @@ std::vector<SubscriberStat> subscribers_of(const PeerControl& control) {
                        .live_version = peek(page.live_version),
                        .problem = page.problem.load()});
     }
+    for (const RefusalLine& line : control.refusals().lines) {
+        const std::string name = line.name.load();
+        if (name.empty()) continue;
+        all.push_back({.name = name,
+                       .pid = peek(line.pid),
+                       .alive = false,
+                       .gpu = "-",
+                       .state = SubscriberState::refused,
+                       .read_done_parts = 0,
+                       .staged_version = -1,
+                       .live_version = -1,
+                       .problem = line.why.load()});
+    }
     return all;
 }
 
 Result<WeightsStat> stat_rank(std::string_view ring, std::uint32_t rank, const RingLink& link) {
     auto socket = connect_to(ring, rank);
     if (!socket) return std::unexpected(socket.error());
-    auto answer = greet(socket->get(), MessageKind::hello_observer, link, "observer",
-                        Deadline::after_ms(2000));
+    Patience patience(Deadline::after_ms(2000));
+    auto answer = greet(socket->get(), MessageKind::hello_observer, link, "observer", patience);
     if (!answer) return std::unexpected(answer.error());
     const Message& welcome = answer->message;
-    auto memory = Sealed::accept(std::move(answer->fds[1]), welcome.manifest_bytes, true);
-    if (!memory) return std::unexpected(memory.error());
-    auto mapping = memory->map(0, welcome.manifest_bytes, false);
-    if (!mapping) return std::unexpected(mapping.error());
-    const auto manifest = read_manifest({mapping->data(), mapping->bytes()});
+    const auto manifest = manifest_of(*answer);
     if (!manifest) return std::unexpected(manifest.error());
     const auto control = PeerControl::accept(std::move(answer->fds[0]), welcome.control_bytes);
     if (!control) return std::unexpected(control.error());

@@ -5,6 +5,7 @@
 //   header page       publisher, before anyone sees it; then read-only
 //   publisher page    publisher: what is published, which part lies in which slot
 //   admission pages   publisher: one line a subscriber
+//   refusals page     publisher: why engines without a seat take no version
 //   ranks page        of rank 0: all ranks, for the commit that they decide together
 //   bell page         everyone; a lie in it costs a spurious or a late wake-up (<= 100 ms)
 //   subscriber pages  one page each: its acknowledgements
@@ -23,7 +24,7 @@
 namespace rollring::weights {
 
 inline constexpr std::uint64_t control_magic = 0x314c544357'4c4c52;  // "RLLWCTL1"
-inline constexpr std::uint32_t control_abi = 1;
+inline constexpr std::uint32_t control_abi = 2;
 inline constexpr std::uint32_t subscribers_limit = 256;
 inline constexpr std::uint32_t ranks_limit = 256;
 // A publisher makes new slots where it must set old ones aside: up to so many in all.
@@ -56,9 +57,9 @@ struct PublicationLine {
     std::atomic<std::uint64_t> first_part_number;
     std::atomic<std::uint32_t> outcome;
     std::atomic<std::uint32_t> put;  // 1: all parts are on their way
-    SharedText<96> why;              // it was aborted
+    SharedText<416> why;             // it was aborted
 };
-static_assert(sizeof(PublicationLine) == 128);
+static_assert(sizeof(PublicationLine) == 448);
 inline constexpr std::uint64_t publications_kept = 4;
 
 // The part of number k is described in line k mod parts_kept.
@@ -96,6 +97,20 @@ struct AdmissionLine {
 };
 static_assert(sizeof(AdmissionLine) == line_bytes);
 
+// An engine that cannot take versions and has no seat to say so from.
+struct RefusalLine {
+    SharedText<32> name;  // empty: nobody refused
+    std::atomic<std::uint32_t> pid;
+    std::uint32_t reserved;
+    SharedText<984> why;
+};
+static_assert(sizeof(RefusalLine) == 1024);
+inline constexpr std::uint64_t refusals_kept = 4;
+struct RefusalsPage {
+    RefusalLine lines[refusals_kept];
+};
+static_assert(sizeof(RefusalsPage) <= page_bytes);
+
 // One rank's line is written by that rank, `decision` by whoever changes it first.
 struct RanksPage {
     // version * 4 + Outcome of the last version that was decided.
@@ -124,7 +139,7 @@ struct SubscriberPage {
     std::uint32_t reserved;
     std::atomic<std::uint64_t> gpu[2];
     SharedText<32> name;
-    SharedText<192> problem;
+    SharedText<1024> problem;
 };
 static_assert(sizeof(SubscriberPage) <= page_bytes);
 
@@ -137,9 +152,10 @@ struct ControlOffsets {
     [[nodiscard]] constexpr std::uint64_t admission(std::uint32_t seat) const {
         return 2 * page_bytes + std::uint64_t{seat} * sizeof(AdmissionLine);
     }
-    [[nodiscard]] constexpr std::uint64_t ranks_page() const {
+    [[nodiscard]] constexpr std::uint64_t refusals() const {
         return 2 * page_bytes + round_up(subscribers_limit * sizeof(AdmissionLine), page_bytes);
     }
+    [[nodiscard]] constexpr std::uint64_t ranks_page() const { return refusals() + page_bytes; }
     [[nodiscard]] constexpr std::uint64_t ranks_bytes() const {
         return round_up(sizeof(RanksPage), page_bytes);
     }

@@ -22,6 +22,10 @@ class OwnControl {
     [[nodiscard]] AdmissionLine& admission(std::uint32_t seat) const {
         return front_.at<AdmissionLine>(offsets_.admission(seat));
     }
+    // For Refusals alone.
+    [[nodiscard]] RefusalsPage& refusals() const {
+        return front_.at<RefusalsPage>(offsets_.refusals());
+    }
     [[nodiscard]] RanksPage& ranks_page() const {
         return front_.at<RanksPage>(offsets_.ranks_page());
     }
@@ -59,6 +63,9 @@ class PeerControl {
     }
     [[nodiscard]] const AdmissionLine& admission(std::uint32_t seat) const {
         return all_.at<const AdmissionLine>(offsets_.admission(seat));
+    }
+    [[nodiscard]] const RefusalsPage& refusals() const {
+        return all_.at<const RefusalsPage>(offsets_.refusals());
     }
     [[nodiscard]] const SubscriberPage& subscriber(std::uint32_t seat) const {
         return all_.at<const SubscriberPage>(offsets_.subscriber(seat));

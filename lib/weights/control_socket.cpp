@@ -33,7 +33,8 @@ Message make_message(MessageKind kind) {
 }
 
 void set_text(Message& message, std::string_view text) {
-    std::memcpy(message.text, text.data(), std::min(text.size(), sizeof message.text - 1));
+    const std::string_view cut = cut_text(text, sizeof message.text - 1);
+    std::memcpy(message.text, cut.data(), cut.size());
 }
 
 std::string text_of(const Message& message) {

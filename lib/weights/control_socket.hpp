@@ -29,9 +29,12 @@ enum class MessageKind : std::uint32_t {
     welcome,               // seat, epoch, bytes, tickets; descriptors: control, manifest, blocks
     refusal,               // code, text
     ready,                 // a subscriber has mapped everything and holds its byte -> admitted
-    admitted,
-    want_slot,  // seat -> slot
-    slot,       // one ticket, its descriptor
+    admitted,              // -> confirmed
+    confirmed,             // the subscriber stays: it counts as attached
+    want_slot,             // seat -> slot
+    slot,                  // one ticket, its descriptor
+    refuses,  // name, pid, text, ring_id, token: an engine without a seat takes no version -> noted
+    noted,
 };
 
 struct WireTicket {
@@ -53,18 +56,18 @@ struct Message {
     std::uint64_t control_bytes;
     std::uint64_t manifest_bytes;
     std::uint32_t code;  // an Errc
-    std::uint32_t seat;
+    std::uint32_t seat;  // refuses: the engine's pid
     std::uint32_t rank;
     std::uint32_t slot;
     std::uint32_t tickets_used;
     std::uint32_t ranks;
     std::uint8_t gpu[16];
     char name[32];
-    char text[512];
+    char text[1024];
     WireTicket tickets[slots_limit];
 };
 static_assert(std::is_trivially_copyable_v<Message>);
-static_assert(sizeof(Message) == 3200);
+static_assert(sizeof(Message) == 3712);
 static_assert(std::has_unique_object_representations_v<Message>);  // no padding goes out
 
 Message make_message(MessageKind kind);

@@ -34,13 +34,12 @@ bool is_on_gpu(const Message& welcome, Device device, const device::Gpus& gpus) 
 
 Result<std::uint32_t> find_publisher(std::string_view ring, const SubscriberOptions& options,
                                      const RingLink& link, const device::Gpus& gpus,
-                                     Deadline deadline) {
+                                     Patience& patience) {
     if (options.rank) return *options.rank;
     const auto ranks = channel::ranks_of(ring);
     if (ranks.empty()) {
         return refused(Errc::not_found, fmt::format("ring {} has no publisher", ring));
     }
-    if (ranks.size() == 1) return ranks[0];  // Session::meet looks whether it is the right one
     const GpuUuid own = uuid_of(options.device, gpus);
     std::string seen;
     std::uint32_t answered = 0;
@@ -49,11 +48,11 @@ Result<std::uint32_t> find_publisher(std::string_view ring, const SubscriberOpti
         auto socket = connect_to(ring, rank);
         if (!socket) continue;
         // A stopped one is not to keep us from the others.
-        const Deadline patience{std::min(deadline.at_ns, Deadline::after_ms(200).at_ns)};
-        const auto welcome =
-            greet(socket->get(), MessageKind::hello_observer, link, options.name, patience);
-        if (!welcome &&
-            (welcome.error().code == Errc::peer_gone || welcome.error().code == Errc::timed_out)) {
+        Patience brief({std::min(patience.deadline().at_ns, Deadline::after_ms(200).at_ns)});
+        const auto welcome = greet(socket->get(), MessageKind::hello_observer, link, options.name,
+                                   ranks.size() == 1 ? patience : brief);
+        if (!welcome && (welcome.error().code == Errc::peer_gone ||
+                         (welcome.error().code == Errc::timed_out && ranks.size() > 1))) {
             continue;
         }
         if (!welcome) return std::unexpected(welcome.error());

@@ -6,16 +6,18 @@
 
 #include "backend.hpp"
 #include "control_socket.hpp"
+#include "patience.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::weights {
 
 // By options.rank; else the one on the same GPU; else the only one, where there is one rank only.
-// not_found: the right one may be about to come.
+// not_found: the right one may be about to come. Asked as an onlooker: no publisher takes it for an
+// engine that arrives.
 Result<std::uint32_t> find_publisher(std::string_view ring, const SubscriberOptions& options,
                                      const RingLink& link, const device::Gpus& gpus,
-                                     Deadline deadline);
+                                     Patience& patience);
 
 // Whether the publisher that welcomes us is on the same GPU.
 bool is_on_gpu(const Message& welcome, Device device, const device::Gpus& gpus);

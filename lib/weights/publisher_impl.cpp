@@ -51,6 +51,18 @@ ControlHeader facts_of(const PublisherOptions& options, std::uint64_t ring_id) {
     return facts;
 }
 
+Result<std::vector<std::unique_ptr<SharedBlock>>> make_blocks(device::Memory& memory,
+                                                              std::size_t count,
+                                                              std::uint64_t bytes) {
+    std::vector<std::unique_ptr<SharedBlock>> blocks;
+    while (blocks.size() < count) {
+        auto block = memory.make(bytes);
+        if (!block) return std::unexpected(block.error());
+        blocks.push_back(std::move(*block));
+    }
+    return blocks;
+}
+
 }  // namespace
 
 PublisherImpl::PublisherImpl(std::string_view ring, const PublisherOptions& options, RingLink link,
@@ -62,6 +74,7 @@ PublisherImpl::PublisherImpl(std::string_view ring, const PublisherOptions& opti
       tensors_(std::move(tensors)),
       control_(std::move(control)),
       publication_(control_),
+      refusals_(control_),
       seats_(control_, options.spin),
       ranks_(ring_name_, {options.rank, options.ranks, link_.ring_id(), token}, control_, seats_,
              publication_),
@@ -93,13 +106,10 @@ Result<void> PublisherImpl::make_slots(PayloadMemory memory, const Gpus& gpus) {
         if (!made) return std::unexpected(made.error());
         backend = std::move(*made);
     }
-    std::vector<std::unique_ptr<SharedBlock>> blocks;
-    for (std::uint32_t i = 0; i < options_.slots && tensors_.has_payload(); i++) {
-        auto block = backend.memory->make(packing().slot_bytes);
-        if (!block) return std::unexpected(block.error());
-        blocks.push_back(std::move(*block));
-    }
-    for (auto& block : blocks) seats_.add_slot(std::move(block));
+    const std::size_t slots = tensors_.has_payload() ? options_.slots : 0;
+    auto blocks = make_blocks(*backend.memory, slots, packing().slot_bytes);
+    if (!blocks) return std::unexpected(blocks.error());
+    for (auto& block : *blocks) seats_.add_slot(std::move(block));
     backend_ = std::move(backend);
     return {};
 }
@@ -145,7 +155,8 @@ Result<void> PublisherImpl::open_reception(Listener listener) {
                                  .manifest_bytes = tensors_.manifest_memory().bytes(),
                                  .manifest_fd = tensors_.manifest_memory().fd(),
                                  .gpu = tensors_.manifest().gpu};
-    auto reception = Reception::open(std::move(listener), facts, control_, seats_, publication_);
+    auto reception =
+        Reception::open(std::move(listener), facts, control_, seats_, publication_, refusals_);
     if (!reception) return std::unexpected(reception.error());
     reception_ = std::move(*reception);
     return {};
@@ -188,8 +199,8 @@ Result<void> PublisherImpl::wait_for(std::uint32_t wanted, std::string_view what
     if (auto ours = check_process(); !ours) return ours;
     std::uint32_t now = 0;
     if (seats_.wait(deadline, [&] { return (now = count()) >= wanted; })) return {};
-    return refused(Errc::timed_out,
-                   fmt::format("{} of {} subscribers {} by the deadline", now, wanted, what));
+    return refused(Errc::timed_out, fmt::format("{} of {} subscribers {} by the deadline{}", now,
+                                                wanted, what, refusals_.text()));
 }
 
 Result<void> PublisherImpl::wait_joined(std::uint32_t count, Deadline deadline) {
@@ -209,23 +220,19 @@ std::uint32_t PublisherImpl::behind() {
 Result<void> PublisherImpl::expel(const std::string& name) {
     if (auto ours = check_process(); !ours) return ours;
     seats_.drop_dead();
-    const std::size_t usable = seats_.usable_slots(name);
-    std::vector<std::unique_ptr<SharedBlock>> fresh;
-    for (std::size_t i = usable; i < options_.slots && tensors_.has_payload(); i++) {
-        if (seats_.slot_count() + fresh.size() == slots_limit) {
-            return refused(Errc::busy,
-                           fmt::format("all {} slots are held by expelled subscribers ({}): end "
-                                       "their processes",
-                                       slots_limit, seats_.slot_holders()));
-        }
-        auto block = backend_.memory->make(packing().slot_bytes);
-        if (!block) return std::unexpected(block.error());
-        fresh.push_back(std::move(*block));
+    const std::size_t wanted = tensors_.has_payload() ? options_.slots : 0;
+    const std::size_t usable = std::min(wanted, seats_.usable_slots(name));
+    if (seats_.slot_count() + wanted - usable > slots_limit) {
+        return refused(Errc::busy, fmt::format("all {} slots are held by expelled subscribers "
+                                               "({}): end their processes",
+                                               slots_limit, seats_.slot_holders()));
     }
+    auto fresh = make_blocks(*backend_.memory, wanted - usable, packing().slot_bytes);
+    if (!fresh) return std::unexpected(fresh.error());
     if (!seats_.expel(name)) {
         return refused(Errc::not_found, fmt::format("no subscriber '{}' is attached", name));
     }
-    for (auto& block : fresh) seats_.add_slot(std::move(block));
+    for (auto& block : *fresh) seats_.add_slot(std::move(block));
     return {};
 }
 
@@ -247,6 +254,7 @@ Result<void> PublisherImpl::begin(std::int64_t version) {
                         ring_name_));
     }
     begun_version_ = version;
+    refusals_.clear();
     open_publication(version, false);
     return {};
 }

@@ -12,6 +12,7 @@
 #include "published_tensors.hpp"
 #include "ranks.hpp"
 #include "reception.hpp"
+#include "refusals.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"
 #include "seats.hpp"
@@ -88,6 +89,7 @@ class PublisherImpl {
     OwnControl control_;
     std::optional<LifeLock> life_;
     Publication publication_;
+    Refusals refusals_;
     Seats seats_;
     Ranks ranks_;
     std::optional<SlotFiller> filler_;

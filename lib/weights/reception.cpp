@@ -22,9 +22,9 @@ constexpr std::ptrdiff_t silent_max = 64;
 
 Result<std::unique_ptr<Reception>> Reception::open(Listener listener, const Facts& facts,
                                                    const OwnControl& control, Seats& seats,
-                                                   Publication& publication) {
+                                                   Publication& publication, Refusals& refusals) {
     auto made = std::unique_ptr<Reception>(
-        new Reception(std::move(listener), facts, control, seats, publication));
+        new Reception(std::move(listener), facts, control, seats, publication, refusals));
     made->stop_ = Fd(eventfd(0, EFD_CLOEXEC));
     if (!made->stop_) {
         return failed(Errc::system, errno, "cannot make an eventfd");
@@ -126,7 +126,15 @@ bool Reception::answer(Connection& connection) {
             connection.kind = Connection::Kind::ready;
             seats_->join(connection.id);
             done = send_message(connection.socket.get(), make_message(MessageKind::admitted));
+            break;
+        case MessageKind::confirmed:
+            if (connection.kind != Connection::Kind::ready) return false;
+            seats_->confirm(connection.id);
+            refusals_->forget(connection.name);
             ring_plain(control_->bell(ControlOffsets::publisher_bell()));
+            break;
+        case MessageKind::refuses:
+            done = note_refusal(connection, message);
             break;
         case MessageKind::want_slot:
             done = give_slot(connection, message);
@@ -145,15 +153,25 @@ bool Reception::answer(Connection& connection) {
     return false;
 }
 
+Result<void> Reception::check_token(const Message& message) const {
+    if (message.ring_id == facts_.ring_id && message.token == facts_.token) return {};
+    return refused(Errc::permission_denied,
+                   "the token does not match: this publisher belongs to another ring of that "
+                   "name, removed or made again since; attach to the ring again");
+}
+
+Result<void> Reception::note_refusal(const Connection& connection, const Message& message) {
+    if (auto known = check_token(message); !known) return known;
+    refusals_->note(name_of(message), message.seat, text_of(message));
+    ring_plain(control_->bell(ControlOffsets::publisher_bell()));
+    return send_message(connection.socket.get(), make_message(MessageKind::noted));
+}
+
 Result<void> Reception::hello(Connection& connection, const Message& message) {
     if (connection.kind != Connection::Kind::unknown) {
         return refused(Errc::invalid_argument, "a second hello on one connection");
     }
-    if (message.ring_id != facts_.ring_id || message.token != facts_.token) {
-        return refused(Errc::permission_denied,
-                       "the token does not match: this publisher belongs to another ring of that "
-                       "name, removed or made again since; attach to the ring again");
-    }
+    if (auto known = check_token(message); !known) return known;
     if (message.kind != MessageKind::hello_subscriber) {
         connection.kind = message.kind == MessageKind::hello_rank ? Connection::Kind::rank
                                                                   : Connection::Kind::observer;
@@ -165,6 +183,7 @@ Result<void> Reception::hello(Connection& connection, const Message& message) {
     if (!id) return std::unexpected(id.error());
     connection.kind = Connection::Kind::subscriber;
     connection.id = *id;
+    connection.name = name;
     return welcome(connection, true);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "control_socket.hpp"
+#include "refusals.hpp"
 #include "seats.hpp"
 
 namespace rollring::weights {
@@ -22,10 +23,10 @@ class Reception {
         int manifest_fd;  // contents sealed
         GpuUuid gpu;
     };
-    // Starts the thread. `control`, `seats` and `publication` outlive it.
+    // Starts the thread. `control`, `seats`, `publication` and `refusals` outlive it.
     static Result<std::unique_ptr<Reception>> open(Listener listener, const Facts& facts,
                                                    const OwnControl& control, Seats& seats,
-                                                   Publication& publication);
+                                                   Publication& publication, Refusals& refusals);
     ~Reception();  // closes all connections
 
   private:
@@ -33,21 +34,25 @@ class Reception {
         ProcessFd socket;
         enum class Kind { unknown, subscriber, ready, observer, rank } kind = Kind::unknown;
         Seats::SeatId id{};
+        std::string name = {};  // of a subscriber
     };
 
     Reception(Listener listener, const Facts& facts, const OwnControl& control, Seats& seats,
-              Publication& publication)
+              Publication& publication, Refusals& refusals)
         : listener_(std::move(listener)),
           facts_(facts),
           control_(&control),
           seats_(&seats),
-          publication_(&publication) {}
+          publication_(&publication),
+          refusals_(&refusals) {}
     void serve();
     void accept_all();
     // False: the connection is over.
     bool answer(Connection& connection);
+    [[nodiscard]] Result<void> check_token(const Message& message) const;
     Result<void> hello(Connection& connection, const Message& message);
     Result<void> welcome(Connection& connection, bool with_slots);
+    Result<void> note_refusal(const Connection& connection, const Message& message);
     Result<void> give_slot(Connection& connection, const Message& message);
 
     Listener listener_;
@@ -55,6 +60,7 @@ class Reception {
     const OwnControl* control_;
     Seats* seats_;
     Publication* publication_;
+    Refusals* refusals_;
     Fd stop_;                            // an eventfd
     std::atomic<bool> stopping_{false};  // the same, where poll() fails
     std::vector<Connection> connections_;

@@ -45,16 +45,11 @@ Result<Seats::SeatId> Seats::reserve(const std::string& name) {
         seat = seats_.emplace(seats_.end());
         seats_used_ = static_cast<std::uint32_t>(seats_.size());
     }
-    *seat = {Seat::State::joining, ++epoch_, name};
+    *seat = {.state = Seat::State::joining, .epoch = ++epoch_, .name = name};
     const auto index = static_cast<std::uint32_t>(seat - seats_.begin());
     poke(control_->admission(index).reads, std::uint64_t{0});
     store_release(control_->admission(index).epoch, seat->epoch);
     return SeatId{index, seat->epoch};
-}
-
-bool Seats::has(SeatId id) {
-    const std::scoped_lock lock(mutex_);
-    return seats_[id.seat].epoch == id.epoch && seats_[id.seat].state != Seat::State::free;
 }
 
 // All parts that the current publication has filled so far lie in slots.
@@ -77,6 +72,12 @@ void Seats::join(SeatId id) {
         if (slot->publication == publication_) slot->readers.set(id.seat);
     }
     store_release(control_->admission(id.seat).reads, publication_);
+}
+
+void Seats::confirm(SeatId id) {
+    const std::scoped_lock lock(mutex_);
+    Seat& seat = seats_[id.seat];
+    if (seat.epoch == id.epoch && seat.state == Seat::State::joined) seat.confirmed = true;
 }
 
 void Seats::vacate(SeatId id) {
@@ -292,8 +293,9 @@ std::string Seats::slot_holders() {
 
 std::uint32_t Seats::joined() {
     const std::scoped_lock lock(mutex_);
-    return static_cast<std::uint32_t>(
-        std::ranges::count(seats_, Seat::State::joined, &Seat::state));
+    return static_cast<std::uint32_t>(std::ranges::count_if(seats_, [](const Seat& seat) {
+        return seat.state == Seat::State::joined && seat.confirmed;
+    }));
 }
 
 bool Seats::empty() {

@@ -22,6 +22,7 @@ struct Seat {
     State state = State::free;
     std::uint64_t epoch = 0;
     std::string name;
+    bool confirmed = false;  // it knows that it has joined, and stays
 };
 
 // A slot, and who may be reading it.
@@ -49,9 +50,10 @@ class Seats {
     // It has mapped everything. It is to read the current publication, if that can still be read
     // from its start.
     void join(SeatId id);
+    // It knows that, and counts from now on. One that gave up waiting before never counts.
+    void confirm(SeatId id);
     // Its connection is closed, or its byte is free. Its slots are free again.
     void vacate(SeatId id);
-    [[nodiscard]] bool has(SeatId id);
 
     // --- for the thread that publishes ---
     // Slots are made before anyone is admitted, and where some are set aside.
@@ -88,6 +90,7 @@ class Seats {
     [[nodiscard]] Progress progress(bool with_names);
     // Names of those who hold slots.
     [[nodiscard]] std::string slot_holders();
+    // Those that confirmed it.
     [[nodiscard]] std::uint32_t joined();
     [[nodiscard]] bool empty();
     [[nodiscard]] std::uint32_t live(std::int64_t version);

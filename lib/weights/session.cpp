@@ -8,16 +8,17 @@
 #include "fault_point.hpp"
 #include "find_publisher.hpp"
 #include "greeting.hpp"
+#include "tell_refusal.hpp"
 
 namespace rollring::weights {
 
 Result<std::unique_ptr<Session>> Session::meet(std::string_view ring, std::uint32_t rank,
                                                const SubscriberOptions& options,
                                                const RingLink& link, const device::Gpus& gpus,
-                                               const Holding& holding, Deadline deadline) {
+                                               const Holding& holding, Patience& patience) {
     auto socket = connect_to(ring, rank);
     if (!socket) return std::unexpected(socket.error());
-    auto answer = greet(socket->get(), MessageKind::hello_subscriber, link, options.name, deadline);
+    auto answer = greet(socket->get(), MessageKind::hello_subscriber, link, options.name, patience);
     if (!answer) return std::unexpected(answer.error());
     if (!options.rank && answer->message.ranks > 1 &&
         !is_on_gpu(answer->message, options.device, gpus)) {  // the right one may be about to come
@@ -25,21 +26,19 @@ Result<std::unique_ptr<Session>> Session::meet(std::string_view ring, std::uint3
                                                     answer->message.ranks));
     }
     std::unique_ptr<Session> made(new Session(ring, options, holding));
+    made->welcomed_ns_ = monotonic_ns();
     made->socket_ = ProcessFd(std::move(*socket));
     auto accepted = made->accept(std::move(*answer), gpus);
-    if (!accepted) return std::unexpected(accepted.error());
-    return made;
+    if (accepted) return made;
+    made->tell_refusal(link, accepted.error().message);
+    return std::unexpected(accepted.error());
 }
 
 Result<void> Session::accept(Received answer, const device::Gpus& gpus) {
     const Message& welcome = answer.message;
     seat_ = welcome.seat;
     epoch_ = welcome.epoch;
-    auto manifest = Sealed::accept(std::move(answer.fds[1]), welcome.manifest_bytes, true);
-    if (!manifest) return std::unexpected(manifest.error());
-    auto mapping = manifest->map(0, welcome.manifest_bytes, false);
-    if (!mapping) return std::unexpected(mapping.error());
-    auto read = read_manifest({mapping->data(), mapping->bytes()});
+    auto read = manifest_of(answer);
     if (!read) return std::unexpected(read.error());
     manifest_ = std::move(*read);
     auto control = PeerControl::accept(std::move(answer.fds[0]), welcome.control_bytes);
@@ -78,27 +77,32 @@ Result<void> Session::open_backend(const device::Gpus& gpus) {
     return {};
 }
 
-Result<void> Session::enter(Deadline deadline) {
-    if (auto seated = take_seat(deadline); !seated) return seated;
+Result<void> Session::enter(Patience& patience) {
+    patience.extend(monotonic_ns() - welcomed_ns_);
+    if (auto seated = take_seat(patience); !seated) return seated;
     if (auto sent = send_message(socket_.get(), make_message(MessageKind::ready)); !sent) {
         return sent;
     }
-    const auto admitted = receive_message(socket_.get(), deadline);
+    const auto admitted = patience.receive(socket_.get());
     if (!admitted) return std::unexpected(admitted.error());
     if (admitted->message.kind != MessageKind::admitted) {
         return refused(Errc::bad_manifest, "the publisher refused: " + text_of(admitted->message));
+    }
+    FAULT_POINT("weights.admitted");
+    if (auto sent = send_message(socket_.get(), make_message(MessageKind::confirmed)); !sent) {
+        return sent;
     }
     FAULT_POINT("weights.attached");
     return {};
 }
 
-Result<void> Session::take_seat(Deadline deadline) {
+Result<void> Session::take_seat(Patience& patience) {
     if (auto taken = control_->take_seat(seat_); !taken) return taken;
     reading_.emplace(mover(), own(), own_bell(), publisher_bell());
     const int fd = control_->memory().fd();
     auto life = LifeLock::take(fd, LifeByte::subscriber(seat_));
     // The last holder of the seat may be dying: its socket is closed before its byte is free.
-    for (; life && !*life && !deadline.passed(); nap()) {
+    for (; life && !*life && !patience.over(); nap()) {
         life = LifeLock::take(fd, LifeByte::subscriber(seat_));
     }
     if (!life) return std::unexpected(life.error());
@@ -124,6 +128,10 @@ Result<void> Session::take_seat(Deadline deadline) {
     page.problem.store("");
     store_release(page.epoch, epoch_);
     return {};
+}
+
+void Session::tell_refusal(const RingLink& link, std::string_view why) const {
+    static_cast<void>(weights::tell_refusal(socket_.get(), link, options_.name, why));
 }
 
 bool Session::close() {

@@ -16,6 +16,7 @@
 #include "holding.hpp"
 #include "liveness.hpp"
 #include "manifest.hpp"
+#include "patience.hpp"
 #include "reading.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"
@@ -29,11 +30,14 @@ class Session {
     static Result<std::unique_ptr<Session>> meet(std::string_view ring, std::uint32_t rank,
                                                  const SubscriberOptions& options,
                                                  const RingLink& link, const device::Gpus& gpus,
-                                                 const Holding& holding, Deadline deadline);
+                                                 const Holding& holding, Patience& patience);
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
-    // Takes the seat and waits until it is admitted to it.
-    Result<void> enter(Deadline deadline);
+    // Takes the seat, waits until it is admitted to it, and confirms that it stays: from then on
+    // the publisher counts it. What was done since the welcome is none of the patience.
+    Result<void> enter(Patience& patience);
+    // Leaves with the publisher why this engine, which has no seat yet, takes no version.
+    void tell_refusal(const RingLink& link, std::string_view why) const;
     // Unmaps everything and says so. False: the device may still read, it must not be destroyed.
     bool close();
 
@@ -88,7 +92,7 @@ class Session {
         : ring_name_(ring), options_(options), holding_(&holding) {}
     Result<void> accept(Received welcome, const device::Gpus& gpus);
     Result<void> open_backend(const device::Gpus& gpus);
-    Result<void> take_seat(Deadline deadline);
+    Result<void> take_seat(Patience& patience);
     Result<void> import_slot(std::uint32_t slot, const WireTicket& ticket, Fd fd);
     [[nodiscard]] Result<void> check_publisher() const;
     [[nodiscard]] std::unexpected<Error> late(std::string_view what) const;
@@ -105,6 +109,7 @@ class Session {
     const Holding* holding_;
     mutable Interruption interruption_{};
     ProcessFd socket_;
+    std::int64_t welcomed_ns_ = 0;
     std::optional<PeerControl> control_;
     std::optional<LifeLock> life_;
     std::uint32_t seat_ = 0;

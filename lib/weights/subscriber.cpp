@@ -24,6 +24,10 @@ Result<Update> Subscriber::next(Deadline deadline) {
     return Update(impl_.get());
 }
 
+void Subscriber::refuse(std::string_view why) noexcept {
+    impl_->refuse(why);
+}
+
 void Subscriber::interrupt() {
     impl_->interrupt();
 }
@@ -67,6 +71,8 @@ std::string_view name(SubscriberState state) {
             return "closed";
         case SubscriberState::expelled:
             return "expelled";
+        case SubscriberState::refused:
+            return "refused";
     }
     return "unknown";
 }

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "fault_point.hpp"
 #include "find_publisher.hpp"
+#include "greeting.hpp"
 
 namespace rollring::weights {
 namespace {
@@ -14,27 +16,33 @@ std::unexpected<Error> update_is_over() {
     return refused(Errc::invalid_argument, "this update is over");
 }
 
-}  // namespace
-
-Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view ring,
-                                                               std::span<const WeightTensor> into,
-                                                               const SubscriberOptions& options,
-                                                               const device::Gpus& gpus,
-                                                               Deadline deadline) {
-    if (options.name.empty() || options.name.size() > 31) {
-        return refused(Errc::invalid_argument, "SubscriberOptions::name is 1 to 31 bytes");
-    }
+// A ring that is about to be made is worth waiting for, too.
+Result<RingLink> attach_ring(std::string_view ring, Patience& patience) {
     for (;;) {
-        auto link = RingLink::attach(ring, deadline, false);
+        auto link = RingLink::attach(ring, patience.piece(), false);
+        if (link) return link;
+        const bool absent =
+            link.error().code == Errc::not_found || link.error().code == Errc::not_ready;
+        if (!absent || patience.over()) return link;
+    }
+}
+
+// Tries until there is a publisher: one that is about to come, or has just gone, is worth waiting
+// for.
+template <class Try>
+std::invoke_result_t<Try, RingLink, Patience&> with_publisher(std::string_view ring,
+                                                              const SubscriberOptions& options,
+                                                              Deadline deadline, const Try& meet) {
+    Patience patience(deadline, &options.keep_waiting);
+    for (;;) {
+        auto link = attach_ring(ring, patience);
         if (!link) return std::unexpected(link.error());
-        std::unique_ptr<SubscriberImpl> made(new SubscriberImpl(options, std::move(*link)));
-        const auto met = made->meet(ring, into, gpus, deadline);
-        if (met) return made;
-        // A publisher that is about to come, or has just gone, is worth waiting for.
+        auto met = meet(std::move(*link), patience);
+        if (met) return met;
         const bool absent =
             met.error().code == Errc::not_found || met.error().code == Errc::peer_gone;
-        if (!absent) return std::unexpected(met.error());
-        if (deadline.passed()) {
+        if (!absent) return met;
+        if (patience.over()) {
             return refused(
                 Errc::timed_out,
                 fmt::format("no publisher for '{}' appeared on ring {} by the deadline ({})",
@@ -44,18 +52,59 @@ Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view 
     }
 }
 
+}  // namespace
+
+Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view ring,
+                                                               std::span<const WeightTensor> into,
+                                                               const SubscriberOptions& options,
+                                                               const device::Gpus& gpus,
+                                                               Deadline deadline) {
+    using Made = Result<std::unique_ptr<SubscriberImpl>>;
+    if (options.name.empty() || options.name.size() > 31) {
+        return refused(Errc::invalid_argument, "SubscriberOptions::name is 1 to 31 bytes");
+    }
+    return with_publisher(ring, options, deadline, [&](RingLink link, Patience& patience) -> Made {
+        std::unique_ptr<SubscriberImpl> made(new SubscriberImpl(options, std::move(link)));
+        const auto met = made->meet(ring, into, gpus, patience);
+        if (!met) return std::unexpected(met.error());
+        return made;
+    });
+}
+
+Result<std::vector<TensorInfo>> SubscriberImpl::published(std::string_view ring,
+                                                          const SubscriberOptions& options,
+                                                          const device::Gpus& gpus,
+                                                          Deadline deadline) {
+    using Found = Result<std::vector<TensorInfo>>;
+    return with_publisher(ring, options, deadline, [&](RingLink link, Patience& patience) -> Found {
+        const auto rank = find_publisher(ring, options, link, gpus, patience);
+        if (!rank) return std::unexpected(rank.error());
+        const auto socket = connect_to(ring, *rank);
+        if (!socket) return std::unexpected(socket.error());
+        auto welcome =
+            greet(socket->get(), MessageKind::hello_observer, link, options.name, patience);
+        if (!welcome) return std::unexpected(welcome.error());
+        const auto manifest = manifest_of(*welcome);
+        if (!manifest) return std::unexpected(manifest.error());
+        return infos_of(manifest->packing);
+    });
+}
+
 Result<void> SubscriberImpl::meet(std::string_view ring, std::span<const WeightTensor> into,
-                                  const device::Gpus& gpus, Deadline deadline) {
-    const auto rank = find_publisher(ring, options_, link_, gpus, deadline);
+                                  const device::Gpus& gpus, Patience& patience) {
+    const auto rank = find_publisher(ring, options_, link_, gpus, patience);
     if (!rank) return std::unexpected(rank.error());
-    auto session = Session::meet(ring, *rank, options_, link_, gpus, holding_, deadline);
+    auto session = Session::meet(ring, *rank, options_, link_, gpus, holding_, patience);
     if (!session) return std::unexpected(session.error());
     session_ = std::move(*session);
     auto compiled =
         SubscriberTensors::compile(manifest(), into, options_.partial, session_->mover());
-    if (!compiled) return std::unexpected(compiled.error());
+    if (!compiled) {
+        session_->tell_refusal(link_, compiled.error().message);
+        return std::unexpected(compiled.error());
+    }
     tensors_ = std::move(*compiled);
-    return session_->enter(deadline);
+    return session_->enter(patience);
 }
 
 void SubscriberImpl::set_state(SubscriberState state) {
@@ -101,15 +150,19 @@ Result<void> SubscriberImpl::next(Deadline deadline) {
         return true;
     };
     if (auto waited = session_->wait("the next version", deadline, there); !waited) return waited;
-    update_ = {.open = true,
-               .came_late = view.outcome == Outcome::committed,
-               .publication = update_.publication,
-               .version = view.version,
-               .first_part_number = view.first_part_number};
-    session_->reading().start(view.first_part_number);
+    start(update_.publication, view);
     if (holding_.state() != SubscriberState::poisoned) set_state(SubscriberState::reading);
     FAULT_POINT("weights.seen");
     return {};
+}
+
+void SubscriberImpl::start(std::uint64_t publication, const PublicationView& view) {
+    update_ = {.open = true,
+               .came_late = view.outcome == Outcome::committed,
+               .publication = publication,
+               .version = view.version,
+               .first_part_number = view.first_part_number};
+    session_->reading().start(view.first_part_number);
 }
 
 Outcome SubscriberImpl::outcome() const {
@@ -301,6 +354,17 @@ void SubscriberImpl::reject(std::string_view why, std::string_view tensor) {
     const std::string message =
         tensor.empty() ? std::string(why) : fmt::format("tensor '{}': {}", tensor, why);
     static_cast<void>(give_up({Errc::rejected, 0, message}));
+}
+
+void SubscriberImpl::refuse(std::string_view why) {
+    if (!session_->is_ours()) return;
+    const std::uint64_t reads = session_->reads();
+    const auto view = session_->look_up(reads);
+    if (!update_.open && reads > update_.publication && view && view->outcome == Outcome::open) {
+        start(reads, *view);
+    }
+    if (update_.open) return reject(why, {});
+    session_->own().problem.store(why);
 }
 
 }  // namespace rollring::weights

@@ -36,6 +36,10 @@ class SubscriberImpl {
                                                           const SubscriberOptions& options,
                                                           const device::Gpus& gpus,
                                                           Deadline deadline);
+    // What is published, of whoever such a subscriber would attach to, which hears of nobody.
+    static Result<std::vector<TensorInfo>> published(std::string_view ring,
+                                                     const SubscriberOptions& options,
+                                                     const device::Gpus& gpus, Deadline deadline);
     // Before destruction; false: it must not be destroyed, for the device may still read.
     bool shut_down() { return session_->close(); }
     void interrupt() { session_->interrupt(); }
@@ -49,6 +53,7 @@ class SubscriberImpl {
     Result<void> stage(Deadline deadline);
     Result<void> adopt(Deadline deadline);
     void reject(std::string_view why, std::string_view tensor);
+    void refuse(std::string_view why);
 
     [[nodiscard]] const UpdateState& update() const { return update_; }
     [[nodiscard]] const Holding& holding() const { return holding_; }
@@ -61,10 +66,11 @@ class SubscriberImpl {
     SubscriberImpl(const SubscriberOptions& options, RingLink link)
         : options_(options), link_(std::move(link)), holding_(options.held_version) {}
     Result<void> meet(std::string_view ring, std::span<const WeightTensor> into,
-                      const device::Gpus& gpus, Deadline deadline);
+                      const device::Gpus& gpus, Patience& patience);
 
     [[nodiscard]] std::size_t parts() const { return manifest().packing.parts.size(); }
     [[nodiscard]] Outcome outcome() const;
+    void start(std::uint64_t publication, const PublicationView& view);
     Result<void> wait_quiet(Deadline deadline);
     Result<void> wait_filled(std::uint32_t part, Deadline deadline);
     Result<void> verify(std::uint32_t part, Deadline deadline);

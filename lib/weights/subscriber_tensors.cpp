@@ -214,7 +214,9 @@ Result<Targets> match(const Packing& packing, std::span<const WeightTensor> into
     return targets;
 }
 
-std::vector<TensorInfo> describe(const Packing& packing) {
+}  // namespace
+
+std::vector<TensorInfo> infos_of(const Packing& packing) {
     std::vector<TensorInfo> infos;
     std::vector<std::uint32_t> part_of(packing.pieces.size());
     for (std::uint32_t part = 0; part < packing.parts.size(); part++) {
@@ -239,8 +241,6 @@ std::vector<TensorInfo> describe(const Packing& packing) {
     return infos;
 }
 
-}  // namespace
-
 Result<SubscriberTensors> SubscriberTensors::compile(const Manifest& manifest,
                                                      std::span<const WeightTensor> into,
                                                      bool partial, device::Mover& mover) {
@@ -248,7 +248,7 @@ Result<SubscriberTensors> SubscriberTensors::compile(const Manifest& manifest,
     const auto targets = match(packing, into, partial, mover);
     if (!targets) return std::unexpected(targets.error());
     SubscriberTensors made;
-    made.infos_ = describe(packing);
+    made.infos_ = infos_of(packing);
     made.sums_offset_ = packing.sums_offset;
     for (const Part& part : packing.parts) {
         std::vector<CopyJob> jobs;

@@ -14,6 +14,9 @@
 
 namespace rollring::weights {
 
+// The published tensors as subscribers see them.
+std::vector<TensorInfo> infos_of(const Packing& packing);
+
 class SubscriberTensors {
   public:
     // `into`: empty for an engine that loads by itself. layout_mismatch, invalid_argument or

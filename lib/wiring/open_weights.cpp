@@ -22,4 +22,10 @@ Result<Subscriber> Subscriber::attach(std::string_view ring, std::span<const Wei
     return Subscriber(std::move(*impl));
 }
 
+Result<std::vector<TensorInfo>> Subscriber::published(std::string_view ring,
+                                                      const SubscriberOptions& options,
+                                                      Deadline deadline) {
+    return weights::SubscriberImpl::published(ring, options, cuda::gpus(), deadline);
+}
+
 }  // namespace rollring

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
+from . import _core
 from ._errors import RollringError, TimedOutError, VersionAbortedError
 from ._ring import describe_weights
 from ._weight_subscriber import WeightSubscriber, WeightUpdate
-from ._weights import Left
+from ._weights import Left, device_of
 
 LOOK_S = 0.2  # between looks whether the version still comes
 
@@ -21,6 +24,48 @@ def engines_alive(ring: str, rank: int) -> dict[str, int]:
         for engine in publisher["engines"]
         if engine["alive"]
     }
+
+
+def published_tensors(
+    ring: str, *, device: Any, name: str, timeout: float | None
+) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Name, dtype and shape of each published tensor, of the publisher to which an engine of this
+    device would attach. That one takes nobody for attached.
+
+    Raises:
+        RollringError: As `WeightSubscriber`.
+    """
+    options = {"name": name, "gpu": device_of(device)[1]}
+    found = _core.published_tensors(ring, options, timeout)
+    return [(name, dtype, shape) for name, dtype, shape, _ in found]
+
+
+def tell_refusal(
+    channel: WeightSubscriber | None, ring: str, name: str, error: BaseException
+) -> None:
+    """Leave with the trainer why this engine, attached or not, takes no version."""
+    why = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(RollringError):
+        if channel is not None and not channel.closed:
+            channel.refuse(why)
+        else:
+            _core.refuse_weights(ring, name, why)
+
+
+def refusals(ring: str, version: int | None = None) -> list[str]:
+    """Why engines of a ring's channel take no version, or not this one: "engine: reason" of each.
+
+    Raises:
+        RollringError: As `rollring.describe_weights`.
+    """
+    found = []
+    for publisher in describe_weights(ring):
+        for engine in publisher["engines"]:
+            problem = engine["problem"]
+            other = problem.startswith("version ") and not problem.startswith(f"version {version}:")
+            if problem and not (other and version is not None):
+                found.append(f"{engine['name']}: {problem}")
+    return found
 
 
 def announced(channel: WeightSubscriber, version: int, timeout: float) -> WeightUpdate:

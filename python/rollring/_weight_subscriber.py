@@ -272,6 +272,13 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         await self._later(self._end.next, timeout)
         return WeightUpdate(self)
 
+    def refuse(self, why: str) -> None:
+        """Tell the trainer that the engine takes no version now: asleep, for example.
+
+        The version that is under way is rejected, also where `next` was not called for it.
+        """
+        self._end.refuse(why)
+
     def __iter__(self) -> Iterator[WeightUpdate]:
         while True:
             yield self.next()

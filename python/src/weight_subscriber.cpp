@@ -1,35 +1,71 @@
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "rollring/ring.hpp"
 #include "weight_ends.hpp"
 
 namespace rollring::python {
 namespace {
 
+// One try, however long it takes: each would look like another engine to the trainer. Signals are
+// seen meanwhile.
+template <class Call>
+auto wait_for_publisher(const std::string& ring, nb::dict given, const Call& call) {
+    SubscriberOptions options = subscriber_options(std::move(given));
+    std::optional<Error> no_ring;
+    std::optional<Released> released;
+    options.keep_waiting = [&] {
+        auto there = stat_ring(ring);
+        if (!there && there.error().code == Errc::not_found) {
+            no_ring = std::move(there.error());
+            return false;
+        }
+        released.reset();
+        const bool signalled = PyErr_CheckSignals() != 0;
+        released.emplace();
+        return !signalled;
+    };
+    released.emplace();
+    auto made = call(options);
+    released.reset();
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    if (no_ring) raise(*no_ring);
+    if (!made) raise(made.error());
+    return std::move(*made);
+}
+
+nb::list list_of(std::span<const TensorInfo> tensors) {
+    nb::list made;
+    for (const TensorInfo& tensor : tensors) {
+        nb::list shape;
+        for (const std::int64_t length : tensor.shape) shape.append(length);
+        made.append(nb::make_tuple(tensor.name, tensor.dtype.to_string(), nb::tuple(shape),
+                                   tensor.tied_to));
+    }
+    return made;
+}
+
+nb::list published_tensors(const std::string& ring, nb::dict given, Timeout timeout) {
+    const Deadline deadline = deadline_of(timeout);
+    return list_of(
+        wait_for_publisher(ring, std::move(given), [&](const SubscriberOptions& options) {
+            return Subscriber::published(ring, options, deadline);
+        }));
+}
+
 class PySubscriber {
   public:
     PySubscriber(const std::string& ring, nb::list tensors, nb::dict given, Timeout timeout) {
         const auto into = tensors_of(std::move(tensors));
-        const SubscriberOptions options = subscriber_options(std::move(given));
         const Deadline deadline = deadline_of(timeout);
-        // Each try is longer: to attach takes what it takes, and begins anew.
-        for (std::int64_t try_ns = 50'000'000;; try_ns *= 2) {
-            const Deadline slice = Deadline::after_ns(try_ns);
-            auto made = [&] {
-                const Released released;
-                return Subscriber::attach(ring, into, options,
-                                          deadline.at_ns <= slice.at_ns ? deadline : slice);
-            }();
-            if (made) {
-                owned_.object.emplace(std::move(*made));
-                return;
-            }
-            if (made.error().code != Errc::timed_out || deadline.passed()) raise(made.error());
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        }
+        owned_.object.emplace(
+            wait_for_publisher(ring, std::move(given), [&](const SubscriberOptions& options) {
+                return Subscriber::attach(ring, into, options, deadline);
+            }));
     }
     ~PySubscriber() {
         if (owned_.turns.inherited() && update_) new Update(std::move(*update_));
@@ -119,6 +155,15 @@ class PySubscriber {
             return true;
         });
     }
+    // Also before next() has given out what is to be read.
+    void refuse(const std::string& why) {
+        if (owned_.gone()) return;
+        owned_.in_turn([&](Subscriber& subscriber) {
+            subscriber.refuse(why);
+            update_.reset();
+            return true;
+        });
+    }
     int fd() { return waits_.fd(); }
     void outcome() { waits_.outcome(owned_); }
     void cancel() { waits_.cancel(); }
@@ -151,14 +196,7 @@ class PySubscriber {
             const auto all = subscriber.tensors();
             return std::vector<TensorInfo>(all.begin(), all.end());
         });
-        nb::list made;
-        for (const TensorInfo& tensor : found) {
-            nb::list shape;
-            for (const std::int64_t length : tensor.shape) shape.append(length);
-            made.append(nb::make_tuple(tensor.name, tensor.dtype.to_string(), nb::tuple(shape),
-                                       tensor.tied_to));
-        }
-        return made;
+        return list_of(found);
     }
     // Twice is fine.
     void close() {
@@ -211,6 +249,7 @@ void bind_weight_subscriber(nb::module_& module) {
         .def("stage", &PySubscriber::stage, nb::arg("version"), timeout, later)
         .def("adopt", &PySubscriber::adopt, nb::arg("version"), timeout, later)
         .def("reject", &PySubscriber::reject)
+        .def("refuse", &PySubscriber::refuse)
         .def("fd", &PySubscriber::fd)
         .def("outcome", &PySubscriber::outcome)
         .def("cancel", &PySubscriber::cancel)
@@ -223,6 +262,15 @@ void bind_weight_subscriber(nb::module_& module) {
         .def("tensors", &PySubscriber::tensors)
         .def("close", &PySubscriber::close)
         .def_prop_ro("closed", &PySubscriber::closed);
+    module.def("published_tensors", &published_tensors, nb::arg("ring"), nb::arg("options"),
+               timeout);
+    module.def("refuse_weights",
+               [](const std::string& ring, const std::string& name, const std::string& why) {
+                   return value_or_raise([&] {
+                       const Released released;
+                       return refuse_weights(ring, name, why);
+                   }());
+               });
 }
 
 }  // namespace rollring::python

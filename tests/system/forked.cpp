@@ -274,8 +274,8 @@ const std::set<std::string> elsewhere{"MemoryDomain"};
 // Private ones, which the others ask.
 const std::set<std::string> privates{"good", "mine", "check_open", "check_leased"};
 // What makes objects, moves them or ends them.
-const std::set<std::string> makers{"open",      "attach",   "create", "remove",
-                                   "operator=", "operator", "clear"};
+const std::set<std::string> makers{"open",   "attach",    "published", "create",
+                                   "remove", "operator=", "operator",  "clear"};
 
 int count_forgotten(const char* path) {
     std::ifstream exports(path);

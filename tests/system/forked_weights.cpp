@@ -51,6 +51,7 @@ void try_subscriber(Subscriber& subscriber) {
     const auto now = Deadline::now();
     try_in_child({
         {"Subscriber::next", [&] { return refused_as_forked(subscriber.next(patience())); }},
+        {"Subscriber::refuse", inert([&] { subscriber.refuse("by a child"); })},
         {"Subscriber::interrupt", inert([&] { subscriber.interrupt(); })},
         {"Subscriber::live_version", tells([&] { return subscriber.live_version(); })},
         {"Subscriber::state", tells([&] { return subscriber.state(); })},
@@ -111,14 +112,13 @@ void try_weights() {
     require(write(began[1], "x", 1) == 1, "tell the engine");
     require(collect(engine) == 0, "no step of an update is a forked child's");
     // What the engine's process has called is not known here.
-    for (const char* method : {"Subscriber::next", "Subscriber::interrupt",
-                               "Subscriber::live_version", "Subscriber::state",
-                               "Subscriber::problem", "Subscriber::tensors",
-                               "Subscriber::publisher_id", "Subscriber::part_bytes",
-                               "Subscriber::memory", "Subscriber::imports",
-                               "Update::parts", "Update::part",
-                               "Update::done_reading", "Update::load", "Update::stage",
-                               "Update::adopt", "Update::reject"}) {
+    for (const char* method :
+         {"Subscriber::next", "Subscriber::refuse", "Subscriber::interrupt",
+          "Subscriber::live_version", "Subscriber::state", "Subscriber::problem",
+          "Subscriber::tensors", "Subscriber::publisher_id", "Subscriber::part_bytes",
+          "Subscriber::memory", "Subscriber::imports", "Update::parts", "Update::part",
+          "Update::done_reading", "Update::load", "Update::stage", "Update::adopt",
+          "Update::reject"}) {
         called.insert(std::string("rollring::") + method);
     }
 }

@@ -75,6 +75,7 @@ class Fake {
         Story story;
         story.welcome = make_message(MessageKind::welcome);
         story.welcome.epoch = 1;
+        story.welcome.ranks = 1;
         story.welcome.control_bytes = control->bytes();
         story.welcome.manifest_bytes = manifest_bytes_;
         story.fds = {control->memory().fd(), manifest_memory_.fd()};
@@ -149,6 +150,7 @@ class Fake {
         if (heard->message.kind == MessageKind::ready) {
             return send_message(socket.get(), make_message(MessageKind::admitted)).has_value();
         }
+        if (heard->message.kind == MessageKind::confirmed) return true;
         if (heard->message.kind == MessageKind::want_slot) {
             while (story.slot_go && !*story.slot_go) std::this_thread::yield();
             Message reply = story.slot_reply;

@@ -187,7 +187,7 @@ TEST_CASE("garbage, and hellos out of order, end their connection and nothing el
         for (auto answer = answer_of(socket); answer; answer = answer_of(socket)) {
         }
     }
-    for (const std::uint32_t abi : {0U, 2U, 0xffffffffU}) {
+    for (const std::uint32_t abi : {0U, control_abi + 1, 0xffffffffU}) {
         const Fd socket = channel.connect();
         Message message = channel.hello();
         message.abi = abi;
@@ -364,9 +364,7 @@ TEST_CASE("a forked child's end of a publisher and of a subscriber is nobody's e
     channel.works();
     const pid_t child = fork();
     if (child == 0) {
-        {
-            const Publisher gone = std::move(channel.publisher);
-        }
+        { const Publisher gone = std::move(channel.publisher); }
         channel.subscriber.reset();
         _exit(7);
     }

@@ -77,4 +77,32 @@ TEST_CASE("who hangs up may be reading still: its slots wait for its death") {
     version->abort();
 }
 
+TEST_CASE("an engine counts once it has confirmed, and one that gave up before never did") {
+    Channel channel;
+    const auto both_there = [&](Deadline deadline) {
+        return channel.publisher.wait_subscribers(2, deadline);
+    };
+    {
+        const Stranger gave_up(channel);
+        CHECK(both_there(soon()).error().code == Errc::timed_out);
+    }
+    channel.works();
+    Stranger stays(channel);
+    CHECK(both_there(soon()).error().code == Errc::timed_out);
+    REQUIRE_OK(send_message(stays.socket.get(), make_message(MessageKind::confirmed)));
+    REQUIRE_OK(both_there(patience()));
+}
+
+TEST_CASE("who confirms without having been admitted is sent away") {
+    Channel channel;
+    const Fd socket = channel.connect();
+    REQUIRE_OK(send_message(socket.get(), channel.hello()));
+    REQUIRE_OK(receive_message(socket.get(), patience()));
+    REQUIRE_OK(send_message(socket.get(), make_message(MessageKind::confirmed)));
+    const auto answer = receive_message(socket.get(), patience());
+    REQUIRE(!answer);
+    CHECK(answer.error().code == Errc::peer_gone);
+    CHECK(channel.publisher.wait_subscribers(2, soon()).error().code == Errc::timed_out);
+}
+
 }  // namespace rollring::test
