@@ -24,6 +24,7 @@ class GpuMover : public device::Mover {
 
     [[nodiscard]] GpuUuid gpu() const override { return gpu_->context().uuid(); }
     Result<void> check_address(const void* address, std::uint64_t bytes) override;
+    std::optional<std::size_t> find_absent(std::span<const device::MemoryPlace> places) override;
     Result<std::unique_ptr<device::CopyPlan>> plan(std::vector<device::CopyJob> jobs) override {
         return make_plan(gpu_, jobs);
     }
@@ -36,6 +37,8 @@ class GpuMover : public device::Mover {
     CUresult look_up(T& value, CUpointer_attribute which, CUdeviceptr address) const {
         return gpu_->api().cuPointerGetAttribute(&value, which, address);
     }
+    // Nothing, where no memory is mapped.
+    [[nodiscard]] std::optional<Range> mapped_at(CUdeviceptr address) const;
     [[nodiscard]] Result<void> check_place(CUdeviceptr address) const;
     // The allocation, or one mapping of several side by side, around an address.
     [[nodiscard]] Result<Range> range_of(CUdeviceptr address) const;
@@ -141,6 +144,30 @@ Result<void> GpuMover::check_address(const void* address, std::uint64_t bytes) {
                                                at - start, bytes));
         }
     }
+}
+
+std::optional<Range> GpuMover::mapped_at(CUdeviceptr address) const {
+    unsigned mapped = 0;
+    const CUresult result = look_up(mapped, CU_POINTER_ATTRIBUTE_MAPPED, address);
+    if (result != CUDA_SUCCESS || mapped == 0) return {};
+    const auto range = range_of(address);
+    return range ? *range : Range{.start = address, .bytes = 1};
+}
+
+// What is mapped at once is unmapped at once, so one look does for all that lies in a mapping.
+std::optional<std::size_t> GpuMover::find_absent(std::span<const device::MemoryPlace> places) {
+    const Context::Scope scope(gpu_->context());
+    Range known;
+    for (std::size_t i = 0; i < places.size(); i++) {
+        const auto begin = reinterpret_cast<CUdeviceptr>(places[i].address);
+        for (const CUdeviceptr at : {begin, begin + places[i].bytes - 1}) {
+            if (at - known.start < known.bytes) continue;
+            const auto mapped = mapped_at(at);
+            if (!mapped) return i;
+            known = *mapped;
+        }
+    }
+    return {};
 }
 
 Result<void> GpuMover::when_reached(Stream stream, device::Reached reached, void* context) {

@@ -98,6 +98,13 @@ class CopyPlan {
                                                       Deadline deadline) = 0;
 };
 
+// Where a tensor lies: bytes from there on.
+struct MemoryPlace {
+    const void* address;
+    std::uint64_t bytes;
+    std::uint32_t tensor;
+};
+
 // Called when a stream has got there, from any thread: it may not block, nor call back into CUDA.
 using Reached = void (*)(void* context);
 
@@ -108,6 +115,9 @@ class Mover {
     [[nodiscard]] virtual GpuUuid gpu() const = 0;
     // Whether copies can reach `address` (bytes from there); else why not.
     virtual Result<void> check_address(const void* address, std::uint64_t bytes) = 0;
+    // The first place without memory at its begin or its end: it was released or freed since it
+    // was checked. Places come in the order of their addresses.
+    virtual std::optional<std::size_t> find_absent(std::span<const MemoryPlace> places) = 0;
     virtual Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) = 0;
     // Calls `reached(context)` once everything queued on the stream so far is complete; at once if
     // nothing is queued there ever (CPU).

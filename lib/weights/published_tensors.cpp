@@ -20,8 +20,9 @@ Result<PublishedTensors> PublishedTensors::pack(std::span<const WeightTensor> te
     return made;
 }
 
-Result<void> PublishedTensors::check_addresses(device::Mover& mover) const {
-    for (const WeightTensor& tensor : tensors_) {
+Result<void> PublishedTensors::check_addresses(device::Mover& mover) {
+    for (std::uint32_t i = 0; i < tensors_.size(); i++) {
+        const WeightTensor& tensor = tensors_[i];
         if (tensor.data == nullptr) continue;
         const std::uint64_t bytes = reach_bytes(tensor, *count_elements(tensor));
         const auto fine = mover.check_address(tensor.data, bytes);
@@ -29,8 +30,25 @@ Result<void> PublishedTensors::check_addresses(device::Mover& mover) const {
             return refused(fine.error().code,
                            fmt::format("tensor '{}': {}", tensor.name, fine.error().message));
         }
+        if (packing().tensors[i].pieces != 0) places_.add(tensor.data, bytes, i);
     }
+    places_.sort();
     return {};
+}
+
+Result<void> PublishedTensors::check_memory(device::Mover& mover, std::uint32_t first_piece,
+                                            std::uint32_t end, const void* source) const {
+    if (first_piece == end) return {};
+    const std::uint32_t first = packing().pieces[first_piece].tensor;
+    const std::uint32_t last = packing().pieces[end - 1].tensor;
+    const auto name_of = [&](std::uint32_t tensor) -> std::string_view {
+        return tensors_[tensor].name;
+    };
+    if (first != last) return places_.check(mover, name_of, first);
+    const WeightTensor& one = tensors_[first];
+    MemoryPlaces place;
+    place.add(source != nullptr ? source : one.data, reach_bytes(one, *count_elements(one)), first);
+    return place.check(mover, name_of);
 }
 
 Result<void> PublishedTensors::check_has_addresses(std::uint32_t first_piece) const {
@@ -44,7 +62,7 @@ Result<void> PublishedTensors::check_has_addresses(std::uint32_t first_piece) co
 }
 
 Result<std::vector<std::unique_ptr<device::CopyPlan>>> PublishedTensors::compile(
-    device::Mover& mover, bool handed_on) const {
+    device::Mover& mover, bool handed_on) {
     std::vector<std::unique_ptr<device::CopyPlan>> plans;
     if (handed_on) return plans;
     if (auto fine = check_addresses(mover); !fine) return std::unexpected(fine.error());

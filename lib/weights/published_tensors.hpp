@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "manifest.hpp"
+#include "memory_places.hpp"
 #include "sealed.hpp"
 
 namespace rollring::weights {
@@ -29,9 +30,14 @@ class PublishedTensors {
     // The copies of each part, compiled, which the mover can do from where the tensors lie; none if
     // parts are handed on.
     Result<std::vector<std::unique_ptr<device::CopyPlan>>> compile(device::Mover& mover,
-                                                                   bool handed_on) const;
+                                                                   bool handed_on);
     // Writes the manifest.
     Result<void> describe(PayloadMemory memory, GpuUuid gpu, std::uint32_t slots, bool checksums);
+
+    // Whether the memory is there that these pieces are read from; already_released, naming the
+    // tensor. With `source` they are of one tensor, which lies there.
+    Result<void> check_memory(device::Mover& mover, std::uint32_t first_piece, std::uint32_t end,
+                              const void* source) const;
 
     [[nodiscard]] const Packing& packing() const { return manifest_.packing; }
     // In its slot, with checksums.
@@ -49,11 +55,12 @@ class PublishedTensors {
     [[nodiscard]] Result<std::uint32_t> find(std::string_view name) const;
 
   private:
-    Result<void> check_addresses(device::Mover& mover) const;
+    Result<void> check_addresses(device::Mover& mover);
     PublishedTensors() = default;
 
     std::vector<WeightTensor> tensors_;
     std::unordered_map<std::string_view, std::uint32_t> index_;  // of names in tensors_
+    MemoryPlaces places_;
     Manifest manifest_;
     Sealed manifest_memory_;
 };

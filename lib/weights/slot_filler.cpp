@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "fault_point.hpp"
@@ -87,6 +88,8 @@ Result<void> SlotFiller::fill_up_to(std::uint32_t end, const void* source, Deadl
     if (plans_.empty() && next_piece_ < end) {
         return refused(Errc::invalid_argument, "this publisher lends parts, so they cannot be put");
     }
+    auto there = tensors_->check_memory(*mover_, next_piece_, std::max(end, next_piece_), source);
+    if (!there) return there;
     while (next_piece_ < end || has_packed_part()) {
         if (!has_packed_part()) {
             if (auto opened = open_part(deadline); !opened) return opened;

@@ -289,6 +289,9 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
         return refused(Errc::invalid_argument,
                        "load needs the engine's tensors: give them to attach");
     }
+    if (auto there = tensors_.check_memory(session_->mover()); !there) {
+        return give_up(std::move(there.error()));
+    }
     // After a timed_out it goes on where it was.
     for (std::uint32_t i = update_.parts_lent; i < parts(); i++) {
         if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());

@@ -250,6 +250,13 @@ Result<SubscriberTensors> SubscriberTensors::compile(const Manifest& manifest,
     SubscriberTensors made;
     made.infos_ = infos_of(packing);
     made.sums_offset_ = packing.sums_offset;
+    for (std::uint32_t i = 0; i < targets->size(); i++) {
+        for (const Target& target : (*targets)[i]) {
+            const WeightTensor& at = *target.tensor;
+            made.places_.add(at.data, reach_bytes(at, *count_elements(at)), i);
+        }
+    }
+    made.places_.sort();
     for (const Part& part : packing.parts) {
         std::vector<CopyJob> jobs;
         std::vector<CopyJob> sums;
@@ -291,6 +298,11 @@ Result<SubscriberTensors> SubscriberTensors::compile(const Manifest& manifest,
         }
     }
     return made;
+}
+
+Result<void> SubscriberTensors::check_memory(device::Mover& mover) const {
+    return places_.check(
+        mover, [&](std::uint32_t tensor) -> std::string_view { return infos_[tensor].name; });
 }
 
 }  // namespace rollring::weights

@@ -10,6 +10,7 @@
 
 #include "backend.hpp"
 #include "manifest.hpp"
+#include "memory_places.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::weights {
@@ -26,6 +27,8 @@ class SubscriberTensors {
                                              device::Mover& mover);
 
     [[nodiscard]] std::span<const TensorInfo> infos() const { return infos_; }
+    // Whether the memory is there that load writes to; already_released, naming the tensor.
+    Result<void> check_memory(device::Mover& mover) const;
     // Whether there is somewhere to load all parts to.
     [[nodiscard]] bool can_load(std::size_t parts) const { return plans_.size() == parts; }
     Result<void> load(std::uint32_t part, const std::byte* slot, Stream stream) {
@@ -40,6 +43,7 @@ class SubscriberTensors {
 
   private:
     std::vector<TensorInfo> infos_;
+    MemoryPlaces places_;
     std::vector<std::unique_ptr<device::CopyPlan>> plans_;  // by part
     std::vector<std::unique_ptr<device::CopyPlan>> sums_;   // by part; empty without checksums
     std::uint64_t sums_offset_ = 0;

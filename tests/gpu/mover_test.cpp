@@ -2,8 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "backends.hpp"
 #include "device.hpp"
@@ -65,6 +69,29 @@ TEST_CASE("addresses that copies can reach, and others") {
     const auto block = need(own.memory->make(3 * mib));  // rounded up to 4 MiB
     CHECK(mover.check_address(block->data(), block->ticket().bytes));
     CHECK(refused(mover.check_address(block->data(), std::uint64_t{1} << 46)));
+}
+
+TEST_CASE("memory that was there and is not any more is found by its place") {
+    const device::Backend own = backend();
+    device::Mover& mover = *own.mover;
+    const DeviceBytes device(5 * mib);
+    const Pinned pinned(mib);
+    auto block = need(own.memory->make(3 * mib));
+    const std::byte* const mapped = block->data();
+    using Places = std::vector<device::MemoryPlace>;
+    const auto absent = [&](Places places) {
+        std::ranges::sort(places, std::less(), &device::MemoryPlace::address);
+        const auto found = mover.find_absent(places);
+        return found ? std::optional(places[*found].tensor) : std::nullopt;
+    };
+    const Places there{{device.data() + 17, device.size() - 17, 0},
+                       {pinned.data() + 1, mib - 1, 1},
+                       {mapped, 3 * mib, 2}};
+    CHECK(!absent(there));
+    block.reset();
+    CHECK(absent(there) == 2U);
+    // Its end is looked at, too.
+    CHECK(absent({{device.data(), std::uint64_t{1} << 46, 7}}) == 7U);
 }
 
 TEST_CASE("a host function is called when its stream has got there") {

@@ -9,6 +9,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -270,6 +271,51 @@ def test_what_a_domain_cannot_do_is_said(caplog: pytest.LogCaptureFixture) -> No
         tensor = torch.arange(10, device=GPU)
     del domain
     assert tensor.tolist() == list(range(10))
+
+
+def test_a_version_from_or_into_released_memory_is_refused_by_name(ring: str) -> None:
+    domain = rr.MemoryDomain()
+    with domain.region("trainer"):
+        sent = {"a": torch.ones(MIB, device=GPU), "b": torch.ones(40 * MIB, device=GPU)}
+    with domain.region("engine"):
+        into = {name: torch.zeros_like(tensor) for name, tensor in sent.items()}
+    with (
+        rr.WeightPublisher(ring, sent) as trainer,
+        rr.WeightSubscriber(ring, into, in_place=False) as engine,
+    ):
+
+        def take() -> str:
+            try:
+                with engine.next(PATIENCE):
+                    return ""
+            except rr.RollringError as error:
+                return str(error)
+
+        def sync(version: int) -> tuple[str, str]:
+            """What each end says of it."""
+            with ThreadPoolExecutor(1) as pool:
+                taken = pool.submit(take)
+                try:
+                    trainer.publish(version, PATIENCE)
+                except rr.RollringError as error:
+                    return str(error), taken.result()
+                return "", taken.result()
+
+        assert sync(1) == ("", "")
+        domain.release("engine")
+        said = sync(2)
+        assert all("tensor 'a' has no memory" in one or "tensor 'b'" in one for one in said)
+        domain.resume("engine")
+        domain.release("trainer")
+        with pytest.raises(rr.ReleasedError, match="tensor '[ab]' has no memory"):
+            trainer.publish(3, PATIENCE)
+        with pytest.raises(rr.ReleasedError, match="tensor 'a' has no memory"):
+            with trainer.begin(4) as version:
+                version.put("a", timeout=PATIENCE)
+        domain.resume("trainer")
+        assert sync(5) == ("", "")
+        assert all(bool((tensor == 1).all()) for tensor in into.values())
+    torch.cuda.synchronize()
 
 
 def test_what_a_memory_saver_pauses_comes_back_as_it_was() -> None:

@@ -254,4 +254,46 @@ TEST_CASE("memory passed by legacy handles is kept until all have closed it") {
     CHECK(fake_device(trainer_gpu).blocks == 0);
 }
 
+TEST_CASE("a tensor whose memory is released is refused by name, and nothing is copied") {
+    Pair pair(with_all_in_slots());
+    FakeDevice& trainer = fake_device(trainer_gpu);
+    FakeDevice& engine = fake_device(engine_gpu);
+    const WeightTensor& ours = pair.trainer.list()[1];
+    const WeightTensor& theirs = pair.engine.list()[1];
+    {
+        auto version = pair.publisher->begin(1);
+        REQUIRE_OK(version);
+        trainer.released = ours.data;
+        const auto put = version->put_all(patience());
+        REQUIRE(!put);
+        CHECK(put.error().code == Errc::already_released);
+        CHECK(put.error().message.contains(ours.name));
+        REQUIRE_OK(version->put(pair.trainer.list()[0].name, nullptr, patience()));
+        CHECK(version->put(ours.name, nullptr, patience()).error().code == Errc::already_released);
+        std::vector<std::byte> elsewhere(1000);
+        REQUIRE_OK(version->put(ours.name, elsewhere.data(), patience()));
+        REQUIRE_OK(version->put_all(patience()));  // of the others, whose memory is there
+        trainer.released = nullptr;
+    }
+    Transaction version = send(*pair.publisher, pair.trainer, 2);
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    engine.released = theirs.data;
+    const auto loaded = update->load(patience());
+    REQUIRE(!loaded);
+    CHECK(loaded.error().code == Errc::already_released);
+    CHECK(loaded.error().message.contains(theirs.name));
+    const auto report = version.commit(patience());
+    REQUIRE(!report);
+    CHECK(report.error().message.contains(theirs.name));
+    CHECK(pair.subscriber->state() == SubscriberState::ready);
+    version.abort();
+    engine.released = nullptr;
+
+    std::thread again([&] { CHECK(*take(*pair.subscriber) == 3); });
+    REQUIRE_OK(send(*pair.publisher, pair.trainer, 3).commit(patience()));
+    again.join();
+    CHECK(pair.engine.holds(3));
+}
+
 }  // namespace rollring::test

@@ -1,5 +1,6 @@
 #include "fake_device.hpp"
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <utility>
@@ -83,6 +84,12 @@ class FakeMover : public HostMover {
         auto made = HostMover::plan(std::move(jobs));
         if (!made) return made;
         return std::make_unique<FakePlan>(*device_, std::move(*made));
+    }
+    std::optional<std::size_t> find_absent(std::span<const MemoryPlace> places) override {
+        const auto found =
+            std::ranges::find(places, device_->released.load(), &MemoryPlace::address);
+        if (found == places.end()) return {};
+        return static_cast<std::size_t>(found - places.begin());
     }
     Result<void> when_reached(Stream stream, Reached reached, void* context) override {
         if (device_->failed) return failure();
@@ -182,7 +189,10 @@ std::size_t FakeDevice::queued() const {
 
 const device::Gpus& cuda::gpus() {
     static constexpr device::Gpus all{
-        .visible = [] { return std::vector{test::uuid(0), test::uuid(1)}; },
+        .visible =
+            [] {
+                return std::vector{test::uuid(0), test::uuid(1)};
+            },
         .open = [](Device gpu, PayloadMemory kind) -> Result<device::Backend> {
             test::FakeDevice& fake = test::fake_device(gpu);
             return device::Backend{std::make_unique<test::FakeMemory>(fake, kind),

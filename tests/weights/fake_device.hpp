@@ -10,10 +10,11 @@
 namespace rollring::test {
 
 struct FakeDevice {
-    std::atomic<bool> stopped = false;  // streams do not get anywhere
-    std::atomic<bool> failed = false;   // nor ever will
-    std::atomic<bool> refuses = false;  // copies cannot be queued
-    std::atomic<int> blocks = 0;        // that were made and not freed
+    std::atomic<bool> stopped = false;            // streams do not get anywhere
+    std::atomic<bool> failed = false;             // nor ever will
+    std::atomic<bool> refuses = false;            // copies cannot be queued
+    std::atomic<const void*> released = nullptr;  // no memory is at this address any more
+    std::atomic<int> blocks = 0;                  // that were made and not freed
     // Runs what waits on the streams, and lets them go on.
     void go_on();
     // Healthy, nothing queued; what a failed device had queued is forgotten.
