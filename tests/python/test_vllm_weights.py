@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 
 import rollring as rr
-from conftest import PATIENCE
 
 torch = pytest.importorskip("torch")
 
 import vllm_fakes  # noqa: E402
 from vllm_fakes import (  # noqa: E402
     WIDE,
-    Model,
     NewSource,
     Packs,
     QuantizeMethodBase,
@@ -31,100 +29,12 @@ from vllm_fakes import (  # noqa: E402
     copied,
     module_of,
 )
-
-
-class Client:
-    """vLLM's worker: what it makes of the four calls, with the steps that were taken."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-        self.active = False
-        self.calls: list[str] = []
-        self.fails: dict[str, Exception] = {}
-        self.label = ""
-
-    def _called(self, name: str) -> None:
-        self.calls.append(name)
-        if name in self.fails:
-            raise self.fails.pop(name)
-
-    def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
-        self._called("init")
-        self.engine.init_transfer_engine(self.engine.parse_init_info(info))
-
-    def start_weight_update(self) -> None:
-        self._called("start")
-        if self.active:
-            raise RuntimeError("a weight update is already active")
-        self.engine.start_weight_update()
-        self.active = True
-
-    def update_weights(self, info: dict[str, Any]) -> None:
-        self._called("update")
-        try:
-            self.engine.update_weights(info)
-        except BaseException:
-            self.active = False
-            raise
-
-    def finish_weight_update(self, label: str | None = None) -> None:
-        self._called("finish")
-        if not self.active:
-            raise RuntimeError("finish_weight_update called without start_weight_update")
-        self.engine.finish_weight_update()
-        self.active = False
-        self.label = label or self.label
-
-    def pause_generation(self, mode: str) -> None:
-        self._called(f"pause {mode}")
-
-    def resume_generation(self) -> None:
-        self._called("resume")
+from vllm_world import Client, made_engine, sending, served, serves  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     vllm_fakes.install(monkeypatch)
-
-
-def made_engine(wide: int = 16, **parallel: Any) -> Any:
-    from rollring.vllm.engine import RollringEngine
-
-    config = SimpleNamespace(
-        parallel_config=SimpleNamespace(**{"enable_eplb": False, "rank": 0, **parallel}),
-        model_config=SimpleNamespace(dtype=torch.float32),
-    )
-    return RollringEngine(None, config, torch.device("cpu"), Model(wide))
-
-
-@contextlib.contextmanager
-def sending(ring: str, client: Any, source: Any, **info: Any) -> Iterator[Any]:
-    from rollring.vllm.trainer import RollringTrainer, RollringTrainerInitInfo
-
-    info = {"deadline_s": PATIENCE, "slot_bytes": 1 << 20, "device": "cpu", **info}
-    trainer = RollringTrainer.trainer_init(
-        RollringTrainerInitInfo(ring, rank=0, **info), client=client, source=source
-    )
-    try:
-        yield trainer
-    finally:
-        trainer.shutdown()
-
-
-def served(model: Any) -> dict[str, Any]:
-    return {
-        "norm": model.norm.weight,
-        "q": model.qk.weight[:8],
-        "k": model.qk.weight[8:],
-        "down": model.down.weight,
-        "thin": model.thin.weight.float(),
-    }
-
-
-def serves(model: Any, source: Any) -> bool:
-    packed = getattr(model.down, "packed", None)
-    assert packed is None or torch.equal(packed, 2 * model.down.weight)
-    return all(torch.equal(served(model)[name], one) for name, one in source.tensors.items())
 
 
 @pytest.mark.parametrize("staging", ["in_place", "out_of_place"])
@@ -167,7 +77,8 @@ def test_what_is_done_after_loading_is_tried_on_a_copy() -> None:
         "Shuffles": "weight is changed after loading",
         "Remembers": "values are derived from it after loading",
         "Replaces": "weight is changed after loading",
-        "Refuses": "what is done after loading cannot be tried: RuntimeError: no kernel for this",
+        "Refuses": "the processing after loading cannot be tested: "
+        "RuntimeError: no kernel for this",
     }
 
 
@@ -243,10 +154,10 @@ def test_an_engine_that_fails_to_put_a_version_in_place_says_so(
         model = client.engine._model
         with monkeypatch.context() as patch:
             patch.setattr(model, "_load_whole", lambda: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
+            with pytest.raises(rr.RejectedError, match=r"vllm\..*: ZeroDivisionError: "):
                 trainer.send_weights()
-        assert "POISONED: version 1 was installed in part" in caplog.text
-        assert rr.describe_weights(ring)[0]["engines"] == []
+        assert "POISONED: version 1 was installed only in part" in caplog.text
+        assert [one["alive"] for one in rr.describe_weights(ring)[0]["engines"]] == [False]
     with sending(ring, client, source) as trainer:
         source.fill(5)
         trainer.send_weights()

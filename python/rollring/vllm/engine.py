@@ -8,8 +8,10 @@ finish    the version is adopted, and what was loaded beside is copied into the 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,7 @@ from .. import (
     WeightSubscriber,
 )
 from .._arrays import torch_dtype
-from .._weight_engines import announced
+from .._weight_engines import announced, published_tensors, tell_refusal
 from ._model import LoadedModel
 
 if TYPE_CHECKING:
@@ -90,22 +92,24 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
 
     def init_transfer_engine(self, init_info: RollringInitInfo) -> None:
         """Attach to the trainer's channel, also a restarted trainer's, and plan the copies."""
+        if self._info is not None and self._info.ring != init_info.ring:
+            self._served = -1
+        self._info = init_info
+        self._leave()
+        with self._refusals_told():
+            self._plan_and_attach(init_info)
+
+    def _plan_and_attach(self, init_info: RollringInitInfo) -> None:
         if self.parallel_config.enable_eplb:
             raise InvalidArgumentError(
                 "EPLB moves experts while the engine serves, so a plan would write to their "
                 "old places: start vLLM without --enable-eplb, or with another backend",
                 "unsupported",
             )
-        if self._info is not None and self._info.ring != init_info.ring:
-            self._served = -1
-        self._info = init_info
-        self._leave()
-        with WeightSubscriber(
+        found = published_tensors(
             init_info.ring, device=self.device, name=self._name, timeout=init_info.deadline_s
-        ) as onlooker:
-            published = [
-                (name, torch_dtype(dtype), shape) for name, dtype, shape in onlooker.tensors
-            ]
+        )
+        published = [(name, torch_dtype(dtype), shape) for name, dtype, shape in found]
         with set_current_vllm_config(self.vllm_config):
             out_of_place = self._out_of_place()
             if self._model is None:
@@ -117,8 +121,9 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._attach()
 
     def start_weight_update(self) -> None:
-        self._refuse_asleep()
-        self._attached()
+        with self._refusals_told():
+            self._refuse_asleep()
+            self._attached()
         if self._update is not None:
             self._drop("another one has started")
 
@@ -128,7 +133,9 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
 
     def receive_weights(self, update_info: RollringUpdateInfo) -> None:
         """Load the version and stage it: the engine serves the one before meanwhile."""
-        channel = self._attached()
+        with self._refusals_told():
+            self._refuse_asleep()
+            channel = self._attached()
         assert self._info is not None and self._model is not None
         deadline = self._info.deadline_s
         self._update = None
@@ -153,7 +160,9 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         update, self._update = self._update, None
         if update is None:
             return
-        channel = self._attached()
+        with self._refusals_told():
+            self._refuse_asleep()
+            channel = self._attached()
         assert self._info is not None and self._model is not None
         try:
             update.adopt(self._info.deadline_s)
@@ -167,8 +176,9 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             ) from error
         try:
             self._model.install()
-        except BaseException:
+        except BaseException as error:
             self._leave()  # the channel would say that the version is served
+            self._tell_refusal(error)
             self._served = -1
             _log.error(
                 "POISONED: version %d was installed only in part. Send another version.",
@@ -221,6 +231,19 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+    def _tell_refusal(self, error: BaseException) -> None:
+        if self._info is not None:
+            tell_refusal(self._channel, self._info.ring, self._name, error)
+
+    @contextlib.contextmanager
+    def _refusals_told(self) -> Iterator[None]:
+        """The trainer hears of them from vLLM as an HTTP status alone."""
+        try:
+            yield
+        except Exception as error:
+            self._tell_refusal(error)
+            raise
 
     def _drop(self, why: str) -> None:
         update, self._update = self._update, None

@@ -24,11 +24,13 @@ from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeight
 
 from .. import (
     InvalidArgumentError,
+    PeerGoneError,
     RejectedError,
     RollringError,
     WeightPublisher,
     WeightTransaction,
 )
+from .._weight_engines import refusals
 from .._weight_sending import patiently, raise_if_failed
 from ._clients import FleetClient, HTTPClient, InProcessClient, Pause, engines_of, said
 
@@ -145,9 +147,12 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
                         "deadline_s": init_info.deadline_s,
                     }
                 )
-            except BaseException:
+            except BaseException as error:
+                told = _reason(init_info.ring, error)
                 made.shutdown()
-                raise
+                if told is error:
+                    raise
+                raise told from error
         return made
 
     def send_weights(self, version: int | None = None) -> None:
@@ -195,7 +200,10 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
             pause.give_up()
             raise
         # If this raises, engines stay paused: one of them may hold a mixture.
-        self.client.finish_weight_update(str(version))
+        try:
+            self.client.finish_weight_update(str(version))
+        except Exception as error:
+            raise _reason(self._info.ring, error, version) from error
         pause.end()
 
     def _publish(self, publisher: WeightPublisher, version: int) -> None:
@@ -210,7 +218,7 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
                     told.result()
                     checked.result()
                 except Exception as error:
-                    raise _reason(self._info.ring, error) from error
+                    raise _reason(self._info.ring, error, version) from error
                 transaction.commit(self._info.deadline_s)
         finally:
             if told is not None:  # the version is committed or given up: its end is near
@@ -336,11 +344,19 @@ def _publisher(
     )
 
 
-def _reason(ring: str, error: Exception) -> Exception:
+def _reason(ring: str, error: BaseException, version: int | None = None) -> BaseException:
     """What the engines told the channel, which says more than an HTTP status does."""
     try:
-        engines = engines_of(ring)
+        told = refusals(ring, version)
+        attached = version is None or any(engine["alive"] for engine in engines_of(ring))
     except RollringError:
         return error
-    told = [f"{engine['name']}: {engine['problem']}" for engine in engines if engine["problem"]]
-    return RejectedError("; ".join(told), "rejected") if told else error
+    if told:
+        return RejectedError("; ".join(told), "rejected")
+    if not attached:
+        return PeerGoneError(
+            f"no engine is attached to ring '{ring}', so none took version {version} ({error}): "
+            "create the trainer's end again, which asks the engines to attach",
+            "peer_gone",
+        )
+    return error

@@ -1,0 +1,114 @@
+"""What an engine of rollring.vllm refuses, and how its trainer hears why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import rollring as rr
+
+torch = pytest.importorskip("torch")
+
+import vllm_fakes  # noqa: E402
+from vllm_fakes import Source  # noqa: E402
+from vllm_world import Client, made_engine, sending, serves  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm_fakes.install(monkeypatch)
+
+
+class Remote(Client):
+    """A server: of what fails in it the trainer sees a status alone."""
+
+    def _answer(self, call: Any, *args: Any) -> None:
+        try:
+            call(*args)
+        except Exception:
+            raise OSError("500 Server Error: Internal Server Error") from None
+
+    def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
+        self._answer(super().init_weight_transfer_engine, info)
+
+    def start_weight_update(self) -> None:
+        self._answer(super().start_weight_update)
+
+    def update_weights(self, info: dict[str, Any]) -> None:
+        self._answer(super().update_weights, info)
+
+    def finish_weight_update(self, label: str | None = None) -> None:
+        self._answer(super().finish_weight_update, label)
+
+
+def asleep() -> None:
+    raise rr.ReleasedError("the engine's weights are asleep: wake_up first", "released")
+
+
+@pytest.mark.parametrize("when", ["start", "update", "finish"])
+def test_the_reason_of_a_refusal_reaches_the_trainer(
+    ring: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, client = Source(), Remote(made_engine())
+    with sending(ring, client, source) as trainer:
+        trainer.send_weights()
+        calls = iter({"start": "x", "update": "-x", "finish": "--x"}[when])
+        with monkeypatch.context() as patch:
+            # Each of the three calls looks first whether the weights are there.
+            patch.setattr(
+                client.engine,
+                "_refuse_asleep",
+                lambda: asleep() if next(calls, "x") == "x" else None,
+            )
+            with pytest.raises(rr.RejectedError, match=r"vllm\..*asleep: wake_up first"):
+                trainer.send_weights()
+        source.fill(7)
+        client.active = False
+        trainer.send_weights()
+        assert serves(client.engine.model, source)
+
+
+def test_an_engine_that_cannot_attach_tells_the_trainer_why(
+    ring: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Remote(made_engine(enable_eplb=True))
+    with (
+        pytest.raises(rr.RejectedError, match=r"vllm\..*EPLB moves experts"),
+        sending(ring, client, Source()),
+    ):
+        pass
+    client = Remote(made_engine())
+    with monkeypatch.context() as patch:
+        patch.setattr(client.engine, "_out_of_place", lambda: 1 / 0)
+        with (
+            pytest.raises(rr.RejectedError, match="ZeroDivisionError"),
+            sending(ring, client, Source()),
+        ):
+            pass
+
+
+def test_a_version_that_no_engine_is_attached_for_says_so(ring: str) -> None:
+    client = Remote(made_engine())
+    with sending(ring, client, Source()) as trainer:
+        client.engine._leave()
+        with pytest.raises(rr.RejectedError, match="this engine is not attached to a trainer"):
+            trainer.send_weights()
+        client.fails = {"update": OSError("connection refused")}
+        client.engine.start_weight_update = lambda: None
+        with pytest.raises(rr.PeerGoneError, match="no engine is attached to ring"):
+            trainer.send_weights()
+
+
+def test_planning_is_no_arrival(ring: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(made_engine())
+    attach = client.engine._attach
+
+    def seen_before() -> None:
+        assert rr.describe_weights(ring)[0]["engines"] == []
+        assert rr.describe_weights(ring)[0]["handles_passed"] == 0
+        attach()
+
+    monkeypatch.setattr(client.engine, "_attach", seen_before)
+    with sending(ring, client, Source()) as trainer:
+        trainer.send_weights()
