@@ -33,6 +33,7 @@ import torch.multiprocessing  # teaches the pickler tensors  # noqa: F401
 
 from . import (
     InvalidArgumentError,
+    LayoutMismatchError,
     PeerGoneError,
     RejectedError,
     RollringError,
@@ -42,7 +43,15 @@ from . import (
     WeightUpdate,
 )
 from ._arrays import torch_dtype
-from ._weight_engines import Attachment, announced, engines_alive
+from ._weight_engines import (
+    Attachment,
+    announced,
+    engines_alive,
+    published_tensors,
+    refusals,
+    tell_refusal,
+)
+from ._weight_loads import load_watched
 from ._weight_sending import LOOK_S, beside, patiently, raise_if_failed
 from ._weights import Left
 
@@ -86,11 +95,13 @@ class _Engine:
         self._attachment = Attachment()
         self._update: WeightUpdate | None = None
         self._beside: dict[str, torch.Tensor] = {}
+        self._watched = False  # what the model's loader takes of the tensors that are published
 
     def stage(self, order: Mapping[str, Any]) -> None:
         """Load the version, beside the model unless it is told otherwise."""
         deadline = order["deadline_s"]
         update = self._update = None
+        channel = None
         try:
             channel = self._attachment.to(order["sender"], lambda held: self._attach(order, held))
             update = announced(channel, order["version"], deadline)
@@ -105,6 +116,8 @@ class _Engine:
             _log.exception("%s: version %s was not loaded", order["name"], order["version"])
             if update is not None:
                 update.reject(f"{type(error).__name__}: {error}")
+            else:
+                tell_refusal(channel, order["ring"], order["name"], error)
             return
         self._update = update
 
@@ -123,8 +136,13 @@ class _Engine:
             return
         try:
             self._load(self._beside.items())
-        except Exception:
+        except LayoutMismatchError as error:
+            self._attachment.leave()
+            tell_refusal(None, order["ring"], order["name"], error)
+            _log.exception("%s: version %s was not installed", order["name"], order["version"])
+        except Exception as error:
             self._attachment.leave()  # the channel would say that the version is served
+            tell_refusal(None, order["ring"], order["name"], error)
             _log.exception(
                 "POISONED: version %s was installed only in part. Send another version.",
                 order["version"],
@@ -133,7 +151,11 @@ class _Engine:
     def _load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         model: Any = self._model()
         with torch.no_grad():
-            model.load_weights(iter(tensors))
+            if self._watched:
+                model.load_weights(iter(tensors))
+            else:
+                load_watched(model, tensors)
+                self._watched = True  # the same names come with each version of this publisher
         if torch.cuda.is_available():
             torch.cuda.current_stream().synchronize()  # SGLang's forward runs on another one
 
@@ -141,12 +163,11 @@ class _Engine:
         model: Any = self._model()
         device = next(model.parameters()).device
         ring, place = order["ring"], {"name": order["name"], "timeout": order["deadline_s"]}
-        found = WeightSubscriber(ring, device=device, held_version=held, **place)
+        self._watched = False
         if order["staging"] == "in_place":
             self._beside = {}
-            return found
-        with found:
-            published = found.tensors
+            return WeightSubscriber(ring, device=device, held_version=held, **place)
+        published = published_tensors(ring, device=device, **place)
         known, self._beside = self._beside, {}
         for name, dtype, shape in published:
             tensor = known.get(name)
@@ -280,6 +301,9 @@ class Sender:
         while missing := wanted - self._served().keys():
             raise_if_failed(asked)
             if asked.done():
+                told = refusals(self._publisher.ring)
+                if told:
+                    raise RejectedError("; ".join(told), "rejected")
                 raise PeerGoneError(
                     f"{', '.join(sorted(missing))} did not attach; see the server's log",
                     "peer_gone",
@@ -292,9 +316,11 @@ class Sender:
         served = self._served()
         wrong = [n for names in self._names for n in names if served.get(n) != version]
         if wrong:
+            told = refusals(self._publisher.ring, version)
             raise PeerGoneError(
-                f"{', '.join(wrong)} did not install version {version} completely; see the "
-                "server's log. The next complete version repairs it",
+                f"{', '.join(wrong)} did not install version {version} completely"
+                f"{': ' + '; '.join(told) if told else ''}; see the server's log. The next "
+                "complete version repairs it",
                 "peer_gone",
             )
 

@@ -176,3 +176,67 @@ def test_a_version_that_one_refuses_is_served_by_nobody(
     servers[0].open = True  # of a trainer before
     send(publisher, sender, 3)
     assert [one.model.serves() for one in servers] == [{3}] * 2
+
+
+class Renamed(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A model that drops names which it does not know, as SGLang's do."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        for name in names:
+            shape = (7,) if name.endswith("two") else (30, 4)
+            self.register_parameter(name, torch.nn.Parameter(torch.zeros(shape)))
+
+    def load_weights(self, weights: Any) -> None:
+        known = dict(self.named_parameters())
+        for name, tensor in weights:
+            if name in known:
+                known[name].data.copy_(tensor.t().contiguous().t())
+
+
+@pytest.mark.parametrize("staging", ["out_of_place", "in_place"])
+def test_a_version_of_which_a_model_takes_no_tensor_is_not_labelled(
+    publisher: rr.WeightPublisher, servers: list[Server], staging: str
+) -> None:
+    model: Any = Renamed("module_one", "module_two")
+    servers[0].model = model
+    sender = rollring.sglang.Sender(publisher, [servers[0].url], staging=staging)
+    with pytest.raises(
+        (rr.RejectedError, rr.PeerGoneError),
+        match=r"took none of the 2 published tensors, 'one' first",
+    ):
+        send(publisher, sender, 1)
+    assert servers[0].label == ""
+    assert publisher.committed_version == (1 if staging == "out_of_place" else -1)
+
+
+def test_a_version_of_which_a_model_takes_some_tensors_is_served_and_the_others_are_named(
+    publisher: rr.WeightPublisher, servers: list[Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    model: Any = Renamed("one")
+    servers[0].model = model
+    sender = rollring.sglang.Sender(publisher, [servers[0].url])
+    for version in (1, 2):
+        send(publisher, sender, version)
+        assert servers[0].label == str(version)
+    assert [one.getMessage() for one in caplog.records].count(
+        "1 of 2 published tensors are not loaded by this model, 'two' first"
+    ) == 1
+
+
+def test_why_a_server_cannot_attach_is_in_the_error(
+    publisher: rr.WeightPublisher, servers: list[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollring.sglang, "torch_dtype", lambda _: 1 / 0)
+    sender = rollring.sglang.Sender(publisher, [servers[0].url])
+    with pytest.raises(rr.RejectedError, match=r"sglang\.0\.0.*ZeroDivisionError"):
+        send(publisher, sender, 1)
+
+
+def test_a_server_that_attaches_is_seen_once(
+    publisher: rr.WeightPublisher, servers: list[Server]
+) -> None:
+    sender = rollring.sglang.Sender(publisher, [servers[0].url])
+    send(publisher, sender, 1)
+    looked = rr.describe_weights(publisher.ring)[0]
+    assert looked["handles_passed"] == 2 + looked["slots"]
