@@ -69,7 +69,7 @@ std::string ConsumerCore::problem() const {
     if (std::string forked = seat_.problem(); !forked.empty()) return forked;
     if (!roster_.forsaken()) return {};
     return fmt::format(
-        "ring {} was removed, its producers have ended, and all their records have been read",
+        "ring {} was removed, and all records that its producers had sent have been read",
         map().segment().name());
 }
 

@@ -117,7 +117,8 @@ void ProducerRoster::look_around() {
     const bool look_everywhere =
         changes != changes_seen_ || looked_ns_ - looked_everywhere_ns_ > look_everywhere_ns;
     if (look_everywhere) looked_everywhere_ns_ = looked_ns_;
-    const bool unlinked = look_everywhere && !map().segment().linked();
+    // Told to producers before their tails are looked at: what they send later is refused there.
+    const bool removed = map().is_removed(look_everywhere);
     changes_seen_ = changes;
     std::erase_if(active_, [&](std::uint32_t lane) { return retire_if_ended(lane); });
     if (turn_ >= active_.size()) turn_ = 0;
@@ -144,23 +145,28 @@ void ProducerRoster::look_around() {
         }
     }
     look_gap_ns_ = look_gap(active_.size());
-    if (unlinked) forsaken_ = is_forsaken();
+    // Not in the look that tells them: a look behind it sees all that was sent before.
+    if (removed && removed_) forsaken_ = forsaken_ || is_forsaken();
+    removed_ = removed;
 }
 
-// Asked once the name is gone: who takes a lane now sees that, and leaves it.
+// Asked once the name is gone and producers are told: whether all is read that they sent before.
+// Who takes a lane now sees that the name is gone, and leaves it.
 bool ProducerRoster::is_forsaken() const {
-    if (!active_.empty()) return false;
     for (std::uint32_t lane = 0; lane < map().geometry().lane_count; lane++) {
-        if (!map().lane_is_idle(lane) || map().producer_alive(lane)) return false;
+        const bool ours = feeds_[lane] && feeds_[lane]->active();
+        if (ours ? !feeds_[lane]->drained() : !map().lane_is_idle(lane)) return false;
     }
-    return true;
+    return std::ranges::all_of(active_,
+                               [&](std::uint32_t lane) { return feeds_[lane]->drained(); });
 }
 
 // The same while nothing arrives, and a record may at any moment: a few lanes at a time, each in
 // its turn, and all of them once a second, or if we have not been here for long.
 void ProducerRoster::look_at_some() {
     const std::int64_t now = monotonic_ns();
-    if (now - looked_everywhere_ns_ > look_everywhere_ns) return look_around();
+    const bool told = peek(map().policy().removed) != 0;
+    if (told || now - looked_everywhere_ns_ > look_everywhere_ns) return look_around();
     const auto gaps = static_cast<std::size_t>((now - looked_ns_) / look_gap_ns_);
     for (std::size_t left = std::min(gaps * look_lanes(active_.size()), active_.size()); left > 0;
          left--) {

@@ -137,6 +137,7 @@ class ProducerRoster {
     std::int64_t look_gap_ns_ = 1;  // to the next look while nothing arrives
     std::size_t look_turn_ = 0;     // of the active lanes
     std::int64_t looked_everywhere_ns_ = 0;
+    bool removed_ = false;  // as of the last look
     bool forsaken_ = false;
     EventQueue events_;
     std::uint64_t joined_ = 0;

@@ -34,7 +34,8 @@ std::string_view name(Push push) {
 
 namespace {
 
-constexpr std::int64_t look_ns = 1'000'000'000;               // between looks at the ring's name
+constexpr std::int64_t look_ns = 1'000'000'000;  // between looks at the name of the ring
+constexpr std::int64_t pause_ns = 5'000'000;  // between records, after which we look
 constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // what is declared may be anything
 constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU foresees by itself
 
@@ -110,7 +111,7 @@ Push Producer::Impl::check_quarantine() {
 }
 
 Push Producer::Impl::check_ring() {
-    if (map.segment().linked()) return check_quarantine();
+    if (!map.is_removed(true)) return check_quarantine();
     return refuse(
         Push::closed,
         fmt::format("ring {} was removed or replaced while this producer was open: open it again",
@@ -118,13 +119,21 @@ Push Producer::Impl::check_ring() {
 }
 
 // With every record, so nearly for nothing: whoever removes the ring says so beside the policy
-// version, and what is said is believed if the name is gone. It is looked for now and then, too: it
-// may have been taken away by other means.
+// version. The name is looked for now and then, too: it may have been taken away by other means.
 Push Producer::Impl::check_name() {
     const bool said = peek(map.policy().removed) != 0;
     if (!said && !look_due) [[likely]]
         return Push::ok;
     look_due = false;
+    return check_ring();
+}
+
+// Behind show(): a consumer that has told us of the removal looks at the tails after that, and at
+// nothing later. Its word and our tail are stored and loaded in one order of all, so that a record
+// is either read or refused here.
+Push Producer::Impl::check_shown() {
+    if (map.policy().removed.load() == 0) [[likely]]
+        return Push::ok;
     return check_ring();
 }
 
@@ -260,8 +269,9 @@ void Producer::Impl::stamp() {
     static_cast<void>(clock_gettime(CLOCK_MONOTONIC_COARSE, &now));  // cannot fail
     if (now.tv_sec == tick.tv_sec && now.tv_nsec == tick.tv_nsec) return;
     tick = now;
-    stamp_ns = monotonic_ns();
-    if (stamp_ns - looked_ns < look_ns) return;
+    const std::int64_t before_ns = std::exchange(stamp_ns, monotonic_ns());
+    // Who sends seldom looks each time: a call of the system is nothing beside the pause.
+    if (stamp_ns - looked_ns < look_ns && stamp_ns - before_ns < pause_ns) return;
     looked_ns = stamp_ns;
     look_due = true;
 }
@@ -346,8 +356,9 @@ Push Producer::push_later(const Draft& draft, Deadline deadline) {
 
 Push Producer::push(const Draft& draft, Deadline deadline) {
     const Push got = push_later(draft, deadline);
-    if (got == Push::ok) impl_->show();
-    return got;
+    if (got != Push::ok) return got;
+    impl_->show();
+    return impl_->check_shown();
 }
 
 void Producer::flush() {

@@ -30,7 +30,7 @@ struct Producer::Impl {
     std::int64_t stamp_ns = 0;   // when the last record was committed, to within a kernel tick
     timespec tick{};             // of that reading
     std::int64_t looked_ns = 0;  // at the ring's name
-    bool look_due = false;
+    bool look_due = true;
     RecordRef last{};            // that was committed
     ProducerStats stats{};
     ProducerStats shown{};
@@ -71,6 +71,7 @@ struct Producer::Impl {
     void wish(std::uint64_t room_bytes, std::uint64_t place_bytes);
     Push check_ring();
     Push check_name();
+    Push check_shown();
     Push wait_for_room(std::uint64_t bytes, Deadline deadline);
     Reserve spin_for_room(std::uint64_t bytes);
     void pace(Deadline deadline);

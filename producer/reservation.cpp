@@ -68,8 +68,9 @@ Push Reservation::commit(bool now) {
     }
     impl->stats.tokens += column_bytes(payload_, 0, dtype_i32).size() / sizeof(std::int32_t);
     impl->commit(payload_, payload_.size());
-    if (now) impl->show();
-    return Push::ok;
+    if (!now) return Push::ok;
+    impl->show();
+    return impl->check_shown();
 }
 
 }  // namespace rollring

@@ -55,7 +55,7 @@ Result<void> RequestPages::usable(std::uint64_t generation, bool thorough) const
         return refused(Errc::forked,
                        "it belongs to the parent process: open another one after the fork");
     }
-    if (peek(map_.policy().removed) != 0 || (thorough && !segment().linked())) {
+    if (map_.is_removed(thorough)) {
         return refused(Errc::closed, fmt::format("ring {} was removed", segment().name()));
     }
     return {};

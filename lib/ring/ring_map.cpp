@@ -46,6 +46,14 @@ bool RingMap::producer_alive(std::uint32_t lane) const {
     return alive(segment_.fd(), LifeByte::lane(lane));
 }
 
+bool RingMap::is_removed(bool thorough) const {
+    const bool said = peek(policy().removed) != 0;
+    if (!said && !thorough) return false;
+    if (segment_.linked()) return false;
+    if (!said) segment_.tell_removed();
+    return true;
+}
+
 bool RingMap::lane_is_idle(std::uint32_t lane) const {
     const std::uint32_t next = observe(entry(lane).retired_epoch) + 1;
     return observe(owner(lane).epoch) != next && observe(entry(lane).begun_epoch) != next;

@@ -65,6 +65,11 @@ class RingMap {
     // page was damaged, and the lane is left alone until a consumer has put that right.
     [[nodiscard]] bool lane_is_sound(std::uint32_t lane) const;
 
+    // Whether the ring's name was taken away, which is for good: whoever finds that out tells all
+    // others, so that both ends stop. `thorough`: looks for the name even if nobody says so. What
+    // is said is not believed while the name is there.
+    [[nodiscard]] bool is_removed(bool thorough) const;
+
   private:
     RingMap(Segment segment, std::unique_ptr<const Schema> schema, Mapping fixed, Mapping bells);
     Segment segment_;

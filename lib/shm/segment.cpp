@@ -241,6 +241,10 @@ bool Segment::linked() const {
     return fstat(fd(), &status) != 0 || status.st_nlink > 0;
 }
 
+void Segment::tell_removed() const {
+    detail::mark_removed(fd(), name());
+}
+
 // A remover holds the creation byte while it looks for life and unlinks: it sees our byte, or we
 // see its.
 Result<bool> Segment::stays(Deadline deadline) const {

@@ -64,6 +64,8 @@ class Segment {
     [[nodiscard]] const std::string& overflow_path() const;  // empty: the ring has none
     // False once somebody has removed the name under us. A look that fails proves nothing: true.
     [[nodiscard]] bool linked() const;
+    // Says in the ring that its name is gone, if it is: PolicyPage::removed.
+    void tell_removed() const;
     // To be asked with a life byte in hand: whether the name still means this object, so that only
     // force can remove it while the byte is held. Waits for a remover, or the creator, to be done.
     [[nodiscard]] Result<bool> stays(Deadline deadline) const;

@@ -225,10 +225,8 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
     }
 }
 
-namespace {
-
 // For producers that live: they look at this word with every record, and see it at once.
-void mark_removed(int fd, const std::string& object) {
+void detail::mark_removed(int fd, const std::string& object) {
     HeaderImage image;
     struct stat status{};
     if (fstat(fd, &status) != 0 || status.st_nlink != 0) return;
@@ -240,6 +238,8 @@ void mark_removed(int fd, const std::string& object) {
     // Who cannot be told finds out by the name, a little later.
     [[maybe_unused]] const auto told = pwrite(fd, &removed, sizeof removed, static_cast<off_t>(at));
 }
+
+namespace {
 
 bool attached(int fd) {
     bool found = alive(fd, LifeByte::consumer()) || alive(fd, LifeByte::request_board()) ||
@@ -301,7 +301,7 @@ Result<void> Segment::remove(std::string_view name, bool force) {
     FAULT_POINT("remove.before_unlink");
     if (auto file = unlink_overflow(fd, *object); !file && !force) return file;
     auto gone = unlink_object(fd, *object);
-    if (gone) mark_removed(fd, *object);
+    if (gone) detail::mark_removed(fd, *object);
     return gone;
 }
 

@@ -41,6 +41,7 @@ bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes);
 std::unexpected<Error> unreadable(const std::string& object);  // by errno, after read_at
 // Takes the name away if it still means this object. Only with its creation byte in hand.
 Result<void> unlink_object(int fd, const std::string& object);
+void mark_removed(int fd, const std::string& object);
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
                           std::uint64_t object_bytes);
 // Which file the object says is its overflow file. Nothing, with errno 0, if it names none.

@@ -117,19 +117,57 @@ TEST_CASE("removal: who waits for a lane learns that the ring is gone") {
     CHECK(consumer.wait(record, patience()) == Poll::record);
 }
 
-TEST_CASE("removal: an idle consumer learns of it when the last producer is gone") {
+namespace {
+
+// Both ends are told, and stay told, though the other one lives; what was sent before arrives.
+template <class Remove>
+void ends_both(const Remove& remove) {
     const TestRing ring(small);
     auto consumer = ring.consumer();
     auto producer = ring.producer();
     Record record;
     REQUIRE(send(producer) == Push::ok);
-    REQUIRE(remove_ring(ring.name(), true).has_value());
+    remove(ring.name());
+    REQUIRE(create_ring(ring.name(), small).has_value());  // another of that name is no comfort
     REQUIRE(consumer.wait(record, patience()) == Poll::record);
-    // Long enough for a look: as long as a producer lives, there may be more.
-    REQUIRE(consumer.wait(record, Deadline::after_ms(1'500)) == Poll::timed_out);
-    producer.close();
-    CHECK(consumer.wait(record, patience()) == Poll::closed);
+    for (int again = 0; again < 2; again++) {
+        CHECK(send(producer) == Push::closed);
+        Record more;
+        CHECK(consumer.wait(more, patience()) == Poll::closed);
+        CHECK(consumer.problem().find("was removed") != std::string::npos);
+    }
     consumer.release(record.ref);
+}
+
+}  // namespace
+
+TEST_CASE("removal: both ends of a ring end with it, once all is read") {
+    ends_both([](const std::string& ring) { REQUIRE(remove_ring(ring, true).has_value()); });
+}
+
+TEST_CASE("removal: both ends of a ring end with it, though others take the name away") {
+    ends_both([](const std::string& ring) {
+        auto segment = Segment::attach(ring, Deadline::now());
+        REQUIRE(segment.has_value());
+        unlink_ring(*segment);
+    });
+}
+
+TEST_CASE("removal: an idle consumer tells a producer, whose next record is refused") {
+    const TestRing ring(small);
+    auto consumer = ring.consumer();
+    auto producer = ring.producer();
+    const auto producers_map = RingMap::attach(ring.name(), Deadline::now());
+    REQUIRE(producers_map.has_value());
+    Reservation reservation;
+    Draft shape("prompt");
+    shape.add({static_cast<std::uint16_t>(Std::token_ids), dtype_i32, {5, 0, 0, 0}, 1, nullptr});
+    REQUIRE(producer.reserve(shape, patience(), reservation) == Push::ok);
+    unlink_ring(producers_map->segment());
+    Record record;
+    REQUIRE(consumer.wait(record, patience()) == Poll::closed);
+    CHECK(producers_map->policy().removed.load() == 1);
+    CHECK(reservation.commit() == Push::closed);  // nobody reads it
 }
 
 TEST_CASE("removal: a producer is told with its next record, with room in its lane") {
