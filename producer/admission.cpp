@@ -7,6 +7,7 @@
 
 #include "group_places.hpp"
 #include "human.hpp"
+#include "size_hint.hpp"
 
 namespace rollring {
 namespace {
@@ -21,25 +22,6 @@ std::uint64_t times(std::uint64_t count, std::uint64_t bytes) {
     constexpr std::uint64_t most = std::uint64_t{1} << 60;
     std::uint64_t product = 0;
     return __builtin_mul_overflow(count, bytes, &product) ? most : std::min(product, most);
-}
-
-// Rounded up, and as an option takes it.
-std::string option_bytes(std::uint64_t bytes) {
-    constexpr std::uint64_t mib = 1 << 20;
-    constexpr std::uint64_t gib = 1 << 30;
-    return bytes < 8 * gib ? fmt::format("{}MiB", (bytes + mib - 1) / mib)
-                           : fmt::format("{}GiB", (bytes + gib - 1) / gib);
-}
-
-// With which ring a group would fit that needs more than this one has. A half of the spill is what
-// counts; lanes of that size come with it.
-std::string what_would_do(std::uint64_t needed, std::uint64_t lanes) {
-    if (needed > lanes + lane_bytes_max / 2) {
-        return fmt::format("even the maximum --spill-bytes, {}, is too small: send smaller groups",
-                           option_bytes(lane_bytes_max));
-    }
-    return fmt::format("create it with --spill-bytes {} or more, or with --overflow",
-                       option_bytes(std::min(2 * needed, lane_bytes_max)));
 }
 
 }  // namespace
@@ -275,6 +257,29 @@ bool Admission::cancel(const GroupKey& key, LaneOwner& owner) {
     return true;
 }
 
+// With the ring in which it would fit: a half of the spill is what counts; lanes of that size come
+// with it.
+std::string Admission::why_never(const GroupNeed& need) const {
+    using detail::option_bytes;
+    const Geometry& geometry = map_->geometry();
+    const std::uint64_t members = members_of(need);
+    const std::uint64_t needed = times(members, need.record_bytes);
+    const std::string why = fmt::format(
+        "a group of {} records of {} needs {}, but this ring has at most {} for one group: ",
+        members, human_bytes(need.record_bytes), human_bytes(needed), human_bytes(room_most()));
+    if (needed > geometry.lane_count * geometry.lane_bytes + lane_bytes_max / 2) {
+        return why +
+               fmt::format("even the maximum --spill-bytes, {}, is too small: send smaller groups",
+                           option_bytes(lane_bytes_max));
+    }
+    return why +
+           fmt::format(
+               "create it with --spill-bytes {} or more, or with --overflow; {} prints the "
+               "sizes for a run of such groups",
+               option_bytes(std::min(2 * needed, lane_bytes_max)),
+               detail::size_hint({geometry.lane_count, members, need.tokens, need.record_bytes}));
+}
+
 std::string Admission::why(Answer answer, const GroupNeed& need) const {
     const std::string trainer =
         map_->consumer_alive() ? "the trainer is alive" : "no trainer is attached";
@@ -296,13 +301,7 @@ std::string Admission::why(Answer answer, const GroupNeed& need) const {
                 human_bytes(claimed_bytes() + control_->owed_bytes.load()),
                 human_bytes(peek(control_->room_bytes)), trainer);
         case Answer::never_fits:
-            return fmt::format(
-                "a group of {} records of {} needs {}, but this ring has at most {} for one group: "
-                "{}",
-                members_of(need), human_bytes(need.record_bytes),
-                human_bytes(times(members_of(need), need.record_bytes)), human_bytes(room_most()),
-                what_would_do(times(members_of(need), need.record_bytes),
-                              map_->geometry().lane_count * map_->geometry().lane_bytes));
+            return why_never(need);
         case Answer::too_many_groups:
             break;
     }

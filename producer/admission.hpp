@@ -30,6 +30,7 @@ namespace rollring {
 struct GroupNeed {
     std::uint32_t members = 0;       // 0: as many as the stash expects
     std::uint64_t record_bytes = 0;  // of the record at hand, or declared; the frame included
+    std::uint64_t tokens = 0;        // of the record at hand; 0: not known
 };
 
 class Admission {
@@ -88,6 +89,7 @@ class Admission {
     [[nodiscard]] std::string why(Answer answer, const GroupNeed& need) const;
 
   private:
+    [[nodiscard]] std::string why_never(const GroupNeed& need) const;
     struct Announced {
         GroupKey key;
         std::uint32_t lines;

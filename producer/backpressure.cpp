@@ -7,6 +7,7 @@
 #include "fault_point.hpp"
 #include "human.hpp"
 #include "producer_impl.hpp"
+#include "size_hint.hpp"
 
 namespace rollring {
 namespace {
@@ -16,12 +17,16 @@ constexpr std::uint64_t room_wanted_max = std::uint64_t{256} << 10;
 
 }  // namespace
 
-Push Producer::Impl::too_large(std::uint64_t bytes) {
-    return refuse(
-        Push::too_large,
-        fmt::format(
-            "a record of {} cannot fit into a lane of {}: create the ring with larger --lane-bytes",
-            human_bytes(bytes), human_bytes(map.geometry().lane_bytes)));
+Push Producer::Impl::too_large(std::uint64_t bytes, std::uint64_t tokens, std::uint64_t members) {
+    const Geometry& geometry = map.geometry();
+    std::string why = fmt::format(
+        "a record of {} cannot fit into a lane of {}: create the ring with --lane-bytes {} or more",
+        human_bytes(bytes), human_bytes(geometry.lane_bytes), detail::option_bytes(bytes));
+    if (tokens != 0) {
+        why += fmt::format("; {} prints the sizes for a run of such records",
+                           detail::size_hint({geometry.lane_count, members, tokens, bytes}));
+    }
+    return refuse(Push::too_large, std::move(why));
 }
 
 Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
@@ -34,7 +39,7 @@ Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
         case Reserve::ok:
             return Push::ok;
         case Reserve::too_large:
-            return too_large(bytes);
+            return too_large(bytes, 0, 0);
         case Reserve::corrupt:
             return refuse(Push::closed, "the consumer's position in this lane is impossible");
         case Reserve::full:

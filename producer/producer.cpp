@@ -238,11 +238,13 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     wish(0, 0);
     // Before a place is taken for its group, which would then wait for it.
     const std::uint64_t bytes = line_bytes + encoder.bytes();
-    if (bytes > map.geometry().lane_bytes) return too_large(bytes);
+    if (bytes > map.geometry().lane_bytes) {
+        return too_large(bytes, draft.n_tokens(), draft.meta.group_size);
+    }
     serial++;
     if (admission->active() || admission->owes()) {
         reserved_key = encoder.group_key();
-        const GroupNeed need{draft.meta.group_size, bytes};
+        const GroupNeed need{draft.meta.group_size, bytes, draft.n_tokens()};
         const Push admitted = admit(reserved_key, need, deadline, false);
         if (admitted != Push::ok) return admitted;
         wish(0, 0);

@@ -77,7 +77,8 @@ struct Producer::Impl {
     void pace(Deadline deadline);
     Push refuse(Push push, std::string why);
     Push refuse_closed();
-    Push too_large(std::uint64_t bytes);
+    // `tokens`, `members` of its group: 0 where they are not known.
+    Push too_large(std::uint64_t bytes, std::uint64_t tokens, std::uint64_t members);
     // `filled_later`: columns without data are room for the caller to write to.
     Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload,
                  bool filled_later);

@@ -131,5 +131,22 @@ def size_says_what_a_run_needs_and_the_ring_that_follows(folder, rollouts):
     assert "too little" in out and "several rings" in out, out
 
 
+@test
+def a_record_that_is_too_long_names_the_size_that_would_do(folder, rollouts):
+    load = ("--synthetic", "groups=1,group-size=3,tokens=200000")
+    with Ring("--lanes", 2, "--lane-bytes", "1MiB", "--spill-bytes", "1MiB") as ring:
+        _, err = run("produce", ring, *load, code=1)
+    call = re.search(r"'rollring (size --producers 2 --group 3 --tokens \d+ --token-bytes \d+)'",
+                     err)
+    assert call, err
+    told = report(*call[1].split())
+    name = f"{PREFIX}long"
+    run(*told["create"].replace("NAME", name).split()[1:])
+    try:
+        run("produce", name, *load)
+    finally:
+        run("rm", name)
+
+
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t slice_ms = 20;  // between looks for room, and at who waits for it
 constexpr std::int64_t again_ns = 1'000'000'000;
+constexpr std::uint64_t mib = 1 << 20;
 constexpr std::uint64_t frame_bytes = 256;  // of a record beside its own, at the most
 
 // A lane holds what is out of order with gaps between: it counts as full a little earlier.
@@ -108,9 +109,9 @@ LaneSend LanePool::send(std::span<const Draft> group, std::int64_t wait_ms,
     const std::uint64_t lane_bytes = first_->producer.lane_bytes();
     if (bytes > usable(lane_bytes)) {
         problem = fmt::format(
-            "the group takes {} bytes, but a lane of this ring has {}: create the ring with larger "
-            "lanes (rollring create --lane-bytes)",
-            bytes, lane_bytes);
+            "the group takes {} bytes, but a lane of this ring has {}, of which seven eighths are "
+            "used: create the ring with --lane-bytes {}MiB or more",
+            bytes, lane_bytes, bytes / 7 * 8 / mib + 1);
         return LaneSend::too_large;
     }
     const Deadline deadline = Deadline::after_ms(wait_ms);

@@ -211,8 +211,9 @@ def test_bad_records_are_named_and_lose_nothing(ring: str) -> None:
         for fields, match in cases:
             with pytest.raises((rr.BadRecordError, TypeError), match=match):
                 producer.push("a", **fields)
-        with pytest.raises(rr.TooLargeError):
-            producer.push("a", token_ids=np.zeros(2 << 20, np.int32))
+        hint = r"'rollring size --producers \d+ --group 4 --tokens 2097152 --token-bytes 5'"
+        with pytest.raises(rr.TooLargeError, match=hint):
+            producer.push("a", token_ids=np.zeros(2 << 20, np.int32), group_size=4)
         with pytest.raises(rr.BadRecordError, match="instance_id: 17 is not text"):
             producer.push(17, token_ids=[1])  # type: ignore[arg-type]
         assert producer.stats()["records"] == 0

@@ -5,15 +5,18 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include "bounds.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/sizing.hpp"
 #include "sealed.hpp"
+#include "size_hint.hpp"
 #include "support/in_child.hpp"
 
 using namespace rollring;
@@ -176,6 +179,37 @@ TEST_CASE("bounds: a run's sizes follow from its lengths") {
     REQUIRE(wider.has_value());
     CHECK(wider->lane_bytes == 2 * sizes->lane_bytes);
     CHECK(size_run({.producers = 4096, .tokens = 1 << 24}).has_value());
+}
+
+TEST_CASE("bounds: what an error says of `rollring size` has room for what did not fit") {
+    const auto room_in_what_it_says = [](const detail::Unfit& unfit) {
+        const std::string call = detail::size_hint(unfit);
+        RunShape shape;
+        std::istringstream words(call.substr(1, call.size() - 2));
+        std::string option;
+        words >> option >> option;
+        while (words >> option) {
+            std::uint64_t number = 0;
+            REQUIRE(static_cast<bool>(words >> number));
+            const auto value = static_cast<std::uint32_t>(number);
+            if (option == "--producers") shape.producers = value;
+            if (option == "--group") shape.group_size = value;
+            if (option == "--tokens") shape.tokens = value;
+            if (option == "--token-bytes") shape.token_bytes = value;
+        }
+        CHECK(shape.producers == unfit.producers);
+        if (unfit.members != 0) CHECK(shape.group_size == unfit.members);
+        const auto sizes = size_run(shape);
+        REQUIRE(sizes.has_value());
+        CHECK(sizes->lane_bytes >= unfit.record_bytes);
+        const std::uint64_t group = std::max<std::uint64_t>(1, unfit.members) * unfit.record_bytes;
+        CHECK(sizes->lanes_bytes + sizes->spill_bytes / 2 >= group);
+    };
+    room_in_what_it_says({64, 16, 300'000, 300'001 * 9});
+    room_in_what_it_says({1, 0, 0, 100 * mib});  // tokens are not known
+    room_in_what_it_says({4, 8, 3, 200 * mib});  // few of them, with images
+    room_in_what_it_says({4096, 65536, 131'072, 4 * mib});
+    room_in_what_it_says({2, 2, 1 << 20, 12});  // less than a byte for each
 }
 
 TEST_CASE("bounds: lanes that cannot all be had are warned of, not refused") {

@@ -150,7 +150,8 @@ TEST_CASE("ring: a record as large as the lane fits, a larger one is refused") {
         consumer.release(record.ref);
     }
     CHECK(producer.push(draft_of(tokens_of(most + 1, 0), 0), Deadline::now()) == Push::too_large);
-    CHECK(producer.problem().find("--lane-bytes") != std::string::npos);
+    CHECK(producer.problem().find("--lane-bytes 1MiB or more; 'rollring size --producers 1 ") !=
+          std::string::npos);
 }
 
 TEST_CASE("ring: a successor consumer gets what was not released and nothing else") {

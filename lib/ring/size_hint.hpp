@@ -1,0 +1,23 @@
+#pragma once
+// The call of `rollring size` that an error points to, with the numbers of what did not fit.
+
+#include <cstdint>
+#include <string>
+
+namespace rollring::detail {
+
+// What is not known is 0.
+struct Unfit {
+    std::uint64_t producers = 0;
+    std::uint64_t members = 0;  // of its group
+    std::uint64_t tokens = 0;   // of its longest record
+    std::uint64_t record_bytes = 0;
+};
+
+// In quotes, for a sentence. The ring that this call describes has room for it.
+std::string size_hint(const Unfit& unfit);
+
+// Rounded up, and as an option takes it.
+std::string option_bytes(std::uint64_t bytes);
+
+}  // namespace rollring::detail
