@@ -119,6 +119,7 @@ def size_says_what_a_run_needs_and_the_ring_that_follows(folder, rollouts):
     name = f"{PREFIX}sized"
     words = told["create"].replace("NAME", name).split()[1:]
     made = report(*words)
+    assert told["at_open_bytes"] > 2 * told["lane_bytes"], told  # of idle producers, too
     try:
         assert made["lane_bytes"] == told["lane_bytes"], (made, told)
         assert made["spill_bytes"] == told["spill_bytes"], (made, told)

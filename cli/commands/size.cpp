@@ -16,8 +16,9 @@ constexpr const char* size_footer = R"(Examples:
   rollring size
   rollring size --producers 64 --group 16 --tokens 131072
   rollring size --tokens 32768 --token-bytes 969 --json    # with routed experts
-The run then never waits for memory. A ring with less works, too: lanes and spill are
-reserved as they are used, and producers wait for places while memory is short.
+The run then never waits for memory. A ring with less works, too, and producers wait for
+places while memory is short. A producer holds its lane from the moment it opens, also
+while it is idle; the spill is reserved as it is used.
 Exit code 1 if this machine has less than that.)";
 
 struct SizeOptions {
@@ -37,6 +38,7 @@ int size(const SizeOptions& options) {
     const auto sizes = size_run(options.shape);
     if (!sizes) return fail(sizes.error());
     const MemoryBound least = least_memory_bound();
+    const std::uint64_t at_open = sizes->memory_bytes - sizes->spill_bytes;
     const bool enough = least.free >= sizes->memory_bytes;
     const std::string create = fmt::format(
         "rollring create NAME --lanes {} --lane-bytes {} --spill-bytes {}", options.shape.producers,
@@ -49,6 +51,7 @@ int size(const SizeOptions& options) {
                     {"lane_bytes", sizes->lane_bytes},
                     {"spill_bytes", sizes->spill_bytes},
                     {"memory_bytes", sizes->memory_bytes},
+                    {"at_open_bytes", at_open},
                     {"why", sizes->why},
                     {"create", create},
                     {"docker", docker},
@@ -61,7 +64,8 @@ int size(const SizeOptions& options) {
     std::string text;
     for (const std::string& line : sizes->why) text += line + "\n";
     text +=
-        fmt::format("\n/dev/shm    {}, reserved as it is used\n", bytes_text(sizes->memory_bytes));
+        fmt::format("\n/dev/shm    {}: {} once all producers are open, the rest as it is used\n",
+                    bytes_text(sizes->memory_bytes), bytes_text(at_open));
     text += fmt::format("ring        {}\n", create);
     text += fmt::format("Docker      {}\n", docker);
     text += fmt::format(
