@@ -56,7 +56,8 @@ Stash::Impl::Impl(Consumer reader, const StashOptions& given)
       leases(records, lanes, {given.advantages, given.deviation, given.deviation_epsilon}),
       shares(core.map(),
              core.seat().reader_pages().at<SharePage>(core.map().geometry().shares_offset() -
-                                                      core.map().geometry().reader_offset())) {}
+                                                      core.map().geometry().reader_offset())),
+      backlog(core) {}
 
 Stash::Impl::~Impl() {
     close();
@@ -306,7 +307,7 @@ Poll Stash::Impl::turn(std::int64_t now_ns) {
         came_any = true;
         admit(number, now_ns);
         shown.show_open_groups();  // a lane that has ended announces nothing any more
-    } while (--left > 0 && !groups.may_cut());
+    } while (--left > 0 && !(groups.may_cut() && backlog.was_read()));
     if (came_any) standstill.note_came(now_ns);
     show_admitted(now_ns);
     if (got == Poll::empty) {
@@ -326,11 +327,14 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
     bool looked = false;  // who waits, since all was read; also by a call that may not wait
     bool changed = true;  // since the room was shown
     int turns_late = 0;
+    // One that an earlier call did not get through is read first: calls that may not wait get on.
+    if (impl.options.order == Order::freshest && impl.backlog.was_read()) impl.backlog.note();
     for (;;) {
         const std::int64_t now = monotonic_ns();
         changed |= impl.tick(now);
         // The rest of the spill may hold a later attempt of what would be shipped.
-        bool cut = impl.spill_read && impl.groups.cut(now, impl.core.policy_version(), impl.plan);
+        bool cut = impl.spill_read && impl.backlog.was_read() &&
+                   impl.groups.cut(now, impl.core.policy_version(), impl.plan);
         // Also before the trainer goes to work: nothing is moved while it does.
         const bool relieved = impl.evacuation.make_room(blocked || cut, now);
         if (relieved) impl.standstill.note_moved(now);

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "backlog.hpp"
 #include "consumer_core.hpp"
 #include "evacuation.hpp"
 #include "event_queue.hpp"
@@ -42,6 +43,7 @@ struct Stash::Impl {
     LeaseBook leases;
     ShareBook shares;
     BatchPlan plan;
+    Backlog backlog;  // that is read before a batch is cut; empty unless the freshest come first
     RepeatWatch repeats;
     std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead
     std::int64_t ticked_ns = 0;

@@ -152,14 +152,20 @@ TEST_CASE("straggler: a successor reads a long spill again before it puts more t
         for (std::uint32_t i = 0; i < 2; i++) send(producer, "q" + std::to_string(pair), i);
     }
     const auto stash = open_stash(ring, freshest_pair);
-    pass_pairs(producer, *stash, "r", 60, seen);
-    for (int i = 0; i < 104; i++) {  // and what was ready before
-        if (i < 100) send(producer, "straggler" + std::to_string(i), 1);
+    // The four pairs stay in the lane until the stash moves them for a producer that waits.
+    std::thread rest([&producer] {
+        for (int pair = 0; pair < 60; pair++) {
+            for (std::uint32_t i = 0; i < 2; i++) send(producer, "r" + std::to_string(pair), i);
+        }
+        for (int i = 0; i < 100; i++) send(producer, "straggler" + std::to_string(i), 1);
+    });
+    for (int i = 0; i < 60 + 100 + 4; i++) {  // and what was ready before
         Batch batch;
         REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
         check_pairs(batch, seen);
         REQUIRE(batch.ack(next_step(*stash)).has_value());
     }
+    rest.join();
     CHECK(seen.size() == 100 + 4 + 60 + 100);
     CHECK(stash->open_groups() == 0);
 }

@@ -256,3 +256,29 @@ TEST_CASE("stash: the rest holds what was sent and nobody has read yet") {
     REQUIRE(batch.ack(0).has_value());
     CHECK(stash->rest(batch) == NextBatch::timed_out);
 }
+
+TEST_CASE("trainer: the freshest groups come first, also out of what lay unread in the lanes") {
+    const TestRing ring({.lanes = 2, .lane_bytes = mib});
+    auto stash = open_stash(
+        ring, {.group_size = 2, .order = Order::freshest, .batch = BatchTarget::groups(1)});
+    auto one = ring.producer();
+    auto other = ring.producer();
+    constexpr int groups = 200;  // more than a turn reads
+    for (int group = 0; group < groups; group++) {
+        const std::string prompt = "g" + std::to_string(group);
+        REQUIRE(send_bytes(one, prompt, 0, kib, patience(), 2) == Push::ok);
+        REQUIRE(send_bytes(other, prompt, 1, kib, patience(), 2) == Push::ok);
+    }
+    for (int group = groups - 1; group > groups - 6; group--) {
+        Batch batch;
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        CHECK(batch.sequences()[0].view.instance_id() == "g" + std::to_string(group));
+        REQUIRE(batch.ack(groups - group).has_value());
+    }
+    // Also for a caller that may not wait.
+    REQUIRE(send_bytes(one, "later", 0, kib, patience(), 2) == Push::ok);
+    REQUIRE(send_bytes(other, "later", 1, kib, patience(), 2) == Push::ok);
+    Batch batch;
+    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::batch);
+    CHECK(batch.sequences()[0].view.instance_id() == "later");
+}
