@@ -69,15 +69,11 @@ class LaneFeed {
     [[nodiscard]] bool delivered(const Span& span) const { return reader_.delivered(span); }
     // A frame between the cursor and what was committed when we came, checked. False behind it.
     bool frame_at(std::uint64_t position, Frame& frame) const;
-    // Whether all has been read up to this tail. Of a quarantined lane nothing will be; nor, for
-    // who is not `patient`, of one that is blocked.
-    [[nodiscard]] bool was_read(std::uint64_t tail, bool patient) const {
-        return (blocked() && !patient) || quarantined() || reader_.read_position() >= tail;
-    }
-    // The same of the tail as it was noted.
+    // Whether all has been read that was committed when the tail was noted. Of a quarantined lane
+    // nothing will be; nor, for who is not `patient`, of one that is blocked.
     void note_tail() { noted_tail_ = observe(owner_->tail); }
     [[nodiscard]] bool noted_was_read(bool patient) const {
-        return was_read(noted_tail_, patient);
+        return (blocked() && !patient) || quarantined() || reader_.read_position() >= noted_tail_;
     }
     // The spill: passes over what we have just written there ourselves: a record, no bytes: skips.
     void pass_written(const Span& span);

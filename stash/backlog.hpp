@@ -28,7 +28,8 @@ class Backlog {
         return std::ranges::all_of(ends_, [this](const End& end) {
             if (!core_->roster().has(end.lane)) return true;
             const LaneFeed& feed = core_->roster().feed(end.lane);
-            return feed.epoch() != end.epoch || feed.was_read(end.tail, false);
+            return feed.epoch() != end.epoch || feed.blocked() || feed.quarantined() ||
+                   feed.read_position() >= end.tail;
         });
     }
 
