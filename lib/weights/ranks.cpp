@@ -33,10 +33,12 @@ Result<void> Ranks::decide_all(Deadline deadline) {
     const std::int64_t version = publication_->version();
     std::string missing;
     std::string dead;
+    std::optional<std::uint32_t> ahead;
     const auto known = [&] {
         missing = link_->missing(version);
         dead = missing.empty() ? "" : link_->dead();
-        return missing.empty() || !dead.empty() || link_->decision(version);
+        ahead = link_->ahead(version);
+        return missing.empty() || !dead.empty() || ahead || link_->decision(version);
     };
     if (!seats_->wait_at(link_->bell(), deadline, known)) {
         return publication_->silent("staged it", "ranks " + missing);
@@ -46,6 +48,12 @@ Result<void> Ranks::decide_all(Deadline deadline) {
             Errc::peer_gone,
             fmt::format("version {}: ranks {} ended before they had staged it", version, dead));
     }
+    if (ahead && !link_->decision(version)) {
+        return refused(Errc::aborted,
+                       fmt::format("version {}: ranks {} are at a later version and never stage "
+                                   "this one: begin the same version on all ranks",
+                                   version, missing));
+    }
     if (link_->decide(version, Outcome::committed) == Outcome::committed) return {};
     return refused(Errc::aborted, fmt::format("version {} was aborted by another rank", version));
 }
@@ -54,7 +62,11 @@ Result<void> Ranks::follow(Deadline deadline) {
     const std::int64_t version = publication_->version();
     link_->vote(version);
     FAULT_POINT("weights.voted");
-    const auto decided = [&] { return link_->decision(version) || !link_->alive(); };
+    std::int64_t leads = -1;
+    const auto decided = [&] {
+        leads = link_->version_of_rank_0();  // before its decision about ours
+        return leads > version || link_->decision(version) || !link_->alive();
+    };
     const bool done = seats_->wait_at(link_->bell(), deadline, decided);
     const auto decision = link_->decision(version);
     if (decision == Outcome::committed) return {};
@@ -62,7 +74,15 @@ Result<void> Ranks::follow(Deadline deadline) {
         return refused(Errc::aborted,
                        fmt::format("version {} was aborted by another rank", version));
     }
-    if (!done) return publication_->silent("decided", "rank 0");
+    const std::string rank_0 =
+        leads < 0 || leads == version ? "rank 0" : fmt::format("rank 0 (at version {})", leads);
+    if (!done) return publication_->silent("decided", rank_0);
+    if (leads > version) {
+        return refused(Errc::aborted,
+                       fmt::format("version {}: {} will not decide it: begin the same version on "
+                                   "all ranks",
+                                   version, rank_0));
+    }
     link_.reset();
     return refused(Errc::peer_gone,
                    fmt::format("version {}: rank 0 ended before its decision", version));

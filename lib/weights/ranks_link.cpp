@@ -120,10 +120,28 @@ bool RanksLink::rank_alive(std::uint32_t rank) const {
 std::string RanksLink::missing(std::int64_t version) const {
     std::string text;
     for (std::uint32_t rank = 1; rank < offsets_.ranks; rank++) {
-        if (observe(page_->ranks[rank].staged) == version && rank_alive(rank)) continue;
+        const std::int64_t staged = observe(page_->ranks[rank].staged);
+        const bool lives = rank_alive(rank);
+        if (staged == version && lives) continue;
         text += fmt::format("{}{}", text.empty() ? "" : ", ", rank);
+        if (staged >= 0 && lives) text += fmt::format(" (at version {})", staged);
     }
     return text;
+}
+
+std::optional<std::uint32_t> RanksLink::ahead(std::int64_t version) const {
+    for (std::uint32_t rank = 1; rank < offsets_.ranks; rank++) {
+        if (observe(page_->ranks[rank].staged) > version && rank_alive(rank)) return rank;
+    }
+    return {};
+}
+
+std::int64_t RanksLink::version_of_rank_0() const {
+    if (!peer_) return -1;
+    const PublisherPage& page = peer_->publisher();
+    const std::uint64_t publication = observe(page.publication);
+    const auto begun = look_up(page, publication);
+    return publication != 0 && begun ? begun->version : -1;
 }
 
 std::string RanksLink::dead() const {

@@ -34,9 +34,13 @@ class RanksLink {
     [[nodiscard]] std::optional<Outcome> decision(std::int64_t version) const;
     // Decides unless it is decided; what it is.
     Outcome decide(std::int64_t version, Outcome outcome) const;
-    // Ranks whose vote for just this version is missing, by number; a dead one's vote is none. For
-    // rank 0.
+    // Ranks whose vote for just this version is missing, by number, with the version that they are
+    // at; a dead one's vote is none. For rank 0.
     [[nodiscard]] std::string missing(std::int64_t version) const;
+    // A rank that is at a later version, and so never votes for this one; for rank 0.
+    [[nodiscard]] std::optional<std::uint32_t> ahead(std::int64_t version) const;
+    // The version that rank 0 has begun last; -1: none, or unknown. For any other rank.
+    [[nodiscard]] std::int64_t version_of_rank_0() const;
     // Ranks that were here and are proven dead, by number; for rank 0.
     [[nodiscard]] std::string dead() const;
     // Stamps a commit: the same for all ranks of now.

@@ -107,7 +107,14 @@ TEST_CASE("a vote for another version is none, nor is that of a rank that went")
     CHECK(voted.commit(Deadline::after_ms(60)).error().code == Errc::timed_out);
     {
         Transaction alone = send(first, trainers[0], 5);
-        CHECK(alone.commit(Deadline::after_ms(60)).error().code == Errc::timed_out);
+        const auto never = alone.commit(patience());
+        REQUIRE(!never);
+        CHECK(never.error().code == Errc::aborted);
+        CHECK(never.error().message.contains("ranks 1 (at version 6) are at a later version"));
+        const auto late = voted.commit(Deadline::after_ms(60));
+        REQUIRE(!late);
+        CHECK(late.error().code == Errc::timed_out);
+        CHECK(late.error().message.contains("rank 0 (at version 5)"));
     }
     CHECK(stat_ring(ring.name())->policy_version == -1);
     voted.abort();
@@ -120,6 +127,24 @@ TEST_CASE("a vote for another version is none, nor is that of a rank that went")
     REQUIRE(!report);
     CHECK(report.error().code == Errc::peer_gone);
     CHECK(stat_ring(ring.name())->policy_version == -1);
+}
+
+TEST_CASE("a rank that rank 0 has left behind is told at once") {
+    const TestRing ring;
+    Tensors trainers[2] = {small_model(), small_model()};
+    Publisher second = rank_on(ring, trainers[1], 1);
+    Publisher first = rank_on(ring, trainers[0], 0);
+    Transaction ahead = send(first, trainers[0], 7);
+    Transaction behind = send(second, trainers[1], 6);
+    const auto never = behind.commit(patience());
+    REQUIRE(!never);
+    CHECK(never.error().code == Errc::aborted);
+    CHECK(never.error().message.contains("rank 0 (at version 7) will not decide it"));
+    behind.abort();
+    ahead.abort();
+    std::thread other([&] { REQUIRE_OK(send(first, trainers[0], 8).commit(patience())); });
+    REQUIRE_OK(send(second, trainers[1], 8).commit(patience()));
+    other.join();
 }
 
 TEST_CASE("rank 0 that goes is missed, and its successor joined") {
