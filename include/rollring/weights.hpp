@@ -49,6 +49,8 @@ enum class PayloadMemory : std::uint8_t {
 };
 ROLLRING_API std::string_view name(PayloadMemory memory);
 
+inline constexpr std::int64_t weight_version_max = (std::int64_t{1} << 60) - 1;
+
 struct PublisherOptions {
     std::string name = "trainer";  // for people, up to 31 bytes
     // Publishers that commit together, one per GPU; each with its own rank below `ranks`.
@@ -227,7 +229,7 @@ struct SubscriberOptions {
     bool in_place = true;
     bool partial = false;  // `into` may lack tensors of the channel
     // The version that the engine serves already, whole, from an earlier attachment; -1: none. It
-    // is not sent to it again.
+    // is not sent to it again. One that neither the ring nor its publisher has had is refused.
     std::int64_t held_version = -1;
     std::chrono::nanoseconds spin = std::chrono::microseconds(20);
     // Asked about 20 times a second while attach waits; false ends it as its deadline would. Empty:

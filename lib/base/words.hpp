@@ -1,6 +1,7 @@
 #pragma once
 // Words of memory that several processes map: each is read and written whole, by one of these.
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -62,6 +63,12 @@ inline std::string_view cut_text(std::string_view text, std::size_t bytes) {
     if (text.size() <= bytes) return text;
     while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0U) == 0x80) bytes--;
     return text.substr(0, bytes);
+}
+
+// Without control characters.
+inline bool is_plain(std::string_view text) {
+    return std::ranges::all_of(
+        text, [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
 }
 
 // Text of a fixed size, as words: a reader sees a torn text at worst, never bytes beyond it.

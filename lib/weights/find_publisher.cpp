@@ -1,12 +1,14 @@
 #include "find_publisher.hpp"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "channel_names.hpp"
+#include "control_map.hpp"
 #include "greeting.hpp"
 
 namespace rollring::weights {
@@ -71,6 +73,29 @@ Result<std::uint32_t> find_publisher(std::string_view ring, const SubscriberOpti
                    fmt::format("none of the publishers is on this subscriber's GPU ({}): {}; name "
                                "one with SubscriberOptions::rank",
                                own.to_string(), seen));
+}
+
+std::string who_publishes(std::string_view ring, std::uint32_t rank, const RingLink& link) {
+    const auto socket = connect_to(ring, rank);
+    if (!socket) return ", which does not answer: it may be stopped; resume it, or end it";
+    ucred peer{};
+    socklen_t bytes = sizeof peer;
+    getsockopt(socket->get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
+    Patience brief(Deadline::after_ms(200));
+    auto welcome = greet(socket->get(), MessageKind::hello_observer, link, "observer", brief);
+    if (!welcome) {
+        const bool older = welcome.error().code == Errc::permission_denied;
+        return fmt::format(": pid {}, which {}; end that process, or close its publisher", peer.pid,
+                           older ? "publishes on an older ring of this name"
+                                 : "does not answer and may be stopped");
+    }
+    const auto control =
+        PeerControl::accept(std::move(welcome->fds[0]), welcome->message.control_bytes);
+    if (!control) return fmt::format(": pid {}", peer.pid);
+    const ControlHeader& header = control->header();
+    return fmt::format(": '{}' (pid {}); end that process, or close its publisher",
+                       std::string_view(header.name, strnlen(header.name, sizeof header.name)),
+                       peer.pid);
 }
 
 }  // namespace rollring::weights

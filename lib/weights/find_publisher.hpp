@@ -2,6 +2,7 @@
 // Which of a ring's publishers a subscriber belongs to.
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "backend.hpp"
@@ -18,6 +19,9 @@ namespace rollring::weights {
 Result<std::uint32_t> find_publisher(std::string_view ring, const SubscriberOptions& options,
                                      const RingLink& link, const device::Gpus& gpus,
                                      Patience& patience);
+
+// Of a rank that is taken, for an error: ": 'trainer' (pid 7); ...", with what to do.
+std::string who_publishes(std::string_view ring, std::uint32_t rank, const RingLink& link);
 
 // Whether the publisher that welcomes us is on the same GPU.
 bool is_on_gpu(const Message& welcome, Device device, const device::Gpus& gpus);

@@ -8,16 +8,13 @@
 #include <tuple>
 #include <unordered_set>
 
+#include "words.hpp"
+
 namespace rollring::weights {
 namespace {
 
 constexpr std::uint64_t aligned(std::uint64_t bytes) {
     return round_up(bytes, piece_alignment);
-}
-
-bool plain_text(std::string_view text) {
-    return std::ranges::all_of(
-        text, [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
 }
 
 }  // namespace
@@ -28,11 +25,11 @@ std::unexpected<Error> refused(Errc code, const WeightTensor& tensor, std::strin
 
 Result<void> check_tensor(const WeightTensor& tensor) {
     if (tensor.name.empty() || tensor.name.size() > tensor_name_bytes_max ||
-        !plain_text(tensor.name)) {
+        !is_plain(tensor.name)) {
         return refused(Errc::invalid_argument, tensor,
                        "a name must have 1 to 1023 bytes without control characters");
     }
-    if (tensor.tag.size() > tag_bytes_max || !plain_text(tensor.tag)) {
+    if (tensor.tag.size() > tag_bytes_max || !is_plain(tensor.tag)) {
         return refused(Errc::invalid_argument, tensor, "a tag may have at most 63 bytes");
     }
     if (tensor.dtype.to_string().empty()) {

@@ -6,15 +6,15 @@
 #include <cstring>
 #include <utility>
 
+#include "end_name.hpp"
 #include "fault_point.hpp"
+#include "find_publisher.hpp"
 
 namespace rollring::weights {
 namespace {
 
 Result<void> check_options(const PublisherOptions& options) {
-    if (options.name.empty() || options.name.size() > 31) {
-        return refused(Errc::invalid_argument, "PublisherOptions::name is 1 to 31 bytes");
-    }
+    if (auto named = check_end_name("publisher", options.name); !named) return named;
     if (options.ranks == 0 || options.ranks > ranks_limit || options.rank >= options.ranks) {
         return refused(Errc::invalid_argument,
                        fmt::format("PublisherOptions::rank {} of {} ranks (1 to {})", options.rank,
@@ -37,6 +37,19 @@ Result<void> check_options(const PublisherOptions& options) {
             fmt::format("PublisherOptions::memory {} needs a GPU as device", name(options.memory)));
     }
     return {};
+}
+
+Result<void> check_version(std::int64_t version) {
+    if (version <= weight_version_max) return {};
+    return refused(
+        Errc::invalid_argument,
+        fmt::format("version {} is out of range: the largest is {}", version, weight_version_max));
+}
+
+Result<Listener> listen_at(std::string_view ring, std::uint32_t rank, const RingLink& link) {
+    auto listener = Listener::open(ring, rank);
+    if (listener || listener.error().code != Errc::busy) return listener;
+    return refused(Errc::busy, listener.error().message + who_publishes(ring, rank, link));
 }
 
 ControlHeader facts_of(const PublisherOptions& options, std::uint64_t ring_id) {
@@ -130,7 +143,7 @@ Result<PayloadMemory> PublisherImpl::choose_memory(const Gpus& gpus) {
 Result<void> PublisherImpl::set_up(const Gpus& gpus) {
     if (options_.slots == 0) options_.slots = packing().parts.size() > 1 ? 4 : 2;
     // The name first: of two publishers of a rank, one makes slots.
-    auto listener = Listener::open(ring_name_, options_.rank);
+    auto listener = listen_at(ring_name_, options_.rank, link_);
     if (!listener) return std::unexpected(listener.error());
     const auto memory = choose_memory(gpus);
     if (!memory) return std::unexpected(memory.error());
@@ -241,6 +254,7 @@ Result<void> PublisherImpl::expel(const std::string& name) {
 Result<void> PublisherImpl::begin(std::int64_t version) {
     if (auto ours = check_process(); !ours) return ours;
     if (publication_.is_open()) return still_open();
+    if (auto fine = check_version(version); !fine) return fine;
     const std::int64_t last = std::max(begun_version_, link_.version());
     if (version <= last || version < 0) {
         return refused(Errc::stale_version,
@@ -272,6 +286,7 @@ Result<void> PublisherImpl::begin_again() {
 Result<void> PublisherImpl::resume(std::int64_t version) {
     if (auto ours = check_process(); !ours) return ours;
     if (publication_.is_open()) return still_open();
+    if (auto fine = check_version(version); !fine) return fine;
     if (version < 0 || version < link_.version()) {
         return refused(Errc::stale_version, fmt::format("version {} is below {}, which ring {} has",
                                                         version, link_.version(), ring_name_));

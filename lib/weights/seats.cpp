@@ -15,6 +15,13 @@ void list(std::string& names, const std::string& name) {
     names += name;
 }
 
+std::unexpected<Error> name_taken(const std::string& name, const SubscriberPage* by) {
+    const std::string pid = by == nullptr ? "" : fmt::format(" (pid {})", observe(by->pid));
+    return refused(Errc::busy, fmt::format("a subscriber '{}' is attached already{}: names are "
+                                           "unique",
+                                           name, pid));
+}
+
 }  // namespace
 
 Result<Seats::SeatId> Seats::reserve(const std::string& name) {
@@ -24,10 +31,8 @@ Result<Seats::SeatId> Seats::reserve(const std::string& name) {
         return seat.name == name &&
                (seat.state == Seat::State::joining || seat.state == Seat::State::joined);
     };
-    if (std::ranges::any_of(seats_, taken)) {
-        return refused(
-            Errc::busy,
-            fmt::format("a subscriber '{}' is attached already: names are unique", name));
+    if (const auto other = std::ranges::find_if(seats_, taken); other != seats_.end()) {
+        return name_taken(name, page(static_cast<std::uint32_t>(other - seats_.begin())));
     }
     // A seat whose last holder closed, but has not let go of its byte, is not free yet.
     auto seat = std::ranges::find_if(seats_, [&](const Seat& one) {

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
+#include "end_name.hpp"
 #include "fault_point.hpp"
 #include "find_publisher.hpp"
 #include "greeting.hpp"
@@ -60,8 +62,8 @@ Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view 
                                                                const device::Gpus& gpus,
                                                                Deadline deadline) {
     using Made = Result<std::unique_ptr<SubscriberImpl>>;
-    if (options.name.empty() || options.name.size() > 31) {
-        return refused(Errc::invalid_argument, "SubscriberOptions::name is 1 to 31 bytes");
+    if (auto named = check_end_name("subscriber", options.name); !named) {
+        return std::unexpected(named.error());
     }
     return with_publisher(ring, options, deadline, [&](RingLink link, Patience& patience) -> Made {
         std::unique_ptr<SubscriberImpl> made(new SubscriberImpl(options, std::move(link)));
@@ -97,14 +99,26 @@ Result<void> SubscriberImpl::meet(std::string_view ring, std::span<const WeightT
     auto session = Session::meet(ring, *rank, options_, link_, gpus, holding_, patience);
     if (!session) return std::unexpected(session.error());
     session_ = std::move(*session);
+    auto fitting = fit(ring, into);
+    if (fitting) return session_->enter(patience);
+    session_->tell_refusal(link_, fitting.error().message);
+    return fitting;
+}
+
+// Whether what the engine has agrees with what the publisher has.
+Result<void> SubscriberImpl::fit(std::string_view ring, std::span<const WeightTensor> into) {
+    const std::int64_t had = std::max(link_.version(), observe(session_->publisher().committed));
+    if (options_.held_version < -1 || options_.held_version > had) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("held_version is {}, but ring {} has had no version above {}: "
+                                   "name the version that the engine serves, or -1",
+                                   options_.held_version, ring, had));
+    }
     auto compiled =
         SubscriberTensors::compile(manifest(), into, options_.partial, session_->mover());
-    if (!compiled) {
-        session_->tell_refusal(link_, compiled.error().message);
-        return std::unexpected(compiled.error());
-    }
+    if (!compiled) return std::unexpected(compiled.error());
     tensors_ = std::move(*compiled);
-    return session_->enter(patience);
+    return {};
 }
 
 void SubscriberImpl::set_state(SubscriberState state) {

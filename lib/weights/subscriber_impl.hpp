@@ -70,6 +70,7 @@ class SubscriberImpl {
 
     [[nodiscard]] std::size_t parts() const { return manifest().packing.parts.size(); }
     [[nodiscard]] Outcome outcome() const;
+    Result<void> fit(std::string_view ring, std::span<const WeightTensor> into);
     void start(std::uint64_t publication, const PublicationView& view);
     Result<void> wait_quiet(Deadline deadline);
     Result<void> wait_filled(std::uint32_t part, Deadline deadline);

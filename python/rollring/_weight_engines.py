@@ -10,7 +10,7 @@ from . import _core
 from ._errors import RollringError, TimedOutError, VersionAbortedError
 from ._ring import describe_weights
 from ._weight_subscriber import WeightSubscriber, WeightUpdate
-from ._weights import Left, device_of
+from ._weights import Left, as_utf8, device_of
 
 LOOK_S = 0.2  # between looks whether the version still comes
 
@@ -49,7 +49,7 @@ def tell_refusal(
         if channel is not None and not channel.closed:
             channel.refuse(why)
         else:
-            _core.refuse_weights(ring, name, why)
+            _core.refuse_weights(ring, name, as_utf8(why))
 
 
 def refusals(ring: str, version: int | None = None) -> list[str]:
@@ -98,11 +98,35 @@ def _is_given_up(channel: WeightSubscriber, version: int) -> bool:
     return any(one["state"] == "aborted" and one["version"] >= version for one in ranks)
 
 
+class Held:
+    """The version that an engine serves, and the ring that it is of: a ring that was made again
+    under its name counts from the beginning.
+    """
+
+    def __init__(self) -> None:
+        self._version, self._ring_id = -1, ""
+
+    def take(self, ring: str, version: int) -> None:
+        self._version, self._ring_id = version, _ring_id(ring)
+
+    def of(self, ring: str) -> int:
+        """What the engine may claim to hold of this ring; -1: nothing."""
+        return self._version if self._ring_id and _ring_id(ring) == self._ring_id else -1
+
+
+def _ring_id(ring: str) -> str:
+    try:
+        return str(_core.ring_stat(ring)["ring_id"])
+    except RollringError:
+        return ""
+
+
 class Attachment:
     """To the channel, for as long as one trainer sends; to the next trainer, anew."""
 
     def __init__(self) -> None:
         self._sender = ""
+        self._ring_id = ""
         self._channel: WeightSubscriber | None = None
 
     def to(self, sender: str, attach: Callable[[int], WeightSubscriber]) -> WeightSubscriber:
@@ -116,10 +140,12 @@ class Attachment:
         if channel is None or channel.closed or sender != self._sender:
             held = -1
             if channel is not None and not channel.closed and channel.state == "ready":
-                held = channel.live_version
+                # Another ring of that name has not had it.
+                if _ring_id(channel.ring) == self._ring_id:
+                    held = channel.live_version
             self.leave()
             channel = self._channel = attach(held)
-            self._sender = sender
+            self._sender, self._ring_id = sender, _ring_id(channel.ring)
         return channel
 
     def leave(self) -> None:

@@ -10,7 +10,16 @@ from . import _core
 from ._blocks import OneVersion
 from ._errors import named
 from ._weight_memory import Memory
-from ._weights import ChannelEnd, Left, describe, device_of, place, refused
+from ._weights import (
+    ChannelEnd,
+    Left,
+    as_utf8,
+    describe,
+    device_of,
+    place,
+    refused,
+    version_number,
+)
 
 
 class WeightTransaction(OneVersion):
@@ -105,6 +114,8 @@ class WeightTransaction(OneVersion):
     ) -> tuple[str, int, float | None, int]:
         publisher = self._publisher
         self._check()
+        if name not in publisher._order:
+            raise refused(f"this channel has no tensor {name!r}")
         address = 0
         if tensor is None:
             address = publisher._memory.moved(name).get(name, 0)
@@ -180,7 +191,7 @@ class WeightTransaction(OneVersion):
     def give_up(self, why: str = "aborted by the trainer") -> None:
         """Engines drop the version. Nothing, once it is over."""
         if not self._over:
-            self._publisher._end.give_up(why)
+            self._publisher._end.give_up(as_utf8(why))
             self._finish()
 
     def _check(self) -> None:
@@ -306,6 +317,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
                 f"all {len(self._names)} tensors are empty, '{self._names[0]}' among them, and "
                 "nothing would be sent: gather sharded parameters (DeepSpeed ZeRO-3, FSDP) before"
             )
+        version = version_number(version)
         self._end.begin(version)
         self._begun = max(self._begun, version)
         return WeightTransaction(self, version)
@@ -346,7 +358,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
             StaleVersionError: The ring has a later one.
             BusyError: A version is open.
         """
-        self._end.resume(version)
+        self._end.resume(version_number(version))
 
     def resend(self, timeout: float | None = None) -> dict[str, Any]:
         """Send the committed version again to engines that are `behind`, from unchanged tensors.
@@ -395,7 +407,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         Raises:
             NotFoundError: No engine of that name is attached.
         """
-        named(self._end.expel, subscriber)
+        named(self._end.expel, as_utf8(subscriber))
 
     @property
     def behind(self) -> int:

@@ -9,7 +9,16 @@ from . import _core
 from ._blocks import OneVersion
 from ._weight_memory import Memory
 from ._weight_parts import Parts
-from ._weights import ChannelEnd, Left, describe, device_of, refused, views_of
+from ._weights import (
+    ChannelEnd,
+    Left,
+    as_utf8,
+    describe,
+    device_of,
+    refused,
+    version_number,
+    views_of,
+)
 
 
 class WeightUpdate(OneVersion):
@@ -160,7 +169,7 @@ class WeightUpdate(OneVersion):
         """Tell the trainer that the engine cannot take the version. ``tensor``: the culprit."""
         if not self._over:
             self._over = True
-            self._subscriber._end.reject(self.version, why, tensor)
+            self._subscriber._end.reject(self.version, as_utf8(why), as_utf8(tensor))
 
     def _carry_through(self) -> None:
         self.finish()
@@ -213,6 +222,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         LayoutMismatchError: Tensors differ, or a view reaches beyond what is published; the text
             names the first one and what differs.
         BusyError: The name is taken, or the channel is full.
+        InvalidArgumentError: ``held_version`` is one that this ring has not had.
     """
 
     def __init__(
@@ -250,7 +260,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             "gpu": self._gpu,
             "in_place": in_place,
             "partial": partial,
-            "held_version": held_version,
+            "held_version": version_number(held_version),
         }
         if rank is not None:
             options["rank"] = rank
@@ -277,7 +287,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
 
         The version that is under way is rejected, also where `next` was not called for it.
         """
-        self._end.refuse(why)
+        self._end.refuse(as_utf8(why))
 
     def __iter__(self) -> Iterator[WeightUpdate]:
         while True:

@@ -38,6 +38,30 @@ def refused(text: str) -> InvalidArgumentError:
     return InvalidArgumentError(text, "invalid_argument")
 
 
+VERSION_MAX = (1 << 60) - 1
+
+
+def version_number(version: Any) -> int:
+    """As an integer, which the library may still refuse.
+
+    Raises:
+        TypeError: It is none.
+        InvalidArgumentError: It is far out of range.
+    """
+    try:
+        number = index(version)
+    except TypeError:
+        raise TypeError(f"a version is an integer, and {version!r} is none") from None
+    if abs(number) > VERSION_MAX:
+        raise refused(f"version {number} is out of range: the largest is {VERSION_MAX}")
+    return number
+
+
+def as_utf8(text: str) -> str:
+    """With half a surrogate pair written out, which has no UTF-8: for reasons and errors."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class WeightView:
     """An engine's tensor that takes some elements of a published one.
@@ -199,6 +223,11 @@ def describe(
     for name, tensor in tensors.items():
         if not isinstance(name, str):
             raise TypeError(f"{name!r} is the name of a tensor: names must be text")
+        if as_utf8(name) != name:
+            raise refused(
+                f"tensor {name!r} has half a surrogate pair in its name, which no UTF-8 text can "
+                "have: rename it"
+            )
         views = views_of(name, tensor)
         if views is not None and not written:
             raise refused(

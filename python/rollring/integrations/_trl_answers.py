@@ -18,6 +18,7 @@ from .._errors import (
 )
 from .._producer import Producer
 from .._requests import Request, RequestBoard
+from .._weight_engines import Held
 from .._weight_subscriber import WeightSubscriber
 
 if TYPE_CHECKING:
@@ -155,16 +156,20 @@ class _Weights:
             raise self._error
 
     def _follow(self) -> None:
-        version = -1
+        held = Held()
         while True:
             try:
                 with WeightSubscriber(
-                    self._ring, self._into, name=self._name, held_version=version, timeout=None
+                    self._ring,
+                    self._into,
+                    name=self._name,
+                    held_version=held.of(self._ring),
+                    timeout=None,
                 ) as channel:
                     for update in channel:
                         with self.lock, update:
                             pass
-                        version = update.version
+                        held.take(self._ring, update.version)
                         self._held.set()
             except (PeerGoneError, VersionAbortedError) as error:
                 self._held.clear()

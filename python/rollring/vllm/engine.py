@@ -31,7 +31,7 @@ from .. import (
     WeightSubscriber,
 )
 from .._arrays import torch_dtype
-from .._weight_engines import announced, published_tensors, tell_refusal
+from .._weight_engines import Held, announced, published_tensors, tell_refusal
 from ._model import LoadedModel
 
 if TYPE_CHECKING:
@@ -87,13 +87,12 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._channel: WeightSubscriber | None = None
         self._update: WeightUpdate | None = None
         self._served = -1
+        self._held = Held()
 
     # --- what vLLM calls --------------------------------------------------------------------------
 
     def init_transfer_engine(self, init_info: RollringInitInfo) -> None:
         """Attach to the trainer's channel, also a restarted trainer's, and plan the copies."""
-        if self._info is not None and self._info.ring != init_info.ring:
-            self._served = -1
         self._info = init_info
         self._leave()
         with self._refusals_told():
@@ -186,6 +185,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             )
             raise
         self._served = update.version
+        self._held.take(self._info.ring, update.version)
 
     def shutdown(self) -> None:
         self._leave()
@@ -199,6 +199,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
     def _attach(self) -> None:
         assert self._info is not None and self._model is not None
         self._leave()
+        if self._held.of(self._info.ring) != self._served:
+            self._served = -1
         self._channel = WeightSubscriber(
             self._info.ring,
             self._model.into,
