@@ -4,6 +4,7 @@ stand for its values is refused, and all are looked at again before each version
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 
 from ._arrays import dtype_name
 from ._errors import InvalidArgumentError, UnsupportedError
+
+_log = logging.getLogger("rollring")
 
 # Dtypes that torch has and rollring has no name for, and as what their bits may travel.
 AS_BITS = {
@@ -178,6 +181,12 @@ class _Place:
         return InvalidArgumentError(f"tensor '{self.name}' {what}: {remedy}", "invalid_argument")
 
 
+def _holders(tensor: Any) -> int:
+    """How many tensors share its memory, itself among them."""
+    storage = tensor.untyped_storage()  # one more
+    return int(sys.modules["torch"]._C._storage_Use_Count(storage._cdata)) - 1
+
+
 def _text(value: Any) -> str:
     return str(list(value) if isinstance(value, tuple) else value)
 
@@ -185,12 +194,17 @@ def _text(value: Any) -> str:
 class Memory:
     """The torch tensors of one end of the channel, and where they lay when it was told of them.
 
+    Args:
+        tensors: By name, others among them.
+        detached: They are of a module's ``state_dict()``: not its parameters, but tensors that
+            share their memory as long as the parameters lie there.
+
     The channel holds addresses. A parameter whose ``data`` was exchanged (offloading, merging of
     adapters, repacking) or whose storage was freed lies elsewhere, and what lies at its old address
     is another's. Tensors of other packages and of numpy cannot change theirs while they are held.
     """
 
-    def __init__(self, tensors: Iterable[tuple[str, Any]]) -> None:
+    def __init__(self, tensors: Iterable[tuple[str, Any]], detached: bool = False) -> None:
         torch = sys.modules.get("torch")
         self._places = [
             _Place.of(name, tensor)
@@ -201,6 +215,8 @@ class Memory:
             and tensor.numel() != 0
         ]
         self._by_name = {place.name: place for place in self._places}
+        # Whose memory somebody else holds, too.
+        self._shared = [one for one in self._places if detached and _holders(one.tensor) > 1]
 
     def moved(self, only: str | None = None) -> dict[str, int]:
         """New addresses by name; as a rule there are none.
@@ -212,12 +228,25 @@ class Memory:
             place = self._by_name.get(only)
             found = None if place is None else place.moved_to()
             return {} if found is None else {only: found}
+        self._warn_left_behind()
         found_all = {}
         for place in self._places:
             address = place.moved_to()
             if address is not None:
                 found_all[place.name] = address
         return found_all
+
+    def _warn_left_behind(self) -> None:
+        left = [place.name for place in self._shared if _holders(place.tensor) <= 1]
+        if left:
+            self._shared = []
+            _log.warning(
+                "tensor '%s' and %d others of the state_dict() are held by the weight publisher "
+                "alone now: if the model's parameters have moved, their new values are not sent; "
+                "give the publisher dict(model.named_parameters())",
+                left[0],
+                len(left) - 1,
+            )
 
     def refuse_moved(self) -> None:
         """For an end that cannot follow.

@@ -287,7 +287,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         self._described = {one[0]: one for one in described}
         self._names = [one[0] for one in described]
         self._order = {name: at for at, name in enumerate(self._names)}
-        self._memory = Memory(self._kept.items())
+        self._memory = Memory(self._kept.items(), detached=hasattr(tensors, "_metadata"))
         options = {
             "name": name,
             "rank": rank,

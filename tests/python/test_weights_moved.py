@@ -221,3 +221,28 @@ def test_a_version_of_nothing_is_refused(ring: str) -> None:
     with rr.WeightPublisher(ring, empty) as trainer:
         with pytest.raises(rr.InvalidArgumentError, match="all 8 tensors are empty, 'layers.0'"):
             trainer.publish(1, PATIENCE)
+
+
+def test_a_model_whose_parameters_leave_their_state_dict_behind_is_warned_of_once(
+    ring: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = torch.nn.Linear(8, 8)
+    with rr.WeightPublisher(ring, model.state_dict()) as trainer:
+        trainer.publish(1, PATIENCE)
+        assert not caplog.records
+        model.weight.data = torch.ones(8, 8)
+        for version in (2, 3):
+            trainer.publish(version, PATIENCE)
+    assert [record.getMessage() for record in caplog.records] == [
+        "tensor 'weight' and 0 others of the state_dict() are held by the weight publisher alone "
+        "now: if the model's parameters have moved, their new values are not sent; give the "
+        "publisher dict(model.named_parameters())"
+    ]
+
+
+def test_a_state_dict_that_nobody_else_held_is_not_warned_of(
+    ring: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with rr.WeightPublisher(ring, torch.nn.Linear(8, 8).state_dict()) as trainer:
+        trainer.publish(1, PATIENCE)
+    assert not caplog.records
