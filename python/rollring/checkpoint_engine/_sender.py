@@ -27,7 +27,7 @@ from .. import (
 )
 from .._arrays import NUMPY_DTYPES, torch_dtype
 from .._errors import InvalidArgumentError
-from .._weight_engines import engines_alive
+from .._weight_engines import engines_alive, refusals
 from .._weight_sending import LOOK_S, beside, patiently, raise_if_failed
 from .._weights import Left
 from ._receiver import PER_MESSAGE, open_slot
@@ -266,7 +266,8 @@ class _Conversation:
                     raise PeerGoneError(f"the engine on {one.gpu} died", "peer_gone")
         if time.monotonic() > self._end:
             raise TimedOutError(
-                f"no answer came in {self._timeout:g} s from " + ", ".join(one.gpu for one in late),
+                f"no answer came in {self._timeout:g} s from "
+                + "; ".join([", ".join(one.gpu for one in late), *refusals(self._publisher.ring)]),
                 "timed_out",
             )
 
