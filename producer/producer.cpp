@@ -35,7 +35,7 @@ std::string_view name(Push push) {
 namespace {
 
 constexpr std::int64_t look_ns = 1'000'000'000;  // between looks at the name of the ring
-constexpr std::int64_t pause_ns = 5'000'000;  // between records, after which we look
+constexpr std::int64_t pause_ns = 5'000'000;     // between records, after which we look
 constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // what is declared may be anything
 constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU foresees by itself
 

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._blocks import shown, unpicklable
 from ._errors import BusyError
 from ._gather import READS, gpu_of, stream_of
 from ._views import Views
@@ -154,6 +155,12 @@ class Batch(Views):
         else:
             self.ack()
 
+    __reduce__ = unpicklable(
+        "a batch, which is a lease of this process,",
+        "send copies, sequence.as_dict(copy=True), or a ticket (Batch.ticket) to a Reader",
+    )
+
+    @shown
     def __repr__(self) -> str:
         if not self.leased:
             return "<Batch, given back>"

@@ -1,15 +1,45 @@
-"""What leaving a `with` block does, for classes that agree on it."""
+"""What classes agree on: what leaving a `with` block does, how they are shown, and not pickled."""
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._errors import RollringError
+from ._errors import NotLeasedError, RollringError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Never, Self
+
+T = TypeVar("T")
+
+
+def shown(show: Callable[[T], str]) -> Callable[[T], str]:
+    """A ``__repr__`` that never raises: loggers, debuggers and pytest also show what was given
+    back, closed or forked, and what is not whole because its constructor has raised.
+    """
+
+    @functools.wraps(show)
+    def __repr__(self: T) -> str:
+        try:
+            return show(self)
+        except NotLeasedError:
+            return f"<{type(self).__name__} of a batch, given back>"
+        except Exception:
+            return f"<{type(self).__name__}, not in use>"
+
+    return __repr__
+
+
+def unpicklable(what: str, remedy: str) -> Callable[[object], Any]:
+    """A ``__reduce__`` that says what to send instead."""
+
+    def __reduce__(_: object) -> Never:
+        raise TypeError(f"{what} cannot be pickled: {remedy}")
+
+    return __reduce__
 
 
 class Closes(ABC):
@@ -84,5 +114,5 @@ class OneVersion(ABC):
     def __del__(self) -> None:
         try:
             self._give_up("the update was dropped")
-        except RollringError:  # its end left the channel, or this is a child's copy
-            pass
+        except (RollringError, AttributeError):  # its end left the channel, this is a child's copy,
+            pass  # or the constructor has raised

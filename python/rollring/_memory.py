@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from . import _core
+from ._blocks import shown, unpicklable
 from ._errors import InvalidArgumentError, named
 from ._ring import to_bytes
 
@@ -201,9 +202,12 @@ class MemoryDomain:
         """Return unused pinned host memory to the system. Returns the number of bytes."""
         return self._core.trim_host()
 
-    def __reduce__(self) -> Any:
-        raise TypeError("a MemoryDomain holds memory of this process and cannot be pickled")
+    __reduce__ = unpicklable(
+        "a memory domain, which holds memory of this process,",
+        "create one in the other process",
+    )
 
+    @shown
     def __repr__(self) -> str:
         return f"MemoryDomain(gpu={self.gpu})"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._arrays import over
+from ._blocks import shown, unpicklable
 from ._errors import (
     BadRecordError,
     ClosedError,
@@ -67,6 +68,12 @@ class Draft:
         if name not in _OUTCOME:
             raise AttributeError(f"write into it: draft.{name}[:] = ...")
         self._core.set({name: value})
+
+    __reduce__ = unpicklable("a draft, which lies in the ring,", "commit it in this process")
+
+    @shown
+    def __repr__(self) -> str:
+        return f"<Draft of {self.n_tokens} tokens{', over' if self._core.over else ''}>"
 
     @property
     def n_tokens(self) -> int:
@@ -380,5 +387,6 @@ class Producer:
         self._turn = TaskTurns()
         self._attaching = threading.Lock()
 
+    @shown
     def __repr__(self) -> str:
         return f"Producer({self.ring!r}, name={self.name!r}{', closed' if self.closed else ''})"

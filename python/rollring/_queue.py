@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import _core
-from ._blocks import Closes
+from ._blocks import Closes, shown
 from ._codecs import Codec, OpaqueRecords, PlainCodec, TrajectoryCodec
 from ._errors import BusyError, ClosedError, QueueClosedError, TimedOutError
 from ._producer import Producer
@@ -285,6 +285,7 @@ class RingQueue(Closes):
         vars(self).update(state)
         self._begin(None)
 
+    @shown
     def __repr__(self) -> str:
         return f"RingQueue({self.name!r}{', closed' if self._closed else ''})"
 

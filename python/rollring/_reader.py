@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
-from ._blocks import Closes
+from ._blocks import Closes, shown, unpicklable
 from ._errors import BusyError, DeviceError, StaleTicketError
 from ._views import Views
 
@@ -98,6 +98,12 @@ class Share(Views):
         except (StaleTicketError, BusyError, DeviceError):
             pass  # the block has failed already
 
+    __reduce__ = unpicklable(
+        "a share, which lies in the ring,",
+        "send its ticket, or copies: sequence.as_dict(copy=True)",
+    )
+
+    @shown
     def __repr__(self) -> str:
         if not self.leased:
             return "<Share, closed>"
@@ -146,11 +152,11 @@ class Reader(Closes):
         """Close the reader. Its shares stay open. A second call has no effect."""
         self._core.close()
 
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            "a reader holds a seat of its ring and cannot be pickled: send the ring's name, "
-            "and open the reader in the process that reads"
-        )
+    __reduce__ = unpicklable(
+        "a reader, which holds a seat of its ring,",
+        "send the ring's name, and open the reader in the process that reads",
+    )
 
+    @shown
     def __repr__(self) -> str:
         return f"Reader({self.ring!r})"

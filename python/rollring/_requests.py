@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._blocks import Closes
+from ._blocks import Closes, shown, unpicklable
 from ._codecs import Codec, PlainCodec
 from ._errors import ClosedError, ForkedError, TimedOutError
 from ._turns import TaskTurns
@@ -71,6 +71,12 @@ class Request:
         else:
             self.give_back()
 
+    __reduce__ = unpicklable(
+        "a request, which its worker has taken,",
+        "send its item, and answer it in this process",
+    )
+
+    @shown
     def __repr__(self) -> str:
         return f"<Request {self.number}, attempt {self.attempt}>"
 
@@ -302,5 +308,6 @@ class RequestBoard(Closes):
         vars(self).update(state)
         self._begin()
 
+    @shown
     def __repr__(self) -> str:
         return f"RequestBoard({self.ring!r}{', closed' if self._closed else ''})"

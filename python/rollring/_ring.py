@@ -9,6 +9,7 @@ from typing import Any
 
 from . import _core
 from ._arrays import dtype_name
+from ._blocks import shown
 from ._errors import InvalidArgumentError, NoProgressError, ProducerDiedError
 
 _log = logging.getLogger("rollring")
@@ -45,6 +46,7 @@ class Column:
         self.per = per
         self.dims = tuple(dims)
 
+    @shown
     def __repr__(self) -> str:
         return f"Column({self.dtype!r}, per={self.per!r}, dims={self.dims})"
 

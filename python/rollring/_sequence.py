@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import images_of
+from ._blocks import shown, unpicklable
 from ._errors import NoColumnError
 
 
@@ -58,6 +59,12 @@ class Sequence(_core.SequenceView):
     def __len__(self) -> int:
         return self.n_tokens
 
+    __reduce__ = unpicklable(
+        "a sequence of a batch, which lies in the ring,",
+        "send copies, sequence.as_dict(copy=True), or a ticket (Batch.ticket) to a Reader",
+    )
+
+    @shown
     def __repr__(self) -> str:
         if not self._leased():
             return f"<Sequence {self.index} of a batch, given back>"
@@ -100,6 +107,12 @@ class Member:
         """As the stash compared it; None where there is none."""
         return None if self._reward != self._reward else self._reward
 
+    __reduce__ = unpicklable(
+        "a member of a batch, which lies in the ring,",
+        "send copies, sequence.as_dict(copy=True), or a ticket (Batch.ticket) to a Reader",
+    )
+
+    @shown
     def __repr__(self) -> str:
         return f"<Member {self.repetition_id}: {len(self.sequences)} sequences>"
 
@@ -153,5 +166,11 @@ class Group:
     def __getitem__(self, index: int) -> Member:
         return self.members[index]
 
+    __reduce__ = unpicklable(
+        "a group of a batch, which lies in the ring,",
+        "send copies, sequence.as_dict(copy=True), or a ticket (Batch.ticket) to a Reader",
+    )
+
+    @shown
     def __repr__(self) -> str:
         return f"<Group {self.key[0]!r}: {len(self.members)} of {self.size} members>"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._batch import Batch
+from ._blocks import shown, unpicklable
 from ._errors import (
     ClosedError,
     ForkedError,
@@ -314,11 +315,11 @@ class Stash:
         if os.getpid() == self._pid:
             self.close(later=kind is not None)
 
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            "a stash holds the only consumer seat of its ring and cannot be pickled: send the "
-            "ring's name, and open the stash in the trainer"
-        )
+    __reduce__ = unpicklable(
+        "a stash, which holds the only consumer seat of its ring,",
+        "send the ring's name, and open the stash in the trainer",
+    )
 
+    @shown
     def __repr__(self) -> str:
         return f"Stash({self.ring!r}{', closed' if self.closed else ''})"

@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import NUMPY_DTYPES, dtype_name, torch_dtype
-from ._blocks import Closes
+from ._blocks import Closes, shown
 from ._codecs import Codec, PlainCodec
 from ._errors import NotStoredError
 from ._ring import to_bytes
@@ -294,6 +294,7 @@ class Store(Closes):
     def __reduce__(self) -> Any:
         return _again, (self.name, self._codec)
 
+    @shown
     def __repr__(self) -> str:
         return f"Store({self.name!r})"
 

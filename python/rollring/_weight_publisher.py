@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _core
-from ._blocks import OneVersion
+from ._blocks import OneVersion, shown, unpicklable
 from ._errors import named
 from ._weight_memory import Memory
 from ._weights import (
@@ -211,6 +211,12 @@ class WeightTransaction(OneVersion):
     def _give_up(self, why: str) -> None:
         self.give_up(why)
 
+    __reduce__ = unpicklable(
+        "a version that is being sent",
+        "send it from the process of its publisher",
+    )
+
+    @shown
     def __repr__(self) -> str:
         return f"<WeightTransaction of version {self.version}{', over' if self._over else ''}>"
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from . import _core
-from ._blocks import OneVersion
+from ._blocks import OneVersion, shown, unpicklable
 from ._weight_memory import Memory
 from ._weight_parts import Parts
 from ._weights import (
@@ -180,6 +180,12 @@ class WeightUpdate(OneVersion):
     def _give_up(self, why: str) -> None:
         self.reject(why)
 
+    __reduce__ = unpicklable(
+        "a version that is being loaded",
+        "load it in the process of its subscriber",
+    )
+
+    @shown
     def __repr__(self) -> str:
         return f"<WeightUpdate to version {self.version}>"
 

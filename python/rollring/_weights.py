@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import dtype_name
-from ._blocks import Closes
+from ._blocks import Closes, shown, unpicklable
 from ._errors import InvalidArgumentError
 from ._turns import TaskTurns
 from ._waits import readable
@@ -95,6 +95,7 @@ class WeightView:
             strides = tuple(_counted("stride", stride) for stride in self.strides)
             object.__setattr__(self, "strides", strides)
 
+    @shown
     def __repr__(self) -> str:
         shape = tuple(getattr(self.tensor, "shape", ()))
         return f"<WeightView of shape {shape} from element {self.offset}, strides {self.strides}>"
@@ -328,12 +329,12 @@ class ChannelEnd(Closes, Generic[End]):
             await readable(self._end.fd(), turn, self._end.cancel)
             self._end.outcome()
 
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            f"a {type(self).__name__} holds memory of this process and cannot be pickled: send "
-            "the ring's name, and create one in the process of its tensors"
-        )
+    __reduce__ = unpicklable(
+        "an end of a weight channel, which holds memory of this process,",
+        "send the ring's name, and create one in the process of its tensors",
+    )
 
+    @shown
     def __repr__(self) -> str:
         ring = getattr(self, "ring", "?")
         return f"{type(self).__name__}({ring!r}{', closed' if self.closed else ''})"
