@@ -48,6 +48,9 @@ def commands(quick):
             if quick:
                 line = re.sub(r"^(\./dev test)\b(?! --)", r"\1 --quick", line)
             yield Step(line.split("#")[0].strip(), line)
+    readme = (pages.ROOT / "README.md").read_text(encoding="utf-8")
+    for line in re.findall(r"`(\./dev demo --\w+)`", readme):  # complete as it is in the text
+        yield Step(line, line)
 
 
 QUICK = ("python", "install", "quickstart")

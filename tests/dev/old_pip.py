@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""./dev builds the Python package with the pip of Debian 12, which has no -C.
+
+The environment and its pip are played, and the pip refuses as the old one does.
+"""
+import sys
+import tempfile
+from pathlib import Path
+
+from stub import ROOT, Stub
+
+PIP = """#!/bin/bash
+given=" $* "
+if [[ "$given" == *" -C"* ]]; then echo "no such option: -C"; exit 2; fi
+seen=$(grep -oE -- '--config-settings=[a-z-]+=' <<<"$given" | sort | uniq -d)
+if [ -n "$seen" ]; then echo "only the last counts: $seen"; exit 2; fi
+echo "$*" >>"$STUB/pip"
+"""
+PYTHON3 = """#!/bin/bash
+if [ "$1 $2" != "-m venv" ]; then exec {real} "$@"; fi
+mkdir -p "$3/bin"
+cp "$STUB/old_pip" "$3/bin/pip"
+printf '#!/bin/bash\\necho "the package ran"\\n' >"$3/bin/python"
+chmod +x "$3/bin/pip" "$3/bin/python"
+"""
+
+
+def with_old_pip(place: Path) -> Stub:
+    stub = Stub(place)
+    (stub.tree / "python").mkdir()
+    for name in ("requirements-dev.txt", "requirements-alone.txt"):
+        (stub.tree / "python" / name).write_text((ROOT / "python" / name).read_text())
+    (stub.machine / "old_pip").write_text(PIP)
+    program = stub.machine / "bin/python3"
+    program.write_text(PYTHON3.format(real=sys.executable))
+    program.chmod(0o755)
+    return stub
+
+
+def main() -> int:
+    for command in (("demo", "--python"), ("python",), ("python", "--asan")):
+        with tempfile.TemporaryDirectory() as place:
+            stub = with_old_pip(Path(place))
+            done = stub.dev(*command)
+            log = stub.machine / "pip"
+            builds = [line for line in log.read_text().splitlines() if line.endswith(" .")]
+            assert len(builds) == 1 and "build-dir=" in builds[0], (command, builds, done.stdout)
+            if "--asan" in command:  # and then the tests, which the played Python has not
+                assert "asan-python.ini" in builds[0], builds
+            else:
+                assert done.returncode == 0, (command, done.stdout)
+            if "demo" in command:
+                assert "the package ran" in done.stdout, done.stdout
+    print("the old pip builds the package")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
