@@ -49,6 +49,26 @@ def a_demo_in_64_mib_of_shared_memory_with_every_default(folder, rollouts):
         assert told["ok"] and told["digest_equal"], (more, told, done.stderr)
 
 
+SERVES = """
+import sys
+from pathlib import Path
+from served import Server, firsts, group
+
+with Server("r", Path(sys.argv[2])) as server:
+    server.begin([{}])
+    server.post(group(1), group(2))
+    assert sorted(firsts(server.one_batch())) == [1, 2]
+"""
+
+
+@test
+def a_server_for_atropos_in_64_mib_with_every_default(folder, rollouts):
+    script = folder / "serves"
+    script.write_text(SERVES, encoding="utf-8")
+    with_shm_of("64m", f"PYTHONPATH={Path(__file__).parent} {sys.executable} -B {script} "
+                       f"{PROGRAM} {folder}")
+
+
 @test
 def a_ring_in_64_mib_says_what_was_chosen_and_warns(folder, rollouts):
     done = with_shm_of("64m", f"{PROGRAM} create r && {PROGRAM} rm r")
