@@ -292,11 +292,11 @@ class [[nodiscard]] ROLLRING_API Update {
 
 class ROLLRING_API Subscriber {
   public:
-    // Attaches to a publisher of the ring's channel, waiting for one until the deadline. What this
-    // process then does itself (matching names, mapping memory) takes none of that time. The
-    // publisher counts it (wait_subscribers) once nothing can fail here any more. `into`: the
-    // engine's own tensors for Update::load, matched by name, dtype and shape; empty for an engine
-    // that loads from views.
+    // Attaches to a publisher of the ring's channel, waiting for one until the deadline. Matching
+    // names and mapping memory, the work of this process, takes none of that time. The publisher
+    // counts it (wait_subscribers) once nothing can fail here any more. `into`: the engine's own
+    // tensors for Update::load, matched by name, dtype and shape; empty for an engine that loads
+    // from views.
     // Errors: not_found, timed_out, layout_mismatch (tensor and field), permission_denied,
     // abi_mismatch, bad_manifest, busy (name taken, or channel full), no_gpu, no_peer_access.
     static Result<Subscriber> attach(std::string_view ring, std::span<const WeightTensor> into,

@@ -154,7 +154,7 @@ std::optional<Range> GpuMover::mapped_at(CUdeviceptr address) const {
     return range ? *range : Range{.start = address, .bytes = 1};
 }
 
-// What is mapped at once is unmapped at once, so one look does for all that lies in a mapping.
+// A mapping is made and removed as a whole, so one look does for all tensors in it.
 std::optional<std::size_t> GpuMover::find_absent(std::span<const device::MemoryPlace> places) {
     const Context::Scope scope(gpu_->context());
     Range known;

@@ -20,7 +20,7 @@ Result<std::uint32_t> find_publisher(std::string_view ring, const SubscriberOpti
                                      const RingLink& link, const device::Gpus& gpus,
                                      Patience& patience);
 
-// Of a rank that is taken, for an error: ": 'trainer' (pid 7); ...", with what to do.
+// Of a rank that is taken, for an error: ": 'trainer' (pid 7); ...", and the next step.
 std::string who_publishes(std::string_view ring, std::uint32_t rank, const RingLink& link);
 
 // Whether the publisher that welcomes us is on the same GPU.

@@ -15,7 +15,7 @@ namespace rollring::weights {
 Result<Received> greet(int socket, MessageKind kind, const RingLink& link, std::string_view name,
                        Patience& patience);
 
-// What a welcome says of the tensors; bad_manifest.
+// The manifest that a welcome brings; bad_manifest.
 Result<Manifest> manifest_of(Received& welcome);
 
 }  // namespace rollring::weights

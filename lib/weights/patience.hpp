@@ -20,7 +20,7 @@ class Patience {
     [[nodiscard]] Deadline piece() const;
     // The deadline has passed, or the caller does not wait on.
     bool over();
-    // What this process does itself is not waiting for others.
+    // This process has worked for so long itself, which is no waiting for others.
     void extend(std::int64_t worked_ns);
     // As receive_message, in pieces.
     Result<Received> receive(int socket);

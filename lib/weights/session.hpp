@@ -34,7 +34,7 @@ class Session {
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
     // Takes the seat, waits until it is admitted to it, and confirms that it stays: from then on
-    // the publisher counts it. What was done since the welcome is none of the patience.
+    // the publisher counts it. Work since the welcome takes none of the patience.
     Result<void> enter(Patience& patience);
     // Leaves with the publisher why this engine, which has no seat yet, takes no version.
     void tell_refusal(const RingLink& link, std::string_view why) const;

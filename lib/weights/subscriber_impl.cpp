@@ -105,7 +105,7 @@ Result<void> SubscriberImpl::meet(std::string_view ring, std::span<const WeightT
     return fitting;
 }
 
-// Whether what the engine has agrees with what the publisher has.
+// Whether the engine's tensors and its version agree with the publisher's.
 Result<void> SubscriberImpl::fit(std::string_view ring, std::span<const WeightTensor> into) {
     const std::int64_t had = std::max(link_.version(), observe(session_->publisher().committed));
     if (options_.held_version < -1 || options_.held_version > had) {

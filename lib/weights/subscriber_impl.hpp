@@ -36,7 +36,7 @@ class SubscriberImpl {
                                                           const SubscriberOptions& options,
                                                           const device::Gpus& gpus,
                                                           Deadline deadline);
-    // What is published, of whoever such a subscriber would attach to, which hears of nobody.
+    // The tensors of the publisher that such a subscriber would attach to; it counts nobody for it.
     static Result<std::vector<TensorInfo>> published(std::string_view ring,
                                                      const SubscriberOptions& options,
                                                      const device::Gpus& gpus, Deadline deadline);

@@ -1,4 +1,4 @@
-// What an engine says that cannot attach, or is not attached.
+// The reason of an engine that cannot attach, or is not attached.
 
 #include <unistd.h>
 

@@ -110,7 +110,7 @@ class Held:
         self._version, self._ring_id = version, _ring_id(ring)
 
     def of(self, ring: str) -> int:
-        """What the engine may claim to hold of this ring; -1: nothing."""
+        """The version that the engine may claim to hold of this ring; -1: none."""
         return self._version if self._ring_id and _ring_id(ring) == self._ring_id else -1
 
 

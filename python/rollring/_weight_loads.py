@@ -1,6 +1,4 @@
-"""What a model's own loader does with the tensors that it is given: most silently drop names that
-they do not know.
-"""
+"""Which tensors a model's own loader takes: most silently drop names that they do not know."""
 
 from __future__ import annotations
 

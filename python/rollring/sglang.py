@@ -95,7 +95,7 @@ class _Engine:
         self._attachment = Attachment()
         self._update: WeightUpdate | None = None
         self._beside: dict[str, torch.Tensor] = {}
-        self._watched = False  # what the model's loader takes of the tensors that are published
+        self._watched = False  # whether the model's loader takes the published tensors
 
     def stage(self, order: Mapping[str, Any]) -> None:
         """Load the version, beside the model unless it is told otherwise."""

@@ -292,7 +292,7 @@ def test_a_version_from_or_into_released_memory_is_refused_by_name(ring: str) ->
                 return str(error)
 
         def sync(version: int) -> tuple[str, str]:
-            """What each end says of it."""
+            """The error of each end; empty: none."""
             with ThreadPoolExecutor(1) as pool:
                 taken = pool.submit(take)
                 try:

@@ -1,4 +1,4 @@
-"""What an engine of rollring.vllm refuses, and how its trainer hears why."""
+"""Refusals of an engine of rollring.vllm, and how its trainer hears the reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Remote(Client):
-    """A server: of what fails in it the trainer sees a status alone."""
+    """A server: the trainer sees its failures as an HTTP status alone."""
 
     def _answer(self, call: Any, *args: Any) -> None:
         try:

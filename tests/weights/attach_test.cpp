@@ -20,7 +20,7 @@ TEST_CASE("the caller of attach may end it, with or without a ring or a publishe
     }
 }
 
-TEST_CASE("work of this process takes nothing of what an engine waits for others") {
+TEST_CASE("work of this process takes nothing of the time that an engine waits for others") {
     weights::Patience patience(Deadline::after_ms(1));
     while (!patience.over()) {
     }
@@ -34,7 +34,7 @@ TEST_CASE("work of this process takes nothing of what an engine waits for others
     CHECK(none.over());
 }
 
-TEST_CASE("what is published can be looked up without attaching") {
+TEST_CASE("published tensors can be looked up without attaching") {
     const TestRing ring;
     Tensors trainer = small_model();
     CHECK(Subscriber::published(ring.name(), {}, soon()).error().code == Errc::timed_out);

@@ -8,7 +8,7 @@
 namespace rollring::test {
 namespace {
 
-// What the publisher says while one more engine is waited for.
+// The publisher's error while one more engine is waited for.
 std::string why_absent(Publisher& publisher) {
     const auto waited = publisher.wait_subscribers(1, soon());
     REQUIRE(!waited);

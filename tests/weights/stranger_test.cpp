@@ -93,7 +93,7 @@ TEST_CASE("an engine counts once it has confirmed, and one that gave up before n
     REQUIRE_OK(both_there(patience()));
 }
 
-TEST_CASE("who confirms without having been admitted is sent away") {
+TEST_CASE("an engine that confirms without having been admitted is sent away") {
     Channel channel;
     const Fd socket = channel.connect();
     REQUIRE_OK(send_message(socket.get(), channel.hello()));
