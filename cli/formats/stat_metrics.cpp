@@ -245,10 +245,13 @@ void add_requests(MetricSet& to, const MetricLabels& ring, const RequestsStat& r
 
 void add_engines(MetricSet& to, const MetricLabels& rank,
                  const std::vector<SubscriberStat>& engines) {
-    // One that was expelled may live beside its successor, which has its name: it comes last.
-    for (const bool expelled : {false, true}) {
+    // One that was expelled, or could not attach, may live beside an attached one of its name: it
+    // comes last.
+    for (const bool seated : {true, false}) {
         for (const SubscriberStat& engine : engines) {
-            if ((engine.state == SubscriberState::expelled) != expelled) continue;
+            const bool has_seat = engine.state != SubscriberState::expelled &&
+                                  engine.state != SubscriberState::refused;
+            if (has_seat != seated) continue;
             const MetricLabels labels = with(rank, "engine", printable(engine.name));
             add_info(to, engine_prefix, labels, engine, {"name", "problem"});
             add_fields(to, engine_prefix, labels, engine);

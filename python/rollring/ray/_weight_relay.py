@@ -114,7 +114,11 @@ class WeightRelay:
         channel = self._channel
         engines = 0
         with contextlib.suppress(RollringError):
-            engines = sum(len(one["engines"]) for one in describe_weights(self._ring))
+            engines = sum(
+                engine["state"] != "refused"
+                for one in describe_weights(self._ring)
+                for engine in one["engines"]
+            )
         return RelayStatus(
             self._ring,
             socket.gethostname(),
