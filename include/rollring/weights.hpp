@@ -314,6 +314,11 @@ class ROLLRING_API Subscriber {
     // peer_gone (publisher closed or dead: attach again), expelled.
     Result<Update> next(Deadline deadline);
 
+    // For an engine that loads by itself: whether memory is still there at both ends of each of
+    // its own tensors, of which only name, dtype, shape and data are read. already_released, naming
+    // the tensor; host memory is always taken to be there.
+    Result<void> check_memory(std::span<const WeightTensor> tensors);
+
     // The engine takes no version now, and why: the one that it is to read is rejected, also before
     // next() has returned it; otherwise the reason is left for stat_weights.
     void refuse(std::string_view why) noexcept;

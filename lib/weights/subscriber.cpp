@@ -24,6 +24,11 @@ Result<Update> Subscriber::next(Deadline deadline) {
     return Update(impl_.get());
 }
 
+Result<void> Subscriber::check_memory(std::span<const WeightTensor> tensors) {
+    if (auto ours = impl_->check_process(); !ours) return ours;
+    return impl_->check_memory(tensors);
+}
+
 void Subscriber::refuse(std::string_view why) noexcept {
     impl_->refuse(why);
 }

@@ -10,6 +10,8 @@
 #include "fault_point.hpp"
 #include "find_publisher.hpp"
 #include "greeting.hpp"
+#include "memory_places.hpp"
+#include "packing.hpp"
 
 namespace rollring::weights {
 namespace {
@@ -371,6 +373,19 @@ void SubscriberImpl::reject(std::string_view why, std::string_view tensor) {
     const std::string message =
         tensor.empty() ? std::string(why) : fmt::format("tensor '{}': {}", tensor, why);
     static_cast<void>(give_up({Errc::rejected, 0, message}));
+}
+
+Result<void> SubscriberImpl::check_memory(std::span<const WeightTensor> tensors) {
+    MemoryPlaces places;
+    for (std::uint32_t i = 0; i < tensors.size(); i++) {
+        const auto elements = count_elements(tensors[i]);
+        if (!elements) return std::unexpected(elements.error());
+        places.add(tensors[i].data, reach_bytes(tensors[i], *elements), i);
+    }
+    places.sort();
+    return places.check(session_->mover(), [&](std::uint32_t i) -> std::string_view {
+        return tensors[i].name;
+    });
 }
 
 void SubscriberImpl::refuse(std::string_view why) {

@@ -54,6 +54,7 @@ class SubscriberImpl {
     Result<void> adopt(Deadline deadline);
     void reject(std::string_view why, std::string_view tensor);
     void refuse(std::string_view why);
+    Result<void> check_memory(std::span<const WeightTensor> tensors);
 
     [[nodiscard]] const UpdateState& update() const { return update_; }
     [[nodiscard]] const Holding& holding() const { return holding_; }

@@ -288,6 +288,18 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         await self._later(self._end.next, timeout)
         return WeightUpdate(self)
 
+    def check_memory(self, tensors: Mapping[str, Any]) -> None:
+        """For engines that load by themselves: is the memory of these torch tensors still there?
+
+        What `load` writes is looked at by itself.
+
+        Raises:
+            ReleasedError: That of one, by name, is released or freed: nothing may be written there.
+        """
+        self._end.check_memory(
+            [(name, one.data_ptr(), one.nbytes) for name, one in tensors.items()]
+        )
+
     def refuse(self, why: str) -> None:
         """Tell the trainer that the engine takes no version now: asleep, for example.
 

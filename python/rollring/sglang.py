@@ -107,6 +107,7 @@ class _Engine:
             update = announced(channel, order["version"], deadline)
             while update.version < order["version"]:
                 update = announced(channel, order["version"], deadline)
+            self._check_memory(channel)
             if order["staging"] == "in_place":
                 self._load(update.tensors(deadline))
             else:
@@ -127,9 +128,12 @@ class _Engine:
         if update is None or update.version != order["version"]:
             _log.error("%s: version %s was not staged here", order["name"], order["version"])
             return
+        channel = update._subscriber
         try:
+            self._check_memory(channel)
             update.adopt(order["deadline_s"])
-        except RollringError:
+        except RollringError as error:
+            tell_refusal(channel, order["ring"], order["name"], error)
             _log.exception("%s: version %s was not committed", order["name"], order["version"])
             return
         if order["staging"] == "in_place":
@@ -147,6 +151,11 @@ class _Engine:
                 "POISONED: version %s was installed only in part. Send another version.",
                 order["version"],
             )
+
+    def _check_memory(self, channel: WeightSubscriber) -> None:
+        """The model's may be released now, by SGLang's memory saver."""
+        model: Any = self._model()
+        channel.check_memory({**dict(model.named_parameters()), **dict(model.named_buffers())})
 
     def _load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         model: Any = self._model()

@@ -155,7 +155,21 @@ class PySubscriber {
             return true;
         });
     }
-    // Also before next() has given out what is to be read.
+    // Each is (name, address, bytes).
+    void check_memory(nb::list places) {
+        std::vector<WeightTensor> tensors;
+        for (const nb::handle one : places) {
+            WeightTensor tensor;
+            tensor.name = nb::cast<std::string>(one[0]);
+            tensor.dtype = dtype_u8;
+            tensor.shape = {nb::cast<std::int64_t>(one[2])};
+            tensor.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(one[1]));
+            tensors.push_back(std::move(tensor));
+        }
+        value_or_raise(owned_.in_turn(
+            [&](Subscriber& subscriber) { return subscriber.check_memory(tensors); }));
+    }
+    // Also before next() has returned the version that is to be read.
     void refuse(const std::string& why) {
         if (owned_.gone()) return;
         owned_.in_turn([&](Subscriber& subscriber) {
@@ -249,6 +263,7 @@ void bind_weight_subscriber(nb::module_& module) {
         .def("stage", &PySubscriber::stage, nb::arg("version"), timeout, later)
         .def("adopt", &PySubscriber::adopt, nb::arg("version"), timeout, later)
         .def("reject", &PySubscriber::reject)
+        .def("check_memory", &PySubscriber::check_memory)
         .def("refuse", &PySubscriber::refuse)
         .def("fd", &PySubscriber::fd)
         .def("outcome", &PySubscriber::outcome)

@@ -240,3 +240,29 @@ def test_a_server_that_attaches_is_seen_once(
     send(publisher, sender, 1)
     looked = rr.describe_weights(publisher.ring)[0]
     assert looked["handles_passed"] == 2 + looked["slots"]
+
+
+def test_a_model_whose_memory_is_released_is_not_written(
+    publisher: rr.WeightPublisher, servers: list[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = rollring.sglang.Sender(publisher, [servers[0].url])
+    send(publisher, sender, 1)
+
+    def released(*_: Any) -> None:
+        raise rr.ReleasedError("tensor 'one' has no memory", "already_released")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rr.WeightSubscriber, "check_memory", released)
+        with pytest.raises(rr.RejectedError, match="tensor 'one' has no memory"):
+            send(publisher, sender, 2)
+    assert servers[0].model.serves() == {1}
+    checks = iter(range(2))  # before the version is loaded, and before it is put in place
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            rr.WeightSubscriber, "check_memory", lambda *_: released() if next(checks) else None
+        )
+        with pytest.raises(rr.PeerGoneError, match="tensor 'one' has no memory"):
+            send(publisher, sender, 3)
+    assert (servers[0].model.serves(), servers[0].label) == ({1}, "1")
+    send(publisher, sender, 4)
+    assert servers[0].model.serves() == {4}

@@ -51,6 +51,8 @@ void try_subscriber(Subscriber& subscriber) {
     const auto now = Deadline::now();
     try_in_child({
         {"Subscriber::next", [&] { return refused_as_forked(subscriber.next(patience())); }},
+        {"Subscriber::check_memory",
+         [&] { return refused_as_forked(subscriber.check_memory({})); }},
         {"Subscriber::refuse", inert([&] { subscriber.refuse("by a child"); })},
         {"Subscriber::interrupt", inert([&] { subscriber.interrupt(); })},
         {"Subscriber::live_version", tells([&] { return subscriber.live_version(); })},
@@ -113,7 +115,8 @@ void try_weights() {
     require(collect(engine) == 0, "no step of an update is a forked child's");
     // What the engine's process has called is not known here.
     for (const char* method :
-         {"Subscriber::next", "Subscriber::refuse", "Subscriber::interrupt",
+         {"Subscriber::next", "Subscriber::check_memory",
+                               "Subscriber::refuse", "Subscriber::interrupt",
           "Subscriber::live_version", "Subscriber::state", "Subscriber::problem",
           "Subscriber::tensors", "Subscriber::publisher_id", "Subscriber::part_bytes",
           "Subscriber::memory", "Subscriber::imports", "Update::parts", "Update::part",

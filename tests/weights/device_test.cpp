@@ -288,7 +288,12 @@ TEST_CASE("a tensor whose memory is released is refused by name, and nothing is 
     CHECK(report.error().message.contains(theirs.name));
     CHECK(pair.subscriber->state() == SubscriberState::ready);
     version.abort();
+    const auto absent = pair.subscriber->check_memory(pair.engine.list());
+    REQUIRE(!absent);
+    CHECK(absent.error().code == Errc::already_released);
+    CHECK(absent.error().message.contains(theirs.name));
     engine.released = nullptr;
+    REQUIRE_OK(pair.subscriber->check_memory(pair.engine.list()));
 
     std::thread again([&] { CHECK(*take(*pair.subscriber) == 3); });
     REQUIRE_OK(send(*pair.publisher, pair.trainer, 3).commit(patience()));

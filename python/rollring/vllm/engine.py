@@ -135,6 +135,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         with self._refusals_told():
             self._refuse_asleep()
             channel = self._attached()
+            channel.check_memory(dict(self.model.named_parameters()))
         assert self._info is not None and self._model is not None
         deadline = self._info.deadline_s
         self._update = None
