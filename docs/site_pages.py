@@ -65,11 +65,18 @@ def is_shown(path):
     return path.is_file() and path.suffix in LANGUAGES and path.suffix != ".md"
 
 
+def tracked(folder):
+    """The files in it that git knows, its folders' included: programs may have been built there."""
+    listed = subprocess.run(["git", "-c", "safe.directory=*", "ls-files", "-z"], cwd=folder,
+                            check=True, text=True, stdout=subprocess.PIPE).stdout
+    return [folder / path for path in listed.split("\0") if path]
+
+
 def listing(folder):
     """A page for a folder that is linked."""
     lines = [f"# {folder.relative_to(ROOT)}", ""]
-    for path in sorted(folder.iterdir()):
-        if is_shown(path):
+    for path in sorted(tracked(folder)):
+        if path.parent == folder and is_shown(path):
             put(path)
             lines.append(f" - [{path.name}]({path.name}.md)")
     # A README is the folder's index already.
@@ -190,10 +197,8 @@ def sidebar():
 def put_sources():
     """A page of the folders, each with its files."""
     lines = ["# Sources", ""]
-    command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, text=True,
-                            stdout=subprocess.PIPE).stdout.split("\0")
-    folders = {str(Path(path).parent) for path in listed if path.endswith(SOURCES)}
+    folders = {str(path.parent.relative_to(ROOT)) for path in tracked(ROOT)
+               if path.suffix in SOURCES}
     for folder in sorted(folders - {"."}):
         lines.append(f" - [{folder}]({folder}/{listing(ROOT / folder)})")
     (PAGES / "sources.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -4,6 +4,7 @@
 `./dev docs` builds the site from it, and `./dev fresh` runs that.
 """
 import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +24,23 @@ def entries(nav):
         else:
             for title, inside in item.items():
                 yield from [(title, inside)] if isinstance(inside, str) else entries(inside)
+
+
+def check_listing():
+    """The page of a folder has its sources, and no program that somebody has built there."""
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place).resolve()
+        (root / "examples").mkdir()
+        (root / "examples/one.cpp").write_text("int main() {}\n", encoding="utf-8")
+        (root / "examples/one").write_bytes(b"\x7fELF\xb0")
+        for command in (["init", "--quiet"], ["add", "examples/one.cpp"]):
+            subprocess.run(["git", *command], cwd=root, check=True)
+        before = site_pages.ROOT, site_pages.PAGES
+        site_pages.ROOT, site_pages.PAGES = root, root / "pages"
+        name = site_pages.listing(root / "examples")
+        text = (root / "pages/examples" / name).read_text(encoding="utf-8")
+        site_pages.ROOT, site_pages.PAGES = before
+        assert text == "# examples\n\n - [one.cpp](one.cpp.md)\n", text
 
 
 def main():
@@ -48,6 +66,7 @@ def main():
             ("`stash.md`", "stash.md", "#options", "[Options](stash.md#options)")):
         made = site_pages.follow(using, text, path, anchor)
         assert made == wanted, made
+    check_listing()
     print(f"sidebar: {len(named)} entries")
 
 
