@@ -135,9 +135,9 @@ def test_the_adapter_takes_the_formula_of_async_grpo_trainer(ring: str) -> None:
     PartialState()  # as a trainer has: their worker logs
     rewards = rewards_of(2)
     worker = RingRolloutWorker(ring)
-    worker.update_model_version(1)
     with rr.Producer(ring) as producer:
         for number, group in enumerate(rewards):
+            worker.update_model_version(number + 1)  # a step for each group, or they stay held
             push(producer, number, group)
             ours = [worker.rollout_buffer.get(timeout=PATIENCE).advantage for _ in range(SIZE)]
             assert ours == asyncio.run(of_async_worker(group))  # bit for bit
