@@ -166,7 +166,10 @@ def put_python_api():
     for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.ImportFrom) or not node.level or not node.module:
             continue
-        module = ast.parse((package / f"{node.module}.py").read_text(encoding="utf-8"))
+        path = package / f"{node.module}.py"
+        if not path.exists():
+            path = package / node.module / "__init__.py"
+        module = ast.parse(path.read_text(encoding="utf-8"))
         lines += [f"## {ast.get_docstring(module).splitlines()[0].rstrip('.')}", ""]
         lines += [f"::: rollring.{name.name}\n" for name in node.names]
     (PAGES / "api-python.md").write_text("\n".join(lines), encoding="utf-8")

@@ -27,7 +27,8 @@ def entries(nav):
 
 
 def check_listing():
-    """The page of a folder has its sources, and no program that somebody has built there."""
+    """The page of a folder has its sources, and no program that somebody has built there; that of
+    the Python API has the names of modules and of packages."""
     with tempfile.TemporaryDirectory() as place:
         root = Path(place).resolve()
         (root / "examples").mkdir()
@@ -39,7 +40,11 @@ def check_listing():
         site_pages.ROOT, site_pages.PAGES = root, root / "pages"
         name = site_pages.listing(root / "examples")
         text = (root / "pages/examples" / name).read_text(encoding="utf-8")
-        site_pages.ROOT, site_pages.PAGES = before
+        site_pages.ROOT, site_pages.PAGES = before[0], root
+        site_pages.put_python_api()
+        site_pages.PAGES = before[1]
+        api = (root / "api-python.md").read_text(encoding="utf-8")
+        assert "::: rollring.Stash\n" in api and "::: rollring.read_rollouts\n" in api, api
         assert text == "# examples\n\n - [one.cpp](one.cpp.md)\n", text
 
 
