@@ -149,7 +149,12 @@ Result<void> GpuMover::check_address(const void* address, std::uint64_t bytes) {
 std::optional<Range> GpuMover::mapped_at(CUdeviceptr address) const {
     unsigned mapped = 0;
     const CUresult result = look_up(mapped, CU_POINTER_ATTRIBUTE_MAPPED, address);
-    if (result != CUDA_SUCCESS || mapped == 0) return {};
+    if (result != CUDA_SUCCESS || mapped == 0) {
+        // Pinned memory of the host is there as long as CUDA knows it.
+        unsigned kind = 0;
+        const CUresult known = look_up(kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+        if (known != CUDA_SUCCESS || kind != CU_MEMORYTYPE_HOST) return {};
+    }
     const auto range = range_of(address);
     return range ? *range : Range{.start = address, .bytes = 1};
 }
