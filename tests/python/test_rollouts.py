@@ -138,6 +138,19 @@ def test_what_verl_and_trl_say_beside_the_text(tmp_path: Path, tokenizer: str) -
     assert next(rr.read_rollouts(path, tokenizer, rewards=["x_reward", "n"]))["reward"] == 4.0
 
 
+def test_a_tokenizer_that_makes_nothing_of_the_text_is_refused(tmp_path: Path) -> None:
+    class Deaf:
+        def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+            return []
+
+    path = tmp_path / "dump.jsonl"
+    path.write_text('{"input": "1+1=", "output": "2", "score": 1.0}\n', encoding="utf-8")
+    with pytest.raises(rr.BadRecordError, match=r"dump.jsonl:1: .*\(Deaf\) makes no token of it"):
+        list(rr.read_rollouts(str(path), Deaf()))
+    path.write_text('{"input": "", "output": "", "score": 1.0}\n', encoding="utf-8")
+    assert list(rr.read_rollouts(str(path), Deaf()))[0]["token_ids"] == []
+
+
 def test_a_rollout_of_verifiers_that_failed_is_a_mark(tmp_path: Path, tokenizer: str) -> None:
     prompt = [{"role": "user", "content": "q"}]
     answer = [{"role": "assistant", "content": "a"}]

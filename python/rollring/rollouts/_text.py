@@ -45,6 +45,9 @@ class Tokenizer:
             ids = self._tokenizer.encode(text, add_special_tokens=plain_start) if text else []
             token_ids += ids
             mask += [int(trained)] * len(ids)
+        if not token_ids and any(text for text, _ in pieces):
+            kind = type(self._tokenizer).__name__
+            raise ValueError(f"the tokenizer ({kind}) makes no token of it: is it the model's?")
         n_prompt = mask.index(1) if 1 in mask else len(mask)
         return {"token_ids": token_ids, "n_prompt": n_prompt, "loss_mask": mask}
 
