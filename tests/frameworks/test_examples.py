@@ -73,3 +73,11 @@ def test_vllm_weights(ring: str, tmp_path: Path) -> None:
 def test_skyrl_rollouts(ring: str, tmp_path: Path) -> None:
     text = run(ring, tmp_path, sys.executable, str(EXAMPLES / "skyrl_rollouts.py"))
     assert re.findall(r"step (\d): 32 rollouts, mean 0", text) == ["0", "1", "2"]
+
+
+def test_verl(ring: str, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    text = run(ring, tmp_path, "bash", str(EXAMPLES / "verl.sh"), PATH=path)
+    rewards = numbers(text, r"step \d+: mean reward ([\d.]+)")
+    assert len(rewards) == 20, text
+    rises(rewards)
