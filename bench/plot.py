@@ -207,15 +207,17 @@ RINGS = {1: MINE, 4: "#2980b9"}
 def draw_scale(plt, results):
     """What rollring-scale says of one ring and of several, with either spill. A model."""
     figure, grid = plt.subplots(2, 1, figsize=(7, 6.4), sharex=True)
+    lines = {}  # the rows of a line may come from several runs
     for run in results[-1]["runs"]:
-        for rings, color in RINGS.items() if run["part"] in ("growth", "rings") else ():
-            rows = [row for row in run["rows"] if row.get("rings", 1) == rings
-                    and row.get("workers", 100 * row["nodes"]) == 100 * row["nodes"]]
-            dashes, spill = SIZES[run["spill"]]
-            label = f"{rings} ring{'s' if rings > 1 else ''}, {spill}"
-            for axes, key in zip(grid, ("trainer idle", "receiver busy")) if rows else ():
-                axes.plot([row["nodes"] for row in rows], [100 * row[key] for row in rows],
-                          color=color, ls=dashes, marker="o", ms=4, label=label)
+        for row in run["rows"] if run["part"] in ("growth", "rings") else ():
+            if row.get("workers", 100 * row["nodes"]) == 100 * row["nodes"]:
+                lines.setdefault((row.get("rings", 1), run["spill"]), []).append(row)
+    for (rings, size), rows in lines.items():
+        dashes, spill = SIZES[size]
+        label = f"{rings} ring{'s' if rings > 1 else ''}, {spill}"
+        for axes, key in zip(grid, ("trainer idle", "receiver busy")):
+            axes.plot([row["nodes"] for row in rows], [100 * row[key] for row in rows],
+                      color=RINGS[rings], ls=dashes, marker="o", ms=4, label=label)
     grid[0].set(ylabel="% of its time the trainer is idle")
     grid[1].set(ylabel="% of its time the busiest receiver works",
                 xlabel="nodes, 100 workers each (simulated)")
