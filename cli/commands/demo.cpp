@@ -303,7 +303,8 @@ void Demo::print_table(const Json& json) const {
             text += "  the last batch:\n" + groups_table(json["last_groups"]);
         }
     }
-    if (json.contains("groups") && json["open_groups"] != 0 && options_->records_max == 0) {
+    if (json.contains("groups") && json["open_groups"] != 0 && options_->records_max == 0 &&
+        json["interrupted"] != true) {
         text +=
             "Some groups are incomplete: the input lacks members, or group_size (--group-size) is "
             "wrong.\n";
