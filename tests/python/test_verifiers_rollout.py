@@ -17,7 +17,11 @@ pytest.importorskip("transformers")
 
 import rollring as rr
 from tokenizers import Tokenizer, models, pre_tokenizers
+from rollring.integrations.verifiers import records
 from transformers import PreTrainedTokenizerFast
+from verifiers.v1 import State, Trace, WireTaskData
+from verifiers.v1.configs.agent import WireAgentConfig
+from verifiers.v1.utils.trace_store import read_episodes
 from verifiers_engine import ASSISTANT, END, LONG, MEMBERS, REFUSE, USER, engine, experts
 
 CHILD = Path(__file__).with_name("verifiers_child.py")
@@ -47,6 +51,22 @@ def digest(member: rr.Member) -> str:
         for one in member.sequences
     ]
     return hashlib.sha256(json.dumps(samples).encode()).hexdigest()
+
+
+def saved(folder: Path) -> dict[str, str]:
+    """The digests of the traces in a file that verifiers has written."""
+    samples: dict[str, list[Any]] = {}
+    for episode in read_episodes(folder, Trace[WireTaskData, State, WireAgentConfig]):
+        for fields in records(episode, group_size=MEMBERS):
+            if "token_ids" in fields:
+                columns = (fields["token_ids"], fields["loss_mask"], fields["logprobs"])
+                ids, mask, logprobs = map(np.asarray, columns)
+                sample = (ids.tolist(), mask.astype(bool).tolist(), logprobs.tolist())
+                samples.setdefault(json.loads(fields["extra"])["trace"], []).append(sample)
+    return {
+        trace: hashlib.sha256(json.dumps(found).encode()).hexdigest()
+        for trace, found in samples.items()
+    }
 
 
 # As verifiers_child.py has them; the two that are missing are marks.
@@ -79,13 +99,15 @@ def check_member(member: rr.Member, turns: list[Any], kind: str) -> None:
         assert np.array_equal(one.routed_experts, experts(len(one)))
 
 
-def test_rollouts_of_another_process_become_whole_groups(ring: str, tokenizer: str) -> None:
+def test_rollouts_of_another_process_become_whole_groups(
+    ring: str, tokenizer: str, tmp_path: Path
+) -> None:
     groups = 3
     with (
         engine() as (url, asked),
         rr.Stash(ring, batch_groups=1) as stash,
         subprocess.Popen(
-            [sys.executable, str(CHILD), ring, url, tokenizer, str(groups)],
+            [sys.executable, str(CHILD), ring, url, tokenizer, str(groups), str(tmp_path)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -113,4 +135,5 @@ def test_rollouts_of_another_process_become_whole_groups(ring: str, tokenizer: s
         one["trace"]: one["digest"] for one in rollouts if one["kind"] not in ("late", "refused")
     }
     assert len(seen) == groups * (MEMBERS - 2)
+    assert saved(tmp_path) == seen
     assert stats["rollring/stash/account/dropped/failed/records"] == groups * 2, stats

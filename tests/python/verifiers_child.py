@@ -1,8 +1,8 @@
 """A rollout worker of verifiers as a process: its own environment, its train client, our producer.
 
-usage: verifiers_child.py RING ENGINE_URL TOKENIZER GROUPS
+usage: verifiers_child.py RING ENGINE_URL TOKENIZER GROUPS FOLDER
 It plays GROUPS tasks once in each of the ways of KINDS, a group of eight, and says of each rollout
-in a line what it holds.
+in a line what it holds. verifiers saves each episode in FOLDER.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import hashlib
 import json
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import verifiers.v1 as vf
 from renderers.configs import DefaultRendererConfig
 from verifiers.v1.runtimes import SubprocessConfig
+from verifiers.v1.utils.trace_store import append_episode
 
 import rollring as rr
 from rollring.integrations.verifiers import records
 
-RING, URL, TOKENIZER, GROUPS = sys.argv[1:5]
+RING, URL, TOKENIZER, GROUPS, FOLDER = sys.argv[1:6]
 KINDS = ("plain", "plain", "fork", "long", "late", "refused", "plain", "turns")
 
 
@@ -41,7 +43,9 @@ def environment(kind: str) -> vf.Env:
     return vf.SingleAgentEnv(config)
 
 
-async def rollout(env: vf.Env, number: int, repetition: int, producer: rr.Producer) -> None:
+async def rollout(
+    env: vf.Env, number: int, repetition: int, producer: rr.Producer, saving: asyncio.Lock
+) -> None:
     client = vf.TrainClientConfig(
         base_url=URL,
         api_key_var="NO_SUCH_KEY",
@@ -54,6 +58,9 @@ async def rollout(env: vf.Env, number: int, repetition: int, producer: rr.Produc
     for record in records(episode, group_size=len(KINDS), repetition_id=repetition):
         await producer.push_async(record.pop("instance_id"), **record)
     (trace,) = episode.traces
+    for node in trace.nodes:
+        node.routed_experts = None  # bytes, for which their file has no form
+    await append_episode(Path(FOLDER), episode, saving)
     said = {"kind": KINDS[repetition], "trace": trace.id, "digest": digest(trace)}
     print(json.dumps(said), flush=True)
 
@@ -64,9 +71,10 @@ async def main() -> None:
         for env in envs:
             await served.enter_async_context(env.serving())
         with rr.Producer(RING, name="verifiers") as producer:
+            saving = asyncio.Lock()
             await asyncio.gather(
                 *(
-                    rollout(env, number, repetition, producer)
+                    rollout(env, number, repetition, producer, saving)
                     for number in range(int(GROUPS))
                     for repetition, env in enumerate(envs)
                 )
