@@ -7,6 +7,7 @@ Each method has a process of its own, with the tensors of Llama-3.1-8B (16.1 GB)
   rollring_sleep       rollring's sleep mode backend over vLLM's own CuMemAllocator
   vllm                 vLLM's own backend over the same allocator
   torch_memory_saver   torch_memory_saver itself, in its mode "torch"
+  torch_memory_saver_retained   the same with TMS_RETAIN_CPU_BACKUP=1: it keeps its host memory
   steps                what a resume is made of, by calls of the driver alone
   adoption             whether chunks that another process made can take the place of vLLM's own
 
@@ -38,7 +39,8 @@ except ImportError as missing:
 from memory_by_driver import of_adoption, of_steps
 from memory_model import digest_graph, digest_into, stand_in, vllm_allocator, weights
 
-METHODS = ("rollring", "rollring_sleep", "vllm", "torch_memory_saver", "steps", "adoption")
+METHODS = ("rollring", "rollring_sleep", "vllm", "torch_memory_saver",
+           "torch_memory_saver_retained", "steps", "adoption")
 
 
 def ms_of(call):
@@ -123,11 +125,13 @@ def of_rollring(args):
                     lambda: saver.pause("weights"), lambda: saver.resume("weights"), args)
 
 
-def of_torch_memory_saver(args):
+def of_torch_memory_saver(name, args):
+    if name.endswith("_retained"):
+        os.environ["TMS_RETAIN_CPU_BACKUP"] = "1"
     sys.path.insert(0, str(args.theirs))
     from torch_memory_saver import torch_memory_saver as saver
     saver.hook_mode = "torch"
-    return in_turns("torch_memory_saver",
+    return in_turns(name,
                     lambda: saver.region("weights", enable_cpu_backup=True),
                     lambda: saver.pause("weights"), lambda: saver.resume("weights"), args)
 
@@ -164,7 +168,9 @@ def main():
     parser.add_argument("--alone", choices=METHODS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.alone:
-        how = {"rollring": of_rollring, "torch_memory_saver": of_torch_memory_saver,
+        theirs = partial(of_torch_memory_saver, args.alone)
+        how = {"rollring": of_rollring, "torch_memory_saver": theirs,
+               "torch_memory_saver_retained": theirs,
                "steps": of_steps, "adoption": of_adoption}.get(args.alone)
         answer = how(args) if how else of_backend(args.alone, args)
         print(json.dumps(answer), flush=True)
