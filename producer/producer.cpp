@@ -376,6 +376,8 @@ Push Producer::reserve(const Draft& draft, Deadline deadline, Reservation& reser
     reservation.impl_.reset(impl_.get());
     reservation.serial_ = impl_->serial;
     reservation.payload_ = payload;
+    reservation.versions_named_ =
+        draft.meta.policy_version_min >= 0 || draft.meta.policy_version_max >= 0;
     return Push::ok;
 }
 

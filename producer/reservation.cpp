@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "producer_impl.hpp"
@@ -8,12 +10,14 @@ namespace rollring {
 Reservation::Reservation(Reservation&& other) noexcept
     : impl_(std::move(other.impl_)),
       serial_(other.serial_),
-      payload_(std::exchange(other.payload_, {})) {}
+      payload_(std::exchange(other.payload_, {})),
+      versions_named_(other.versions_named_) {}
 
 Reservation& Reservation::operator=(Reservation&& other) noexcept {
     std::swap(impl_, other.impl_);
     std::swap(serial_, other.serial_);
     std::swap(payload_, other.payload_);
+    std::swap(versions_named_, other.versions_named_);
     return *this;
 }
 
@@ -38,7 +42,9 @@ void Reservation::shrink(std::uint32_t n_tokens) {
 }
 
 bool Reservation::set(const RolloutOutcome& outcome) {
-    return good() && set_outcome(payload_, outcome);
+    if (!good() || !set_outcome(payload_, outcome)) return false;
+    versions_named_ |= outcome.policy_version_min || outcome.policy_version_max;
+    return true;
 }
 
 TrajectoryView Reservation::view() const {
@@ -65,6 +71,12 @@ Push Reservation::commit(bool now) {
         return impl->refuse(
             Push::not_reserved,
             "a later call on this producer has reused the room of this reservation");
+    }
+    if (!versions_named_) {
+        if (const auto problem = take_versions(payload_); !problem.empty()) {
+            impl->writer->abandon();
+            return impl->refuse(Push::bad_record, fmt::format("'policy_version': {}", problem));
+        }
     }
     impl->stats.tokens += column_bytes(payload_, 0, dtype_i32).size() / sizeof(std::int32_t);
     impl->commit(payload_, payload_.size());

@@ -6,6 +6,7 @@ namespace rollring::cli {
 
 void ParsedRecord::clear() {
     meta = {};
+    versions_of_tokens.reset();
     for (auto& its : columns_) its.present = false;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@ enum Origin : std::uint16_t { native = 0, rollring_json = 1, atropos = 2, atropo
 class ParsedRecord {
   public:
     Meta meta;
+    std::optional<std::uint32_t> versions_of_tokens;  // a number per token: how many there were
 
     void clear();  // keeps the memory
 

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "cli/formats/custom_columns.hpp"
 #include "cli/formats/json_columns.hpp"
 #include "cli/formats/json_values.hpp"
 #include "cli/formats/rollring_json.hpp"
 #include "cli/formats/token_keys.hpp"
+#include "rollring/version_runs.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -85,7 +87,7 @@ bool read_status(std::string_view key, JsonValue value, ParsedRecord& record) {
     return *status != Meta{}.status;
 }
 
-// A number, or runs [[start token, version], ...].
+// A number, runs [[start token, version], ...], or a number per token, which becomes runs.
 bool read_version(std::string_view key, JsonValue value, ParsedRecord& record) {
     if (!value.is_array()) {
         const auto version = integer<std::int64_t>(key, value);
@@ -93,15 +95,26 @@ bool read_version(std::string_view key, JsonValue value, ParsedRecord& record) {
         record.meta.policy_version_max = version;
         return version != -1;
     }
-    const std::uint32_t runs = count(key, value);
-    auto out = record.make<std::int64_t>(Std::policy_version, {runs, 2, 0, 0}, 2);
-    std::size_t at = 0;
+    std::vector<std::int64_t> runs;
+    const std::uint32_t given = count(key, value);
+    const bool per_token = given != 0 && !(*value.elements().begin()).is_array();
     for (const JsonValue run : value.elements()) {
+        if (per_token) {
+            runs.push_back(integer<std::int64_t>(key, run));
+            continue;
+        }
         if (!run.is_array() || run.count() != 2) bad(key, "must hold runs of [start, version]");
         for (const JsonValue number : run.elements()) {
-            out[at++] = integer<std::int64_t>(key, number);
+            runs.push_back(integer<std::int64_t>(key, number));
         }
     }
+    if (per_token) {
+        record.versions_of_tokens = given;
+        runs = version_runs(runs);
+    }
+    const auto rows = static_cast<std::uint32_t>(runs.size() / 2);
+    std::ranges::copy(runs,
+                      record.make<std::int64_t>(Std::policy_version, {rows, 2, 0, 0}, 2).begin());
     return true;
 }
 
@@ -157,22 +170,22 @@ constexpr std::array fields{
     Field{"user", read_json<Std::user>},
 };
 
-// Starts grow from the first token on; the header gets the range over the generated tokens.
+// The header gets the range over the generated tokens.
 void take_versions(ParsedRecord& record) {
     constexpr std::string_view key = "policy_version";
-    const auto runs = record.values<std::int64_t>(Std::policy_version);
-    const auto n_tokens = static_cast<std::int64_t>(record.rows(Std::token_ids));
-    for (std::size_t i = 0; i + 1 < runs.size(); i += 2) {
-        if (runs[i] < 0 || runs[i] > n_tokens) bad(key, "has a run that starts outside the tokens");
-        if (i > 0 && runs[i] <= runs[i - 2]) bad(key, "has runs that are not in order");
-        const std::int64_t end = i + 2 < runs.size() ? runs[i + 2] : n_tokens;
-        if (end <= static_cast<std::int64_t>(record.meta.n_prompt)) continue;
-        Meta& meta = record.meta;
-        const bool first = meta.policy_version_max == -1;
-        meta.policy_version_min =
-            first ? runs[i + 1] : std::min(meta.policy_version_min, runs[i + 1]);
-        meta.policy_version_max = std::max(meta.policy_version_max, runs[i + 1]);
+    const std::uint32_t n_tokens = record.rows(Std::token_ids);
+    if (record.versions_of_tokens.value_or(n_tokens) != n_tokens) {
+        bad(key, fmt::format("has {} numbers, but the record has {} tokens",
+                             *record.versions_of_tokens, n_tokens));
     }
+    Meta& meta = record.meta;
+    const auto range =
+        version_range(record.values<std::int64_t>(Std::policy_version), n_tokens, meta.n_prompt);
+    if (!range.problem.empty()) bad(key, range.problem);
+    if (range.max < 0) return;
+    const bool first = meta.policy_version_max == -1;
+    meta.policy_version_min = first ? range.min : std::min(meta.policy_version_min, range.min);
+    meta.policy_version_max = std::max(meta.policy_version_max, range.max);
 }
 
 // All that is missing is told at once.

@@ -38,7 +38,7 @@ struct ProducerOptions {
     std::string keep_for = {};
 };
 
-enum class [[nodiscard]] Push {
+enum class [[nodiscard]] Push{
     ok,
     timed_out,   // no room, or no place for a new group, by the deadline: the record was not taken
     too_large,   // can never fit into a lane of this ring, or its group into all of it
@@ -185,7 +185,8 @@ class ROLLRING_API Reservation {
 
     // Makes it visible (now, or with the next flush()). Push::ok: the record survives this process,
     // after commit_later() once it was flushed. Push::closed: the producer was closed, destroyed or
-    // forked away. Push::not_reserved: there is nothing (any more) to commit.
+    // forked away. Push::not_reserved: there is nothing (any more) to commit. Push::bad_record:
+    // runs in the column policy_version that are none; the record is abandoned.
     Push commit();
     Push commit_later();
 
@@ -196,6 +197,7 @@ class ROLLRING_API Reservation {
     Producer::Shared impl_;
     std::uint64_t serial_ = 0;  // of the call that made it: the next one takes its room
     std::span<std::byte> payload_;
+    bool versions_named_ = false;  // by the draft, or by set(): runs that are written do not count
 };
 
 }  // namespace rollring

@@ -29,6 +29,7 @@
 #include "rollring/error.hpp"
 #include "rollring/export.hpp"
 #include "rollring/schema.hpp"
+#include "rollring/version_runs.hpp"
 
 namespace rollring {
 
@@ -307,11 +308,12 @@ class ROLLRING_API Encoder {
     [[nodiscard]] GroupKey group_key() const { return key_; }
 
     // Writes header, directory and the columns that have data. `to` is 64-byte aligned and bytes()
-    // long. `policy_version` is stamped on a draft that names none.
+    // long. `policy_version` is stamped on a draft that names none, and has no column of them.
     void write(std::span<std::byte> to, std::uint64_t run_id, std::int64_t policy_version) const;
 
   private:
     std::string_view lay_out(const Schema& schema);
+    void take_versions(const DraftColumn& runs);
 
     const Draft* draft_;
     Checksum checksum_;
@@ -323,6 +325,7 @@ class ROLLRING_API Encoder {
     GroupKey key_;
     std::array<std::uint64_t, 32> column_bytes_;  // as many as the draft has columns
     bool holes_ = false;
+    VersionRange versions_;  // of the draft's column policy_version
 };
 
 }  // namespace rollring

@@ -64,6 +64,13 @@ std::string_view Encoder::lay_out(const Schema& schema) {
                 return problem;
             }
             bytes = bytes_of(shape).value_or(lane_bytes_max + 1);
+            if (column.column == static_cast<std::uint16_t>(Std::policy_version)) {
+                take_versions(column);
+                if (!versions_.problem.empty()) {
+                    problem_column_ = schema.columns()[column.column].name;
+                    return versions_.problem;
+                }
+            }
         }
         if (bytes > lane_bytes_max) {
             problem_column_ = schema.columns()[column.column].name;
@@ -81,6 +88,13 @@ std::string_view Encoder::lay_out(const Schema& schema) {
         return "a required column is missing";
     }
     return {};
+}
+
+void Encoder::take_versions(const DraftColumn& runs) {
+    if (runs.data == nullptr) return;  // written later: see Reservation::commit()
+    const auto* const first = static_cast<const std::int64_t*>(runs.data);
+    versions_ =
+        version_range({first, std::size_t{2} * runs.shape[0]}, n_tokens_, draft_->meta.n_prompt);
 }
 
 void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
@@ -108,9 +122,14 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
     header.source_id = meta.source_id.value_or(0);
     header.n_tokens = n_tokens_;
     header.n_prompt = meta.n_prompt;
-    const bool unversioned = meta.policy_version_min < 0 && meta.policy_version_max < 0;
-    header.policy_version_min = unversioned ? policy_version : meta.policy_version_min;
-    header.policy_version_max = unversioned ? policy_version : meta.policy_version_max;
+    const bool named = meta.policy_version_min >= 0 || meta.policy_version_max >= 0;
+    const bool runs = versions_.max >= 0;
+    header.policy_version_min = named  ? meta.policy_version_min
+                                : runs ? versions_.min
+                                       : policy_version;
+    header.policy_version_max = named  ? meta.policy_version_max
+                                : runs ? versions_.max
+                                       : policy_version;
     header.reward_bits = std::bit_cast<std::uint64_t>(meta.reward.value_or(0.0));
     header.created_ns = meta.created_ns;
     header.finished_ns = meta.finished_ns;

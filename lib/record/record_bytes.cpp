@@ -120,4 +120,18 @@ bool set_outcome(std::span<std::byte> record, const RolloutOutcome& outcome) {
     return true;
 }
 
+std::string_view take_versions(std::span<std::byte> record) {
+    const auto bytes =
+        column_bytes(record, static_cast<std::uint16_t>(Std::policy_version), dtype_i64);
+    if (bytes.empty()) return {};
+    RecordHeader& header = header_of(record);
+    const VersionRange range = version_range(
+        {reinterpret_cast<const std::int64_t*>(bytes.data()), bytes.size() / sizeof(std::int64_t)},
+        header.n_tokens, header.n_prompt);
+    if (range.max < 0) return range.problem;
+    header.policy_version_min = range.min;
+    header.policy_version_max = range.max;
+    return {};
+}
+
 }  // namespace rollring

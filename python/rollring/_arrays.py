@@ -195,7 +195,34 @@ def array_of(blob: dict[str, Any]) -> Any:
     return data.reshape(blob["shape"])
 
 
-_core.set_helpers(_as_buffer, _as_json, _as_images)
+def _as_versions(value: Any) -> Any:
+    """What ``policy_version`` was given, of i64: [runs, 2], or flat for a version per token."""
+    try:
+        array, _ = _buffer_of(value, "policy_version", "i64")
+        found = np.asarray(array)
+        if found.dtype == np.uint64 and (found > np.iinfo(np.int64).max).any():
+            raise OverflowError("a version is out of range")
+    except RollringError:
+        raise
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise _bad_versions(value, f": {error}") from None
+    if found.size == 0:
+        return np.zeros((0, 2), np.int64)
+    flat = found.ndim == 1
+    if found.dtype.kind not in "iu" or not (flat or (found.ndim == 2 and found.shape[1] == 2)):
+        raise _bad_versions(value)
+    return np.ascontiguousarray(found, np.int64)
+
+
+def _bad_versions(value: Any, why: str = "") -> BadRecordError:
+    return BadRecordError(
+        f"policy_version: it was given {_shown(value)}{why}: give a number, runs "
+        "[[start token, version], ...], or a number per token",
+        "bad_record",
+    )
+
+
+_core.set_helpers(_as_buffer, _as_json, _as_images, _as_versions)
 
 
 _JSON = frozenset(("messages", "generation_params", "overrides", "group_overrides", "extra"))

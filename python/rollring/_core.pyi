@@ -412,6 +412,7 @@ def set_helpers(
     as_buffer: Callable[[Any, str, str], tuple[Any, str]],
     as_json: Callable[[Any, str], str],
     as_images: Callable[[Any], str],
+    as_versions: Callable[[Any], Any],
     /,
 ) -> None: ...
 def set_view_helpers(

@@ -197,8 +197,10 @@ class Producer:
                   its own), ``group_size``, ``visit``, ``subsequence_index``,
                   ``last_subsequence``, ``attempt``, ``source_id``, ``n_prompt``, ``status``
                   ("completed", "truncated", "aborted", "failed", "timed_out", "filtered"),
-                  ``policy_version`` (or ``policy_version_min`` and ``_max``), ``reward``,
-                  ``created_ns``, ``finished_ns``, ``origin``.
+                  ``policy_version`` (a number; runs [[start token, version], ...]; or a number
+                  per token. A batch shows runs; ``policy_version_min`` and ``_max`` are those of
+                  the generated tokens, and can be given instead), ``reward``, ``created_ns``,
+                  ``finished_ns``, ``origin``.
                 * ``source``, ``user`` (bytes); ``messages``, ``generation_params``, ``overrides``,
                   ``group_overrides``, ``extra``: text, or a JSON value.
                 * ``images``: one array of any shape, or a list of arrays, bytes and text (URLs);

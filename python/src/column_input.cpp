@@ -10,6 +10,7 @@
 
 #include "errors.hpp"
 #include "rollring/convert.hpp"
+#include "rollring/version_runs.hpp"
 
 namespace rollring::python {
 namespace {
@@ -18,6 +19,7 @@ struct InputHelpers {
     nb::object as_buffer;
     nb::object as_json;
     nb::object as_images;
+    nb::object as_versions;
 
     static bool is_list(nb::handle object) {
         return PyList_Check(object.ptr()) != 0 || PyTuple_Check(object.ptr()) != 0;
@@ -186,8 +188,13 @@ std::string shown(nb::handle value) {
     return text;
 }
 
-void set_helpers(nb::object as_buffer, nb::object as_json, nb::object as_images) {
-    input_helpers() = {std::move(as_buffer), std::move(as_json), std::move(as_images)};
+void set_helpers(nb::object as_buffer, nb::object as_json, nb::object as_images,
+                 nb::object as_versions) {
+    InputHelpers& to = input_helpers();
+    to.as_buffer = std::move(as_buffer);
+    to.as_json = std::move(as_json);
+    to.as_images = std::move(as_images);
+    to.as_versions = std::move(as_versions);
 }
 
 // Text with half of a surrogate pair is no UTF-8: in JSON the half is escaped, elsewhere it becomes
@@ -250,6 +257,33 @@ void ColumnInput::add(Draft& draft, const Schema& schema, std::uint16_t column, 
         mismatch(declared, "rollring does not support the dtype of this array");
     }
     add_buffer(draft, declared, column, buffer, *dtype);
+}
+
+std::optional<std::uint32_t> ColumnInput::add_versions(Draft& draft, const Schema& schema,
+                                                       nb::handle object) {
+    const auto column = static_cast<std::uint16_t>(Std::policy_version);
+    const nb::object made = input_helpers().as_versions(object);
+    texts_.push_back(made);
+    Py_buffer& buffer = buffers_.emplace_back();
+    if (PyObject_GetBuffer(made.ptr(), &buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
+        buffers_.pop_back();
+        throw nb::python_error();
+    }
+    if (buffer.ndim == 2) {
+        add_buffer(draft, schema.columns()[column], column, buffer, dtype_i64);
+        return std::nullopt;
+    }
+    const auto* const first = static_cast<const std::int64_t*>(buffer.buf);
+    const auto count = static_cast<std::size_t>(buffer.len) / sizeof(std::int64_t);
+    const std::vector<std::int64_t> rows = version_runs({first, count});
+    auto& kept = converted_.emplace_back(rows.size() * sizeof(std::int64_t));
+    if (!kept.empty()) std::memcpy(kept.data(), rows.data(), kept.size());
+    draft.add({column,
+               dtype_i64,
+               {static_cast<std::uint32_t>(rows.size() / 2), 2, 0, 0},
+               2,
+               kept.empty() ? static_cast<const void*>("") : kept.data()});
+    return static_cast<std::uint32_t>(count);
 }
 
 void ColumnInput::add_buffer(Draft& draft, const Column& declared, std::uint16_t column,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +15,10 @@
 namespace rollring::python {
 
 // What Python does better, from rollring/_arrays.py: as_buffer(object, column, dtype) -> (buffer,
-// dtype name), for tensors and the like; as_json(object, column) -> str; as_images(list) -> str.
-void set_helpers(nb::object as_buffer, nb::object as_json, nb::object as_images);
+// dtype name), for tensors and the like; as_json(object, column) -> str; as_images(list) -> str;
+// as_versions(object) -> array of i64, flat or of pairs.
+void set_helpers(nb::object as_buffer, nb::object as_json, nb::object as_images,
+                 nb::object as_versions);
 
 // A value for an error, cut short.
 std::string shown(nb::handle value);
@@ -30,6 +33,9 @@ class ColumnInput {
 
     // Raises TypeError or ValueError, naming the column, where the object cannot be one.
     void add(Draft& draft, const Schema& schema, std::uint16_t column, nb::handle object);
+    // Of policy_version: runs, or a number per token, which becomes runs. How many there were.
+    std::optional<std::uint32_t> add_versions(Draft& draft, const Schema& schema,
+                                              nb::handle object);
 
   private:
     void add_buffer(Draft& draft, const Column& declared, std::uint16_t column, Py_buffer& buffer,

@@ -92,6 +92,8 @@ Given::Given(const Schema& schema, nb::handle instance_id, nb::dict given) {
         const std::string_view field = text_of(key);
         if (const auto known = fields().find(field); known != fields().end()) {
             known->second(draft.meta, value);
+        } else if (field == "policy_version" && PySequence_Check(value.ptr()) != 0) {
+            versions_of_tokens_ = input.add_versions(draft, schema, value);
         } else if (field == "policy_version") {
             draft.meta.policy_version_min = draft.meta.policy_version_max =
                 number<std::int64_t>(value, "policy_version");
@@ -101,6 +103,13 @@ Given::Given(const Schema& schema, nb::handle instance_id, nb::dict given) {
             raise_unknown(schema, field);
         }
     }
+}
+
+void Given::check_versions() const {
+    if (versions_of_tokens_.value_or(draft.n_tokens()) == draft.n_tokens()) return;
+    raise("bad_record", "policy_version has " + std::to_string(*versions_of_tokens_) +
+                            " numbers, but the record has " + std::to_string(draft.n_tokens()) +
+                            " tokens: give one per token, or runs [[start, version], ...]");
 }
 
 RolloutOutcome outcome_of(nb::dict given) {

@@ -1,6 +1,8 @@
 #pragma once
 // What Python gives for one record, as a draft.
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "column_input.hpp"
@@ -42,6 +44,11 @@ struct Given {
     Given(const Schema& schema, nb::handle instance_id, nb::dict fields);
     // Room for `tokens` rows of each column, whose value is its inner shape.
     void add_holes(const Schema& schema, nb::dict columns, std::uint32_t tokens);
+    // Once all columns are there.
+    void check_versions() const;
+
+  private:
+    std::optional<std::uint32_t> versions_of_tokens_;  // a number per token: how many there were
 };
 
 // Fields by name, of those that RolloutOutcome has.

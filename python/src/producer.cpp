@@ -69,6 +69,7 @@ class PyProducer {
     void push(nb::handle instance_id, Timeout timeout, nb::dict fields, bool later) {
         check();
         const Given given(shared_->schema, instance_id, fields);
+        given.check_versions();
         wait(timeout, [&](Producer& producer, Deadline deadline) {
             return later ? producer.push_later(given.draft, deadline)
                          : producer.push(given.draft, deadline);
@@ -120,6 +121,7 @@ class PyProducer {
         check();
         Given given(shared_->schema, instance_id, fields);
         given.add_holes(shared_->schema, columns, tokens);
+        given.check_versions();
         auto reserved = std::make_shared<Reserved>(shared_, name_of(given.draft));
         wait(timeout, [&](Producer& producer, Deadline deadline) {
             const Push push = producer.reserve(given.draft, deadline, *reserved->room);
@@ -231,7 +233,9 @@ class PyProducer {
         std::string problem;
 
         Waiting(std::shared_ptr<SharedProducer> of, nb::handle instance_id, nb::dict fields)
-            : shared(std::move(of)), given(shared->schema, instance_id, fields) {}
+            : shared(std::move(of)), given(shared->schema, instance_id, fields) {
+            given.check_versions();
+        }
         // In any thread, with or without the GIL. True: it is over.
         bool step(Deadline deadline) {
             shared->turns.lock_for_wait();

@@ -135,8 +135,13 @@ def oldest_version(record: Any) -> int:
     """The oldest policy version among its generated tokens; -1: unknown."""
     for each in ("policy_version_min", "policy_version"):
         version = field(record, each)
-        if version is not None:
-            return int(np.min(version))
+        if version is None:
+            continue
+        found = np.asarray(version)
+        # Runs of [start, version], one per token, or a number; below 0: unknown.
+        versions = found[:, 1] if found.ndim == 2 else found.reshape(-1)
+        known = versions[versions >= 0]
+        return int(known.min()) if known.size else -1
     return -1
 
 
