@@ -93,20 +93,61 @@ def test_branches_and_what_their_nodes_lack() -> None:
         assert record["instance_id"] == "task/1" and record["repetition_id"] == 5
         assert (record["subsequence_index"], record["last_subsequence"]) == (index, index == 1)
         assert (record["policy_version_min"], record["policy_version_max"]) == (3, 3)
-        assert (record["reward"], record["n_prompt"], record["group_size"]) == (1.0, 2, 8)
+        assert (record["reward"], record["group_size"]) == (1.0, 8)
         assert json.loads(record["extra"]) == {
             "trace": trace.id, "agent": "agent", "rewards": {"right": 0.5},
             "metrics": {"turns": 3.0}, "branch": index,
         }  # fmt: skip
     assert one["token_ids"].tolist() == [1, 2, 10, 11, 3, 12]
     assert two["token_ids"].tolist() == [1, 2, 10, 11, 4, 13]
-    assert one["loss_mask"].tolist() == two["loss_mask"].tolist() == [0, 0, 1, 1, 0, 1]
+    # 10 and 11 lie in both, and are trained in the first.
+    assert (one["loss_mask"].tolist(), one["n_prompt"]) == ([0, 0, 1, 1, 0, 1], 2)
+    assert (two["loss_mask"].tolist(), two["n_prompt"]) == ([0, 0, 0, 0, 0, 1], 5)
     at = [-0.5 - token / 1024 for token in (10, 11, 12)]
     assert one["logprobs"].tolist() == [0, 0, at[0], at[1], 0, at[2]]
     # A node that was not scored among others that were has zeros; where none was, no column.
     assert one["ref_logprobs"].tolist() == two["ref_logprobs"].tolist() == [0, 0, -1, -2, 0, 0]
     assert "advantages" not in one and two["advantages"].tolist() == [0, 0, 0, 0, 0, 0.25]
     assert "routed_experts" not in one and two["routed_experts"].shape == (6, 2, 3)
+
+
+def wide(forks: int) -> vf.Trace:
+    """So many answers to as many questions behind one shared answer of 100 tokens."""
+    first = said([1, 2], list(range(100, 200)))
+    base = [user("a"), first.message]
+    shared = [1, 2, *range(100, 200)]
+    return trace_of(
+        ([user("a")], first),
+        *(
+            ([*base, user(f"q{fork}")], said([*shared, 3 + fork], [1000 + fork]))
+            for fork in range(forks)
+        ),
+    )
+
+
+@pytest.mark.parametrize("forks", [1, 2, 7])
+def test_each_sampled_token_is_trained_once(forks: int) -> None:
+    trace = wide(forks)
+    made = records(episode_of(trace), group_size=1)
+    assert len(made) == forks
+    trained = np.concatenate([one["token_ids"][one["loss_mask"] == 1] for one in made])
+    sampled = [*range(100, 200), *(1000 + fork for fork in range(forks))]
+    assert sorted(trained.tolist()) == sampled
+    assert all(len(one["token_ids"]) == 104 for one in made)  # with what came before, all the same
+
+
+def test_a_branch_that_has_no_token_of_its_own_is_no_sample() -> None:
+    trace = trace_of(([user("a")], said([1, 2], [10, 11])))
+    leaf = trace.nodes[-1]
+    trace.nodes.append(leaf.model_copy(update={"token_ids": [], "mask": [], "logprobs": []}))
+    trace.nodes[-1].parent = len(trace.nodes) - 2
+    for more in range(2):  # two leaves behind one answer
+        child = trace.nodes[-1].model_copy()
+        child.parent = len(trace.nodes) - 2 - more
+        trace.nodes.append(child)
+    made = records(episode_of(trace), group_size=1)
+    assert [one["loss_mask"].tolist() for one in made] == [[0, 0, 1, 1]]
+    assert made[0]["last_subsequence"] is True
 
 
 def test_all_columns_survive_the_ring(ring: str) -> None:
@@ -143,7 +184,9 @@ def test_all_columns_survive_the_ring(ring: str) -> None:
     branches = [branch for trace in traces for branch in trace.branches]
     for branch, record, sample in zip(branches, sent, made):  # of TRL's RolloutSample
         assert sample["input_ids"].tolist() == branch.token_ids
-        assert sample["completion_mask"].astype(bool).tolist() == branch.sampled_mask
+        # Of the second branch, the tokens that the first one trains are context.
+        trained = [False] * 4 + branch.sampled_mask[4:] if branch.index else branch.sampled_mask
+        assert sample["completion_mask"].astype(bool).tolist() == trained
         assert sample["old_log_probs"].tolist() == branch.logprobs
         assert [*sample["prompt"], *sample["completion"]] == record["messages"]
         assert sample["metrics"] == {"reward": record["reward"], "reward_std": 1.0, "turns": 3.0}
@@ -326,7 +369,7 @@ def test_a_trainer_of_atropos_gets_them(ring: str, tmp_path: Path) -> None:
             batch = server.get("/batch")["batch"]
     (group,) = batch
     assert group["tokens"][:2] == [[1, 2, 10, 11, 3, 12], [1, 2, 10, 11, 4, 13]]
-    assert group["masks"][:2] == [[-100, -100, 10, 11, -100, 12], [-100, -100, 10, 11, -100, 13]]
+    assert group["masks"][:2] == [[-100, -100, 10, 11, -100, 12], [-100] * 5 + [13]]
     assert [chat[-2]["content"] for chat in group["messages"][:2]] == ["b", "c"]
     assert group["scores"] == [0.0, *map(float, range(MEMBERS))]
     for number in range(1, MEMBERS):

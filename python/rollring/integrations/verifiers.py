@@ -78,8 +78,25 @@ def _of_branch(branch: Any, ids: list[int], mask: Any, columns: _Columns) -> dic
     return made
 
 
+def _untrained(branch: Any, mask: Any, trained: set[int]) -> Any:
+    """The mask without the tokens of nodes that an earlier branch trains already.
+
+    Branches share their nodes up to the fork. Trained in each branch, those tokens would weigh in
+    the loss once per branch, more the more often the agent forks, and not because they are better.
+    """
+    made = mask.copy()
+    at = 0
+    for node in branch.nodes:
+        end = at + len(node.token_ids)
+        if id(node) in trained:
+            made[at:end] = 0
+        at = end
+    return made
+
+
 def _samples(trace: Any, columns: _Columns) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The branches that there is something to train on, and their columns."""
+    trained: set[int] = set()  # nodes of the branches so far
     for branch in trace.branches:
         if not branch.trainable:
             continue
@@ -89,9 +106,11 @@ def _samples(trace: Any, columns: _Columns) -> Iterator[tuple[Any, dict[str, Any
                 f"branch {branch.index} of trace {trace.id} has {len(ids)} tokens, but a mask "
                 f"of {mask.size}"
             )
-        if mask.any():
-            yield branch, _of_branch(branch, ids, mask, columns)
-        elif any(node.sampled and not node.token_ids for node in branch.nodes):
+        fresh = _untrained(branch, mask, trained)
+        if fresh.any():
+            trained.update(map(id, branch.nodes))
+            yield branch, _of_branch(branch, ids, fresh, columns)
+        elif not mask.any() and any(node.sampled and not node.token_ids for node in branch.nodes):
             raise ValueError(
                 f"branch {branch.index} of trace {trace.id} has messages of the model without "
                 "token ids: only the train client of verifiers requests them"
@@ -174,10 +193,11 @@ def records(
     """The records of an episode that is over, as `Producer.push_many` takes them.
 
     Each trace of an agent that is trained is a member. Each of its branches that is trained, and in
-    which a token was sampled, is a subsequence: ``token_ids``, ``loss_mask`` (the sampled ones),
-    ``logprobs``, and ``advantages``, ``ref_logprobs`` and ``routed_experts`` where a node has them.
-    A trace that failed or timed out becomes a mark without tokens, so that its group does not wait
-    for it; and so do all members of an episode that failed though its traces did not. ``extra`` has
+    which a token was sampled, is a subsequence: ``token_ids``, ``loss_mask`` (the sampled ones; of
+    what branches share, in the first of them only), ``logprobs``, and ``advantages``,
+    ``ref_logprobs`` and ``routed_experts`` where a node has them. A trace that failed or timed out
+    becomes a mark without tokens, so that its group does not wait for it; and so do all members of
+    an episode that failed though its traces did not. ``extra`` has
     ids, the stop condition, scores, metrics and the last error.
 
     Args:
