@@ -12,16 +12,18 @@ namespace rollring {
 namespace {
 
 constexpr int duplicates_max = 64;  // in one look: the other lanes want their turn
+constexpr const char* found_by_earlier = "found damaged by an earlier consumer";
 
-// Who still looks at a share that is stale would touch a hole: that takes memory, or is SIGBUS
-// where there is none.
-bool has_readers(const RingMap& map) {
-    if (peek(map.shares().numbers) == 0) return false;
-    bool found = false;
-    for (std::uint32_t seat = 0; seat < share_seats && !found; seat++) {
-        found = alive(map.segment().fd(), LifeByte::share_seat(seat));
-    }
-    return found;
+bool is_closed(const LaneOwner& owner) {
+    return observe(owner.state) == static_cast<std::uint32_t>(OwnerState::closed);
+}
+
+void describe(const Frame& frame, std::span<const std::byte> payload, Record& record) {
+    record.bytes = payload;
+    record.producer_lane = frame.lane;
+    record.producer_epoch = frame.epoch;
+    record.sequence = frame.sequence;
+    record.committed_ns = frame.committed_ns;
 }
 
 }  // namespace
@@ -134,12 +136,23 @@ void LaneFeed::begin_epoch() {
 }
 
 // What one producer damaged is not the next one's fault: if it lies below where that one began,
-// all that is left there is given up, and no more.
-LaneFeed::Feed LaneFeed::damaged(std::uint64_t position, Quarantine reason, std::string why) {
-    reader_.put_back(position);
-    if (position >= restart_at()) return quarantine(reason, std::move(why));
+// all that is left there is given up, and no more. The spill is ours and may lie in a file: damage
+// there is nobody's fault, and costs what it hits.
+LaneFeed::Feed LaneFeed::damaged(const Span& span, Quarantine reason, std::string why) {
+    if (is_spill_) {
+        add(entry_->dropped_bytes, span.bytes);
+        return give_up_torn(span, std::move(why));
+    }
+    reader_.put_back(span.position);
+    if (span.position >= restart_at()) return quarantine(reason, std::move(why));
     damage_.block(std::move(why));
     return pass_damage();
+}
+
+LaneFeed::Feed LaneFeed::give_up_torn(const Span& span, std::string why) {
+    note_torn(span.position, std::move(why));
+    give_up(span, 1);
+    return Feed::torn;
 }
 
 // Once nothing before it is held.
@@ -154,26 +167,18 @@ LaneFeed::Feed LaneFeed::pass_damage() {
     return Feed::torn;
 }
 
-LaneFeed::Feed LaneFeed::found_damaged() {
-    return quarantine(damage_.found(), "found damaged by an earlier consumer");
-}
-
 LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
     damage_.quarantine(reason, std::move(why));
     return Feed::quarantined;
-}
-
-// What a predecessor released out of order is passed over by the reader.
-void LaneFeed::learn_of_passed() {
-    const Frame& passed = reader_.passed();
-    if (book_.pass(passed)) claims_.read(passed, passed.position < delivered_at_attach_);
 }
 
 EpochBook::Turn LaneFeed::turn_of(const Frame& frame) {
     using enum EpochBook::Turn;
     if (is_spill_) return frame.lane < lane_ ? next : impossible;  // lanes come before it
     if (frame.lane != lane_ || !book_.of_its_time(frame)) return impossible;
-    learn_of_passed();
+    // What a predecessor released out of order is passed over by the reader.
+    const Frame& passed = reader_.passed();
+    if (book_.pass(passed)) claims_.read(passed, passed.position < delivered_at_attach_);
     std::uint64_t lost = 0;
     const EpochBook::Turn turn = book_.take(frame, lost);
     // Gaps in front of what a predecessor has delivered were counted by it.
@@ -185,8 +190,9 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
     if (quarantined()) return Feed::empty;
     if (blocked()) return pass_damage();
     // What a predecessor delivered and did not release comes again; then the damage it found.
-    if (damage_.found() != Quarantine::none && read_position() >= delivered_at_attach_) {
-        return found_damaged();
+    const bool found = damage_.found() != Quarantine::none;
+    if (found && read_position() >= delivered_at_attach_) {
+        return quarantine(damage_.found(), found_by_earlier);
     }
     Frame frame;
     int repeated = 0;
@@ -196,18 +202,21 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
                 break;
             case LanePoll::empty:
                 noted_tail_ = 0;  // whatever the tail said
-                if (damage_.found() != Quarantine::none) return found_damaged();
+                if (found) return quarantine(damage_.found(), found_by_earlier);
                 return Feed::empty;
             case LanePoll::bad_tail:
                 return quarantine(Quarantine::bad_tail, "its tail is invalid");
-            case LanePoll::bad_frame:
-                return damaged(reader_.read_position(), Quarantine::bad_frame,
-                               fmt::format("no frame at position {}", reader_.read_position()));
+            case LanePoll::bad_frame: {
+                const Span lost{read_position(), is_spill_ ? reader_.pass_damage() : 0};
+                if (is_spill_ && lost.bytes == 0) continue;
+                return damaged(lost, Quarantine::bad_frame,
+                               fmt::format("no frame at position {}", lost.position));
+            }
         }
         const Span span{frame.position, frame.bytes};
         const EpochBook::Turn turn = turn_of(frame);
         if (turn == EpochBook::Turn::impossible) {
-            return damaged(frame.position, Quarantine::bad_sequence,
+            return damaged(span, Quarantine::bad_sequence,
                            fmt::format("the frame at position {} claims lane {} epoch {}",
                                        frame.position, frame.lane, frame.epoch));
         }
@@ -221,21 +230,15 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
         const std::byte* payload = data_ + size_.offset(frame.position) + line_bytes;
         const auto problem = record.view.parse({payload, frame.payload_bytes}, schema);
         if (!problem.empty()) {
-            note_torn(frame.position, fmt::format("sequence {}: {}", frame.sequence, problem));
-            give_up(span, 1);
-            return Feed::torn;
+            return give_up_torn(span, fmt::format("sequence {}: {}", frame.sequence, problem));
         }
         if (record.view.run_id() != ring_id_) {
-            return damaged(frame.position, Quarantine::bad_sequence,
+            return damaged(span, Quarantine::bad_sequence,
                            fmt::format("the record at position {} was written for another ring",
                                        frame.position));
         }
-        record.bytes = {payload, frame.payload_bytes};
         record.ref = ref_to(frame);
-        record.producer_lane = frame.lane;
-        record.producer_epoch = frame.epoch;
-        record.sequence = frame.sequence;
-        record.committed_ns = frame.committed_ns;
+        describe(frame, {payload, frame.payload_bytes}, record);
         record.redelivered = frame.position < delivered_at_attach_;
         FAULT_POINT("poll.before_account");
         if (!record.redelivered) poke(entry_->delivered, reader_.read_position());
@@ -277,12 +280,8 @@ void LaneFeed::pass_written(const Span& span) {
     holdings_.deliver(span.bytes, reader_.cursor());
 }
 
-bool LaneFeed::closed() const {
-    return observe(owner_->state) == static_cast<std::uint32_t>(OwnerState::closed);
-}
-
 bool LaneFeed::ended(const RingMap& map) const {
-    return closed() || !map.producer_alive(lane_);
+    return is_closed(*owner_) || !map.producer_alive(lane_);
 }
 
 // In quarantine the cursor tells nothing: released-bits may have been written over in front of it.
@@ -301,19 +300,21 @@ Event LaneFeed::event(Event::Kind kind) const {
 }
 
 Event LaneFeed::retire(const RingMap& map) {
-    const bool normal = closed();
+    const bool normal = is_closed(*owner_);
     Event happened = event(normal ? Event::Kind::producer_closed : Event::Kind::producer_died);
     const bool given_up = quarantined();
     if (given_up) start_over();
     damage_.heal();  // what our page says of it, others may have written
     // Counted by the producer after the tail that covers them: never more than it has sent.
-    learn_of_passed();
+    // What a predecessor released out of order is passed over by the reader.
+    const Frame& passed = reader_.passed();
+    if (book_.pass(passed)) claims_.read(passed, passed.position < delivered_at_attach_);
     if (const auto next = book_.records_seen();
         next && !given_up && peek(owner_->records) > *next) {
         add(entry_->lost, peek(owner_->records) - *next);
     }
     add(normal ? entry_->producers_closed : entry_->producers_died, std::uint64_t{1});
-    if (normal && reader_.held_bytes() == 0 && !has_readers(map)) {
+    if (normal && reader_.held_bytes() == 0 && !map.has_share_readers()) {
         const Geometry& geometry = map.geometry();
         map.segment().give_back(geometry.bits_offset(lane_), geometry.stride(lane_));
         FAULT_POINT("retire.after_give_back");

@@ -18,7 +18,7 @@ namespace rollring {
 
 class LaneFeed {
   public:
-    enum class [[nodiscard]] Feed { record, empty, torn, quarantined };
+    enum class [[nodiscard]] Feed{record, empty, torn, quarantined};
 
     // `lane` has a producer that is not retired, or is the spill. Maps its released-bits writable.
     // `all_ours`: its producer came when we had the seat, so no predecessor has read its records.
@@ -89,7 +89,6 @@ class LaneFeed {
     void begin_epoch();
     // Whether its producer is gone for good: closed, or proven dead. Ask before drained().
     [[nodiscard]] bool ended(const RingMap& map) const;
-    [[nodiscard]] bool closed() const;
     // Nothing left to deliver; a quarantined lane: nothing left that is held.
     [[nodiscard]] bool drained() const;
     // Hands the lane back. Returns what happened, for the event.
@@ -131,12 +130,11 @@ class LaneFeed {
     void note_torn(std::uint64_t position, std::string why) {
         damage_.torn(is_spill_ || position < restart_at(), std::move(why));
     }
-    Feed damaged(std::uint64_t position, Quarantine reason, std::string why);
+    Feed damaged(const Span& span, Quarantine reason, std::string why);
     Feed pass_damage();
-    Feed found_damaged();
+    Feed give_up_torn(const Span& span, std::string why);
     Feed quarantine(Quarantine reason, std::string why);
     [[nodiscard]] EpochBook::Turn turn_of(const Frame& frame);
-    void learn_of_passed();
 
     std::uint32_t lane_;
     NativeReader reader_;

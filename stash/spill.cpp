@@ -119,7 +119,11 @@ void Spill::find_lap_end() {
     const LaneSize size(capacity_bytes_);
     const NativePlatform::Frames frames{data_.data()};
     Frame frame;
-    for (std::uint64_t at = head; at < tail && checked_frame(frames, size, at, tail, frame);) {
+    for (std::uint64_t at = head; at < tail;) {
+        if (!checked_frame(frames, size, at, tail, frame)) {
+            at = next_frame(frames, size, at, tail);
+            continue;
+        }
         const bool to_the_end = size.offset(at) + frame.bytes == capacity_bytes_;
         if (is_skip(frame) && to_the_end) writer_.lap_before_ended(at);
         at += frame.bytes;

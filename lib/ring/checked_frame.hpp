@@ -33,4 +33,17 @@ template <class Frames>
            (is_skip(frame) || frame.payload_bytes <= frame.bytes - line_bytes);
 }
 
+// Behind damage at `position`: where the next frame is that can be believed, in the same lap. The
+// end of the lap, or `end`, if there is none: frames of earlier laps have other positions.
+template <class Frames>
+[[nodiscard]] std::uint64_t next_frame(const Frames& frames, const LaneSize& size,
+                                       std::uint64_t position, std::uint64_t end) {
+    const std::uint64_t lap_end = position - size.offset(position) + size.bytes();
+    const std::uint64_t last = end < lap_end ? end : lap_end;
+    Frame frame;
+    std::uint64_t at = position + line_bytes;
+    while (at < last && !checked_frame(frames, size, at, end, frame)) at += line_bytes;
+    return at < last ? at : last;
+}
+
 }  // namespace rollring

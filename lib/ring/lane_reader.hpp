@@ -22,7 +22,7 @@
 
 namespace rollring {
 
-enum class [[nodiscard]] LanePoll { record, empty, bad_tail, bad_frame };
+enum class [[nodiscard]] LanePoll{record, empty, bad_tail, bad_frame};
 
 struct Span {
     std::uint64_t position = 0;
@@ -153,6 +153,17 @@ class LaneReader {
         }
         read_ = tail_ = written.position + written.bytes;
         return true;
+    }
+
+    // Behind a frame that poll() calls bad: passes all up to the next one that can be believed, as
+    // poll() passes a record, which is held until it is released. Returns how much that is; 0: a
+    // predecessor has released it, and nothing is left to do.
+    [[nodiscard]] std::uint64_t pass_damage() {
+        const std::uint64_t at = read_;
+        read_ = next_frame(frames_, size_, at, tail_);
+        if (at >= recovered_to_ || !bit(size_.offset(at))) return read_ - at;
+        if (cursor_ == at) move_cursor(at);
+        return 0;
     }
 
     // All that poll() has returned is released, and yet the cursor is not there: released-bits were

@@ -46,6 +46,15 @@ bool RingMap::producer_alive(std::uint32_t lane) const {
     return alive(segment_.fd(), LifeByte::lane(lane));
 }
 
+bool RingMap::has_share_readers() const {
+    if (peek(shares().numbers) == 0) return false;
+    bool found = false;
+    for (std::uint32_t seat = 0; seat < share_seats && !found; seat++) {
+        found = alive(segment_.fd(), LifeByte::share_seat(seat));
+    }
+    return found;
+}
+
 bool RingMap::is_removed(bool thorough) const {
     const bool said = peek(policy().removed) != 0;
     if (!said && !thorough) return false;

@@ -12,51 +12,15 @@
 #include <set>
 #include <thread>
 
+#include "overflow_world.hpp"
 #include "rollring/reader.hpp"
 #include "segment.hpp"
 #include "support/in_child.hpp"
-#include "support/pairs.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
-namespace fs = std::filesystem;
 
 namespace {
-
-constexpr std::uint64_t record_bytes = 120 * kib;
-constexpr StashOptions pairs_of_any_order{
-    .group_size = 2, .batch = BatchTarget::groups(1), .max_open_groups = 0};
-
-// Gone with this object.
-class Folder {
-  public:
-    Folder() {
-        std::string pattern = (fs::temp_directory_path() / "rollring-test-XXXXXX").string();
-        REQUIRE(mkdtemp(pattern.data()) != nullptr);
-        path_ = pattern;
-    }
-    Folder(const Folder&) = delete;
-    Folder& operator=(const Folder&) = delete;
-    ~Folder() { fs::remove_all(path_); }
-    [[nodiscard]] const std::string& path() const { return path_; }
-    [[nodiscard]] std::size_t files() const {
-        return static_cast<std::size_t>(std::distance(fs::directory_iterator(path_), {}));
-    }
-
-  private:
-    std::string path_;
-};
-
-RingOptions options_in(const std::string& folder) {
-    RingOptions options{.lanes = 2, .lane_bytes = 256 * kib, .spill_bytes = 256 * kib};
-    options.overflow_dir = folder;
-    if (!folder.empty()) options.overflow_bytes = 32 * mib;
-    return options;
-}
-
-std::string group_name(int group) {
-    return "g" + std::to_string(group);
-}
 
 // The second member of the last group comes first: each producer waits for what only the other has.
 void send_members(const TestRing& ring, std::uint32_t member, int groups) {
@@ -85,23 +49,6 @@ void ship(Stash& stash, std::size_t groups, std::multiset<std::string>& seen) {
     CHECK(stash.account().held == Amount{});
 }
 
-// First members, none of which can be completed meanwhile.
-void open_groups(Producer& producer, Stash& stash, int from, int to) {
-    std::atomic<bool> done{false};
-    std::thread rollouts([&] {
-        for (int group = from; group < to; group++) {
-            CHECK(send_bytes(producer, group_name(group), 0, record_bytes, patience()) == Push::ok);
-        }
-        done = true;
-    });
-    for (bool more = true; more;) {
-        more = !done;
-        Batch none;
-        CHECK(stash.next_batch(none, Deadline::after_ms(5)) == NextBatch::timed_out);
-    }
-    rollouts.join();
-}
-
 void close_groups(const TestRing& ring, Stash& stash, int from, int to,
                   std::multiset<std::string>& seen) {
     std::thread rollouts([&] {
@@ -112,12 +59,6 @@ void close_groups(const TestRing& ring, Stash& stash, int from, int to,
     });
     ship(stash, static_cast<std::size_t>(to), seen);
     rollouts.join();
-}
-
-RingStat stat_of(const TestRing& ring) {
-    auto stat = stat_ring(ring.name());
-    REQUIRE(stat.has_value());
-    return std::move(*stat);
 }
 
 std::string stall_of(Stash& stash) {
@@ -331,42 +272,6 @@ TEST_CASE("overflow: a file that is not there is told, and needed only if record
     auto stash = open_stash(ring, pairs_of_any_order);
     std::multiset<std::string> seen;
     close_groups(ring, *stash, 0, groups, seen);
-}
-
-TEST_CASE("overflow: a record whose bytes have changed in the file is told, and the others come") {
-    constexpr std::uint64_t groups = 12;
-    const Folder folder;
-    const TestRing ring(options_in(folder.path()));
-    auto producer = ring.producer();
-    {
-        auto stash = open_stash(ring, pairs_of_any_order);
-        open_groups(producer, *stash, 0, groups);
-    }
-    {
-        // In the middle of the second record of those that lie in the file.
-        std::fstream file(stat_of(ring).overflow_path,
-                          std::ios::in | std::ios::out | std::ios::binary);
-        const auto at = static_cast<std::streamoff>(256 * kib + 3 * record_bytes / 2);
-        file.seekg(at);
-        const char byte = static_cast<char>(file.get() ^ 1);
-        file.seekp(at);
-        file.put(byte);
-        REQUIRE(file.good());
-    }
-    auto stash = open_stash(ring, pairs_of_any_order);
-    std::uint64_t torn = 0;
-    const Deadline deadline = patience();
-    while (stash->consumer().stats().records + torn < groups && !deadline.passed()) {
-        Batch none;
-        CHECK(stash->next_batch(none, Deadline::after_ms(5)) == NextBatch::timed_out);
-        for (Event event{}; stash->next_event(event);) {
-            if (event.kind != Event::Kind::torn) continue;
-            CHECK(event.detail.find("checksum") != std::string::npos);
-            torn++;
-        }
-    }
-    CHECK(torn == 1);
-    CHECK(stash->consumer().stats().records == groups - 1);
 }
 
 TEST_CASE("overflow: wrong directories are refused by name, and leave nothing") {
