@@ -6,17 +6,13 @@
 //                 successor with the same words, which learns what was sent
 //   max_records   a death between any two stores of push() neither loses nor makes a place
 
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <csignal>
-#include <cstring>
-#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "kill_at_store.hpp"
 #include "ring_map.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/producer.hpp"
@@ -24,18 +20,19 @@
 
 using namespace rollring;
 using rollring::test::collect;
+using rollring::test::kill_at_store;
 using rollring::test::patience;
 using rollring::test::require;
 using rollring::test::ScratchRing;
 using rollring::test::start_child;
+using rollring::test::start_stepped;
 
 namespace {
 
 constexpr std::uint64_t most = 4;
 const std::vector<std::int32_t> tokens{1, 2, 3, 4, 5};
-const ProducerOptions kept{.name = "kept",
-                           .attach_timeout = std::chrono::seconds(60),
-                           .keep_for = "words"};
+const ProducerOptions kept{
+    .name = "kept", .attach_timeout = std::chrono::seconds(60), .keep_for = "words"};
 const ProducerOptions at_once{.name = "other", .attach_timeout = std::chrono::nanoseconds(0)};
 const ProducerOptions bounded{.name = "bounded", .max_records = most};
 
@@ -52,46 +49,8 @@ Producer opened(const std::string& ring, const ProducerOptions& options) {
     return std::move(*made);
 }
 
-struct Page {
-    std::array<std::byte, sizeof(LaneOwner)> bytes;
-    explicit Page(const LaneOwner& owner) { std::memcpy(bytes.data(), &owner, bytes.size()); }
-    bool operator==(const Page&) const = default;
-};
-
-// Kills the process, which has stopped itself, at the store number `at` into the page, from 1 on.
-// False if it ended, or stopped itself again, before. `between` runs now and then, for what the
-// process waits for.
-bool kill_at_store(pid_t pid, const LaneOwner& owner, int at,
-                   const std::function<void()>& between) {
-    int status = 0;
-    waitpid(pid, &status, 0);
-    require(WIFSTOPPED(status), "it stops before the steps");
-    Page before(owner);
-    for (std::uint64_t steps = 1;; steps++) {
-        require(ptrace(PTRACE_SINGLESTEP, pid, nullptr, nullptr) == 0, "single step");
-        waitpid(pid, &status, 0);
-        if (WIFEXITED(status) || WIFSIGNALED(status)) return false;
-        if (WSTOPSIG(status) == SIGSTOP) {
-            kill(pid, SIGKILL);
-            waitpid(pid, &status, 0);
-            return false;
-        }
-        if (steps % 100'000 == 0) between();
-        const Page now(owner);
-        if (now == before) continue;
-        before = now;
-        if (--at != 0) continue;
-        kill(pid, SIGKILL);
-        waitpid(pid, &status, 0);
-        return true;
-    }
-}
-
-pid_t start_stepped(const std::function<int()>& body) {
-    return start_child([&] {
-        ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
-        return body();
-    });
+std::span<const std::byte> page(const LaneOwner& owner) {
+    return std::as_bytes(std::span(&owner, 1));
 }
 
 std::vector<RecordRef> read_all(Consumer& consumer) {
@@ -162,7 +121,8 @@ bool open_killed_at(int at) {
         const Producer successor = opened(ring.name(), kept);
         return raise(SIGSTOP);  // before it closes, and lets the lane go
     });
-    if (!kill_at_store(second, map->owner(left.lane), at, [&] { drain(consumer); })) return false;
+    if (!kill_at_store(second, page(map->owner(left.lane)), at, [&] { drain(consumer); }))
+        return false;
     check_kept(ring, consumer, left, at);
     return true;
 }
@@ -180,7 +140,7 @@ bool close_killed_at(int at) {
         closes.close();
         return 0;
     });
-    if (!kill_at_store(second, owner, at, [&] { drain(consumer); })) return false;
+    if (!kill_at_store(second, page(owner), at, [&] { drain(consumer); })) return false;
     // It has closed, and the lane is anybody's, or it died, and the lane is kept.
     const bool closed = observe(owner.state) == static_cast<std::uint32_t>(OwnerState::closed);
     if (!closed) check_kept(ring, consumer, left, at);
@@ -204,7 +164,7 @@ bool push_killed_at(int at) {
         static_cast<void>(producer.push(draft(1), patience()));
         return 0;
     });
-    if (!kill_at_store(pid, map->owner(0), at, [] {})) return false;
+    if (!kill_at_store(pid, page(map->owner(0)), at, [] {})) return false;
     std::size_t there = read_all(consumer).size();
     require(there == 1 || there == 2, "store {}: {} records of two were read", at, there);
     // The second generation takes the dead one's lane, or another one; neither forgets.
