@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,20 @@ def test_the_image_installs_what_a_build_needs() -> None:
     builds = [rest for word, rest in steps() if word == "RUN" and "apt-get install" in rest]
     needed = packages_of_dev("program_packages") | packages_of_dev("python_packages")
     assert installed(builds[0]) == needed
+
+
+def test_the_images_program_has_a_rule_for_each_file(tmp_path: Path) -> None:
+    for tool in ("meson", "ninja", "c++"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not here")
+    (step,) = (rest for word, rest in steps() if word == "RUN" and "meson setup" in rest)
+    setup = shlex.split(step.split("&&")[0])
+    setup[setup.index("build-image")] = str(tmp_path / "image")
+    subprocess.run(setup, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    plan = subprocess.run(
+        ["ninja", "-n", "-C", str(tmp_path / "image")], stdout=subprocess.PIPE, text=True
+    )
+    assert plan.returncode == 0, plan.stdout[-2000:]
 
 
 def container_user() -> str:
