@@ -118,6 +118,14 @@ class Progress:
             print(f"{self._name}: {self._doing} ({seconds:.0f} s)", flush=True)
 
 
+def made_here(place: Path) -> bool:
+    """Its programs name its folder, and do not run once the tree was moved."""
+    try:
+        return f"{place}/bin/python" in (place / "bin/pip").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
 def install(name: str, python: str) -> None:
     pins = frameworks()[name]
     place = PLACES / name
@@ -125,7 +133,7 @@ def install(name: str, python: str) -> None:
     wanted_packages = [*packages(name), *of_ours(pins["ours"])]
     alone = pins["alone"].split()
     wanted = "\n".join([python, *wanted_packages, "alone:", *alone]) + "\n"
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+    if made_here(place) and stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         print(f"{name}: {place.relative_to(ROOT)} is as it was installed")
         return
     print(f"{name}: installing {' '.join([*alone, *wanted_packages])}", flush=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""./dev builds the Python package with the pip of Debian 12, which has no -C.
+"""./dev builds the Python package with the pip of Debian 12, which has no -C, and in a moved tree.
 
-The environment and its pip are played, and the pip refuses as the old one does.
+The environment and its pip are played: the pip refuses as the old one does, and names its folder.
 """
 import sys
 import tempfile
@@ -9,8 +9,7 @@ from pathlib import Path
 
 from stub import ROOT, Stub
 
-PIP = """#!/bin/bash
-given=" $* "
+PIP = """given=" $* "
 if [[ "$given" == *" -C"* ]]; then echo "no such option: -C"; exit 2; fi
 seen=$(grep -oE -- '--config-settings=[a-z-]+=' <<<"$given" | sort | uniq -d)
 if [ -n "$seen" ]; then echo "only the last counts: $seen"; exit 2; fi
@@ -19,7 +18,9 @@ echo "$*" >>"$STUB/pip"
 PYTHON3 = """#!/bin/bash
 if [ "$1 $2" != "-m venv" ]; then exec {real} "$@"; fi
 mkdir -p "$3/bin"
-cp "$STUB/old_pip" "$3/bin/pip"
+echo "$3" >>"$STUB/environments"
+(printf '#!/bin/bash\n# as a real one begins: %s\n' "$PWD/$3/bin/python"
+    cat "$STUB/old_pip") >"$3/bin/pip"
 printf '#!/bin/bash\\necho "the package ran"\\n' >"$3/bin/python"
 chmod +x "$3/bin/pip" "$3/bin/python"
 """
@@ -37,7 +38,23 @@ def with_old_pip(place: Path) -> Stub:
     return stub
 
 
+def moved_tree(stub: Stub) -> None:
+    def environments() -> int:
+        return len((stub.machine / "environments").read_text().splitlines())
+
+    for _ in range(2):
+        assert stub.dev("python").returncode == 0
+    assert environments() == 1
+    elsewhere = stub.tree.with_name("moved")
+    stub.tree.rename(elsewhere)
+    stub.tree = elsewhere
+    done = stub.dev("python")
+    assert done.returncode == 0 and environments() == 2, done.stdout
+
+
 def main() -> int:
+    with tempfile.TemporaryDirectory() as place:
+        moved_tree(with_old_pip(Path(place)))
     for command in (("demo", "--python"), ("python",), ("python", "--asan")):
         with tempfile.TemporaryDirectory() as place:
             stub = with_old_pip(Path(place))
@@ -51,7 +68,7 @@ def main() -> int:
                 assert done.returncode == 0, (command, done.stdout)
             if "demo" in command:
                 assert "the package ran" in done.stdout, done.stdout
-    print("the old pip builds the package")
+    print("the old pip builds the package, also in a moved tree")
     return 0
 
 
