@@ -40,6 +40,8 @@ Result<void> Gpu::load() {
     if (result != CUDA_SUCCESS) return failed(result, "create a stream");
     result = api().cuEventCreate(&behind_, CU_EVENT_DISABLE_TIMING);
     if (result != CUDA_SUCCESS) return failed(result, "create an event");
+    result = api().cuEventCreate(&ahead_, CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS) return failed(result, "create an event");
     result = api().cuModuleLoadData(&module_, rollring_kernels_image);
     if (result != CUDA_SUCCESS) {
         return failed(result,
@@ -73,6 +75,7 @@ Gpu::~Gpu() {
     const Context::Scope scope(context_);
     if (module_ != nullptr) api().cuModuleUnload(module_);
     if (behind_ != nullptr) api().cuEventDestroy(behind_);
+    if (ahead_ != nullptr) api().cuEventDestroy(ahead_);
     if (stream_ != nullptr) api().cuStreamDestroy(stream_);
 }
 
@@ -83,6 +86,15 @@ Result<CUstream> Gpu::stream_behind(Stream given) const {
     if (result == CUDA_SUCCESS) return stream_;
     return std::unexpected(
         cuda_error(result, fmt::format("GPU {}: cannot wait for the default stream", device_.gpu)));
+}
+
+Result<void> Gpu::hold_default_stream(Stream given) const {
+    if (given.handle != nullptr) return {};
+    CUresult result = api().cuEventRecord(ahead_, stream_);
+    if (result == CUDA_SUCCESS) result = api().cuStreamWaitEvent(CU_STREAM_LEGACY, ahead_, 0);
+    if (result == CUDA_SUCCESS) return {};
+    return std::unexpected(
+        cuda_error(result, fmt::format("GPU {}: cannot hold the default stream", device_.gpu)));
 }
 
 // Asks instead of waiting: a stream may wait for something that never comes.

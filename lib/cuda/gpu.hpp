@@ -45,6 +45,9 @@ class Gpu {
     // The same, for work on the caller's tensors: ours first waits for what is queued on the legacy
     // default stream, which whoever names no stream may have used. Needs the context to be current.
     Result<CUstream> stream_behind(Stream given) const;
+    // Behind such work: what is queued on the default stream from now on comes after it, so that a
+    // tensor may be written there again as soon as it was put.
+    Result<void> hold_default_stream(Stream given) const;
     // Waits until a stream is empty: timed_out, device_error. Needs the context to be current.
     Result<void> wait(CUstream stream, Deadline deadline) const;
     [[nodiscard]] std::unexpected<Error> stream_failure(CUresult result) const;
@@ -74,7 +77,8 @@ class Gpu {
     Device device_;
     CUmodule module_ = nullptr;
     CUstream stream_ = nullptr;
-    CUevent behind_ = nullptr;
+    CUevent behind_ = nullptr;  // of the default stream, for ours
+    CUevent ahead_ = nullptr;   // of ours, for the default stream
     std::array<Loaded, kernel_count> kernels_{};
 };
 

@@ -55,6 +55,8 @@ class GpuPlan : public device::CopyPlan {
         if (!views_) return args_for(slot, of_all_tensors, sums_offset);
         return refused(Errc::invalid_argument, "a plan with views can only unpack");
     }
+    Result<void> launch_pack(Features features, bool sums, const KernelArgs& args, Stream given,
+                             CUstream queue) const;
     Result<void> zero(std::uint64_t address, std::uint64_t bytes, CUstream stream) const;
 
     std::shared_ptr<const Gpu> gpu_;
@@ -129,6 +131,13 @@ Result<void> GpuPlan::zero(std::uint64_t address, std::uint64_t bytes, CUstream 
         cuda_error(result, fmt::format("GPU {}: cannot zero the checksums", gpu_->device().gpu)));
 }
 
+// The caller may write to its tensors in the same stream at once.
+Result<void> GpuPlan::launch_pack(Features features, bool sums, const KernelArgs& args,
+                                  Stream given, CUstream queue) const {
+    const auto launched = gpu_->launch(pack_kernel(features, sums), args, tuning_.waves, queue);
+    return launched ? gpu_->hold_default_stream(given) : launched;
+}
+
 Result<void> GpuPlan::pack(std::byte* slot, std::optional<std::uint64_t> sums_offset,
                            Stream stream) {
     auto args = pack_args(slot, true, sums_offset.value_or(0));
@@ -142,8 +151,7 @@ Result<void> GpuPlan::pack(std::byte* slot, std::optional<std::uint64_t> sums_of
         const auto zeroed = zero(args->sums, (jobs_.size() - 1) * sizeof(std::uint64_t), queue);
         if (!zeroed) return zeroed;
     }
-    return gpu_->launch(pack_kernel(features_, sums_offset.has_value()), *args, tuning_.waves,
-                        queue);
+    return launch_pack(features_, sums_offset.has_value(), *args, stream, queue);
 }
 
 Result<void> GpuPlan::pack_one(std::size_t job, const void* tensor, std::byte* slot,
@@ -170,8 +178,7 @@ Result<void> GpuPlan::pack_one(std::size_t job, const void* tensor, std::byte* s
         const std::uint64_t own = args->sums + job * sizeof(std::uint64_t);
         if (auto zeroed = zero(own, sizeof(std::uint64_t), queue); !zeroed) return zeroed;
     }
-    return gpu_->launch(pack_kernel(jobs_[job].features, sums_offset.has_value()), *args,
-                        tuning_.waves, queue);
+    return launch_pack(jobs_[job].features, sums_offset.has_value(), *args, stream, queue);
 }
 
 Result<void> GpuPlan::unpack(const std::byte* slot, Stream stream) {

@@ -48,8 +48,8 @@ class WeightTransaction(OneVersion):
         Args:
             name: Of a tensor of the publisher.
             tensor: Where its values lie, with the same dtype, shape, strides and device; None: in
-                the publisher's own tensor. On a GPU it is kept alive, and must stay as it is until
-                the version is over.
+                the publisher's own tensor. On a GPU it is kept alive until the version is over; it
+                may be written again at once, in torch's current stream.
             timeout: Seconds to wait for engines to free memory of the channel.
 
         Raises:

@@ -164,6 +164,35 @@ def test_tensors_gathered_one_by_one(ring: str, children: Children) -> None:
     assert whole(tensors) == 0
 
 
+@pytest.mark.parametrize("own_stream", [False, True])
+def test_tensors_gathered_into_one_buffer(ring: str, own_stream: bool) -> None:
+    """It is written again as soon as it was put, in the stream that is current."""
+    count, elements = 12, 16 * MIB // 4
+    buffer = torch.empty(elements, device=GPU)
+    names = [f"layer.{at}" for at in range(count)]
+    into = {name: torch.zeros(elements, device=GPU) for name in names}
+
+    def gather(trainer: rr.WeightPublisher) -> None:
+        stream = torch.cuda.Stream() if own_stream else torch.cuda.default_stream()
+        with torch.cuda.stream(stream), trainer.begin(1) as transaction:
+            for at, name in enumerate(names):
+                buffer.fill_(at + 1)
+                transaction.put(name, buffer, PATIENCE)
+
+    with (
+        rr.WeightPublisher(ring, dict.fromkeys(names, buffer)) as trainer,
+        rr.WeightSubscriber(ring, into) as engine,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        gathered = pool.submit(gather, trainer)
+        with engine.next(PATIENCE):
+            pass
+        gathered.result(PATIENCE)
+    torch.cuda.synchronize()
+    for at, name in enumerate(names):
+        assert into[name].eq(at + 1).all(), (name, into[name].unique().tolist())
+
+
 def test_an_engine_that_loads_by_itself_gets_each_tensor_whole(
     ring: str, children: Children
 ) -> None:
