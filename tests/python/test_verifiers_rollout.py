@@ -83,17 +83,20 @@ EXPECTED = {  # by kind: status, samples, reward
 def check_member(member: rr.Member, turns: list[Any], kind: str) -> None:
     status, samples, reward = EXPECTED[kind]
     assert (member.reward, len(member.sequences)) == (reward, samples)
-    # A fork shares its first turn; otherwise the last turn's prompt has all those before.
+    # A fork shares its first turn, which is trained in the first branch alone; otherwise the last
+    # turn's prompt has all those before.
+    trained: set[int] = set()
     for number, one in enumerate(member.sequences):
         prompt, said, logprobs = turns[number + 1] if kind == "fork" else turns[-1]
         assert one.status == status
         assert one.token_ids.tolist() == prompt + said
         assert one.logprobs.tolist()[-len(said) :] == logprobs
-        assert one.n_prompt == len(turns[0][0])
         wanted = np.zeros(len(one), bool)
-        for before, made, _ in turns:
-            if (prompt + said)[: len(before)] == before:
+        for turn, (before, made, _) in enumerate(turns):
+            if turn not in trained and (prompt + said)[: len(before + made)] == before + made:
                 wanted[len(before) : len(before) + len(made)] = True
+                trained.add(turn)
+        assert one.n_prompt == np.argmax(wanted)
         assert np.array_equal(one.loss_mask.astype(bool), wanted)
         assert one.extra["branch"] == number and one.extra["rewards"] == {"length": reward}
         assert np.array_equal(one.routed_experts, experts(len(one)))

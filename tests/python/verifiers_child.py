@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -27,7 +28,16 @@ KINDS = ("plain", "plain", "fork", "long", "late", "refused", "plain", "turns")
 
 
 def digest(trace: vf.Trace) -> str:
-    samples = [(one.token_ids, one.sampled_mask, one.logprobs) for one in trace.branches]
+    """Tokens that an earlier branch has, too, are trained there."""
+    samples = []
+    for number, one in enumerate(trace.branches):
+        common = [
+            len(os.path.commonprefix([one.token_ids, before.token_ids]))
+            for before in trace.branches[:number]
+        ]
+        shared = max(common, default=0)
+        mask = [False] * shared + list(one.sampled_mask[shared:])
+        samples.append((one.token_ids, mask, one.logprobs))
     return hashlib.sha256(json.dumps(samples).encode()).hexdigest()
 
 
