@@ -229,7 +229,8 @@ def test_numbers_for_people() -> None:
     assert spans == ["-", "250 ms", "1.5 s", "90 s", "10 min"]
 
 
-def test_in_a_terminal(ring: str) -> None:
+@pytest.mark.parametrize(("key", "status"), [(b"q", 0), (b"\x03", 130)])
+def test_in_a_terminal(ring: str, key: bytes, status: int) -> None:
     """What a person sees at 80x24, and that the terminal is left as it was."""
     screen = pyte.Screen(80, 24)
     stream = pyte.ByteStream(screen)
@@ -238,9 +239,9 @@ def test_in_a_terminal(ring: str) -> None:
         producer.push("p/1", token_ids=tokens_of(1, 0), repetition_id=0, group_size=4)
         parts = (ring, "env-3", "tokens/s", "lanes: 1", "groups: ", "Quit", "Pause")
         read_until(master, stream, lambda: all(p in "\n".join(screen.display) for p in parts))
-    os.write(master, b"q")
+    os.write(master, key)
     read_until(master, stream, lambda: process.poll() is not None)
-    assert process.returncode == 0
+    assert process.returncode == status
     os.close(master)
 
 

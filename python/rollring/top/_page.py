@@ -159,6 +159,7 @@ class Page(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("p", "pause", "Pause"),
         Binding("s", "sort", "Sort"),
     ]
@@ -224,6 +225,9 @@ class Page(App[None]):
             self.query_one(name).border_subtitle = "enter: explain"
         self.set_interval(self.every, self.look)
         self.look()
+
+    def action_interrupt(self) -> None:
+        self.exit(return_code=130)
 
     def look(self) -> None:
         if not self.is_headless and terminal_is_gone():
