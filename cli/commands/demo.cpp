@@ -364,8 +364,8 @@ int demo(DemoOptions& options) {
     }
     if (options.input.input == "-") {
         return fail(Errc::invalid_argument,
-                    "standard input cannot be shared by several producers: pass a file to "
-                    "--input");
+                    "demo reads a file, which its producers share: write one, or send standard "
+                    "input with 'rollring produce RING --input -'");
     }
     if (options.output == "-") {
         return fail(Errc::invalid_argument,
@@ -381,7 +381,7 @@ Command add_demo(CLI::App& app) {
     CLI::App* sub = app.add_subcommand(
         "demo", "Run producers and a trainer on a temporary ring and verify delivery");
     sub->footer(demo_footer);
-    add_input_options(sub, options->input);
+    add_input_options(sub, options->input, "");
     sub->get_option("--synthetic")->default_str("groups=2000,group-size=8,tokens=256:4096");
     sub->add_option("--producers", options->producers,
                     "Number of producer processes that share the input")

@@ -8,10 +8,11 @@ namespace rollring::cli {
 
 namespace CLI = command_line;
 
-void add_input_options(CLI::App* app, InputOptions& options) {
+void add_input_options(CLI::App* app, InputOptions& options, std::string_view more) {
     app->add_option("-i,--input", options.input,
-                    "JSON lines to send, or one JSON list, gzip too;\n"
-                    "- is standard input; `rollring formats` shows the formats")
+                    fmt::format("JSON lines to send, or one JSON list, gzip too;\n"
+                                "{}`rollring formats` shows the formats",
+                                more))
         ->type_name("FILE");
     app->add_option("--synthetic", options.synthetic,
                     "Generate a load; all parts have defaults:\n"

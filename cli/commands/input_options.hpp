@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/formats/record_source.hpp"
@@ -25,7 +26,8 @@ struct InputOptions {
     std::uint32_t group_size = 0;  // of records that do not say it; 0: it is counted
 };
 
-void add_input_options(command_line::App* app, InputOptions& options);
+// `more`: in the help text of --input.
+void add_input_options(command_line::App* app, InputOptions& options, std::string_view more);
 
 // Errc::invalid_argument if the options do not go together.
 Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options);

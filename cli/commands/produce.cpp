@@ -332,7 +332,7 @@ Command add_produce(CLI::App& app) {
     CLI::App* sub = app.add_subcommand("produce", "Send records from a file or a generator");
     sub->footer(produce_footer);
     sub->add_option("NAME", options->ring, "Name of the ring; it may appear within 30 s");
-    add_input_options(sub, options->input);
+    add_input_options(sub, options->input, "- is standard input; ");
     sub->add_option("--shard", options->input.shard,
                     "Send only every N-th record (atropos: group), starting with the I-th\n"
                     "(from 0); applied after --shuffle, so N producers can share an input")
