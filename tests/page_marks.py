@@ -8,6 +8,7 @@
 """
 import importlib.util
 import re
+import subprocess
 import sys
 
 import pages
@@ -84,6 +85,16 @@ def missing_steps():
     return []
 
 
+def unignored():
+    """Folders that blocks make in the clone, and that tidy would take for ours."""
+    for block in pages.blocks():
+        for folder in re.findall(r"-m venv ([\w.][\w./-]*)", block.text):
+            done = subprocess.run(["git", "-c", "safe.directory=*", "check-ignore", "-q",
+                                   f"{folder}/"], cwd=pages.ROOT, check=False)
+            if done.returncode == 1:
+                yield f"{block}: .gitignore lacks {folder}"
+
+
 def main():
     check_the_check()
     count = number = 0
@@ -91,7 +102,7 @@ def main():
         for what in breaches(block, source_of):
             print(f"{block}: {what}")
             count += 1
-    for what in missing_steps():
+    for what in (*missing_steps(), *unignored()):
         print(what)
         count += 1
     print(f"page_marks: {number} blocks, {count} breaches")
