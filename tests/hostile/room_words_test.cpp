@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <thread>
 
 #include "pages.hpp"
 #include "rollring/stash.hpp"
@@ -183,4 +184,28 @@ TEST_CASE("words: a bound of groups that nobody set is lifted by who counts none
         CHECK(consumer.wait(record, Deadline::after_ms(1)) == Poll::timed_out);
     }
     CHECK(push(producer, 10, 0, Deadline::now()) == Push::ok);
+}
+
+TEST_CASE("words: a lane with a false tail that is given up keeps no fresh group back") {
+    const TestRing ring(small_lanes);
+    const Pages pages(ring);
+    const auto stash = open_stash(ring, freshest_pair);
+    auto producer = ring.producer();
+    auto victim = std::make_unique<Producer>(ring.producer());
+    pages.owner(victim->lane()).tail = std::uint64_t{1} << 60;
+    NextBatch got = NextBatch::closed;
+    Batch batch;
+    std::thread trainer([&] { got = stash->next_batch(batch, patience()); });
+    const ReaderEntry& entry = pages.entry(victim->lane());
+    const Deadline deadline = patience();
+    const auto await = [&](const auto& done) {
+        while (!done() && !deadline.passed()) std::this_thread::yield();
+        CHECK(done());
+    };
+    await([&] { return peek(entry.quarantine) != 0; });
+    victim.reset();
+    await([&] { return observe(entry.retired_epoch) == 1; });
+    for (std::uint32_t i = 0; i < 2; i++) CHECK(try_send(producer, "a", i, patience()));
+    trainer.join();
+    CHECK(got == NextBatch::batch);
 }
