@@ -18,7 +18,7 @@ namespace rollring {
 
 class LaneFeed {
   public:
-    enum class [[nodiscard]] Feed{record, empty, torn, quarantined};
+    enum class [[nodiscard]] Feed { record, empty, torn, quarantined };
 
     // `lane` has a producer that is not retired, or is the spill. Maps its released-bits writable.
     // `all_ours`: its producer came when we had the seat, so no predecessor has read its records.

@@ -31,7 +31,7 @@ struct Producer::Impl {
     timespec tick{};             // of that reading
     std::int64_t looked_ns = 0;  // at the ring's name
     bool look_due = true;
-    RecordRef last{};            // that was committed
+    RecordRef last{};  // that was committed
     ProducerStats stats{};
     ProducerStats shown{};
     std::string problem;

@@ -115,9 +115,10 @@ void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
     const std::uint64_t bound = peek(core_->map().control().max_open_groups);
     if (places_are_taken(room_->taken_places(core_->roster().active()), bound,
                          core_->map().geometry().lane_count)) {
-        why += fmt::format("; max_open_groups lets {} groups open at once: raise it, or close "
-                           "producers that have nothing more to send",
-                           bound);
+        why += fmt::format(
+            "; max_open_groups lets {} groups open at once: raise it, or close "
+            "producers that have nothing more to send",
+            bound);
     }
     const std::uint64_t live = spill != nullptr ? spill->live_bytes() : 0;
     const std::uint64_t most = spill != nullptr ? spill->most_bytes() : 0;

@@ -21,7 +21,7 @@ struct Waits {
     std::uint32_t for_room = 0;
     std::uint32_t for_place = 0;
     std::uint32_t can_choose = 0;  // of these: some that may send to another group
-    std::uint64_t announced = 0;  // groups that were given a place and of which nothing has come
+    std::uint64_t announced = 0;   // groups that were given a place and of which nothing has come
     std::uint32_t room_lane = 0;
     std::uint64_t room_bytes = 0;                   // of one that waits for room
     std::uint64_t place_bytes = ~std::uint64_t{0};  // the least that a group needs

@@ -38,7 +38,7 @@ struct ProducerOptions {
     std::string keep_for = {};
 };
 
-enum class [[nodiscard]] Push{
+enum class [[nodiscard]] Push {
     ok,
     timed_out,   // no room, or no place for a new group, by the deadline: the record was not taken
     too_large,   // can never fit into a lane of this ring, or its group into all of it

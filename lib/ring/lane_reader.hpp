@@ -22,7 +22,7 @@
 
 namespace rollring {
 
-enum class [[nodiscard]] LanePoll{record, empty, bad_tail, bad_frame};
+enum class [[nodiscard]] LanePoll { record, empty, bad_tail, bad_frame };
 
 struct Span {
     std::uint64_t position = 0;

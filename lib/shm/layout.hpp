@@ -265,7 +265,7 @@ struct LaneOwner {
     std::atomic<std::uint64_t> jumps;
     std::atomic<std::uint64_t> groups_opened;  // groups that this lane was the first to announce
     // What it waits for, or was refused by a passed deadline; 0 again with its next call.
-    std::atomic<std::uint64_t> wants_room_bytes;   // for one record, its frame included
+    std::atomic<std::uint64_t> wants_room_bytes;  // for one record, its frame included
     // For a group that it may not open yet. Even: it may send to another one meanwhile.
     std::atomic<std::uint64_t> wants_place_bytes;
     // Claimed for groups that it opened, modulo 2^32; never more than is left of that, so a

@@ -383,9 +383,8 @@ Result<void> SubscriberImpl::check_memory(std::span<const WeightTensor> tensors)
         places.add(tensors[i].data, reach_bytes(tensors[i], *elements), i);
     }
     places.sort();
-    return places.check(session_->mover(), [&](std::uint32_t i) -> std::string_view {
-        return tensors[i].name;
-    });
+    return places.check(session_->mover(),
+                        [&](std::uint32_t i) -> std::string_view { return tensors[i].name; });
 }
 
 void SubscriberImpl::refuse(std::string_view why) {

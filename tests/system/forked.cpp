@@ -266,9 +266,8 @@ void try_requests() {
 
 // Values: they belong to no process, and to no memory that another process sees.
 const std::set<std::string> values{
-    "DType",     "Draft",        "DraftColumn",    "Encoder",   "Error",
-    "GpuUuid",   "GroupKey",     "GroupStat",      "Schema",    "Sequences",
-    "Split",     "StashAccount", "TrajectoryView", "detail"};
+    "DType",     "Draft",  "DraftColumn", "Encoder", "Error",        "GpuUuid",        "GroupKey",
+    "GroupStat", "Schema", "Sequences",   "Split",   "StashAccount", "TrajectoryView", "detail"};
 // tests/gpu/domain_test.cpp has the table of this one: it needs a GPU.
 const std::set<std::string> elsewhere{"MemoryDomain"};
 // Private ones, which the others ask.

@@ -115,12 +115,11 @@ void try_weights() {
     require(collect(engine) == 0, "no step of an update is a forked child's");
     // What the engine's process has called is not known here.
     for (const char* method :
-         {"Subscriber::next", "Subscriber::check_memory",
-                               "Subscriber::refuse", "Subscriber::interrupt",
-          "Subscriber::live_version", "Subscriber::state", "Subscriber::problem",
-          "Subscriber::tensors", "Subscriber::publisher_id", "Subscriber::part_bytes",
-          "Subscriber::memory", "Subscriber::imports", "Update::parts", "Update::part",
-          "Update::done_reading", "Update::load", "Update::stage", "Update::adopt",
+         {"Subscriber::next", "Subscriber::check_memory", "Subscriber::refuse",
+          "Subscriber::interrupt", "Subscriber::live_version", "Subscriber::state",
+          "Subscriber::problem", "Subscriber::tensors", "Subscriber::publisher_id",
+          "Subscriber::part_bytes", "Subscriber::memory", "Subscriber::imports", "Update::parts",
+          "Update::part", "Update::done_reading", "Update::load", "Update::stage", "Update::adopt",
           "Update::reject"}) {
         called.insert(std::string("rollring::") + method);
     }

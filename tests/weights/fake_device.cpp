@@ -189,10 +189,7 @@ std::size_t FakeDevice::queued() const {
 
 const device::Gpus& cuda::gpus() {
     static constexpr device::Gpus all{
-        .visible =
-            [] {
-                return std::vector{test::uuid(0), test::uuid(1)};
-            },
+        .visible = [] { return std::vector{test::uuid(0), test::uuid(1)}; },
         .open = [](Device gpu, PayloadMemory kind) -> Result<device::Backend> {
             test::FakeDevice& fake = test::fake_device(gpu);
             return device::Backend{std::make_unique<test::FakeMemory>(fake, kind),

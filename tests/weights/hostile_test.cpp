@@ -364,7 +364,9 @@ TEST_CASE("a forked child's end of a publisher and of a subscriber is nobody's e
     channel.works();
     const pid_t child = fork();
     if (child == 0) {
-        { const Publisher gone = std::move(channel.publisher); }
+        {
+            const Publisher gone = std::move(channel.publisher);
+        }
         channel.subscriber.reset();
         _exit(7);
     }
