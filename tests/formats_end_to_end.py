@@ -49,6 +49,7 @@ def each_example_is_an_input(folder, rollouts):
         _, err = run("produce", "--input", "-", "--digest", stdin_text=example(name), code=1)
         assert re.search("stdin:1: .* missing: the record is text", err), (name, err)
         assert "python3 -m rollring.rollouts FILE --tokenizer PATH" in err, (name, err)
+        assert "prints lines for 'rollring produce RING --input -'" in err, (name, err)
 
 
 @test

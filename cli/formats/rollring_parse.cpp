@@ -202,7 +202,8 @@ void check_keys(const ParsedRecord& record, const TokenKeys& tokens) {
     if (tokens.only_text()) {
         throw BadRecord(fmt::format(
             "{} {} missing: the record is text, and a tokenizer makes tokens of it: python3 -m "
-            "rollring.rollouts FILE --tokenizer PATH prints lines for --input -",
+            "rollring.rollouts FILE --tokenizer PATH prints lines for 'rollring produce RING "
+            "--input -'",
             missing, verb));
     }
     throw BadRecord(
