@@ -172,13 +172,17 @@ LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
     return Feed::quarantined;
 }
 
+// The reader passes over records that a predecessor released out of order.
+void LaneFeed::learn_of_passed() {
+    const Frame& passed = reader_.passed();
+    if (book_.pass(passed)) claims_.read(passed, passed.position < delivered_at_attach_);
+}
+
 EpochBook::Turn LaneFeed::turn_of(const Frame& frame) {
     using enum EpochBook::Turn;
     if (is_spill_) return frame.lane < lane_ ? next : impossible;  // lanes come before it
     if (frame.lane != lane_ || !book_.of_its_time(frame)) return impossible;
-    // What a predecessor released out of order is passed over by the reader.
-    const Frame& passed = reader_.passed();
-    if (book_.pass(passed)) claims_.read(passed, passed.position < delivered_at_attach_);
+    learn_of_passed();
     std::uint64_t lost = 0;
     const EpochBook::Turn turn = book_.take(frame, lost);
     // Gaps in front of what a predecessor has delivered were counted by it.
@@ -306,9 +310,7 @@ Event LaneFeed::retire(const RingMap& map) {
     if (given_up) start_over();
     damage_.heal();  // what our page says of it, others may have written
     // Counted by the producer after the tail that covers them: never more than it has sent.
-    // What a predecessor released out of order is passed over by the reader.
-    const Frame& passed = reader_.passed();
-    if (book_.pass(passed)) claims_.read(passed, passed.position < delivered_at_attach_);
+    learn_of_passed();
     if (const auto next = book_.records_seen();
         next && !given_up && peek(owner_->records) > *next) {
         add(entry_->lost, peek(owner_->records) - *next);

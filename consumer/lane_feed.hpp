@@ -135,6 +135,7 @@ class LaneFeed {
     Feed give_up_torn(const Span& span, std::string why);
     Feed quarantine(Quarantine reason, std::string why);
     [[nodiscard]] EpochBook::Turn turn_of(const Frame& frame);
+    void learn_of_passed();
 
     std::uint32_t lane_;
     NativeReader reader_;
