@@ -117,7 +117,7 @@ void ProducerRoster::look_around() {
     const bool look_everywhere =
         changes != changes_seen_ || looked_ns_ - looked_everywhere_ns_ > look_everywhere_ns;
     if (look_everywhere) looked_everywhere_ns_ = looked_ns_;
-    // Told to producers before their tails are looked at: what they send later is refused there.
+    // Producers are told before their tails are looked at: they refuse every later record.
     const bool removed = map().is_removed(look_everywhere);
     changes_seen_ = changes;
     std::erase_if(active_, [&](std::uint32_t lane) { return retire_if_ended(lane); });
@@ -151,7 +151,7 @@ void ProducerRoster::look_around() {
 }
 
 // Asked once the name is gone and producers are told: whether all is read that they sent before.
-// Who takes a lane now sees that the name is gone, and leaves it.
+// A producer that takes a lane now sees that the name is gone, and leaves it.
 bool ProducerRoster::is_forsaken() const {
     for (std::uint32_t lane = 0; lane < map().geometry().lane_count; lane++) {
         const bool ours = feeds_[lane] && feeds_[lane]->active();

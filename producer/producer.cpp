@@ -272,7 +272,7 @@ void Producer::Impl::stamp() {
     if (now.tv_sec == tick.tv_sec && now.tv_nsec == tick.tv_nsec) return;
     tick = now;
     const std::int64_t before_ns = std::exchange(stamp_ns, monotonic_ns());
-    // Who sends seldom looks each time: a call of the system is nothing beside the pause.
+    // A producer that sends seldom looks each time: a system call costs nothing beside the pause.
     if (stamp_ns - looked_ns < look_ns && stamp_ns - before_ns < pause_ns) return;
     looked_ns = stamp_ns;
     look_due = true;

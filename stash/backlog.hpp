@@ -1,6 +1,6 @@
 #pragma once
-// What lay unread in the lanes at one moment: where the freshest groups ship first, they may be
-// among it.
+// The records that lay unread in the lanes at one moment: where the freshest groups ship first,
+// they may be among them.
 
 #include <algorithm>
 #include <cstdint>

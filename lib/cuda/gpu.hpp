@@ -45,7 +45,7 @@ class Gpu {
     // The same, for work on the caller's tensors: ours first waits for what is queued on the legacy
     // default stream, which whoever names no stream may have used. Needs the context to be current.
     Result<CUstream> stream_behind(Stream given) const;
-    // Behind such work: what is queued on the default stream from now on comes after it, so that a
+    // Work that is queued on the default stream from now on runs after work of ours, so that a
     // tensor may be written there again as soon as it was put.
     Result<void> hold_default_stream(Stream given) const;
     // Waits until a stream is empty: timed_out, device_error. Needs the context to be current.

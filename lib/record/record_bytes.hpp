@@ -27,7 +27,8 @@ std::uint64_t shrink_record(std::span<std::byte> record, std::uint32_t n_tokens,
 // False, and nothing is written, if it has fewer tokens than the prompt would have.
 bool set_outcome(std::span<std::byte> record, const RolloutOutcome& outcome);
 
-// The versions of the column policy_version as those of the record. Says what is wrong with them.
+// Takes the range of the column policy_version as the record's. Returns the mistake in the column,
+// if there is one.
 std::string_view take_versions(std::span<std::byte> record);
 
 }  // namespace rollring

@@ -65,12 +65,12 @@ class RingMap {
     // page was damaged, and the lane is left alone until a consumer has put that right.
     [[nodiscard]] bool lane_is_sound(std::uint32_t lane) const;
 
-    // Who still looks at a share that is stale would touch a hole where pages were given back: that
-    // takes memory, or is SIGBUS where there is none.
+    // A reader of a stale share would touch a hole where pages were given back, which takes memory,
+    // or is SIGBUS where there is none.
     [[nodiscard]] bool has_share_readers() const;
-    // Whether the ring's name was taken away, which is for good: whoever finds that out tells all
-    // others, so that both ends stop. `thorough`: looks for the name even if nobody says so. What
-    // is said is not believed while the name is there.
+    // Whether the ring's name was taken away, which is for good: the process that finds that out
+    // tells all others, so that both ends stop. `thorough`: looks for the name even if no process
+    // has told. A claim that it is gone is not believed while the name is there.
     [[nodiscard]] bool is_removed(bool thorough) const;
 
   private:

@@ -1,12 +1,13 @@
 #pragma once
-// The call of `rollring size` that an error points to, with the numbers of what did not fit.
+// The call of `rollring size` that an error points to, with the numbers of the record or group that
+// did not fit.
 
 #include <cstdint>
 #include <string>
 
 namespace rollring::detail {
 
-// What is not known is 0.
+// Unknown numbers are 0.
 struct Unfit {
     std::uint64_t producers = 0;
     std::uint64_t members = 0;  // of its group

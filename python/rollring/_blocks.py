@@ -1,4 +1,4 @@
-"""What classes agree on: what leaving a `with` block does, how they are shown, and not pickled."""
+"""Conventions of classes: leaving a `with` block, `repr`, and the refusal to be pickled."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def shown(show: Callable[[T], str]) -> Callable[[T], str]:
-    """A ``__repr__`` that never raises: loggers, debuggers and pytest also show what was given
-    back, closed or forked, and what is not whole because its constructor has raised.
+    """A ``__repr__`` that never raises: loggers, debuggers and pytest also show objects that were
+    given back, closed or forked, and those whose constructor has raised.
     """
 
     @functools.wraps(show)

@@ -35,7 +35,7 @@ class TaskTurns:
         self._held: Turn | None = None
 
     def within(self, timeout: float | None, unless: Callable[[], bool] | None = None) -> Turn:
-        """For ``async with``: it waits for the turn, and has what is left of the timeout then.
+        """For ``async with``: it waits for the turn, and then holds the rest of the timeout.
 
         With ``unless``, the wait ends where that is true after `Turn.wake`, without the turn.
         """
@@ -66,7 +66,7 @@ class TaskTurns:
             return True
 
     def _ask(self, turn: Turn) -> None:
-        """Nothing that ends from here on is missed: what `turn` awaits is made before."""
+        """No end of a turn from here on is missed: the future that `turn` awaits is made before."""
         with self._guard:
             turn.woken = turn.loop.create_future()
             if not turn.queued:

@@ -81,8 +81,8 @@ class PyProducer {
         if (!waiter_) waiter_ = Waiter::make();
         return waiter_->fd();
     }
-    // True: it waits for room. One at a time: what goes on was left by a loop that is closed, or is
-    // cancelled, and ends first.
+    // True: it waits for room. One push waits at a time: an earlier one that still does, because it
+    // was cancelled or its loop was closed, ends first.
     bool begin_push(nb::handle instance_id, Timeout timeout, nb::dict fields) {
         check();
         fd();

@@ -67,8 +67,8 @@ class PyStash {
         if (!waiter_) waiter_ = Waiter::make();
         return waiter_->fd();
     }
-    // False: there is something to be taken already. One at a time: what goes on was left by a loop
-    // that is closed.
+    // False: a batch can be taken already. One wait at a time: an earlier one that is still under
+    // way belongs to a closed loop, and ends first.
     bool begin(Timeout timeout) {
         check();
         fd();

@@ -4,7 +4,7 @@
 The consumer asks at most every 50 ms whether its producers live, the producer whether its ring
 still has a name: every second, and after a pause of 5 ms, which a loaded machine makes. Nothing
 else may call the system. Calls outside of the path are
-not counted: what removing a ring costs depends on the rings of others.
+not counted: removing a ring costs more where other rings exist.
 """
 import collections
 import re

@@ -1,11 +1,11 @@
 // A trainer is killed at every store into the ring's reader pages, one after another: while it
-// opens its stash, acknowledges, gives back and closes. Its successor is asked what it gets, and a
-// producer how many records it may still send.
+// opens its stash, acknowledges, gives back and closes. The test takes all that its
+// successor gets, and counts the records that a producer may still send.
 //
 //   ack           all groups of a batch come again, or none of them
-//   all others    what was not acknowledged comes again, once, and nothing else
-//   max_records   what the successor gets and what the producer may add is never more than the
-//                 bound, and all of the bound can be had again once the successor has read all
+//   all others    unacknowledged groups come again, once, and nothing else
+//   max_records   the successor's records and those that the producer may add never exceed the
+//                 bound, and all of the bound is free again once the successor has read all
 
 #include <unistd.h>
 

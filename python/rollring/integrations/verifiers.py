@@ -193,8 +193,8 @@ def records(
     """The records of an episode that is over, as `Producer.push_many` takes them.
 
     Each trace of an agent that is trained is a member. Each of its branches that is trained, and in
-    which a token was sampled, is a subsequence: ``token_ids``, ``loss_mask`` (the sampled ones; of
-    what branches share, in the first of them only), ``logprobs``, and ``advantages``,
+    which a token was sampled, is a subsequence: ``token_ids``, ``loss_mask`` (the sampled ones;
+    tokens that branches share, in the first of them only), ``logprobs``, and ``advantages``,
     ``ref_logprobs`` and ``routed_experts`` where a node has them. A trace that failed or timed out
     becomes a mark without tokens, so that its group does not wait for it; and so do all members of
     an episode that failed though its traces did not. ``extra`` has
