@@ -6,6 +6,7 @@ Programs that would do so end the test instead: they are on the path before the 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,20 @@ def every_help(stub: Stub) -> None:
     assert sorted(stub.tree.rglob("*")) == before, "a --help makes files"
 
 
+def options_follow(stub: Stub) -> None:
+    """What ./dev itself takes is said first, whether or not the program is built."""
+    program = stub.tree / "build/cli/rollring"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/bash\necho "options of $*"\n')
+    program.chmod(0o755)
+    said = stub.dev("demo", "--help").stdout
+    assert said.index("--python: the same") < said.index("options of demo --help"), said
+    options = stub.tree / "examples/grpo/options.py"
+    options.parent.mkdir(parents=True)
+    shutil.copy2(ROOT / "examples/grpo/options.py", options)
+    assert "--chaos" in stub.dev("grpo", "--help").stdout
+
+
 def one_count(stub: Stub) -> None:
     """Of several commands: the last line alone, and each failure is named."""
     tally, kept = str(ROOT / "tools/tally.py"), stub.machine / "tally"
@@ -73,6 +88,7 @@ def main() -> int:
         stub = Stub(Path(place))
         one_count(stub)
         every_help(stub)
+        options_follow(stub)
     print("every --help installs and builds nothing; runs have one count")
     return 0
 
