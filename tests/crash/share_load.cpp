@@ -129,7 +129,9 @@ void read_mail(Mailbox& mail, Reader& reader, Dice& dice) {
     if (share) {
         mail.reading = 1;
         bool whole = true;
-        for (std::uint64_t times = 1 + dice.below(8); times > 0; times--) {
+        const std::uint64_t times = 1 + dice.below(8);
+        for (std::uint64_t i = 0; i < times || mail.hold != 0; i++) {
+            mail.held = mail.hold.load();
             whole &= is_whole(*share);
         }
         mail.reading = 0;
@@ -165,8 +167,16 @@ ShareRun::~ShareRun() {
     if (sender_ != 0) kill_and_collect(sender_);
 }
 
+// What a reader that died has left there is not its successor's.
+void ShareRun::clear_mail(std::size_t index) {
+    Mailbox& mail = ledger_->mail[index];
+    mail.reading = 0;
+    mail.hold = mail.held = 0;
+}
+
 void ShareRun::start(Role& role, const std::string& fault) {
     const auto index = static_cast<std::size_t>(&role - roles_.data());
+    if (index != 0) clear_mail(index - 1);
     role.pid = start_self(
         {role.words.front(), ring_.name(), ledger_.fd(), std::to_string(index - 1)}, fault);
 }
@@ -227,7 +237,6 @@ int share_trainer_role(const std::vector<std::string>& arguments) {
 int share_reader_role(const std::vector<std::string>& arguments) {
     const Shared<ShareLedger> ledger(arguments.at(1));
     Mailbox& mail = ledger->mail[std::stoul(arguments.at(2))];
-    mail.reading = 0;
     auto reader = Reader::attach(arguments.at(0), {.name = "reader " + arguments.at(2)});
     require(reader.has_value(), "{}", reader ? "" : reader.error().to_string());
     Dice dice{static_cast<std::uint64_t>(monotonic_ns())};
@@ -235,40 +244,59 @@ int share_reader_role(const std::vector<std::string>& arguments) {
     return 0;
 }
 
+namespace {
+
+struct Deaths {
+    std::uint64_t in_a_read = 0;
+    std::uint64_t trainers = 0;
+    std::uint64_t stops = 0;
+};
+
+// Most reads are held open until the signal has come: on a busy machine it comes long after the
+// read that it is meant for. The others are met wherever they are by then.
+void end_reader(ShareRun& run, std::size_t index, std::uint64_t number, bool stop_first, Dice& dice,
+                Deaths& deaths) {
+    ShareLedger& ledger = run.ledger();
+    Mailbox& mail = ledger.mail[index];
+    const bool hold = dice.below(8) != 0;
+    if (hold) mail.hold = number;
+    run.until([&] { return hold ? mail.held == number : mail.reading != 0; });
+    const pid_t pid = run.reader(index).pid;
+    kill(pid, SIGSTOP);
+    await_stopped(pid);
+    require(!hold || mail.reading != 0, "a read that was held has ended");
+    mail.hold = 0;
+    // Stopped in a read, it is in the way of an ack, which says so by its deadline.
+    if (stop_first && mail.reading != 0) {
+        const std::uint64_t busy = ledger.busy;
+        const std::uint64_t nacks = ledger.nacks;
+        run.until([&] { return ledger.busy != busy || ledger.nacks != nacks; });
+        deaths.stops++;
+        if (dice.below(2) == 0) {
+            kill(pid, SIGCONT);
+            return;
+        }
+    }
+    deaths.in_a_read += mail.reading;
+    run.kill_one(run.reader(index));
+}
+
+}  // namespace
+
 void share_kills(std::uint64_t kills, Dice& dice) {
     ShareRun run;
     run.start_all();
     ShareLedger& ledger = run.ledger();
-    std::uint64_t in_a_read = 0;
-    std::uint64_t trainers = 0;
-    std::uint64_t stops = 0;
+    Deaths deaths;
     for (std::uint64_t i = 0; i < kills; i++) {
         const std::uint64_t whom = dice.below(5);
         if (whom == 0) {
             const std::uint64_t groups = ledger.groups;
             run.until([&] { return ledger.groups != groups || dice.below(50) == 0; });
             run.kill_one(run.trainer());
-            trainers++;
+            deaths.trainers++;
         } else {
-            const std::size_t index = whom % share_readers;
-            const Mailbox& mail = ledger.mail[index];
-            run.until([&] { return mail.reading != 0; });
-            const pid_t pid = run.reader(index).pid;
-            kill(pid, SIGSTOP);
-            await_stopped(pid);
-            // Stopped in a read, it is in the way of an ack, which says so by its deadline.
-            if (mail.reading != 0 && whom == 1) {
-                const std::uint64_t busy = ledger.busy;
-                const std::uint64_t nacks = ledger.nacks;
-                run.until([&] { return ledger.busy != busy || ledger.nacks != nacks; });
-                stops++;
-                if (dice.below(2) == 0) {
-                    kill(pid, SIGCONT);
-                    continue;
-                }
-            }
-            in_a_read += mail.reading;
-            run.kill_one(run.reader(index));
+            end_reader(run, whom % share_readers, i + 1, whom == 1, dice, deaths);
         }
         run.start_all();
     }
@@ -282,10 +310,10 @@ void share_kills(std::uint64_t kills, Dice& dice) {
     fmt::print(
         "shares: kills={} in_a_read={} trainers={} stops={} groups={} whole={} stale={} busy={} "
         "nacks={} longest_ack_ms={}\n",
-        kills, in_a_read, trainers, stops, ledger.groups.load(), whole,
+        kills, deaths.in_a_read, deaths.trainers, deaths.stops, ledger.groups.load(), whole,
         sum([](const Mailbox& mail) { return mail.stale.load(); }), ledger.busy.load(),
         ledger.nacks.load(), ledger.longest_ack_ns.load() / 1'000'000);
-    require(in_a_read >= kills / 4, "only {} died in a read", in_a_read);
+    require(deaths.in_a_read >= kills / 4, "only {} died in a read", deaths.in_a_read);
     require(whole >= kills, "only {} shares were read", whole);
     require(ledger.longest_ack_ns < 20'000'000'000, "an ack took {} ns",
             ledger.longest_ack_ns.load());

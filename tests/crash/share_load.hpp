@@ -20,6 +20,8 @@ struct Mailbox {
     std::atomic<std::uint64_t> serial;  // odd while it is written
     std::atomic<std::uint64_t> taken;   // the serial that its reader is done with
     std::atomic<std::uint32_t> reading;
+    std::atomic<std::uint64_t> hold;   // not 0: its reader reads on
+    std::atomic<std::uint64_t> held;   // the last such word that it has seen
     std::atomic<std::uint64_t> whole;  // read, and still what it was at the end
     std::atomic<std::uint64_t> stale;
     std::uint64_t bytes;
@@ -73,6 +75,7 @@ class ShareRun {
 
   private:
     void check_alive();
+    void clear_mail(std::size_t index);
     ScratchRing ring_;
     Shared<ShareLedger> ledger_;
     pid_t sender_ = 0;
