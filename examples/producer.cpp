@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
                       .repetition_id = repetition,
                       .group_size = 4,
                       .n_prompt = 3,
-                      .reward = 1.0};
+                      .reward = repetition % 2 == 0 ? 0.0 : 1.0};  // half the answers are right
         draft.set(rollring::Std::token_ids, tokens).set(rollring::Std::logprobs, logprobs);
         const auto pushed = producer->push(draft, rollring::Deadline::after_ms(10'000));
         if (pushed != rollring::Push::ok) std::cerr << producer->problem() << '\n';

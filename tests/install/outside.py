@@ -149,6 +149,11 @@ rollring::Result<int> step(float* values, rollring::Publisher& publisher) {
 """
 
 
+def advantage(repetition):
+    """Of the rewards 0, 1, 0, 1: half a reward, divided by their deviation, sqrt(1 / 3)."""
+    return f"advantage {'' if repetition % 2 else '-'}0.865875"
+
+
 def check_quickstart(scratch, root, library, environment):
     """Pastes the README's quickstart, behind the installation, line by line."""
     (block,) = pages.named("./dev fresh", "quickstart", source)
@@ -161,7 +166,7 @@ def check_quickstart(scratch, root, library, environment):
     said = run("bash", "-euc", block.text, cwd=place, env=environment)
     tokens = "gsm8k/train/17 #{}: 5 tokens, {}\n"
     read = "".join(tokens.format(i, "last logprob -0.5") for i in range(4))
-    trained = "".join(tokens.format(i, "advantage 0") for i in range(4))
+    trained = "".join(tokens.format(i, advantage(i)) for i in range(4))
     wanted = read + trained + trained  # a third producer sends what is over
     created = 2  # lines: what was made, and why of that size
     if not said.endswith(wanted) or said.count("\n") != wanted.count("\n") + created:
@@ -204,12 +209,13 @@ def main():
         check_quickstart(scratch, scratch / "root", library, environment)
         run(rollring, "create", "quickstart")
         try:
-            for reader, suffix in (("consumer", "last logprob -0.5"), ("trainer", "advantage 0")):
+            for reader, said in (("consumer", lambda i: "last logprob -0.5"),
+                                 ("trainer", advantage)):
                 with subprocess.Popen([scratch / "producer"]) as producer:
                     output = run(scratch / reader)
                 if producer.returncode != 0:
                     sys.exit(f"producer: exit {producer.returncode}")
-                wanted = [f"gsm8k/train/17 #{i}: 5 tokens, {suffix}" for i in range(4)]
+                wanted = [f"gsm8k/train/17 #{i}: 5 tokens, {said(i)}" for i in range(4)]
                 if output.splitlines() != wanted:
                     sys.exit(f"{reader}: unexpected output:\n{output}")
             for visit, (reader, wanted) in enumerate((
