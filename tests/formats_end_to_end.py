@@ -125,7 +125,7 @@ def a_group_size_is_counted_or_asked_for(folder, rollouts):
 
     write("a", "b", "a", "b", "a", "b")
     out, err = run("demo", "--input", path, "--lane-bytes", "1MiB")
-    assert "every group has 3 members, so that is it" in err, err
+    assert "every group has 3 members, so it is 3" in err, err
     assert "exactly once and intact" in out, out
     assert err.count("group_size") == 1, err
     write("a", "b", "a", "b", "a")
@@ -137,6 +137,49 @@ def a_group_size_is_counted_or_asked_for(folder, rollouts):
     write("a", "b")  # the rest may be in another file
     run("demo", "--input", path, "--lane-bytes", "1MiB", code=1)
     assert report("demo", "--input", path, "--lane-bytes", "1MiB", "--group-size", 1)["groups"] == 2
+
+
+@test
+def a_key_that_looks_like_a_reward_is_read_or_told(folder, rollouts):
+    path = folder / "scored.jsonl"
+
+    def write(key):
+        path.write_text("".join(
+            json.dumps({"prompt_ids": [1, 2], "response_ids": [3 + i], key: i / 2}) + "\n"
+            for i in range(2)), encoding="utf-8")
+
+    write("score")
+    out, err = run("demo", "--input", path, "--lane-bytes", "1MiB")
+    assert re.search(r"2/2 +0\.250 +-0\.71 +\+0\.71", out), out
+    assert err.count("scored.jsonl: 'score' is read as the reward") == 1, err
+    write("scores")
+    told = "scored.jsonl: kept in `extra`: 'scores' (did you mean 'reward'?)"
+    for command in (("demo", "--lane-bytes", "1MiB"), ("produce", "--digest")):
+        err = run(*command, "--input", path)[1]
+        assert err.count(told) == 1, err
+    # What a later record has, and what comes through a pipe, is told at the end.
+    lines = path.read_text(encoding="utf-8")
+    piped = '{"prompt_ids":[1],"response_ids":[3],"reward":1}\n' + lines
+    _, err = run("produce", "--input", "-", "--digest", "--group-size", 3, stdin_text=piped)
+    assert err.count("stdin: kept in `extra`: 'scores'") == 1, err
+
+
+@test
+def a_demo_names_the_first_bad_line_of_the_file(folder, rollouts):
+    """Whichever of its producers met one first."""
+    path = folder / "bad.jsonl"
+    good = [json.dumps({"instance_id": "a", "tokens": [1]}) for _ in range(40)]
+    for first in (1, 3, 8, 39):
+        path.write_text("\n".join([*good[:first - 1], *["{}"] * (41 - first)]), encoding="utf-8")
+        for shuffle in ((), ("--shuffle", 7)):
+            _, err = run("demo", "--input", path, "--lane-bytes", "1MiB", *shuffle, code=1)
+            assert re.findall(r"bad\.jsonl:\d+", err) == [f"bad.jsonl:{first}"], err
+            assert f"bad.jsonl:{first}: 'instance_id', 'token_ids' are missing" in err, err
+    # What the format allows and the ring does not is no line of a file; it is told as well.
+    long = json.dumps({"instance_id": "b", "tokens": [1] * 200_000})
+    path.write_text("\n".join([*good[:9], long, long]), encoding="utf-8")
+    _, err = run("demo", "--input", path, "--lane-bytes", "256KiB", "--group-size", 3, code=1)
+    assert re.search(r"bad\.jsonl:1[01]: ", err), err
 
 
 @test

@@ -9,6 +9,7 @@
 
 #include "cli/commands/child.hpp"
 #include "cli/commands/command.hpp"
+#include "cli/commands/first_bad.hpp"
 #include "cli/commands/input_options.hpp"
 #include "cli/commands/spill_options.hpp"
 #include "cli/commands/train.hpp"
@@ -319,13 +320,20 @@ void Demo::print_table(const Json& json) const {
 }
 
 int Demo::conclude() {
+    std::vector<std::string> bad;
     for (const auto& child : children_) {
         if (interrupted() || child.exit_code() == 0) continue;
+        const Json report = report_of(child);
+        if (report.is_object() && !report["bad_record"].is_null()) {
+            bad.push_back(report["bad_record"].get<std::string>());
+            continue;
+        }
         // The others were stopped because of it, and end with 128 + SIGTERM.
         if (child.exit_code() != 128 + SIGTERM) {
             warn(fmt::format("{} exited with code {}", child.title(), child.exit_code()));
         }
     }
+    if (!bad.empty()) fail(Errc::bad_record, first_bad(options_->input, bad));
     const Json json = summary();
     if (options_->json) {
         print_json(json);
@@ -344,8 +352,11 @@ int Demo::go() {
     if (options_->records_max != 0) {
         total = std::min(options_->records_max, total.value_or(options_->records_max));
     }
-    const std::string remark = (*source)->remark();
-    if (!remark.empty() && !options_->json) note(remark);
+    if (!options_->json) {
+        Draft first;  // its keys are remarked upon
+        static_cast<void>((*source)->next(first));
+        for (const std::string& remark : (*source)->remarks()) note(remark);
+    }
     source->reset();
     if (auto started = start(); !started) return fail(started.error());
     watch(total);

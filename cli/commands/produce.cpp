@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <new>
+#include <set>
 
 #include "cli/commands/train.hpp"
 #include "cli/commands/willing_source.hpp"
@@ -34,6 +36,23 @@ struct Sent {
     std::uint64_t digest = 0;
     std::uint64_t skipped_bad = 0;
     std::uint64_t waits = 0;
+    std::string bad;  // the bad record that ended it, with its place
+};
+
+// Says each remark of a source once.
+class Remarks {
+  public:
+    explicit Remarks(bool silent) : silent_(silent) {}
+    void tell(const RecordSource& source) {
+        if (silent_) return;
+        for (const std::string& remark : source.remarks()) {
+            if (told_.insert(remark).second) note(remark);
+        }
+    }
+
+  private:
+    bool silent_;
+    std::set<std::string> told_;
 };
 
 // waits: for the place of its group; it is asked for again, or another record is sent first.
@@ -215,15 +234,19 @@ void keep_rate(Sink& sink, double tokens_per_s, std::int64_t started_ns) {
     }
 }
 
-int fail_at(Progress& progress, const Sink& sink, const std::string& message) {
+// A demo says it for all of its producers.
+int fail_at(const ProduceOptions& options, Progress& progress, Sink& sink, std::string message) {
     progress.clear();
-    return fail(Errc::bad_record, fmt::format("{} ({} {} before it)", message,
+    sink.sent.bad = std::move(message);
+    if (options.parent != 0) return exit_failed;
+    return fail(Errc::bad_record, fmt::format("{} ({} {} before it)", sink.sent.bad,
                                               counted(sink.sent.amount.records, "record"),
                                               sink.producer() != nullptr ? "sent" : "read"));
 }
 
 // Sends until the end; returns the exit code.
-int send_all(const ProduceOptions& options, RecordSource& source, Sink& sink, Progress& progress) {
+int send_all(const ProduceOptions& options, RecordSource& source, Sink& sink, Progress& progress,
+             const std::function<void()>& look_at_first) {
     const std::int64_t started_ns = monotonic_ns();
     Draft draft;
     while (!interrupted()) {
@@ -233,6 +256,7 @@ int send_all(const ProduceOptions& options, RecordSource& source, Sink& sink, Pr
         if (next == Next::failed) return fail(Errc::system, source.problem());
         std::string bad = next == Next::bad ? source.problem() : std::string();
         if (next == Next::record) {
+            if (sink.sent.amount.records == 0) look_at_first();
             Outcome outcome = sink.send(draft);
             if (outcome == Outcome::waits && source.put_back()) continue;
             while (outcome == Outcome::waits) outcome = sink.send(draft);
@@ -246,7 +270,7 @@ int send_all(const ProduceOptions& options, RecordSource& source, Sink& sink, Pr
             }
         }
         if (!bad.empty()) {
-            if (!options.skip_bad) return fail_at(progress, sink, bad);
+            if (!options.skip_bad) return fail_at(options, progress, sink, std::move(bad));
             progress.clear();
             warn("skipped " + bad);
             sink.sent.skipped_bad++;
@@ -273,6 +297,7 @@ void report(const ProduceOptions& options, const Sink& sink, double seconds, boo
                   {"waits", sent.waits},
                   {"digest", digest_text(sent.digest)},
                   {"skipped_bad", sent.skipped_bad},
+                  {"bad_record", sent.bad.empty() ? Json() : Json(sent.bad)},
                   {"lane", nullptr},
                   {"failed", failed},
                   {"interrupted", interrupted()}};
@@ -301,8 +326,8 @@ int produce(const ProduceOptions& options) {
     }
     auto source = open_source(options.input);
     if (!source) return fail(source.error());
-    const std::string remark = (*source)->remark();
-    if (!remark.empty() && !options.json) note(remark);
+    Remarks remarks(options.json);
+    remarks.tell(**source);
     Sink sink(options);
     if (auto opened = sink.open(); !opened) {
         return interrupted() ? interrupt_exit() : fail(opened.error());
@@ -313,11 +338,12 @@ int produce(const ProduceOptions& options) {
     WillingSource willing(
         **source, [&](const Draft& draft) { return sink.group_of(draft); },
         [&](const GroupWanted& group) { return sink.may_send(group); });
-    const int code = send_all(options, willing, sink, progress);
+    const auto look_at_first = [&] { remarks.tell(**source); };
+    const int code = send_all(options, willing, sink, progress, look_at_first);
     sink.flush();
     const double seconds = std::max(1e-9, static_cast<double>(monotonic_ns() - started_ns) * 1e-9);
     progress.clear();
-    if (const std::string late = (*source)->remark(); late != remark && !options.json) note(late);
+    remarks.tell(**source);
     // After an error a table of zeros says nothing.
     const bool failed = code == exit_failed;
     if (options.json || !failed || sink.sent.amount.records != 0) {

@@ -19,7 +19,7 @@ constexpr std::array examples{
     FormatExample{
         "columns",
         "the same with all columns that a record may have for its tokens, and the fields of\n"
-        "a trainer; other keys are kept in 'extra'",
+        "a trainer; 'score' is another name of 'reward'; other keys are kept in 'extra'",
         Reader::program, "",
         R"({"instance_id":"gsm8k/1","repetition_id":0,"group_size":1,"visit":0,)"
         R"("source":"math","n_prompt":2,"reward":1,"status":"completed","policy_version":7,)"

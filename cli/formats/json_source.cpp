@@ -70,10 +70,18 @@ class JsonSource final : public RecordSource {
     [[nodiscard]] std::optional<std::uint64_t> total() const override {
         return format_ == Format::rollring ? lines_.total() : std::nullopt;
     }
-    [[nodiscard]] std::string remark() const override;
+    [[nodiscard]] std::vector<std::string> remarks() const override {
+        std::vector<std::string> all;
+        for (const std::string& said : {size_remark(), keys_.text()}) {
+            if (!said.empty()) all.push_back(fmt::format("{}: {}", lines_.path(), said));
+        }
+        return all;
+    }
 
   private:
-    // So that remark() knows before anything is sent what most files show on their first line.
+    [[nodiscard]] std::string size_remark() const;
+
+    // So that size_remark() knows before anything is sent what most files show on their first line.
     void look_at_first() {
         if (format_ != Format::rollring || lines_.streamed()) return;
         Line line;
@@ -143,7 +151,7 @@ class JsonSource final : public RecordSource {
             waiting_ = group_.members();
             problems_ = group_.problems();
         } else {
-            parse_rollring(line, schema_, record_);
+            parse_rollring(line, schema_, record_, &keys_);
             if (!record_.meta.repetition_id || record_.meta.group_size == 0) {
                 complete(membership_of(line));
             }
@@ -164,27 +172,26 @@ class JsonSource final : public RecordSource {
     std::span<ParsedRecord> waiting_;        // the line's records that were not handed out yet
     std::span<const std::string> problems_;  // of the line's groups, not told yet
     std::string problem_;
+    KeyWatch keys_;
     Census census_;
     bool counted_ = false;
     bool unsized_stream_ = false;
     std::uint32_t common_size_ = 0;  // of groups whose records do not say it
 };
 
-std::string JsonSource::remark() const {
+std::string JsonSource::size_remark() const {
     if (unsized_stream_) {
-        return fmt::format(
-            "{}: group_size is not given, and a pipe is not counted: give --group-size",
-            lines_.path());
+        return "group_size is not given, and a pipe is not counted: give --group-size";
     }
     if (!counted_ || group_size_ != 0 || census_.unsized_groups() == 0) return {};
     if (common_size_ != 0) {
-        return fmt::format("{}: group_size is not given: every group has {} members, so that is it",
-                           lines_.path(), common_size_);
+        return fmt::format("group_size is not given; every group has {} members, so it is {}",
+                           common_size_, common_size_);
     }
     return fmt::format(
-        "{}: group_size is not given, and the size of the groups in it is {}: give --group-size, "
-        "or group_size in each record",
-        lines_.path(), census_.sizes());
+        "group_size is not given, and the size of the groups in it is {}: give --group-size, or "
+        "group_size in each record",
+        census_.sizes());
 }
 
 }  // namespace

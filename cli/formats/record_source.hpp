@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cli/terminal/quantity.hpp"
 #include "rollring/trajectory.hpp"
@@ -51,8 +52,8 @@ class RecordSource {
     [[nodiscard]] virtual std::optional<double> progress() const = 0;
     // Records of all shards and passes, if that is known without reading them.
     [[nodiscard]] virtual std::optional<std::uint64_t> total() const = 0;
-    // What was made of records that do not say all that they could, for people; may be empty.
-    [[nodiscard]] virtual std::string remark() const { return {}; }
+    // What was made of the records so far that do not say all that they could, for people.
+    [[nodiscard]] virtual std::vector<std::string> remarks() const { return {}; }
 };
 
 enum class Format { rollring, atropos };

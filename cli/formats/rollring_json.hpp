@@ -9,17 +9,21 @@
 // schema is that column (custom_columns.hpp). Tokens may have other keys (token_keys.hpp); they are
 // written as "tokens".
 
+#include <span>
 #include <string>
 
 #include "cli/formats/census.hpp"
 #include "cli/formats/json_value.hpp"
+#include "cli/formats/meant_keys.hpp"
 #include "cli/formats/parsed_record.hpp"
 
 namespace rollring::cli {
 
 // Throws BadRecord with the key and what is wrong with it, or with all keys that are missing. A
-// record without repetition_id has none: json_source.cpp counts it.
-void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record);
+// record without repetition_id has none: json_source.cpp counts it. `watch` sees keys that are
+// neither fields nor columns.
+void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record,
+                    KeyWatch* watch = nullptr);
 
 // What a line says of its group, without a look at its columns where that can be. Throws BadRecord
 // if it is no record.
@@ -27,6 +31,8 @@ Membership membership_of(JsonValue line);
 
 // Whether a line means a field of ours by this key, so that no column can have it as its name.
 bool is_rollring_key(std::string_view key);
+// The names of the fields, tokens left out.
+std::span<const std::string_view> rollring_keys();
 
 // Appends one line, with its end. Returns what could not be written as the JSON that it should be,
 // and is a string there instead; empty if all could.

@@ -246,7 +246,16 @@ bool is_rollring_key(std::string_view key) {
     return std::ranges::find(fields, key, &Field::key) != fields.end() || is_token_key(key);
 }
 
-void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) {
+std::span<const std::string_view> rollring_keys() {
+    static constexpr auto names = [] {
+        std::array<std::string_view, fields.size()> all;
+        std::ranges::transform(fields, all.begin(), &Field::key);
+        return all;
+    }();
+    return names;
+}
+
+void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record, KeyWatch* watch) {
     record.clear();
     record.meta.origin = rollring_json;
     refuse_atropos(line);
@@ -261,8 +270,12 @@ void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) 
         const auto column = field == fields.end() ? custom_column(schema, key) : std::nullopt;
         if (column && given) {
             read_column(value, schema, *column, record);
+        } else if (is_score(found, key, value)) {
+            read_reward(key, value, record);
+            if (watch != nullptr) watch->see_score();
         } else if (field == fields.end() || !given || !field->read(key, value, record)) {
             append_member(extra, key, value);
+            if (watch != nullptr && field == fields.end() && given) watch->see(key);
         }
     }
     tokens.read_generated(record);
@@ -270,6 +283,7 @@ void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record) 
     check_keys(record, tokens);
     check(record, schema);
     take_versions(record);
+    if (watch != nullptr) watch->judge(found, record);
     if (!extra.empty()) record.set_text(Std::extra, extra + "}");
 }
 

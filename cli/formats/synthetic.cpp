@@ -96,9 +96,9 @@ class SyntheticSource final : public RecordSource {
     void make(std::uint64_t i, std::uint64_t pass, Draft& draft) {
         const std::uint64_t window = i / (window_groups * spec_.group_size);
         const std::uint64_t first = window * window_groups;
-        const std::uint64_t groups = std::min(window_groups, spec_.groups - first);
+        const std::uint64_t in_window = std::min(window_groups, spec_.groups - first);
         const std::uint64_t within = i - first * spec_.group_size;
-        const std::uint64_t group = first + within % groups;
+        const std::uint64_t group = first + within % in_window;
 
         Random random(spec_.seed ^ (i + 1) * 0xd1342543de82ef95U ^ pass << 40);
         const auto n =
@@ -111,7 +111,7 @@ class SyntheticSource final : public RecordSource {
         fmt::format_to(std::back_inserter(id_), "synthetic/{}/{}", spec_.seed, group);
         draft.clear();
         draft.meta.visit = selection_.visit + pass;
-        draft.meta.repetition_id = static_cast<std::uint32_t>(within / groups);
+        draft.meta.repetition_id = static_cast<std::uint32_t>(within / in_window);
         draft.meta.group_size = spec_.group_size;
         draft.meta.n_prompt = prompt;
         draft.meta.reward = static_cast<double>(random.below(2));

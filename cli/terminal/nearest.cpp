@@ -31,9 +31,10 @@ std::size_t distance(std::string_view one, std::string_view other) {
 
 }  // namespace
 
-std::string nearest(std::string_view word, const std::vector<std::string>& words) {
+std::string nearest(std::string_view word, const std::vector<std::string>& words,
+                    std::size_t most) {
     std::string found;
-    std::size_t least = std::min<std::size_t>(3, word.size() / 2 + 1);
+    std::size_t least = std::min(most + 1, word.size() / 2 + 1);
     for (const std::string& one : words) {
         const std::size_t far = distance(word, one);
         if (far >= least) continue;

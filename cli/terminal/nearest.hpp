@@ -1,6 +1,7 @@
 #pragma once
 // "Did you mean": the word that a mistyped one stands for.
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,7 +9,8 @@
 namespace rollring::cli {
 
 // The word with the fewest inserted, deleted, replaced or swapped letters between it and `word`;
-// empty where even that one differs too much.
-std::string nearest(std::string_view word, const std::vector<std::string>& words);
+// empty where even that one differs too much, by default in up to two letters.
+std::string nearest(std::string_view word, const std::vector<std::string>& words,
+                    std::size_t most = 2);
 
 }  // namespace rollring::cli

@@ -47,6 +47,39 @@ def write(path: Path, *rows: dict[str, Any]) -> str:
     return str(path)
 
 
+def test_a_key_that_looks_like_a_field_is_read_or_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "rollring")
+
+    def read(**more: Any) -> tuple[Any, list[str]]:
+        caplog.clear()
+        row = {"instance_id": "a", "repetition_id": 0, "group_size": 2, "tokens": [1, 2]} | more
+        path = write(tmp_path / "rollouts.jsonl", row, row)
+        rewards = {fields.get("reward") for fields in rr.read_rollouts(path)}
+        told = [one.getMessage().removeprefix(f"{path}: ") for one in caplog.records]
+        return rewards.pop(), told
+
+    kept = "'{}' is kept in `extra`: did you mean '{}'?"
+    assert read(score=0.5) == (0.5, ["'score' is read as the reward"])
+    assert read(score=0.5, reward=1) == (1, [])
+    assert read(score=0.5, reward=None) == (0.5, ["'score' is read as the reward"])
+    assert read(score=True) == (None, [kept.format("score", "reward")])
+    for name in ("scores", "rewards", "return", "Returns", "exact_reward"):
+        assert read(**{name: [1]}) == (None, [kept.format(name, "reward")])
+        assert read(reward=1, **{name: 2}) == (1, [])
+    assert read(old_log_probs=[0, 0], ActionMask=[0, 1], polcy_version=3)[1] == [
+        kept.format("old_log_probs", "logprobs"),
+        kept.format("ActionMask", "loss_mask"),
+        kept.format("polcy_version", "policy_version"),
+    ]
+    quiet = {"logprobs": [0, 0], "old_log_probs": [0, 0], "attention_mask": [1, 1], "stats": {}}
+    assert read(**quiet, advantage=0.5, difficulty=3, my_own_key=None)[1] == []
+    _, said = run(*CONVERT, write(tmp_path / "scored.jsonl", {"tokens": [1], "n_prompt": 1,
+                                                             "scores": 1}))
+    assert said.count("did you mean 'reward'?") == 1, said
+
+
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with a tokenizer of transformers: each character is a token."""

@@ -39,6 +39,8 @@ def main() -> int:
         if rollouts.remark:
             sys.stderr.write(f"rollring: {rollouts.remark}\n")
         for fields in rollouts:
+            for _, remark in rollouts.remarks():
+                sys.stderr.write(f"rollring: {remark}\n")
             extra = fields.pop("extra", {})
             line = fields | {key: value for key, value in extra.items() if key not in fields}
             print(json.dumps(line, separators=(",", ":"), default=_plain))

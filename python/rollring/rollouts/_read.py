@@ -68,8 +68,8 @@ class Rollouts:
             return
         if self._common:
             self.remark = (
-                f"{self._path}: group_size is not given: every group has {self._common} members, "
-                f"so that is it"
+                f"{self._path}: group_size is not given; every group has {self._common} members, "
+                f"so it is {self._common}"
             )
             return
         self.plain = False
@@ -110,6 +110,10 @@ class Rollouts:
         size = fields.get("group_size") or self._group_size or self._common
         if size:
             fields["group_size"] = size
+
+    def remarks(self) -> list[tuple[int, str]]:
+        """Logging level and text of what the rows so far showed of their keys, each told once."""
+        return [(level, f"{self._path}: {text}") for level, text in self._records.watch.take()]
 
     def count(self) -> int:
         """How many records there are, of all shares."""
@@ -162,4 +166,11 @@ def read_rollouts(
     )
     if rollouts.remark:
         _log.log(logging.INFO if rollouts.plain else logging.WARNING, "%s", rollouts.remark)
-    return map(pushed, rollouts)
+    return _logged(rollouts)
+
+
+def _logged(rollouts: Rollouts) -> Iterator[dict[str, Any]]:
+    for fields in rollouts:
+        for level, remark in rollouts.remarks():
+            _log.log(level, "%s", remark)
+        yield pushed(fields)

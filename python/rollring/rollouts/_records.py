@@ -11,6 +11,7 @@ import numpy as np
 
 from .._arrays import NUMPY_DTYPES, array_of
 from ._files import refused
+from ._meant import KeyWatch
 from ._text import Tokenizer
 
 _WHOLE = ("tokens", "token_ids", "input_ids")
@@ -49,6 +50,7 @@ class Records:
         self._fields = FIELDS.union(columns)
         self._tokenizer = Tokenizer(tokenizer) if tokenizer is not None else None
         self._rewards = tuple(rewards)
+        self.watch = KeyWatch(self._fields)
 
     def fields(self, place: str, row: dict[str, Any], *, columns: bool = True) -> dict[str, Any]:
         """The fields of a row; without ``columns`` those that a census needs, and maybe others.
@@ -67,7 +69,9 @@ class Records:
             )
         text = None
         missing = self._take_tokens(place, row, made, used)
-        if missing and (text := _conversation(row, used)):
+        if not missing:
+            self._take_score(row, made, used)
+        elif text := _conversation(row, used):
             self._take_scores(row, made, used)
             _name_by_text(row, made, text[0])
         _name(place, row, made)
@@ -86,6 +90,8 @@ class Records:
         extra = {key: value for key, value in row.items() if key not in used}
         if extra:
             made["extra"] = extra
+            if columns and not text:
+                self.watch.judge(extra, made)
         return made
 
     def _take_tokens(
@@ -125,6 +131,15 @@ class Records:
             if column in made and len(made[column]) == len(answer):
                 made[column] = [0] * len(prompt) + list(made[column])
         return ""
+
+    def _take_score(self, row: dict[str, Any], made: dict[str, Any], used: set[str]) -> None:
+        """The reward of a row of tokens without one."""
+        score = row.get("score")
+        if "reward" in row or isinstance(score, bool) or not isinstance(score, (int, float)):
+            return
+        made["reward"] = score
+        used.add("score")
+        self.watch.see_score()
 
     def _take_scores(self, row: dict[str, Any], made: dict[str, Any], used: set[str]) -> None:
         """What verl, verifiers and TRL say beside the text."""
