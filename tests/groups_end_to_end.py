@@ -5,6 +5,7 @@ usage: groups_end_to_end.py PATH_OF_ROLLRING
 """
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -144,6 +145,23 @@ def without_a_deadline_no_group_ships_in_part(folder, rollouts):
                      "--deadline", "100ms")
         assert "warning: the deadline of a group has passed, and it ships with 2 of 4" in err, err
         assert "half: ready" in err and "missing 2-3; from victim (lane 0, died)" in err, err
+
+
+@test
+def a_death_is_shown_beside_a_living_trainer(folder, rollouts):
+    """The trainer frees the lane at once; that its producer died stays to be seen."""
+    with Ring() as ring:
+        trainer = start("consume", ring, "--group-size", "auto", "--idle-timeout", 0)
+        sender = open_sender(ring, "--name", "victim")
+        tell(sender, member("half", 0))
+        wait_until(lambda: report("groups", ring)["groups"], "its group")
+        sender.kill()
+        sender.communicate()
+        wait_until(lambda: report("stat", ring)["lanes"][0]["state"] == "free", "a free lane")
+        assert re.search(r"victim +\d+ +free \(died\) ", run("stat", ring)[0]), run("stat", ring)
+        assert "victim (lane 0, died)" in run("groups", ring)[0]
+        trainer.send_signal(signal.SIGINT)
+        finish(trainer, 130)
 
 
 @test

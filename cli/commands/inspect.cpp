@@ -77,6 +77,12 @@ Json stat_json(const RingStat& now, const RequestsStat& requests, const RingStat
     return json;
 }
 
+// A lane whose producer died is free again as soon as the consumer has taken what came.
+std::string state_text(const LaneStat& lane) {
+    return cell_of(lane, &LaneStat::state) +
+           (lane.died && lane.state == LaneState::free ? " (died)" : "");
+}
+
 std::string drops_text(const LaneStat& lane) {
     std::string drops = count_text(lane.lost + lane.duplicates + lane.torn);
     if (lane.dropped_bytes != 0) drops += " + " + cell_of(lane, &LaneStat::dropped_bytes);
@@ -89,7 +95,7 @@ Table lane_table(const RingStat& now, const RingStat* before, double seconds) {
         {{.title = "lane"}, &LaneStat::lane},
         {{.title = "producer", .align = left, .least = 8, .most = 20}, &LaneStat::producer},
         {{.title = "pid", .rank = 3}, &LaneStat::pid},
-        {{.title = "state", .align = left}, &LaneStat::state},
+        {{.title = "state", .align = left}, state_text},
         {{.title = "waiting"}, &LaneStat::depth_records},
         {{.title = "unreleased", .rank = 1}, &LaneStat::depth_bytes},
         {{.title = "oldest", .rank = 2}, &LaneStat::oldest_age_ns},

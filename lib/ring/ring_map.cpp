@@ -79,10 +79,6 @@ std::string load_name(const LaneOwner& owner) {
     return printable(owner.name.load());
 }
 
-std::string load_producer(const RingMap& map, std::uint32_t lane) {
-    return fmt::format("{} (lane {})", load_name(map.owner(lane)), lane);
-}
-
 std::string load_sender(const RingMap& map, std::uint32_t lane, std::uint32_t epoch) {
     const LaneOwner& owner = map.owner(lane);
     if (observe(owner.epoch) != epoch) {

@@ -107,9 +107,8 @@ inline void ring_bell(Bell& bell) {
 
 // The producer's name, fit to be shown.
 std::string load_name(const LaneOwner& owner);
-// And where it is: "name (lane 3)".
-std::string load_producer(const RingMap& map, std::uint32_t lane);
-// The same of one that had the lane at this epoch, and whether it is gone: "env-3 (lane 2, died)".
+// And where it is, of one that had the lane at this epoch, and whether it is gone: "env-3 (lane
+// 2)", "env-3 (lane 2, died)".
 std::string load_sender(const RingMap& map, std::uint32_t lane, std::uint32_t epoch);
 
 }  // namespace rollring

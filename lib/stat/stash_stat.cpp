@@ -77,7 +77,7 @@ GroupStat group_of(const RingMap& map, const GroupRow& row, std::int64_t now_ns)
         if ((peek(row.lanes) >> lane % 64 & 1U) == 0 || observe(map.owner(lane).epoch) == 0) {
             continue;
         }
-        group.producers.push_back(load_producer(map, lane));
+        group.producers.push_back(load_sender(map, lane, observe(map.owner(lane).epoch)));
         group.lanes.push_back(lane);
     }
     return group;

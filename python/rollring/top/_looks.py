@@ -65,7 +65,7 @@ def tokens_per_second(before: Look | None, now: Look) -> dict[int, float]:
     }
 
 
-def explained(group: dict[str, Any], lanes: list[dict[str, Any]]) -> str:
+def explained(group: dict[str, Any]) -> str:
     """What a group waits for, from whom and since when, in lines."""
     state = group["state"]
     lines = [
@@ -83,9 +83,9 @@ def explained(group: dict[str, Any], lanes: list[dict[str, Any]]) -> str:
         lines.append("complete: waiting for a batch")
     else:
         lines.append("in a batch: being trained on")
-    died = {f"{lane['producer']} (lane {lane['lane']})" for lane in lanes if lane["died"]}
     for producer in group["producers"]:
-        lines.append(f"from {producer}{', which DIED' if producer in died else ''}")
+        name = producer.removesuffix(", died)")
+        lines.append(f"from {producer}" if name == producer else f"from {name}), which DIED")
     return "\n".join(lines)
 
 

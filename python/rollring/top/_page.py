@@ -296,7 +296,7 @@ class Page(App[None]):
             return
         row = table.shown.get(str(event.row_key.value))
         if row is not None and table.id == "groups":
-            self.push_screen(Explanation(explained(row, self.last.lanes)))
+            self.push_screen(Explanation(explained(row)))
         elif row is not None and table.id == "workers":
             self.push_screen(Explanation(asked(row, self.last.requests["under_way"])))
 
