@@ -220,7 +220,8 @@ def consume(folder, rollouts):
 def serve_atropos(folder, rollouts):
     place(folder, rollouts)
     for line in examples("serve-atropos"):
-        with Ring("--lanes", 2) as ring:
+        # The ring is there already, and of the size that the example asks for.
+        with Ring("--lanes", 2, *re.findall(r"--lane-bytes|\d+MiB", line)) as ring:
             # On a port of its own: 8000 may be another's here.
             free = line if "--port" in line else line + " --port 0"
             process = paste(folder, free.replace("--port 8001", "--port 0"), ring)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from program import PREFIX, Ring, finish, main, report, run, test
-from served import ENV, Server, group
+from served import ENV, Server, firsts, group
 
 
 @test
@@ -29,6 +29,28 @@ def the_ring_is_made_where_there_is_none(folder, _):
         pass
     server.says.wait_for(f"ring {name} stays")
     assert name in rings()
+    run("rm", name)
+
+
+@test
+def a_new_ring_says_what_it_reserves_and_a_small_one_can_be_asked_for(folder, _):
+    name = f"{PREFIX}small"
+    with Server(name, folder) as server:
+        server.says.wait_for(rf"ring {name} is new.* [0-9.]+ .iB are reserved now.*--lane-bytes")
+        run("rm", "--force", name)
+    with Server(name, folder, "--lane-bytes", "1MiB") as server:
+        server.begin([{}], batch_size=4)
+        server.post(group(1))
+        assert firsts(server.one_batch()) == [1]
+        assert report("stat", name)["resident_bytes"] < 16 << 20
+        status, said = server.raw("POST", "/scored_data", json.dumps(group(1, tokens=60_000)))
+        assert status == 413 and b"--lane-bytes" in said, (status, said)
+        assert "is new" not in "".join(server.says.lines)
+    again = ("serve-atropos", name, "--port", 0, "--state", folder / "state.json")
+    _, err = run(*again, "--lane-bytes", "2MiB", code=2)
+    assert f"ring {name} exists, with lanes of 1 MiB: leave --lane-bytes out" in err, err
+    with Server(name, folder, "--lane-bytes", "1MiB"):
+        pass
     run("rm", name)
 
 

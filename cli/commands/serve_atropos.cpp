@@ -21,6 +21,7 @@ namespace {
 constexpr const char* serve_footer = R"(Examples:
   rollring serve-atropos run42                  # in place of run-api
   rollring serve-atropos run42 --port 8001 --json
+  rollring serve-atropos run42 --lane-bytes 16MiB   # for groups of up to 14 MiB
   ROLLRING_TOKEN=secret rollring serve-atropos run42 --host 0.0.0.0
 Environments (rollout_server_url) and trainers of Atropos need no change. A group is in
 the ring before the server answers `received`. A batch is acknowledged when the trainer
@@ -34,7 +35,7 @@ when it ends, unless it holds records, or a trainer or an environment has regist
 processes that send without the server. See docs/atropos.md.)";
 
 // Whole groups wait in a lane until the trainer asks for them. A few lanes are ever taken.
-std::uint64_t lane_bytes() {
+std::uint64_t default_lane_bytes() {
     constexpr std::uint64_t mib = std::uint64_t{1} << 20;
     return std::bit_floor(std::clamp(memory_total() / 8, mib, 256 * mib));
 }
@@ -45,6 +46,7 @@ struct ServeOptions {
     std::uint32_t port = 8000;
     std::string token;
     HttpLimits limits;
+    std::uint64_t lane_bytes = bytes_not_given;
     bool json = false;
     bool keep = false;
 };
@@ -65,7 +67,8 @@ void report(const ServeOptions& options, const AtroposHub::Counts& counts) {
 // go on with.
 class ServedRing {
   public:
-    static Result<ServedRing> open(const std::string& name);
+    // `lane_bytes` is for a ring that is made, and bytes_not_given if nobody asks for a size.
+    static Result<ServedRing> open(const std::string& name, std::uint64_t lane_bytes);
     ServedRing(ServedRing&& other) noexcept
         : name_(std::move(other.name_)),
           made_(std::exchange(other.made_, false)),
@@ -98,10 +101,18 @@ std::string other_server(const std::string& ring) {
     return "another process";
 }
 
-Result<ServedRing> ServedRing::open(const std::string& name) {
-    auto created = create_ring(name, {.lane_bytes = lane_bytes()});
+Result<ServedRing> ServedRing::open(const std::string& name, std::uint64_t lane_bytes) {
+    const bool asked = lane_bytes != bytes_not_given;
+    auto created = create_ring(name, {.lane_bytes = asked ? lane_bytes : default_lane_bytes()});
     if (!created && created.error().code != Errc::already_exists) {
         return std::unexpected(created.error());
+    }
+    if (const auto stat = stat_ring(name);
+        !created && asked && stat && stat->lane_bytes != lane_bytes) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("ring {} exists, with lanes of {}: leave --lane-bytes out, or "
+                                   "remove that ring with 'rollring rm {}'",
+                                   name, bytes_text(stat->lane_bytes), name));
     }
     ServedRing ring(name, created.has_value());
     auto seat = ServerSeat::take(name);
@@ -129,6 +140,17 @@ void ServedRing::decide(bool keep, bool has_clients, const std::string& state_pa
                     name_, bytes_text(stat ? stat->resident_bytes : 0), name_, name_));
 }
 
+// What the server holds before anything is sent is a choice of its own.
+void tell_memory(const std::string& name) {
+    const auto stat = stat_ring(name);
+    if (!stat) return;
+    note(
+        fmt::format("ring {} is new. Its lanes have {}, and a group must fit into one. {} are "
+                    "reserved now, as much again once a trainer asks for a batch, and a lane more "
+                    "when those are full. --lane-bytes 16MiB makes a small ring",
+                    name, bytes_text(stat->lane_bytes), bytes_text(stat->resident_bytes)));
+}
+
 int serve(ServeOptions& options) {
     const std::string token = token_of(options.token);
     if (options.hub.state_path.empty()) {
@@ -139,7 +161,7 @@ int serve(ServeOptions& options) {
     if (auto writable = check_state_path(options.hub.state_path); !writable) {
         return fail(writable.error());
     }
-    auto ring = ServedRing::open(options.hub.ring);
+    auto ring = ServedRing::open(options.hub.ring, options.lane_bytes);
     if (!ring) return fail(ring.error());
     auto hub = AtroposHub::open(options.hub);
     if (!hub) return fail(hub.error());
@@ -149,8 +171,9 @@ int serve(ServeOptions& options) {
                                 "program fills",
                                 options.hub.ring));
     }
-    note(fmt::format("serving {} {} at http://{}:{}", ring->made() ? "new ring" : "ring",
-                     options.hub.ring, options.host, listener->port()));
+    if (ring->made() && options.lane_bytes == bytes_not_given) tell_memory(options.hub.ring);
+    note(fmt::format("serving ring {} at http://{}:{}", options.hub.ring, options.host,
+                     listener->port()));
     AtroposApi api(**hub);
     {
         HttpServer server(std::move(*listener), options.limits, token,
@@ -182,6 +205,11 @@ Command add_serve_atropos(CLI::App& app) {
         ->type_name("N")
         ->capture_default_str();
     add_token(sub, options->token);
+    add_bytes(sub, "--lane-bytes", options->lane_bytes,
+              "Memory of each lane of a ring that the server creates. A group\n"
+              "must fit into seven eighths of a lane; two lanes' worth is in\n"
+              "use from the first batch on")
+        ->default_str("an eighth of the machine's memory, at most 256MiB");
     add_bytes(sub, "--max-body", options->limits.body_bytes,
               "Longest accepted body, unpacked; a few are in memory at once")
         ->default_str("1GiB");
