@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-from program import LIMIT_S, PROGRAM, Ring, ended, finish, main, run, start, test, wait_until
+from program import LIMIT_S, PROGRAM, ROOT, Ring, ended, finish, main, run, start, test, wait_until
 
 RED, YELLOW, BOLD, END = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
@@ -84,11 +84,16 @@ def top_without_a_terminal_is_refused_with_what_to_use_instead(folder, _):
 @test
 def a_missing_python_package_is_named_with_a_remedy(folder, _):
     python = without_packages(folder)
-    wanted = f"the Python package rollring is not installed for {python}: run '{python} -m pip"
+    wanted = (f"the Python package rollring is not installed for {python}: in a clone of rollring, "
+              "run 'python3 -m venv .venv && .venv/bin/pip install -v {}', and pass --python "
+              ".venv/bin/python")
     code, text = in_terminal("top", "r", "--python", python)
-    assert code == 1 and wanted in text.replace("\n", " ") and "--python" in text, text
+    assert code == 1 and wanted.format('".[top]"') in text.replace("\r\n", " "), text
     _, err = run("run-env", "--python", python, "m:C", code=1)
-    assert wanted in err and "ModuleNotFoundError" not in err, err
+    assert wanted.format(".") in err.replace("\n", " "), err
+    assert "ModuleNotFoundError" not in err, err
+    # The system's Python of Debian 12 has no pip: the README's way is the one that works there.
+    assert "python3 -m venv .venv" in (ROOT / "README.md").read_text(encoding="utf-8")
     only = folder / "only"
     (only / "rollring").mkdir(parents=True)
     (only / "rollring/__init__.py").touch()

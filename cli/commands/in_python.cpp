@@ -25,18 +25,21 @@ Error not_run(const std::string& python, int error) {
                         python, std::strerror(error))};
 }
 
-std::string remedy(const std::string& python, const std::string& package) {
+// The first interpreter that one has is often the system's, which has no pip: an environment works
+// everywhere. One that has rollring has pip.
+std::string remedy(const std::string& python, const std::string& package, bool is_for_top) {
     const std::string install =
         package == "rollring"
             ? fmt::format(
-                  "run '{} -m pip install DIRECTORY' with the directory of rollring's "
-                  "sources, or a wheel of './dev wheel'",
-                  python)
-            : fmt::format("run '{} -m pip install {}'", python, package);
-    return fmt::format(
-        "the Python package {} is not installed for {}: {}, or name an interpreter that has it "
-        "with --python",
-        package, python, install);
+                  "in a clone of rollring, run 'python3 -m venv .venv && "
+                  ".venv/bin/pip install -v {}', and pass --python .venv/bin/python",
+                  is_for_top ? "\".[top]\"" : ".")
+            : fmt::format(
+                  "run '{} -m pip install {}', or name an interpreter that has it with "
+                  "--python",
+                  python, package);
+    return fmt::format("the Python package {} is not installed for {}: {}", package, python,
+                       install);
 }
 
 // Asks the interpreter, without importing anything: the first package that it has not, or nothing.
@@ -80,7 +83,8 @@ int become_python(const std::string& python, const std::string& module,
                   std::vector<std::string> words, const std::vector<std::string>& packages) {
     const auto missing = missing_package(python, packages);
     if (!missing) return fail(missing.error());
-    if (!missing->empty()) return fail(Errc::not_found, remedy(python, *missing));
+    const bool is_for_top = packages.size() > 1;
+    if (!missing->empty()) return fail(Errc::not_found, remedy(python, *missing, is_for_top));
     words.insert(words.begin(), {python, "-m", module});
     std::vector<char*> arguments = pointers(words);
     ::execvp(python.c_str(), arguments.data());
