@@ -282,7 +282,9 @@ Result<std::optional<LifeLock>> lock_for_removal(int fd, const std::string& obje
     if (!force && attached(fd)) {
         return refused(
             Errc::busy,
-            fmt::format("ring {} is in use by a live process; stop it, or use --force", object));
+            fmt::format("ring {} is in use by a live process: stop it, or force the removal "
+                        "(--force; in Python, force=True)",
+                        object));
     }
     return std::move(*lock);
 }

@@ -117,8 +117,8 @@ Result<void> detail::unlink_overflow(int fd, const std::string& object) {
     if (!path || !path->ends_with(ending)) return {};
     if (unlinkat(AT_FDCWD, path->c_str(), 0) == 0 || errno == ENOENT || errno == ENOTDIR) return {};
     return failed(Errc::system, errno,
-                  fmt::format("cannot remove the overflow file {} of {} (with --force the ring is "
-                              "removed without it)",
+                  fmt::format("cannot remove the overflow file {} of {}: --force (in Python, "
+                              "force=True) removes the ring without it",
                               *path, object));
 }
 
