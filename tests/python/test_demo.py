@@ -195,7 +195,8 @@ def test_a_bad_record_is_named(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.write_text(json.dumps(record(0, 0, group_size=1)) + "\n\n" + line + "\n")
     out, err = run("--input", str(path), "--producers", "2", code=1)
-    assert re.fullmatch(rf"rollring: producer \d \(pid \d+\) failed: .*{said}.*\n", err), err
+    by = r"bad_record|producer \d \(pid \d+\) failed"
+    assert re.fullmatch(rf"rollring: ({by}): .*{said}.*\n", err), err
     assert out == "" or out.endswith("FAILED\n")  # the first one may have come
 
 
@@ -284,6 +285,29 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no"):
         out, err = run("--input", str(path), code=1)
         assert out == "" and re.fullmatch(rf"rollring: \w+: .*{re.escape(str(path))}.*\n", err)
+    assert err.startswith("rollring: not_found: ") and "check the path of --input" in err
+
+
+def test_its_time_is_that_of_the_command() -> None:
+    began = time.monotonic()
+    found = report(*SMALL)
+    took = time.monotonic() - began
+    # The rest is the removal of the ring and the end of the interpreter.
+    assert found["seconds"] < found["elapsed_seconds"] < took + 0.02
+    assert found["elapsed_seconds"] > took / 2
+    out, _ = run(*SMALL)
+    assert re.search(r"\n  time +\d+\.\d\d s; records arrived over \d+\.\d\d s\n", out), out
+
+
+def test_it_names_the_first_bad_line_of_the_file(tmp_path: Path) -> None:
+    """Whichever of its producers met one first; none of them counts, as all records are plain."""
+    path = tmp_path / "bad.jsonl"
+    good = [json.dumps(record(0, member)) for member in range(8)] * 5
+    for first in (2, 3, 39):
+        path.write_text("\n".join([*good[: first - 1], *["{}"] * (41 - first)]), encoding="utf-8")
+        _, err = run("--input", str(path), "--lane-bytes", "4MiB", code=1)
+        assert err.count("bad.jsonl") == 1, err
+        assert f"bad.jsonl:{first}: 'instance_id', 'token_ids' are missing" in err
 
 
 def test_its_help_fits_a_terminal_and_its_examples_run(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import rollring as rr
 from rollring._ring import to_bytes
 
 from .load import SYNTHETIC, Load, parse_synthetic
-from .processes import Stops, Workers
+from .processes import Stops, Workers, say_all_ourselves
 from .proof import Seen
 from .report import Progress, as_text, bytes_text, note, summary
 from .sides import produce, train
@@ -136,8 +136,11 @@ def demo(options: argparse.Namespace, load: Load) -> int:
         finally:
             rr.remove(ring, force=True, missing_ok=True)
     if not stopped:  # else they may have ended for the same reason
+        if workers.bad:
+            note(f"bad_record: {load.first_bad() or workers.bad}")
         for trouble in workers.trouble:
-            note(trouble)
+            if not workers.bad:
+                note(trouble)
     if options.json:
         print(json.dumps(report), flush=True)
     elif seen.tally.records or not workers.trouble:  # after an error zeros say nothing
@@ -149,14 +152,14 @@ def demo(options: argparse.Namespace, load: Load) -> int:
 def main() -> int:
     parser = make_parser()
     options = parser.parse_args()
+    say_all_ourselves()
     if options.input in {"-", ""}:
         parser.error("--input must be a file: producers cannot share standard input")
     load = options.synthetic
     if options.input:
         load = Load(path=options.input, tokenizer=options.tokenizer, asked_size=options.group_size)
     try:
-        remark = load.remark()
-        if remark and not options.json:
+        for remark in [] if options.json else load.remarks():
             note(remark)
         return demo(options, dataclasses.replace(load, repeat=options.repeat))
     except rr.InvalidArgumentError as error:
@@ -165,7 +168,10 @@ def main() -> int:
         note(f"{error.code}: {error}")
         return 1
     except OSError as error:
-        note(f"system: {error}")
+        if isinstance(error, FileNotFoundError) and error.filename == options.input:
+            note(f"not_found: {error.filename}: cannot be read: check the path of --input")
+        else:
+            note(f"system: {error}")
         return 1
 
 

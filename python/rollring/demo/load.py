@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rollring._errors import BadRecordError
 from rollring.rollouts import read_rollouts
 from rollring.rollouts._read import Rollouts
 
@@ -34,9 +36,24 @@ class Load:
             return self.repeat * self.groups * self.group_size
         return self.repeat * self._rollouts().count()
 
-    def remark(self) -> str:
-        """A sentence about the groups of the file."""
-        return self._rollouts().remark if self.path else ""
+    def remarks(self) -> list[str]:
+        """Sentences about the groups of the file, and about the keys of its first record."""
+        if not self.path:
+            return []
+        rollouts = self._rollouts()
+        sizes = [rollouts.remark] if rollouts.remark else []
+        with contextlib.suppress(BadRecordError):  # a producer says it
+            next(iter(rollouts), None)
+        return [*sizes, *(text for _, text in rollouts.remarks())]
+
+    def first_bad(self) -> str:
+        """The first bad record of the file and the reason; empty if there is none."""
+        try:
+            for _ in self._rollouts():
+                pass
+        except BadRecordError as error:
+            return str(error)
+        return ""
 
     def _rollouts(self) -> Rollouts:
         return Rollouts(self.path, self.tokenizer, group_size=self.asked_size)

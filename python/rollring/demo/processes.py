@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
 import threading
+import time
 from multiprocessing import connection, resource_tracker
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +56,7 @@ class Workers:
         self.records = self.digest = 0  # of those that have ended well
         self.began = float("inf")
         self.trouble: list[str] = []
+        self.bad = ""  # a record of the input is a bad one
         self._running: dict[Any, Any] = {}  # by the pipe that says how it ended
         self._processes: list[Any] = []
 
@@ -83,6 +86,7 @@ class Workers:
         for pipe in connection.wait(list(self._running), timeout=0):
             process = self._running.pop(pipe)
             report = _report_of(pipe, process)
+            self.bad = self.bad or report.get("bad", "")
             if "error" in report:
                 self.trouble.append(f"{process.name} (pid {process.pid}) {report['error']}")
             else:
@@ -109,11 +113,26 @@ class Workers:
                 process.join()
 
 
+def say_all_ourselves() -> None:
+    """Keep the package's warnings off stderr: the demo's report has their contents, once."""
+    logging.getLogger("rollring").addHandler(logging.NullHandler())
+
+
+def seconds_since_start() -> float:
+    """Of this process: a user waits for its interpreter and its imports, too."""
+    with open("/proc/self/stat", encoding="ascii") as file:
+        started = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+
+
 def _run(pipe: Any, work: Callable[..., dict[str, Any]], *args: Any) -> None:
     """What a process does."""
+    say_all_ourselves()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         pipe.send(work(*args))
+    except rr.BadRecordError as error:
+        pipe.send({"error": f"failed: {error}", "bad": str(error)})
     except (rr.RollringError, OSError, ValueError, TypeError) as error:
         pipe.send({"error": f"failed: {error}"})
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import rollring as rr
 
+from .processes import seconds_since_start
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -86,6 +88,7 @@ def summary(ring: str, workers: Workers, seen: Seen, *, interrupted: bool) -> di
         "tokens": got.tokens,
         "bytes": got.bytes,
         "seconds": seconds,
+        "elapsed_seconds": seconds_since_start(),
         "tokens_per_s": got.tokens / seconds if seconds else 0.0,
         "gb_per_s": got.bytes / seconds * 1e-9 if seconds else 0.0,
         "groups": len(seen.keys),
@@ -104,7 +107,10 @@ def summary(ring: str, workers: Workers, seen: Seen, *, interrupted: bool) -> di
 
 
 def as_text(report: dict[str, Any]) -> str:
-    rate = f"{short(report['tokens_per_s'])} tokens/s, {report['gb_per_s']:.2f} GB/s"
+    rate = (
+        f"{short(report['tokens_per_s'])} tokens/s, {report['gb_per_s']:.2f} GB/s while records "
+        f"arrived"
+    )
     digest = {
         True: f"equal: yes ({report['digest_sent']})",
         False: f"MISMATCH: sent {report['digest_sent']}, received {report['digest_received']}",
@@ -121,7 +127,8 @@ def as_text(report: dict[str, Any]) -> str:
         "incomplete": f"{report['records_waiting']:,}",
         "tokens": f"{report['tokens']:,}",
         "bytes": bytes_text(report["bytes"]),
-        "time": f"{report['seconds']:.2f} s",
+        "time": f"{report['elapsed_seconds']:.2f} s; records arrived over "
+        f"{report['seconds']:.2f} s",
         "rate": rate,
         "digest": digest,
         "groups": groups,
