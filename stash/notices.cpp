@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "human.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring {
@@ -38,7 +39,7 @@ std::string_view advice(DropReason reason) {
         case DropReason::group_void:
             return "another member of its group failed, and on_failed or bad_reward void the group";
         case DropReason::too_few:
-            return "its group can have no more than min_size - 1 members";
+            return "too many members of its group are lost for it to reach min_size";
         case DropReason::deadline:
             return "its group was not complete by the deadline";
         case DropReason::zero_variance:
@@ -60,10 +61,6 @@ std::string name_of(const Record& record) {
     if (meta.visit != 0) text += fmt::format(" visit {}", meta.visit);
     if (meta.repetition_id) text += fmt::format(" #{}", *meta.repetition_id);
     return text;
-}
-
-std::string counted(std::uint64_t count) {
-    return fmt::format("{} {}", count, count == 1 ? "record" : "records");
 }
 
 }  // namespace
@@ -130,11 +127,11 @@ std::string Notices::text_of(std::size_t kind, std::uint64_t count) const {
     const Told& told = told_[kind];
     const std::string_view one = count == 1 ? ": " : ", one of them: ";
     if (kind == conflict) {
-        return fmt::format("{} of another group_size than their group{}{}", counted(count), one,
-                           told.example);
+        return fmt::format("{} of another group_size than their group{}{}",
+                           counted(count, "record"), one, told.example);
     }
-    return fmt::format("{} dropped as {}{}{}", counted(count), name(static_cast<DropReason>(kind)),
-                       one, told.example);
+    return fmt::format("{} dropped as {}{}{}", counted(count, "record"),
+                       name(static_cast<DropReason>(kind)), one, told.example);
 }
 
 void Notices::tell(std::size_t kind, std::int64_t now_ns) {
@@ -174,8 +171,9 @@ void Notices::partial(std::uint32_t index, std::int64_t now_ns) {
                    {},
                    partial_groups_,
                    fmt::format("the deadline of a group has passed, and it ships with {} of {} "
-                               "members ({} such groups so far): {}",
-                               group.complete, group.size, partial_groups_, group.to_string())});
+                               "members ({} so far): {}",
+                               group.complete, group.size, counted(partial_groups_, "such group"),
+                               group.to_string())});
 }
 
 // The first at once, then less and less often while there are any.
@@ -208,9 +206,9 @@ std::string Notices::since_batch() const {
 }
 
 std::string Notices::waits_for(std::int64_t now_ns) const {
-    std::string text =
-        fmt::format("{} groups are open, {} of them complete; {} producers are there",
-                    groups_->open_groups(), groups_->ready_groups(), core_->roster().producers());
+    std::string text = fmt::format(
+        "{} open, {} of them complete; {} attached", counted(groups_->open_groups(), "group"),
+        groups_->ready_groups(), counted(core_->roster().producers(), "producer"));
     text += shown_->oldest_text(groups_named, now_ns);
     if (const std::string came = since_batch(); !came.empty()) {
         text += "; since the last batch: " + came;

@@ -106,9 +106,9 @@ void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
     const std::int64_t began_ns = std::max(came_ns_, moved_ns_);
     if (now_ns - began_ns < patience_ns || now_ns - told_ns_ < stall_told_every_ns) return;
     told_ns_ = now_ns;
-    std::string why = fmt::format(
-        "no progress is possible: of {} producers, {} wait to open a group and {} for room",
-        waits.producers, waits.for_place, waits.for_room);
+    std::string why =
+        fmt::format("no progress is possible: of {}, {} wait to open a group and {} for room",
+                    counted(waits.producers, "producer"), waits.for_place, waits.for_room);
     if (waits.for_room != 0) {
         why += fmt::format(" (lane {}: {})", waits.room_lane, human_bytes(waits.room_bytes));
     }
@@ -116,7 +116,7 @@ void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
     if (places_are_taken(room_->taken_places(core_->roster().active()), bound,
                          core_->map().geometry().lane_count)) {
         why += fmt::format(
-            "; max_open_groups lets {} groups open at once: raise it, or close "
+            "; max_open_groups lets {} open at once: raise it, or close "
             "producers that have nothing more to send",
             bound);
     }
@@ -124,10 +124,10 @@ void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
     const std::uint64_t most = spill != nullptr ? spill->most_bytes() : 0;
     const Overflow* const overflow = core_->seat().overflow();
     why += fmt::format(
-        "; {} groups are open and none is complete, the spill holds {} of {}{}; "
+        "; {} open and none complete, the spill holds {} of {}{}; "
         "'rollring groups' shows what they miss. Send the groups in the same order from all "
         "producers, or create the ring with more --spill-bytes or {}",
-        groups_->open_groups(), human_bytes(live), human_bytes(most),
+        counted(groups_->open_groups(), "group"), human_bytes(live), human_bytes(most),
         shown_->oldest_text(3, now_ns),
         overflow == nullptr ? "a directory on a disk as --overflow"
                             : "--overflow-bytes (its file is " + overflow->path() + ")");

@@ -162,13 +162,13 @@ int Run::go() {
     report(reason);
     if (output_ && output_->problem()) return fail(*output_->problem());
     if (incomplete_groups_ != 0) {
-        note(fmt::format("{} incomplete atropos groups: the members that arrived are written",
-                         incomplete_groups_));
+        note(fmt::format("{}: the members that arrived are written",
+                         counted(incomplete_groups_, "incomplete atropos group")));
     }
     const std::string more =
-        held == 0
-            ? ""
-            : fmt::format("; {} records are held back: if the lanes are full, lower --hold", held);
+        held == 0 ? ""
+                  : fmt::format("; {} held back: if the lanes are full, lower --hold",
+                                counted(held, "record"));
     return conclude(*options_, reason, consumer_, more);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "human.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/time.hpp"
@@ -80,7 +81,8 @@ bool no_progress(const RingStat& ring, const StashStat& stash, std::int64_t stal
                                                  : "which closed");
     }
     const auto alive = std::ranges::count_if(ring.lanes, &LaneStat::alive);
-    found.text += fmt::format("; {} producers are alive, {} groups wait", alive, waiting);
+    found.text += fmt::format("; {} alive, {} waiting", counted(alive, "producer"),
+                              counted(waiting, "group"));
     if (const auto oldest = std::ranges::find_if(stash.groups, waits);
         oldest != stash.groups.end()) {
         found.instance_id = oldest->instance_id;

@@ -17,7 +17,6 @@ Two processes speak to each other only if both run on one machine, as one user.
 
 from __future__ import annotations
 
-import logging
 
 from . import _core
 from ._batch import Batch
@@ -85,8 +84,6 @@ from ._weight_publisher import WeightPublisher, WeightTransaction
 from ._weight_subscriber import WeightSubscriber, WeightUpdate
 from ._weights import WeightView
 from .rollouts import read_rollouts
-
-logging.getLogger("rollring").addHandler(logging.NullHandler())
 
 __version__ = _core.version()
 

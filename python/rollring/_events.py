@@ -16,12 +16,16 @@ _QUIET = frozenset(("producer_joined", "producer_closed"))
 _WHOLE = frozenset(("dropped", "size_conflict", "partial", "overdue"))  # their detail says it all
 _SAID = {
     "producer_joined": "joined",
-    "producer_closed": "closed after {records} records",
-    "producer_died": "died after {records} records",
+    "producer_closed": "closed after {records}",
+    "producer_died": "died after {records}",
     "quarantined": "damaged its lane, which is no longer read",
     "torn": "left a damaged record, which is dropped",
     "lane_failed": "has a lane that cannot be mapped here; mapping is retried",
 }
+
+
+def _counted(count: int, one: str, more: str = "") -> str:
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 class StashLog:
@@ -42,9 +46,9 @@ class StashLog:
         partial = counts.pop("groups_partial")
         if partial > self._partial:
             _log.warning(
-                "ring %s: %d groups shipped without all of their members (%d so far)",
+                "ring %s: %s shipped without all members (%d so far)",
                 self._ring,
-                partial - self._partial,
+                _counted(partial - self._partial, "group"),
                 partial,
             )
             self._partial = partial
@@ -72,13 +76,14 @@ class StashLog:
             self._ring,
             producer,
             event["lane"],
-            said.format(records=event["records"]),
+            said.format(records=_counted(event["records"], "record")),
             f": {detail}" if detail else "",
         )
 
     def _tell_count(self, what: str, more: int, total: int) -> None:
         if what == "groups_dropped":
-            _log.info("ring %s: %d groups dropped (%d so far)", self._ring, more, total)
+            dropped = _counted(more, "group")
+            _log.info("ring %s: %s dropped (%d so far)", self._ring, dropped, total)
         elif what == "evacuated_records":
             _log.info(
                 "ring %s: records moved to the spill to make room for producers: %d (%d so far)",
@@ -87,4 +92,5 @@ class StashLog:
                 total,
             )
         elif what == "batches_short":
-            _log.info("ring %s: %d batches cut short (%d so far)", self._ring, more, total)
+            short = _counted(more, "batch", "batches")
+            _log.info("ring %s: %s cut short (%d so far)", self._ring, short, total)

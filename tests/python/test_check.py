@@ -128,7 +128,7 @@ def test_what_the_trainer_holds_is_no_sign_of_progress(ring: str) -> None:
 
         error = _until_raised(look, rr.NoProgressError)
         assert (error.group, error.producer) == ("p/9", "slow")
-        assert "1 groups wait" in str(error) and "3 more complete or leased" in str(error)
+        assert "1 group waiting" in str(error) and "3 more complete or leased" in str(error)
         rr.check(ring, STALE)  # from outside it may be at work
         with pytest.raises(rr.NoProgressError):
             rr.check(ring, STALE, waiting=True)

@@ -6,6 +6,8 @@ import logging
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -43,7 +45,7 @@ def test_a_death_is_a_warning(ring: str, caplog: Any) -> None:
         child.join(PATIENCE)
         record = _until_logged(caplog, stash, "env-dies")
         assert record.levelno == logging.WARNING and record.name == "rollring"
-        assert f"ring {ring}: producer env-dies (lane 0) died after 1 records" in caplog.text
+        assert f"ring {ring}: producer env-dies (lane 0) died after 1 record" in caplog.text
         assert "joined" not in caplog.text
 
 
@@ -61,9 +63,9 @@ def test_groups_and_drops_are_told(ring: str, caplog: Any) -> None:
         assert "producer env-1 (lane 0) joined" in caplog.text
         producer.push("p/2", token_ids=[1], repetition_id=0, group_size=2)
         stash.next(PATIENCE).ack()
-        record = _until_logged(caplog, stash, "it ships with 1 of 2 members (1 such groups so far)")
+        record = _until_logged(caplog, stash, "it ships with 1 of 2 members (1 such group so far)")
         assert record.levelno == logging.WARNING and "p/2" in record.getMessage()
-        _until_logged(caplog, stash, "1 groups shipped without all of their members (1 so far)")
+        _until_logged(caplog, stash, "1 group shipped without all members (1 so far)")
         producer.close()
         _until_logged(caplog, stash, "env-1 (lane 0) closed after 5 records")
         told = len(caplog.records)
@@ -142,3 +144,31 @@ def test_a_wait_without_end_tells_which_group_waits_for_whom(
             assert told.is_set()
     finally:
         logging.getLogger("rollring").removeHandler(handler)
+
+
+PLAIN = """
+import sys
+import rollring as rr
+
+with rr.Producer(sys.argv[1]) as producer, rr.Stash(sys.argv[1], batch_groups=1) as stash:
+    for _ in range(2):
+        producer.push("p/1", token_ids=[1], repetition_id=0, group_size=1)
+    try:
+        while True:
+            stash.next(timeout=0.1).ack()
+    except TimeoutError:
+        pass
+"""
+
+
+def test_a_program_without_logging_sees_warnings_and_nothing_else(ring: str) -> None:
+    command = [sys.executable, "-c", PLAIN, ring]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"ring {ring}: 1 record dropped as"), line
+
+
+def test_removal_names_the_argument_of_python(ring: str) -> None:
+    with rr.Producer(ring), pytest.raises(rr.BusyError, match="force=True"):
+        rr.remove(ring)

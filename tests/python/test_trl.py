@@ -322,7 +322,7 @@ def test_a_ring_to_which_nobody_came(ring: str) -> None:
     worker = RingRolloutWorker(ring, lanes=2, lane_bytes="1MiB")  # makes it
     worker.start()
     error = _until_raised(worker, stale=STALE)
-    assert (error.group, error.producer) == ("", "") and "0 producers are alive" in str(error)
+    assert (error.group, error.producer) == ("", "") and "0 producers alive" in str(error)
     worker.stop()
     with pytest.raises(rr.ClosedError, match="was stopped"):
         worker.rollout_buffer.get(timeout=0)
