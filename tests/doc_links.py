@@ -163,7 +163,7 @@ def main():
         for number, what in (*tree.breaches(page), *told, *more):
             print(f"{page}:{number}: {what}")
             count += 1
-    print(f"doc_links: {len(texts)} pages, {count} breaches")
+    print(f"doc_links: {len(texts)} pages, breaches: {count}")
     return 1 if count else 0
 
 

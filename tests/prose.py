@@ -201,7 +201,7 @@ def main():
     if length > README_LINES:
         print(f"README.md: {length} lines, more than {README_LINES}: move the details to a page")
         count += 1
-    print(f"prose: {len(pages)} pages, {count} breaches")
+    print(f"prose: {len(pages)} pages, breaches: {count}")
     return 1 if count else 0
 
 

@@ -131,7 +131,7 @@ def main():
             for number, what in breaches(text):
                 print(f"{path.relative_to(ROOT)}:{line + number - 1}: {what}")
                 count += 1
-    print(f"prose_strings: {len(chosen)} files, {count} breaches")
+    print(f"prose_strings: {len(chosen)} files, breaches: {count}")
     return 1 if count else 0
 
 

@@ -282,7 +282,7 @@ def main() -> int:
     for path, rule in package_breaches(listed):
         print(f"{path}:1: {rule}")
         breaches += 1
-    print(f"tidy: {len(texts)} files, {breaches} breaches")
+    print(f"tidy: {len(texts)} files, breaches: {breaches}")
     return 1 if breaches else 0
 
 

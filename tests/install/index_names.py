@@ -58,7 +58,7 @@ def main() -> int:
                 print(f"{path.relative_to(ROOT)}:{number}: rollring is on no package index: "
                       "install a clone ('.') or a wheel file")
                 found += 1
-    print(f"index_names: {len(paths)} files, {found} breaches")
+    print(f"index_names: {len(paths)} files, breaches: {found}")
     return 1 if found or len(paths) < 500 else 0
 
 
