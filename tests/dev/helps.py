@@ -83,12 +83,24 @@ def one_count(stub: Stub) -> None:
     assert run("--") == (1, ["FAILED no test ran", "0 passed, 1 failed"])
 
 
+def own_count(stub: Stub) -> None:
+    """A test sees no count of the run that it belongs to, and adds nothing to it."""
+    kept = stub.machine / "tally"
+    stub.environment["ROLLRING_TALLY"] = str(kept)
+    done = stub.dev("test", "--quick")
+    assert done.returncode == 0, done.stdout
+    (line,) = kept.read_text().splitlines()
+    assert json.loads(line) == {"passed": 1, "failures": [], "skipped": 0}, line
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         stub = Stub(Path(place))
         one_count(stub)
         every_help(stub)
         options_follow(stub)
+    with tempfile.TemporaryDirectory() as place:
+        own_count(Stub(Path(place)))
     print("every --help installs and builds nothing; runs have one count")
     return 0
 

@@ -24,7 +24,9 @@ endif
 FILES = {
     "meson.build": MESON,
     "cli/meson.build": "main = files('main.cpp')\nexecutable('rollring', main, install: true)\n",
-    "cli/main.cpp": '#include <cstdio>\nint main() { std::puts("the program ran"); }\n',
+    "cli/main.cpp": '#include <cstdio>\n#include <cstdlib>\n'
+                    'int main() { std::puts("the program ran");\n'
+                    '    return std::getenv("ROLLRING_TALLY") == nullptr ? 0 : 1; }\n',
     "bench/meson.build": "executable('rollring-bench', main)\n",
     "bench/short.py": "print('the benchmarks ran')\n",
     "tests/meson.build": "test('one', executable('one', main), suite: 'quick')\nsubdir('stress')\n",
