@@ -153,7 +153,8 @@ class ROLLRING_API Publisher {
     Publisher& operator=(Publisher&&) noexcept;
     ~Publisher();  // aborts what is open; subscribers learn that it is closed
 
-    // Waits until so many subscribers are attached.
+    // Waits until so many subscribers are attached. Errc::not_found: the ring, or this channel's
+    // name in /dev/shm, was removed, so that no subscriber can attach any more.
     Result<void> wait_subscribers(std::uint32_t count, Deadline deadline);
     // And until so many serve the last committed version.
     Result<void> wait_live(std::uint32_t count, Deadline deadline);

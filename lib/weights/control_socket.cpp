@@ -198,10 +198,14 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         made.bound_ = bound == 0;
         if (bound != 0 || fchmodat(made.directory_.get(), made.file_.c_str(), 0600, 0) != 0 ||
             listen(made.socket_.get(), 64) != 0) {
-            return failed(
-                Errc::system, bound != 0 ? error : errno,
-                fmt::format("cannot listen at {}/{}", channel::directory_path(), made.file_));
+            return failed(Errc::system, bound != 0 ? error : errno,
+                          fmt::format("cannot listen at {}", made.path()));
         }
+        struct stat status{};
+        if (fstatat(made.directory_.get(), made.file_.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+            continue;  // removed under us
+        }
+        made.inode_ = status.st_ino;
         return made;
     }
 }
@@ -210,8 +214,28 @@ Listener::~Listener() {
     if (!directory_ || (bound_ && !socket_)) return;  // in a forked child the name is its parent's
     // Needs no lock: a name whose socket lives is replaced by nobody, and whoever finds the
     // directory gone under it makes it again.
-    if (bound_) unlinkat(directory_.get(), file_.c_str(), 0);
+    if (bound_ && linked()) unlinkat(directory_.get(), file_.c_str(), 0);
     rmdir(channel::directory_path().c_str());  // the last one out; refused while others are in
+}
+
+bool Listener::linked() const {
+    struct stat status{};
+    if (fstatat(directory_.get(), file_.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+        return errno != ENOENT;
+    }
+    return status.st_ino == inode_;
+}
+
+Result<void> Listener::check() const {
+    if (linked()) return {};
+    return refused(Errc::not_found,
+                   fmt::format("{} was removed while this publisher was open, so that no "
+                               "subscriber can attach to it: create a new publisher",
+                               path()));
+}
+
+std::string Listener::path() const {
+    return fmt::format("{}/{}", channel::directory_path(), file_);
 }
 
 Result<Fd> connect_to(std::string_view ring, std::uint32_t rank) {

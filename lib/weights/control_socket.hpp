@@ -100,12 +100,18 @@ class Listener {
     ~Listener();
 
     [[nodiscard]] int fd() const { return socket_.get(); }
+    // not_found once somebody has removed the name, or it has become another publisher's. A look
+    // that fails proves nothing.
+    [[nodiscard]] Result<void> check() const;
 
   private:
     Listener() = default;
+    [[nodiscard]] bool linked() const;
+    [[nodiscard]] std::string path() const;
     Fd directory_;
     ProcessFd socket_;
     std::string file_;
+    ino_t inode_ = 0;     // of the name
     bool bound_ = false;  // the name is ours
 };
 

@@ -217,17 +217,20 @@ Result<void> PublisherImpl::wait_for(std::uint32_t wanted, std::string_view what
 }
 
 Result<void> PublisherImpl::wait_joined(std::uint32_t count, Deadline deadline) {
-    return wait_for(count, "had come", deadline, [&] { return seats_.joined(); });
+    // Software that cleans /dev/shm removes names under their users: nobody new comes then.
+    Result<void> names;
+    auto waited = wait_for(count, "had come", deadline, [&] {
+        const std::uint32_t now = seats_.joined();
+        if (now < count && (names = link_.check())) names = reception_->listener().check();
+        return names ? now : count;
+    });
+    return names ? waited : names;
 }
 
 Result<void> PublisherImpl::wait_live(std::uint32_t count, Deadline deadline) {
     const std::int64_t version = publication_.committed();
     return wait_for(count, fmt::format("served version {}", version), deadline,
                     [&] { return seats_.live(version); });
-}
-
-std::uint32_t PublisherImpl::behind() {
-    return publication_.committed() < 0 ? 0 : seats_.behind(publication_.committed());
 }
 
 Result<void> PublisherImpl::expel(const std::string& name) {
@@ -261,12 +264,7 @@ Result<void> PublisherImpl::begin(std::int64_t version) {
                        fmt::format("version {} is not greater than {}, the last version of ring {}",
                                    version, last, ring_name_));
     }
-    if (!link_.linked()) {
-        return refused(
-            Errc::not_found,
-            fmt::format("ring {} was removed: create it again, and a new publisher on it",
-                        ring_name_));
-    }
+    if (auto there = link_.check(); !there) return there;
     begun_version_ = version;
     refusals_.clear();
     open_publication(version, false);

@@ -51,7 +51,9 @@ class PublisherImpl {
     Result<void> wait_live(std::uint32_t count, Deadline deadline);
     void interrupt() { seats_.interrupt(); }
     // Attached subscribers that lack the committed version.
-    std::uint32_t behind();
+    std::uint32_t behind() {
+        return publication_.committed() < 0 ? 0 : seats_.behind(publication_.committed());
+    }
 
     [[nodiscard]] const Publication& publication() const { return publication_; }
     [[nodiscard]] const Packing& packing() const { return tensors_.packing(); }

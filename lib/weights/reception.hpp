@@ -29,6 +29,9 @@ class Reception {
                                                    Publication& publication, Refusals& refusals);
     ~Reception();  // closes all connections
 
+    // Where subscribers knock.
+    [[nodiscard]] const Listener& listener() const { return listener_; }
+
   private:
     struct Connection {
         ProcessFd socket;

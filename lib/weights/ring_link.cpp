@@ -1,5 +1,6 @@
 #include "ring_link.hpp"
 
+#include <fmt/format.h>
 #include <sys/random.h>
 
 #include <cerrno>
@@ -13,6 +14,13 @@ Result<RingLink> RingLink::attach(std::string_view ring, Deadline deadline, bool
     auto mapping = segment->map(segment->geometry().policy_offset(), page_bytes, writable);
     if (!mapping) return std::unexpected(mapping.error());
     return RingLink(std::move(*segment), std::move(*mapping));
+}
+
+Result<void> RingLink::check() const {
+    if (segment_.linked()) return {};
+    return refused(Errc::not_found,
+                   fmt::format("ring {} was removed: create it again, and a new publisher on it",
+                               segment_.name()));
 }
 
 Result<std::uint64_t> RingLink::make_token() const {

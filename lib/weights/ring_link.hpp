@@ -34,8 +34,8 @@ class RingLink {
         return observe(page().version) == version &&
                observe(page().committed_by) == publisher_created_ns;
     }
-    // False once somebody has removed the ring under us.
-    [[nodiscard]] bool linked() const { return segment_.linked(); }
+    // not_found once somebody has removed the ring under us.
+    [[nodiscard]] Result<void> check() const;
 
   private:
     RingLink(Segment segment, Mapping mapping)

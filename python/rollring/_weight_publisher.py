@@ -388,6 +388,8 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
 
         Raises:
             TimedOutError: There are fewer.
+            RingNotFoundError: The ring, or the channel's name in /dev/shm, was removed, so that
+                no engine can attach any more.
         """
         self._end.wait_subscribers(count, timeout)
 

@@ -1,8 +1,10 @@
 // What subscribers and publishers may rely on: who is waited for, who holds what, who says so.
 
+#include <filesystem>
 #include <thread>
 
 #include "channel.hpp"
+#include "channel_names.hpp"
 
 namespace rollring::test {
 TEST_CASE("a ring with the longest name there is has a channel of its own") {
@@ -271,6 +273,38 @@ TEST_CASE("a publisher that closes is missed by name") {
     CHECK(gone.error().message.find("holds version 1 complete") != std::string::npos);
     const auto none = Subscriber::attach(ring.name(), engine.list(), {}, soon());
     CHECK(none.error().code == Errc::timed_out);
+}
+
+TEST_CASE("a trainer that waits for engines is told that its channel's name was removed") {
+    const TestRing ring;
+    Tensors trainer = small_model();
+    Tensors engine = small_model();
+    auto first = std::make_unique<Publisher>(publisher_on(ring, trainer));
+    const std::string path = channel::directory_path() + "/" + channel::file_name(ring.name(), 0);
+    REQUIRE(std::filesystem::remove(path));
+    const auto told = first->wait_subscribers(1, patience());
+    REQUIRE(!told);
+    CHECK(told.error().code == Errc::not_found);
+    CHECK(told.error().message.find(path) != std::string::npos);
+
+    // The name is another publisher's now, and stays when the first one goes.
+    Publisher second = publisher_on(ring, trainer);
+    CHECK(first->wait_subscribers(1, patience()).error().code == Errc::not_found);
+    first.reset();
+    CHECK(std::filesystem::exists(path));
+    const Subscriber subscriber = subscriber_on(ring, engine);
+    REQUIRE_OK(second.wait_subscribers(1, patience()));
+}
+
+TEST_CASE("a trainer that waits for engines is told that its ring was removed") {
+    const TestRing ring;
+    Tensors trainer = small_model();
+    Publisher publisher = publisher_on(ring, trainer);
+    REQUIRE_OK(remove_ring(ring.name(), true));
+    const auto told = publisher.wait_subscribers(1, patience());
+    REQUIRE(!told);
+    CHECK(told.error().code == Errc::not_found);
+    CHECK(told.error().message.find("was removed") != std::string::npos);
 }
 
 TEST_CASE("names are unique, seats are bounded") {
