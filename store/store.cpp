@@ -81,6 +81,9 @@ struct Store::Impl {
     }
 
     [[nodiscard]] bool inherited() const { return generation != fork_generation(); }
+    [[nodiscard]] bool removed(bool thorough) const {
+        return rings.values.is_removed(thorough) || rings.clears.is_removed(thorough);
+    }
     [[nodiscard]] Result<void> check() const;
     Result<void> start();
     void keep();
@@ -96,7 +99,11 @@ struct Store::Impl {
 };
 
 Result<void> Store::Impl::check() const {
-    if (!inherited()) return {};
+    if (!inherited()) {
+        if (!removed(false)) [[likely]]
+            return {};
+        return refused(Errc::closed, fmt::format("the store {} was removed: open it again", name));
+    }
     return refused(
         Errc::forked,
         fmt::format(
@@ -127,6 +134,8 @@ void Store::Impl::keep() {
     std::optional<Keeper> books;
     Bell& bell = rings.values.consumer_bell();
     while (!stop.raised()) {
+        // Software that cleans /dev/shm removes it by other means than remove(): all are told.
+        if (removed(true)) return;
         if (!books && !rings.values.consumer_alive()) {
             if (auto opened = Keeper::open(rings, name)) books.emplace(std::move(*opened));
         }

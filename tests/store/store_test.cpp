@@ -3,6 +3,7 @@
 #include "rollring/store.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
 #include <csignal>
 #include <string>
@@ -388,6 +389,25 @@ TEST_CASE("store: it is removed though one of its rings is gone") {
         CHECK(Store::remove(named.name).has_value() == (gone == clears));
         CHECK(failed_with(stat_ring(named.name), Errc::not_found));
         CHECK(failed_with(stat_ring(clears), Errc::not_found));
+    }
+}
+
+TEST_CASE("store: where a file of it is removed under its users they all are told") {
+    const TestStore world;
+    const auto ids = numbers(1, 100);
+    for (const std::string& gone : {world.name, world.name + ".clears"}) {
+        Store one = world.open();
+        Store other = world.open();
+        const auto at = put(one, ids);
+        REQUIRE(at.has_value());
+        REQUIRE(shm_unlink(("/rollring." + std::to_string(getuid()) + "." + gone).c_str()) == 0);
+        for (Store* store : {&one, &other}) {
+            CHECK(comes([&] { return failed_with(look(*store, *at), Errc::closed); }));
+            CHECK(failed_with(put(*store, ids), Errc::closed));
+            CHECK(failed_with(store->clear({&*at, 1}, patience()), Errc::closed));
+        }
+        Store again = world.open();
+        CHECK(reads(again, *put(again, ids), ids));
     }
 }
 
