@@ -10,14 +10,8 @@
 
 namespace rollring::python {
 
-// Names may hold half of a surrogate pair (ColumnInput), or bytes that are no text at all.
 inline nb::str text(std::string_view utf8) {
-    const auto bytes = static_cast<Py_ssize_t>(utf8.size());
-    PyObject* made = PyUnicode_DecodeUTF8(utf8.data(), bytes, "surrogatepass");
-    if (made == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError) != 0) {
-        PyErr_Clear();
-        made = PyUnicode_DecodeUTF8(utf8.data(), bytes, "replace");
-    }
+    PyObject* made = nb::detail::text_of(utf8);
     if (made == nullptr) throw nb::python_error();
     return nb::steal<nb::str>(made);
 }

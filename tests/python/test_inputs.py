@@ -220,6 +220,36 @@ def test_half_of_a_surrogate_pair_travels(one: Any) -> None:
         assert sequence.overrides == {"text": HALF}
 
 
+def test_half_of_a_surrogate_pair_names_the_same_in_every_call(ring: str) -> None:
+    with rr.Producer(ring, name=HALF) as producer, rr.Stash(ring, batch_groups=1) as stash:
+        producer.open_group(HALF, group_size=2)
+        producer.push(HALF, group_size=2, token_ids=[1], reward=0.0)
+        producer.push(HALF, group_size=2, token_ids=[1], reward=1.0)
+        with stash.next(timeout=30) as batch:
+            assert {sequence.instance_id for sequence in batch} == {HALF}
+        producer.open_group("other" + HALF, group_size=2)
+        assert producer.cancel_group("other" + HALF)
+        assert producer.name == HALF
+        (lane,) = (lane for lane in rr.describe(ring)["lanes"] if lane["lane"] == producer.lane)
+        assert lane["producer"] == HALF
+
+
+NAMED = (
+    rr.create, rr.remove, rr.describe, rr.describe_groups, rr.describe_requests,
+    rr.describe_weights, rr.Producer, rr.Stash, rr.Reader, rr.Store,
+    lambda name: rr.RequestBoard(name).open(),
+    lambda name: rr.WeightPublisher(name, {"w": np.zeros(1)}),
+    lambda name: rr.WeightSubscriber(name, {"w": np.zeros(1)}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("call", NAMED)
+def test_half_of_a_surrogate_pair_is_no_name_of_a_ring(call: Any) -> None:
+    with pytest.raises(rr.InvalidArgumentError, match="invalid ring name") as refused:
+        call(HALF)
+    str(refused.value).encode()  # it can be printed
+
+
 class Odd:
     def __repr__(self) -> str:
         raise RuntimeError("no repr")

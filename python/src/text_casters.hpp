@@ -1,0 +1,84 @@
+#pragma once
+// Text between Python and C++, in place of nanobind's own casters: half of a surrogate pair has no
+// UTF-8, and theirs then refuse the whole call as one of other types. Here it becomes the three
+// bytes that ColumnInput writes for it, so that every call knows a record by the name under which
+// push() sent it, and so that C++ refuses a bad name by its own error.
+
+#include <nanobind/nanobind.h>
+
+#include <new>
+#include <string>
+#include <string_view>
+
+NAMESPACE_BEGIN(NB_NAMESPACE)
+NAMESPACE_BEGIN(detail)
+
+// Bytes that are no text at all are replaced. Null, with Python's error set, without memory.
+inline PyObject* text_of(std::string_view utf8) noexcept {
+    const auto bytes = static_cast<Py_ssize_t>(utf8.size());
+    PyObject* made = PyUnicode_DecodeUTF8(utf8.data(), bytes, "surrogatepass");
+    if (made != nullptr || PyErr_ExceptionMatches(PyExc_UnicodeDecodeError) == 0) return made;
+    PyErr_Clear();
+    return PyUnicode_DecodeUTF8(utf8.data(), bytes, "replace");
+}
+
+// `utf8` points into `from`, or into `kept` where `from` has half of a pair.
+inline bool utf8_of(handle from, std::string_view& utf8, std::string& kept) noexcept {
+    if (PyUnicode_Check(from.ptr()) == 0) return false;
+    Py_ssize_t bytes = 0;
+    if (const char* text = PyUnicode_AsUTF8AndSize(from.ptr(), &bytes); text != nullptr) {
+        utf8 = {text, static_cast<std::size_t>(bytes)};
+        return true;
+    }
+    PyErr_Clear();
+    PyObject* encoded = PyUnicode_AsEncodedString(from.ptr(), "utf-8", "surrogatepass");
+    if (encoded == nullptr) {
+        PyErr_Clear();
+        return false;
+    }
+    try {
+        kept.assign(PyBytes_AS_STRING(encoded),
+                    static_cast<std::size_t>(PyBytes_GET_SIZE(encoded)));
+        utf8 = kept;
+    } catch (const std::bad_alloc&) {
+        Py_DECREF(encoded);
+        return false;
+    }
+    Py_DECREF(encoded);
+    return true;
+}
+
+template <>
+struct type_caster<std::string> {
+    NB_TYPE_CASTER(std::string, const_name("str"))
+
+    bool from_python(handle from, std::uint8_t, cleanup_list*) noexcept {
+        std::string_view utf8;
+        if (!utf8_of(from, utf8, value)) return false;
+        if (utf8.data() != value.data()) value = utf8;
+        return true;
+    }
+
+    static handle from_cpp(const std::string& value, rv_policy, cleanup_list*) noexcept {
+        return text_of(value);
+    }
+};
+
+template <>
+struct type_caster<std::string_view> {
+    NB_TYPE_CASTER(std::string_view, const_name("str"))
+
+    bool from_python(handle from, std::uint8_t, cleanup_list*) noexcept {
+        return utf8_of(from, value, kept_);
+    }
+
+    static handle from_cpp(std::string_view value, rv_policy, cleanup_list*) noexcept {
+        return text_of(value);
+    }
+
+  private:
+    std::string kept_;
+};
+
+NAMESPACE_END(detail)
+NAMESPACE_END(NB_NAMESPACE)
