@@ -36,16 +36,20 @@ inline bool utf8_of(handle from, std::string_view& utf8, std::string& kept) noex
         PyErr_Clear();
         return false;
     }
-    try {
-        kept.assign(PyBytes_AS_STRING(encoded),
-                    static_cast<std::size_t>(PyBytes_GET_SIZE(encoded)));
-        utf8 = kept;
-    } catch (const std::bad_alloc&) {
-        Py_DECREF(encoded);
-        return false;
+    char* data = nullptr;
+    bool got = PyBytes_AsStringAndSize(encoded, &data, &bytes) == 0;
+    if (got) {
+        try {
+            kept.assign(data, static_cast<std::size_t>(bytes));
+            utf8 = kept;
+        } catch (const std::bad_alloc&) {
+            got = false;
+        }
+    } else {
+        PyErr_Clear();
     }
     Py_DECREF(encoded);
-    return true;
+    return got;
 }
 
 template <>
