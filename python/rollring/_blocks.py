@@ -33,7 +33,7 @@ def shown(show: Callable[[T], str]) -> Callable[[T], str]:
     return __repr__
 
 
-def unpicklable(what: str, remedy: str) -> Callable[[object], Any]:
+def unpicklable(what: str, remedy: str) -> Any:
     """A ``__reduce__`` that says what to send instead."""
 
     def __reduce__(_: object) -> Never:

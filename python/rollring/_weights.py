@@ -323,7 +323,7 @@ class ChannelEnd(Closes, Generic[End]):
 
     async def _later(self, wait: Callable[..., None], *args: object) -> None:
         """A wait as an event loop has it. Cancelled, it leaves things as a timeout does."""
-        alone = self.__dict__.setdefault("_alone", TaskTurns())  # one, whichever thread is first
+        alone = vars(self).setdefault("_alone", TaskTurns())  # one, whichever thread is first
         with alone.at_once(f"another task waits for this {type(self).__name__}") as turn:
             wait(*args, later=True)
             await readable(self._end.fd(), turn, self._end.cancel)

@@ -114,7 +114,9 @@ def test_what_fails_after_the_commit_is_said(
     sender = Sender(publisher, [one.url for one in servers])
     servers[1].ask(fails_at="layers.2.q_proj")
     fill(publisher, 41)
-    with pytest.raises(rr.PeerGoneError, match=r"sglang\.1\.0\S* did not put version 41 in place"):
+    with pytest.raises(
+        rr.PeerGoneError, match=r"sglang\.1\.0\S* did not install version 41 completely"
+    ):
         sender.update(41, PATIENCE)
     assert publisher.committed_version == 41 and served(servers)[1][1] != "41"
     servers[1].ask(fails_at="")

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from typing import Any
 
 from .._errors import RollringError
 from ._read import Rollouts
@@ -57,7 +58,7 @@ def main() -> int:
     return 0
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     """What Parquet and datasets have beside JSON's types."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
