@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A trainer reads the groups of an Atropos environment from a ring: examples/atropos.sh [RING]
-set -euo pipefail
+set -euo pipefail; python -c 'import atroposlib, rollring' # or it ends here
 ring=${1:-run42} url=http://127.0.0.1:${PORT:-8000} place=$(mktemp -d)
 cd "$place" && cat >sums.py <<'PYTHON'
 import random
