@@ -4,8 +4,12 @@
 
 namespace rollring {
 
-std::string_view version() { return ROLLRING_VERSION; }
+std::string_view version() {
+    return ROLLRING_VERSION;
+}
 
-std::uint32_t layout_version() { return abi_version; }
+std::uint32_t layout_version() {
+    return abi_version;
+}
 
 }  // namespace rollring
