@@ -196,16 +196,12 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         const int error = errno;
         if (bound != 0 && error == ENOENT) continue;  // the directory was removed under us
         made.bound_ = bound == 0;
+        if (made.bound_) made.inode_ = made.named_inode().value_or(0);
         if (bound != 0 || fchmodat(made.directory_.get(), made.file_.c_str(), 0600, 0) != 0 ||
             listen(made.socket_.get(), 64) != 0) {
             return failed(Errc::system, bound != 0 ? error : errno,
                           fmt::format("cannot listen at {}", made.path()));
         }
-        struct stat status{};
-        if (fstatat(made.directory_.get(), made.file_.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
-            continue;  // removed under us
-        }
-        made.inode_ = status.st_ino;
         return made;
     }
 }
@@ -218,12 +214,15 @@ Listener::~Listener() {
     rmdir(channel::directory_path().c_str());  // the last one out; refused while others are in
 }
 
-bool Listener::linked() const {
+std::optional<ino_t> Listener::named_inode() const {
     struct stat status{};
-    if (fstatat(directory_.get(), file_.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
-        return errno != ENOENT;
-    }
-    return status.st_ino == inode_;
+    const int got = fstatat(directory_.get(), file_.c_str(), &status, AT_SYMLINK_NOFOLLOW);
+    if (got == 0) return status.st_ino;
+    return errno == ENOENT ? std::nullopt : std::optional(inode_);
+}
+
+bool Listener::linked() const {
+    return named_inode() == inode_;
 }
 
 Result<void> Listener::check() const {

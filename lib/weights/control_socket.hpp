@@ -3,8 +3,11 @@
 // /dev/shm/rollring-weights.<uid>/<ring>@<rank>, 0600 in a directory 0700: whoever can see the ring
 // can see the socket, whatever container they are in. Carries descriptors; nothing is unpickled.
 
+#include <sys/types.h>
+
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -106,6 +109,8 @@ class Listener {
 
   private:
     Listener() = default;
+    // Of what has the name now; ours, if that cannot be found out.
+    [[nodiscard]] std::optional<ino_t> named_inode() const;
     [[nodiscard]] bool linked() const;
     [[nodiscard]] std::string path() const;
     Fd directory_;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 
 import rollring as rr
@@ -56,8 +57,23 @@ def main(arguments: list[str] | None = None) -> int:
     from ._page import Page
 
     page = Page(options.name, options.every)
-    page.run()
+    try:
+        page.run()
+    finally:
+        drop_what_no_terminal_takes()
     return page.return_code or 0
+
+
+def drop_what_no_terminal_takes() -> None:
+    """Where the terminal is gone Python would write the rest to it again at exit, and end with the
+    status of that failure instead of the page's.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
 
 
 if __name__ == "__main__":
