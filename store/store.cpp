@@ -242,9 +242,12 @@ Result<void> Store::Impl::clear_some(const Draft& draft, Deadline deadline) {
         while (!deadline.passed()) {
             const std::uint32_t seen = core.prepare();
             const bool over = done();
-            if (!over) futex_sleep(bell.sequence, seen, deadline);
+            const std::int64_t look_ns = Deadline::after_ns(seat_ns).at_ns;
+            if (!over) futex_sleep(bell.sequence, seen, {std::min(deadline.at_ns, look_ns)});
             core.cancel();
             if (over) return {};
+            // No process keeps the books of a store that was removed, or will.
+            if (auto there = check(); !there) return there;
         }
     }
     return refused(Errc::timed_out,

@@ -3,7 +3,6 @@
 #include "rollring/store.hpp"
 
 #include <doctest/doctest.h>
-#include <sys/mman.h>
 
 #include <csignal>
 #include <string>
@@ -12,98 +11,10 @@
 
 #include "rollring/ring.hpp"
 #include "support/in_child.hpp"
-#include "support/process.hpp"
+#include "test_store.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
-
-namespace {
-
-const StoreOptions small{.capacity_bytes = 1 << 20, .lanes = 8};
-
-// A name of its own, gone at the end.
-struct TestStore {
-    explicit TestStore(const StoreOptions& options = small)
-        : name("store" + std::to_string(getpid()) + "_" + std::to_string(count++)), given(options) {
-        static_cast<void>(Store::remove(name, true));
-    }
-    TestStore(const TestStore&) = delete;
-    TestStore& operator=(const TestStore&) = delete;
-    ~TestStore() { static_cast<void>(Store::remove(name, true)); }
-    [[nodiscard]] Store open() const {
-        auto opened = Store::open(name, given);
-        REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().to_string()));
-        return std::move(*opened);
-    }
-
-    static inline int count = 0;
-    std::string name;
-    StoreOptions given;
-};
-
-std::vector<std::uint32_t> numbers(std::uint32_t first, std::size_t count) {
-    std::vector<std::uint32_t> made(count);
-    for (std::size_t i = 0; i < count; i++) made[i] = first + static_cast<std::uint32_t>(i);
-    return made;
-}
-
-StoreValue value_of(const std::vector<std::uint32_t>& from, std::string_view key = {}) {
-    return {.key = key,
-            .form = {.dtype = dtype_u32,
-                     .dims = 1,
-                     .shape = {static_cast<std::uint32_t>(from.size())},
-                     .tag = 7},
-            .data = from.data()};
-}
-
-// A value owns nothing: a temporary would be gone before it is put.
-StoreValue value_of(std::vector<std::uint32_t>&& temporary, std::string_view key = {}) = delete;
-
-Result<Location> put(Store& store, const std::vector<std::uint32_t>& from,
-                     std::string_view key = {}, Deadline deadline = patience()) {
-    const StoreValue value = value_of(from, key);
-    Location at;
-    if (auto done = store.put({&value, 1}, {&at, 1}, deadline); !done) {
-        return std::unexpected(done.error());
-    }
-    return at;
-}
-
-Result<ValueForm> look(const Store& store, Location at) {
-    StoredValue found;
-    if (auto there = store.find({&at, 1}, {&found, 1}); !there) {
-        return std::unexpected(there.error());
-    }
-    return found.form;
-}
-
-bool reads(const Store& store, Location at, const std::vector<std::uint32_t>& wanted) {
-    const auto form = look(store, at);
-    if (!form || *form != value_of(wanted).form) return false;
-    std::vector<std::uint32_t> copy(wanted.size());
-    return store.read(at, std::as_writable_bytes(std::span(copy))) && copy == wanted;
-}
-
-template <class T>
-bool failed_with(const Result<T>& result, Errc code) {
-    return !result && result.error().code == code && !result.error().message.empty();
-}
-
-bool clear(Store& store, Location at) {
-    return store.clear({&at, 1}, patience()).has_value();
-}
-
-// Waits for what another process, or the keeper's thread, is about to do.
-template <class Condition>
-bool comes(Condition condition) {
-    for (const Deadline end = patience(); !end.passed();) {
-        if (condition()) return true;
-        std::this_thread::yield();
-    }
-    return condition();
-}
-
-}  // namespace
 
 TEST_CASE("store: what one process puts another reads and a third clears") {
     const TestStore world;
@@ -378,57 +289,6 @@ TEST_CASE("store: threads may use it at the same time") {
     for (std::thread& each : threads) each.join();
     CHECK(wrong == 0);
     CHECK(store.stat().values == 0);
-}
-
-TEST_CASE("store: it is removed though one of its rings is gone") {
-    const TestStore named;
-    const std::string clears = named.name + ".clears";
-    for (const std::string& gone : {named.name, clears}) {
-        static_cast<void>(named.open());
-        REQUIRE(remove_ring(gone, false).has_value());
-        CHECK(Store::remove(named.name).has_value() == (gone == clears));
-        CHECK(failed_with(stat_ring(named.name), Errc::not_found));
-        CHECK(failed_with(stat_ring(clears), Errc::not_found));
-    }
-}
-
-TEST_CASE("store: where a file of it is removed under its users they all are told") {
-    const TestStore world;
-    const auto ids = numbers(1, 100);
-    for (const std::string& gone : {world.name, world.name + ".clears"}) {
-        Store one = world.open();
-        Store other = world.open();
-        const auto at = put(one, ids);
-        REQUIRE(at.has_value());
-        REQUIRE(shm_unlink(("/rollring." + std::to_string(getuid()) + "." + gone).c_str()) == 0);
-        for (Store* store : {&one, &other}) {
-            CHECK(comes([&] { return failed_with(look(*store, *at), Errc::closed); }));
-            CHECK(failed_with(put(*store, ids), Errc::closed));
-            CHECK(failed_with(store->clear({&*at, 1}, patience()), Errc::closed));
-        }
-        Store again = world.open();
-        CHECK(reads(again, *put(again, ids), ids));
-    }
-}
-
-TEST_CASE("store: one whose ring of clears was removed as a leftover is opened as ever") {
-    const TestStore named;
-    const auto wanted = numbers(5, 9);
-    Location at;
-    {
-        Store store = named.open();
-        const auto put_at = put(store, wanted);
-        REQUIRE(put_at.has_value());
-        at = *put_at;
-    }
-    REQUIRE(remove_ring(named.name + ".clears", false).has_value());
-    StoreOptions options = small;
-    options.make = false;
-    auto again = Store::open(named.name, options);
-    REQUIRE_MESSAGE(again.has_value(), (again ? "" : again.error().to_string()));
-    CHECK(reads(*again, at, wanted));
-    CHECK(again->clear({&at, 1}, patience()).has_value());
-    CHECK_FALSE(reads(*again, at, wanted));
 }
 
 TEST_CASE("store: a forked child has to open it itself, and a ring is no store") {
