@@ -6,6 +6,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <new>
 #include <string>
 #include <string_view>
@@ -56,7 +57,7 @@ template <>
 struct type_caster<std::string> {
     NB_TYPE_CASTER(std::string, const_name("str"))
 
-    bool from_python(handle from, std::uint8_t, cleanup_list*) noexcept {
+    bool from_python(handle from, std::uint32_t, cleanup_list*) noexcept {
         std::string_view utf8;
         if (!utf8_of(from, utf8, value)) return false;
         if (utf8.data() != value.data()) value = utf8;
@@ -72,7 +73,7 @@ template <>
 struct type_caster<std::string_view> {
     NB_TYPE_CASTER(std::string_view, const_name("str"))
 
-    bool from_python(handle from, std::uint8_t, cleanup_list*) noexcept {
+    bool from_python(handle from, std::uint32_t, cleanup_list*) noexcept {
         return utf8_of(from, value, kept_);
     }
 
