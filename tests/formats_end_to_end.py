@@ -157,7 +157,7 @@ def a_key_that_looks_like_a_reward_is_read_or_told(folder, rollouts):
     for command in (("demo", "--lane-bytes", "1MiB"), ("produce", "--digest")):
         err = run(*command, "--input", path)[1]
         assert err.count(told) == 1, err
-    # What a later record has, and what comes through a pipe, is told at the end.
+    # Keys of later records, and those of a pipe, are told at the end.
     lines = path.read_text(encoding="utf-8")
     piped = '{"prompt_ids":[1],"response_ids":[3],"reward":1}\n' + lines
     _, err = run("produce", "--input", "-", "--digest", "--group-size", 3, stdin_text=piped)
@@ -175,7 +175,7 @@ def a_demo_names_the_first_bad_line_of_the_file(folder, rollouts):
             _, err = run("demo", "--input", path, "--lane-bytes", "1MiB", *shuffle, code=1)
             assert re.findall(r"bad\.jsonl:\d+", err) == [f"bad.jsonl:{first}"], err
             assert f"bad.jsonl:{first}: 'instance_id', 'token_ids' are missing" in err, err
-    # What the format allows and the ring does not is no line of a file; it is told as well.
+    # A record that only the ring refuses is named, too.
     long = json.dumps({"instance_id": "b", "tokens": [1] * 200_000})
     path.write_text("\n".join([*good[:9], long, long]), encoding="utf-8")
     _, err = run("demo", "--input", path, "--lane-bytes", "256KiB", "--group-size", 3, code=1)

@@ -8,8 +8,8 @@
 
 namespace rollring::cli {
 
-// The first record of the input that is a bad one, as "FILE:LINE: what is wrong". `met`: those that
-// producers met, of which there is one at least.
+// The first bad record of the input, as "FILE:LINE: the error". `met`: the errors of the producers,
+// at least one.
 std::string first_bad(const InputOptions& input, const std::vector<std::string>& met);
 
 }  // namespace rollring::cli

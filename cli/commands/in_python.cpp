@@ -25,8 +25,8 @@ Error not_run(const std::string& python, int error) {
                         python, std::strerror(error))};
 }
 
-// The first interpreter that one has is often the system's, which has no pip: an environment works
-// everywhere. One that has rollring has pip.
+// An interpreter without rollring is often the system's, which has no pip: a virtual environment
+// works everywhere. An interpreter with rollring has pip.
 std::string remedy(const std::string& python, const std::string& package, bool is_for_top) {
     const std::string install =
         package == "rollring"

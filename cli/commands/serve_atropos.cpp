@@ -140,7 +140,7 @@ void ServedRing::decide(bool keep, bool has_clients, const std::string& state_pa
                     name_, bytes_text(stat ? stat->resident_bytes : 0), name_, name_));
 }
 
-// What the server holds before anything is sent is a choice of its own.
+// The server reserves memory before an environment has sent anything, so it says how much.
 void tell_memory(const std::string& name) {
     const auto stat = stat_ring(name);
     if (!stat) return;

@@ -52,7 +52,7 @@ class RecordSource {
     [[nodiscard]] virtual std::optional<double> progress() const = 0;
     // Records of all shards and passes, if that is known without reading them.
     [[nodiscard]] virtual std::optional<std::uint64_t> total() const = 0;
-    // What was made of the records so far that do not say all that they could, for people.
+    // Sentences for people: assumptions about records so far that leave something unsaid.
     [[nodiscard]] virtual std::vector<std::string> remarks() const { return {}; }
 };
 

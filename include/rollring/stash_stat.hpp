@@ -38,8 +38,8 @@ struct ROLLRING_API GroupStat {
     std::uint64_t tokens;   // held
     // Repetition ids that an open group waits for; from outside those below 64.
     std::vector<std::uint32_t> missing;
-    // Who has sent to it: "name (lane 3)", or "name (lane 3, died)". From outside, on a ring of
-    // more than 64 lanes: who may have.
+    // Producers of its records: "name (lane 3)", or "name (lane 3, died)". From outside, on a ring
+    // of more than 64 lanes, some of them may have sent none.
     std::vector<std::string> producers;
     std::vector<std::uint32_t> lanes;  // the same, by lane
 

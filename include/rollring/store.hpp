@@ -15,8 +15,8 @@
 //
 // It stands on a ring (docs/store.md): each process that writes has lanes of it, and one process,
 // whichever it is, keeps the books. Whoever dies, what was put stays until somebody clears it, and
-// the next process keeps the books. Where its name is removed every call in every process returns
-// Errc::closed, at the latest after half a second.
+// the next process keeps the books. After its name was removed, each call in each process returns
+// Errc::closed within about half a second.
 //
 // Any thread may use it. In a forked child it is inert, and returns Errc::forked.
 

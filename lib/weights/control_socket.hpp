@@ -109,14 +109,14 @@ class Listener {
 
   private:
     Listener() = default;
-    // Of what has the name now; ours, if that cannot be found out.
+    // The inode that has the name now: nothing if none has, ours if the look fails.
     [[nodiscard]] std::optional<ino_t> named_inode() const;
     [[nodiscard]] bool linked() const;
     [[nodiscard]] std::string path() const;
     Fd directory_;
     ProcessFd socket_;
     std::string file_;
-    ino_t inode_ = 0;     // of the name
+    ino_t inode_ = 0;     // of our socket
     bool bound_ = false;  // the name is ours
 };
 

@@ -29,7 +29,7 @@ class Reception {
                                                    Publication& publication, Refusals& refusals);
     ~Reception();  // closes all connections
 
-    // Where subscribers knock.
+    // The socket at which subscribers connect.
     [[nodiscard]] const Listener& listener() const { return listener_; }
 
   private:

@@ -167,7 +167,7 @@ ShareRun::~ShareRun() {
     if (sender_ != 0) kill_and_collect(sender_);
 }
 
-// What a reader that died has left there is not its successor's.
+// A dead reader's word must not count for its successor.
 void ShareRun::clear_mail(std::size_t index) {
     Mailbox& mail = ledger_->mail[index];
     mail.reading = 0;
