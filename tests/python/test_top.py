@@ -254,6 +254,34 @@ def test_it_ends_when_its_terminal_is_gone(ring: str) -> None:
     assert process.wait(PATIENCE) == 1
 
 
+TERMINAL_GONE = """
+import os, pty, sys
+from rollring.top.__main__ import drop_what_no_terminal_takes
+master, slave = pty.openpty()
+os.dup2(slave, 1)
+os.close(slave)
+os.close(master)
+sys.stdout.write("what the page would still write")
+{}
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "status"), [("drop_what_no_terminal_takes()", 3), ("", 120)], ids=["with", "without"]
+)
+def test_what_no_terminal_takes_does_not_become_the_status(call: str, status: int) -> None:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINAL_GONE.format(call)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=buffered,
+        check=False,
+    )
+    assert done.returncode == status
+
+
 def in_terminal(ring: str) -> tuple[subprocess.Popen[bytes], int]:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
