@@ -1,5 +1,6 @@
 #include "lease_book.hpp"
 
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -23,6 +24,8 @@ void LeaseBook::lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void>
     }
     std::vector<double> rewards;
     std::vector<double> advantages;
+    std::uint64_t rewarded = 0;
+    double sum = 0;
     for (const BatchGroup& group : plan.groups) {
         rewards.clear();
         const auto members = plan.members_of(group);
@@ -30,6 +33,9 @@ void LeaseBook::lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void>
         for (const BatchMember& member : members) {
             rewards.push_back(member.reward.value_or(std::numeric_limits<double>::quiet_NaN()));
             unrewarded += member.reward ? 0 : 1;
+            if (!std::isfinite(rewards.back())) continue;
+            rewarded++;
+            sum += rewards.back();
         }
         advantages.assign(rewards.size(), 0.0);
         group_advantages(rewards, formula_, advantages);
@@ -46,6 +52,8 @@ void LeaseBook::lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void>
         batch.end_group({group.key, group.size, static_cast<std::uint32_t>(members.size()),
                          group.bad_rewards, unrewarded});
     }
+    latest_ = {count, static_cast<std::uint64_t>(batch.cu_seqlens().back()), rewarded,
+               rewarded == 0 ? 0 : sum / static_cast<double>(rewarded)};
 }
 
 // Views lie far apart, in the order in which the records came.

@@ -7,6 +7,7 @@
 
 #include "batch_plan.hpp"
 #include "rollring/stash.hpp"
+#include "rollring/stash_stat.hpp"
 #include "slab.hpp"
 
 namespace rollring {
@@ -20,6 +21,8 @@ class LeaseBook {
 
     // Fills the batch from the plan: views over the records where they lie. `stash` keeps them.
     void lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void> stash);
+    // What people are shown of the batch that was filled last.
+    [[nodiscard]] const LatestBatch& latest() const { return latest_; }
     void end(const std::shared_ptr<Lease::State>& lease);
     // In a forked child the batches may be gone: then they are not `reachable`.
     void end_all(bool reachable);
@@ -30,6 +33,7 @@ class LeaseBook {
     const Slab<Record>* records_;
     const MappedLanes* lanes_;
     AdvantageFormula formula_;
+    LatestBatch latest_;
     std::vector<std::shared_ptr<Lease::State>> out_;
 };
 

@@ -179,13 +179,23 @@ void ShownStash::show_account(bool room_changed) {
     show_open_groups();
     control.held_bytes.store(core_->roster().held_bytes());
     if (room_changed) show_room();
-    auto& page = core_->seat().reader_pages().at<StashPage>(sizeof(ReaderControl));
-    // Odd if a predecessor was killed in here.
-    const std::uint64_t sequence = peek(page.sequence) & ~std::uint64_t{1};
-    store_release(page.sequence, sequence + 1);
+    StashPage& page = begin_page();
     store_account(page, groups_->account());
-    store_release(page.sequence, sequence + 2);
+    store_release(page.sequence, peek(page.sequence) + 1);
     wake_openers();
+}
+
+void ShownStash::show_batch(const LatestBatch& batch) {
+    StashPage& page = begin_page();
+    store_latest_batch(page, batch);
+    store_release(page.sequence, peek(page.sequence) + 1);
+}
+
+// Makes its sequence odd. Odd it is if a predecessor was killed before it had written all.
+StashPage& ShownStash::begin_page() {
+    auto& page = core_->seat().reader_pages().at<StashPage>(sizeof(ReaderControl));
+    store_release(page.sequence, (peek(page.sequence) & ~std::uint64_t{1}) + 1);
+    return page;
 }
 
 }  // namespace rollring

@@ -54,6 +54,7 @@ class ShownStash {
     void show_open_groups();
     void show_room();
     void show_account(bool room_changed);
+    void show_batch(const LatestBatch& batch);
     void show_bounds();
     // One more group may open than max_open_groups and max_open_bytes allow, until narrow(). False
     // where neither is in its way, or the ring has no row for it. `taken`: groups that are open or
@@ -64,6 +65,7 @@ class ShownStash {
     void note_caught_up();
 
   private:
+    StashPage& begin_page();
     void wake_openers();
     void grow_room(std::int64_t now_ns);
 

@@ -355,6 +355,7 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
             impl.standstill.note_cut();
             FAULT_POINT("cut.before_lease");
             impl.leases.lease(batch, impl.plan, impl_);
+            impl.shown.show_batch(impl.leases.latest());
             impl.notices.note_batch();
             FAULT_POINT("cut.after_lease");
             return NextBatch::batch;
@@ -408,6 +409,7 @@ NextBatch Stash::rest(Batch& batch) {
     impl_->shown.show_account(true);
     if (!cut) return NextBatch::timed_out;
     impl_->leases.lease(batch, impl_->plan, impl_);
+    impl_->shown.show_batch(impl_->leases.latest());
     impl_->notices.note_batch();
     return NextBatch::batch;
 }

@@ -165,6 +165,19 @@ def a_death_is_shown_beside_a_living_trainer(folder, rollouts):
 
 
 @test
+def the_latest_batch_has_its_mean_reward_and_length(folder, rollouts):
+    with Ring() as ring:
+        assert report("groups", ring)["latest_batch"]["sequences"] == 0
+        lines = [member("p", i, reward=i / 2, tokens=[1] * (2 + i)) for i in range(4)]
+        run("produce", ring, "--input", "-", stdin_text="".join(lines))
+        run("consume", ring, "--group-size", "auto", "--until-closed")
+        assert report("groups", ring)["latest_batch"] == {
+            "sequences": 4, "tokens": 14, "rewarded": 4, "mean_reward": 0.75}
+        line = "latest batch: 4 sequences, mean length 4 tokens, mean reward 0.750\n"
+        assert line in run("groups", ring)[0], run("groups", ring)
+
+
+@test
 def records_without_a_number_are_members_of_their_own(folder, rollouts):
     output = folder / "unnumbered.jsonl"
     line = json.dumps({"instance_id": "p", "group_size": 4, "tokens": [1, 2]}) + "\n"

@@ -38,6 +38,12 @@ Json groups_json(const StashStat& stat, const std::vector<GroupStat>& shown, std
     for (const GroupStat& group : shown) groups.push_back(json_of(group));
     Json json = json_of(stat);
     add_account(json["account"], stat.account);
+    const LatestBatch& batch = stat.latest_batch;
+    json["latest_batch"] =
+        Json{{"sequences", batch.sequences},
+             {"tokens", batch.tokens},
+             {"rewarded", batch.rewarded},
+             {"mean_reward", batch.rewarded == 0 ? Json() : Json(batch.mean_reward)}};
     json["matching"] = chosen;
     json["groups"] = std::move(groups);
     return json;
@@ -65,6 +71,12 @@ std::string text_of(const StashStat& stat, const std::vector<GroupStat>& shown,
                         cell_of(account, &StashAccount::groups_dropped),
                         cell_of(account, &StashAccount::batches),
                         cell_of(stat, &StashStat::copied_bytes));
+    if (const LatestBatch& batch = stat.latest_batch; batch.sequences != 0) {
+        const double tokens = static_cast<double>(batch.tokens) / double(batch.sequences);
+        text += fmt::format("latest batch: {}, mean length {} tokens, mean reward {}\n",
+                            counted(batch.sequences, "sequence"), short_text(tokens),
+                            batch.rewarded == 0 ? "-" : fmt::format("{:.3f}", batch.mean_reward));
+    }
     if (options.stuck_ms > 0) {
         text += fmt::format("{} unchanged for {}\n", counted(chosen, "group"),
                             duration_text(static_cast<double>(options.stuck_ms) * 1e-3));

@@ -49,6 +49,14 @@ struct ROLLRING_API GroupStat {
     [[nodiscard]] std::string to_string() const;
 };
 
+// The batch that was leased last.
+struct LatestBatch {
+    std::uint64_t sequences = 0;  // 0: none yet
+    std::uint64_t tokens = 0;
+    std::uint64_t rewarded = 0;  // members with a reward
+    double mean_reward = 0;      // of those
+};
+
 struct StashStat {
     std::string ring;
     bool used;  // a stash was opened on this ring once; if not, all below is empty
@@ -63,6 +71,7 @@ struct StashStat {
     bool account_whole;               // false: its writer died, or wrote all the time
     std::vector<GroupStat> groups;    // oldest first
     std::uint64_t rows_unread;        // groups left out for the same reasons
+    LatestBatch latest_batch;         // of the stash that is open, or was the last one
 };
 
 // Never waits for the trainer, whatever it is doing.

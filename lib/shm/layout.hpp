@@ -40,7 +40,7 @@ inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, whatever th
 inline constexpr std::uint64_t page_bytes = 4096;
 
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
-inline constexpr std::uint32_t abi_version = 10;
+inline constexpr std::uint32_t abi_version = 11;
 inline constexpr std::uint32_t lanes_max = 4096;
 inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1}
                                                 << 37;  // an offset in lines fits 32 bits
@@ -176,8 +176,8 @@ struct ReaderControl {
 static_assert(sizeof(ReaderControl) == 256);
 static_assert(std::has_unique_object_representations_v<ReaderControl>);
 
-// The stash's account (StashAccount, word by word), behind the control. `sequence` is odd while it
-// is being written.
+// The stash's account (StashAccount, word by word) and, at the end, its latest batch, behind the
+// control. `sequence` is odd while it is being written.
 struct StashPage {
     std::atomic<std::uint64_t> sequence;
     std::atomic<std::uint64_t> words[63];

@@ -130,6 +130,7 @@ Result<StashStat> stat_stash(std::string_view ring) {
     stat.copied_bytes = peek(control.copied_bytes);
     stat.evacuated_records = peek(control.evacuated_records);
     stat.account = load_account(page);
+    stat.latest_batch = load_latest_batch(page);
     read_rows(*map, stat);
     return stat;
 }

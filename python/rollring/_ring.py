@@ -178,7 +178,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def describe_groups(name: str) -> dict[str, Any]:
-    """The facts of ``rollring groups NAME``: the stash, "account", and "groups"."""
+    """The facts of ``rollring groups NAME``: the stash, "account", "latest_batch", and "groups"."""
     return _core.stash_stat(name)
 
 

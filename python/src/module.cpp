@@ -100,6 +100,14 @@ nb::dict stash_stat(const std::string& name) {
     for (const GroupStat& group : stat.groups) groups.append(stat_dict(group));
     made["groups"] = groups;
     made["account"] = stat_dict(stat.account);
+    const LatestBatch& batch = stat.latest_batch;
+    nb::dict latest;
+    latest["sequences"] = batch.sequences;
+    latest["tokens"] = batch.tokens;
+    latest["rewarded"] = batch.rewarded;
+    latest["mean_reward"] =
+        batch.rewarded == 0 ? nb::object(nb::none()) : nb::object(nb::float_(batch.mean_reward));
+    made["latest_batch"] = latest;
     return made;
 }
 

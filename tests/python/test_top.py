@@ -116,6 +116,7 @@ def test_tokens_per_second_pause_and_sort(ring: str) -> None:
                     return sum(curve.data or []) > 0
 
             await until(pilot, speed)
+        assert "latest batch: 8 sequences, mean length 64 tokens, mean reward -" in facts(page)
         await pilot.press("p")
         assert "PAUSED" in str(page.query_one("#rate", Static).content)
         await until(pilot, lambda: not page.looking)

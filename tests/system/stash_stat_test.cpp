@@ -73,6 +73,42 @@ TEST_CASE("stash stat: no stash was opened, and the look takes no memory") {
     CHECK(stat_stash("no-such-ring").error().code == Errc::not_found);
 }
 
+TEST_CASE("stash stat: the latest batch has a mean reward and its tokens") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    auto opened = Stash::open(ring.name(), {.batch = BatchTarget::groups(1)});
+    REQUIRE(opened.has_value());
+    const auto latest_of = [&](const std::string& prompt, std::vector<double> rewards) {
+        const std::vector<std::int32_t> tokens(5);
+        for (std::uint32_t i = 0; i < 3; i++) {
+            Draft draft(prompt);
+            draft.meta = {.repetition_id = i, .group_size = 3};
+            if (i < rewards.size()) draft.meta.reward = rewards[i];
+            draft.set(Std::token_ids, std::span(tokens).first(3 + i % 2));
+            REQUIRE(producer.push(draft, Deadline::after_ms(10'000)) == Push::ok);
+        }
+        Batch batch;
+        REQUIRE((*opened)->next_batch(batch, Deadline::after_ms(10'000)) == NextBatch::batch);
+        const StashStat stat = look(ring);  // while it is trained on
+        CHECK(stat.account_whole);
+        REQUIRE(batch.ack(0));
+        CHECK(look(ring).latest_batch.tokens == stat.latest_batch.tokens);
+        return stat.latest_batch;
+    };
+    CHECK(look(ring).latest_batch.sequences == 0);
+    LatestBatch latest = latest_of("a", {0, 0.5, 1});
+    CHECK(latest.sequences == 3);
+    CHECK(latest.tokens == 10);
+    CHECK(latest.rewarded == 3);
+    CHECK(latest.mean_reward == 0.5);
+    latest = latest_of("b", {-2});
+    CHECK(latest.rewarded == 1);
+    CHECK(latest.mean_reward == -2);
+    latest = latest_of("c", {});
+    CHECK(latest.sequences == 3);
+    CHECK(latest.rewarded == 0);
+}
+
 TEST_CASE("stash stat: shows what is open, and leaves out what never holds still") {
     const TestRing ring;
     auto producer = ring.producer({.name = "worker"});

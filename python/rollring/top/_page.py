@@ -147,7 +147,7 @@ class Page(App[None]):
     TITLE = "rollring top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    #facts { height: auto; max-height: 7; padding: 0 1; }
+    #facts { height: auto; max-height: 8; padding: 0 1; }
     #speed { height: 2; padding: 0 1; }
     #rate { width: 22; }
     #curve { width: 1fr; height: 2; }
@@ -329,6 +329,8 @@ def facts_of(name: str, look: Look) -> str:
         f"records shipped {short(account['shipped']['records'])}, held "
         f"{short(account['held']['records'])}, dropped: {dropped or 'none'}",
     ]
+    if stash["latest_batch"]["sequences"]:
+        lines.append(batch_line(stash["latest_batch"]))
     if look.requests["used"]:
         lines.append(requests_line(look.requests))
     for rank in look.publishers:
@@ -336,6 +338,15 @@ def facts_of(name: str, look: Look) -> str:
     if look.problem:
         lines.append(look.problem)
     return "\n".join(lines)
+
+
+def batch_line(batch: dict[str, Any]) -> str:
+    reward = batch["mean_reward"]
+    return (
+        f"latest batch: {batch['sequences']:,} sequences, mean length "
+        f"{short(batch['tokens'] / batch['sequences'])} tokens, mean reward "
+        f"{'-' if reward is None else f'{reward:.3f}'}"
+    )
 
 
 def requests_line(requests: dict[str, Any]) -> str:
