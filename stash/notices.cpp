@@ -59,7 +59,9 @@ std::string name_of(const Record& record) {
     const Meta& meta = record.view.meta();
     std::string text = fmt::format("'{}'", printable(record.view.instance_id()));
     if (meta.visit != 0) text += fmt::format(" visit {}", meta.visit);
-    if (meta.repetition_id) text += fmt::format(" #{}", *meta.repetition_id);
+    if (meta.repetition_id.has_value()) {
+        text += fmt::format(" #{}", std::uint32_t{meta.repetition_id});
+    }
     return text;
 }
 

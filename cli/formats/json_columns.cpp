@@ -116,7 +116,8 @@ std::string written_as_strings(const TrajectoryView& record, const std::string& 
     const auto repetition = record.meta().repetition_id;
     return fmt::format("{}{}: {}' is not JSON, or nested deeper than {}: written as a string",
                        printable(record.instance_id().substr(0, 60)),
-                       repetition ? fmt::format(" #{}", *repetition) : "", blamed, json_depth_max);
+                       repetition.has_value() ? fmt::format(" #{}", std::uint32_t{repetition}) : "",
+                       blamed, json_depth_max);
 }
 
 void append_member(std::string& object, std::string_view key, JsonValue value) {

@@ -117,7 +117,7 @@ class JsonSource final : public RecordSource {
         const bool wanted = wants_size(its.sized);
         if (!its.sized) record_.meta.group_size = group_size_;
         unsized_stream_ |= wanted && lines_.streamed();
-        const bool counted = !record_.meta.repetition_id;
+        const bool counted = !record_.meta.repetition_id.has_value();
         if (lines_.streamed() || (!counted && !wanted)) return;
         count_all();
         if (wanted) record_.meta.group_size = common_size_;
@@ -152,7 +152,7 @@ class JsonSource final : public RecordSource {
             problems_ = group_.problems();
         } else {
             parse_rollring(line, schema_, record_, &keys_);
-            if (!record_.meta.repetition_id || record_.meta.group_size == 0) {
+            if (!record_.meta.repetition_id.has_value() || record_.meta.group_size == 0) {
                 complete(membership_of(line));
             }
             waiting_ = {&record_, 1};

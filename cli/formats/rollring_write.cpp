@@ -86,7 +86,9 @@ void write_blob(LineWriter& line, std::string_view name, const TrajectoryView& r
 void write_header(LineWriter& line, const TrajectoryView& record) {
     const Meta& meta = record.meta();
     append_string(line.key("instance_id"), record.instance_id());
-    if (meta.repetition_id) line.number("repetition_id", *meta.repetition_id);
+    if (meta.repetition_id.has_value()) {
+        line.number("repetition_id", std::uint32_t{meta.repetition_id});
+    }
     line.unless("group_size", meta.group_size, 0U);
     if (record.find(static_cast<std::uint16_t>(Std::source)) != nullptr) {
         append_string(line.key("source"), record.text(Std::source));

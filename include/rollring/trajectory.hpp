@@ -59,6 +59,32 @@ struct ROLLRING_API GroupKey {
 // where it is pushed (Push::bad_record), and dropped as torn where it is read.
 inline constexpr std::uint32_t group_size_max = 65'536;
 
+// A member's number within its group, or none. It reads as a number, 0 where there is none; as a
+// truth value it would be taken for either, so that it has none: ask has_value().
+class RepetitionId {
+  public:
+    constexpr RepetitionId() = default;
+    constexpr RepetitionId(std::uint32_t number) : number_(number), set_(true) {}  // NOLINT
+
+    constexpr operator std::uint32_t() const { return number_; }  // NOLINT: reads as a number
+    explicit operator bool() const = delete;
+
+    [[nodiscard]] constexpr bool has_value() const { return set_; }
+    [[nodiscard]] constexpr std::uint32_t value_or(std::uint32_t other) const {
+        return set_ ? number_ : other;
+    }
+
+    // Two without a number are equal, and none is equal to a number.
+    friend constexpr bool operator==(const RepetitionId&, const RepetitionId&) = default;
+    friend constexpr bool operator==(const RepetitionId& id, std::integral auto number) {
+        return id.set_ && std::cmp_equal(id.number_, number);
+    }
+
+  private:
+    std::uint32_t number_ = 0;
+    bool set_ = false;
+};
+
 // The header fields, the same for Draft and TrajectoryView. What has no bound of its own may have
 // any value: nothing is allocated for it, and nothing is counted up to it.
 struct Meta {
@@ -66,7 +92,7 @@ struct Meta {
     // Member of the group: any number that no other member has. By it what is sent twice is known.
     // Without one a record is a member of its own, and cannot be one of several subsequences. All
     // members of a group have one, or none has.
-    std::optional<std::uint32_t> repetition_id = {};
+    RepetitionId repetition_id = {};
     std::uint32_t group_size = 0;  // 0: the stash's default; at most group_size_max
     std::uint16_t subsequence_index = 0;
     bool last_subsequence = true;                // the member is complete with this one
@@ -79,7 +105,7 @@ struct Meta {
     std::optional<double> reward = {};  // absent is not NaN
     std::int64_t created_ns = 0;        // CLOCK_REALTIME; 0: unknown
     std::int64_t finished_ns = 0;
-    std::uint16_t origin = 0;  // the application's own tag: what format it came from
+    std::uint16_t origin = 0;        // the application's own tag: what format it came from
 };
 
 // What is known of a rollout only when it is over. What is not set stays as it was.

@@ -57,7 +57,7 @@ std::string_view problem_of(const ColumnEntry& entry, const Schema& schema,
 // In place: a Meta made elsewhere and copied would stall on its own stores.
 void take_meta(const RecordHeader& header, Meta& meta) {
     meta.visit = header.visit;
-    meta.repetition_id.reset();
+    meta.repetition_id = {};
     if ((header.flags & flag_repetition_set) != 0) meta.repetition_id = header.repetition_id;
     meta.group_size = header.group_size;
     meta.subsequence_index = header.subsequence_index;

@@ -30,7 +30,11 @@ inline constexpr std::array record_fields{
     Field{"instance_id",
           [](const TrajectoryView& v) -> nb::object { return text(v.instance_id()); }},
     Field{"visit", [](const TrajectoryView& v) { return nb::cast(v.meta().visit); }},
-    Field{"repetition_id", [](const TrajectoryView& v) { return or_none(v.meta().repetition_id); }},
+    Field{"repetition_id",
+          [](const TrajectoryView& v) -> nb::object {
+              const RepetitionId number = v.meta().repetition_id;
+              return number.has_value() ? nb::cast(std::uint32_t{number}) : nb::none();
+          }},
     Field{"group_size", [](const TrajectoryView& v) { return nb::cast(v.meta().group_size); }},
     Field{"subsequence_index",
           [](const TrajectoryView& v) { return nb::cast(v.meta().subsequence_index); }},

@@ -32,7 +32,7 @@ void clear_holes(const Draft& draft, const Reservation& room) {
 std::string name_of(const Draft& draft) {
     const auto repetition = draft.meta.repetition_id;
     return "'" + std::string(draft.instance_id()) + "'" +
-           (repetition ? ", repetition " + std::to_string(*repetition) : "");
+           (repetition.has_value() ? ", repetition " + std::to_string(repetition) : "");
 }
 
 class PyProducer {

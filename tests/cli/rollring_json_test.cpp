@@ -201,7 +201,7 @@ TEST_CASE("rollring json: tokens by the keys of other programs") {
         const auto record = parsed(line);
         CHECK(std::ranges::equal(record.values<std::int32_t>(Std::token_ids), all));
         CHECK(record.meta.n_prompt == 3);
-        CHECK(!record.meta.repetition_id);
+        CHECK(!record.meta.repetition_id.has_value());
         CHECK(written(parsed(written(record))) == written(record));
     }
     CHECK(parsed(R"({"instance_id":"a","repetition_id":0,"tokens":[]})").meta.repetition_id == 0U);

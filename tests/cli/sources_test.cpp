@@ -262,7 +262,7 @@ TEST_CASE("census: members are counted in the file's order, whoever sends them")
     REQUIRE(source);
     Draft draft;
     REQUIRE((*source)->next(draft) == Next::record);
-    CHECK(!draft.meta.repetition_id);
+    CHECK(!draft.meta.repetition_id.has_value());
     CHECK(remark_of(**source).contains("a pipe is not counted"));
 }
 

@@ -1,7 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "record_bytes.hpp"
@@ -33,6 +35,27 @@ struct Encoded {
 };
 
 }  // namespace
+
+// Programs from before a number was optional use it as one.
+TEST_CASE("record: a repetition_id reads as a number, and says whether it is one") {
+    static_assert(!std::is_constructible_v<bool, RepetitionId>);
+    static_assert(std::is_convertible_v<RepetitionId, std::uint32_t>);
+    constexpr RepetitionId none;
+    constexpr RepetitionId zero = 0;
+    const RepetitionId seven = 7;
+    CHECK(std::array{1, 2, 3}[none] == 1);
+    CHECK(seven * 31 + 1 == 218);
+    CHECK_FALSE(none.has_value());
+    CHECK(zero.has_value());
+    CHECK(none.value_or(5) == 5);
+    CHECK(zero.value_or(5) == 0);
+    CHECK(none != zero);
+    CHECK(none != 0);
+    CHECK(zero == 0);
+    CHECK(seven == 7U);
+    CHECK(seven != -1);
+    CHECK(none == RepetitionId());
+}
 
 TEST_CASE("record: every header field survives") {
     Draft draft("gsm8k/test/0");
