@@ -105,7 +105,8 @@ struct Meta {
     std::optional<double> reward = {};  // absent is not NaN
     std::int64_t created_ns = 0;        // CLOCK_REALTIME; 0: unknown
     std::int64_t finished_ns = 0;
-    std::uint16_t origin = 0;        // the application's own tag: what format it came from
+    std::uint16_t origin = 0;   // the application's own tag: what format it came from
+    bool user_is_text = false;  // the column `user` was given as text: Python gives it back as one
 };
 
 // What is known of a rollout only when it is over. What is not set stays as it was.

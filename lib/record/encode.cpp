@@ -118,7 +118,8 @@ void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
     header.flags = (meta.reward ? flag_reward_set : 0U) |
                    (meta.last_subsequence ? flag_last_subsequence : 0U) |
                    (meta.source_id ? flag_source_set : 0U) |
-                   (meta.repetition_id.has_value() ? flag_repetition_set : 0U);
+                   (meta.repetition_id.has_value() ? flag_repetition_set : 0U) |
+                   (meta.user_is_text ? flag_user_is_text : 0U);
     header.source_id = meta.source_id.value_or(0);
     header.n_tokens = n_tokens_;
     header.n_prompt = meta.n_prompt;

@@ -76,6 +76,7 @@ void take_meta(const RecordHeader& header, Meta& meta) {
     meta.created_ns = header.created_ns;
     meta.finished_ns = header.finished_ns;
     meta.origin = header.origin;
+    meta.user_is_text = (header.flags & flag_user_is_text) != 0;
 }
 
 }  // namespace

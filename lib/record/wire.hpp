@@ -17,8 +17,9 @@ enum RecordFlag : std::uint32_t {
     flag_last_subsequence = 2,
     flag_source_set = 4,
     flag_repetition_set = 8,
+    flag_user_is_text = 16,
 };
-inline constexpr std::uint32_t record_flags_known = 15;
+inline constexpr std::uint32_t record_flags_known = 31;
 
 struct RecordHeader {
     std::uint32_t magic;

@@ -230,9 +230,9 @@ _JSON = frozenset(("messages", "generation_params", "overrides", "group_override
 TEXTS = _JSON | {"source", "user"}
 
 
-def decoded(column: str, data: bytes) -> Any:
+def decoded(column: str, data: bytes, user_is_text: bool) -> Any:
     """One of `TEXTS`."""
-    if column == "source":
+    if column == "source" or (column == "user" and user_is_text):
         return _text(data)
     if column not in _JSON:
         return data

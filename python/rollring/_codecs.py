@@ -86,7 +86,8 @@ class TrajectoryCodec:
             if column == "instance_id":
                 continue
             if column in TEXTS:
-                made[column] = decoded(column, bytes(memoryview(memory)[offset : offset + nbytes]))
+                data = bytes(memoryview(memory)[offset : offset + nbytes])
+                made[column] = decoded(column, data, taken.user_is_text)
             else:
                 made[column] = np.ndarray(shape, NUMPY_DTYPES[dtype], memory, offset)
         return made

@@ -97,7 +97,7 @@ class SequenceView:
     labels: _Array | None
     policy_version: _Array | None
     source: str | None
-    user: bytes | None
+    user: bytes | str | None
     images: _Array | None
     messages: Any
     generation_params: Any
@@ -223,6 +223,7 @@ class Memory(Buffer): ...
 
 class Taken:
     memory: Memory
+    user_is_text: bool
     def fields(self) -> dict[str, Any]: ...
     def columns(self) -> list[tuple[str, str, int, int, tuple[int, ...]]]: ...
 

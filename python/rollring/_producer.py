@@ -201,8 +201,9 @@ class Producer:
                   per token. A batch shows runs; ``policy_version_min`` and ``_max`` are those of
                   the generated tokens, and can be given instead), ``reward``, ``created_ns``,
                   ``finished_ns``, ``origin``.
-                * ``source``, ``user`` (bytes); ``messages``, ``generation_params``, ``overrides``,
-                  ``group_overrides``, ``extra``: text, or a JSON value.
+                * ``source``; ``user`` (bytes or text: it comes back as it was given);
+                  ``messages``, ``generation_params``, ``overrides``, ``group_overrides``,
+                  ``extra``: text, or a JSON value.
                 * ``images``: one array of any shape, or a list of arrays, bytes and text (URLs);
                   `Sequence.image_list` gives them back.
 

@@ -221,7 +221,9 @@ ColumnInput::~ColumnInput() {
 void ColumnInput::add(Draft& draft, const Schema& schema, std::uint16_t column, nb::handle object) {
     const Column& declared = schema.columns()[column];
     PyObject* raw = object.ptr();
-    if (PyUnicode_Check(raw)) return add_text(draft, column, utf8_of(object, is_json(column)));
+    const bool is_text = PyUnicode_Check(raw) != 0;
+    if (static_cast<Std>(column) == Std::user) draft.meta.user_is_text = is_text;
+    if (is_text) return add_text(draft, column, utf8_of(object, is_json(column)));
     if (PyObject_CheckBuffer(raw) != 0) {
         Py_buffer& buffer = buffers_.emplace_back();
         if (PyObject_GetBuffer(raw, &buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) == 0) {

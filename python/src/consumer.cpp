@@ -27,6 +27,7 @@ class Taken {
 
     [[nodiscard]] nb::object memory() const { return memory_; }
     [[nodiscard]] nb::dict fields() const { return fields_of(view_); }
+    [[nodiscard]] bool user_is_text() const { return view_.meta().user_is_text; }
     // (name, dtype, offset in the memory, bytes, shape) of each.
     [[nodiscard]] nb::list columns() const {
         const std::byte* const from = nb::cast<const Memory&>(memory_).data();
@@ -148,6 +149,7 @@ class PyConsumer {
 void bind_consumer(nb::module_& module) {
     nb::class_<Taken>(module, "Taken")
         .def_prop_ro("memory", &Taken::memory)
+        .def_prop_ro("user_is_text", &Taken::user_is_text)
         .def("fields", &Taken::fields)
         .def("columns", &Taken::columns);
     nb::class_<PyConsumer>(module, "Consumer")

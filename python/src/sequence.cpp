@@ -45,7 +45,8 @@ class SequenceView {
         if (is_text(number)) {
             const auto* const bytes = reinterpret_cast<const char*>(found->data.data());
             return view_helpers().decoded(lent_->schema().columns()[number].name,
-                                          nb::bytes(bytes, found->data.size()));
+                                          nb::bytes(bytes, found->data.size()),
+                                          view().meta().user_is_text);
         }
         auto* const bytes = const_cast<std::byte*>(found->data.data());
         return view_helpers().array(std::make_unique<Window>(

@@ -206,6 +206,15 @@ def test_an_option_of_a_ring_that_is_wrong_is_named(ring: str) -> None:
 HALF = "half \ud835 of a pair"
 
 
+@pytest.mark.parametrize("user", (HALF, "text", "", b"bytes", b"\xff"))
+def test_user_comes_back_as_it_was_given(one: Any, user: Any) -> None:
+    producer, stash = one
+    producer.push("a", group_size=1, token_ids=[1], user=user)
+    batch, sequence = only(stash)
+    with batch:
+        assert sequence.user == user
+
+
 def test_half_of_a_surrogate_pair_travels(one: Any) -> None:
     producer, stash = one
     messages = [{"role": "assistant", "content": HALF}]

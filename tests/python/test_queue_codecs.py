@@ -146,6 +146,7 @@ def test_trajectories(ring: str) -> None:
         "repetition_id": 1,
         "group_size": 1,
         "source": "gsm8k",
+        "user": "mine",
         "extra": {"difficulty": 3},
     }
     with rr.RingQueue(name=ring, codec=rr.TrajectoryCodec()) as trajectories:
@@ -153,7 +154,7 @@ def test_trajectories(ring: str) -> None:
         got = trajectories.get(timeout=PATIENCE)
         assert got["token_ids"].dtype == np.int32 and got["token_ids"].flags.writeable
         assert got["token_ids"].tolist() == [1, 2, 3] and got["logprobs"].tolist() == [0, 0, 0]
-        for field in ("instance_id", "reward", "repetition_id", "source", "extra"):
+        for field in ("instance_id", "reward", "repetition_id", "source", "user", "extra"):
             assert got[field] == sent[field], field
         trajectories.put(got)
         with pytest.raises(ValueError, match="instance_id"):

@@ -73,7 +73,8 @@ TEST_CASE("record: every header field survives") {
                   .reward = -1.25,
                   .created_ns = 11,
                   .finished_ns = 12,
-                  .origin = 2};
+                  .origin = 2,
+                  .user_is_text = true};
     const std::vector<std::int32_t> tokens{1, 2, 3};
     draft.set(Std::token_ids, tokens);
     Encoded encoded(draft);
@@ -95,6 +96,7 @@ TEST_CASE("record: every header field survives") {
     CHECK(meta.created_ns == 11);
     CHECK(meta.finished_ns == 12);
     CHECK(meta.origin == 2);
+    CHECK(meta.user_is_text);
     CHECK(view.group_key() == GroupKey::of("gsm8k/test/0", 3));
     CHECK_FALSE(view.group_key() == GroupKey::of("gsm8k/test/0", 4));
 }
