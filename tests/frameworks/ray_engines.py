@@ -21,6 +21,7 @@ import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
 
 SHAPES = {"embed": (700, 1000), "norm": (513,), "none": (0, 4), "up": (300, 33), "scale": ()}
+TIED = {"head": "embed"}
 NO_VERSION = -7  # what an engine's tensors say before the first one
 
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import ray_world  # noqa: E402
 from killing import lines, note, opened  # noqa: E402
-from ray_engines import fill, model  # noqa: E402
+from ray_engines import TIED, fill, model  # noqa: E402
 
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
@@ -41,7 +41,7 @@ def publish(ring: str, log: Path, number: int) -> None:
     """Until it is killed."""
     to, tensors = opened(str(log)), model()
     version = rr.describe(ring)["policy_version"]
-    with rr.WeightPublisher(ring, tensors, slots=2, slot_bytes=1 << 20) as trainer:
+    with rr.WeightPublisher(ring, tensors, slots=2, slot_bytes=1 << 20, tied=TIED) as trainer:
         if version >= 0:
             fill(tensors, said(log)[version])
             trainer.resume(version)

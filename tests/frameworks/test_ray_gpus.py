@@ -26,7 +26,7 @@ import rollring.ray  # noqa: E402
 
 KILLS = int(os.environ.get("ROLLRING_KILLS", "12"))
 SHAPES = {"embed": (1500, 1024), "norm": (513,), "none": (0, 4), "up": (300, 1033), "scale": (1,)}
-STREAMED = {"slots": 3, "slot_bytes": 1 << 20}
+STREAMED: dict[str, Any] = {"slots": 3, "slot_bytes": 1 << 20, "tied": {"head": "embed"}}
 
 
 def model(device: str, version: int = 0) -> dict[str, Any]:

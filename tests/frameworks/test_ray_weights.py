@@ -14,14 +14,14 @@ ray = pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
-from ray_engines import WeightEngine, fill, model, stamped  # noqa: E402
+from ray_engines import TIED, WeightEngine, fill, model, stamped  # noqa: E402
 from ray_world import PATIENCE  # noqa: E402
 
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
 
 NODES = 2
-STREAMED = {"slots": 2, "slot_bytes": 1 << 20}  # so that a version goes in parts
+STREAMED: dict[str, Any] = {"slots": 2, "slot_bytes": 1 << 20, "tied": TIED}  # in parts
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_versions_reach_all_engines_and_are_stamped_on_all_nodes(fabric: Any, ri
 def test_a_node_without_engines_has_the_version_that_counts(fabric: Any, ring: str) -> None:
     node = ray_world.other_nodes()[0]
     with (
-        rr.WeightPublisher(ring, model(3)) as trainer,
+        rr.WeightPublisher(ring, model(3), tied=TIED) as trainer,
         rr.Stash(ring, group_size=1, batch_groups=1) as stash,
     ):
         trainer.publish(3, PATIENCE)
@@ -155,7 +155,7 @@ def test_a_version_that_a_source_left_is_sent_anew_by_the_next_one(fabric: Any, 
 
     nodes = ray_world.other_nodes()
     with (
-        rr.WeightPublisher(ring, model(1)) as trainer,
+        rr.WeightPublisher(ring, model(1), tied=TIED) as trainer,
         rr.WeightSubscriber(ring, model(), name="slow") as slow,
         ThreadPoolExecutor() as thread,
     ):

@@ -94,6 +94,7 @@ class GpuChannel(NodeChannel[GpuArrival]):
             name="relay",
             slot_bytes=layout.slot_bytes,
             checksums=layout.checksums,
+            tied=layout.tied(),
             handed_on=True,
         )
         super().__init__(layout, trainer, publisher)

@@ -85,6 +85,7 @@ class HostChannel(NodeChannel[HostArrival]):
             name="relay",
             slot_bytes=layout.slot_bytes,
             checksums=layout.checksums,
+            tied=layout.tied(),
         )
         super().__init__(layout, trainer, publisher)
 

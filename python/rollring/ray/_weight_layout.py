@@ -40,6 +40,11 @@ class WeightLayout:
     slot_bytes: int
     checksums: bool
 
+    def tied(self) -> dict[str, str]:
+        """Names of tensors, and of those whose memory they share."""
+        names = [name for name, _, _, _ in self.tensors]
+        return {name: names[to] for name, _, _, to in self.tensors if to >= 0}
+
     def places(self) -> tuple[list[int], int]:
         """Where each tensor begins, and where the last one ends."""
         places: list[int] = []
