@@ -59,6 +59,7 @@ def _environment() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="rr", ignore_cleanup_errors=True) as folder:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RAY_TMPDIR", folder)
+            patch.setenv("RAY_worker_niceness", "0")  # else it starves beside a build
             for path in (tests, tests.parent / "python"):
                 patch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
             yield

@@ -240,7 +240,9 @@ class Away:
 def test_a_ring_is_idle_once_all_of_it_has_arrived(ring: str) -> None:
     stat = rr.describe(ring)
     source = Source(ring, int(stat["ring_id"]), stat["lane_count"], "node", "host")
-    about = About("trainer", "node", {}, Options(1 << 20, 1 << 20, 0.0))
+    about = About(
+        "trainer", "trainer", 1, "node", "host", 0, "", {}, Options(1 << 20, 1 << 20, 0.0)
+    )
     with rr.Producer(ring) as producer:
         producer.push("p/1", token_ids=np.zeros(4, np.int32), group_size=1)
     carrier = Carrier(about, source, Away())

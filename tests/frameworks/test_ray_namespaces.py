@@ -24,6 +24,10 @@ TESTS = {
         "test_what_one_engine_refuses_no_node_serves",
         "test_a_node_that_comes_back_gets_the_version_that_counts",
     ],
+    "ray_twins.py": [
+        "test_each_ring_of_a_name_gets_what_was_sent_to_its_run",
+        "test_the_next_trainer_is_on_another_machine",
+    ],
     "ray_links.py": [
         "test_rollouts_go_on_when_a_link_comes_back",
         "test_rollouts_go_on_without_a_node_whose_link_stays_down",

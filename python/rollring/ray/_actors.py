@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from .._errors import TimedOutError
 from .._weights import Left
+
+_log = logging.getLogger("rollring")
 
 NAMESPACE = "rollring"
 AGAIN_S = 0.05  # before an actor that is away is asked again
+END_S = 20.0  # that an actor may take to end
+AWAY = (RayActorError, ActorUnschedulableError)  # it has died; it may come back
 
 
 def actor_on(node: str, name: str, kind: type, *given: object) -> Any:
@@ -35,16 +44,94 @@ def actor_named(name: str) -> Any:
     return ray.get_actor(name, NAMESPACE)
 
 
-def ask(call: Callable[[], Any], left: Left) -> Any:
+def is_gone(actor: Any, name: str) -> bool:
+    """It has ended, and does not come back."""
+    try:
+        found = actor_named(name)
+    except ValueError:
+        return True
+    except Exception as error:  # the head is away
+        _log.warning("actor %s: it is unknown whether it lives: %s", name, error)
+        return False
+    return bool(found._actor_id != actor._actor_id)
+
+
+def ask(call: Callable[[], Any], left: Left, gone: Callable[[], bool] = lambda: False) -> Any:
     """What call(), a call of an actor, answers. An actor that has died comes back, and is asked
-    again. RayActorError: it did not in time; GetTimeoutError: it has not answered."""
+    again. One of AWAY: it did not in time, or is gone(); GetTimeoutError: it has not answered."""
     while True:
         try:
             return ray.get(call(), timeout=left())
-        except RayActorError:
-            if not (left() is None or left()):
+        except AWAY:
+            if not (left() is None or left()) or gone():
                 raise
             time.sleep(AGAIN_S)
+
+
+@contextlib.contextmanager
+def asking(what: str) -> Iterator[None]:
+    """The errors of Ray that ask() lets through become one of ours about `what`."""
+    try:
+        yield
+    except (*AWAY, GetTimeoutError) as error:
+        raise TimedOutError(
+            f"{what} did not answer in time: {last_line(error)}", "timed_out"
+        ) from error
+
+
+def last_line(error: Exception) -> str:
+    """Of Ray's errors, which begin with a trace, what they say."""
+    return str(error).strip().splitlines()[-1]
+
+
+def end(actor: Any, name: str) -> int:
+    """Ends it, whatever state it is in. Returns how many records it has dropped."""
+    dropped = 0
+    try:
+        dropped = ask(actor.close.remote, Left(END_S), lambda: is_gone(actor, name)) or 0
+    except AWAY as error:
+        if not is_gone(actor, name):
+            _log.warning("actor %s is killed: %s", name, error)
+    except RayError as error:
+        _log.warning("actor %s is killed: %s", name, error)
+    ray.kill(actor)
+    return dropped
+
+
+def this_actor() -> str:
+    number: str = ray.get_runtime_context().get_actor_id()
+    return number
+
+
+def end_own(name: str, number: str) -> None:
+    """The actor of this process, of that number: Ray would restart one that just ends."""
+    with contextlib.suppress(ValueError):
+        found = actor_named(name)
+        if found._actor_id.hex() == number:  # and not of its successor
+            ray.kill(found)
+
+
+def end_with(receiver: Any, receiver_title: str, own_name: str) -> None:
+    """Closes and ends the actor of this process once the run of the receiver is over."""
+    number = this_actor()
+
+    def wait() -> None:  # by futures: ray.get() would hold up the loop of such an actor
+        while True:
+            try:
+                receiver.until_run_over.remote().future().result()
+                break
+            except RayError:
+                if is_gone(receiver, receiver_title):
+                    break
+                time.sleep(AGAIN_S)
+        with contextlib.suppress(ValueError):
+            found = actor_named(own_name)
+            if found._actor_id.hex() == number:
+                with contextlib.suppress(RayError, futures.TimeoutError):
+                    found.close.remote().future().result(END_S)
+                ray.kill(found)
+
+    threading.Thread(target=wait, name="rollring-run", daemon=True).start()
 
 
 def this_node() -> str:

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import mmap
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from .. import _core
@@ -18,6 +18,31 @@ _PLACE = Path("/dev/shm")
 def note(ring: str, what: str) -> Path:
     """A file about a ring of this machine, which goes when the ring is gone."""
     return _PLACE / f"{_begin()}{ring}@{what}"
+
+
+def notes(ring: str, begin: str) -> Iterator[Path]:
+    """Those about a ring whose names begin so."""
+    return _PLACE.glob(f"{_begin()}{ring}@{begin}*")
+
+
+def source_note(ring: str, ring_id: int, source: int) -> Path:
+    """What a receiver knows of a node's ring."""
+    return note(ring, f"{_sources(ring_id)}{source:016x}")
+
+
+def run_note(ring: str, ring_id: int) -> Path:
+    """Has the name of the ring's run."""
+    return note(ring, f"run.{ring_id:016x}")
+
+
+def forget_run(ring: str, ring_id: int) -> None:
+    """It is over."""
+    for file in (run_note(ring, ring_id), *notes(ring, _sources(ring_id))):
+        file.unlink(missing_ok=True)
+
+
+def _sources(ring_id: int) -> str:
+    return f"source.{ring_id:016x}."
 
 
 def _begin() -> str:
@@ -34,8 +59,8 @@ def forget_all_but(rings: Collection[str]) -> None:
 class Carried:
     """The file as memory. BusyError: another receiver that lives has it."""
 
-    def __init__(self, ring: str, source: int, lanes: int) -> None:
-        self._path = note(ring, f"{source:016x}")
+    def __init__(self, ring: str, ring_id: int, source: int, lanes: int) -> None:
+        self._path = source_note(ring, ring_id, source)
         size = _core.Inbox.memory_bytes(lanes)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

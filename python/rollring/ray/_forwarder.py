@@ -18,15 +18,17 @@ from ray.exceptions import RayError
 from .. import _core
 from .._errors import BusyError, RollringError
 from .._ring import describe, remove, rings
-from ._actors import living_nodes, this_node
+from ._actors import AWAY, end_own, is_gone, living_nodes, this_actor, this_node
 from ._names import (
     About,
     Arrived,
     Attached,
     Source,
+    forwarder_name,
     lane_and_epoch,
     node_ring,
     node_rings,
+    receiver_name,
     worker_number,
 )
 from ._node_ring import make_node_ring
@@ -56,6 +58,9 @@ class Carrier:
 
     def __init__(self, about: About, source: Source, receiver: Any) -> None:
         self.source = source
+        self.over = ""  # why the run is
+        self.ended = threading.Event()  # it is over
+        self._about = about
         self._options = about.options
         self._receiver = receiver
         self._outbox = _core.Outbox(source.ring, places=0)
@@ -91,22 +96,40 @@ class Carrier:
         self._outbox.close()
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        while not self._stopped.is_set() and not self.over:
             try:
                 self._carry()
             except (RayError, RollringError, TimeoutError) as error:
-                if not self._warned:
+                self.over = self._why_over(error)
+                if not self._warned and not self.over:
                     _log.warning("ring '%s': %s; retrying", self.source.ring, error)
                 self._warned = True
                 self._stopped.wait(AGAIN_S)
+
+        if self.over:
+            self.ended.set()
+
+    def _why_over(self, error: Exception) -> str:
+        """Once the receiver is gone for good; empty: it comes back."""
+        if not isinstance(error, AWAY):
+            return ""
+        about = self._about
+        if not is_gone(self._receiver, receiver_name(about.run)):
+            return ""
+        try:
+            is_lost = about.node not in living_nodes()
+        except Exception:  # the head is away
+            return ""
+        return "is lost with its node" if is_lost else "has no fabric any more"
 
     def _carry(self) -> None:
         """One session with one receiver, until one of the two fails."""
         self._session = uuid.uuid4().hex
         self._number = self._flying = 0
-        attached: Attached = ray.get(
-            self._receiver.attach.remote(self.source, self._session), timeout=ANSWER_S
-        )
+        attached = self._attach()
+        if attached.over:
+            self.over = attached.over
+            return
         self._window, self._warned = attached.window, False
         self._note_spare(attached.spare, False)
         self._look_for_gone(attached.workers)
@@ -126,6 +149,16 @@ class Carrier:
             for lane, epoch in self._outbox.gone():
                 self._note_gone(worker_number(lane, epoch))
             self._tell_of_gone()
+
+    def _attach(self) -> Attached:
+        """It may take long to get a lane, and is not to hold up stop()."""
+        answer = self._receiver.attach.remote(self.source, self._session)
+        end = time.monotonic() + ANSWER_S
+        while not ray.wait([answer], timeout=WAIT_S)[0]:
+            if self._stopped.is_set() or time.monotonic() > end:
+                raise TimeoutError("the receiver does not answer")
+        attached: Attached = ray.get(answer)
+        return attached
 
     def _linger(self) -> float:
         """A parcel costs much the same, short or long: a short one goes when few are under way. An
@@ -229,6 +262,16 @@ class Carrier:
         self._gone = still
 
 
+def _drop_ring(name: str) -> int:
+    """How many records in it had not arrived."""
+    try:
+        lanes = describe(name)["lanes"]
+    except RollringError:  # it is gone already
+        return 0
+    remove(name, force=True, missing_ok=True)
+    return sum(row["committed_records"] - row["released_records"] for row in lanes)
+
+
 class Forwarder:
     """One a node. It may die at any time: records stay in the node's ring until they arrived."""
 
@@ -236,26 +279,46 @@ class Forwarder:
         self._about = about
         self._receiver = receiver
         self._node = this_node()
+        self._number = this_actor()
         self._carriers: dict[str, Carrier] = {}
-        self._take(make_node_ring(about, self._node), self._node)
+        self._own_ring = make_node_ring(about, self._node)
+        self._take(self._own_ring, self._node)
+        self._ended = self._carriers[self._own_ring].ended
         self._stopped = threading.Event()
         self._watch = threading.Thread(target=self._watch_rings, name="rollring-adopt", daemon=True)
         self._watch.start()
 
     def source(self) -> Source:
         """The ring of this node."""
-        return self._carriers[node_ring(self._about.ring, self._node)].source
+        return self._carriers[self._own_ring].source
 
-    def close(self) -> None:
+    def close(self) -> int:
         """Stop, and remove the node's ring, and those of nodes that are gone, with all that has
-        not arrived."""
+        not arrived: so many records."""
         self._stopped.set()
+        self._ended.set()
         self._watch.join()
+        return self._drop()
+
+    def _drop(self) -> int:
+        dropped = 0
         for name, carrier in self._carriers.items():
             carrier.stop()
-            remove(name, force=True, missing_ok=True)
+            dropped += _drop_ring(name)
         for name in self._orphans():
-            remove(name, force=True, missing_ok=True)
+            dropped += _drop_ring(name)
+        self._carriers.clear()
+        return dropped
+
+    def _end(self) -> None:
+        """The run is over: workers of this node hear of it as their ring goes."""
+        about, why = self._about, self._carriers[self._own_ring].over
+        dropped = self._drop()
+        _log.warning(
+            "ring '%s' of node %s (%s) %s: %d records of node %s that had not arrived are dropped",
+            *(about.ring, about.node, about.host, why, dropped, self._node),
+        )
+        end_own(forwarder_name(about.ring, about.ring_id, self._node), self._number)
 
     def _take(self, name: str, node: str) -> None:
         stat = describe(name)
@@ -272,16 +335,19 @@ class Forwarder:
 
     def _watch_rings(self) -> None:
         """What nodes that are gone have left on this machine is shipped from here."""
-        while not self._stopped.wait(LOOK_S):
+        while not self._ended.wait(LOOK_S):
             try:
                 self._adopt()
             except (RayError, RollringError, OSError) as error:
                 _log.warning("rings of nodes that left: %s", error)
+        if not self._stopped.is_set():
+            self._end()
 
     def _orphans(self) -> list[str]:
         """Rings of this machine whose nodes are gone."""
-        living = {node_ring(self._about.ring, node) for node in living_nodes()}
-        begin = node_rings(self._about.ring)
+        ring, ring_id = self._about.ring, self._about.ring_id
+        living = {node_ring(ring, ring_id, node) for node in living_nodes()}
+        begin = node_rings(ring, ring_id)
         return [name for name in rings() if name.startswith(begin) and name not in living]
 
     def _adopt(self) -> None:

@@ -19,13 +19,17 @@ Parcel = tuple[bytes, list[Any], int]  # its index, its memory, places wanted in
 Spare = tuple[int, bool]  # places in advance, and whether there are few
 
 
+def lane_name(source: Source) -> str:
+    return f"{source.host}/{source.node[:8]}"[:39]
+
+
 class SourceLane:
     """Belongs to an event loop; a thread of its own puts records into the lane."""
 
     def __init__(self, ring: str, ring_id: int, source: Source, timeout: float) -> None:
         """Blocks until the lane is ours."""
         self.source = source
-        self._carried = Carried(ring, source.ring_id, source.lanes)
+        self._carried = Carried(ring, ring_id, source.ring_id, source.lanes)
         try:
             self._box = self._opened_box(ring, ring_id, timeout)
         except BaseException:
@@ -41,6 +45,7 @@ class SourceLane:
         self._early: dict[int, tuple[Parcel, asyncio.Future[Spare]]] = {}
         self._gone: dict[int, int] = {}  # of a lane of the source: its last producer that is gone
         self._closed = False
+        self._left = False
         self._thread = threading.Thread(
             target=self._run, name=f"rollring-{source.node[:8]}", daemon=True
         )
@@ -50,7 +55,7 @@ class SourceLane:
         source = self.source
         return _core.Inbox(
             ring=ring,
-            name=f"{source.host}/{source.node[:8]}"[:39],
+            name=lane_name(source),
             keep_for=source.ring,
             memory=self._carried.memory,
             source=source.ring_id,
@@ -141,15 +146,27 @@ class SourceLane:
         self._box.worker_gone(worker)
 
     def stats(self) -> dict[str, int]:
-        return self._box.stats()
+        """Of a lane that has failed: none."""
+        try:
+            return self._box.stats()
+        except RollringError:
+            return {}
+
+    def fail(self, error: RollringError) -> None:
+        """Workers and the forwarder are told; nothing is put into the lane any more."""
+        self._closed = True
+        self._box.interrupt()
+        self._fail(error)
 
     def close(self) -> None:
         """Blocks. The lane is others' afterwards, and its places."""
         self._closed = True
-        self._box.interrupt()
-        self._thread.join()
-        self._box.close()
-        self._carried.close()
+        if not self._left:
+            self._left = True
+            self._box.interrupt()
+            self._thread.join()
+            self._box.close()
+            self._carried.close()
 
     def _run(self) -> None:
         while not self._closed:

@@ -5,35 +5,42 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-
-def receiver_name(ring: str) -> str:
-    return f"receiver.{ring}"
+NAME_MOST = 88  # characters of a ring's name in that of a node's ring, which has at most 128
 
 
-def forwarder_name(ring: str, node: str) -> str:
-    return f"forwarder.{ring}.{node}"
+def receiver_name(run: str) -> str:
+    return f"receiver.{run}"
 
 
-def source_name(ring: str) -> str:
-    return f"weights.{ring}"
+# All others carry the ring's id: a ring that is removed and made again is another run, and shares
+# nothing with the one before it but the name.
 
 
-def relays(ring: str) -> str:
+def forwarder_name(ring: str, ring_id: int, node: str) -> str:
+    return f"forwarder.{ring}.{ring_id:016x}.{node}"
+
+
+def source_name(ring: str, ring_id: int) -> str:
+    return f"weights.{ring}.{ring_id:016x}"
+
+
+def relays(ring: str, ring_id: int) -> str:
     """How the names of its nodes' relays of weights begin."""
-    return f"relay.{ring}."
+    return f"relay.{ring}.{ring_id:016x}."
 
 
-def relay_name(ring: str, node: str) -> str:
-    return f"{relays(ring)}{node}"
+def relay_name(ring: str, ring_id: int, node: str) -> str:
+    return f"{relays(ring, ring_id)}{node}"
 
 
-def node_rings(ring: str) -> str:
-    """How the names of its nodes' rings begin."""
-    return f"{ring}.node."
+def node_rings(ring: str, ring_id: int) -> str:
+    """How the names of its nodes' rings begin. A long name is cut, so that theirs are legal: the id
+    tells them apart."""
+    return f"{ring[:NAME_MOST]}.node.{ring_id:016x}."
 
 
-def node_ring(ring: str, node: str) -> str:
-    return f"{node_rings(ring)}{node[:16]}"
+def node_ring(ring: str, ring_id: int, node: str) -> str:
+    return f"{node_rings(ring, ring_id)}{node[:16]}"
 
 
 def worker_number(lane: int, epoch: int) -> int:
@@ -59,8 +66,13 @@ class Options:
 class About:
     """Of the trainer's ring."""
 
+    run: str
     ring: str
+    ring_id: int
     node: str
+    host: str
+    pid: int  # of the receiver
+    over: str  # why its run is over; empty: it is not
     create: dict[str, Any]  # what a ring like it is made with
     options: Options
 
@@ -72,6 +84,7 @@ class Attached:
     window: int  # bytes that may be under way
     workers: list[int]  # that have places
     spare: int  # places that the node has in advance
+    over: str = ""  # why the run is over; empty: it is not
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from ._names import About, node_ring
 
 def make_node_ring(about: About, node: str) -> str:
     """Makes it where there is none. Returns its name."""
-    name = node_ring(about.ring, node)
+    name = node_ring(about.ring, about.ring_id, node)
     options = dict(about.create)
     columns = {
         one: Column(dtype, per="token" if per_token else "record", dims=tuple(dims))

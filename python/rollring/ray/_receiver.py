@@ -4,71 +4,140 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from typing import Any
 
-from .._errors import RollringError
+import ray
+
+from .._errors import BusyError, ClosedError, RingNotFoundError, RollringError
 from .._ring import describe, remove, rings
-from ._actors import living_nodes, this_node
-from ._lane import Answer, Parcel, SourceLane
-from ._carried import forget_all_but
-from ._names import About, Arrived, Attached, Options, Source, node_rings
+from ._actors import end_own, living_nodes, this_actor, this_node
+from ._lane import Answer, Parcel, SourceLane, lane_name
+from ._carried import forget_all_but, forget_run
+from ._names import (
+    About,
+    Arrived,
+    Attached,
+    Options,
+    Source,
+    node_rings,
+    receiver_name,
+)
 
 _log = logging.getLogger("rollring")
 
-LOOK_S = 2.0  # between looks which nodes live
+LOOK_S = 1.0  # between looks whether the ring is there, and which nodes live
 ATTACH_S = 30.0  # for a predecessor's lane to be read out
+LINGER_S = 10.0  # after the run, in which whoever asks is told why it is over
 
 
 class Receiver:
-    """One for a ring. It may die at any time: its successor knows what it has sent."""
+    """One for a ring. It may die at any time: its successor knows what it has sent, and serves that
+    very ring, whatever has the name meanwhile."""
 
-    def __init__(self, ring: str, options: Options) -> None:
+    def __init__(self, run: str, ring: str, ring_id: int, options: Options) -> None:
+        self._run = run
         self._ring = ring
         self._options = options
-        self._ring_id: int = int(describe(ring)["ring_id"])
+        self._ring_id = ring_id
+        self._number = this_actor()
+        self._over = ""  # why the run is: its ring is gone
+        self._like: dict[str, Any] = {}
+        if not self._removed():
+            stat = describe(ring)
+            self._like = {
+                "lanes": stat["lane_count"],
+                "lane_bytes": stat["lane_bytes"],
+                "soft_bytes": stat["soft_bytes"],
+                "spill_bytes": 0,
+                "requests": 0,
+                "columns": stat["columns"],
+            }
+        self._closing = ""  # or its fabric is about to end
+        self._no_lane: dict[int, str] = {}  # sources that got none, and why
         self._node = this_node()
         self._lanes: dict[int, SourceLane] = {}
         self._attaching: dict[int, asyncio.Lock] = {}
         self._changed = asyncio.Event()
+        self._ended = asyncio.Event()  # the run has
         self._gone: dict[str, dict[str, Any]] = {}
         self._watch: asyncio.Task[None] | None = None
         forget_all_but(rings())
+        ray.get_runtime_context().current_actor.about.remote()  # nobody else may call
 
     async def about(self) -> About:
         """What workers and forwarders have to know."""
         self._begin_watch()
-        stat = describe(self._ring)
-        like = {
-            "lanes": stat["lane_count"],
-            "lane_bytes": stat["lane_bytes"],
-            "soft_bytes": stat["soft_bytes"],
-            "spill_bytes": 0,
-            "requests": 0,
-            "columns": stat["columns"],
-        }
-        return About(self._ring, self._node, like, self._options)
+        return About(
+            self._run,
+            self._ring,
+            self._ring_id,
+            self._node,
+            socket.gethostname(),
+            os.getpid(),
+            await self.why_over(),
+            self._like,
+            self._options,
+        )
+
+    async def why_over(self) -> str:
+        """Empty: it is not."""
+        return self._removed() or self._closing
+
+    async def until_run_over(self) -> None:
+        """So actors that nothing else tells, of weights, end with the run."""
+        self._begin_watch()
+        await self._ended.wait()
+
+    def _removed(self) -> str:
+        if not self._over:
+            try:
+                if int(describe(self._ring)["ring_id"]) != self._ring_id:
+                    self._over = "was removed and made again"
+            except RingNotFoundError:
+                self._over = "was removed"
+        return self._over
+
+    async def ends(self, why: str) -> None:
+        """Whoever asks from now on hears so."""
+        self._closing = why
 
     # --- for forwarders ---------------------------------------------------------------------------
 
     async def attach(self, source: Source, session: str) -> Attached:
         """A forwarder begins, or begins anew."""
         self._begin_watch()
+        if why := self._removed():
+            return Attached(0, [], 0, why)
         async with self._attaching.setdefault(source.ring_id, asyncio.Lock()):
             lane = self._lanes.get(source.ring_id)
             if lane is not None and lane.over:
+                del self._lanes[source.ring_id]
                 await asyncio.to_thread(lane.close)
                 lane = None
             if lane is None:
-                lane = await asyncio.to_thread(
-                    SourceLane, self._ring, self._ring_id, source, ATTACH_S
-                )
-                self._lanes[source.ring_id] = lane
+                lane = await self._new_lane(source)
             lane.source = source
             self._gone.pop(source.ring, None)
             workers, spare = lane.begin(session)
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._tell_change()
         return Attached(self._window(), workers, spare)
+
+    async def _new_lane(self, source: Source) -> SourceLane:
+        try:
+            lane = await asyncio.to_thread(SourceLane, self._ring, self._ring_id, source, ATTACH_S)
+        except BusyError:
+            self._no_lane[source.ring_id] = await self.lane_problem(source)
+            self._tell_change()
+            raise
+        self._no_lane.pop(source.ring_id, None)
+        self._lanes[source.ring_id] = lane
+        return lane
+
+    def _tell_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def until_over(self, source: int, session: str) -> None:
         """Answers when the session is over; so a forwarder that has nothing to send learns of it,
@@ -103,10 +172,29 @@ class Receiver:
         record_bytes: int,
     ) -> Answer:
         """Waits for a place for a group, for a producer of the source."""
-        while source not in self._lanes:  # its forwarder is about to attach
-            await self._changed.wait()
+        while source not in self._lanes or self._lanes[source].over:
+            if why := await self.why_over():
+                return "closed", why
+            if source in self._no_lane:
+                return "busy", self._no_lane[source]
+            await self._changed.wait()  # its forwarder is about to attach
         return await self._lanes[source].open_group(
             worker, instance_id, visit, group_size, record_bytes
+        )
+
+    async def lane_problem(self, source: Source) -> str:
+        """Why the source gets no lane; empty: it has one, or one is free."""
+        if source.ring_id in self._lanes:
+            return ""
+        name = lane_name(source)
+        rows = [row for row in describe(self._ring)["lanes"] if row["state"] != "free"]
+        has = self._like["lanes"]
+        if len(rows) < has or any(row["producer"] == name for row in rows):
+            return ""
+        return (
+            f"ring '{self._ring}' has {has} lanes, none is free, and node {source.node} "
+            f"({source.host}) needs one: create the ring with lanes={has + 1} or more, one for "
+            f"each other node with workers and one for each producer on this node"
         )
 
     async def cancel_group(self, source: int, worker: int, instance_id: str, visit: int) -> None:
@@ -129,7 +217,7 @@ class Receiver:
         return {"node": source.node, "host": source.host, "ring": source.ring, "alive": alive}
 
     def _begin_watch(self) -> None:
-        """With the first call: a successor that nobody new connects to looks, too."""
+        """With the first call, which is its own: then there is a loop."""
         if self._watch is None:
             self._watch = asyncio.create_task(self._watch_nodes())
 
@@ -137,6 +225,9 @@ class Receiver:
         """A node that is gone leaves its lane, and its places, to others."""
         while True:
             await asyncio.sleep(LOOK_S)
+            if self._removed():
+                await self._end()
+                return
             try:
                 living = await asyncio.to_thread(living_nodes)
             except Exception as error:  # the head is away
@@ -147,14 +238,29 @@ class Receiver:
                     _log.warning("ring '%s': node %s has left", self._ring, lane.source.node)
                     await self._let_go(number)
 
+    async def _end(self) -> None:
+        """The ring is gone, and with it the run: everybody is told, and then this actor ends."""
+        _log.warning("ring '%s' of node %s %s: its fabric ends", self._ring, self._node, self._over)
+        error = ClosedError(self._over, "closed")
+        for lane in list(self._lanes.values()):
+            lane.fail(error)
+        self._tell_change()
+        self._ended.set()
+        for number in list(self._lanes):
+            await self._let_go(number)
+        forget_run(self._ring, self._ring_id)
+        await asyncio.sleep(LINGER_S)
+        name = receiver_name(self._run)
+        await asyncio.to_thread(end_own, name, self._number)
+
     async def _let_go(self, number: int) -> None:
         async with self._attaching.setdefault(number, asyncio.Lock()):
             lane = self._lanes.pop(number, None)
             if lane is None:
                 return
             stats = lane.stats()
-            lane.begin("")
             try:
+                lane.begin("")
                 await asyncio.to_thread(lane.close)
             except RollringError as error:
                 _log.warning("ring '%s': %s", self._ring, error)
@@ -167,6 +273,7 @@ class Receiver:
         for number in list(self._lanes):
             await self._let_go(number)
         for name in rings():  # of nodes of this machine that have nobody any more
-            if name.startswith(node_rings(self._ring)):
+            if name.startswith(node_rings(self._ring, self._ring_id)):
                 remove(name, force=True, missing_ok=True)
-        forget_all_but([name for name in rings() if name != self._ring])
+        forget_run(self._ring, self._ring_id)
+        forget_all_but(rings())

@@ -48,8 +48,9 @@ class Nodes:
         offer: What relays are told of the trainer; None: there is none.
     """
 
-    def __init__(self, ring: str) -> None:
+    def __init__(self, ring: str, ring_id: int) -> None:
         self._ring = ring
+        self._ring_id = ring_id
         self.session = uuid.uuid4().hex
         self.offer: Offer | None = None
         self._known: dict[str, Member] = {}  # also those that are gone
@@ -111,7 +112,7 @@ class Nodes:
         return set(self._looks.values())
 
     def _found(self) -> tuple[set[str], dict[str, Any]]:
-        living, begin = living_nodes(), relays(self._ring)
+        living, begin = living_nodes(), relays(self._ring, self._ring_id)
         found: dict[str, Any] = {}
         for one in ray.util.list_named_actors(all_namespaces=True):
             node = one["name"].removeprefix(begin)

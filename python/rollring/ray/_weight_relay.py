@@ -10,10 +10,10 @@ from typing import Any
 
 from .._errors import RollringError
 from .._ring import describe, describe_weights, remove
-from ._actors import this_node
+from ._actors import end_with, this_node
 from ._carried import note
 from ._lane import Answer
-from ._names import About
+from ._names import About, receiver_name, relay_name
 from ._node_ring import make_node_ring
 from ._nccl import NcclError
 from ._weight_channel import NodeChannel
@@ -52,8 +52,11 @@ class RelayStatus:
 class WeightRelay:
     """One a node. It may die at any time: its successor gets the version that counts."""
 
-    def __init__(self, about: About) -> None:
-        self._ring = make_node_ring(about, this_node())
+    def __init__(self, about: About, receiver: Any) -> None:
+        node = this_node()
+        self._ring = make_node_ring(about, node)
+        title = relay_name(about.ring, about.ring_id, node)
+        end_with(receiver, receiver_name(about.run), title)
         self._session = ""
         self._engines = note(self._ring, "engines")  # for a successor: there are some
         self._channel: HostChannel | GpuChannel | None = None

@@ -15,6 +15,8 @@ from ray.exceptions import RayError
 from .._errors import RollringError, TimedOutError
 from .._ring import describe, describe_weights
 from .._weight_subscriber import WeightSubscriber, WeightUpdate
+from ._actors import end_with
+from ._names import source_name
 from ._weight_gpu import GpuGroup, gpu_called
 from ._weight_layout import WeightLayout
 from ._weight_nodes import Member, Nodes
@@ -32,15 +34,19 @@ class WeightSource:
     version once all engines of all nodes have. It may die at any time.
     """
 
-    def __init__(self, ring: str, window_bytes: int) -> None:
+    def __init__(
+        self, ring: str, ring_id: int, window_bytes: int, receiver: Any, receiver_title: str
+    ) -> None:
         self._ring = ring
+        self._ring_id = ring_id
         self._window = window_bytes
-        self._nodes = Nodes(ring)
+        self._nodes = Nodes(ring, ring_id)
         self._groups: dict[str, GpuGroup] = {}  # by the trainer's GPU
         self._loop = asyncio.new_event_loop()
         self._serving = self._loop.create_task(self._serve())
         self._thread = threading.Thread(target=self._run, name="rollring-weights", daemon=True)
         self._thread.start()
+        end_with(receiver, receiver_title, source_name(ring, ring_id))
 
     def ready(self) -> None:
         """It is there."""
@@ -84,7 +90,11 @@ class WeightSource:
     async def _follow_one(self) -> None:
         """A trainer, if there is one."""
         try:
-            held = describe(self._ring)["policy_version"]
+            stat = describe(self._ring)
+            if int(stat["ring_id"]) != self._ring_id:  # another run's
+                await asyncio.sleep(LOOK_S)
+                return
+            held = stat["policy_version"]
             channel = await asyncio.to_thread(self._attach, "nodes", held)
         except TimedOutError:
             return
