@@ -26,11 +26,13 @@ constexpr bool places_are_taken(std::uint64_t taken, std::uint64_t bound, std::u
 }
 
 // Groups that a lane's producer announced and of which nothing has arrived. A lane that says more
-// than any bound allows announces none.
+// than any bound allows announces none: `bound` is that of now, and without a trainer, before this
+// one or before it came, as many groups could be opened as the board has rows.
 inline std::uint64_t announced_groups(const RingMap& map, std::uint32_t lane, std::uint64_t bound) {
     const std::uint64_t opened = peek(map.owner(lane).groups_opened);
     const std::uint64_t arrived = observe(map.entry(lane).groups_arrived);
-    return opened <= arrived || opened - arrived > bound ? 0 : opened - arrived;
+    const std::uint64_t most = std::max<std::uint64_t>(bound, map.geometry().group_rows);
+    return opened <= arrived || opened - arrived > most ? 0 : opened - arrived;
 }
 
 // Whether a lane may have claimed so much: what no room would allow, somebody has written over it.
