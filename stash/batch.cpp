@@ -131,8 +131,20 @@ Result<void> Batch::ack(std::int64_t step) {
 
 Result<void> Batch::ack(std::int64_t step, Deadline readers) {
     if (auto checked = check_leased(); !checked) return checked;
-    Stash::Impl& impl = Stash::Impl::of(*lease_.state_);
+    const Stash::Impl& impl = Stash::Impl::of(*lease_.state_);
     if (auto checked = impl.core.check_step(step); !checked) return checked;
+    return end_lease(step, readers, std::nullopt);
+}
+
+Result<void> Batch::discard(DropReason reason) {
+    if (auto checked = check_leased(); !checked) return checked;
+    constexpr std::int64_t no_step = -1;
+    return end_lease(no_step, Deadline::after_ms(readers_patience_ms), reason);
+}
+
+Result<void> Batch::end_lease(std::int64_t step, Deadline readers,
+                              std::optional<DropReason> dropped) {
+    Stash::Impl& impl = Stash::Impl::of(*lease_.state_);
     const ShareBook::Shared shared{shared_, shared_row_};
     if (shared_ != 0) {
         if (auto recalled = impl.shares.recall(shared, readers); !recalled) return recalled;
@@ -152,7 +164,7 @@ Result<void> Batch::ack(std::int64_t step, Deadline readers) {
     impl.leases.end(ended.state_);
     for (const std::uint32_t index : indices_) impl.records.give_back(index);
     clear();
-    impl.groups.ack(id_, now);
+    impl.groups.ack(id_, now, dropped);
     impl.shown.show_touched(now, true);
     impl.shown.show_account(true);
     FAULT_POINT("ack.after_account");

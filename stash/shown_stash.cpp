@@ -18,8 +18,9 @@ Result<void> ShownStash::open() {
     return {};
 }
 
-void ShownStash::start(std::uint64_t max_open_groups) {
+void ShownStash::start(std::uint64_t max_open_groups, bool leased_on_top) {
     max_open_groups_ = max_open_groups;
+    leased_on_top_ = leased_on_top;
     inherited_groups_ = peek(core_->control().open_groups);
     show_account(true);
     show_bounds();
@@ -50,7 +51,13 @@ void ShownStash::show_bounds() {
     ReaderControl& control = core_->control();
     keep(control.max_open_bytes,
          max_open_bytes_ == 0 ? 0 : std::max(max_open_bytes_, widened_bytes_));
-    keep(control.max_open_groups, std::max(max_open_groups_, widened_groups_));
+    std::uint64_t groups = std::max(max_open_groups_, widened_groups_);
+    if (leased_on_top_) {
+        const std::uint64_t most = core_->map().geometry().open_groups_most();
+        groups = std::max(groups, std::min(max_open_groups_ + groups_->leased_groups(), most));
+    }
+    room_grew_ |= groups > peek(control.max_open_groups);
+    keep(control.max_open_groups, groups);
 }
 
 bool ShownStash::widen(std::uint64_t taken) {
@@ -176,6 +183,7 @@ void ShownStash::show_room() {
 // For everybody outside: producers who wait to open a group, and people.
 void ShownStash::show_account(bool room_changed) {
     ReaderControl& control = core_->control();
+    if (leased_on_top_) show_bounds();
     show_open_groups();
     control.held_bytes.store(core_->roster().held_bytes());
     if (room_changed) show_room();

@@ -32,7 +32,8 @@ class ShownStash {
 
     // Reserves the board, and then shows the stash as open.
     Result<void> open();
-    void start(std::uint64_t max_open_groups);
+    // `leased_on_top`: of that bound.
+    void start(std::uint64_t max_open_groups, bool leased_on_top);
     [[nodiscard]] std::uint32_t rows() const { return board_->rows(); }
     // The oldest groups that wait for members, at most `count`, for people.
     [[nodiscard]] std::vector<GroupStat> oldest_open(std::size_t count, std::int64_t now_ns) const;
@@ -76,6 +77,7 @@ class ShownStash {
     Evacuation* evacuation_;
     std::uint64_t max_open_bytes_;
     std::uint64_t max_open_groups_ = 0;
+    bool leased_on_top_ = false;
     std::uint64_t widened_groups_ = 0;  // the bounds that are shown where they are higher
     std::uint64_t widened_bytes_ = 0;
     std::optional<GroupBoard> board_;

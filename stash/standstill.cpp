@@ -48,7 +48,7 @@ Waits Standstill::who_waits() const {
 // comes for the others (what they miss may lie behind the group that may not be opened). What is
 // ready ships as a smaller batch.
 bool Standstill::stuck(const Waits& waits, std::int64_t now_ns) const {
-    if (groups_->ready_groups() == 0 || groups_->leased_batches() != 0) return false;
+    if (groups_->ready_groups() == 0 || awaits_leases()) return false;
     if (waits.for_room != 0) return true;
     if (waits.for_place == 0) return false;
     const bool all_complete =
@@ -74,7 +74,7 @@ void Standstill::let_go(const Waits& waits, std::int64_t now_ns) {
         since_ns_ = now_ns;
         return;
     }
-    if (!stands_still(waits, now_ns) || groups_->leased_batches() != 0) return;
+    if (!stands_still(waits, now_ns) || awaits_leases()) return;
     if (waits.for_place != 0 && let_in(waits, now_ns)) return;  // then it is no stall
     tell_stall(waits, now_ns);
 }

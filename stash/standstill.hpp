@@ -32,15 +32,17 @@ struct Waits {
 
 class Standstill {
   public:
-    // All outlive this.
+    // All outlive this. `leases_end`: a trainer that waits for a batch gives back those that it
+    // holds, and with them room, before anything need be let in on top.
     Standstill(ConsumerCore& core, const GroupStash& groups, GroupRoom& room,
-               Evacuation& evacuation, ShownStash& shown, EventQueue& events)
+               Evacuation& evacuation, ShownStash& shown, EventQueue& events, bool leases_end)
         : core_(&core),
           groups_(&groups),
           room_(&room),
           evacuation_(&evacuation),
           shown_(&shown),
-          events_(&events) {}
+          events_(&events),
+          leases_end_(leases_end) {}
 
     // A record came: nothing is let in on top any more.
     void note_came(std::int64_t now_ns) {
@@ -61,6 +63,10 @@ class Standstill {
     void let_go(const Waits& waits, std::int64_t now_ns);
 
   private:
+    // Nothing need be done: it comes by itself.
+    [[nodiscard]] bool awaits_leases() const {
+        return leases_end_ && groups_->leased_batches() != 0;
+    }
     bool let_in(const Waits& waits, std::int64_t now_ns);
     [[nodiscard]] bool stands_still(const Waits& waits, std::int64_t now_ns) const;
     void tell_stall(const Waits& waits, std::int64_t now_ns);
@@ -71,6 +77,7 @@ class Standstill {
     Evacuation* evacuation_;
     ShownStash* shown_;
     EventQueue* events_;
+    bool leases_end_;
     std::int64_t came_ns_ = 0;   // when a record came last
     std::int64_t moved_ns_ = 0;  // when one was moved
     std::uint64_t tails_ = 0;

@@ -50,7 +50,7 @@ Stash::Impl::Impl(Consumer reader, const StashOptions& given)
       room(core.map(), core.control()),
       evacuation(core, records, groups, room),
       shown(core, records, groups, room, evacuation, given.max_open_bytes),
-      standstill(core, groups, room, evacuation, shown, events),
+      standstill(core, groups, room, evacuation, shown, events, given.count_leased),
       notices(core, groups, shown, options, events),
       lanes(core.map(), core.seat().all()),
       leases(records, lanes, {given.advantages, given.deviation, given.deviation_epsilon}),
@@ -118,7 +118,7 @@ Result<void> Stash::Impl::start() {
     evacuated_before = peek(control.evacuated_records);
     shares.open();
     room.start(options);
-    shown.start(max_open_groups);
+    shown.start(max_open_groups, !options.count_leased);
     return {};
 }
 

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,6 +59,10 @@ class ROLLRING_API Batch : public Sequences {
     // busy (it names a reader that is alive and still has a share open).
     Result<void> ack(std::int64_t step);
     Result<void> ack(std::int64_t step, Deadline readers);
+    // Gives its groups back untrained, and for good: they do not come again, and its records count
+    // as dropped by `reason`. For a trainer that knows of one that the stash does not. Waits for
+    // readers, and fails, as ack() does.
+    Result<void> discard(DropReason reason);
     // For a rank in another process, who reads its share in place (reader.hpp): bytes that name the
     // share's records, 64 each, and stay good until ack(), nack(), or another trainer.
     // Errc::invalid_argument: no such rank. Errc::busy: 63 batches have tickets.
@@ -73,6 +78,8 @@ class ROLLRING_API Batch : public Sequences {
     friend class LeaseBook;
     void clear();
     [[nodiscard]] Result<void> check_leased() const;
+    // `dropped`: why, if not because it was trained on.
+    Result<void> end_lease(std::int64_t step, Deadline readers, std::optional<DropReason> dropped);
     std::uint64_t id_ = 0;      // of the stash's count of batches
     std::uint64_t shared_ = 0;  // its number as one that has tickets; 0: it has none
     std::uint32_t shared_row_ = 0;

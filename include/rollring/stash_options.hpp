@@ -124,6 +124,11 @@ struct StashOptions {
     // there are more than two a lane; as many bytes as fit.
     std::uint32_t max_open_groups = 0;
     std::uint64_t max_open_bytes = 0;
+    // Whether leased groups count as open. Not for a trainer that asks for batches while it holds
+    // others, and gives those back only when it has got enough: producers that wait for a leased
+    // group to end would wait for ever. Its leased groups come on top of max_open_groups, as far as
+    // the board has rows.
+    bool count_leased = true;
 
     // Computed for each group when its batch is cut, by the formulas of advantages.hpp. grpo
     // divides by the deviation of the group's rewards plus deviation_epsilon; the defaults are

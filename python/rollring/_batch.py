@@ -129,6 +129,22 @@ class Batch(Views):
         """The tokens of the fullest of ``parts`` ranks, divided by their mean; 1.0: even."""
         return self._core.imbalance(parts, split)
 
+    def discard(self, reason: str) -> None:
+        """Give the batch back untrained, and for good: its groups are not delivered again.
+
+        For a trainer that knows of a reason which the stash does not.
+
+        Args:
+            reason: As which its records count in the account of what was dropped, such as "stale".
+
+        Raises:
+            InvalidArgumentError: There is no such reason; the text names them.
+            ViewsAliveError: Arrays over it are in use; the text names one.
+            BusyError: A reader that is alive still has a share of it open. The batch stays leased.
+            NotLeasedError: It was given back before.
+        """
+        self._core.discard(reason)
+
     def nack(self) -> None:
         """Give the batch back untrained. Its groups are delivered again as soon as no array is in
         use. Readers in other processes are not waited for: they see a `StaleTicketError`.

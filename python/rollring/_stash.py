@@ -58,8 +58,9 @@ class Stash:
         timeout: Seconds to wait for the ring to appear and for the seat.
         **options: extra, select, seed, min_size, on_failed, bad_reward, zero_variance,
             zero_variance_tolerance, zero_variance_run, stale, order, window_fraction,
-            source_weights (weight by source_id), max_open_groups, max_open_bytes, tombstone,
-            tombstones, no_progress: as StashOptions of the C++ library; spans are seconds.
+            source_weights (weight by source_id), max_open_groups, count_leased, max_open_bytes,
+            tombstone, tombstones, no_progress: as StashOptions of the C++ library; spans are in
+            seconds.
 
     Raises:
         RingNotFoundError: There is no such ring.

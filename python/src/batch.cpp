@@ -18,6 +18,17 @@ SplitBy split_by(std::string_view asked) {
                                   "': use tokens, group_tokens, sequences, groups or same");
 }
 
+DropReason reason_by(std::string_view asked) {
+    std::string known;
+    for (int i = 0; i < static_cast<int>(DropReason::count); i++) {
+        const auto reason = static_cast<DropReason>(i);
+        if (name(reason) == asked) return reason;
+        known += (i > 0 ? ", " : "") + std::string(name(reason));
+    }
+    raise("invalid_argument", "records are not dropped for the reason '" + std::string(asked) +
+                                  "': use one of " + known);
+}
+
 class PyBatch : public PyViews {
   public:
     explicit PyBatch(std::shared_ptr<Leased> leased)
@@ -46,6 +57,16 @@ class PyBatch : public PyViews {
         raise("views_alive", "cannot acknowledge the batch: " + leased_->use_text() +
                                  "; delete its references, copy it (array.copy()), or use "
                                  "ack(later=True)");
+    }
+    void discard(std::string_view reason) {
+        const DropReason why = reason_by(reason);
+        static_cast<void>(leased_->shown());
+        const auto discarded = leased_->shared->in_turn([&](Stash&) {
+            return leased_->in_use() ? std::nullopt : std::optional(leased_->batch->discard(why));
+        });
+        if (discarded) return value_or_raise(*discarded);
+        raise("views_alive", "cannot discard the batch: " + leased_->use_text() +
+                                 "; delete its references, or copy it (array.copy())");
     }
     // At once, or as soon as the last array is gone.
     void nack() {
@@ -125,6 +146,7 @@ nb::object made_batch(std::shared_ptr<Leased> leased) {
 void bind_batch(nb::module_& module) {
     nb::class_<PyBatch, PyViews>(module, "Batch")
         .def("ack", &PyBatch::ack, nb::arg("step").none(), nb::arg("later"), nb::arg("timeout"))
+        .def("discard", &PyBatch::discard)
         .def("nack", &PyBatch::nack)
         .def("begin_reads", &PyBatch::begin_reads, nb::arg("step").none())
         .def("reads_done", &PyBatch::reads_done)

@@ -122,6 +122,7 @@ StashOptions stash_options(nb::dict given) {
     options.take("deviation_epsilon", made.deviation_epsilon);
     options.take("max_open_groups", made.max_open_groups);
     options.take("max_open_bytes", made.max_open_bytes);
+    options.take("count_leased", made.count_leased);
     options.take("tombstone", made.tombstone);
     options.take("tombstones", made.tombstones);
     options.take("no_progress", made.no_progress);

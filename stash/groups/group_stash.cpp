@@ -257,7 +257,7 @@ bool GroupStash::lease(std::int64_t now_ns, std::int64_t version, bool partial, 
         batch.id = next_batch_++;
         for (const Index index : chosen) add_to_batch(index, batch);
         for (const auto& [source, tokens] : cutter.served()) shares_.serve(source, tokens);
-        leased_.emplace(batch.id, chosen);
+        leased_.lease(batch.id, chosen);
         return true;
     }
 }
@@ -282,38 +282,36 @@ void GroupStash::count_marks(const Group& group) {
     }
 }
 
-void GroupStash::ack(std::uint64_t batch_id, std::int64_t now_ns) {
-    const auto leased = leased_.find(batch_id);
-    ROLLRING_ASSERT(leased != leased_.end(), "a batch can be acknowledged only once");
-    for (const Index index : leased->second) {
+void GroupStash::ack(std::uint64_t batch_id, std::int64_t now_ns, std::optional<DropReason> why) {
+    StashAccount& account = book_.account;
+    for (const Index index : leased_.end(batch_id)) {
         const Group& group = groups_[index];
-        const Amount shipped = group.complete_amount();
-        book_.account.leased -= group.total;
-        book_.account.shipped += shipped;
+        account.leased -= group.total;
         if (group.complete != group.members.size()) count_marks(group);
-        book_.account.groups_shipped++;
-        book_.account.groups_partial += group.complete < group.size ? 1 : 0;
+        if (why) {
+            account.dropped[static_cast<std::size_t>(*why)] += group.complete_amount();
+            account.groups_dropped++;
+        } else {
+            account.shipped += group.complete_amount();
+            account.groups_shipped++;
+            account.groups_partial += group.complete < group.size ? 1 : 0;
+        }
         close_group(index, now_ns);
     }
-    leased_.erase(leased);
-    book_.account.batches++;
+    account.batches += why ? 0 : 1;
     progress_ns_ = now_ns;
 }
 
 void GroupStash::nack(std::uint64_t batch_id) {
-    const auto leased = leased_.find(batch_id);
-    ROLLRING_ASSERT(leased != leased_.end(), "a batch can be given back only once");
-    for (const Index index : leased->second) {
+    for (const Index index : leased_.end(batch_id)) {
         Group& group = groups_[index];
-        const Amount amount = group.total;
-        book_.account.leased -= amount;
-        book_.account.held += amount;
+        book_.account.leased -= group.total;
+        book_.account.held += group.total;
         group.state = GroupState::ready;
         shortage_.note_change();
         ready_.push_front(index);  // for longer than those that have become so since
         touched_.push_back(index);
     }
-    leased_.erase(leased);
 }
 
 bool GroupStash::no_progress(std::int64_t now_ns) const {

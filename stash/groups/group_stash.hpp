@@ -10,13 +10,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "batch_plan.hpp"
 #include "deadlines.hpp"
 #include "group.hpp"
 #include "group_lookup.hpp"
+#include "leased_groups.hpp"
 #include "member_selection.hpp"
 #include "placement.hpp"
 #include "record_book.hpp"
@@ -61,7 +61,8 @@ class GroupStash {
     // Whatever is complete, be it less than a batch: for the end of a run.
     bool cut_rest(std::int64_t now_ns, std::int64_t version, BatchPlan& batch);
 
-    void ack(std::uint64_t batch_id, std::int64_t now_ns);
+    // `why`: its records count as dropped for that reason, and not as shipped.
+    void ack(std::uint64_t batch_id, std::int64_t now_ns, std::optional<DropReason> why = {});
     void nack(std::uint64_t batch_id);
 
     // The number of a record which the group holds and for which `is_it(record)`. Not of one that
@@ -113,7 +114,8 @@ class GroupStash {
     [[nodiscard]] const StashAccount& account() const { return book_.account; }
     [[nodiscard]] std::size_t open_groups() const { return lookup_.size(); }
     [[nodiscard]] std::size_t ready_groups() const { return ready_.size(); }
-    [[nodiscard]] std::size_t leased_batches() const { return leased_.size(); }
+    [[nodiscard]] std::size_t leased_batches() const { return leased_.batches(); }
+    [[nodiscard]] std::size_t leased_groups() const { return leased_.groups(); }
     [[nodiscard]] bool no_progress(std::int64_t now_ns) const;
     // The oldest groups that wait for members, at most `count`.
     [[nodiscard]] std::vector<Index> oldest_open(std::size_t count) const {
@@ -152,7 +154,7 @@ class GroupStash {
     std::int64_t progress_ns_ = 0;
     std::uint64_t next_batch_ = 1;
     Shortage shortage_;
-    std::unordered_map<std::uint64_t, std::vector<Index>> leased_;
+    LeasedGroups leased_;
     std::vector<Index> touched_;
 };
 

@@ -162,6 +162,35 @@ TEST_CASE("lease: a batch is acknowledged or given back once, and knows it") {
     CHECK(stash->consumer().last_acked_step() == 0);
 }
 
+TEST_CASE("lease: a discarded batch is gone for good, and its records count as dropped") {
+    const TestRing ring(small_lanes);
+    auto producer = ring.producer();
+    {
+        const auto stash = open_stash(ring, freshest_pair);
+        Batch batch;
+        send_pair(producer, "a");
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(batch.discard(DropReason::stale).has_value());
+        CHECK_FALSE(batch.leased());
+        CHECK(is(batch.discard(DropReason::stale), Errc::not_leased));
+        const StashAccount account = stash->account();
+        CHECK(account.dropped[static_cast<std::size_t>(DropReason::stale)].records == 2);
+        CHECK((account.shipped.records == 0 && account.leased.records == 0));
+        CHECK((account.groups_dropped == 1 && account.batches == 0 && account.conserved()));
+        CHECK(stash->consumer().last_acked_step() == -1);  // it was no step
+        send(producer, "a", 0);                            // the group is over: this one is late
+        CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        CHECK(stash->account().dropped[static_cast<std::size_t>(DropReason::late)].records == 1);
+    }
+    const auto next = open_stash(ring, freshest_pair);
+    Batch batch;
+    send_pair(producer, "b");
+    REQUIRE(next->next_batch(batch, patience()) == NextBatch::batch);
+    CHECK(batch.groups().size() == 1);
+    REQUIRE(batch.ack(0).has_value());
+    CHECK(next->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+}
+
 TEST_CASE("lease: a batch may outlive its stash") {
     const TestRing ring(small_lanes);
     auto producer = ring.producer();

@@ -50,3 +50,48 @@ TEST_CASE("admission: groups opened before the trainer came count") {
     REQUIRE(batch.ack(step).has_value());
     CHECK(send(other, prompt(sent), 0, patience()) == Push::ok);
 }
+
+TEST_CASE("admission: leased groups come on top where the trainer asks for more first") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    StashOptions on_top = ten;
+    on_top.max_open_groups = 2;
+    on_top.count_leased = false;
+    const auto stash = open_settled(ring, on_top);
+    std::vector<Batch> held(5);
+    int sent = 0;
+    for (Batch& batch : held) {
+        // Woken by the lease, not by its end.
+        REQUIRE(send(producer, prompt(sent), 0, patience()) == Push::ok);
+        REQUIRE(send(producer, prompt(sent++), 1, patience()) == Push::ok);
+        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    }
+    REQUIRE(send(producer, prompt(sent++), 0, patience()) == Push::ok);
+    REQUIRE(send(producer, prompt(sent), 0, patience()) == Push::ok);
+    CHECK(send(producer, prompt(sent + 1), 0, Deadline::now()) == Push::timed_out);
+    CHECK(stash->open_groups() == 5);
+    for (Batch& batch : held) REQUIRE(batch.ack(0).has_value());
+    CHECK(send(producer, prompt(sent + 1), 0, Deadline::now()) == Push::timed_out);  // still two
+}
+
+TEST_CASE("admission: a group beyond the bound is let in though others are leased") {
+    const TestRing ring;
+    auto producer = ring.producer();
+    StashOptions on_top = ten;
+    on_top.max_open_groups = 1;
+    on_top.count_leased = false;
+    const auto stash = open_settled(ring, on_top);
+    Batch held;
+    Batch batch;
+    REQUIRE(send(producer, prompt(0), 0, patience()) == Push::ok);
+    REQUIRE(send(producer, prompt(0), 1, patience()) == Push::ok);
+    REQUIRE(stash->next_batch(held, patience()) == NextBatch::batch);
+    // Its other half will never come: only the bound stands between the trainer and the next group.
+    REQUIRE(send(producer, prompt(1), 0, patience()) == Push::ok);
+    std::thread rollouts([&] {
+        REQUIRE(send(producer, prompt(2), 0, patience()) == Push::ok);
+        REQUIRE(send(producer, prompt(2), 1, patience()) == Push::ok);
+    });
+    CHECK(stash->next_batch(batch, patience()) == NextBatch::batch);
+    rollouts.join();
+}

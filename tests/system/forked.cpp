@@ -214,6 +214,7 @@ void try_stash_and_shares() {
         {"Batch::ticket", [&] { return refused_as_forked(batch.ticket()); }},
         {"Batch::receipt", [&] { return batch.receipt().empty(); }},
         {"Batch::ack", [&] { return refused_as_forked(batch.ack(0)); }},
+        {"Batch::discard", [&] { return refused_as_forked(batch.discard(DropReason::stale)); }},
         {"ReadBatches::ack_after",
          [&] { return refused_as_forked(reading.ack_after(Batch(), 0, gatherer)); }},
         {"ReadBatches::advance", tells([&] { return reading.advance(); })},
@@ -271,7 +272,7 @@ const std::set<std::string> values{
 // tests/gpu/domain_test.cpp has the table of this one: it needs a GPU.
 const std::set<std::string> elsewhere{"MemoryDomain"};
 // Private ones, which the others ask.
-const std::set<std::string> privates{"good", "mine", "check_open", "check_leased"};
+const std::set<std::string> privates{"good", "mine", "check_open", "check_leased", "end_lease"};
 // What makes objects, moves them or ends them.
 const std::set<std::string> makers{"open",   "attach",    "published", "create",
                                    "remove", "operator=", "operator",  "clear"};
