@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -73,6 +74,17 @@ def produce_and_die(ring: str, name: str, groups: list[int]) -> None:
         whole = members(group)
         producer.push_many(whole[:2] if group == groups[-1] else whole, timeout=PATIENCE)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def produce_for_ever(ring: str, name: str, pause: float) -> None:
+    """Groups one after the other, with so many seconds for each member, until it is killed."""
+    group = 0
+    with rr.Producer(ring, name=name, timeout=PATIENCE) as producer:
+        while True:
+            for member in members(group, instance_id=f"{name}/{group}"):
+                producer.push(member.pop("instance_id"), timeout=PATIENCE, **member)
+                time.sleep(pause)
+            group += 1
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import os
 import queue
 import signal
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ import trl_fakes
 from conftest import PATIENCE
 from rollring.integrations import trl
 from rollring.integrations.trl import RingRolloutWorker
+from trl_loops import Arguments, Trainer, groups_left, push_group
 
 SPAWN = multiprocessing.get_context("spawn")
 STALE = 0.05
@@ -29,67 +29,6 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     trl_fakes.install(monkeypatch)
     for name in ("ShmRolloutWorker", "ShmDistillationRolloutWorker"):
         monkeypatch.delitem(vars(trl), name, raising=False)
-
-
-def push_group(producer: rr.Producer, group: int, size: int = 2, **more: Any) -> None:
-    for member in range(size):
-        fields = {"token_ids": [group, member, 7, 8], "n_prompt": 2, "reward": float(member)}
-        fields.update(more)
-        producer.push(
-            f"p/{group}", repetition_id=member, group_size=size, timeout=PATIENCE, **fields
-        )
-
-
-class Trainer:
-    """As TRL's reads: ``accumulation`` micro-batches of ``batch`` samples a step, one ahead."""
-
-    def __init__(self, worker: RingRolloutWorker, batch: int = 2, accumulation: int = 1) -> None:
-        self.worker, self.batch, self.accumulation = worker, batch, accumulation
-        self.version = 0
-        self.trained: list[int] = []  # groups
-        self.callbacks: list[Any] = []
-        self._batches = self._read()
-
-    def begin(self) -> None:
-        self._sync()
-        self.worker.start()
-
-    def _sync(self) -> None:
-        self.version += 1
-        self.worker.update_model_version(self.version)
-
-    def _micro_batch(self) -> list[int]:
-        return [
-            int(self.worker.rollout_buffer.get(timeout=PATIENCE).input_ids[0])
-            for _ in range(self.batch)
-        ]
-
-    def _read(self) -> Any:
-        ahead = self._micro_batch()
-        while True:
-            now, ahead = ahead, self._micro_batch()
-            yield now
-
-    def step(self) -> None:
-        for micro_batch in [next(self._batches) for _ in range(self.accumulation)]:
-            self.trained = list(dict.fromkeys([*self.trained, *micro_batch]))
-        self._sync()
-        for callback in self.callbacks:
-            callback.on_step_end(_Arguments(), None, None)
-
-
-class _Arguments:
-    token_budget = 0
-
-
-def groups_left(ring: str) -> list[int]:
-    """Those that the next trainer gets."""
-    found = []
-    with rr.Stash(ring, batch_groups=1) as stash:
-        while (batch := stash.rest()) is not None:
-            with batch:
-                found.append(int(batch.groups[0].members[0].token_ids[0]))
-    return found
 
 
 def test_a_group_becomes_samples_of_their_fields(ring: str) -> None:
@@ -210,7 +149,7 @@ def test_a_group_goes_with_the_checkpoint_that_has_it(ring: str) -> None:
 def test_the_callback_of_a_rank_that_reads_nothing_opens_nothing() -> None:
     for acknowledge in ("step", "save"):
         callback = RingRolloutWorker("no-ring", acknowledge=acknowledge).callback()
-        callback.on_step_end(_Arguments(), None, None)
+        callback.on_step_end(Arguments(), None, None)
         callback.on_save(None, None, None)
     assert "no-ring" not in rr.rings()
 
@@ -290,15 +229,37 @@ def _until_raised(worker: RingRolloutWorker, stale: float) -> rr.TroubleError:
 def test_a_dead_producer_is_named_though_groups_are_held(ring: str) -> None:
     worker = RingRolloutWorker(ring, died_after=STALE)
     worker.start()
-    with rr.Producer(ring, name="lives") as producer:
+    with rr.Producer(ring, name="closes") as producer:
         push_group(producer, 1, size=1)
         worker.rollout_buffer.get(timeout=PATIENCE)
-        child = SPAWN.Process(target=_send_half_and_die, args=(ring,))
-        child.start()
-        child.join(PATIENCE)
-        error = _until_raised(worker, stale=300.0)
+    child = SPAWN.Process(target=_send_half_and_die, args=(ring,))
+    child.start()
+    child.join(PATIENCE)
+    error = _until_raised(worker, stale=300.0)
     assert isinstance(error, rr.ProducerDiedError)
     assert (error.group, error.producer, error.pid) == ("p/9", "env-dies", child.pid)
+    worker.stop()
+
+
+def test_a_death_is_no_error_while_another_producer_lives(ring: str) -> None:
+    worker = RingRolloutWorker(ring, died_after=STALE)
+    worker.start()
+    child = SPAWN.Process(target=_send_half_and_die, args=(ring,))
+    with rr.Producer(ring, name="lives") as producer:
+        child.start()
+        child.join(PATIENCE)
+        until = time.monotonic() + PATIENCE
+        while not (groups := rr.describe_groups(ring)["groups"]) or groups[0]["unchanged_s"] < 0.2:
+            with pytest.raises(queue.Empty):
+                worker.rollout_buffer.get(timeout=0.01)
+            worker.check_health(300.0)
+            assert time.monotonic() < until
+        with pytest.raises(rr.ProducerDiedError):
+            rr.check(ring, STALE)  # as the ring itself says
+        push_group(producer, 1, size=1)
+        assert worker.rollout_buffer.get(timeout=PATIENCE).input_ids[0] == 1
+        # Nobody sends any more, be they alive: now it is named.
+        assert isinstance(_until_raised(worker, stale=STALE), rr.ProducerDiedError)
     worker.stop()
 
 

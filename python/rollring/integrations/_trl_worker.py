@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from .._batch import Batch
 from .._errors import BusyError, ClosedError, NoProgressError, TimedOutError
-from .._ring import check, describe_groups, find_or_create
+from .._ring import check, describe, describe_groups, find_or_create
 from .._sequence import Group
 from .._stash import Stash
 from .._weight_publisher import WeightPublisher
 from . import _fields
+from ._trl_callback import callback_of
+from ._trl_ledger import Lease, Ledger
 from ._trl_queue import PACKAGES, theirs_of
 from ._trl_samples import distillation_fields, grpo_advantages, grpo_fields
+
+
+_log = logging.getLogger("rollring")
 
 
 class _Samples:
@@ -52,11 +57,15 @@ class RingRolloutWorker:
     their members become samples, each a copy. Nothing is opened before the trainer begins, and
     only on the rank that trains with it.
 
-    A group is acknowledged once it was trained on. As far as the protocol tells, that is when the
-    trainer has ended the step after the one in which it took the group's last sample (the trainer
-    reads ahead). Until then the group comes again to the next trainer of the ring: what it had read
-    ahead is never lost. Add `callback` to the trainer, and groups are acknowledged by the exact
-    step or, with ``acknowledge="save"``, with the checkpoint that has them.
+    A group is acknowledged once it was trained on, and until then it comes again to the next
+    trainer of the ring: what it had read ahead is never lost. Add `callback` to the trainer, on
+    every rank: it tells which samples a step has trained on, and keeps in each checkpoint what its
+    weights were trained on. Without it a group is acknowledged at the end of the step after the one
+    in which the trainer took its last sample, for all that the protocol tells.
+
+    Samples that the trainer would drop as stale are dropped here: a group without any other is
+    given back to the ring at once, and counts there as dropped for that reason. `max_open_groups`
+    bounds the groups that can still be trained on; those that the trainer has come on top.
 
     Versions: each `update_model_version` commits the next policy version of the ring, and producers
     stamp it on what they push. A ring's versions go on over restarts of the trainer, which counts
@@ -71,13 +80,18 @@ class RingRolloutWorker:
             or, with ``deviation`` or ``deviation_epsilon``, by the stash with these; "mean" or
             "loo": by the stash from the rewards; "carried": each record has an ``advantages``
             column, of one number.
-        acknowledge: "step" or "save".
-        died_after: Seconds after which a group that waits for a dead producer is reported.
+        acknowledge: "save": with the checkpoint that contains them, exactly once; the default where
+            the trainer writes checkpoints. "step": at the end of a step; a kill loses the groups
+            since the last checkpoint with the weights that were trained on them.
+        died_after: Seconds that a group waits for a producer that died, where no other one lives.
+        max_staleness: Versions that a sample may lag behind. Default: of the trainer's arguments,
+            which the callback knows.
         versions: "worker": it commits them. "publisher": a `WeightPublisher` of this ring does,
             and each of its commits comes before `update_model_version`.
         lanes: Producers at once. Default: 64 where the ring is made, and any where it is there.
         lane_bytes: Memory of each; chosen by the memory of the machine likewise.
-        **options: Of the `Stash`: group_size, max_lag, deviation, ...
+        **options: Of the `Stash`: group_size, order, max_open_groups, ... A reward that is NaN or
+            infinite counts as absent, as in TRL, unless ``bad_reward`` says otherwise.
     """
 
     def __init__(
@@ -86,8 +100,9 @@ class RingRolloutWorker:
         *,
         kind: str = "grpo",
         advantages: str = "grpo",
-        acknowledge: str = "step",
+        acknowledge: str | None = None,
         died_after: float = 10.0,
+        max_staleness: int | None = None,
         versions: str = "worker",
         lanes: int | None = None,
         lane_bytes: int | str | None = None,
@@ -96,11 +111,13 @@ class RingRolloutWorker:
         for name, value, known in (
             ("kind", kind, tuple(PACKAGES)),
             ("advantages", advantages, ("grpo", "mean", "loo", "carried")),
-            ("acknowledge", acknowledge, ("step", "save")),
+            ("acknowledge", acknowledge or "step", ("step", "save")),
             ("versions", versions, ("worker", "publisher")),
         ):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}: choose one of {', '.join(known)}")
+        if targets := [name for name in options if name.startswith("batch_")]:
+            raise ValueError(f"{targets[0]}: the trainer makes batches, of groups one by one")
         self.ring = ring
         self.rollout_buffer = _Samples(self)
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue(4096)
@@ -117,6 +134,8 @@ class RingRolloutWorker:
         self._stash_options = {
             "batch_groups": 1,
             "advantages": "none" if self._carried or self._theirs else advantages,
+            "bad_reward": "absent",
+            "count_leased": False,
             **options,
         }
         self._stash: Stash | None = None
@@ -124,12 +143,12 @@ class RingRolloutWorker:
         self._over = False
         self._sample: type | None = None
         self._ready: deque[Any] = deque()
-        self._leased: deque[tuple[Batch, int]] = deque()  # and samples up to its end
-        self._made = 0  # samples of all groups so far
-        self._handed = 0
-        self._handed_before = 0  # when the step before ended
-        self._trained = 0  # all that are sure
-        self._reads_ahead = 1  # samples beyond whole micro-batches, at the most
+        self._ledger = Ledger()
+        self._max_staleness = max_staleness
+        self._version: int | None = None  # of the trainer
+        self._stale = 0  # samples that were dropped and not told of yet
+        self._resumes: Mapping[str, Any] = {}  # a checkpoint's state
+        self._told_early = False
         self._called_back = False
         self._next_group = 0
         self._offset: int | None = None  # versions of the ring above those of the trainer
@@ -148,7 +167,7 @@ class RingRolloutWorker:
         """Close the ring. What was not acknowledged comes again. Twice is fine."""
         self._over = True
         self._ready.clear()
-        self._leased.clear()
+        self._ledger.forget()
         if self._stash is not None:
             self._stash.close(later=True)
         if self._publisher is not None:
@@ -162,6 +181,7 @@ class RingRolloutWorker:
             BusyError: Somebody else publishes weights on this ring: say ``versions="publisher"``.
         """
         stash = self._open()
+        self._version = model_version
         if self._offset is None:
             self._offset = max(0, stash.policy_version - model_version + 1) if self._commits else 0
         if self._commits:
@@ -169,43 +189,41 @@ class RingRolloutWorker:
         else:
             self._offset = stash.policy_version - model_version
         if not self._called_back:
-            self._step_ended()
+            self._step_ended(reads_ahead=1)
         self._tell()
 
     def check_health(self, stale_after_s: float) -> None:
         """Raise if the trainer waits in vain. The trainer calls it while it gets no sample.
 
+        The death of a producer is no reason while another one lives and sends.
+
         Raises:
-            ProducerDiedError: A group waits for a producer that died, for ``died_after`` seconds.
+            ProducerDiedError: No producer lives, and a group has waited for one that died for
+                ``died_after`` seconds.
             NoProgressError: No record has come for ``stale_after_s`` seconds.
         """
         self._open()
-        try:
-            check(self.ring, min(self._died_after, stale_after_s))
-        except NoProgressError:
-            pass  # after so short a time that is nothing
-        if time.monotonic() - self._idle_since >= stale_after_s:
-            check(self.ring, stale_after_s, waiting=True)
+        lanes = describe(self.ring)["lanes"]
+        idle = time.monotonic() - self._idle_since
+        if any(lane["alive"] for lane in lanes):
+            ages = [lane["newest_age_s"] for lane in lanes if lane["committed_records"]]
+            if idle >= stale_after_s and min(ages, default=idle) >= stale_after_s:
+                check(self.ring, stale_after_s, waiting=True)
+            return
+        with contextlib.suppress(NoProgressError):  # after so short a time that is nothing
+            check(self.ring, self._died_after)
+        patience = max(stale_after_s, self._died_after)
+        if idle >= patience:
+            check(self.ring, patience, waiting=True)
 
     # --- what a run may use
 
     def callback(self) -> Any:
-        """A `TrainerCallback` for ``trainer.add_callback``, which tells this worker when a step
-        has ended and when a checkpoint was saved.
+        """A `TrainerCallback` for ``trainer.add_callback``, on every rank: it tells this worker
+        which samples were trained on, and keeps in checkpoints what their weights have.
         """
-        base: Any = importlib.import_module("transformers").TrainerCallback
-        worker = self
-
-        class Acknowledges(base):  # type: ignore[misc]
-            def on_step_end(self, args: Any, *_: Any, **__: Any) -> None:
-                worker._reads_ahead = 1 if getattr(args, "token_budget", None) else 0
-                worker._step_ended()
-
-            def on_save(self, *_: Any, **__: Any) -> None:
-                worker._acknowledge_trained()
-
         self._called_back = True
-        return Acknowledges()
+        return callback_of(self)
 
     # --- inside
 
@@ -237,23 +255,85 @@ class RingRolloutWorker:
         if version > self._publisher.committed_version:
             self._publisher.publish(version, timeout=60.0)
 
+    def _begin(self, args: Any, saved: Mapping[str, Any] | None) -> None:
+        """The trainer begins, from a checkpoint with this state or anew."""
+        if self._max_staleness is None:
+            self._max_staleness = getattr(args, "max_staleness", None)
+        if self._acknowledge is None:
+            strategy = getattr(args, "save_strategy", "no")
+            self._acknowledge = "step" if getattr(strategy, "value", strategy) == "no" else "save"
+        self._resumes = saved or {}
+
+    def _state(self) -> dict[str, Any]:
+        """Of this moment, for a checkpoint."""
+        if self._stash is None:
+            return {}
+        return {"ring_id": describe(self.ring)["ring_id"], **self._ledger.state()}
+
+    def _settle(self, stash: Stash) -> None:
+        """What the weights of the checkpoint were trained on does not come again."""
+        saved, self._resumes = self._resumes, {}
+        if not saved:
+            return
+        if saved["ring_id"] != describe(self.ring)["ring_id"]:
+            _log.warning("ring %s was made after the checkpoint: it has other groups", self.ring)
+            return
+        for receipt in self._ledger.resume(saved):
+            stash.settle(receipt, 0)
+
     def _next_sample(self, timeout: float | None) -> Any:
         ends = None if timeout is None else time.monotonic() + timeout
-        while not self._ready:
-            rest = None if ends is None else max(0.0, ends - time.monotonic())
-            try:
-                batch = self._open().next(rest)
-            except TimedOutError as nothing:
-                raise queue.Empty(str(nothing)) from None
-            samples = [each for group in batch.groups for each in self._samples_of(group)]
-            self._ready.extend(samples)
-            self._made += len(samples)
-            self._leased.append((batch, self._made))
-        self._handed += 1
-        self._idle_since = time.monotonic()
-        return self._ready.popleft()
+        try:
+            while True:
+                while self._ready:
+                    sample = self._ready.popleft()
+                    self._ledger.handed += 1
+                    if not self._is_stale(sample.model_version):
+                        self._idle_since = time.monotonic()
+                        return sample
+                    self._stale += 1
+                rest = None if ends is None else max(0.0, ends - time.monotonic())
+                self._take_group(rest)
+                if rest == 0 and not self._ready:
+                    raise queue.Empty("every sample that there was is stale")
+        finally:
+            self._tell_stale()
 
-    def _samples_of(self, group: Group) -> Iterator[Any]:
+    def _take_group(self, timeout: float | None) -> None:
+        stash = self._open()
+        self._settle(stash)
+        try:
+            batch = stash.next(timeout)
+        except TimedOutError as nothing:
+            raise queue.Empty(str(nothing)) from None
+        group = batch.groups[0]
+        before = self._ledger.trained_before(group.key)
+        made = [each for each in self._samples_of(group) if each[0] not in before]
+        fresh = [each for each in made if not self._is_stale(each[1].model_version)]
+        self._stale += len(made) - len(fresh)
+        if made and not fresh and not before:
+            del group
+            batch.discard("stale")
+            return
+        tokens = sum(member.n_tokens for member in batch.sequences)
+        self._ready.extend(sample for _, sample in fresh)
+        self._ledger.add(Lease(batch, group.key, tokens, [name for name, _ in fresh]))
+
+    def _is_stale(self, version: int) -> bool:
+        """As the trainer judges."""
+        if self._max_staleness is None or self._version is None:
+            return False
+        return self._version - version > self._max_staleness
+
+    def _tell_stale(self) -> None:
+        """By the name under which the trainer logs those that it drops itself."""
+        if self._stale:
+            with contextlib.suppress(queue.Full):
+                self.metrics_queue.put_nowait({"sample/dropped_stale_total": float(self._stale)})
+                self._stale = 0
+
+    def _samples_of(self, group: Group) -> Iterator[tuple[tuple[int, int], Any]]:
+        """With the name of each in its group."""
         assert self._sample is not None
         rewards = group.rewards[np.isfinite(group.rewards)]
         std = float(rewards.std()) if rewards.size else float("nan")
@@ -261,7 +341,7 @@ class RingRolloutWorker:
         group_id = self._next_group
         self._next_group += 1
         for member, advantage in zip(group.members, advantages.tolist()):
-            for record in member.sequences:
+            for part, record in enumerate(member.sequences):
                 if record.withheld:
                     continue
                 version = self._version_of(record)
@@ -275,7 +355,7 @@ class RingRolloutWorker:
                         version=version,
                         reward_std=std,
                     )
-                yield self._sample(**fields)
+                yield (member.repetition_id, part), self._sample(**fields)
 
     def _advantage(self, record: Any, computed: float) -> float:
         if not self._carried:
@@ -290,20 +370,36 @@ class RingRolloutWorker:
         version = _fields.oldest_version(record)
         return 0 if version < 0 else version - (self._offset or 0)
 
-    def _step_ended(self) -> None:
-        """What was taken before the step that ended now began to train is trained on."""
-        self._trained = max(self._trained, self._handed_before - self._reads_ahead)
-        self._handed_before = self._handed
-        if self._acknowledge == "step":
+    def _step_ended(self, reads_ahead: int) -> None:
+        self._ledger.step_ended(reads_ahead)
+        if self._acknowledge != "save":
             self._acknowledge_trained()
 
     def _acknowledge_trained(self) -> None:
         stash = self._stash
         if stash is None:  # on another rank than the one that reads
             return
-        while self._leased and self._leased[0][1] <= self._trained:
-            batch, _ = self._leased.popleft()
+        for batch in self._ledger.take_trained():
             batch.ack(max(stash.last_step, stash.policy_version, 0))
+
+    def _wants_checkpoint(self) -> bool:
+        """Groups that wait for one must not take the memory without which no step ends."""
+        if self._acknowledge != "save" or self._stash is None or not self._ledger.tokens:
+            return False
+        ring = describe(self.ring)
+        sent = sum(lane["committed_tokens"] for lane in ring["lanes"])
+        of_a_token = sum(lane["committed_bytes"] for lane in ring["lanes"]) / max(sent, 1)
+        alive = sum(lane["alive"] for lane in ring["lanes"])
+        full: bool = self._ledger.tokens * of_a_token * 4 >= max(alive, 1) * ring["lane_bytes"]
+        if full and not self._told_early:
+            self._told_early = True
+            _log.warning(
+                "ring %s: the trainer writes checkpoints earlier than asked for, because the "
+                "groups since the last one take a quarter of the lanes; for fewer, create the ring "
+                "with more lane_bytes, or say acknowledge='step'",
+                self.ring,
+            )
+        return full
 
     def _waiting(self) -> int:
         at, count = self._looked
@@ -322,7 +418,7 @@ class RingRolloutWorker:
             self.metrics_queue.put_nowait(
                 {
                     "rollring/groups_open": float(stash["open_groups"]),
-                    "rollring/groups_unacknowledged": float(len(self._leased)),
+                    "rollring/groups_unacknowledged": float(len(self._ledger.leases)),
                     "rollring/held_bytes": float(stash["held_bytes"]),
                     "rollring/dropped_total": float(dropped - self._dropped),
                 }

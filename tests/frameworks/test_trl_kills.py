@@ -1,0 +1,109 @@
+"""Trainers that are killed at random instants, against one that nobody has killed: the same weights
+bit for bit, so each sample was trained on once, and in its place.
+
+ROLLRING_TRL_KILLS: how often for each number of micro-batches a step.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import multiprocessing
+import os
+import random
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl")
+
+from trl_kills import SAVE_STEPS, STEPS, last_checkpoint, train
+from trl_load import PATIENCE, members
+
+import rollring as rr
+
+KILLS = int(os.environ.get("ROLLRING_TRL_KILLS", "3"))
+BATCH, SIZE = 3, 4
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[multiprocessing.context.ForkServerContext]:
+    """Have imported everything already."""
+    context = multiprocessing.get_context("forkserver")
+    with pytest.MonkeyPatch.context() as patched:
+        before = os.environ.get("PYTHONPATH", "")
+        patched.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{before}")
+        context.set_forkserver_preload(["trl_kills", "trl.experimental.async_grpo"])
+        yield context
+
+
+@contextmanager
+def _filled_ring(groups: int) -> Iterator[str]:
+    name = f"test-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    rr.create(name, lanes=2, lane_bytes="4MiB")
+    try:
+        with rr.Producer(name) as producer:
+            for group in range(groups):
+                producer.push_many(members(group))
+        yield name
+    finally:
+        rr.remove(name, force=True)
+
+
+def _left(ring: str, output: Path) -> list[int]:
+    """What the trainer after this one would get."""
+    state = json.loads((output / f"checkpoint-{STEPS}/trainer_state.json").read_text())
+    trained = state["stateful_callbacks"]["RingRolloutCallback"]["attributes"]["trained"]
+    found = []
+    with rr.Stash(ring, batch_groups=1) as stash:
+        for receipt in trained["receipts"]:
+            stash.settle(base64.b64decode(receipt), 0)
+        while (batch := stash.rest()) is not None:
+            with batch:
+                found.append(int(batch.groups[0].instance_id.partition("/")[2]))
+    return found
+
+
+def _weights(output: Path) -> bytes:
+    return (output / f"checkpoint-{STEPS}/model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("accumulation", [1, 4, 8])
+def test_killed_trainers_end_with_the_weights_of_one_that_was_not(
+    children: multiprocessing.context.ForkServerContext,
+    model: str,
+    tmp_path: Path,
+    accumulation: int,
+) -> None:
+    trained = STEPS * accumulation * BATCH // SIZE
+    groups = trained + 4
+    rng = random.Random(accumulation)
+
+    def run(ring: str, output: Path, killed: tuple[int, str, float] | None) -> int:
+        child = children.Process(target=train, args=(ring, model, output, accumulation, killed))
+        child.start()
+        child.join(PATIENCE)
+        assert child.exitcode in (0, -signal.SIGKILL)
+        return int(child.exitcode)
+
+    with _filled_ring(groups) as ring:
+        assert run(ring, tmp_path / "whole", None) == 0
+        assert _left(ring, tmp_path / "whole") == list(range(trained, groups))
+    kills = runs = 0
+    while kills < KILLS:
+        output = tmp_path / f"run-{runs}"
+        runs += 1
+        with _filled_ring(groups) as ring:
+            # One that has saved its last step is done, killed or not: it would train another step.
+            while (last_checkpoint(output) or "").rpartition("-")[2] != str(STEPS):
+                step = int((last_checkpoint(output) or "-0").rpartition("-")[2])
+                at = rng.choice(["step", "save"])
+                step += rng.randrange(SAVE_STEPS + 1) if at == "step" else SAVE_STEPS
+                kills += run(ring, output, (step, at, rng.uniform(0, 0.08))) != 0
+            assert _weights(output) == _weights(tmp_path / "whole"), (kills, runs)
+            assert _left(ring, output) == list(range(trained, groups))
+    print(f"accumulation {accumulation}: {kills} kills in {runs} runs")
