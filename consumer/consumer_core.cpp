@@ -62,7 +62,7 @@ Result<void> ConsumerCore::check_step(std::int64_t step) const {
         fmt::format(
             "step {}: steps must be 0 or more and must not decrease, and the last acknowledged "
             "step of ring {} is {}; a restarted trainer continues after last_acked_step()",
-            step, map().segment().name(), last_step_));
+            step, map().segment().ring(), last_step_));
 }
 
 std::string ConsumerCore::problem() const {
@@ -70,7 +70,7 @@ std::string ConsumerCore::problem() const {
     if (!roster_.forsaken()) return {};
     return fmt::format(
         "ring {} was removed, and all records that its producers had sent have been read",
-        map().segment().name());
+        map().segment().ring());
 }
 
 void ConsumerCore::interrupt() {

@@ -26,7 +26,7 @@ Result<std::optional<Overflow>> Overflow::open(const RingMap& map) {
         error.message += fmt::format(
             ": records of ring {} may be in it; restore the file, or remove the ring and its "
             "records with 'rollring rm'",
-            map.segment().name());
+            map.segment().ring());
         return std::unexpected(std::move(error));
     } else {
         overflow.forgo(file.error().to_string());

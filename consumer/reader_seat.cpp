@@ -39,7 +39,7 @@ Result<ReaderSeat> ReaderSeat::take(std::string_view ring, Deadline deadline) {
                 Errc::busy,
                 fmt::format(
                     "ring {} already has a live consumer (pid {}): stop it, or create another ring",
-                    map->segment().name(), peek(map->control().pid)));
+                    map->segment().ring(), peek(map->control().pid)));
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -67,7 +67,7 @@ std::string ReaderSeat::problem() const {
     return fmt::format(
         "the consumer of ring {} belongs to the parent process: a forked child can neither read "
         "nor acknowledge",
-        map_.segment().name());
+        map_.segment().ring());
 }
 
 void ReaderSeat::give_back() {

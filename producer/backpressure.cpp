@@ -76,7 +76,7 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
     if (writer->reserve(bytes) == Reserve::ok) return Push::ok;
     return refuse(Push::timed_out,
                   fmt::format("no room for {} in lane {} of {} ({} of {} unreleased): {}",
-                              human_bytes(bytes), lane, map.segment().name(),
+                              human_bytes(bytes), lane, map.segment().ring(),
                               human_bytes(writer->shown() - observe(map.entry(lane).head)),
                               human_bytes(map.geometry().lane_bytes),
                               map.consumer_alive() ? "the consumer is alive and holds them"

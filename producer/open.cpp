@@ -58,7 +58,7 @@ Error no_lane(const RingMap& map) {
     }
     std::string why =
         fmt::format("no lane of {} is free: of {} lanes, {} belong to live producers{}",
-                    map.segment().name(), map.geometry().lane_count, living, who);
+                    map.segment().ring(), map.geometry().lane_count, living, who);
     if (gone != 0) {
         why += fmt::format(
             ", {} to ended producers whose lanes {} must retire", gone,

@@ -115,7 +115,7 @@ Push Producer::Impl::check_ring() {
     return refuse(
         Push::closed,
         fmt::format("ring {} was removed or replaced while this producer was open: open it again",
-                    map.segment().name()));
+                    map.segment().ring()));
 }
 
 // With every record, so nearly for nothing: whoever removes the ring says so beside the policy
@@ -187,7 +187,7 @@ Push Producer::Impl::place(Deadline deadline) {
     const Push got = wait_for_place(deadline, take);
     if (got != Push::timed_out) return got;
     return refuse(Push::timed_out, fmt::format("{} has {} unreleased records, the limit is {}: {}",
-                                               map.segment().name(), bound->count(), bound->most(),
+                                               map.segment().ring(), bound->count(), bound->most(),
                                                map.consumer_alive() ? "the consumer is alive"
                                                                     : "no consumer is attached"));
 }

@@ -100,7 +100,7 @@ Result<Share> Reader::open(std::string_view ticket) {
             Errc::stale_ticket,
             fmt::format(
                 "the ticket belongs to another ring than {}, or to a removed ring of that name",
-                ring.map().segment().name()));
+                ring.map().segment().ring()));
     }
     const auto place = ring.hold(named->head.number);
     if (!place) {

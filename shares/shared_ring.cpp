@@ -39,7 +39,7 @@ Result<std::optional<Seat>> take_seat(const RingMap& map, const Mapping& seats,
 
 std::unexpected<Error> stale(const RingMap& map, std::string_view why) {
     return refused(Errc::stale_ticket,
-                   fmt::format("the ticket is stale: {} (ring {})", why, map.segment().name()));
+                   fmt::format("the ticket is stale: {} (ring {})", why, map.segment().ring()));
 }
 
 // Frames where they are mapped.

@@ -71,7 +71,7 @@ Result<StoreRings> StoreRings::open(std::string_view name, const StoreOptions& o
     if (columns.size() != value_column + 1 || columns[value_column].name != "value") {
         return refused(
             Errc::invalid_argument,
-            fmt::format("ring {} is not a store: its schema differs", values->segment().name()));
+            fmt::format("ring {} is not a store: its schema differs", values->segment().ring()));
     }
     // Where nobody uses the store it is empty, and may have been removed as a leftover.
     if (auto made = make_clears(name); !made) return std::unexpected(made.error());

@@ -54,7 +54,7 @@ def a_lane_and_a_seat_are_waited_for_aloud(folder, rollouts):
         ended(second)
         other = start("consume", ring, "--idle-timeout", "100ms")
         told = Lines(other.stderr)
-        told.wait_for(f"waiting .* has a live consumer .pid {trainer.pid}.")
+        told.wait_for(f"waiting .* ring {ring} already has a live consumer .pid {trainer.pid}.")
         trainer.terminate()
         finish(trainer, 143)
         told.wait_for("continuing after")

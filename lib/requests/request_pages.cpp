@@ -56,7 +56,7 @@ Result<void> RequestPages::usable(std::uint64_t generation, bool thorough) const
                        "it belongs to the parent process: open another one after the fork");
     }
     if (map_.is_removed(thorough)) {
-        return refused(Errc::closed, fmt::format("ring {} was removed", segment().name()));
+        return refused(Errc::closed, fmt::format("ring {} was removed", segment().ring()));
     }
     return {};
 }

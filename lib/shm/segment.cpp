@@ -126,6 +126,9 @@ Segment::~Segment() = default;
 const std::string& Segment::name() const {
     return object_->name;
 }
+std::string_view Segment::ring() const {
+    return std::string_view(object_->name).substr(1 + detail::object_prefix().size());
+}
 const Geometry& Segment::geometry() const {
     return object_->geometry;
 }

@@ -57,7 +57,8 @@ class Segment {
     // "/rollring.<uid>.<name>", or what is wrong with the name.
     static Result<std::string> object_name(std::string_view name);
 
-    [[nodiscard]] const std::string& name() const;
+    [[nodiscard]] const std::string& name() const;  // of the object
+    [[nodiscard]] std::string_view ring() const;    // as it was given
     [[nodiscard]] const Geometry& geometry() const;
     [[nodiscard]] const SegmentHeader& header() const;       // our own checked copy
     [[nodiscard]] int fd() const;                            // holds no locks

@@ -20,7 +20,7 @@ Result<void> RingLink::check() const {
     if (segment_.linked()) return {};
     return refused(Errc::not_found,
                    fmt::format("ring {} was removed: create it again, and a new publisher on it",
-                               segment_.name()));
+                               segment_.ring()));
 }
 
 Result<std::uint64_t> RingLink::make_token() const {
