@@ -22,7 +22,8 @@ def the_ring_is_made_where_there_is_none(folder, _):
         assert server.ask("GET", "/batch")["status"] == "error"
         assert server.ask("POST", "/register-env", ENV) == {"status": "wait for trainer to start"}
     out, _ = finish(server.process, 130)
-    assert json.loads(out) == {"ring": name, "groups": 0, "batches": 0, "sequences": 0}, out
+    assert json.loads(out) == {"ring": name, "groups": 0, "batches": 0, "sequences": 0,
+                               "handed": 0}, out
     # Nothing has registered and nothing was sent: it goes, and its state with it.
     assert name not in rings() and not (folder / "state.json").exists()
     with Server(name, folder, "--keep") as server:
@@ -46,6 +47,9 @@ def a_new_ring_says_what_it_reserves_and_a_small_one_can_be_asked_for(folder, _)
         status, said = server.raw("POST", "/scored_data", json.dumps(group(1, tokens=60_000)))
         assert status == 413 and b"--lane-bytes" in said, (status, said)
         assert "is new" not in "".join(server.says.lines)
+    out, _ = finish(server.process, 130)
+    told = json.loads(out)  # the trainer has not asked for another one
+    assert (told["batches"], told["sequences"], told["handed"]) == (0, 0, 4), told
     again = ("serve-atropos", name, "--port", 0, "--state", folder / "state.json")
     _, err = run(*again, "--lane-bytes", "2MiB", code=2)
     assert f"ring {name} exists, with lanes of 1 MiB: leave --lane-bytes out" in err, err

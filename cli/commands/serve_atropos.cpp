@@ -56,11 +56,19 @@ void report(const ServeOptions& options, const AtroposHub::Counts& counts) {
         print_json({{"ring", options.hub.ring},
                     {"groups", counts.groups},
                     {"batches", counts.batches},
-                    {"sequences", counts.sequences}});
+                    {"sequences", counts.sequences},
+                    {"handed", counts.handed}});
         return;
     }
-    print(fmt::format("received {}; delivered {} in {}\n", counted(counts.groups, "group"),
-                      counted(counts.sequences, "sequence"), counted(counts.batches, "batch")));
+    const std::string last = counts.handed == 0
+                                 ? ""
+                                 : fmt::format(
+                                       "; a batch of {} was handed out last, and the trainer has "
+                                       "not asked for the next one",
+                                       counted(counts.handed, "sequence"));
+    print(fmt::format("received {}; {} in {} are trained on{}\n", counted(counts.groups, "group"),
+                      counted(counts.sequences, "sequence"), counted(counts.batches, "batch"),
+                      last));
 }
 
 // The ring that is served. One that this server has made goes with it if there is nothing in it to
@@ -144,11 +152,13 @@ void ServedRing::decide(bool keep, bool has_clients, const std::string& state_pa
 void tell_memory(const std::string& name) {
     const auto stat = stat_ring(name);
     if (!stat) return;
+    const std::uint64_t smaller = std::min(std::uint64_t{16} << 20, stat->lane_bytes / 2);
     note(
         fmt::format("ring {} is new. Its lanes have {}, and a group must fit into one. {} are "
                     "reserved now, as much again once a trainer asks for a batch, and a lane more "
-                    "when those are full. --lane-bytes 16MiB makes a small ring",
-                    name, bytes_text(stat->lane_bytes), bytes_text(stat->resident_bytes)));
+                    "when those are full. --lane-bytes {}MiB makes a smaller ring",
+                    name, bytes_text(stat->lane_bytes), bytes_text(stat->resident_bytes),
+                    std::max(std::uint64_t{1}, smaller >> 20)));
 }
 
 int serve(ServeOptions& options) {

@@ -308,8 +308,11 @@ void AtroposHub::save() {
 }
 
 AtroposHub::Counts AtroposHub::counts() {
+    const std::scoped_lock trainer_lock(trainer_mutex_);
     const std::scoped_lock lock(book_mutex_);
-    return counts_;
+    Counts counts = counts_;
+    for (const AtroposEntry& entry : handed_) counts.handed += written_ ? entry.size : 0;
+    return counts;
 }
 
 bool AtroposHub::has_clients() {

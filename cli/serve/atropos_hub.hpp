@@ -87,6 +87,7 @@ class AtroposHub {
         std::uint64_t groups = 0;     // received
         std::uint64_t batches = 0;    // acknowledged
         std::uint64_t sequences = 0;  // in them
+        std::uint64_t handed = 0;     // in the batch that is not acknowledged yet
     };
     [[nodiscard]] Counts counts();
     // Whether a server that starts later has anything to go on with: a trainer or an environment
