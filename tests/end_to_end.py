@@ -372,10 +372,11 @@ def an_interrupted_demo_compares_nothing(folder, rollouts):
                            and entry.get("producers_alive", 0) > 0 for entry in report("ls")),
                "the demo to run")
     stopped.send_signal(signal.SIGINT)
-    out, _ = finish(stopped, 130)
+    out, err = finish(stopped, 130)
     assert re.search(r"digest +not compared: interrupted\n", out), out
     assert out.endswith("Interrupted before the end.\n") and "MISMATCH" not in out, out
     assert "group_size" not in out, out  # incomplete, because it was stopped
+    assert "the others not counted: interrupted" in out and "left in the" not in err, (out, err)
 
 
 @test
@@ -410,6 +411,10 @@ def the_demo_proves_itself_and_cleans_up(folder, rollouts):
     out, err = run("demo", "--input", bad, "--json", code=1)
     assert "bad.jsonl:1: 'instance_id', 'token_ids' are missing" in err, err
     assert not json.loads(out)["ok"], err
+    bad.write_text('{"instance_id": "a", "tokens": [1]}\n' * 8 + "{}\n", encoding="utf-8")
+    out, err = run("demo", "--input", bad, "--producers", 1, "--group-size", 8, code=1)
+    assert re.fullmatch(r"FAILED after \d+ records?\n", out), out  # no table, no other advice
+    assert err.count("\n") == 1 and "bad.jsonl:9: " in err, err
     assert not [entry for entry in report("ls") if entry["ring"].startswith(f"demo-{stopped.pid}")]
 
 

@@ -297,9 +297,11 @@ void Demo::print_table(const Json& json) const {
                         count("groups_partial"), count("groups_dropped"), count("open_groups")));
         row("copied", bytes_text(json["copied_bytes"].get<std::uint64_t>()));
         row("account",
-            fmt::format("{}: {} records shipped, {} dropped, {} left",
+            fmt::format("{}: {} records shipped, {} dropped, {}",
                         json["conserved"] == true ? "balanced" : "NOT BALANCED",
-                        count("records_shipped"), count("records_dropped"), count("records_left")));
+                        count("records_shipped"), count("records_dropped"),
+                        json["interrupted"] == true ? "the others not counted: interrupted"
+                                                    : count("records_left") + " left"));
         if (!json["last_groups"].empty()) {
             text += "  the last batch:\n" + groups_table(json["last_groups"]);
         }
@@ -337,8 +339,11 @@ int Demo::conclude() {
     const Json json = summary();
     if (options_->json) {
         print_json(json);
-    } else if (!any_failed() || json["records"] != 0) {
+    } else if (!any_failed() || interrupted()) {
         print_table(json);
+    } else if (json["records"] != 0) {
+        print(fmt::format("{} after {}\n", painted(Style::error, "FAILED", STDOUT_FILENO),
+                          counted(json["records"].get<std::uint64_t>(), "record")));
     }
     if (interrupted()) return interrupt_exit();
     return json["ok"] == true ? exit_ok : exit_failed;

@@ -309,7 +309,8 @@ int TrainRun::go() {
     report(reason);
     if (problem_) return fail(*problem_);
     const StashAccount account = stash_->account();
-    if (account.held.records != 0) {
+    // In the ring of a demo nothing stays.
+    if (account.held.records != 0 && options_->parent == 0) {
         note(fmt::format("{} ({}) left in the ring",
                          counted(stash_->open_groups(), "incomplete group"),
                          counted(account.held.records, "record")));

@@ -143,7 +143,10 @@ def demo(options: argparse.Namespace, load: Load) -> int:
                 note(trouble)
     if options.json:
         print(json.dumps(report), flush=True)
-    elif seen.tally.records or not workers.trouble:  # after an error zeros say nothing
+    elif workers.trouble and not stopped:  # a table says nothing of a run that broke off
+        if came := seen.tally.records:
+            print(f"FAILED after {came:,} record{'s' * (came != 1)}", flush=True)
+    else:
         print(f"{options.producers} producers, one trainer, lanes of {lanes}, all in Python")
         print(as_text(report), flush=True)
     return 128 + stopped if stopped else int(not report["ok"])
