@@ -39,7 +39,10 @@ def every_help(stub: Stub) -> None:
             assert f"usage: ./dev {command}\n" in done.stdout, (arguments, done.stdout)
             assert re.search(rf"^  {command}\b", done.stdout, flags=re.MULTILINE), done.stdout
     assert stub.dev("demo", "--python", "--help").returncode == 0
-    assert stub.dev("nonsense", "--help").returncode == 2
+    for arguments in (("nonsense", "--help"), ("nonsense",)):
+        done = stub.dev(*arguments)
+        assert done.returncode == 2 and done.stdout.count("\n") == 1, done.stdout
+        assert "unknown command: nonsense; the commands are: bench build " in done.stdout
     assert not said.exists(), said.read_text()
     assert sorted(stub.tree.rglob("*")) == before, "a --help makes files"
 
