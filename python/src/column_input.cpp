@@ -223,6 +223,9 @@ void ColumnInput::add(Draft& draft, const Schema& schema, std::uint16_t column, 
     PyObject* raw = object.ptr();
     const bool is_text = PyUnicode_Check(raw) != 0;
     if (static_cast<Std>(column) == Std::user) draft.meta.user_is_text = is_text;
+    if (is_text && declared.dtype != dtype_u8) {
+        mismatch(declared, "it was given text, " + shown(object) + ": give numbers");
+    }
     if (is_text) return add_text(draft, column, utf8_of(object, is_json(column)));
     if (PyObject_CheckBuffer(raw) != 0) {
         Py_buffer& buffer = buffers_.emplace_back();

@@ -270,3 +270,23 @@ def test_what_is_read_can_be_pushed(ring: str, tmp_path: Path) -> None:
             assert got.tolist() == pytest.approx(value), key
         else:
             assert got == value, key
+
+
+def test_the_first_bad_row_is_named_whichever_key_is_bad(tmp_path: Path) -> None:
+    """Members are counted by some keys before the others are looked at."""
+
+    class Ones:
+        def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+            return [1] if text == "p" or text == "c" else []
+
+    path = tmp_path / "bad.jsonl"
+    good = [json.dumps({"prompt": "p", "completion": "c"}) for _ in range(5)]
+    torn = json.dumps({"prompt": "x", "completion": "y"})
+    path.write_text("\n".join([*good[:2], torn, *good, "{}", ""]), encoding="utf-8")
+    with pytest.raises(rr.BadRecordError, match=r"bad\.jsonl:3: "):
+        list(rr.read_rollouts(str(path), Ones()))
+    good = [json.dumps({"instance_id": "a", "token_ids": [1]}) for _ in range(5)]
+    text = json.dumps({"instance_id": "a", "token_ids": "abc"})
+    path.write_text("\n".join([*good[:2], text, *good, "{}", ""]), encoding="utf-8")
+    with pytest.raises(rr.BadRecordError, match=r"bad\.jsonl:3: 'token_ids' must be a list"):
+        list(rr.read_rollouts(str(path)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
+from .._errors import BadRecordError
 from ._census import Census
 from ._files import Row, parsed, refused, rows
 from ._records import Records, pushed
@@ -62,7 +63,12 @@ class Rollouts:
     def _count(self, source: Iterator[Row]) -> None:
         self._census = Census()
         for row in source:
-            self._census.take(self._records.fields(*_of(row), columns=False))
+            try:
+                fields = self._records.fields(*_of(row), columns=False)
+            except BadRecordError:
+                self._raise_first_bad()
+                raise
+            self._census.take(fields)
         self._common = self._census.common_size()
         if self._group_size or self._census.sizes() == "0":
             return
@@ -77,6 +83,11 @@ class Rollouts:
             f"{self._path}: group_size is not given, and the size of the groups in it is "
             f"{self._census.sizes()}: give --group-size, or group_size in each record"
         )
+
+    def _raise_first_bad(self) -> None:
+        """A census looks at some keys only: an earlier row may be bad by another one."""
+        for row in self._rows():
+            self._records.fields(*_of(row))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Fields, with ``instance_id``, as the file has them."""

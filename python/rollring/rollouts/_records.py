@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import NUMPY_DTYPES, array_of
+from .._arrays import NUMPY_DTYPES, _shown, array_of
 from ._files import refused
 from ._meant import KeyWatch
 from ._text import Tokenizer
@@ -105,6 +105,9 @@ class Records:
             both = [*whole, *generated]
         if both:
             raise refused(place, f"'{both[1]}' and '{both[0]}' are both there")
+        for key in (*whole, *generated, *(["prompt_ids"] if "prompt_ids" in row else [])):
+            if isinstance(row[key], (str, int, float)):
+                raise refused(place, f"'{key}' must be a list of token ids, not {_shown(row[key])}")
         if whole:
             made["token_ids"] = row[whole[0]]
             used.add(whole[0])
