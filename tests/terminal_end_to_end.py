@@ -92,6 +92,9 @@ def a_missing_python_package_is_named_with_a_remedy(folder, _):
     _, err = run("run-env", "--python", python, "m:C", code=1)
     assert wanted.format(".") in err.replace("\n", " "), err
     assert "ModuleNotFoundError" not in err, err
+    (folder / "rollring").mkdir()  # a clone there is no package
+    _, err = run("run-env", "--python", python, "m:C", code=1, cwd=folder)
+    assert wanted.format(".") in err.replace("\n", " "), err
     # The system's Python of Debian 12 has no pip: the README's way is the one that works there.
     assert "python3 -m venv .venv" in (ROOT / "README.md").read_text(encoding="utf-8")
     only = folder / "only"

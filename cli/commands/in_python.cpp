@@ -43,11 +43,13 @@ std::string remedy(const std::string& python, const std::string& package, bool i
 }
 
 // Asks the interpreter, without importing anything: the first package that it has not, or nothing.
+// A folder of that name in the current directory, such as a clone, has no origin.
 Result<std::string> missing_package(const std::string& python,
                                     const std::vector<std::string>& packages) {
     constexpr const char* question =
         "import importlib.util as u, sys\n"
-        "sys.exit(next((i for i, p in enumerate(sys.argv[1:], 100) if u.find_spec(p) is None), 0))";
+        "has = lambda p: getattr(u.find_spec(p), 'origin', None) is not None\n"
+        "sys.exit(next((i for i, p in enumerate(sys.argv[1:], 100) if not has(p)), 0))";
     std::vector<std::string> words{python, "-c", question};
     words.insert(words.end(), packages.begin(), packages.end());
     std::vector<char*> arguments = pointers(words);
