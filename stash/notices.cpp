@@ -26,9 +26,9 @@ std::string_view advice(DropReason reason) {
         case DropReason::superseded:
             return "a higher attempt of its member is there";
         case DropReason::late:
-            return "its group was over before it came: another producer or an earlier run had the "
-                   "same instance_id and visit. Give each run, and each pass over the data, its "
-                   "own visit";
+            return "its group was over before it came: the stash's deadline had ended it, or "
+                   "another producer or an earlier run had the same instance_id and visit. Give "
+                   "each run, and each pass over the data, its own visit";
         case DropReason::surplus:
             return "its group has all members that it asks for: group_size, and the stash's "
                    "group_size and extra, say how many";

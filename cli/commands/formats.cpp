@@ -14,11 +14,10 @@ namespace {
 constexpr const char* formats_footer = R"(Examples:
   rollring formats
   rollring formats prompt > example.jsonl    # one example alone
-  rollring formats prompt | rollring produce --input - --digest)";
+  rollring formats prompt | rollring produce --input - --group-size 2 --digest)";
 
 constexpr const char* readers =
-    "`rollring produce --input FILE` and `rollring demo --input FILE` read\n";
-constexpr const char* files =
+    "`rollring produce --input FILE` and `rollring demo --input FILE` read the formats below.\n"
     "The file may be compressed by gzip, and may begin with a byte order mark. All keys that are\n"
     "missing on a line are named at once.\n\n";
 constexpr const char* python_reader =
@@ -51,7 +50,7 @@ std::string described(Reader reader) {
 
 int formats(const std::string& name) {
     if (name.empty()) {
-        print(std::string(readers) + files + described(Reader::program) + python_reader +
+        print(std::string(readers) + described(Reader::program) + python_reader +
               described(Reader::python));
         return exit_ok;
     }

@@ -14,8 +14,8 @@ struct Known {
 };
 
 constexpr std::string_view by_python =
-    "the Python package reads it: python3 -m rollring.rollouts {} prints lines for "
-    "'rollring produce RING --input -'";
+    "the Python package reads it: in its environment, python3 -m rollring.rollouts {} prints "
+    "lines for 'rollring produce RING --input -'";
 constexpr std::string_view by_iconv = "convert it: iconv -f {1} -t UTF-8 {0} > new.jsonl";
 
 constexpr std::array known{
