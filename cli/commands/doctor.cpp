@@ -29,11 +29,27 @@ Exit code 1 if a stale or unusable ring is left.)";
 
 constexpr const char* verdict_names[] = {"healthy", "kept", "leftover", "problem"};
 
+// The store that the ring belongs to, which has two; empty: it is none's.
+std::string store_of(std::string_view ring) {
+    constexpr std::string_view second = ".clears";
+    const std::string store(ring.ends_with(second) ? ring.substr(0, ring.size() - second.size())
+                                                   : ring);
+    const auto stat = stat_ring(store);
+    if (!stat || stat->schema.columns().back().name != "value") return {};
+    return stat_ring(store + std::string(second)) ? store : "";
+}
+
 std::string advice(const RingDiagnosis& diagnosis) {
     switch (judge(diagnosis)) {
         case Verdict::healthy:
             return diagnosis.in_use ? "in use" : "idle: empty, no process is attached";
         case Verdict::kept:
+            if (const std::string store = store_of(diagnosis.name); !store.empty()) {
+                return fmt::format(
+                    "has values of store {}, no process is attached: a consumer would take them, "
+                    "and Store.remove(\"{}\") discards them",
+                    store, store);
+            }
             return fmt::format(
                 "holds records, no process is attached: start a consumer, or discard them with "
                 "`rollring rm {}`",

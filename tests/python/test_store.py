@@ -6,9 +6,12 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -314,3 +317,12 @@ def test_a_forked_child_opens_its_own(store: rr.Store) -> None:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
     assert store.get(at).tolist() == [0, 1, 2]
+
+
+def test_doctor_sends_no_consumer_to_the_values_of_a_store(store: rr.Store) -> None:
+    store.put(np.arange(4), key="1", column="ids")
+    store.close()
+    program = Path(sys.executable).parent / "rollring"
+    done = subprocess.run([program, "doctor"], capture_output=True, text=True, check=False)
+    (line,) = (one for one in done.stdout.splitlines() if one.startswith(f"{store.name}: "))
+    assert f"has values of store {store.name}" in line and "Store.remove" in line, line
