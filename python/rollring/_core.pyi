@@ -418,7 +418,10 @@ def set_helpers(
     /,
 ) -> None: ...
 def set_view_helpers(
-    array: Callable[[Window], Any], decoded: Callable[[str, bytes], Any], texts: Iterable[str], /
+    array: Callable[[Window], Any],
+    decoded: Callable[[str, bytes, bool], Any],
+    texts: Iterable[str],
+    /,
 ) -> None: ...
 def version() -> str: ...
 class OwnedRing:
