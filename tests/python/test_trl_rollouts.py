@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from conftest import PATIENCE
 
 import rollring as rr
+from rollring.integrations import _trl_ranks
 from rollring.integrations.trl import RingRollouts, answer_prompts
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -33,10 +35,28 @@ class Model:
         yield "w", self.weight
 
 
-def trainer_of(model: Any, processes: int = 1) -> Any:
+class Sharded(Model):
+    """A rank's part of it, as FSDP2 has one."""
+
+    gathered = 0
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        yield "w", self
+
+    def full_tensor(self) -> Any:
+        self.gathered += 1
+        return self.weight
+
+
+def trainer_of(model: Any, rank: int = 0, ranks: int = 1) -> Any:
     """What a rollout_func reads of a `GRPOTrainer`."""
     return SimpleNamespace(
-        accelerator=SimpleNamespace(num_processes=processes, unwrap_model=lambda model: model),
+        accelerator=SimpleNamespace(
+            num_processes=ranks,
+            process_index=rank,
+            is_main_process=rank == 0,
+            unwrap_model=lambda model: model,
+        ),
         state=SimpleNamespace(global_step=0),
         model=model,
         num_generations=COUNT,
@@ -53,6 +73,9 @@ def work(ring: str, name: str, how: str = "", weights: bool = True) -> None:
         if how == "fails":
             raise OSError("no tool answers")
         assert (held == held[0]).all()
+        if how == "plain":
+            ids = [[int(held[0]), member, 9] for member in range(count)]
+            return [{"prompt_ids": [int(prompt)], "completion_ids": each} for each in ids]
         return [
             {
                 "prompt_ids": [int(prompt), 7],
@@ -145,14 +168,88 @@ def test_a_trainer_without_workers_times_out_by_its_prompt(ring: str) -> None:
     rollouts.close()
 
 
+class Collectives:
+    """Of `accelerate.utils`, for ranks that are threads."""
+
+    def __init__(self, ranks: int) -> None:
+        self._barrier = threading.Barrier(ranks, timeout=PATIENCE)
+        self._given: list[list[Any]] = [[] for _ in range(ranks)]
+        self._rank = threading.local()
+
+    def run(self, rollouts: RingRollouts, trainer: Any, prompts: list[str]) -> Any:
+        """What a rank gets, or its error."""
+        self._rank.number = trainer.accelerator.process_index
+        try:
+            return rollouts(prompts, trainer)
+        except rr.RollringError as error:
+            return error
+
+    def _exchange(self, given: list[Any]) -> list[list[Any]]:
+        self._given[self._rank.number] = given
+        self._barrier.wait()
+        everything = list(self._given)
+        self._barrier.wait()
+        return everything
+
+    def gather_object(self, given: list[Any]) -> list[Any]:
+        return [each for of_one in self._exchange(given) for each in of_one]
+
+    def broadcast_object_list(self, given: list[Any], from_process: int) -> None:
+        given[:] = self._exchange(given)[from_process]
+
+
+def test_each_rank_gets_its_own_rows_or_the_error_of_the_first(
+    ring: str, workers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = 3
+    collectives = Collectives(ranks)
+    monkeypatch.setattr(_trl_ranks, "_collectives", lambda: collectives)
+    monkeypatch.setenv("RANK", "0")
+    every = [RingRollouts(ring, timeout=PATIENCE, attempts=1)]
+    monkeypatch.setenv("RANK", "1")
+    every += [RingRollouts(ring) for _ in range(1, ranks)]  # none of these may open the ring
+    models = [Sharded() for _ in range(ranks)]
+    trainers = [trainer_of(model, rank, ranks) for rank, model in enumerate(models)]
+    workers("env-0")
+
+    def call(*prompts: str) -> list[Any]:
+        rows = repeated(*prompts)
+        size = len(rows) // ranks  # a group may be of several ranks
+        shares = [rows[rank * size :][:size] for rank in range(ranks)]
+        with ThreadPoolExecutor(ranks) as threads:
+            return list(threads.map(collectives.run, every, trainers, shares))
+
+    for prompts in (("5", "6", "7"), ("5", "6", "8", "9", "8", "4")):
+        got = [ids[0] for of_one in call(*prompts) for ids in of_one["prompt_ids"]]
+        assert got == [int(prompt) for prompt in repeated(*prompts)]
+    assert {model.gathered for model in models} == {1}  # of one step
+    first, *others = call("1", "none", "2")
+    assert "prompt 'none'" in str(first) and len(others) == 2
+    assert all("first rank" in str(each) and str(first) in str(each) for each in others)
+    for rollouts in every:
+        rollouts.close()
+
+
+def test_without_logprobs_and_masks_rows_are_as_trl_makes_them(ring: str, workers: Any) -> None:
+    workers("env-0", "plain", False)
+    rollouts = RingRollouts(ring, weights=False, timeout=PATIENCE)
+    made = rollouts(repeated("5"), trainer_of(Model()))
+    assert made["completion_ids"] == [[-1, member, 9] for member in range(COUNT)]
+    assert made["logprobs"] is None and "env_mask" not in made
+    assert all(np.isnan(each) for each in made["reward"])
+    rollouts.close()
+
+
 def test_what_it_cannot_serve_is_refused_by_name(ring: str) -> None:
     rollouts = RingRollouts(ring, timeout=0.1)
-    with pytest.raises(ValueError, match="2"):
-        rollouts(repeated("5"), trainer_of(Model(), processes=2))
     adapted = Model()
     adapted.peft_config = {}  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="LoRA"):
         rollouts(repeated("5"), trainer_of(adapted))
+    divided = Sharded()
+    divided.ds_id = 0  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="'w' .* ZeRO-3"):
+        rollouts(repeated("5"), trainer_of(divided))
     rollouts.close()
     rollouts = RingRollouts(ring, weights=False, timeout=0.1)
     with pytest.raises(ValueError, match="prompts 0 to 3 differ"):

@@ -45,7 +45,7 @@ def answer_prompts(
         rollout: Given a prompt and how many completions it needs, it returns a mapping for each:
 
             * ``prompt_ids``, ``completion_ids``: token IDs.
-            * ``logprobs``: of the completion's tokens.
+            * ``logprobs``: of the completion's tokens. May be left out.
             * ``loss_mask``: of the completion's tokens, 0 or 1. Default: 1.
             * ``reward``: a number, which TRL gives to reward functions as ``reward``. May be left
               out.
@@ -116,7 +116,7 @@ def _records(
             "token_ids": [*prompt, *completion],
             "n_prompt": len(prompt),
         }
-        columns = {"logprobs": given.pop("logprobs"), "loss_mask": given.pop("loss_mask", None)}
+        columns = {name: given.pop(name, None) for name in ("logprobs", "loss_mask")}
         if (reward := given.pop("reward", None)) is not None:
             fields["reward"] = float(reward)
         if given:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .._errors import RollringError, TimedOutError
-from .._requests import RequestBoard
-from .._ring import create
-from .._stash import Stash
 from . import _fields
+from ._trl_ranks import of_all_ranks, on_first_rank, whole_tensors
+from ._trl_requests import RolloutRequests
 from ._trl_weights import RingWeightTransfer
 
 if TYPE_CHECKING:
-    from .._batch import Batch
     from .._codecs import Codec
+    from .._sequence import Member
 
-    Key = tuple[str, int]
-
-_log = logging.getLogger("rollring")
-
-LOOK_SECONDS = 1.0  # between looks at requests that failed
-IDLE_SECONDS = 30.0  # after which a trainer without workers says so
+    Columns = dict[str, list[Any] | None]
 
 
 class RingRollouts:
@@ -34,8 +29,9 @@ class RingRollouts:
     Workers answer with `answer_prompts`. Before the first request of a step the trainer's weights
     go to them over the ring's weight channel, so every completion is on policy.
 
-    It makes the ring where there is none, and is the ring's only trainer. It serves a trainer of
-    one process: TRL calls a ``rollout_func`` on each rank, and a ring has one consumer.
+    The first rank of the trainer makes the ring where there is none, and is the ring's only
+    trainer: it asks for the prompts of all ranks, and each rank gets the completions of its own.
+    The others wait for it, within the ``ddp_timeout`` of the trainer's arguments.
 
     Args:
         ring: Its name.
@@ -60,45 +56,48 @@ class RingRollouts:
         publish_as: str | None = None,
         **ring_options: Any,
     ) -> None:
-        create(ring, exist_ok=True, **ring_options)
         self.ring = ring
-        self._timeout = timeout
-        self._stash = Stash(
-            ring, batch_groups=1, order="freshest", advantages="none", deadline=timeout, min_size=1
-        )
-        self._board = RequestBoard(ring, "TRL's trainer", attempts=attempts, codec=codec)
-        self._board.open()
+        self._options = {"timeout": timeout, "attempts": attempts, "codec": codec, **ring_options}
+        self._requests: RolloutRequests | None = None
         self._transfer: RingWeightTransfer | None = None
         if weights:
             self._transfer = RingWeightTransfer(
                 ring, engines=engines, timeout=timeout, publish_as=publish_as
             )
         self._sent_step = -1
-        self._visit = time.time_ns()  # the same prompt comes again, also in the next run
+        if os.environ.get("RANK", "0") == "0":  # torchrun and accelerate set it
+            self._open()
 
-    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> Columns:
         """TRL's call. Rows come in the order of the prompts.
 
         Raises:
             TimedOutError: A group was not complete in time; the text names its prompt.
-            RollringError: So many workers as ``attempts`` says failed at a prompt.
+            RollringError: So many workers as ``attempts`` says failed at a prompt, or the first
+                rank failed, and this is another one.
         """
-        if trainer.accelerator.num_processes > 1:
-            raise ValueError(
-                f"RingRollouts serves a trainer of one process, and this one has "
-                f"{trainer.accelerator.num_processes}: a ring has one consumer"
-            )
+        ranks = trainer.accelerator
         self._send_weights(trainer)
         training = trainer.model.training
         count = trainer.num_generations if training else trainer.num_generations_eval
-        return self._columns(self._collect(self._ask(prompts, count)))
+        given = of_all_ranks(ranks, list(prompts))
+        everything = [prompt for of_one in given for prompt in of_one]
+        made = on_first_rank(ranks, lambda: _columns(self._open().members(everything, count)))
+        before = sum(map(len, given[: ranks.process_index]))
+        mine = slice(before, before + len(prompts))
+        return {name: rows and rows[mine] for name, rows in made.items()}
 
     def close(self) -> None:
         """Withdraw open requests, and leave the ring. Twice is fine."""
-        self._board.close()
         if self._transfer is not None:
             self._transfer.destroy()
-        self._stash.close()
+        if self._requests is not None:
+            self._requests.close()
+
+    def _open(self) -> RolloutRequests:
+        if self._requests is None:
+            self._requests = RolloutRequests(self.ring, **self._options)
+        return self._requests
 
     def _send_weights(self, trainer: Any) -> None:
         step = trainer.state.global_step
@@ -110,101 +109,43 @@ class RingRollouts:
                 "RingRollouts does not send LoRA adapters: train the whole model, or say "
                 "weights=False and give the workers the weights in another way"
             )
-        self._transfer.send_weights(iter(model.named_parameters()))
+        tensors = whole_tensors(model.named_parameters())
+        # Each rank may have a part of each tensor.
+        taken: Callable[[], object] = partial(deque, tensors, 0)
+        on_first_rank(trainer.accelerator, partial(self._publish, tensors, taken), taken)
         self._sent_step = step
 
-    def _ask(self, prompts: Sequence[Any], count: int) -> dict[Key, dict[str, Any]]:
-        """A request for each run of the same prompt, by the key of its group."""
-        asked = {}
-        for start in range(0, len(prompts), count):
-            same = prompts[start : start + count]
-            if any(each != same[0] for each in same):
-                raise ValueError(
-                    f"prompts {start} to {start + len(same) - 1} differ: TRL gives each prompt "
-                    f"{count} times in a row"
-                )
-            self._visit += 1
-            item = {"prompt": same[0], "count": len(same), "visit": self._visit}
-            item["instance_id"] = f"trl/{start // count}"
-            item["number"] = self._board.post(item, timeout=self._timeout)
-            asked[item["instance_id"], self._visit] = item
-        return asked
-
-    def _collect(self, asked: dict[Key, dict[str, Any]]) -> Iterator[tuple[Batch, int]]:
-        """The group of each request, in their order, and acknowledged once the next is taken."""
-        ends = idle = time.monotonic()
-        ends, idle = ends + self._timeout, idle + IDLE_SECONDS
-        came: dict[Key, Batch] = {}
+    def _publish(self, tensors: Iterator[tuple[str, Any]], rest: Callable[[], object]) -> None:
+        assert self._transfer is not None
+        self._open()
         try:
-            while missing := [key for key in asked if key not in came]:
-                self._raise_failed(asked)
-                try:
-                    batch = self._stash.next(LOOK_SECONDS)
-                except TimedOutError:
-                    if time.monotonic() >= ends:
-                        raise self._timed_out(asked[missing[0]], len(missing)) from None
-                    if time.monotonic() >= idle:
-                        self._tell_idle()
-                        idle += IDLE_SECONDS
-                    continue
-                key = batch.groups[0].key
-                if key in asked:
-                    came[key] = batch
-                else:
-                    batch.ack()  # of a call that failed, or of an earlier trainer
-            for key, item in asked.items():
-                yield came[key], item["count"]
-                came.pop(key).ack()
+            self._transfer.send_weights(tensors)
         finally:
-            for item in asked.values():
-                if not self._board.closed:
-                    self._board.withdraw(item["number"])
+            rest()
 
-    def _columns(self, groups: Iterable[tuple[Batch, int]]) -> dict[str, list[Any]]:
-        made: dict[str, list[Any]] = {
-            name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward")
-        }
-        for batch, count in groups:
-            group = batch.groups[0]
-            members = sorted(group.members, key=lambda member: member.repetition_id)
-            if len(members) != count or any(len(m.sequences) != 1 for m in members):
-                raise RollringError(
-                    f"group {group.key[0]!r} of ring {self.ring} has {len(members)} members, or "
-                    f"several sequences in one, where {count} completions were asked for",
-                    "missing",
-                )
-            for member in members:
-                record = member.sequences[0]
-                prompt, tokens = record.n_prompt, _fields.tokens(record)
-                made["prompt_ids"].append(tokens.token_ids[:prompt].tolist())
-                made["completion_ids"].append(tokens.token_ids[prompt:].tolist())
-                made["logprobs"].append(tokens.logprobs[prompt:].tolist())
-                made["env_mask"].append(tokens.loss_mask[prompt:].tolist())
-                made["reward"].append(_fields.reward(record))
-        return made
 
-    def _raise_failed(self, asked: dict[Key, dict[str, Any]]) -> None:
-        failed = set(self._board.given_up())
-        for item in asked.values():
-            if item["number"] in failed:
-                raise RollringError(
-                    f"workers failed at the rollouts of prompt {item['prompt']!r}: their logs say "
-                    "why",
-                    "missing",
-                )
-
-    def _timed_out(self, item: dict[str, Any], missing: int) -> TimedOutError:
-        return TimedOutError(
-            f"{missing} groups were not complete within {self._timeout} s, the first for prompt "
-            f"{item['prompt']!r}; `rollring groups {self.ring}` shows the missing members",
-            "timed_out",
-        )
-
-    def _tell_idle(self) -> None:
-        if not self._board.counts()["workers"]:
-            _log.warning(
-                "ring %s: rollouts are asked for, and no worker is there: start some with "
-                "rollring.integrations.trl.answer_prompts(%r, ...)",
-                self.ring,
-                self.ring,
-            )
+def _columns(members: Iterable[Member]) -> Columns:
+    """What TRL expects of all rows. A column that no row needs is None or left out, as where TRL
+    itself has generated them.
+    """
+    names = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward")
+    made: dict[str, list[Any]] = {name: [] for name in names}
+    sampled = masked = False
+    for member in members:
+        record = member.sequences[0]
+        response = _fields.tokens(record).response
+        known = record.logprobs is not None
+        sampled |= known
+        masked |= not response.loss_mask.all()
+        made["prompt_ids"].append(response.prompt_ids.tolist())
+        made["completion_ids"].append(response.token_ids.tolist())
+        unknown = [math.nan] * len(response.token_ids)
+        made["logprobs"].append(response.logprobs.tolist() if known else unknown)
+        made["env_mask"].append(response.loss_mask.tolist())
+        made["reward"].append(_fields.reward(record))
+    columns: Columns = {**made}
+    if not sampled:
+        columns["logprobs"] = None
+    if not masked:
+        del columns["env_mask"]
+    return columns

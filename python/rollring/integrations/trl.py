@@ -1,7 +1,7 @@
 """TRL's trainers on a ring; docs/trl.md has all of it.
 
-The synchronous `GRPOTrainer` takes its completions from workers: `RingRollouts` is its
-``rollout_func``, and workers call `answer_prompts`.
+The synchronous `GRPOTrainer` takes its completions from workers: ``rollout_func("run42")``, a
+`RingRollouts`, is its argument of that name, and workers call `answer_prompts`.
 
 The asynchronous trainers (`AsyncGRPOTrainer`, `AsyncDistillationTrainer`) have two ways:
 
@@ -25,6 +25,8 @@ from ._trl_samples import distillation_fields as distillation_fields
 from ._trl_samples import grpo_fields as grpo_fields
 from ._trl_weights import RingWeightTransfer as RingWeightTransfer
 from ._trl_worker import RingRolloutWorker as RingRolloutWorker
+
+rollout_func = RingRollouts  # by the name of TRL's argument
 
 _SHM_WORKERS = {"ShmRolloutWorker": "grpo", "ShmDistillationRolloutWorker": "distillation"}
 

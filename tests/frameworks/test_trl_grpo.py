@@ -1,0 +1,109 @@
+"""TRL's synchronous GRPOTrainer, on any number of ranks, with completions from workers that have
+its weights: what it computes its losses from is, bit for bit, what it computes them from where it
+has generated the same completions itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+import torch
+from transformers import AutoModelForCausalLM
+from trl_grpo_ranks import checksum
+from trl_load import PATIENCE, SPAWN
+
+import rollring as rr
+from rollring.integrations.trl import answer_prompts
+
+SCRIPT = Path(__file__).with_name("trl_grpo_ranks.py")
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
+ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--mixed_precision=no"]
+ACCELERATE += ["--num_machines=1", "--dynamo_backend=no", "--main_process_port=0"]
+ACCELERATE += ["--num_processes"]
+
+
+def train(launcher: list[str], ranks: int, ring: str, model: str, output: Path) -> None:
+    output.mkdir()
+    command = [sys.executable, "-m", *launcher, str(ranks), str(SCRIPT), ring, model, str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+
+
+def answer(ring: str, name: str, model: str, answers: dict[str, list[Any]]) -> None:
+    """A worker that says what another trainer has generated, and which weights it has itself."""
+    weights = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+
+    def rollout(prompt: str, count: int) -> list[dict[str, Any]]:
+        had = checksum(weights)
+        return [
+            {"prompt_ids": ids, "completion_ids": made, "reward": had}
+            for ids, made in answers[prompt]
+        ]
+
+    answer_prompts(ring, rollout, dict(weights.named_parameters()), name=name, timeout=PATIENCE)
+
+
+@pytest.fixture
+def answering(ring: str, model: str) -> Iterator[Any]:
+    workers = []
+
+    def start(answers: dict[str, list[Any]], count: int) -> None:
+        for i in range(count):
+            given = ring, f"env-{i}", model, answers
+            worker = SPAWN.Process(target=answer, args=given, daemon=True)
+            worker.start()
+            workers.append(worker)
+
+    yield start
+    rr.remove(ring, force=True, missing_ok=True)
+    for worker in workers:
+        worker.join(PATIENCE)
+
+
+def _answers(output: Path, ranks: int) -> dict[str, list[Any]]:
+    """What a trainer has generated for each prompt, in the order of its ranks."""
+    answers = defaultdict(list)
+    of_ranks = [json.loads((output / f"answers-{r}.json").read_text()) for r in range(ranks)]
+    for call in zip(*of_ranks):
+        for prompt, *completion in itertools.chain(*call):
+            answers[prompt].append(completion)
+    assert {len(each) for each in answers.values()} == {4}
+    return dict(answers)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"), [(TORCHRUN, 1), (TORCHRUN, 2), (TORCHRUN, 4), (ACCELERATE, 2)]
+)
+def test_the_loss_inputs_of_its_own_generation(
+    launcher: list[str], ranks: int, ring: str, model: str, tmp_path: Path, answering: Any
+) -> None:
+    own, ours = tmp_path / "own", tmp_path / "ring"
+    train(launcher, ranks, "own", model, own)
+    answering(_answers(own, ranks), 2)
+    train(launcher, ranks, ring, model, ours)
+    for rank in range(ranks):
+        theirs = torch.load(own / f"loss-{rank}.pt")
+        found = torch.load(ours / f"loss-{rank}.pt")
+        assert len(theirs) == len(found) == 6 and any(each["advantages"].any() for each in theirs)
+        for left, right in zip(theirs, found):
+            assert left.keys() == right.keys()
+            for name, value in left.items():
+                assert value.dtype == right[name].dtype, name
+                assert torch.equal(value, right[name]), name  # bit for bit
+        theirs, found = (
+            json.loads((output / f"weights-{rank}.json").read_text()) for output in (own, ours)
+        )
+        assert (theirs["had"], theirs["end"]) == (found["had"], found["end"])
+        assert found["workers had"] == [[had] for had in found["had"]]
+        assert len({*found["had"], found["end"]}) == 4  # each step has changed them
