@@ -92,6 +92,8 @@ def test_a_node_without_engines_has_the_version_that_counts(fabric: Any, ring: s
     ):
         trainer.publish(3, PATIENCE)
         assert stamps(stash, ring, [node], 3) == [3]
+        trainer.publish(4, PATIENCE)  # which goes to a relay that is there
+        assert stamps(stash, ring, [node], 4) == [4]
 
 
 def test_a_node_gets_what_no_other_has_when_the_trainer_sends_it_again(

@@ -72,8 +72,8 @@ class WeightLayout:
         return Cut(address, end, spans, index + whole)
 
 
-# For nodes without engines, whose channel only says which version counts.
-NO_TENSORS = WeightLayout((("none", "u8", (0,), -1),), 0, checksums=False)
+# For nodes without engines, whose channel only says which version counts: no version is empty.
+NO_TENSORS = WeightLayout((("none", "u8", (1,), -1),), 0, checksums=False)
 
 
 class VersionMemory:
