@@ -73,10 +73,13 @@ class Engine:
                 self.leave()
         return None
 
+    def attach_to(self) -> str:
+        return rollring.ray.weight_ring(self.ring)
+
     def _take(self) -> tuple[int, int | None] | None:
         if self.channel is None:
             self.channel = rr.WeightSubscriber(
-                rollring.ray.weight_ring(self.ring),
+                self.attach_to(),
                 self.tensors,
                 name=self.name,
                 held_version=self.held,

@@ -88,8 +88,10 @@ class Run:
 
     def train(self) -> subprocess.Popen[bytes]:
         script = str(Path(__file__).with_name(self.script))
-        given = (self.cluster.address, self.ring, str(self.log), str(len(self.ends)))
-        return subprocess.Popen([sys.executable, script, *given])
+        return subprocess.Popen([sys.executable, script, *self.arguments()])
+
+    def arguments(self) -> tuple[str, ...]:
+        return (self.cluster.address, self.ring, str(self.log), str(len(self.ends)))
 
     def check(self) -> None:
         """None has ended by itself."""
@@ -101,11 +103,14 @@ class Run:
     def strike_until_all_are_killed(self) -> None:
         while sum(self.killed.values()) < self.kills:
             self.check()
-            until_it_moves(self.draw.choice(self.moves), self.draw, ray_world.PATIENCE)
+            self.until_it_moves()
             for what in self.draw.choices(
                 list(self.victims), list(self.victims.values()), k=self.draw.randint(1, AT_ONCE)
             ):
                 self.strike(what)
+
+    def until_it_moves(self) -> None:
+        until_it_moves(self.draw.choice(self.moves), self.draw, ray_world.PATIENCE)
 
     def strike(self, what: str) -> None:
         if what == "trainer":

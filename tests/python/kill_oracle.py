@@ -29,12 +29,12 @@ SIZE = 4
 BATCH = 2  # groups
 
 
-def _tokens(who: int, group: int, member: int) -> Any:
+def tokens_of(who: int, group: int, member: int) -> Any:
     length = 1 + (group * 37 + member * 11 + who) % 900
     return (np.arange(length) + 7919 * group + 101 * member + who).astype(np.int32)
 
 
-def _reward(group: int, member: int) -> float:
+def reward_of(group: int, member: int) -> float:
     return float((group * 5 + member * 3) % 7)
 
 
@@ -50,21 +50,21 @@ def produce(producer: rr.Producer, who: int, log: str, stop: str) -> None:
     to = opened(log)
     while sent % SIZE or not os.path.exists(stop):
         group, member = divmod(sent, SIZE)
-        tokens = _tokens(who, group, member)
+        tokens = tokens_of(who, group, member)
         if sent % 3 == 0:
             with producer.reserve(
                 f"{who}/{group}", tokens=len(tokens) + 50, repetition_id=member, group_size=SIZE
             ) as draft:
                 draft.token_ids[: len(tokens)] = tokens
                 draft.shrink(len(tokens))
-                draft.reward = _reward(group, member)
+                draft.reward = reward_of(group, member)
         else:
             producer.push(
                 f"{who}/{group}",
                 token_ids=tokens,
                 repetition_id=member,
                 group_size=SIZE,
-                reward=_reward(group, member),
+                reward=reward_of(group, member),
             )
         note(to, f"{group} {member}")
         sent += 1
@@ -80,9 +80,9 @@ def _check(group: rr.Group) -> None:
     who, number = map(int, group.key[0].split("/"))
     assert [member.repetition_id for member in group.members] == list(range(SIZE))
     for member in group.members:
-        tokens = _tokens(who, number, member.repetition_id)
+        tokens = tokens_of(who, number, member.repetition_id)
         assert np.array_equal(member.token_ids, tokens), f"{group.key} is torn or mixed"
-    rewards = np.array([_reward(number, member) for member in range(SIZE)])
+    rewards = np.array([reward_of(number, member) for member in range(SIZE)])
     assert np.array_equal(group.rewards, rewards)
     wanted = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
     assert np.allclose(group.advantages, wanted, rtol=1e-12, atol=1e-12)
@@ -108,7 +108,7 @@ def train(ring: str, log: str, seed: int) -> None:
                 note(to, f"acked {keys}")
 
 
-def _judged(said: list[str], ends: list[int]) -> tuple[Counter[str], set[str]]:
+def judged(said: list[str], ends: list[int]) -> tuple[Counter[str], set[str]]:
     """How often each group was acknowledged, and which may have been without a line about it."""
     acked: Counter[str] = Counter()
     unsure: set[str] = set()
@@ -135,7 +135,7 @@ def until_all_came(log: Path, ends: list[int], wanted: set[str], patience: float
     """
     until = time.monotonic() + patience
     while True:
-        acked, unsure = _judged(lines(log), ends)
+        acked, unsure = judged(lines(log), ends)
         left = wanted - set(acked) - unsure
         if len(left) < BATCH:
             break
