@@ -76,7 +76,8 @@ def listing(folder):
     """A page for a folder that is linked."""
     lines = [f"# {folder.relative_to(ROOT)}", ""]
     for path in sorted(tracked(folder)):
-        if path.parent == folder and is_shown(path):
+        hidden = path.name.startswith(".")  # MkDocs leaves such pages out
+        if path.parent == folder and is_shown(path) and not hidden:
             put(path)
             lines.append(f" - [{path.name}]({path.name}.md)")
     # A README is the folder's index already.

@@ -160,15 +160,17 @@ def a_ring_that_is_there_will_do_if_it_has_what_is_given(folder, rollouts):
         more = folder / "more.json"
         more.write_text('[{"name":"entropy","dtype":"f32","per":"token"}]')
         for option, value, difference in (
-                ("--lanes", 4, "lanes is 3, and 4 is asked for"),
-                ("--lane-bytes", "1MiB", "lane_bytes is 64 MiB, and 1 MiB is asked for"),
-                ("--spill-bytes", 0, "spill_bytes is 256 MiB, and 0 B"),
-                ("--journal-records", 9, "journal_records is 65536, and 9"),
-                ("--group-rows", 9, "group_rows is 32768, and 9"),
-                ("--requests", 9, "requests is 1024, and 9"),
-                ("--request-bytes", "1MiB", "request_bytes is 2 MiB, and 1 MiB"),
-                ("--overflow", "/var/tmp", f"overflow_dir is {folder}, and /var/tmp"),
-                ("--schema", more, "column 'entropy' is not in its schema, and f32 a token")):
+                ("--lanes", 4, "lanes is 3, and this call asks for 4"),
+                ("--lane-bytes", "1MiB", "lane_bytes is 64 MiB, and this call asks for 1 MiB"),
+                ("--spill-bytes", 0, "spill_bytes is 256 MiB, and this call asks for 0 B"),
+                ("--journal-records", 9, "journal_records is 65536, and this call asks for 9"),
+                ("--group-rows", 9, "group_rows is 32768, and this call asks for 9"),
+                ("--requests", 9, "requests is 1024, and this call asks for 9"),
+                ("--request-bytes", "1MiB", "request_bytes is 2 MiB, and this call asks for 1 MiB"),
+                ("--overflow", "/var/tmp",
+                 f"overflow_dir is {folder}, and this call asks for /var/tmp"),
+                ("--schema", more,
+                 "column 'entropy' is not in its schema, and this call asks for f32 a token")):
             _, err = run(*again, option, value, code=1)
             assert "already_exists" in err and difference in err and "rm" in err, err
         _, err = run("create", name, "--lanes", 3, code=1)

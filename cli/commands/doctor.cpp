@@ -114,7 +114,9 @@ int doctor(bool fix, bool json) {
     Json rings = Json::array();
     std::string text = fmt::format("/dev/shm: {} free of {}\n", bytes_text(space.free_bytes),
                                    bytes_text(space.total_bytes));
-    if (!bounds.empty()) text += "least memory: " + bound_text(bounds.front()) + "\n";
+    if (!bounds.empty() && bounds.front().name != "/dev/shm") {
+        text += "least memory: " + bound_text(bounds.front()) + "\n";
+    }
     for (const MemoryBound& bound : bounds) {  // of a length, where there are any
         const bool is_limit = bound.kind == MemoryBound::Kind::object_length ||
                               bound.kind == MemoryBound::Kind::address_space;

@@ -83,7 +83,8 @@ int size(const SizeOptions& options) {
 
 Command add_size(CLI::App& app) {
     auto options = std::make_shared<SizeOptions>();
-    CLI::App* sub = app.add_subcommand("size", "How much memory a run needs, and why");
+    CLI::App* sub =
+        app.add_subcommand("size", "Compute the memory that a run needs, and show the arithmetic");
     sub->footer(size_footer);
     sub->add_option("--producers", options->shape.producers, "Producers at once")
         ->check(CLI::Range(1, 4096))
@@ -94,7 +95,7 @@ Command add_size(CLI::App& app) {
         ->type_name("N")
         ->capture_default_str();
     sub->add_option("--tokens", options->shape.tokens,
-                    "Of the longest rollout, its prompt included")
+                    "Tokens of the longest rollout, prompt included")
         ->check(CLI::Range(1, 1 << 30))
         ->type_name("N")
         ->capture_default_str();

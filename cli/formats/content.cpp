@@ -14,7 +14,7 @@ struct Known {
 };
 
 constexpr std::string_view by_python =
-    "the Python package reads it: in its environment, python3 -m rollring.rollouts {} prints "
+    "in an environment with the Python package, python3 -m rollring.rollouts {} prints it as "
     "lines for 'rollring produce RING --input -'";
 constexpr std::string_view by_iconv = "convert it: iconv -f {1} -t UTF-8 {0} > new.jsonl";
 

@@ -201,9 +201,9 @@ void check_keys(const ParsedRecord& record, const TokenKeys& tokens) {
     const char* verb = missing.contains(',') ? "are" : "is";
     if (tokens.only_text()) {
         throw BadRecord(fmt::format(
-            "{} {} missing: the record is text, and a tokenizer makes tokens of it: python3 -m "
-            "rollring.rollouts FILE --tokenizer PATH prints lines for 'rollring produce RING "
-            "--input -'",
+            "{} {} missing: the record is text. In an environment with the Python package, python3 "
+            "-m rollring.rollouts FILE --tokenizer PATH makes tokens of it and prints lines for "
+            "'rollring produce RING --input -'",
             missing, verb));
     }
     throw BadRecord(

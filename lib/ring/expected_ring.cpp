@@ -33,7 +33,7 @@ class Comparison {
     void differs(std::string_view option, std::string_view wanted, std::string_view there) {
         if (!problem_.empty()) return;
         problem_ = fmt::format(
-            "ring {} exists already and is another one: {} is {}, and {} is asked for. Remove it "
+            "ring {} exists with other options: {} is {}, and this call asks for {}. Remove it "
             "('rollring rm {}'), use another name, or leave that option out",
             ring_, option, there, wanted, ring_);
     }

@@ -195,7 +195,7 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
                 Errc::already_exists,
                 fmt::format(
                     "ring {} already exists{}: attach to it, or remove it with 'rollring rm {}'",
-                    *object, *cleared ? " and its creator is still at work" : "", name));
+                    name, *cleared ? " and its creator is still at work" : "", name));
         }
         FAULT_POINT("create.after_open");
         auto lock = claim((*shm)->fd());

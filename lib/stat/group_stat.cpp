@@ -61,7 +61,8 @@ std::string GroupStat::to_string() const {
                                    rollring::name(state), static_cast<double>(age_ns) * 1e-9,
                                    complete, size, failed);
     if (!missing.empty()) {
-        text += fmt::format("; missing {}", ranges_of(missing, ranges_told));
+        text += fmt::format("; missing: member{} {}", missing.size() == 1 ? "" : "s",
+                            ranges_of(missing, ranges_told));
     }
     if (!producers.empty()) text += "; from " + producers_text();
     return text;

@@ -188,7 +188,7 @@ TEST_CASE("lines: where a value begins that spans several, and what is cut off")
 TEST_CASE("lines: what is no text of JSON has its name and a remedy") {
     const std::string line = line_of(1);
     for (const auto& [text, words] : {
-             std::pair{std::string("PAR1\x15\x04"), "a Parquet file: the Python package reads it"},
+             std::pair{std::string("PAR1\x15\x04"), "a Parquet file: in an environment"},
              std::pair{std::string("ARROW1\0\0", 8), "an Arrow file"},
              std::pair{std::string("\xff\xfe{\0", 4), "UTF-16: convert it: iconv -f UTF-16"},
              std::pair{std::string("\xfe\xff\0{", 4), "UTF-16"},

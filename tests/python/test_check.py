@@ -64,7 +64,7 @@ def test_a_group_that_a_dead_producer_has_sent_to(ring: str) -> None:
         assert (error.group, error.producer, error.pid) == ("p/1", "env-dies", child.pid)
         assert error.seconds >= STALE and error.code == "producer_died"
         assert f"env-dies (pid {child.pid}, lane {error.lane})" in str(error)
-        assert "p/1" in str(error) and "missing 1" in str(error)
+        assert "p/1" in str(error) and "missing: member 1" in str(error)
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is rr.ProducerDiedError and again.pid == child.pid
         with pytest.raises(rr.ProducerDiedError):

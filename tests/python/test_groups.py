@@ -23,7 +23,8 @@ def test_a_time_out_and_check_name_what_was_dropped(ring: str) -> None:
             why = "3 records dropped as duplicate.*two producers push the same repetition_id"
             with pytest.raises(rr.TimedOutError, match=why):
                 stash.next(0.05)
-            with pytest.raises(rr.TimedOutError, match="1 of 8 arrived.*missing 1-7; from one"):
+            shown = "1 of 8 arrived.*missing: members 1-7; from one"
+            with pytest.raises(rr.TimedOutError, match=shown):
                 stash.next(0.05)
             with pytest.raises(rr.NoProgressError, match=why) as raised:
                 stash.check(0.01)
@@ -64,7 +65,7 @@ def test_a_time_out_names_the_producer_that_died(ring: str) -> None:
         child = SPAWN.Process(target=_send_part_and_die, args=(ring,))
         child.start()
         child.join(PATIENCE)
-        with pytest.raises(rr.TimedOutError, match=r"missing 1; from env-7 \(lane 0, died"):
+        with pytest.raises(rr.TimedOutError, match=r"missing: member 1; from env-7 \(lane 0, died"):
             stash.next(0.2)
         with rr.Producer(ring) as producer:  # somebody else sends what is missing
             producer.push("p/1", token_ids=[1], repetition_id=1, group_size=2)

@@ -117,7 +117,7 @@ def test_a_wait_without_end_tells_which_group_waits_for_whom(
 
     class Tells(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "missing 1; from env-3 (lane 0, died)" in record.getMessage():
+            if "missing: member 1; from env-3 (lane 0, died)" in record.getMessage():
                 told.set()
 
     logging.getLogger("rollring").addHandler(handler := Tells())

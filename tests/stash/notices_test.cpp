@@ -59,7 +59,8 @@ TEST_CASE(
               "'a/0' #0 of other (lane 1): two producers push the same "
               "repetition_id, the other is one (lane 0)"));
     CHECK(has(stash->dropped_since_batch(), "7 records dropped as duplicate"));
-    CHECK(has(stash->waits_for(), "1 of 4 arrived, 0 failed; missing 1-3; from one (lane 0)"));
+    CHECK(has(stash->waits_for(),
+              "1 of 4 arrived, 0 failed; missing: members 1-3; from one (lane 0)"));
     send(one, {.prompt = "a/0"});
     read_all(*stash);
     CHECK(has(stash->waits_for(), "8 records dropped as duplicate"));
@@ -129,7 +130,7 @@ TEST_CASE("notices: each group that ships in part because of its deadline is tol
     const auto partial = told(*stash, Event::Kind::partial);
     REQUIRE(partial.size() == 2);
     CHECK(has(partial[1].detail, "ships with 2 of 4 members (2 such groups so far): q"));
-    CHECK(has(partial[1].detail, "missing 2-3; from env-3 (lane 0)"));
+    CHECK(has(partial[1].detail, "missing: members 2-3; from env-3 (lane 0)"));
 }
 
 TEST_CASE("notices: groups that are overdue are told with what they wait for, and who has gone") {
@@ -150,5 +151,5 @@ TEST_CASE("notices: groups that are overdue are told with what they wait for, an
     REQUIRE(overdue.size() == 1);
     CHECK(overdue[0].records == 1);
     CHECK(has(overdue[0].detail,
-              "1 of 4 arrived, 0 failed; missing 1-3; from env-3 (lane 0, closed)"));
+              "1 of 4 arrived, 0 failed; missing: members 1-3; from env-3 (lane 0, closed)"));
 }

@@ -242,7 +242,8 @@ TEST_CASE("progress: where nothing can move it is told after a second, with the 
     CHECK(event.detail.find("no progress is possible") != std::string::npos);
     CHECK(event.detail.find("--spill-bytes") != std::string::npos);
     CHECK(event.detail.find("the oldest: (g0: open, ") != std::string::npos);
-    CHECK(event.detail.find("; 1 of 2 arrived, 0 failed; missing 1; from ") != std::string::npos);
+    CHECK(event.detail.find("; 1 of 2 arrived, 0 failed; missing: member 1; from ") !=
+          std::string::npos);
     CHECK(event.detail.find("), (g1: open, ") != std::string::npos);
     REQUIRE(remove_ring(ring.name(), true).has_value());
     rollouts.join();

@@ -180,10 +180,10 @@ TEST_CASE("stash stat: a trainer says of its groups what is seen of them from ou
         });
         CHECK(in.to_string() == out.to_string());
     }
-    CHECK(
-        inside[0].to_string() ==
-        "p0: open, 1.5 s old; 2 of 4 arrived, 0 failed; missing 0, 2; from first (lane 0), second "
-        "(lane 1)");
+    CHECK(inside[0].to_string() ==
+          "p0: open, 1.5 s old; 2 of 4 arrived, 0 failed; missing: members 0, 2; from first (lane "
+          "0), second "
+          "(lane 1)");
     CHECK(inside[1].instance_id == "p1?");
     CHECK(inside[1].missing_text() == "1-3");
     CHECK((*opened)->explain(1).size() == 1);
@@ -201,5 +201,5 @@ TEST_CASE("stash stat: of what is missing a line names the first, and a report a
         group.missing.push_back(repetition);
     }
     CHECK(group.missing_text() == "0, 2, 4, 6, 8, 10, 12, 14, 16, 18");
-    CHECK(group.to_string().ends_with("; missing 0, 2, 4, 6, 8, 10, 12, 14, ..."));
+    CHECK(group.to_string().ends_with("; missing: members 0, 2, 4, 6, 8, 10, 12, 14, ..."));
 }

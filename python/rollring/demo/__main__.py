@@ -26,10 +26,9 @@ Examples:
   {PROGRAM} --input rollouts.jsonl --producers 8
   {PROGRAM} --synthetic groups=32,tokens=65536 --batch-groups 4
 Creates a ring of its own, spawns processes that push their share of the records, takes
-whole groups out of it as a trainer does, and removes it whatever happens: the records of
-a group come from all producers, the groups leave whole. `rollring demo` is the same in
-C++, with more options.
-Exit codes: 0 everything arrived, once and whole; 1 it did not, or a producer died;
+complete groups out of it as a trainer does, and always removes it. All producers send
+members of each group. `rollring demo` is the same in C++, with more options.
+Exit codes: 0 every record arrived exactly once; 1 it did not, or a producer died;
 2 wrong use; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal."""
 
 

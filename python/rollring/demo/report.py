@@ -159,6 +159,7 @@ def _verdict(report: dict[str, Any]) -> str:
         return "Every record arrived exactly once and intact."
     if report["records_waiting"] and not report["trouble"]:
         return (
-            "FAILED: incomplete groups. If the records do not carry group_size, pass --group-size."
+            "FAILED: some groups are incomplete: the input lacks members, or group_size "
+            "(--group-size) is wrong."
         )
     return "FAILED"

@@ -78,7 +78,9 @@ def explained(group: dict[str, Any]) -> str:
     if state == "open":
         missing = group["missing"]
         shown = ", ".join(str(one) for one in missing[:32]) + (", ..." if missing[32:] else "")
-        lines.append(f"waiting for members {shown}" if missing else "waiting for unknown members")
+        plural = "s" if len(missing) > 1 else ""
+        waits = f"member{plural} {shown}" if missing else "unknown members"
+        lines.append(f"waiting for {waits}")
     elif state == "ready":
         lines.append("complete: waiting for a batch")
     else:
