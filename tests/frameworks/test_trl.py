@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ pytest.importorskip("trl")
 
 import trl_tiny
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-from trl_load import grpo, members, produce, produce_and_die, producing
+from trl_load import SPAWN, grpo, members, produce, produce_and_die, produce_for_ever, producing
 from trl_tiny import StockWorker, Watched
 
 import rollring as rr
@@ -99,15 +100,41 @@ def test_a_killed_producer_is_named(ring: str, model: str, tmp_path: Path) -> No
     assert trainer.state.global_step >= 1
 
 
-def test_two_ranks_and_one_of_them_reads(ring: str, model: str, tmp_path: Path) -> None:
+def test_training_goes_on_without_one_of_two_workers(
+    ring: str, model: str, tmp_path: Path
+) -> None:
+    """Between two groups of the other the trainer asks often whether it waits in vain."""
+    worker = RingRolloutWorker(ring, died_after=0.2)
+    seen = Watched(worker)
+    trainer = trl_tiny.grpo_trainer(model, worker, tmp_path, max_steps=4)
+    trainer.add_callback(worker.callback())
+    checked = []
+    check, worker.check_health = worker.check_health, lambda stale: checked.append(check(stale))
+    dying = SPAWN.Process(target=produce_and_die, args=(ring, "env-dies", [0, 1]))
+    slow = SPAWN.Process(target=produce_for_ever, args=(ring, "env-lives", 1.6), daemon=True)
+    dying.start()
+    slow.start()
+    try:
+        trainer.train()
+    finally:
+        slow.kill()
+        slow.join()
+    assert dying.exitcode == -signal.SIGKILL
+    assert trainer.state.global_step == 4 and len(checked) > 1
+    assert len(seen.samples) >= 16 and 1 not in {int(s.input_ids[0]) - 5 for s in seen.samples[:4]}
+    assert [row["instance_id"] for row in rr.describe_groups(ring)["groups"]][:1] == ["prompt/1"]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_rank_reads(ring: str, model: str, tmp_path: Path, ranks: int) -> None:
     with rr.Producer(ring) as producer:
-        for group in range(8):
+        for group in range(14):
             producer.push_many(members(group))
     script = Path(__file__).with_name("trl_ranks.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", str(script)]
     done = subprocess.run([*command, ring, model, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    first, second = ((tmp_path / f"rank-{rank}").read_text().split() for rank in range(2))
-    assert (first[:2], second[:2]) == (["5", "True"], ["5", "False"])
-    assert first[2] == second[2]  # one model
+    said = [(tmp_path / f"rank-{rank}").read_text().split() for rank in range(ranks)]
+    assert [each[:2] for each in said] == [["5", str(rank == 0)] for rank in range(ranks)]
+    assert len({each[2] for each in said}) == 1  # one model
