@@ -17,7 +17,8 @@ CHAT = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 PAD, EOS, FIRST = 0, 1, 3  # FIRST is the token of "0"
 PROMPTS = Dataset.from_dict({"prompt": [f"{a}+{b}=" for a in range(9) for b in range(9)]})
 TRAINING = {"use_cpu": True, "bf16": False, "report_to": "none", "logging_steps": 1,
-            "save_strategy": "no", "learning_rate": 5e-3, "disable_tqdm": True}  # of transformers
+            "save_strategy": "no", "learning_rate": 5e-3, "disable_tqdm": True,
+            "per_device_train_batch_size": 16}  # of transformers
 torch.set_num_threads(1)
 torch.cuda.get_device_name = lambda *_: "cpu"  # those trainers ask for it without a GPU, too
 
@@ -84,8 +85,9 @@ def tree_attention(module, query, key, value, mask, *, tree_kv_index, tree_cu_se
     return torch.cat(parts, 1).transpose(0, 1)[None], None
 
 
-def trl_on_cpu():
-    """Once an asynchronous trainer of TRL is made, which has registered its own kernel."""
+def trl_on_cpu(trainer):
+    """An asynchronous trainer of TRL, which has registered its own kernel when it was made."""
     from transformers import AttentionInterface
 
     AttentionInterface.register("tree_fa3", tree_attention)
+    return trainer

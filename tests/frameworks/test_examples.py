@@ -10,7 +10,12 @@ from pathlib import Path
 
 import rollring as rr
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+TESTS = Path(__file__).parents[1]
+sys.path.insert(0, str(TESTS))
+
+import pages  # noqa: E402
+
+EXAMPLES = TESTS.parent / "examples"
 PATIENCE = 600.0  # vLLM and TRL import much
 
 
@@ -49,15 +54,23 @@ def test_torchrun(ring: str, tmp_path: Path) -> None:
     rises(numbers(text, r"p\(even\) = ([\d.]+)"))
 
 
+def shown(name: str, program: str) -> str:
+    """The example, which a page shows whole."""
+    (block,) = pages.named("tests/frameworks/test_examples.py", name)
+    path = EXAMPLES / program
+    assert block.text == path.read_text(encoding="utf-8"), f"{block} is not {program}"
+    return str(path)
+
+
 def test_trl_grpo(ring: str, tmp_path: Path) -> None:
-    text = run(ring, tmp_path, sys.executable, str(EXAMPLES / "trl_grpo.py"))
+    text = run(ring, tmp_path, sys.executable, shown("synchronous", "trl_grpo.py"))
     rewards = numbers(text, r"'reward': '?([\d.]+)")
     assert len(rewards) == 20, text
     rises(rewards)
 
 
 def test_trl_async_grpo(ring: str, tmp_path: Path) -> None:
-    text = run(ring, tmp_path, sys.executable, str(EXAMPLES / "trl_async_grpo.py"))
+    text = run(ring, tmp_path, sys.executable, shown("asynchronous", "trl_async_grpo.py"))
     rewards = numbers(text, r"'reward': '?([\d.]+)")
     assert len(rewards) == 20, text
     rises(rewards)
