@@ -43,7 +43,9 @@ def rewards_of(seed: int) -> np.ndarray[Any, Any]:
     return made.astype(np.float32)
 
 
-def push(producer: rr.Producer, number: int, rewards: np.ndarray[Any, Any]) -> None:
+def push(
+    producer: rr.Producer, number: int, rewards: np.ndarray[Any, Any], absent: float | None = None
+) -> None:
     for member, reward in enumerate(rewards):
         producer.push(
             f"p/{number}",
@@ -51,7 +53,7 @@ def push(producer: rr.Producer, number: int, rewards: np.ndarray[Any, Any]) -> N
             group_size=SIZE,
             token_ids=[2, 3],
             n_prompt=1,
-            reward=None if np.isnan(reward) else float(reward),
+            reward=absent if np.isnan(reward) else float(reward),
         )
 
 
@@ -134,11 +136,12 @@ def test_the_default_is_the_formula_of_grpo_trainer(ring: str, model: str, tmp_p
 def test_the_adapter_takes_the_formula_of_async_grpo_trainer(ring: str) -> None:
     PartialState()  # as a trainer has: their worker logs
     rewards = rewards_of(2)
+    rewards[::51] = np.nan  # no member of such a group has a reward, and it comes
     worker = RingRolloutWorker(ring)
     with rr.Producer(ring) as producer:
         for number, group in enumerate(rewards):
             worker.update_model_version(number + 1)  # a step for each group, or they stay held
-            push(producer, number, group)
+            push(producer, number, group, absent=(None, np.nan)[number % 2])
             ours = [worker.rollout_buffer.get(timeout=PATIENCE).advantage for _ in range(SIZE)]
             assert ours == asyncio.run(of_async_worker(group))  # bit for bit
     worker.stop()
