@@ -330,6 +330,14 @@ def test_fewer_lanes_than_nodes_is_told_to_the_trainer_and_the_worker(
         rr.remove(ring, force=True)
 
 
+def test_workers_that_wait_leave_the_receiver_free(cluster: Any, ring: str) -> None:
+    with rollring.ray.Fabric(ring):
+        receiver = ray.get_actor(receiver_name(ring), NAMESPACE)
+        waits = [receiver.until_run_over.remote() for _ in range(1100)]  # Ray lets 1000 begin
+        assert ray.get(receiver.about.remote(), timeout=ray_world.PATIENCE).ring == ring
+        assert not ray.wait(waits, timeout=0)[0]
+
+
 def test_the_longest_name_of_a_ring_works_on_other_nodes(cluster: Any) -> None:
     ring = f"long-{os.getpid()}-".ljust(128, "x")
     make(ring)

@@ -26,7 +26,7 @@ AWAY = (RayActorError, ActorUnschedulableError)  # it has died; it may come back
 
 
 def actor_on(node: str, name: str, kind: type, *given: object) -> Any:
-    """The actor of that name, which is made where there is none. It outlives who made it."""
+    """The actor of that name, which is made where there is none. It outlives its maker."""
     made: Any = ray.remote(kind)
     return made.options(
         name=name,
@@ -35,6 +35,7 @@ def actor_on(node: str, name: str, kind: type, *given: object) -> Any:
         get_if_exists=True,
         max_restarts=-1,
         num_cpus=0,
+        max_concurrency=getattr(kind, "MAX_CALLS", None),
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
     ).remote(*given)
 

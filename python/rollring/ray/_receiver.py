@@ -36,6 +36,8 @@ class Receiver:
     """One for a ring. It may die at any time: its successor knows what it has sent, and serves that
     very ring, whatever has the name meanwhile."""
 
+    MAX_CALLS = 100_000  # at once: each worker that waits for a place is one
+
     def __init__(self, run: str, ring: str, ring_id: int, options: Options) -> None:
         self._run = run
         self._ring = ring
