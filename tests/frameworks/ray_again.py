@@ -271,4 +271,6 @@ def check_that_runs_stand(cluster: Any, folder: Path, victims: dict[str, int], k
         print(f"{run.check_runs()} runs, {run.check_engines()} versions served")
     finally:
         run.close()
+        with contextlib.suppress(rr.RollringError):  # so nodes remove their rings
+            rollring.ray.Fabric(ring, weights=True).close()
         rr.remove(ring, force=True, missing_ok=True)
