@@ -127,7 +127,9 @@ const std::string& Segment::name() const {
     return object_->name;
 }
 std::string_view Segment::ring() const {
-    return std::string_view(object_->name).substr(1 + detail::object_prefix().size());
+    // Behind "/rollring.<uid>.", of the uid that opened it: a process may change its own.
+    const std::string_view name = object_->name;
+    return name.substr(name.find('.', name.find('.') + 1) + 1);
 }
 const Geometry& Segment::geometry() const {
     return object_->geometry;
