@@ -138,6 +138,9 @@ Result<void> Batch::ack(std::int64_t step, Deadline readers) {
 
 Result<void> Batch::discard(DropReason reason) {
     if (auto checked = check_leased(); !checked) return checked;
+    if (reason >= DropReason::count) {
+        return refused(Errc::invalid_argument, "no such reason to drop records");
+    }
     constexpr std::int64_t no_step = -1;
     return end_lease(no_step, Deadline::after_ms(readers_patience_ms), reason);
 }

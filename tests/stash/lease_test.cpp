@@ -170,6 +170,7 @@ TEST_CASE("lease: a discarded batch is gone for good, and its records count as d
         Batch batch;
         send_pair(producer, "a");
         REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        CHECK(is(batch.discard(DropReason::count), Errc::invalid_argument));
         REQUIRE(batch.discard(DropReason::stale).has_value());
         CHECK_FALSE(batch.leased());
         CHECK(is(batch.discard(DropReason::stale), Errc::not_leased));
