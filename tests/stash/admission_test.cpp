@@ -14,19 +14,9 @@ using namespace rollring;
 using rollring::test::open_settled;
 using rollring::test::patience;
 using rollring::test::prompt;
+using rollring::test::send;
+using rollring::test::ten;
 using rollring::test::TestRing;
-
-namespace {
-
-Push send(Producer& producer, const std::string& prompt, std::uint32_t repetition,
-          Deadline deadline) {
-    return rollring::test::send(
-        producer, {.prompt = prompt, .repetition = repetition, .tokens = 20}, deadline);
-}
-
-const StashOptions ten{.group_size = 2, .batch = BatchTarget::groups(1), .max_open_groups = 10};
-
-}  // namespace
 
 TEST_CASE("admission: the eleventh group waits, members of the ten never do") {
     const TestRing ring;

@@ -1,32 +1,19 @@
 // Goal: the bound on open groups counts what was opened before it, and, where the trainer says so,
 // not what the trainer holds.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
-#include <atomic>
 #include <thread>
 #include <vector>
 
-#include "ring_map.hpp"
 #include "settled.hpp"
 
 using namespace rollring;
 using rollring::test::open_settled;
 using rollring::test::patience;
 using rollring::test::prompt;
+using rollring::test::send;
+using rollring::test::ten;
 using rollring::test::TestRing;
-
-namespace {
-
-Push send(Producer& producer, const std::string& prompt, std::uint32_t repetition,
-          Deadline deadline) {
-    return rollring::test::send(
-        producer, {.prompt = prompt, .repetition = repetition, .tokens = 20}, deadline);
-}
-
-const StashOptions ten{.group_size = 2, .batch = BatchTarget::groups(1), .max_open_groups = 10};
-
-}  // namespace
 
 TEST_CASE("admission: groups opened before the trainer came count") {
     const TestRing ring;
