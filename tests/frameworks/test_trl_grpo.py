@@ -1,6 +1,6 @@
 """TRL's synchronous GRPOTrainer, on any number of ranks, with completions from workers that have
-its weights: what it computes its losses from is, bit for bit, what it computes them from where it
-has generated the same completions itself.
+its weights: the inputs of its losses are, bit for bit, those of a trainer that has generated the
+same completions itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A rank of TRL's synchronous trainer: torchrun trl_grpo_ranks.py RING MODEL OUTPUT.
 
 RING: where its completions come from; "own": TRL generates them itself. OUTPUT gets, of each rank,
-what its losses were computed from (`loss-RANK.pt`), the completions of each call, with their
+the inputs of its losses (`loss-RANK.pt`), the completions of each call, with their
 prompts (`answers-RANK.json`), and checksums of the weights: its own before each call, those that
 workers say they had for it, and its final ones (`weights-RANK.json`).
 """
@@ -99,6 +99,8 @@ def main(ring: str, model: str, folder: str) -> None:
         "end": checksum(trainer.accelerator.unwrap_model(trainer.model)),
     }
     (output / f"weights-{rank}.json").write_text(json.dumps(weights))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # threads of gloo may outlive the interpreter
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import torch
 import trl_tiny
 
 from rollring.integrations.trl import RingRolloutWorker
@@ -20,3 +21,4 @@ if __name__ == "__main__":
     rank = trainer.accelerator.process_index
     opened = worker._stash is not None
     (Path(output) / f"rank-{rank}").write_text(f"{trainer.state.global_step} {opened} {weights}")
+    torch.distributed.destroy_process_group()  # threads of gloo may outlive the interpreter
