@@ -81,7 +81,7 @@ def asking(what: str) -> Iterator[None]:
 
 
 def last_line(error: Exception) -> str:
-    """Of Ray's errors, which begin with a trace, what they say."""
+    """The message of one of Ray's errors, which begin with a trace."""
     return str(error).strip().splitlines()[-1]
 
 
@@ -104,12 +104,17 @@ def this_actor() -> str:
     return number
 
 
-def end_own(name: str, number: str) -> None:
-    """The actor of this process, of that number: Ray would restart one that just ends."""
+def end_own(name: str, number: str, *, close: bool = False) -> None:
+    """The actor of this process, of that number, which may close before. Ray would restart an actor
+    whose process just ends."""
     with contextlib.suppress(ValueError):
         found = actor_named(name)
-        if found._actor_id.hex() == number:  # and not of its successor
-            ray.kill(found)
+        if found._actor_id.hex() != number:  # its successor
+            return
+        if close:  # by a future, as in end_with()
+            with contextlib.suppress(RayError, futures.TimeoutError):
+                found.close.remote().future().result(END_S)
+        ray.kill(found)
 
 
 def end_with(receiver: Any, receiver_title: str, own_name: str) -> None:
@@ -125,12 +130,7 @@ def end_with(receiver: Any, receiver_title: str, own_name: str) -> None:
                 if is_gone(receiver, receiver_title):
                     break
                 time.sleep(AGAIN_S)
-        with contextlib.suppress(ValueError):
-            found = actor_named(own_name)
-            if found._actor_id.hex() == number:
-                with contextlib.suppress(RayError, futures.TimeoutError):
-                    found.close.remote().future().result(END_S)
-                ray.kill(found)
+        end_own(own_name, number, close=True)
 
     threading.Thread(target=wait, name="rollring-run", daemon=True).start()
 
