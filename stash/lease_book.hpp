@@ -21,7 +21,7 @@ class LeaseBook {
 
     // Fills the batch from the plan: views over the records where they lie. `stash` keeps them.
     void lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void> stash);
-    // What people are shown of the batch that was filled last.
+    // The figures that people are shown of the batch that was filled last.
     [[nodiscard]] const LatestBatch& latest() const { return latest_; }
     void end(const std::shared_ptr<Lease::State>& lease);
     // In a forked child the batches may be gone: then they are not `reachable`.

@@ -105,7 +105,7 @@ struct Meta {
     std::optional<double> reward = {};  // absent is not NaN
     std::int64_t created_ns = 0;        // CLOCK_REALTIME; 0: unknown
     std::int64_t finished_ns = 0;
-    std::uint16_t origin = 0;   // the application's own tag: what format it came from
+    std::uint16_t origin = 0;   // the application's own tag: the format that it came from
     bool user_is_text = false;  // the column `user` was given as text: Python gives it back as one
 };
 

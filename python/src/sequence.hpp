@@ -12,8 +12,8 @@ namespace rollring::python {
 // A list with an instance of `kind`, a class derived from SequenceView, for each of the batch's.
 nb::list made_sequences(const std::shared_ptr<Lent>& lent, nb::handle kind);
 
-// array(window): an array over it. decoded(column, bytes, user_is_text): what a column of
-// `texts` says.
+// array(window): an array over it. decoded(column, bytes, user_is_text): the value that the bytes
+// of a column of `texts` mean.
 void set_view_helpers(nb::object array, nb::object decoded, nb::object texts);
 
 void bind_sequence(nb::module_& module);

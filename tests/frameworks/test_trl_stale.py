@@ -1,4 +1,4 @@
-"""Workers that are faster than the trainer: what is too old for it is given back at once."""
+"""Workers that are faster than the trainer: samples that are too old are given back at once."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Ledger:
         self.leases.append(lease)
 
     def trained_before(self, key: Key) -> set[Name]:
-        """Of a group that comes again: what an earlier trainer's checkpoint has of it."""
+        """The members of a group that comes again which an earlier trainer's checkpoint has."""
         return self._begun.get(key, set())
 
     def made_micro_batch(self, held_back: int) -> None:
@@ -90,7 +90,7 @@ class Ledger:
     # --- in a checkpoint
 
     def state(self) -> dict[str, Any]:
-        """Plain data: what the weights of this moment were trained on, and the ring still has."""
+        """Plain data: samples in the ring that the present weights were trained on."""
         receipts = []
         begun = {key: set(names) for key, names in self._begun.items()}
         for lease in self.leases:

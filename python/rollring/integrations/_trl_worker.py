@@ -58,10 +58,11 @@ class RingRolloutWorker:
     only on the rank that trains with it.
 
     A group is acknowledged once it was trained on, and until then it comes again to the next
-    trainer of the ring: what it had read ahead is never lost. Add `callback` to the trainer, on
-    every rank: it tells which samples a step has trained on, and keeps in each checkpoint what its
-    weights were trained on. Without it a group is acknowledged at the end of the step after the one
-    in which the trainer took its last sample, for all that the protocol tells.
+    trainer of the ring, so that no sample that was read ahead is lost. Add `callback` to the
+    trainer, on every rank: it tells which samples a step has trained on, and keeps in each
+    checkpoint the samples that its weights were trained on. Without it a group is acknowledged
+    at the end of the step after the one in which the trainer took its last sample, for all that the
+    protocol tells.
 
     Samples that the trainer would drop as stale are dropped here: a group without any other is
     given back to the ring at once, and counts there as dropped for that reason. `max_open_groups`

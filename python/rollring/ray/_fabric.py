@@ -157,7 +157,7 @@ class Fabric:
 
     def close(self) -> None:
         """The last fabric of a ring ends the actors of all nodes, and removes the rings that they
-        have: what lies there and has not arrived is lost. One that does not answer for some seconds
+        have, with the records that have not arrived. An actor that does not answer for some seconds
         is killed, and its ring stays. Calls may be repeated."""
         if self._handle.close() and self._handle.is_last():
             _end_run(self.run, self.ring, self._ring_id, self._receiver)
