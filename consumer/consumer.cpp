@@ -31,13 +31,12 @@ std::string_view name(Poll answer) {
 struct Consumer::Impl {
     ConsumerCore core;
     InHand in_hand;
-    bool taken = false;                   // by a stash, which reads and releases in its place
     std::optional<std::uint64_t> places;  // none: nobody need ask
     std::uint64_t looks_seen = 0;
     std::uint64_t strays = 0;
 
     Impl(ReaderSeat seat, const ConsumerOptions& options)
-        : core(std::move(seat), options), in_hand(core.roster()) {}
+        : core(std::move(seat), options, ConsumerCore::Arrive::when_read), in_hand(core.roster()) {}
 
     Poll poll(Record& record);
     void show_bound();
@@ -72,18 +71,10 @@ void Consumer::Impl::show_bound() {
 }
 
 Poll Consumer::Impl::poll(Record& record) {
-    if (taken) return core.poll(record);
     if (looks_seen != core.roster().looks() + 1 && core.usable()) show_bound();
     const Poll got = core.poll(record);
     if (got == Poll::record) in_hand.add(record.ref);
     return got;
-}
-
-ConsumerCore& ConsumerCore::taken_from(Consumer& consumer) {
-    consumer.impl_->taken = true;
-    ConsumerCore& core = consumer.impl_->core;
-    core.groups_arrive_ = Arrive::when_told;
-    return core;
 }
 
 Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& options) {
@@ -110,7 +101,7 @@ Poll Consumer::wait(Record& record, Deadline deadline) {
 }
 
 void Consumer::bound_groups(std::uint64_t places) {
-    if (!impl_->core.usable() || impl_->taken) return;
+    if (!impl_->core.usable()) return;
     impl_->core.tell_claims_with_release();
     impl_->places = places;
     impl_->show_bound();
@@ -132,8 +123,7 @@ void Consumer::interrupt() {
 bool Consumer::view(const RecordRef& record, TrajectoryView& view) const {
     view = TrajectoryView();
     if (!impl_->core.usable()) return false;
-    // A stash knows what it asks for, and may ask for what only a predecessor has seen.
-    if (!impl_->taken && !impl_->in_hand.holds(record)) return false;
+    if (!impl_->in_hand.holds(record)) return false;
     return impl_->core.view(record, view);
 }
 

@@ -18,11 +18,12 @@ constexpr int torn_max = 64;  // in one poll: a producer of rubbish must not kee
 
 }  // namespace
 
-ConsumerCore::ConsumerCore(ReaderSeat seat, const ConsumerOptions& options)
+ConsumerCore::ConsumerCore(ReaderSeat seat, const ConsumerOptions& options, Arrive groups_arrive)
     : seat_(std::move(seat)),
       roster_(seat_),
       journal_(map().geometry(), seat_.reader_pages()),
-      spin_ns_(std::thread::hardware_concurrency() < 2 ? 0 : options.spin.count()) {}
+      spin_ns_(std::thread::hardware_concurrency() < 2 ? 0 : options.spin.count()),
+      groups_arrive_(groups_arrive) {}
 
 Result<void> ConsumerCore::start() {
     FAULT_POINT("seat.after_lock");

@@ -20,15 +20,16 @@ namespace rollring {
 
 class ConsumerCore {
   public:
-    ConsumerCore(ReaderSeat seat, const ConsumerOptions& options);
+    // When an announced group counts as arrived: with its record, or when the owner says so
+    // (ProducerRoster::tell_claims).
+    enum class Arrive { when_read, when_released, when_told };
+
+    ConsumerCore(ReaderSeat seat, const ConsumerOptions& options, Arrive groups_arrive);
     ConsumerCore(const ConsumerCore&) = delete;
     ConsumerCore& operator=(const ConsumerCore&) = delete;
 
     // Recovers what a predecessor left.
     Result<void> start();
-    // What reads for `consumer`, which from now on only shows it: whoever calls this polls, holds
-    // and releases the records, and says when announced groups have arrived (tell_claims).
-    static ConsumerCore& taken_from(Consumer& consumer);
 
     // Groups arrive when their records are released, from now on.
     void tell_claims_with_release() { groups_arrive_ = Arrive::when_released; }
@@ -81,9 +82,6 @@ class ConsumerCore {
     [[nodiscard]] ConsumerStats stats() const;
 
   private:
-    // Of groups that were announced: with their record, or when a stash says so.
-    enum class Arrive { when_read, when_released, when_told };
-
     Result<void> recover();
     void count(const Record& record);
     [[nodiscard]] ConsumerStats totals() const;
@@ -93,7 +91,7 @@ class ConsumerCore {
     RingJournal journal_;
     std::int64_t spin_ns_;
     Interruption interruption_;
-    Arrive groups_arrive_ = Arrive::when_read;
+    Arrive groups_arrive_;
     std::int64_t last_step_ = -1;  // that was acknowledged: ours to know, whatever the page says
     ConsumerStats stats_{};
     ConsumerStats before_{};  // counters in the segment when we came

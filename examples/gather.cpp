@@ -19,7 +19,7 @@ int main() {
     const auto got = (*stash)->next_batch(batch, Deadline::after_ms(100));
     if (got != rollring::NextBatch::batch) return 0;  // no record was sent
 
-    const rollring::Schema& schema = (*stash)->consumer().schema();
+    const rollring::Schema& schema = (*stash)->schema();
     const rollring::Layout layout{.form = rollring::Form::padded,
                                   .padding = {.side = rollring::Side::left, .multiple_of = 8}};
     rollring::GatherColumn ids{.column = static_cast<std::uint16_t>(rollring::Std::token_ids),
@@ -33,7 +33,7 @@ int main() {
 
     // The trainer continues; the batch is acknowledged once the GPU has read it.
     rollring::ReadBatches reading;
-    const std::int64_t step = (*stash)->consumer().last_acked_step() + 1;
+    const std::int64_t step = (*stash)->last_acked_step() + 1;
     if (!reading.ack_after(std::move(batch), step, *gatherer)) return 1;
     return reading.finish(Deadline::after_ms(10'000)) ? 0 : 1;  // advance() does not wait
 }

@@ -8,7 +8,7 @@ int main() {
         std::cerr << stash.error().to_string() << '\n';
         return 1;
     }
-    std::int64_t step = (*stash)->consumer().last_acked_step() + 1;  // continue after a restart
+    std::int64_t step = (*stash)->last_acked_step() + 1;  // continue after a restart
     rollring::Batch batch;
     while ((*stash)->next_batch(batch, rollring::Deadline::after_ms(2'000)) ==
            rollring::NextBatch::batch) {

@@ -42,9 +42,9 @@ Arrival arrival_of(const Record& record, std::uint32_t number) {
 
 }  // namespace
 
-Stash::Impl::Impl(Consumer reader, const StashOptions& given)
-    : consumer(std::move(reader)),
-      core(ConsumerCore::taken_from(consumer)),
+Stash::Impl::Impl(ReaderSeat seat, const StashOptions& given,
+                  const ConsumerOptions& consumer_options)
+    : core(std::move(seat), consumer_options, ConsumerCore::Arrive::when_told),
       options(given),
       groups(given, core.journal().entries_max()),
       room(core.map(), core.control()),
@@ -70,6 +70,7 @@ void Stash::Impl::close() {
 }
 
 Result<void> Stash::Impl::start() {
+    if (auto recovered = core.start(); !recovered) return recovered;
     ReaderControl& control = core.control();
     // The spill last, as it is written from then on; its memory first, so that a stash that cannot
     // open keeps none of it.
@@ -130,9 +131,9 @@ Stash::~Stash() {
 Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOptions& options,
                                            const ConsumerOptions& consumer_options) {
     if (auto valid = validate(options); !valid) return std::unexpected(valid.error());
-    auto consumer = Consumer::open(ring, consumer_options);
-    if (!consumer) return std::unexpected(consumer.error());
-    auto impl = std::make_shared<Impl>(std::move(*consumer), options);
+    auto seat = ReaderSeat::take(ring, Deadline::after(consumer_options.attach_timeout));
+    if (!seat) return std::unexpected(seat.error());
+    auto impl = std::make_shared<Impl>(std::move(*seat), options, consumer_options);
     if (auto started = impl->start(); !started) return std::unexpected(started.error());
     return std::unique_ptr<Stash>(new Stash(std::move(impl)));
 }
@@ -416,24 +417,6 @@ NextBatch Stash::rest(Batch& batch) {
 
 Result<std::uint64_t> Stash::settle(std::string_view receipt, std::int64_t step) {
     return impl_->settle(receipt, step);
-}
-
-StashAccount Stash::account() const {
-    return impl_->groups.account();
-}
-StashCopies Stash::copies() const {
-    const ReaderControl& control = impl_->core.control();
-    return {peek(control.copied_bytes) - impl_->copied_before,
-            peek(control.evacuated_records) - impl_->evacuated_before, impl_->batches_short};
-}
-std::size_t Stash::open_groups() const {
-    return impl_->groups.open_groups();
-}
-bool Stash::no_progress() const {
-    return impl_->groups.no_progress(monotonic_ns());
-}
-const Consumer& Stash::consumer() const {
-    return impl_->consumer;
 }
 
 std::string Stash::problem() const {

@@ -26,8 +26,7 @@
 namespace rollring {
 
 struct Stash::Impl {
-    Consumer consumer;  // for people who ask; what it reads with is ours
-    ConsumerCore& core;
+    ConsumerCore core;
     StashOptions options;
     // Each record that is held or leased, with its view as it was checked when it came: a batch
     // shows that, not what has become of the header since. The machine knows them by their numbers.
@@ -54,7 +53,7 @@ struct Stash::Impl {
     bool polled = false;
     bool spill_read = false;  // what a predecessor left there, which is read first
 
-    Impl(Consumer reader, const StashOptions& given);
+    Impl(ReaderSeat seat, const StashOptions& given, const ConsumerOptions& consumer_options);
     ~Impl();
 
     Result<void> start();

@@ -1,10 +1,45 @@
-// What a stash tells people who ask why nothing comes, or why so much was dropped.
+// What a stash answers about itself: its counts and its ring, and for people, why nothing comes and
+// why so much was dropped.
 
 #include <utility>
 
 #include "stash_impl.hpp"
 
 namespace rollring {
+
+StashAccount Stash::account() const {
+    return impl_->groups.account();
+}
+StashCopies Stash::copies() const {
+    const ReaderControl& control = impl_->core.control();
+    return {peek(control.copied_bytes) - impl_->copied_before,
+            peek(control.evacuated_records) - impl_->evacuated_before, impl_->batches_short};
+}
+std::size_t Stash::open_groups() const {
+    return impl_->groups.open_groups();
+}
+bool Stash::no_progress() const {
+    return impl_->groups.no_progress(monotonic_ns());
+}
+
+const Schema& Stash::schema() const {
+    return impl_->core.map().schema();
+}
+std::int64_t Stash::last_acked_step() const {
+    return impl_->core.last_acked_step();
+}
+std::int64_t Stash::policy_version() const {
+    return impl_->core.policy_version();
+}
+std::uint32_t Stash::producers_active() const {
+    return impl_->core.roster().producers();
+}
+std::uint64_t Stash::journal_records() const {
+    return impl_->core.journal().entries_max();
+}
+ConsumerStats Stash::stats() const {
+    return impl_->core.stats();
+}
 
 std::vector<RepeatedKeys> Stash::repeated_keys() const {
     std::vector<RepeatedKeys> found;

@@ -101,8 +101,8 @@ std::optional<Reason> Run::idle() {
     clock_.stop();
     if (!flush()) return Reason::failed;
     tell_events(consumer_, progress_, options_->quiet);
-    quiet_.look(consumer_, clock_);
-    if (options_->until_closed && all_gone(consumer_, *options_)) {
+    quiet_.look(received_by(consumer_), clock_);
+    if (options_->until_closed && all_gone(received_by(consumer_), *options_)) {
         // A last record may lie between the look at the lanes and the look at the producers.
         Record record;
         if (consumer_.poll(record) != Poll::record) return Reason::closed;
@@ -169,7 +169,7 @@ int Run::go() {
         held == 0 ? ""
                   : fmt::format("; {} held back: if the lanes are full, lower --hold",
                                 counted(held, "record"));
-    return conclude(*options_, reason, consumer_, more);
+    return conclude(*options_, reason, received_by(consumer_), more);
 }
 
 }  // namespace

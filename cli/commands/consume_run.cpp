@@ -14,8 +14,8 @@ constexpr const char* reason_names[] = {"records",     "batches", "closed", "idl
                                         "interrupted", "removed", "failed"};
 
 // What the idle time-out found missing, and who could still bring it.
-std::string missing(const ConsumeOptions& options, const Consumer& consumer) {
-    const ConsumerStats stats = consumer.stats();
+std::string missing(const ConsumeOptions& options, const Received& received) {
+    const ConsumerStats& stats = received.stats;
     std::string text = fmt::format("nothing arrived for {}",
                                    duration_text(static_cast<double>(options.idle_ms) * 1e-3));
     if (options.records_max != 0) {
@@ -26,7 +26,7 @@ std::string missing(const ConsumeOptions& options, const Consumer& consumer) {
     } else {
         text += fmt::format("; {} of at least {} joined, {} still attached",
                             counted(stats.producers_joined, "producer"), options.producers,
-                            consumer.producers_active());
+                            received.producers_active);
     }
     if (const auto stat = stat_ring(options.ring)) {
         std::string alive;
@@ -50,11 +50,11 @@ bool RunClock::quiet_for(std::int64_t idle_ms) const {
     return idle_ms > 0 && monotonic_ns() - std::max(started_ns_, last_ns_) > idle_ms * 1'000'000;
 }
 
-void Quiet::look(const Consumer& consumer, const RunClock& clock) {
+void Quiet::look(const Received& received, const RunClock& clock) {
     constexpr std::int64_t patience_ms = 1000;  // who starts both sides at once is told nothing
-    if (consumer.producers_active() != 0 || !clock.quiet_for(patience_ms)) return waiting_.over();
+    if (received.producers_active != 0 || !clock.quiet_for(patience_ms)) return waiting_.over();
     if (options_->quiet) return;
-    const std::uint64_t came = consumer.stats().producers_joined;
+    const std::uint64_t came = received.stats.producers_joined;
     waiting_.tell(came == 0 ? fmt::format("no producer has joined ring {} yet", options_->ring)
                             : fmt::format("{} joined ring {}, none is left",
                                           counted(came, "producer"), options_->ring));
@@ -87,10 +87,10 @@ void tell_event(const Event& event, Progress& progress, bool quiet) {
     note(text);
 }
 
-bool all_gone(const Consumer& consumer, const ConsumeOptions& options) {
-    if (consumer.producers_active() != 0) return false;
+bool all_gone(const Received& received, const ConsumeOptions& options) {
+    if (received.producers_active != 0) return false;
     // Those whose lane a consumer before us already closed do not join again.
-    const ConsumerStats stats = consumer.stats();
+    const ConsumerStats& stats = received.stats;
     return stats.producers_joined >= options.producers ||
            (stats.producers_joined == 0 && stats.redelivered > 0);
 }
@@ -142,7 +142,7 @@ void print_report(const ConsumeOptions& options, const std::string& text) {
     }
 }
 
-int conclude(const ConsumeOptions& options, Reason reason, const Consumer& consumer,
+int conclude(const ConsumeOptions& options, Reason reason, const Received& received,
              const std::string& more) {
     if (reason == Reason::interrupted) return interrupt_exit();
     if (reason == Reason::removed) {
@@ -154,10 +154,10 @@ int conclude(const ConsumeOptions& options, Reason reason, const Consumer& consu
     const bool wanted =
         options.records_max != 0 || options.until_closed || options.train.batches_max != 0;
     if (reason == Reason::idle && wanted) {
-        return fail(Errc::not_ready, missing(options, consumer) + more +
+        return fail(Errc::not_ready, missing(options, received) + more +
                                          ". Start the missing producers, or raise --idle-timeout");
     }
-    const ConsumerStats stats = consumer.stats();
+    const ConsumerStats& stats = received.stats;
     if (stats.lost + stats.torn + stats.quarantines != 0) {
         return fail(
             Errc::bad_record,

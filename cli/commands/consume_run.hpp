@@ -37,11 +37,21 @@ class RunClock {
     bool busy_ = false;
 };
 
+// What a Consumer or a Stash has read so far.
+struct Received {
+    ConsumerStats stats;
+    std::uint32_t producers_active;
+};
+template <class Source>
+Received received_by(const Source& source) {
+    return {source.stats(), source.producers_active()};
+}
+
 // Says once that producers are waited for, when nothing comes and none is there.
 class Quiet {
   public:
     explicit Quiet(const ConsumeOptions& options) : options_(&options), waiting_(options.idle_ms) {}
-    void look(const Consumer& consumer, const RunClock& clock);
+    void look(const Received& received, const RunClock& clock);
 
   private:
     const ConsumeOptions* options_;
@@ -54,7 +64,7 @@ void tell_events(Source& source, Progress& progress, bool quiet);
 void tell_event(const Event& event, Progress& progress, bool quiet);
 
 // Whether those who came are gone again, and enough came.
-bool all_gone(const Consumer& consumer, const ConsumeOptions& options);
+bool all_gone(const Received& received, const ConsumeOptions& options);
 
 Amount amount_of(const ConsumerStats& stats);
 void draw(Progress& progress, const Amount& amount, const ConsumeOptions& options);
@@ -66,7 +76,7 @@ std::string run_text(const ConsumeOptions& options, const Json& json);
 void print_report(const ConsumeOptions& options, const std::string& text);
 
 // The exit code. `more` is what else the idle time-out found to be the matter.
-int conclude(const ConsumeOptions& options, Reason reason, const Consumer& consumer,
+int conclude(const ConsumeOptions& options, Reason reason, const Received& received,
              const std::string& more);
 
 template <class Source>

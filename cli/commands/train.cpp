@@ -75,7 +75,7 @@ class TrainRun {
           output_(std::move(output)),
           progress_("training", options.json),
           quiet_(options),
-          step_(stash_->consumer().last_acked_step() + 1) {}
+          step_(stash_->last_acked_step() + 1) {}
 
     int go();
 
@@ -121,8 +121,8 @@ bool TrainRun::next(std::int64_t wait_ns) {
     tell_events(*stash_, progress_, options_->quiet);
     tell_no_progress();
     tell_repeats(false);
-    if (got != NextBatch::batch) quiet_.look(stash_->consumer(), clock_);
-    if (progress_.due()) draw(progress_, amount_of(stash_->consumer().stats()), *options_);
+    if (got != NextBatch::batch) quiet_.look(received_by(*stash_), clock_);
+    if (progress_.due()) draw(progress_, amount_of(stash_->stats()), *options_);
     removed_ = got == NextBatch::closed;
     return got == NextBatch::batch;
 }
@@ -143,7 +143,7 @@ bool TrainRun::train() {
 
 bool TrainRun::write_batch() {
     if (options_->train.whole_records) {
-        const Schema& schema = stash_->consumer().schema();
+        const Schema& schema = stash_->schema();
         for (const Sequence& sequence : batch_.sequences()) output_->add(sequence.view, schema);
         incomplete_groups_ += output_->finish();  // a group of Atropos that ships in part
     } else {
@@ -160,7 +160,7 @@ bool TrainRun::write_batch() {
 }
 
 bool TrainRun::finish_batch() {
-    const Schema& schema = stash_->consumer().schema();
+    const Schema& schema = stash_->schema();
     std::uint64_t digest = 0;
     if (!options_->no_verify) {
         for (const Sequence& sequence : batch_.sequences()) digest += sequence.view.digest(schema);
@@ -215,7 +215,7 @@ Reason TrainRun::loop() {
     while (!interrupted()) {
         if (const auto reason = enough()) return *reason;
         // Asked before everything is read: what they sent at last is then read, too.
-        const bool gone = options_->until_closed && all_gone(stash_->consumer(), *options_);
+        const bool gone = options_->until_closed && all_gone(received_by(*stash_), *options_);
         const bool wait = !gone || deadline_comes();
         if (next(wait ? wait_ns : 0)) {
             if (!train()) return given_back_ ? Reason::interrupted : Reason::failed;
@@ -282,12 +282,12 @@ void TrainRun::tell_repeats(bool at_end) {
 
 void TrainRun::report(Reason reason) const {
     const StashAccount account = stash_->account();
-    Json json = run_json(*options_, reason, stash_->consumer().stats(), clock_.seconds(), digest_);
+    Json json = run_json(*options_, reason, stash_->stats(), clock_.seconds(), digest_);
     add_account(json, account);
     add_fields(json, stash_->copies());
     json["open_groups"] = stash_->open_groups();
     if (options_->train.whole_records) json["incomplete_groups"] = incomplete_groups_;
-    json["last_step"] = stash_->consumer().last_acked_step();
+    json["last_step"] = stash_->last_acked_step();
     json["producers_repeating"] = repeaters_.size();
     json["last_groups"] = last_groups_;
     if (options_->json) return print_report(*options_, dump_json(json) + "\n");
@@ -320,7 +320,7 @@ int TrainRun::go() {
         warn(fmt::format(
             "{} dropped: their groups have more records than the {} that one acknowledgement can "
             "hold; create the ring with a larger --journal-records",
-            counted(oversized.records, "record"), stash_->consumer().journal_records()));
+            counted(oversized.records, "record"), stash_->journal_records()));
     }
     if (!account.conserved()) {
         return fail(Errc::system,
@@ -334,7 +334,7 @@ int TrainRun::go() {
                                 counted(repeaters_.size(), "producer")));
     }
     const std::string waiting = waiting_text();
-    return conclude(*options_, reason, stash_->consumer(),
+    return conclude(*options_, reason, received_by(*stash_),
                     waiting.empty()
                         ? ""
                         : "; if the lanes are full, raise --spill-bytes of the ring or lower "

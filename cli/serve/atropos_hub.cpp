@@ -100,7 +100,7 @@ std::string AtroposHub::open_stash() {
         if (!again_) receipts = receipts_;
         receipts_.clear();
     }
-    const std::int64_t step = std::max<std::int64_t>(0, (*opened)->consumer().last_acked_step());
+    const std::int64_t step = std::max<std::int64_t>(0, (*opened)->last_acked_step());
     for (const std::string& receipt : receipts) {
         const auto done = (*opened)->settle(receipt, step);  // tidy-ok: a receipt settles
         if (!done) {
@@ -183,8 +183,7 @@ void AtroposHub::finish_last() {
     if (!again) {
         for (const AtroposEntry& entry : handed_) {
             Leased& one = leased_.at(entry.id);
-            const std::int64_t step =
-                std::max<std::int64_t>(0, stash_->consumer().last_acked_step());
+            const std::int64_t step = std::max<std::int64_t>(0, stash_->last_acked_step());
             if (auto done = one.batch.ack(step); !done) {
                 note(fmt::format("a group was not acknowledged: {}", done.error().message));
             }
@@ -278,7 +277,7 @@ std::string AtroposHub::reset() {
     if (!untouched || stash_) {
         if (std::string problem = open_stash(); !problem.empty()) return problem;
         lease_what_came();
-        const std::int64_t step = std::max<std::int64_t>(0, stash_->consumer().last_acked_step());
+        const std::int64_t step = std::max<std::int64_t>(0, stash_->last_acked_step());
         for (auto& [id, one] : leased_) static_cast<void>(one.batch.ack(step));
     }
     leased_.clear();

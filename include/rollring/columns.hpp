@@ -3,7 +3,7 @@
 // end to end, or padded to one length. For training code that wants a tensor a batch.
 //
 //   extern const Sequences& batch;               // a Batch as next_batch() filled it, or a Share
-//   const Schema& schema = Schema::standard();   // of the ring: stash.consumer().schema()
+//   const Schema& schema = Schema::standard();   // of the ring: stash.schema()
 //   const auto column = static_cast<std::uint16_t>(Std::token_ids);
 //   const auto shape = packed_shape(batch, schema, column);   // i32[total tokens]
 //   if (!shape) ...

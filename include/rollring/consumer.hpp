@@ -152,7 +152,6 @@ class ROLLRING_API Consumer {
     [[nodiscard]] std::int64_t policy_version() const;
 
   private:
-    friend class ConsumerCore;
     struct ROLLRING_LOCAL Impl;
     explicit Consumer(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;

@@ -6,7 +6,7 @@
 //   extern const Sequences& batch;         // a Batch as next_batch() filled it, or a Share
 //   extern const Stream stream;            // of the trainer's
 //   extern std::span<std::byte> gpu_memory;
-//   const Schema& schema = Schema::standard();   // of the ring: stash.consumer().schema()
+//   const Schema& schema = Schema::standard();   // of the ring: stash.schema()
 //   auto gatherer = Gatherer::open(Device::cuda(0));
 //   if (!gatherer) ...
 //   const auto token_ids = static_cast<std::uint16_t>(Std::token_ids);

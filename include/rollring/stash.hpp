@@ -151,7 +151,18 @@ class ROLLRING_API Stash {
     [[nodiscard]] std::vector<RepeatedKeys> repeated_keys() const;
     // Why next_batch() says `closed`, for people; empty if it does not.
     [[nodiscard]] std::string problem() const;
-    [[nodiscard]] const Consumer& consumer() const;
+
+    [[nodiscard]] const Schema& schema() const;
+    // Of ack() and settle(), also by predecessors; -1: none yet.
+    [[nodiscard]] std::int64_t last_acked_step() const;
+    // Version last committed on the weight channel; -1: none.
+    [[nodiscard]] std::int64_t policy_version() const;
+    // Producers that hold a lane which is not drained yet.
+    [[nodiscard]] std::uint32_t producers_active() const;
+    // Records that one ack() can release, at most: the length of the ring's journal.
+    [[nodiscard]] std::uint64_t journal_records() const;
+    // Counts of what was read, as Consumer::stats(); account() says what became of it.
+    [[nodiscard]] ConsumerStats stats() const;
 
   private:
     friend class Batch;

@@ -64,20 +64,18 @@ class Leased final : public Lent {
         if (shared->closing) shared->close_if_free();
     }
     [[nodiscard]] bool leased() const override { return !inherited() && !later && batch->leased(); }
-    [[nodiscard]] const Schema& schema() const override {
-        return shared->stash->consumer().schema();
-    }
+    [[nodiscard]] const Schema& schema() const override { return shared->stash->schema(); }
     [[nodiscard]] Gatherers& gatherers() override { return shared->gatherers; }
     // Both with the turn.
     Result<void> ack(Deadline readers) {
-        const std::int64_t last = shared->stash->consumer().last_acked_step();
+        const std::int64_t last = shared->stash->last_acked_step();
         return batch->ack(step.value_or(last + 1), readers);
     }
     void give_back() {
         if (!batch->leased()) return;
         if (ack_later) {
             // Later batches may have been acknowledged meanwhile: steps do not go back.
-            const std::int64_t last = shared->stash->consumer().last_acked_step();
+            const std::int64_t last = shared->stash->last_acked_step();
             step = std::max(step.value_or(last + 1), last);
             if (ack(Deadline::after_ms(10'000))) return;
         }

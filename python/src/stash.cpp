@@ -117,16 +117,16 @@ class PyStash {
             [&](Stash& stash) { return stash.settle({receipt.c_str(), receipt.size()}, step); }));
     }
     std::int64_t last_step() {
-        return shared_->in_turn([](Stash& stash) { return stash.consumer().last_acked_step(); });
+        return shared_->in_turn([](Stash& stash) { return stash.last_acked_step(); });
     }
     std::int64_t policy_version() {
-        return shared_->in_turn([](Stash& stash) { return stash.consumer().policy_version(); });
+        return shared_->in_turn([](Stash& stash) { return stash.policy_version(); });
     }
     std::size_t open_groups() {
         return shared_->in_turn([](Stash& stash) { return stash.open_groups(); });
     }
     std::uint32_t producers() {
-        return shared_->in_turn([](Stash& stash) { return stash.consumer().producers_active(); });
+        return shared_->in_turn([](Stash& stash) { return stash.producers_active(); });
     }
     std::string waits_for() {
         return shared_->in_turn([](Stash& stash) { return stash.waits_for(); });

@@ -31,7 +31,7 @@ class Trainer {
 
     // The acknowledgement that a predecessor was at work on is done or not: its step says so.
     void resume() {
-        const std::int64_t step = stash_->consumer().last_acked_step();
+        const std::int64_t step = stash_->last_acked_step();
         if (const std::uint64_t count = paper_.set_count.load(); count != 0) {
             const bool whole = step == paper_.set_step.load();
             require(whole || step == paper_.step_done.load(), "step {}: neither {} nor {}", step,

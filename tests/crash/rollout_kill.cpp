@@ -86,9 +86,9 @@ class RolloutKill {
         }
         while (!running_.empty()) strike(running_.begin()->first);
         const Deadline deadline = patience();
-        while (stash_->consumer().producers_active() > 0 || stash_->open_groups() > 0) {
+        while (stash_->producers_active() > 0 || stash_->open_groups() > 0) {
             require(!deadline.passed(), "{} groups and {} lanes are never over",
-                    stash_->open_groups(), stash_->consumer().producers_active());
+                    stash_->open_groups(), stash_->producers_active());
             turn(1);
         }
         report();

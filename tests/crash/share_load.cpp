@@ -46,7 +46,7 @@ class ShareTrainer {
     }
 
   private:
-    [[nodiscard]] std::int64_t step() const { return stash_->consumer().last_acked_step(); }
+    [[nodiscard]] std::int64_t step() const { return stash_->last_acked_step(); }
 
     void post(Batch& batch, std::uint32_t reader) {
         const auto ticket = batch.ticket(

@@ -163,7 +163,7 @@ bool admit_run(const Fault& fault, Dice& /*dice*/) {
     until_ended(next);
     require(brood.collected(next) == 0, "the next producer failed");
     const Deadline deadline = patience();
-    while (stash.open_groups() > 0 || stash.consumer().producers_active() > 0) {
+    while (stash.open_groups() > 0 || stash.producers_active() > 0) {
         require(!deadline.passed(), "{} groups are never over", stash.open_groups());
         turn();
     }

@@ -44,7 +44,7 @@ struct GatherCase {
         REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
         REQUIRE(batch.sequences().size() == members);
     }
-    [[nodiscard]] const Schema& schema() const { return stash->consumer().schema(); }
+    [[nodiscard]] const Schema& schema() const { return stash->schema(); }
 
   private:
     static void push(Producer& producer, std::uint32_t member, std::uint32_t members,

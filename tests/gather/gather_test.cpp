@@ -92,7 +92,7 @@ TEST_CASE("gather: where a record's columns lie is what its view says, of one fo
     CHECK(formless < records / 2);
     std::vector<std::int32_t> ids(wanted_ids.size());
     const GatherColumn column{.column = token_ids, .to = std::as_writable_bytes(std::span(ids))};
-    REQUIRE(gather(batch, stash->consumer().schema(), {&column, 1}, {}).has_value());
+    REQUIRE(gather(batch, stash->schema(), {&column, 1}, {}).has_value());
     CHECK(ids == wanted_ids);
     REQUIRE(batch.ack(0).has_value());
     CHECK(batch.places().empty());

@@ -25,7 +25,7 @@ struct World {
         REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
         return batch;
     }
-    [[nodiscard]] std::int64_t step() const { return stash->consumer().last_acked_step(); }
+    [[nodiscard]] std::int64_t step() const { return stash->last_acked_step(); }
 };
 
 // What a device says of a batch.

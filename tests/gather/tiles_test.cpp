@@ -146,7 +146,7 @@ struct LengthsCase {
         std::vector<std::int32_t> got(ids.size(), -1);
         const GatherColumn column{
             .column = token_ids, .shift = shift, .to = std::as_writable_bytes(std::span(got))};
-        REQUIRE(gatherer.gather(batch, stash->consumer().schema(), {&column, 1}, {}, {}));
+        REQUIRE(gatherer.gather(batch, stash->schema(), {&column, 1}, {}, {}));
         if (shift == 0) REQUIRE(got == ids);
     }
     Result<void> pad(gathering::DeviceGather& gatherer, std::uint64_t length) {
@@ -154,7 +154,7 @@ struct LengthsCase {
         const GatherColumn column{.column = token_ids,
                                   .to = std::as_writable_bytes(std::span(padded))};
         const Layout layout{.form = Form::padded, .padding = {.length = length}};
-        return gatherer.gather(batch, stash->consumer().schema(), {&column, 1}, layout, {});
+        return gatherer.gather(batch, stash->schema(), {&column, 1}, layout, {});
     }
     TestRing ring{{.lanes = 1, .lane_bytes = 32 << 20}};
     std::size_t sent = 0;

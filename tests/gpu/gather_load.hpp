@@ -52,7 +52,7 @@ class Load {
         producers_.clear();
         static_cast<void>(remove_ring(name, true));
     }
-    [[nodiscard]] const Schema& schema() const { return stash_->consumer().schema(); }
+    [[nodiscard]] const Schema& schema() const { return stash_->schema(); }
     // Of one of them: they are alike.
     [[nodiscard]] std::uint64_t tokens() const {
         return static_cast<std::uint64_t>(batches[0].cu_seqlens().back());

@@ -107,7 +107,7 @@ TEST_CASE("gather: a lane whose pages went back to the system is read anew") {
     Gatherer gatherer = RawGpu::must(Gatherer::open(Device::cuda(0)));
     std::optional<Producer> producer(RawGpu::must(Producer::open(ring.name())));
     auto stash = open_stash(ring, {.group_size = 1, .batch = BatchTarget::groups(1)});
-    const Schema& schema = stash->consumer().schema();
+    const Schema& schema = stash->schema();
     Batch batch;
     for (std::int32_t life = 1; life <= 40; life++) {
         CAPTURE(life);

@@ -140,7 +140,7 @@ TEST_CASE("frame: a receipt does not settle it, and the next stash refuses it") 
             CHECK(*stash->settle(receipt, 1) == (damaged ? 0 : 1));
             Batch batch;
             CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
-            CHECK(stash->consumer().stats().quarantines == (damaged ? 1 : 0));
+            CHECK(stash->stats().quarantines == (damaged ? 1 : 0));
         }
     }
 }

@@ -257,7 +257,7 @@ class Run {
 
     void end_trainer() {
         if (stash_ == nullptr) return;
-        const ConsumerStats stats = stash_->consumer().stats();
+        const ConsumerStats stats = stash_->stats();
         counts_.torn += stats.torn < counts_.rounds * 1000 ? stats.torn : 0;  // a word like others
         counts_.quarantines += stats.quarantines;
         stash_.reset();
@@ -285,7 +285,7 @@ class Run {
             counts_.batches++;
             scribbler_.scribble();
             for (const Sequence& sequence : batch_.sequences()) {
-                counts_.bytes_read += sequence.view.digest(stash_->consumer().schema()) % 2;
+                counts_.bytes_read += sequence.view.digest(stash_->schema()) % 2;
                 counts_.bytes_read += sequence.view.instance_id().size();
             }
             receipt_ = batch_.receipt();

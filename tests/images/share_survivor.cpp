@@ -78,7 +78,7 @@ Reader ShareSurvivor::take_seat() const {
 
 void ShareSurvivor::drain(Stash& stash, Reader& reader, const std::set<Id>& held) const {
     std::set<Id> come;
-    std::int64_t step = stash.consumer().last_acked_step();
+    std::int64_t step = stash.last_acked_step();
     Batch batch;
     while (stash.next_batch(batch, Deadline::now()) == NextBatch::batch ||
            stash.rest(batch) == NextBatch::batch) {

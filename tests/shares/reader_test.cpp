@@ -106,7 +106,7 @@ TEST_CASE("reader: ack waits for who reads, names him at its deadline, and chang
     CHECK(refused.error().message.find("rank (pid " + std::to_string(getpid())) !=
           std::string::npos);
     CHECK(world.batch.leased());
-    CHECK(world.stash->consumer().last_acked_step() == -1);
+    CHECK(world.stash->last_acked_step() == -1);
     CHECK(share->check().has_value());
     CHECK(reader.open(ticket).has_value());  // still good
     CHECK(share->close().has_value());

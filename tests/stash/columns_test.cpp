@@ -48,7 +48,7 @@ TEST_CASE("columns: packed and padded hold every sequence at its place") {
     auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     Batch batch;
     REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
-    const Schema& schema = stash->consumer().schema();
+    const Schema& schema = stash->schema();
 
     const auto shape = packed_shape(batch, schema, token_ids);
     REQUIRE(shape.has_value());

@@ -159,7 +159,7 @@ TEST_CASE("lease: a batch is acknowledged or given back once, and knows it") {
     CHECK(is(moved.ack(0), Errc::not_leased));
     moved.nack();
     CHECK(stash->account().shipped.records == 2);
-    CHECK(stash->consumer().last_acked_step() == 0);
+    CHECK(stash->last_acked_step() == 0);
 }
 
 TEST_CASE("lease: a discarded batch is gone for good, and its records count as dropped") {
@@ -178,8 +178,8 @@ TEST_CASE("lease: a discarded batch is gone for good, and its records count as d
         CHECK(account.dropped[static_cast<std::size_t>(DropReason::stale)].records == 2);
         CHECK((account.shipped.records == 0 && account.leased.records == 0));
         CHECK((account.groups_dropped == 1 && account.batches == 0 && account.conserved()));
-        CHECK(stash->consumer().last_acked_step() == -1);  // it was no step
-        send(producer, "a", 0);                            // the group is over: this one is late
+        CHECK(stash->last_acked_step() == -1);  // it was no step
+        send(producer, "a", 0);                 // the group is over: this one is late
         CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
         CHECK(stash->account().dropped[static_cast<std::size_t>(DropReason::late)].records == 1);
     }
@@ -257,7 +257,7 @@ TEST_CASE("lease: steps do not go back") {
     CHECK(stash->settle(receipt, -1).error().code == Errc::invalid_argument);
     // One that was leased earlier and not acknowledged before a later one was.
     CHECK(*stash->settle(receipt, 6) == 2);
-    CHECK(stash->consumer().last_acked_step() == 7);
+    CHECK(stash->last_acked_step() == 7);
     Batch batch;
     CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
 }

@@ -34,7 +34,7 @@ TEST_CASE("overflow: a record whose bytes have changed in the file is told, and 
     auto stash = open_stash(ring, pairs_of_any_order);
     std::uint64_t torn = 0;
     const Deadline deadline = patience();
-    while (stash->consumer().stats().records + torn < groups && !deadline.passed()) {
+    while (stash->stats().records + torn < groups && !deadline.passed()) {
         Batch none;
         CHECK(stash->next_batch(none, Deadline::after_ms(5)) == NextBatch::timed_out);
         for (Event event{}; stash->next_event(event);) {
@@ -44,7 +44,7 @@ TEST_CASE("overflow: a record whose bytes have changed in the file is told, and 
         }
     }
     CHECK(torn == 1);
-    CHECK(stash->consumer().stats().records == groups - 1);
+    CHECK(stash->stats().records == groups - 1);
 }
 
 namespace {
@@ -101,7 +101,7 @@ TEST_CASE("overflow: a damaged frame costs what it leads to, and the records beh
         std::uint64_t torn = 0;
         const Deadline deadline = patience();
         for (bool all = false; !all && !deadline.passed();) {
-            all = stash->consumer().stats().records == groups - lost;
+            all = stash->stats().records == groups - lost;
             Batch none;
             CHECK(stash->next_batch(none, Deadline::after_ms(5)) == NextBatch::timed_out);
             for (Event event{}; stash->next_event(event);) {
@@ -109,8 +109,8 @@ TEST_CASE("overflow: a damaged frame costs what it leads to, and the records beh
                 torn += event.kind == Event::Kind::torn ? 1U : 0U;
             }
         }
-        CHECK(stash->consumer().stats().records == groups - lost);
-        CHECK(stash->consumer().stats().quarantines == 0);
+        CHECK(stash->stats().records == groups - lost);
+        CHECK(stash->stats().quarantines == 0);
         // The first one tells of it; what it gave up is released for good.
         if (successor == 0) CHECK(torn >= 1);
         if (successor == 1) CHECK(torn == 0);

@@ -300,7 +300,7 @@ TEST_CASE("receipt: settles what was leased when the trainer died, and only that
         REQUIRE(settled.has_value());
         CHECK(*settled == 2);
         CHECK(*stash->settle(receipt, 7) == 0);
-        CHECK(stash->consumer().last_acked_step() == 7);
+        CHECK(stash->last_acked_step() == 7);
         std::multiset<std::string> seen;
         Batch batch;
         REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
@@ -311,7 +311,7 @@ TEST_CASE("receipt: settles what was leased when the trainer died, and only that
     }
     const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     CHECK(*stash->settle(receipt, 9) == 0);
-    CHECK(stash->consumer().last_acked_step() == 8);
+    CHECK(stash->last_acked_step() == 8);
     Batch batch;
     REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
     CHECK(batch.sequences()[0].view.instance_id() == "p2");

@@ -64,7 +64,7 @@ TEST_CASE("trainer: interleaved rollouts of two producers come as whole groups, 
     CHECK(seen.size() == 6);
     CHECK(stash.account().conserved());
     CHECK(stash.account().shipped.records == 24);
-    CHECK(stash.consumer().last_acked_step() == 1);
+    CHECK(stash.last_acked_step() == 1);
 }
 
 TEST_CASE("trainer: a batch tells of rewards that are no numbers, and of absent ones") {
@@ -129,7 +129,7 @@ TEST_CASE("trainer: resume with a complete batch pending") {
     for (int life = 0; life < 3; life++) {
         auto opened = Stash::open(ring.name(), {.group_size = 2, .batch = BatchTarget::groups(1)});
         REQUIRE(opened.has_value());
-        CHECK((*opened)->consumer().last_acked_step() == life - 1);
+        CHECK((*opened)->last_acked_step() == life - 1);
         Batch batch;
         REQUIRE((*opened)->next_batch(batch, patience()) == NextBatch::batch);
         CHECK(batch.sequences()[0].view.instance_id() == "p" + std::to_string(life));

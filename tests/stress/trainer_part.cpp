@@ -49,9 +49,9 @@ class Trainer {
                 deadline = patience();
                 continue;
             }
-            if (stash_->open_groups() == 0 && stash_->consumer().producers_active() == 0) break;
-            require(!deadline.passed(), "never over: {} lanes; {}",
-                    stash_->consumer().producers_active(), waiting_for());
+            if (stash_->open_groups() == 0 && stash_->producers_active() == 0) break;
+            require(!deadline.passed(), "never over: {} lanes; {}", stash_->producers_active(),
+                    waiting_for());
         }
         const StashAccount account = stash_->account();
         require(account.conserved() && account.held == Amount{} && account.leased == Amount{},
@@ -74,7 +74,7 @@ class Trainer {
                     "no stash: {}", opened.error().to_string());
             journal_.say(Kind::refused, static_cast<std::int64_t>(opened.error().code));
         }
-        step_ = stash_->consumer().last_acked_step();
+        step_ = stash_->last_acked_step();
         journal_.say(Kind::resumed, step_);
     }
 

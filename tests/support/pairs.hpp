@@ -56,7 +56,7 @@ inline std::unique_ptr<Stash> open_stash(const TestRing& ring, StashOptions opti
 }
 
 inline std::int64_t next_step(const Stash& stash) {
-    return stash.consumer().last_acked_step() + 1;
+    return stash.last_acked_step() + 1;
 }
 
 // Whole groups of pairs, one prompt each, with the tokens that were sent.
@@ -88,7 +88,7 @@ inline void pass_pairs(Producer& producer, Stash& stash, const std::string& pref
         Batch batch;
         REQUIRE(stash.next_batch(batch, patience()) == NextBatch::batch);
         check_pairs(batch, seen);
-        REQUIRE(batch.ack(stash.consumer().last_acked_step() + 1).has_value());
+        REQUIRE(batch.ack(stash.last_acked_step() + 1).has_value());
     }
 }
 

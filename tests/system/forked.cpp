@@ -194,7 +194,7 @@ void try_stash_and_shares() {
     ReadBatches reading;
     Batch other;
     Event event;
-    const Schema& schema = stash->consumer().schema();
+    const Schema& schema = stash->schema();
     std::vector<std::int32_t> memory(6);
     const GatherColumn ids{.to = std::as_writable_bytes(std::span(memory))};
     const auto closed = [](NextBatch got) { return got == NextBatch::closed; };
@@ -234,7 +234,12 @@ void try_stash_and_shares() {
         {"Stash::no_progress", tells([&] { return stash->no_progress(); })},
         {"Stash::explain", tells([&] { return stash->explain(3); })},
         {"Stash::repeated_keys", tells([&] { return stash->repeated_keys(); })},
-        {"Stash::consumer", tells([&] { return stash->consumer().policy_version(); })},
+        {"Stash::schema", tells([&] { return stash->schema().columns().size(); })},
+        {"Stash::last_acked_step", tells([&] { return stash->last_acked_step(); })},
+        {"Stash::policy_version", tells([&] { return stash->policy_version(); })},
+        {"Stash::producers_active", tells([&] { return stash->producers_active(); })},
+        {"Stash::journal_records", tells([&] { return stash->journal_records(); })},
+        {"Stash::stats", tells([&] { return stash->stats(); })},
         {"Batch::nack", inert([&] { batch.nack(); })},
     });
     require(share.close().has_value(), "the parent's share");

@@ -86,7 +86,7 @@ std::uint64_t fill(Producer& producer, std::uint64_t from) {
 
 void acknowledge(const std::string& ring, std::uint64_t records) {
     const auto stash = stash_of(ring);
-    for (std::int64_t step = stash->consumer().last_acked_step() + 1; records != 0; step++) {
+    for (std::int64_t step = stash->last_acked_step() + 1; records != 0; step++) {
         Batch batch;
         if (stash->next_batch(batch, Deadline::after_ms(30)) != NextBatch::batch) {
             require(stash->rest(batch) == NextBatch::batch, "{} records do not come", records);
