@@ -199,20 +199,31 @@ void Admission::inherit(const GroupKey& key, const GroupNeed& need, LaneOwner& o
     remember(key);
 }
 
-// Nobody waits, and most of what there is to have is there to be had.
+// Nobody waits, and less than half is taken of what there is to have: of the room, that is what the
+// spill may still grow to.
 bool Admission::has_plenty(std::uint32_t lines) const {
     if (!active() || map_->consumer_bell().openers.load() != 0) return false;
     if (announced_groups() + control_->open_groups.load() >= peek(control_->max_open_groups) / 2) {
         return false;
     }
     const std::uint64_t room = peek(control_->room_bytes);
+    const Geometry& geometry = map_->geometry();
+    const std::uint64_t most = std::max(room, geometry.spill_bytes / 4 * 3);
     const std::uint64_t taken = claimed_bytes() + control_->owed_bytes.load();
-    return room == 0 || taken + lines * line_bytes < room / 2;
+    return room == 0 || taken + lines * line_bytes < most / 2;
+}
+
+// Of the room that there is now, enough is left for one more group. The stash keeps two free ahead
+// of need: so it makes more room before it is short.
+bool Admission::leaves_room(std::uint32_t lines) const {
+    const std::uint64_t room = peek(control_->room_bytes);
+    const std::uint64_t taken = claimed_bytes() + control_->owed_bytes.load();
+    return room == 0 || taken + lines * line_bytes + claim_bytes({}) <= room;
 }
 
 bool Admission::take_spare(const GroupKey& key, const GroupNeed& need, LaneOwner& owner) {
     const std::uint32_t lines = lines_of(need);
-    if (!has_plenty(lines)) return false;
+    if (!has_plenty(lines) || !leaves_room(lines)) return false;
     if (take_place(lines, owner) != Answer::go) return false;
     announce(key, lines, owner);
     return true;

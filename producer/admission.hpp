@@ -108,6 +108,7 @@ class Admission {
     [[nodiscard]] std::uint32_t lines_of(const GroupNeed& need) const;
     Answer take_place(std::uint32_t lines, LaneOwner& owner);
     void announce(const GroupKey& key, std::uint32_t lines, LaneOwner& owner);
+    [[nodiscard]] bool leaves_room(std::uint32_t lines) const;
     [[nodiscard]] bool fits(std::uint64_t wanted_lines, std::uint64_t claimed_bytes) const;
     bool claim(std::uint64_t lines, std::uint64_t wanted_lines, LaneOwner& owner);
 

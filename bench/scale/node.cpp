@@ -6,11 +6,7 @@
 namespace bench::scale {
 namespace {
 
-// WAIT_S, LATE_S, FEW and SPARE of python/rollring/ray/_forwarder.py.
-constexpr double wait_us = 50'000;
-constexpr std::int64_t late_ns = 100'000'000;
-constexpr std::size_t few = 4;
-constexpr std::size_t spare_most = 64;
+constexpr double wait_us = 50'000;  // WAIT_S of python/rollring/ray/_forwarder.py
 
 }  // namespace
 
@@ -63,7 +59,7 @@ void Forwarder::ship(std::unique_ptr<Parcel> made) {
     turn_++;
     lingers_ = false;
     collecting_ = true;
-    late_.emplace_back(clock_ns, parcel.rollouts.size());
+    demand_.sent(clock_ns, parcel.rollouts.size());
     parcel.node = node_;
     parcel.ring = ring_;
     parcel.left = parcel.rollouts.size();
@@ -88,7 +84,8 @@ bool Forwarder::take_spare(std::uint32_t rollout) {
 
 void Forwarder::note(const Spare& spare) {
     spare_ = spare;
-    bound_ = spare.is_short ? 0 : std::min(spare.places, wanted_);
+    demand_.answered(spare.asked, spare.is_short);
+    bound_ = std::min(spare.places, wanted_);
 }
 
 void Forwarder::release(std::uint32_t rollout) {
@@ -96,11 +93,7 @@ void Forwarder::release(std::uint32_t rollout) {
 }
 
 std::uint32_t Forwarder::want() {
-    while (!late_.empty() && clock_ns - late_.front().first > late_ns) late_.pop_front();
-    std::size_t late = 0;
-    for (const auto& [_, records] : late_) late += records;
-    const bool none = spare_.is_short || late < few;
-    wanted_ = none ? 0 : static_cast<std::uint32_t>(std::min(late, spare_most));
+    wanted_ = demand_.places(clock_ns);
     if (wanted_ < spare_.places) {
         bound_ = wanted_;
         wanted_ = std::max(wanted_, taken_);

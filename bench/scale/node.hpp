@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "demand.hpp"
 #include "events.hpp"
 #include "receiver.hpp"
 #include "rollouts.hpp"
@@ -64,7 +65,7 @@ class Forwarder {
     std::uint32_t flying_ = 0;                     // parcels that have not
     std::uint64_t flying_bytes_ = 0;
     std::uint64_t turn_ = 0;  // of collecting: a wait for more is over with it
-    std::deque<std::pair<std::int64_t, std::size_t>> late_;  // when so many records were sent
+    Demand demand_;
     Spare spare_;
     std::uint32_t wanted_ = 0;  // as the receiver was told last
     std::uint32_t bound_ = 0;   // of taken_, for another one

@@ -21,14 +21,16 @@ Receiver::Receiver(const Settings& settings, std::uint32_t number, std::uint32_t
       ring_(settings, number, batch_groups),
       lanes_(settings.nodes),
       closed_(settings.nodes),
-      wanted_(settings.nodes) {}
+      wanted_(settings.nodes),
+      asked_since_(settings.nodes) {}
 
 void Receiver::ask(std::uint32_t node, std::uint32_t group, Answer answer) {
     const double half_us = settings_->round_trip_us / 2;
-    events_->after_us(half_us, [this, half_us, one = Asked{node, group, std::move(answer)}] {
+    events_->after_us(half_us, [this, node, half_us, one = Asked{node, group, std::move(answer)}] {
         const std::int64_t done_ns = process.done_ns(settings_->ask_us * 1e-6);
-        events_->at(done_ns, [this, half_us, one] {
+        events_->at(done_ns, [this, node, half_us, one] {
             asks_.calls++;
+            asked_since_[node]++;
             if (try_ask(one)) return;
             (ring_.room_was_short() ? asks_.refused_room : asks_.refused_places)++;
             if (settings_->plant == Plant::greedy) {
@@ -140,7 +142,8 @@ void Receiver::keep_spare(std::uint32_t node) {
 }
 
 void Receiver::answer(Parcel& parcel) {
-    parcel.spare = {ring_.spare(parcel.node), !asked_.empty() || !ring_.has_plenty(parcel.node)};
+    parcel.spare = {ring_.spare(parcel.node), !asked_.empty() || !ring_.has_plenty(parcel.node),
+                    std::exchange(asked_since_[parcel.node], 0)};
     hears_.arrived(parcel);
 }
 

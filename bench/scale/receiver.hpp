@@ -17,6 +17,7 @@ namespace bench::scale {
 struct Spare {
     std::uint32_t places = 0;
     bool is_short = false;
+    std::uint32_t asked = 0;  // workers of the node that did since the answer before
 };
 
 // What is shipped together; none, to give places back.
@@ -103,7 +104,8 @@ class Receiver {
     std::vector<std::deque<Waiting>> lanes_;
     std::vector<std::uint32_t> full_;  // lanes that had no room
     std::vector<bool> closed_;
-    std::vector<std::uint32_t> wanted_;  // places in advance, by node
+    std::vector<std::uint32_t> wanted_;       // places in advance, by node
+    std::vector<std::uint32_t> asked_since_;  // its answer before, by node
     AskCounts asks_;
     std::uint64_t opened_ = 0;
     std::uint64_t cancelled_ = 0;

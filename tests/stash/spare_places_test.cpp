@@ -170,6 +170,34 @@ TEST_CASE("places: none is had in advance while somebody waits, or of little roo
     waits.join();
 }
 
+TEST_CASE("places: those in advance take what the spill may grow to, and leave a group free") {
+    const TestRing ring({.lanes = 3, .lane_bytes = 1 << 16, .spill_bytes = 1 << 24});
+    const auto stash = open_settled(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
+    auto carrier = ring.producer();
+    int number = 0;
+    const auto take_all = [&] {
+        int taken = 0;
+        while (carrier.take_spare_place(stand_in(++number), {})) taken++;
+        return taken;
+    };
+    auto other = ring.producer();
+    const auto open_one = [&](int group) {
+        return rollring::test::send(other, {.prompt = prompt(group), .tokens = 1000},
+                                    Deadline::now());
+    };
+    Batch batch;
+    int at_first = 0;
+    int more = 0;
+    for (int turn = 0; turn < 8; turn++) {
+        REQUIRE(open_one(turn) == Push::ok);
+        REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        (turn == 0 ? at_first : more) += take_all();
+    }
+    CHECK(more > at_first);
+    // Another producer opens a group at once.
+    REQUIRE(other.open_group("next", 0, Deadline::now(), {}) == Push::ok);
+}
+
 TEST_CASE("places: where nobody forms groups nobody need ask") {
     const TestRing ring;
     auto consumer = ring.consumer();

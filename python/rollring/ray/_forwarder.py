@@ -19,6 +19,7 @@ from .. import _core
 from .._errors import BusyError, RollringError
 from .._ring import describe, remove, rings
 from ._actors import AWAY, end_own, is_gone, living_nodes, this_actor, this_node
+from ._demand import Demand
 from ._names import (
     About,
     Arrived,
@@ -38,9 +39,6 @@ _log = logging.getLogger("rollring")
 WAIT_S = 0.05  # for records, between looks at what was answered
 AGAIN_S = 0.2  # before the receiver is asked again
 LOOK_S = 2.0  # between looks for rings of nodes that are gone
-SPARE = 64  # places that a node has in advance, at the most
-FEW = 4  # records of late for which it needs none
-LATE_S = 0.1
 ANSWER_S = 60.0
 
 
@@ -71,9 +69,8 @@ class Carrier:
         self._flying = 0
         self._number = 0
         self._spare = 0  # places that we have in advance
-        self._is_short = False
         self._wanted = 0  # as the receiver was told last
-        self._late: collections.deque[tuple[float, int]] = collections.deque()  # records sent
+        self._demand = Demand()
         self._giving: _Parcel | None = None  # with which we give places back
         self._gone: list[tuple[_Parcel | None, int]] = []  # workers, and the last parcel before
         self._warned = False  # that the receiver is away
@@ -131,7 +128,7 @@ class Carrier:
             self.over = attached.over
             return
         self._window, self._warned = attached.window, False
-        self._note_spare(attached.spare, False)
+        self._note_spare(attached.spare)
         self._look_for_gone(attached.workers)
         self._expect(None, self._receiver.until_over.remote(self.source.ring_id, self._session))
         for parcel in self._parcels:
@@ -166,18 +163,15 @@ class Carrier:
         flying = sum(not parcel.answered for parcel in self._parcels)
         return (0.0, self._options.linger, WAIT_S)[min(flying, 2)]
 
-    def _note_spare(self, spare: int, is_short: bool) -> None:
+    def _note_spare(self, spare: int) -> None:
         """Workers of this node open groups within what we have, and without a call."""
-        self._spare, self._is_short = spare, is_short
-        self._outbox.bound_groups(0 if is_short else min(spare, self._wanted))
+        self._spare = spare
+        self._outbox.bound_groups(min(spare, self._wanted))
 
     def _want(self) -> int:
-        """As many places as records went of late, for they are kept from others meanwhile. Before
-        we give some back nobody here may take another one; what is in use stays."""
-        while self._late and time.monotonic() - self._late[0][0] > LATE_S:
-            self._late.popleft()
-        late = sum(records for _, records in self._late)
-        self._wanted = 0 if self._is_short or late < FEW else min(late, SPARE)
+        """Places in advance, which are kept from others meanwhile. Before we give some back nobody
+        here may take another one; what is in use stays."""
+        self._wanted = self._demand.places()
         if self._wanted < self._spare:
             self._outbox.bound_groups(self._wanted)
             self._wanted = max(self._wanted, self._outbox.announced_groups())
@@ -194,7 +188,7 @@ class Carrier:
 
     def _send(self, parcel: _Parcel) -> None:
         parcel.answered = False
-        self._late.append((time.monotonic(), parcel.records))
+        self._demand.sent(parcel.records)
         sent = self._receiver.commit.remote(
             self.source.ring_id,
             self._session,
@@ -230,7 +224,8 @@ class Carrier:
                 raise TimeoutError("the receiver has restarted")
             self._window = arrived.window
             # Before the release of what has used some.
-            self._note_spare(arrived.spare, arrived.is_short)
+            self._demand.answered(arrived.asked, arrived.is_short)
+            self._note_spare(arrived.spare)
             self._flying -= parcel.nbytes
             parcel.answered = True
         while self._parcels and self._parcels[0].answered:

@@ -16,7 +16,8 @@ STEP_S = 1.0
 
 Answer = tuple[str, str]  # a code, "ok" or another, and why
 Parcel = tuple[bytes, list[Any], int]  # its index, its memory, places wanted in advance
-Spare = tuple[int, bool]  # places in advance, and whether there are few
+# Places in advance, whether there are few, and how many were asked for meanwhile.
+Spare = tuple[int, bool, int]
 
 
 def lane_name(source: Source) -> str:
@@ -37,6 +38,7 @@ class SourceLane:
             raise
         self._loop: asyncio.AbstractEventLoop | None = None
         self._numbers = itertools.count()
+        self._asks = 0  # for places, since the answer to a parcel
         self._parcels: dict[int, tuple[asyncio.Future[Spare], object]] = {}  # and their memory
         self._asked: dict[int, tuple[int, asyncio.Future[Answer]]] = {}  # and by whom
         self._session = ""
@@ -124,6 +126,7 @@ class SourceLane:
         future: asyncio.Future[Answer] = self._loop.create_future()
         number = next(self._numbers)
         self._asked[number] = worker, future
+        self._asks += 1
         self._box.ask(number, worker, instance_id, visit, group_size, record_bytes)
         try:
             return await future
@@ -177,18 +180,21 @@ class SourceLane:
                 self._later(self._fail, error)
                 return
             if sent or answers:
-                self._later(self._tell, sent, answers, (spare, is_short))
+                self._later(self._tell, sent, answers, spare, is_short)
 
     def _later(self, call: Any, *args: object) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(call, *args)
 
-    def _tell(self, sent: list[int], answers: list[tuple[int, str, str]], spare: Spare) -> None:
+    def _tell(
+        self, sent: list[int], answers: list[tuple[int, str, str]], spare: int, is_short: bool
+    ) -> None:
         for number in sent:
             if number in self._parcels:
                 future, _ = self._parcels.pop(number)
                 if not future.done():
-                    future.set_result(spare)
+                    future.set_result((spare, is_short, self._asks))
+                    self._asks = 0
         for number, code, why in answers:
             _, asked = self._asked.get(number, (0, None))
             if asked is not None and not asked.done():

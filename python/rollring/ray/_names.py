@@ -94,6 +94,7 @@ class Arrived:
     window: int
     spare: int
     is_short: bool  # of places: those that are not in use are to be given back
+    asked: int  # workers of the node that asked for a place since the answer before
 
 
 @dataclasses.dataclass(frozen=True)
