@@ -29,8 +29,7 @@ struct SharedDomain {
     SharedDomain(const SharedDomain&) = delete;
     SharedDomain& operator=(const SharedDomain&) = delete;
     ~SharedDomain() {
-        // A child's copy is left as it is: the GPU is its parent's.
-        if (forks != fork_number() && domain) new MemoryDomain(std::move(*domain));
+        if (forks != fork_number()) leave_undestroyed(domain);
     }
 };
 
@@ -151,6 +150,7 @@ class PyDomain {
                      const std::vector<std::string>& dropped) {
         return told(value_or_raise(used([&](MemoryDomain& domain) {
             std::vector<TagRelease> all;
+            all.reserve(kept.size() + dropped.size());
             for (const std::string& tag : kept) all.push_back({tag, Contents::keep});
             for (const std::string& tag : dropped) all.push_back({tag, Contents::drop});
             return domain.release(all);

@@ -61,7 +61,7 @@ class Gatherers {
             if (!opened) return std::unexpected(opened.error());
             one.gatherer = std::make_shared<Gatherer>(std::move(*opened));
         }
-        const Result<void> done = run(*one.gatherer);
+        Result<void> done = run(*one.gatherer);
         const auto mark = one.gatherer->mark(stream);
         if (mark) read = DeviceRead{one.gatherer, *mark};
         if (!done || mark) return done;

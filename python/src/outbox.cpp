@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "forks.hpp"
 #include "parcel.hpp"
 #include "released.hpp"
 #include "rollring/consumer.hpp"
@@ -63,7 +64,7 @@ class PyOutbox {
         if (places) consumer_->bound_groups(*places);
     }
     ~PyOutbox() {
-        if (turns_.inherited() && consumer_) new Consumer(std::move(*consumer_));
+        if (turns_.inherited()) leave_undestroyed(consumer_);
     }
 
     // (index, spans, bytes, records) of what is there, once something is: so many bytes, or what

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "errors.hpp"
+#include "forks.hpp"
 #include "turn.hpp"
 #include "waiter.hpp"
 
@@ -27,8 +28,7 @@ struct Owned {
     Owned(const Owned&) = delete;
     Owned& operator=(const Owned&) = delete;
     ~Owned() {
-        // A child's copy is left as it is: another thread may have been in the middle of it.
-        if (turns.inherited() && object) new T(std::move(*object));
+        if (turns.inherited()) leave_undestroyed(object);
     }
 
     void check() const {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "errors.hpp"
+#include "forks.hpp"
 #include "rollring/producer.hpp"
 #include "turn.hpp"
 #include "window.hpp"
@@ -23,8 +24,7 @@ struct SharedProducer {
     std::atomic<std::size_t> windows = 0;  // of all drafts; made in a turn
 
     ~SharedProducer() {
-        // A child's copy is left as it is: another thread may have been in the middle of it.
-        if (turns.inherited() && producer) new Producer(std::move(*producer));
+        if (turns.inherited()) leave_undestroyed(producer);
     }
 
     // The answer of use(producer), made in this thread's turn: no Python code may run in it.

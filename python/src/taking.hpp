@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "forks.hpp"
 #include "memory.hpp"
 #include "rollring/consumer.hpp"
 #include "turn.hpp"
@@ -38,8 +39,7 @@ struct SharedConsumer {
     }};
 
     ~SharedConsumer() {
-        // A child's copy is left as it is: another thread may have been in the middle of it.
-        if (turns.inherited() && consumer) new Consumer(std::move(*consumer));
+        if (turns.inherited()) leave_undestroyed(consumer);
     }
 
     // With the turn. The record that is next: it stays in the ring until take().

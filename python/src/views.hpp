@@ -57,10 +57,10 @@ class PyViews {
     nb::list common_columns() {
         nb::list made;
         const auto declared = schema().columns();
-        for (std::uint16_t column = 0; column < declared.size(); column++) {
+        for (std::size_t column = 0; column < declared.size(); column++) {
             if (declared[column].per != Per::token) continue;
             const bool common = std::ranges::all_of(shown().sequences(), [&](const Sequence& one) {
-                return one.view.find(column) != nullptr;
+                return one.view.find(static_cast<std::uint16_t>(column)) != nullptr;
             });
             if (common) made.append(text(declared[column].name));
         }
@@ -86,6 +86,7 @@ class PyViews {
         const LayoutOf of(args);
         const Sequences& from = shown();
         std::vector<GatherColumn> targets;
+        targets.reserve(columns.size());
         for (const ColumnArgs& column : columns) targets.push_back(column_of(schema(), column));
         if (!gpu) {
             return copying([&](auto&) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "forks.hpp"
 #include "weight_ends.hpp"
 
 namespace rollring::python {
@@ -34,7 +35,7 @@ class PyPublisher {
         owned_.object.emplace(value_or_raise(std::move(made)));
     }
     ~PyPublisher() {
-        if (owned_.turns.inherited() && open_) new Transaction(std::move(*open_));
+        if (owned_.turns.inherited()) leave_undestroyed(open_);
     }
 
     // Opens a version: one at a time, which whoever opened it commits or gives up.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "forks.hpp"
 #include "rollring/ring.hpp"
 #include "weight_ends.hpp"
 
@@ -68,7 +69,7 @@ class PySubscriber {
             }));
     }
     ~PySubscriber() {
-        if (owned_.turns.inherited() && update_) new Update(std::move(*update_));
+        if (owned_.turns.inherited()) leave_undestroyed(update_);
     }
 
     // What is under way is given up, but for one that nobody was handed: that is the next.

@@ -39,8 +39,9 @@ struct Windows {
             const std::uintptr_t from = begin / page * page;
             const std::uintptr_t to = (begin + window->memory_.size() + page - 1) / page * page;
             if (to == from) continue;
-            ::mmap(reinterpret_cast<void*>(from), to - from, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+            // Where it is refused, the child's array goes on showing the ring.
+            (void)::mmap(reinterpret_cast<void*>(from), to - from, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         }
     }
 };
