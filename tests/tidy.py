@@ -8,7 +8,7 @@ not ignore, are read.
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -20,9 +20,9 @@ LINES_BELOW = 450
 CLASS_LINES_MAX = 400
 SKIPPED = 77  # Meson's exit status for a skipped test
 
-CPP = ("*.hpp", "*.cpp")
+CPP = ("*.hpp", "*.cpp", "*.cuh", "*.cu")
 SOURCES = CPP + ("*.py", "*.sh", "*.ini", "*meson.build", "meson_options.txt", "dev", ".ci/run")
-PROSE = ("*.md", "*.cu", "*.cuh")  # their words and file names are looked at, too
+PROSE = ("*.md",)  # its words and file names are looked at, too
 DOUBLES = ("tests/system/refusals.*",)  # of the C library's functions
 MAPPING = ("lib/shm/mapping.cpp",)
 SEGMENT = ("lib/shm/segment*.cpp",) + DOUBLES
@@ -30,7 +30,7 @@ NOWHERE = ()
 
 # (pattern, the only files that may contain it, what to do instead)
 ONLY_IN = [
-    (r"\bvolatile\b", NOWHERE, "no volatile: it orders nothing; use std::atomic"),
+    (r"(?<!asm )\bvolatile\b", NOWHERE, "no volatile: it orders nothing; use std::atomic"),
     (r"\batomic_thread_fence\b", NOWHERE, "no fences: ThreadSanitizer cannot follow them"),
     (r"\bmanaged_shared_memory\b", NOWHERE, "no managed_shared_memory: hangs when a creator dies"),
     (r"\binterprocess_mutex\b", NOWHERE, "no interprocess_mutex: hangs when its owner dies"),
@@ -63,7 +63,8 @@ NEVER_IN = [
 ]
 
 # What the files of a folder may include beside their own folder's and the public headers. Arrows
-# point down; tests may look anywhere.
+# point down; tests may look anywhere. A folder with C++ that is neither here nor a test's is a
+# breach.
 PUBLIC = "include/rollring"
 ARROWS = {
     PUBLIC: (),
@@ -92,6 +93,7 @@ ARROWS = {
     "cli/serve": ("cli/formats", "cli/terminal"),
     "cli/commands": ("cli/serve", "cli/formats", "cli/terminal"),
     "cli": ("cli/commands", "cli/formats", "cli/terminal"),
+    "python/src": (),
     "examples": (),
     "bench": ("cli/terminal",),
     "bench/ring": ("bench", "cli/terminal"),
@@ -114,8 +116,7 @@ CLASS = re.compile(r"^(\s*)(?:class|struct)\s+(?:(?:\[\[\w+\]\]|alignas\(\w+\)|[
 MEMBER = re.compile(r"^[^\s#/}][^;=]*?\b((?:\w+(?:<[^<>]*>)?::)+)(?:~?\w+|operator\S+)\s*\(")
 ATOMIC_NAME = re.compile(r"\b(?:Atomic|atomic|atomic_ref)<[^;(){}]*>\s*&?\s*(\w+)\s*[;{=(,)\[]")
 INCLUDE = re.compile(r"\s*#\s*include\b")
-OWN_INCLUDE = re.compile(r'\s*#\s*include\s*'
-                         r'(?:"([^"]+)"|<((?:lib|producer|consumer|stash|cli)/[^>]+)>)')
+OWN_INCLUDE = re.compile(r'\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 NOT_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/                   # comments
     |R"(?P<tag>[^\s()\\]*)\(.*?\)(?P=tag)"   # raw strings
@@ -143,7 +144,8 @@ def matches(path: str, globs: tuple[str, ...]) -> bool:
 def code_lines(text: str) -> list[str]:
     """The text's lines without comments and literals; include lines keep their quoted name."""
     bare = NOT_CODE.sub(lambda found: "\n" * found[0].count("\n") or " ", text).split("\n")
-    return [raw if INCLUDE.match(raw) else code for raw, code in zip(text.split("\n"), bare)]
+    return [raw if INCLUDE.match(raw) else code
+            for raw, code in zip(text.split("\n"), bare, strict=True)]
 
 
 def cpp_breaches(path: str, text: str, atomic_wait: re.Pattern | None):
@@ -164,14 +166,42 @@ def cpp_breaches(path: str, text: str, atomic_wait: re.Pattern | None):
                         for found in pattern.finditer(whole))
 
 
-def arrow_breaches(path: str, text: str, homes: dict[str, str]):
-    """Yields (line number, rule). `homes`: the folder of each header, by its name."""
-    folder = str(Path(path).parent)
+def folder_of(path: str) -> str:
+    return str(Path(path).parent)
+
+
+def homes_of(cpp: set[str]) -> dict[str, set[str]]:
+    """The folders that have a file, by each end of its path: the name alone, with one folder..."""
+    homes = defaultdict(set)
+    for path in cpp:
+        parts = path.split("/")
+        for first in range(len(parts)):
+            homes["/".join(parts[first:])].add(folder_of(path))
+    return homes
+
+
+def arrow_breaches(path: str, text: str, homes: dict[str, set[str]]):
+    """Yields (line number, rule). A name that several folders have is judged as the best of them:
+    the build's include paths know only what ARROWS allows. In <...>, a name without a folder is a
+    system's."""
+    folder = folder_of(path)
+    allowed = {folder, PUBLIC, *ARROWS[folder]}
     for number, line in enumerate(text.split("\n"), 1):
         found = OWN_INCLUDE.match(line)
-        home = found and homes.get(Path(found[1] or found[2]).name)
-        if home and home not in (folder, PUBLIC) and home not in ARROWS[folder]:
-            yield number, f"{folder} may not include {home}: see ARROWS in tests/tidy.py"
+        name = found and (found[1] or "/" in found[2] and found[2])
+        places = homes.get(name.replace("../", ""), set()) if name else set()
+        if places and not places & allowed:
+            yield number, (f"{folder} may not include {min(places)}: see ARROWS in tests/tidy.py")
+
+
+def folder_breaches(cpp: set[str]):
+    """Yields (file or folder, rule): code that no arrow binds, and arrows without code."""
+    folders = {folder_of(path) for path in cpp}
+    for folder in sorted(folders):
+        if folder not in ARROWS and not f"{folder}/".startswith("tests/"):
+            yield folder, "no folder of ARROWS in tests/tidy.py: say there what it may include"
+    for folder in sorted({*ARROWS, *(one for row in ARROWS.values() for one in row)} - folders):
+        yield folder, "in ARROWS of tests/tidy.py, but without C++"
 
 
 def class_lengths(text: str):
@@ -207,7 +237,7 @@ def class_breaches(texts: dict[str, str]):
     """Yields (file, rule). A class counts over all the files of its folder."""
     length, seen = Counter(), {}
     for path, text in texts.items():
-        folder = str(Path(path).parent)
+        folder = folder_of(path)
         for name, lines in class_lengths(text) if folder in ARROWS else ():
             home = folder if folder != PUBLIC else ""
             length[home, name] += lines
@@ -252,8 +282,7 @@ def main() -> int:
     atomic_wait = names and re.compile(
         rf"\b({'|'.join(sorted(names))})(\(\)|\[\w*\])?\.(wait|notify_one|notify_all)\s*\("
         r"|\batomic_(wait|notify)") or None
-    homes = {Path(path).name: str(Path(path).parent)
-             for path in cpp if path.endswith(".hpp") and str(Path(path).parent) in ARROWS}
+    homes = homes_of(cpp)
     breaches = 0
     for path, text in every.items():
         lines = text.split("\n")
@@ -267,7 +296,7 @@ def main() -> int:
                                             "by idea"))
         if path in cpp:
             found += cpp_breaches(path, text, atomic_wait)
-            if str(Path(path).parent) in ARROWS:
+            if folder_of(path) in ARROWS:
                 found += arrow_breaches(path, text, homes)
         for number, rule in sorted(found):
             if not re.search(r"tidy-ok: *\S", lines[number - 1]):
@@ -279,7 +308,7 @@ def main() -> int:
     for path, number, rule in fault_breaches({path: texts[path] for path in sorted(cpp)}):
         print(f"{path}:{number}: {rule}")
         breaches += 1
-    for path, rule in package_breaches(listed):
+    for path, rule in (*folder_breaches(cpp), *package_breaches(listed)):
         print(f"{path}:1: {rule}")
         breaches += 1
     print(f"tidy: {len(texts)} files, breaches: {breaches}")

@@ -3,6 +3,7 @@
 
 The environment and its pip are played: the pip refuses as the old one does, and names its folder.
 """
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -28,7 +29,7 @@ chmod +x "$3/bin/pip" "$3/bin/python"
 
 def with_old_pip(place: Path) -> Stub:
     stub = Stub(place)
-    (stub.tree / "python").mkdir()
+    shutil.rmtree(stub.tree / ".cache")  # the environment is made here
     for name in ("requirements-dev.txt", "requirements-alone.txt"):
         (stub.tree / "python" / name).write_text((ROOT / "python" / name).read_text())
     (stub.machine / "old_pip").write_text(PIP)

@@ -61,6 +61,7 @@ class Stub:
         shutil.copy2(ROOT / "meson_options.txt", self.tree)
         shutil.copytree(ROOT / "tools", self.tree / "tools")
         subprocess.run(["git", "init", "-q", self.tree], check=True)
+        self.install_python()
         (self.machine / "bin").mkdir(parents=True)
         (self.machine / "include").mkdir()
         (self.machine / "packages").touch()
@@ -72,6 +73,18 @@ class Stub:
                             "CPATH": str(self.machine / "include"),
                             "PATH": f"{self.machine / 'bin'}:{os.environ['PATH']}"}
         self.environment.pop("MESON_TESTTHREADS", None)
+
+    def install_python(self) -> None:
+        """The environment of the Python package as ./dev finds it once it has made it."""
+        programs = self.tree / ".cache/python/bin"
+        programs.mkdir(parents=True)
+        (programs / "pip").write_text(f"#!{programs / 'python'}\n")
+        (programs / "ruff").write_text("#!/bin/bash\n")
+        (programs / "ruff").chmod(0o755)
+        (programs.parent / "installed.txt").touch()
+        (self.tree / "python").mkdir()
+        for name in ("requirements-dev.txt", "requirements-alone.txt"):
+            (self.tree / "python" / name).touch()
 
     def run(self, *command: str) -> subprocess.CompletedProcess:
         return subprocess.run(command, cwd=self.tree, env=self.environment, text=True,

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""No folder with code escapes the checks: one that is planted in a copy of the tree is a breach.
+
+The copy is of what git lists. tests/tidy.py is asked whether an arrow binds the folder, and
+tools/lint.py whether it knows flags for the folder's files.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tools"))
+
+import lint  # noqa: E402
+import tidy  # noqa: E402
+
+PLANTS = {
+    "planted/new.cpp": "int planted() { return 1; }\n",
+    "lib/planted/new.hpp": "#pragma once\n",
+    "bench/gather/new.cuh": "__device__ int planted();\n",
+    "python/src/reaches_in.cpp": '#include <lib/shm/layout.hpp>\n#include "lane_reader.hpp"\n',
+}
+WANTED = (
+    "planted:1: no folder of ARROWS",
+    "lib/planted:1: no folder of ARROWS",
+    "bench/gather:1: no folder of ARROWS",
+    "python/src/reaches_in.cpp:1: python/src may not include lib/shm",
+    "python/src/reaches_in.cpp:2: python/src may not include lib/ring",
+)
+
+
+def copy(to: Path) -> None:
+    for path in tidy.listed_files():
+        (to / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, to / path)
+    subprocess.run(["git", "init", "-q", to], check=True)
+
+
+def judged(tree: Path) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, tree / "tests/tidy.py"], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return done.returncode, done.stdout
+
+
+def check_arrows(tree: Path) -> None:
+    status, said = judged(tree)
+    assert status == 0, said
+    for path, text in PLANTS.items():
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_text(text)
+    status, said = judged(tree)
+    assert status == 1 and all(line in said for line in WANTED), said
+    assert f"breaches: {len(WANTED)}\n" in said, said
+
+
+def check_flags() -> None:
+    entry = {"directory": os.fspath(ROOT), "file": "lib/base/a.cpp",
+             "command": "c++ -Ilib/base -c lib/base/a.cpp"}
+    made = list(lint.units(["lib/base/a.cpp", "lib/base/b.cpp", "examples/a.cpp"], [entry]))
+    assert [one["arguments"][-1].removeprefix(f"{ROOT}/") for one in made] == \
+        ["lib/base/a.cpp", "lib/base/b.cpp", "examples/a.cpp"], made
+    assert made[1]["arguments"][:2] == ["c++", "-Ilib/base"], made
+    try:
+        list(lint.units(["planted/new.cpp"], [entry]))
+    except lint.Unknown as error:
+        assert "planted/new.cpp: no build compiles" in str(error)
+    else:
+        raise AssertionError("a folder that no build compiles is passed over")
+
+
+def main() -> None:
+    check_flags()
+    with tempfile.TemporaryDirectory() as place:
+        copy(Path(place))
+        check_arrows(Path(place))
+    print("5 planted breaches were found, and a folder that no build compiles")
+
+
+if __name__ == "__main__":
+    main()
