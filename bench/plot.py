@@ -88,8 +88,8 @@ def draw_times(plt, results):
     middles = [s["median"] for s in spreads]
     figure, axes = plt.subplots(figsize=(8, 0.45 * len(bars) + 1.6))
     axes.barh([row["name"] for row in bars], middles, color=MINE, alpha=0.8,
-              xerr=[[m - s["min"] for m, s in zip(middles, spreads)],
-                    [s["max"] - m for m, s in zip(middles, spreads)]])
+              xerr=[[m - s["min"] for m, s in zip(middles, spreads, strict=True)],
+                    [s["max"] - m for m, s in zip(middles, spreads, strict=True)]])
     for at, middle in enumerate(middles):
         axes.annotate(f" {middle:,.3g}x" if middle < 100 else f" {middle:,.0f}x",
                       (spreads[at]["max"], at), va="center", fontsize=9)
@@ -130,7 +130,7 @@ def draw_scaling(plt, results):
     places = list(grid[0])
     if result.get("producers"):
         draw_producers(places.pop(0), result["producers"])
-    for axes, (key, x_label, y_label) in zip(places, parts):
+    for axes, (key, x_label, y_label) in zip(places, parts, strict=True):
         rows = result[key]
         spread_line(axes, [row[key] for row in rows], [row["ns_per_record"] for row in rows],
                     color=MINE)
@@ -165,7 +165,7 @@ def draw_delays(top, bottom, rows, loads):
         if row["way"] == "rollring" or row["load"] == 0:
             top.step([at for at, _ in steps], [100 * share for _, share in steps], where="post",
                      **style)
-        shares, delays = zip(*row["quantiles"])
+        shares, delays = zip(*row["quantiles"], strict=True)
         bottom.plot([ns / 1000 for ns in delays], [1 - share for share in shares], **style)
     top.set(ylabel="% of records, a step a quarter octave")
     bottom.set(yscale="log", xlabel="microseconds, to read in full",
@@ -215,7 +215,7 @@ def draw_scale(plt, results):
     for (rings, size), rows in lines.items():
         dashes, spill = SIZES[size]
         label = f"{rings} ring{'s' if rings > 1 else ''}, {spill}"
-        for axes, key in zip(grid, ("trainer idle", "receiver busy")):
+        for axes, key in zip(grid, ("trainer idle", "receiver busy"), strict=True):
             axes.plot([row["nodes"] for row in rows], [100 * row[key] for row in rows],
                       color=RINGS[rings], ls=dashes, marker="o", ms=4, label=label)
     grid[0].set(ylabel="% of its time the trainer is idle")

@@ -2,10 +2,13 @@
 import itertools
 import sys
 import threading
+
 import numpy as np
 import ray
+
 import rollring as rr
 import rollring.ray
+
 RING, STEPS = (sys.argv[1:] or ["run42"])[0], 40
 def policy(logits):
     return np.exp(logits) / np.exp(logits).sum()
@@ -31,7 +34,7 @@ if __name__ == "__main__":
     with rollring.ray.Fabric(RING, weights=True), rr.Stash(RING, batch_groups=4) as stash, \
             rr.WeightPublisher(RING, {"logits": logits}) as publisher:
         workers = [work.remote(number) for number in range(len(ray.nodes()))]
-        for step, batch in zip(range(STEPS), stash):
+        for step, batch in zip(range(STEPS), stash, strict=False):
             with batch:  # acknowledged at its end
                 for one in itertools.chain(*(group.members for group in batch.groups)):
                     logits += 0.02 * one.advantage * (np.bincount(one.token_ids, None, 64) - 0.5)

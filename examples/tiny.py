@@ -57,7 +57,7 @@ def roll(model, tokenizer, prompt, count, new_tokens=12):
                           output_logits=True, return_dict_in_generate=True)
     logprobs = torch.stack(made.logits, 1).float().log_softmax(-1)
     answers = []
-    for row, new in zip(logprobs, made.sequences[:, ids.shape[1]:].tolist()):
+    for row, new in zip(logprobs, made.sequences[:, ids.shape[1]:].tolist(), strict=True):
         new = new[:new.index(EOS) + 1] if EOS in new else new
         answers.append((new, [float(row[i, token]) for i, token in enumerate(new)]))
     return ids[0].tolist(), answers

@@ -4,8 +4,9 @@ engine. A run with GPUs needs nothing of this file.
 verl imports this module into each of its processes (VERL_USE_EXTERNAL_MODULES) and selects the
 platform by VERL_PLATFORM.
 """
-import ray
 import tiny
+
+import ray
 import torch
 from tensordict import TensorDict
 from verl.plugin.platform.platform_cuda import PlatformCUDA

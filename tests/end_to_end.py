@@ -11,8 +11,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from program import (PREFIX, ROLLOUTS, Ring, digest, finish, main, multiset, report, run, start,
-                     test, wait_until)
+from program import (
+    PREFIX,
+    ROLLOUTS,
+    Ring,
+    digest,
+    finish,
+    main,
+    multiset,
+    report,
+    run,
+    start,
+    test,
+    wait_until,
+)
 
 # Knows where words of a ring lie, as the library it was built with does.
 SCRIBBLE = sys.argv[2]
@@ -277,7 +289,8 @@ def a_consumer_whose_ring_is_removed_ends(folder, rollouts):
         name = f"{PREFIX}removed{len(mode)}"
         run("create", name)
         trainer = start("consume", name, "--json", *mode)
-        wait_until(lambda: report("stat", name)["consumer_alive"], "the consumer to attach")
+        wait_until(lambda ring=name: report("stat", ring)["consumer_alive"],
+                   "the consumer to attach")
         run("rm", name, "--force")
         out, err = finish(trainer, 1)
         assert json.loads(out)["reason"] == "removed", out

@@ -11,8 +11,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from program import (ROLLOUTS, Ring, canonical, digest, finish, main, multiset, report, run, start,
-                     test, wait_until)
+from program import (
+    ROLLOUTS,
+    Ring,
+    canonical,
+    digest,
+    finish,
+    main,
+    multiset,
+    report,
+    run,
+    start,
+    test,
+    wait_until,
+)
 
 NOTHING_WRONG = ("lost", "duplicates", "torn", "redelivered", "producers_died", "groups_partial",
                  "groups_dropped", "open_groups", "copied_bytes", "evacuated_records",
@@ -274,7 +286,8 @@ def a_trainer_killed_with_a_full_spill_is_followed(folder, rollouts):
         senders = [start("produce", ring, *load, "--shard", f"{i}/4") for i in range(4)]
         trainer = start("consume", ring, "--group-size", "auto", "--batch-groups", 2001)
         for least in (500, 1000):
-            wait_until(lambda: report("groups", ring)["evacuated_records"] > least, "a spill")
+            wait_until(lambda least=least: report("groups", ring)["evacuated_records"] > least,
+                       "a spill")
             trainer.kill()
             trainer.communicate()
             trainer = start("consume", ring, "--group-size", "auto", "--batch-groups", 2001,
@@ -374,7 +387,8 @@ def keys_that_collide_are_a_warning_with_the_reason(folder, rollouts):
                     atropos_groups(env, 1, instance_id=f"q/{line}") for line in range(20)),
                     encoding="utf-8")
                 run("produce", ring, "--input", path, "--format", "atropos", "--name", f"env {env}")
-                wait_until(lambda: delivered(ring) >= 80 * (env + 1), "the trainer to read")
+                wait_until(lambda least=80 * (env + 1): delivered(ring) >= least,
+                           "the trainer to read")
             out, err = finish(trainer, 1 if strict else 0)
             got = json.loads(out)
             assert got["groups"] == 20 and got["producers_repeating"] == 1, got
@@ -389,7 +403,8 @@ def a_second_run_of_a_file_ships_with_a_visit_of_its_own(folder, rollouts):
                         "--batch-groups", 1, "--json")
         for runs, visit in enumerate((0, 0, 1)):
             run("produce", ring, "--synthetic", "groups=5,tokens=10", "--visit", visit)
-            wait_until(lambda: delivered(ring) >= 40 * (runs + 1), "the trainer to read")
+            wait_until(lambda least=40 * (runs + 1): delivered(ring) >= least,
+                       "the trainer to read")
         run("produce", ring, "--synthetic", "groups=5,tokens=10", "--visit", 2, "--repeat", 2)
         out, err = finish(trainer)
         got = json.loads(out)

@@ -12,8 +12,21 @@ import signal
 import subprocess
 import sys
 
-from program import (LIMIT_S, PREFIX, PROGRAM, Ring, examples, main, page_lines, report, run,
-                     shell, start, test, wait_until)
+from program import (
+    LIMIT_S,
+    PREFIX,
+    PROGRAM,
+    Ring,
+    examples,
+    main,
+    page_lines,
+    report,
+    run,
+    shell,
+    start,
+    test,
+    wait_until,
+)
 
 INPUTS = {
     "groups.jsonl": json.dumps({"tokens": [[1, 2], [1, 3]], "masks": [[-100, 2], [-100, 3]],

@@ -11,8 +11,7 @@ import re
 import signal
 import sys
 
-from program import (LIMIT_S, PREFIX, ROOT, Lines, Ring, ended, main, run, start, test,
-                     wait_until)
+from program import LIMIT_S, PREFIX, ROOT, Lines, Ring, ended, main, run, start, test, wait_until
 
 FAMILY = re.compile(r"# HELP (\S+) (.+)\n# TYPE \1 (counter|gauge)\n")
 LOAD = ("--synthetic", "groups=3,group-size=4,tokens=9")

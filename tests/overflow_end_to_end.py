@@ -7,8 +7,20 @@ import json
 import os
 from pathlib import Path
 
-from program import (PROGRAM, Lines, Ring, digest, finish, main, report, run, start, test,
-                     wait_until, with_shm_of)
+from program import (
+    PROGRAM,
+    Lines,
+    Ring,
+    digest,
+    finish,
+    main,
+    report,
+    run,
+    start,
+    test,
+    wait_until,
+    with_shm_of,
+)
 
 GROUPS = 60
 TIGHT = ("--lanes", 2, "--lane-bytes", "256KiB", "--spill-bytes", "512KiB")
@@ -93,7 +105,8 @@ def a_trainer_killed_with_records_in_the_file_is_followed(folder, rollouts):
         senders = send(ring, opposed_members(folder))
         trainer = train(ring)
         for least in (8, 12, 16):  # memory has room for two
-            wait_until(lambda: report("groups", ring)["evacuated_records"] > least, "evacuation")
+            wait_until(lambda least=least: report("groups", ring)["evacuated_records"] > least,
+                       "evacuation")
             trainer.kill()
             trainer.wait()
             trainer = train(ring, producers=0)

@@ -103,15 +103,16 @@ def unignored():
 
 def main():
     check_the_check()
-    count = number = 0
-    for number, block in enumerate(pages.blocks(), 1):
+    count = 0
+    blocks = list(pages.blocks())
+    for block in blocks:
         for what in breaches(block, source_of):
             print(f"{block}: {what}")
             count += 1
     for what in (*missing_steps(), *unignored()):
         print(what)
         count += 1
-    print(f"page_marks: {number} blocks, breaches: {count}")
+    print(f"page_marks: {len(blocks)} blocks, breaches: {count}")
     return 1 if count else 0
 
 

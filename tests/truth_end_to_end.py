@@ -4,6 +4,7 @@
 usage: truth_end_to_end.py PATH_OF_ROLLRING
 """
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -14,8 +15,23 @@ import subprocess
 import sys
 import termios
 
-from program import (LIMIT_S, PREFIX, PROGRAM, Lines, Ring, ended, finish, main, multiset,
-                     report, run, start, test, wait_until, with_shm_of)
+from program import (
+    LIMIT_S,
+    PREFIX,
+    PROGRAM,
+    Lines,
+    Ring,
+    ended,
+    finish,
+    main,
+    multiset,
+    report,
+    run,
+    start,
+    test,
+    wait_until,
+    with_shm_of,
+)
 
 COMMANDS = ("create", "size", "rm", "ls", "stat", "doctor", "produce", "consume", "groups",
             "weights", "demo")
@@ -197,7 +213,7 @@ def whole_groups_are_written_with_their_columns(folder, rollouts):
         assert multiset(output) == multiset(rollouts)
         seen = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
         keys = [(one["instance_id"], one.get("visit", 0)) for one in seen]
-        changes = sum(a != b for a, b in zip(keys, keys[1:]))
+        changes = sum(a != b for a, b in itertools.pairwise(keys))
         assert changes + 1 == len(set(keys)) == got["groups"], "a group's members stand together"
         assert all("tokens" in one for one in seen)
         # What it writes can be sent again.

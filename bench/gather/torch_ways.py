@@ -14,9 +14,10 @@ import statistics
 import time
 
 import numpy as np
-import rollring as rr
 import torch
 from torch.nn.utils.rnn import pad_sequence
+
+import rollring as rr
 
 RING = "gather-ways"
 GPU = "cuda:0"
@@ -50,7 +51,7 @@ def views(batch, pinned):
     made = {}
     for name, target in pinned.items():
         rows = target.numpy()
-        for row, sequence in zip(rows, batch.sequences):
+        for row, sequence in zip(rows, batch.sequences, strict=True):
             column = getattr(sequence, name)
             row[: len(column)] = column
             row[len(column) :] = 0

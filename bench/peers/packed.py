@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+
 import rollring as rr
 
 
@@ -67,7 +68,7 @@ def compare(batch: rr.Batch, rounds: int) -> dict[str, float]:
     del views
     if not same:
         sys.exit("packed: what came is not what was sent")
-    ratios = sorted(b / a for a, b in zip(ours[1:], theirs[1:]))
+    ratios = sorted(b / a for a, b in zip(ours[1:], theirs[1:], strict=True))
     return {
         "packed_us": statistics.median(ours[1:]) * 1e6,
         "memcpy_us": statistics.median(theirs[1:]) * 1e6,

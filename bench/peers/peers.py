@@ -23,8 +23,17 @@ import sys
 
 import peers_atropos
 import peers_stores
-from peers_load import (ROLL_WAIT_S, Meter, Wrong, array_digest, array_records, list_digest,
-                        list_records, pin, start)
+from peers_load import (
+    ROLL_WAIT_S,
+    Meter,
+    Wrong,
+    array_digest,
+    array_records,
+    list_digest,
+    list_records,
+    pin,
+    start,
+)
 
 
 class Late(Exception):

@@ -32,7 +32,7 @@ def groups(plan):
                "masks": [record[2] for record in part],
                "scores": [float(i) for i in range(GROUP_SIZE)],
                "overrides": [{"sequence": sequence, "digest": record[3]}
-                             for sequence, record in zip(sequences, part)],
+                             for sequence, record in zip(sequences, part, strict=True)],
                "env_id": 0}
 
 

@@ -58,7 +58,8 @@ def array_digest(token_ids, logprobs, mask):
 def array_records(n_tokens):
     import numpy
     ids, logprobs, mask = (numpy.frombuffer(column, dtype=kind) for column, kind in
-                           zip(numbers(n_tokens), (numpy.int32, numpy.float32, numpy.uint8)))
+                           zip(numbers(n_tokens), (numpy.int32, numpy.float32, numpy.uint8),
+                               strict=True))
     found = []
     for at in range(0, len(ids), n_tokens):
         part = [column[at:at + n_tokens] for column in (ids, logprobs, mask)]

@@ -27,9 +27,9 @@ sys.path.insert(0, str(HERE / "tests/frameworks"))
 
 import numpy as np  # noqa: E402
 import ray  # noqa: E402
-import ray_world  # noqa: E402
 from ray.util.queue import Queue  # noqa: E402
 
+import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
 

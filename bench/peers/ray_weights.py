@@ -31,9 +31,9 @@ HERE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HERE / "tests/frameworks"))
 
 import ray  # noqa: E402
-import ray_world  # noqa: E402
 import torch  # noqa: E402
 
+import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
 from rollring.ray._nccl import Communicator, unique  # noqa: E402

@@ -40,7 +40,7 @@ def register_nothing() -> None:
     @StorageClientFactory.register("NothingClient")
     class NothingClient(StorageKVClient):
         def put(self, keys, values):
-            kept.update(zip(keys, values))
+            kept.update(zip(keys, values, strict=True))
             return list(range(len(keys)))
 
         def get(self, keys, shapes=None, dtypes=None, custom_backend_meta=None):
@@ -111,7 +111,8 @@ def measure(rounds: int) -> dict[str, dict[str, list[dict[str, float]]]]:
             done = subprocess.run([sys.executable, __file__, "--one", storage], check=True,
                                   stdout=subprocess.PIPE, text=True)
             for tokens, times in json.loads(done.stdout.splitlines()[-1]).items():
-                both = [put + get for put, get in zip(times["put"], times["get"])]
+                both = [put + get
+                        for put, get in zip(times["put"], times["get"], strict=True)]
                 medians = {what: statistics.median(each) for what, each in times.items()}
                 medians["put_get"] = statistics.median(both)
                 found.setdefault(tokens, {}).setdefault(storage, []).append(medians)

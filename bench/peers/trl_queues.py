@@ -138,7 +138,7 @@ def main() -> None:
         if chosen.json:
             continue
         theirs, ours = (results[tokens][name] for name in ("mp.Queue", "RingQueue"))
-        ratios = [o / t for o, t in zip(ours["rate"], theirs["rate"])]
+        ratios = [o / t for o, t in zip(ours["rate"], theirs["rate"], strict=True)]
         print(f"{tokens:7} tokens: mp.Queue {statistics.median(theirs['rate']):8.0f} samples/s "
               f"(get {statistics.median(theirs['get_us']):6.0f} us), "
               f"RingQueue {statistics.median(ours['rate']):8.0f} "

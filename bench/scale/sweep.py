@@ -147,7 +147,7 @@ def main():
         several = range(given.seed, given.seed + 5)
         rows = rows_of([one(100, seed=seed) for seed in several])
         yield table("seeds", "larger", "100 nodes. ",
-                    [row | {"seed": seed} for row, seed in zip(rows, several)])
+                    [row | {"seed": seed} for row, seed in zip(rows, several, strict=True)])
 
     made = {"growth": growth, "seeds": seeds, "places": places, "rings": rings, "wide": wide}
     result = {"question": "scale", "asks": ASKS,

@@ -34,12 +34,12 @@ def of_steps(args):
 
     def made(chunk):
         handles = [cuda.create(chunk) for _ in pieces(chunk)]
-        for at, handle in zip(pieces(chunk), handles):
+        for at, handle in zip(pieces(chunk), handles, strict=True):
             cuda.map(base + at, chunk, handle)
         return handles
 
     def gone(chunk, handles):
-        for at, handle in zip(pieces(chunk), handles):
+        for at, handle in zip(pieces(chunk), handles, strict=True):
             cuda.unmap(base + at, chunk)
             cuda.release(handle)
 
@@ -70,7 +70,7 @@ def of_steps(args):
         create, handles = timed(lambda: [cuda.create(chunk) for _ in pieces(chunk)])
 
         def map_all():
-            for at, handle in zip(pieces(chunk), handles):
+            for at, handle in zip(pieces(chunk), handles, strict=True):
                 cuda.map(base + at, chunk, handle)
         mapping, _ = timed(map_all)
         touch = timed(lambda: (cuda.fill(base, size, streams[0]), wait()))[0] if warm else 0.0
@@ -171,7 +171,7 @@ def of_adoption(args):
     backend.suspend(2)  # vLLM unmaps and releases its own
     asleep = free()
     ms = time.perf_counter()
-    for (address, data), descriptor in zip(table.items(), descriptors):
+    for (address, data), descriptor in zip(table.items(), descriptors, strict=True):
         handle = cuda.take(descriptor)
         os.close(descriptor)  # open, it would keep the memory
         cuda.map(address, sizes[address], handle)

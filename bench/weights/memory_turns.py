@@ -144,6 +144,7 @@ def of_backend(name, args):
     else:
         # As vLLM would load it; rollring.vllm itself has parts that import more of vLLM.
         import importlib.util
+
         import rollring
         place = Path(rollring.__file__).parent / "vllm/sleep.py"
         spec = importlib.util.spec_from_file_location("rollring.vllm.sleep", place)

@@ -25,9 +25,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HERE / "tests/frameworks"))
 
-import ce_engine  # noqa: E402
 import torch  # noqa: E402
 
+import ce_engine  # noqa: E402
 import rollring as rr  # noqa: E402
 import rollring.checkpoint_engine  # noqa: E402
 
@@ -96,7 +96,6 @@ def checkpoint_engine(ring: str, syncs: int, options: dict[str, Any]) -> dict[st
 
 def sglang(ring: str, syncs: int, staging: str) -> dict[str, Any]:
     import sglang_engine
-
     from rollring.sglang import Sender
 
     heard, seen = SPAWN.Pipe(duplex=False)

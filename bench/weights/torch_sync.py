@@ -159,7 +159,8 @@ def views_of(message, kept, clone):
     buffer = kept[handles] if message["keep"] else kept.pop(handles)
     parts = buffer[:sum(message["sizes"])].split(message["sizes"])
     views = [part.view(getattr(torch, dtype)).view(shape)
-             for part, dtype, shape in zip(parts, message["dtypes"], message["shapes"])]
+             for part, dtype, shape in zip(parts, message["dtypes"], message["shapes"],
+                                           strict=True)]
     return [view.clone() for view in views] if clone and message["keep"] else views
 
 
@@ -169,7 +170,7 @@ def serve(trainer, options, device):
     while message["what"] != "end":
         message, answer = pickle.loads(trainer.recv_bytes()), None
         if message["names"]:
-            views = zip(message["names"], views_of(message, kept, options.clone))
+            views = zip(message["names"], views_of(message, kept, options.clone), strict=True)
             views = [parameters[name].copy_(view) for name, view in views]  # and lets go of them
         elif message["what"] == "attach":
             import rollring

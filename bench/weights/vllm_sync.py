@@ -190,6 +190,7 @@ class Client:
 
 def source_of(tensors):
     from functools import cached_property
+
     from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
     class Source(WeightSource):
@@ -293,6 +294,7 @@ def two_copies_ms(size, device):
 def prepare(options):
     global torch, vllm_parts
     import torch
+
     import vllm_parts
     vllm_parts.use(options.vllm)
 

@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from plan import Shape
 
-
 Cache = list[tuple[Tensor, Tensor]]  # keys and values of each layer: [rows, kv_heads, places, head]
 
 

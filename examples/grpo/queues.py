@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from typing import Any
@@ -99,10 +100,8 @@ class QueueTrainer:
             one.put((version, found))
         missing = self._plan.workers
         while missing and not self._plan.path("ended").exists():
-            try:
+            with contextlib.suppress(queue.Empty):
                 missing -= self._queues.taken.get(timeout=SLACK)[1] == version
-            except queue.Empty:
-                pass
 
     def close(self) -> None:
         pass

@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from ledger import Proof, prove
-from run import Run
 from naming import sent_keys
+from run import Run
 
 FIRST = 5  # the reward at the start is the mean of these steps
 LAST = 20  # and at the end

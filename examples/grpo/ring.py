@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -104,7 +105,7 @@ class RingWorker:
         now = time.monotonic()
         if self._channel is None and now >= self._attach_at:
             self._attach_at = now + 0.1
-            try:
+            with contextlib.suppress(rr.TimedOutError, rr.BusyError, rr.PeerGoneError):
                 self._channel = rr.WeightSubscriber(
                     self._weight_ring,
                     self._next,
@@ -113,8 +114,6 @@ class RingWorker:
                     held_version=self.version,
                     timeout=ATTACH_SECONDS,
                 )
-            except (rr.TimedOutError, rr.BusyError, rr.PeerGoneError):
-                pass
         return self._channel
 
     def _leave(self) -> None:

@@ -10,7 +10,6 @@ import torch
 
 from model import Model
 
-
 Refresh = Callable[[], int]
 
 

@@ -47,7 +47,7 @@ class Trainer:
         self.ledger = Ledger(plan.path("ledger.txt"), Mark(**saved.get("ledger", {})))
         # Versions only grow, even if the dead trainer had published later ones.
         self.version = self.end.resume(saved.get("receipts", []), self.step)
-        self.log = open(plan.path("steps.jsonl"), "a", encoding="utf-8", buffering=1)
+        self.log = plan.path("steps.jsonl").open("a", encoding="utf-8", buffering=1)
         self.publish()
 
     def take_step(self) -> None:

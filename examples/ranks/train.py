@@ -14,12 +14,13 @@ import argparse
 import itertools
 import json
 
-import rollring as rr
 import torch
 import torch.distributed as dist
-from rollring.torch import ShareDataset, received_tickets
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+
+import rollring as rr
+from rollring.torch import ShareDataset, received_tickets
 
 
 class TinyModel(nn.Module):

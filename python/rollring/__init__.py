@@ -17,7 +17,6 @@ Two processes speak to each other only if both run on one machine, as one user.
 
 from __future__ import annotations
 
-
 from . import _core
 from ._batch import Batch
 from ._codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec

@@ -112,7 +112,7 @@ class OneVersion(ABC):
                 raise
 
     def __del__(self) -> None:
-        try:
+        try:  # noqa: SIM105  at the end of the interpreter, contextlib may be gone
             self._give_up("the update was dropped")
         except (RollringError, AttributeError):  # its end left the channel, this is a child's copy,
             pass  # or the constructor has raised

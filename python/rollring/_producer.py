@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _OUTCOME = frozenset(
-    "reward status n_prompt policy_version_min policy_version_max finished_ns".split()
+    ["reward", "status", "n_prompt", "policy_version_min", "policy_version_max", "finished_ns"]
 )
 
 

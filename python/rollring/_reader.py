@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -93,10 +94,8 @@ class Share(Views):
         if kind is None:
             self.close()
             return
-        try:
+        with suppress(StaleTicketError, BusyError, DeviceError):  # the block has failed already
             self.close(later=True)
-        except (StaleTicketError, BusyError, DeviceError):
-            pass  # the block has failed already
 
     __reduce__ = unpicklable(
         "a share, which lies in the ring,",

@@ -75,7 +75,7 @@ def blocks_of(
             flat = np.ascontiguousarray(values)
             shape = flat.shape[1:]
             return [(_block(list(keys), column, flat.ctypes.data, name, shape, ARRAY), flat)]
-    return [block_of(value, key, column, codec) for value, key in zip(values, keys)]
+    return [block_of(value, key, column, codec) for value, key in zip(values, keys, strict=True)]
 
 
 def _is_ragged(nested: Any, torch: Any) -> bool:
@@ -195,7 +195,9 @@ class Store(Closes):
         named = [("", "")] * len(values) if keys is None else keys
         if len(named) != len(values):
             raise ValueError(f"{len(values)} values, but {len(named)} keys")
-        given = [block_of(value, *key, self._codec) for value, key in zip(values, named)]
+        given = [
+            block_of(value, *key, self._codec) for value, key in zip(values, named, strict=True)
+        ]
         return self._core.put([block for block, _ in given], timeout)
 
     def put_columns(
@@ -236,7 +238,9 @@ class Store(Closes):
         base = memory.ctypes.data
         found.read([0 if offset is None else base + offset for offset in offsets])
         made = []
-        for i, ((name, shape, tag, nbytes), offset) in enumerate(zip(forms, offsets)):
+        for i, ((name, shape, tag, nbytes), offset) in enumerate(
+            zip(forms, offsets, strict=True)
+        ):
             if offset is None:
                 made.append(self._codec.decode(memoryview(found.memory(i))))
             else:

@@ -139,10 +139,10 @@ class Attachment:
         channel = self._channel
         if channel is None or channel.closed or sender != self._sender:
             held = -1
-            if channel is not None and not channel.closed and channel.state == "ready":
-                # Another ring of that name has not had it.
-                if _ring_id(channel.ring) == self._ring_id:
-                    held = channel.live_version
+            attached = channel is not None and not channel.closed and channel.state == "ready"
+            # Another ring of that name has not had it.
+            if channel is not None and attached and _ring_id(channel.ring) == self._ring_id:
+                held = channel.live_version
             self.leave()
             channel = self._channel = attach(held)
             self._sender, self._ring_id = sender, _ring_id(channel.ring)

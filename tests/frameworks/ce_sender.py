@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import ce_engine
-
 import rollring as rr
 from rollring.checkpoint_engine import Sender
 

@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import ray
+
 import ray_world
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import kill_oracle  # noqa: E402
+import rollring as rr  # noqa: E402
+import rollring.ray  # noqa: E402
 from killing import lines, note, opened  # noqa: E402
 from ray_engines import Engine, served  # noqa: E402
 from ray_kills import Run  # noqa: E402
 from ray_weight_trainer import said, weights_log  # noqa: E402
-
-import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
 
 SIZE = kill_oracle.SIZE
 WHO = 1_000_000  # tells rings apart, and goes into tokens

@@ -16,10 +16,9 @@ import ray
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import kill_oracle  # noqa: E402
+import rollring.ray  # noqa: E402
 from ray_again import log_of, make_ring, who_of  # noqa: E402
 from ray_weight_trainer import publish, weights_log  # noqa: E402
-
-import rollring.ray  # noqa: E402
 
 
 def main() -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import ray
+
 import ray_world
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-from killing import lines, note, opened  # noqa: E402
-
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
+from killing import lines, note, opened  # noqa: E402
 
 SHAPES = {"embed": (700, 1000), "norm": (513,), "none": (0, 4), "up": (300, 33), "scale": ()}
 TIED = {"head": "embed"}

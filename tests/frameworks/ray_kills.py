@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
+
 import ray_world
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import kill_oracle  # noqa: E402
-from killing import lines, until_it_moves  # noqa: E402
-
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
+from killing import lines, until_it_moves  # noqa: E402
 
 AT_ONCE = 3
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import ray
 import ray.exceptions
-import ray_world
-from ray_engines import fill, model
-from ray_world import PATIENCE
-from test_ray import Holder
-from test_ray_weights import STREAMED, engines_on, until_there
 
+import ray_world
 import rollring as rr
 import rollring.ray
+from ray_engines import fill, model
+from ray_world import PATIENCE
 from rollring.demo.load import Load
 from rollring.demo.proof import Seen, Tally, total
+from test_ray import Holder
+from test_ray_weights import STREAMED, engines_on, until_there
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -155,7 +155,7 @@ class Rollouts(Steps):
         self._stop.touch()
         for node in nodes:
             sent, seen = ray.get(self.sent[node], timeout=PATIENCE), self.seen[node]
-            ray_world.until(lambda: seen.tally.records >= sent.records)
+            ray_world.until(lambda seen=seen, sent=sent: seen.tally.records >= sent.records)
         self.stop()
         assert ray_world.nothing_comes(self._stash, 2)
         for node in nodes:

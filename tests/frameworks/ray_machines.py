@@ -9,9 +9,10 @@ import sys
 from typing import Any
 
 import ray
+from ray.cluster_utils import Cluster
+
 import ray_world
 from namespaces import Link, Network
-from ray.cluster_utils import Cluster
 
 # A node whose link is cut is lost after some 20 s, and stands a cut of a few.
 HEALTH = {

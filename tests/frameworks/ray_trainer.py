@@ -13,7 +13,6 @@ import ray
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import kill_oracle  # noqa: E402
-
 import rollring.ray  # noqa: E402
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import ray
-import ray_world
-from test_ray_runs import began, is_stuck, make, received
 
+import ray_world
 import rollring as rr
 import rollring.ray
+from test_ray_runs import began, is_stuck, make, received
 
 RECORDS = 20
 

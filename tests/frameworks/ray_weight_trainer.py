@@ -17,11 +17,10 @@ import ray
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import ray_world  # noqa: E402
-from killing import lines, note, opened  # noqa: E402
-from ray_engines import TIED, fill, model  # noqa: E402
-
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
+from killing import lines, note, opened  # noqa: E402
+from ray_engines import TIED, fill, model  # noqa: E402
 
 TRAINERS = 64
 

@@ -16,9 +16,8 @@ import ray
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import kill_oracle  # noqa: E402
-from ray_weight_trainer import publish, weights_log  # noqa: E402
-
 import rollring.ray  # noqa: E402
+from ray_weight_trainer import publish, weights_log  # noqa: E402
 
 
 def main() -> None:

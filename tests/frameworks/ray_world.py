@@ -56,13 +56,15 @@ def _environment() -> Iterator[None]:
     """Clusters of one machine find each other through the folder that Ray has there. Workers import
     what tests are made of."""
     tests = Path(__file__).parent
-    with tempfile.TemporaryDirectory(prefix="rr", ignore_cleanup_errors=True) as folder:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RAY_TMPDIR", folder)
-            patch.setenv("RAY_worker_niceness", "0")  # else it starves beside a build
-            for path in (tests, tests.parent / "python"):
-                patch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
-            yield
+    with (
+        tempfile.TemporaryDirectory(prefix="rr", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_worker_niceness", "0")  # else it starves beside a build
+        for path in (tests, tests.parent / "python"):
+            patch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
+        yield
 
 
 def other_nodes() -> list[str]:

@@ -11,9 +11,10 @@ from typing import Any
 
 os.environ.update(LOG_LEVEL="WARNING", RAY_USAGE_STATS_ENABLED="0")
 
-import torch
 import vllm_tiny
 from vllm_tiny import Served, Trained
+
+import torch
 
 PATIENCE = vllm_tiny.PATIENCE
 

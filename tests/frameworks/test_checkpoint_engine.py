@@ -18,9 +18,8 @@ import ce_sender  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-from conftest import PATIENCE  # noqa: E402
-
 import rollring as rr  # noqa: E402
+from conftest import PATIENCE  # noqa: E402
 from rollring.checkpoint_engine import Sender  # noqa: E402
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -225,9 +224,8 @@ def test_what_req_func_raises_is_raised(publisher: rr.WeightPublisher) -> None:
     def req_func(_: Any) -> None:
         raise ConnectionRefusedError("no server there")
 
-    with Sender(publisher, ["GPU-0"]) as sender:
-        with pytest.raises(ConnectionRefusedError):
-            sender.update(1, req_func, PATIENCE)
+    with Sender(publisher, ["GPU-0"]) as sender, pytest.raises(ConnectionRefusedError):
+        sender.update(1, req_func, PATIENCE)
 
 
 def test_bad_input_is_refused(publisher: rr.WeightPublisher) -> None:

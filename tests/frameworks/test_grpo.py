@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from grpo_runs import PATIENCE, begin, check_nothing_is_left, run
 
 pytest.importorskip("torch")

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+
 from grpo_runs import EXAMPLE, PATIENCE, begin, check_nothing_is_left, run
 
 pytest.importorskip("torch")

@@ -18,7 +18,6 @@ ray = pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
-
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
 from rollring.demo.load import Load  # noqa: E402
@@ -122,14 +121,16 @@ def push_until_full(ring: str, tokens: int) -> int:
 def test_a_slow_trainer_stops_workers_of_other_nodes(cluster: Any, ring: str) -> None:
     tokens, node = 65_536, ray_world.other_nodes()[0]
     bound = 8 << 20
-    with rollring.ray.Fabric(ring, object_store_bytes=bound, batch_bytes="1MiB") as fabric:
-        with rr.Stash(ring, group_size=1, batch_groups=1) as stash:
-            records = ray.get(push_until_full.options(**ray_world.on(node)).remote(ring, tokens))
-            lane, record = rr.describe(ring)["lane_bytes"], 4 * tokens
-            # A lane here, one there, and what is under way between them.
-            assert 0 < records <= (2 * lane + bound + (1 << 20)) // record + 1
-            assert fabric.nodes()[0]["waiting"] * record <= bound + (1 << 20)
-            assert ray_world.received(stash, records).tally.records == records
+    with (
+        rollring.ray.Fabric(ring, object_store_bytes=bound, batch_bytes="1MiB") as fabric,
+        rr.Stash(ring, group_size=1, batch_groups=1) as stash,
+    ):
+        records = ray.get(push_until_full.options(**ray_world.on(node)).remote(ring, tokens))
+        lane, record = rr.describe(ring)["lane_bytes"], 4 * tokens
+        # A lane here, one there, and what is under way between them.
+        assert 0 < records <= (2 * lane + bound + (1 << 20)) // record + 1
+        assert fabric.nodes()[0]["waiting"] * record <= bound + (1 << 20)
+        assert ray_world.received(stash, records).tally.records == records
 
 
 @ray.remote

@@ -19,10 +19,9 @@ if torch.cuda.device_count() < 2:
     pytest.skip("needs two GPUs", allow_module_level=True)
 
 import ray_world  # noqa: E402
-from ray_world import PATIENCE  # noqa: E402
-
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
+from ray_world import PATIENCE  # noqa: E402
 
 KILLS = int(os.environ.get("ROLLRING_KILLS", "12"))
 SHAPES = {"embed": (1500, 1024), "norm": (513,), "none": (0, 4), "up": (300, 1033), "scale": (1,)}

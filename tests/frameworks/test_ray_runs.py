@@ -18,7 +18,6 @@ ray = pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
-
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
 from rollring.ray._actors import NAMESPACE  # noqa: E402

@@ -13,11 +13,10 @@ ray = pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
+import rollring.ray  # noqa: E402
 from ray_engines import check_served, serve, until_all_serve  # noqa: E402
 from ray_kills import Run  # noqa: E402
 from ray_weight_trainer import said  # noqa: E402
-
-import rollring.ray  # noqa: E402
 
 KILLS = int(os.environ.get("ROLLRING_KILLS", "24"))
 NODES = 3

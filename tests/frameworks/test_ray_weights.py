@@ -14,11 +14,10 @@ ray = pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
-from ray_engines import TIED, WeightEngine, fill, model, stamped  # noqa: E402
-from ray_world import PATIENCE  # noqa: E402
-
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
+from ray_engines import TIED, WeightEngine, fill, model, stamped  # noqa: E402
+from ray_world import PATIENCE  # noqa: E402
 
 NODES = 2
 STREAMED: dict[str, Any] = {"slots": 2, "slot_bytes": 1 << 20, "tied": TIED}  # in parts

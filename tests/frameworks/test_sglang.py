@@ -23,10 +23,9 @@ import sglang_engine  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-from conftest import PATIENCE  # noqa: E402
-
 import rollring as rr  # noqa: E402
 import rollring.sglang  # noqa: E402
+from conftest import PATIENCE  # noqa: E402
 
 SPAWN = multiprocessing.get_context("spawn")
 Sender = rollring.sglang.Sender

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from python.conftest import PATIENCE
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-from killing import FORK  # noqa: E402
-from skyrl_world import TrajectoryID, Workers, asked, expected, work  # noqa: E402
-
 import rollring as rr  # noqa: E402
+from killing import FORK  # noqa: E402
 from rollring.integrations.skyrl import RollringGenerator  # noqa: E402
+from skyrl_world import TrajectoryID, Workers, asked, expected, work  # noqa: E402
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -18,8 +18,9 @@ pytest.importorskip("skyrl")
 pytest.importorskip("vllm")
 
 import skyrl_engine
-import torch
 from skyrl_engine import Client, Policy, policy_worker, serving
+
+import torch
 from vllm.distributed.weight_transfer import factory
 
 import rollring as rr
@@ -113,11 +114,12 @@ def test_tokens_of_two_engines_are_the_trainers(enabled: str, tmp_path: Path) ->
 
 
 def test_what_is_no_plain_weights_is_refused(enabled: str) -> None:
-    from rollring.skyrl.trainer import SkyrlTrainer
     from skyrl.backends.skyrl_train.weight_sync.sources import (
         LoraAdapterWeightSource,
         SerializedFp8WeightSource,
     )
+
+    from rollring.skyrl.trainer import SkyrlTrainer
 
     for source in (
         SerializedFp8WeightSource([], None),
@@ -132,8 +134,9 @@ def test_what_is_no_plain_weights_is_refused(enabled: str) -> None:
 
 
 def test_its_workers_have_what_it_reads_of_an_engine() -> None:
-    from rollring.skyrl.trainer import SkyrlTrainer
     from skyrl.backends.skyrl_train.weight_sync.weight_senders import SkyrlTrainerCapabilities
+
+    from rollring.skyrl.trainer import SkyrlTrainer
 
     for name in vars(SkyrlTrainerCapabilities):
         if name.startswith("skyrl_"):

@@ -17,12 +17,12 @@ tq = pytest.importorskip("transfer_queue")
 
 import ray
 import torch
-import tq_workers
-from conftest import PATIENCE
 from ray.exceptions import RayError
 from tensordict import NonTensorStack, TensorDict
 
 import rollring as rr
+import tq_workers
+from conftest import PATIENCE
 
 HERE = Path(__file__).parent
 IMPORTING = 10 * PATIENCE  # seconds for Ray's workers to come, who import verl or torch

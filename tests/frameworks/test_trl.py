@@ -14,12 +14,13 @@ import pytest
 pytest.importorskip("trl")
 
 import trl_tiny
-from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-from trl_load import SPAWN, grpo, members, produce, produce_and_die, produce_for_ever, producing
 from trl_tiny import StockWorker, Watched
+
+from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
 import rollring as rr
 from rollring.integrations.trl import RingRolloutWorker
+from trl_load import SPAWN, grpo, members, produce, produce_and_die, produce_for_ever, producing
 
 SEEN = ("loss", "grad_norm", "reward", "reward_std", "entropy", "rewards/exact")
 
@@ -93,9 +94,11 @@ def test_stale_samples_are_dropped_as_theirs(ring: str, model: str, tmp_path: Pa
 def test_a_killed_producer_is_named(ring: str, model: str, tmp_path: Path) -> None:
     worker = RingRolloutWorker(ring, died_after=0.2)
     trainer = trl_tiny.grpo_trainer(model, worker, tmp_path, max_steps=100)
-    with producing((produce_and_die, ring, "env-dies", [0, 1, 2, 3])):
-        with pytest.raises(rr.ProducerDiedError, match=r"env-dies .*prompt/3") as raised:
-            trainer.train()
+    with (
+        producing((produce_and_die, ring, "env-dies", [0, 1, 2, 3])),
+        pytest.raises(rr.ProducerDiedError, match=r"env-dies .*prompt/3") as raised,
+    ):
+        trainer.train()
     assert (raised.value.group, raised.value.producer) == ("prompt/3", "env-dies")
     assert trainer.state.global_step >= 1
 

@@ -17,10 +17,10 @@ from accelerate import PartialState
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
-from trl_load import PATIENCE
 
 import rollring as rr
 from rollring.integrations.trl import RingRolloutWorker
+from trl_load import PATIENCE
 
 GROUPS, SIZE = 2048, 8
 ROUNDING = float(np.finfo(np.float32).eps)

@@ -11,10 +11,11 @@ import pytest
 
 pytest.importorskip("trl")
 
+from trl_tiny import tokenizer
+
 import pandas
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
-from trl_tiny import tokenizer
 
 import rollring as rr
 
@@ -74,7 +75,7 @@ def test_its_completions_are_read(model: str, tmp_path: Path, ring: str) -> None
     words.save_pretrained(tmp_path / "words")
     found = list(rr.read_rollouts(str(folder), words))
     assert len(found) == len(wanted) == STEPS * GROUPS * SIZE
-    for index, (fields, row) in enumerate(zip(found, wanted)):
+    for index, (fields, row) in enumerate(zip(found, wanted, strict=True)):
         prompt = words.encode(row["prompt"])
         assert fields["n_prompt"] == len(prompt)
         assert fields["token_ids"] == prompt + words.encode(row["completion"])

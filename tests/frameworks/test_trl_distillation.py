@@ -15,16 +15,17 @@ import pytest
 
 pytest.importorskip("trl")
 
-import transformers
 import trl_tiny
+from trl_tiny import StockWorker
+
+import transformers
 from datasets import Dataset
 from trl.experimental.async_distillation import AsyncDistillationConfig, AsyncDistillationTrainer
 from trl.experimental.async_distillation.async_rollout_worker import RolloutSample
-from trl_load import VOCABULARY, members
-from trl_tiny import StockWorker
 
 import rollring as rr
 from rollring.integrations.trl import RingRolloutWorker
+from trl_load import VOCABULARY, members
 
 TOP = 4
 

@@ -20,11 +20,11 @@ pytest.importorskip("trl")
 
 import torch
 from transformers import AutoModelForCausalLM
-from trl_grpo_ranks import checksum
-from trl_load import PATIENCE, SPAWN
 
 import rollring as rr
 from rollring.integrations.trl import answer_prompts
+from trl_grpo_ranks import checksum
+from trl_load import PATIENCE, SPAWN
 
 SCRIPT = Path(__file__).with_name("trl_grpo_ranks.py")
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -75,7 +75,7 @@ def _answers(output: Path, ranks: int) -> dict[str, list[Any]]:
     """What a trainer has generated for each prompt, in the order of its ranks."""
     answers = defaultdict(list)
     of_ranks = [json.loads((output / f"answers-{r}.json").read_text()) for r in range(ranks)]
-    for call in zip(*of_ranks):
+    for call in zip(*of_ranks, strict=True):
         for prompt, *completion in itertools.chain(*call):
             answers[prompt].append(completion)
     assert {len(each) for each in answers.values()} == {4}
@@ -96,7 +96,7 @@ def test_the_loss_inputs_of_its_own_generation(
         theirs = torch.load(own / f"loss-{rank}.pt")
         found = torch.load(ours / f"loss-{rank}.pt")
         assert len(theirs) == len(found) == 6 and any(each["advantages"].any() for each in theirs)
-        for left, right in zip(theirs, found):
+        for left, right in zip(theirs, found, strict=True):
             assert left.keys() == right.keys()
             for name, value in left.items():
                 assert value.dtype == right[name].dtype, name

@@ -21,10 +21,9 @@ import pytest
 
 pytest.importorskip("trl")
 
+import rollring as rr
 from trl_kills import SAVE_STEPS, STEPS, last_checkpoint, train
 from trl_load import PATIENCE, members
-
-import rollring as rr
 
 KILLS = int(os.environ.get("ROLLRING_TRL_KILLS", "3"))
 BATCH, SIZE = 3, 4

@@ -11,13 +11,14 @@ import pytest
 pytest.importorskip("trl")
 
 import trl_tiny
-from test_trl import stock_samples
-from transformers import TrainerCallback
-from trl_load import PATIENCE, SPAWN, members, produce, producing
 from trl_tiny import StockWorker, Watched
+
+from transformers import TrainerCallback
 
 import rollring as rr
 from rollring.integrations.trl import RingRolloutWorker
+from test_trl import stock_samples
+from trl_load import PATIENCE, SPAWN, members, produce, producing
 
 KEYS = ("loss", "grad_norm")
 OPTIONS = {"max_staleness": 99, "max_steps": 8, "save_strategy": "steps", "save_steps": 2}

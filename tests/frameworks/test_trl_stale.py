@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("trl")
 
 import trl_tiny
-from trl_load import SPAWN, members, produce_for_ever
 
 import rollring as rr
 from rollring.integrations.trl import RingRolloutWorker
+from trl_load import SPAWN, members, produce_for_ever
 
 STEPS = 20
 

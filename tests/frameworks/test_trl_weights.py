@@ -13,12 +13,13 @@ import pytest
 pytest.importorskip("trl")
 
 import trl_tiny
-from transformers import TrainerCallback
-from trl_load import PATIENCE, SPAWN, producing
 from trl_tiny import Watched
-from trl_weights import digest, note, noted, roll
+
+from transformers import TrainerCallback
 
 from rollring.integrations.trl import RingRolloutWorker, RingWeightTransfer
+from trl_load import PATIENCE, SPAWN, producing
+from trl_weights import digest, note, noted, roll
 
 STEPS = 6
 

@@ -16,14 +16,15 @@ import pytest
 pytest.importorskip("trl")
 
 import trl_tiny
+
 from accelerate import PartialState
 from datasets import Dataset
 from trl.experimental.async_grpo import async_rollout_worker
-from trl_load import PATIENCE
-from trl_server import completions, length_reward
 
 import rollring as rr
 from rollring.integrations.trl import ShmRolloutWorker, share_rollout_queue
+from trl_load import PATIENCE
+from trl_server import completions, length_reward
 
 GROUPS, SIZE = 6, 4
 THERE = mock.patch.object(async_rollout_worker, "is_vllm_available", return_value=True)

@@ -15,8 +15,9 @@ import pytest
 
 pytest.importorskip("verl")
 
-import ray
 import verl_workers
+
+import ray
 from ray.exceptions import RayError
 from verl.checkpoint_engine.base import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
@@ -167,8 +168,9 @@ def test_a_trainer_that_is_killed_and_the_next_one(ring: str) -> None:
 
 
 def test_its_interface_is_ours() -> None:
-    import rollring.verl
     from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+
+    import rollring.verl
 
     kind = CheckpointEngineRegistry.get("rollring")
     assert kind is rollring.verl.RollringCheckpointEngine

@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("verl")
 
+from trl_tiny import tokenizer
+
 import numpy as np
 import torch
-from trl_tiny import tokenizer
 from verl import DataProto
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
@@ -36,7 +37,9 @@ def dump(folder: Path, words: Any, steps: int) -> list[tuple[list[int], list[int
         )
         extra = {"acc": np.arange(GROUPS * SIZE) % 2}
         trainer._log_rollout_data(batch, extra, {}, str(folder))
-        rows += zip(prompts.tolist(), responses.tolist(), scores.sum(-1).tolist())
+        rows += zip(
+            prompts.tolist(), responses.tolist(), scores.sum(-1).tolist(), strict=True
+        )
     trainer._shutdown_dump_executor()
     return rows
 
@@ -47,7 +50,9 @@ def test_its_rollouts_are_read(tmp_path: Path, ring: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.jsonl", "2.jsonl"]
     found = list(rr.read_rollouts(str(tmp_path), words))
     assert len(found) == len(wanted) == 2 * GROUPS * SIZE
-    for index, (fields, (prompt, response, score)) in enumerate(zip(found, wanted)):
+    for index, (fields, (prompt, response, score)) in enumerate(
+        zip(found, wanted, strict=True)
+    ):
         assert fields["token_ids"] == prompt + response
         assert (fields["n_prompt"], fields["reward"]) == (5, score)
         assert fields["visit"] == 1 + index // (GROUPS * SIZE)

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm_tiny import Tensors, of_version, sender  # noqa: E402
+
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient  # noqa: E402
 
 from rollring.vllm.trainer import FleetClient  # noqa: E402

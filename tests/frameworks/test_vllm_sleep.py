@@ -21,9 +21,8 @@ from vllm.device_allocator.sleep_mode_backend import (  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-from memory_fakes import FakeCore, FakeDriver, LendingCore  # noqa: E402
-
 import rollring.vllm  # noqa: E402
+from memory_fakes import FakeCore, FakeDriver, LendingCore  # noqa: E402
 from rollring import _core  # noqa: E402
 
 

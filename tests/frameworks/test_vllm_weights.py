@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from vllm_tiny import Tensors, Trained, generated, llm, of_version, sender  # noqa: E402
+
 from vllm.distributed.weight_transfer.base import ModuleSource  # noqa: E402
 
 import rollring as rr  # noqa: E402

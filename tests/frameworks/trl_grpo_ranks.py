@@ -15,8 +15,9 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import torch
 import trl_tiny
+
+import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
@@ -85,7 +86,7 @@ def main(ring: str, model: str, folder: str) -> None:
     def generated(prompts: list[str]) -> Any:
         had.append(checksum(trainer.accelerator.unwrap_model(trainer.model)))
         made = generate(prompts)
-        answers.append(list(zip(prompts, made[0], made[1])))
+        answers.append(list(zip(prompts, made[0], made[1], strict=True)))
         torch.manual_seed(len(answers))  # the trainer shuffles what it has generated
         return made
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import trl_tiny
+
 from transformers import TrainerCallback
 
 from rollring.integrations.trl import RingRolloutWorker

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import torch
 import trl_tiny
+
+import torch
 
 from rollring.integrations.trl import RingRolloutWorker
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import trl_tiny  # noqa: F401  torch without a GPU
+
 import torch
 from transformers import Qwen2ForCausalLM
-from trl_load import PATIENCE
 
 import rollring as rr
+from trl_load import PATIENCE
 
 SIZE = 4
 

@@ -93,8 +93,9 @@ def killed_trainer(
 def serve(model: str, told: Any) -> None:
     """An engine that does what it is told: vLLM's LLM, with all of it in this process."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    from rollring.vllm.trainer import InProcessClient
     from vllm_tiny import llm
+
+    from rollring.vllm.trainer import InProcessClient
 
     engine = llm(model)
     client = InProcessClient(engine)

@@ -119,9 +119,10 @@ class Tensors:
 
 def sender(ring: str, client: Any, source: Any, **info: Any) -> Any:
     """The trainer's end, from vLLM's own factory."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
     import rollring.vllm
     from rollring.vllm.trainer import RollringTrainerInitInfo
-    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
     rollring.vllm.register()
     return WeightTransferTrainerFactory.trainer_init(

@@ -4,6 +4,7 @@ nothing but pkg-config, and runs them against each other. Also: README.md and th
 show exactly them, the README's quickstart does what it says when it is pasted, CMake finds the
 package, man pages and completion know every option, and nvcc takes the headers."""
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -173,17 +174,18 @@ def check_quickstart(scratch, root, library, environment):
         sys.exit(f"the quickstart says:\n{said}\nnot:\n{wanted}")
 
 
+@contextlib.contextmanager
 def alone_with_the_name():
     """The programs name their ring, so that runs on one machine come to it one after another."""
-    lock = open(pathlib.Path(tempfile.gettempdir()) / f"rollring-quickstart-{os.getuid()}", "a")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock
+    place = pathlib.Path(tempfile.gettempdir()) / f"rollring-quickstart-{os.getuid()}"
+    with place.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def main():
     check_shown()
-    lock = alone_with_the_name()
-    with tempfile.TemporaryDirectory() as scratch_name:
+    with alone_with_the_name(), tempfile.TemporaryDirectory() as scratch_name:
         scratch = pathlib.Path(scratch_name)
         run("meson", "install", "-C", build, "--no-rebuild", "--destdir", scratch / "root")
         (config,) = (scratch / "root").rglob("rollring.pc")
@@ -238,7 +240,6 @@ def main():
                 sys.exit(f"requests: unexpected output:\n{output}")
         finally:
             run(rollring, "rm", "--force", "quickstart")
-    lock.close()
     print("installed, built outside the tree, 4 records arrived, and as a group; so did weights")
 
 

@@ -91,7 +91,7 @@ def main() -> int:
         wrong += 0 if real[0] else 1
         jobs = [pool.submit(judge, mutant, options.compiler, work, number)
                 for number, mutant in enumerate(chosen, 1)]
-        for mutant, job in zip(chosen, jobs):
+        for mutant, job in zip(chosen, jobs, strict=True):
             expected, text = job.result()
             wrong += 0 if expected else 1
             caught += 1 if expected and not mutant.survives else 0

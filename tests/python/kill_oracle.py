@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 import rollring as rr
-
 from killing import lines, note, opened
 
 SIZE = 4

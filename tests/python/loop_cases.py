@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-from conftest import PATIENCE, send_group
-from skyrl_world import asked, rollout
-from weights_children import model
 
 import rollring as rr
+from conftest import PATIENCE, send_group
+from rollring.integrations._skyrl_workers import _record
 from rollring.integrations.atropos import RollringSendMixin
 from rollring.integrations.skyrl import RollringGenerator
-from rollring.integrations._skyrl_workers import _record
+from skyrl_world import asked, rollout
+from weights_children import model
 
 Done = Callable[[], int]  # how many of the calls are over
 

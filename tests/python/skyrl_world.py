@@ -9,9 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from killing import FORK
-
 import rollring as rr
+from killing import FORK
 from rollring.integrations.skyrl import serve
 
 

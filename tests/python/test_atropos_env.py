@@ -23,11 +23,11 @@ import pytest
 pytest.importorskip("atroposlib")
 pytest.importorskip("transformers")
 
-from atropos_servers import PROGRAM, TRAINER, Server, free_port, ours
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 import rollring as rr
+from atropos_servers import PROGRAM, TRAINER, Server, free_port, ours
 from rollring.integrations.atropos import RollringSendMixin
 
 CHILD = Path(__file__).with_name("atropos_env.py")

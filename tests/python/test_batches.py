@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE, send_group, tokens_of
 
 
@@ -51,7 +50,7 @@ def test_fields_and_columns_come_as_they_were_sent(ring: str) -> None:
             assert made["extra"] == sent["extra"] and made["token_ids"].tolist() == [1, 2, 3]
             del made
             with pytest.raises(AttributeError, match="neither a column nor a field 'tokens'"):
-                second.tokens
+                _ = second.tokens
             with pytest.raises((ValueError, RuntimeError)):
                 second.token_ids.flags.writeable = True
         assert stash.last_step == 0
@@ -221,7 +220,7 @@ def test_members_of_several_sequences_stay_together(ring: str) -> None:
             assert [len(m.sequences) for m in group] == [2, 2]
             assert [s.token_ids.tolist() for s in group[1].sequences] == [[1, 0], [1, 1]]
             with pytest.raises(AttributeError, match="2 sequences"):
-                group[0].token_ids
+                _ = group[0].token_ids
 
 
 def test_timeouts_and_steps(ring: str) -> None:

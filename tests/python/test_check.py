@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE, send_group
 
 STALE = 0.05

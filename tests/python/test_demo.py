@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE, send_group
 
 import rollring as rr
+from conftest import PATIENCE, send_group
 from rollring.demo.processes import Workers
 from rollring.demo.proof import Seen, Tally
-from rollring.demo.report import as_text, summary
+from rollring.demo.report import as_text, bytes_text, short, summary
 from rollring.demo.sides import produce
 
 DEMO = [sys.executable, "-I", "-m", "rollring.demo"]
@@ -372,6 +372,13 @@ def test_wrong_data_and_groups_that_are_not_whole_are_found(ring: str) -> None:
                 sent.add_got(sequence)
         half = summary(ring, ended(sent.digest), seen, interrupted=False)
         assert half["digest_equal"] and half["groups_partial"] == 1 and not half["ok"]
+
+
+def test_amounts_above_the_largest_unit_stay_in_it() -> None:
+    assert [bytes_text(n) for n in (1023, 1536, 1 << 30, 3 << 40)] == [
+        "1023 B", "1.5 KiB", "1 GiB", "3072 GiB",
+    ]  # fmt: skip
+    assert [short(n) for n in (950, 1500, 2e9, 3e12)] == ["950", "1.50k", "2.00G", "3000.00G"]
 
 
 def test_a_digest_covers_ids_rewards_and_each_value() -> None:

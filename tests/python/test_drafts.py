@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE
 
 
@@ -21,7 +20,7 @@ def test_drafts_are_written_in_place(ring: str) -> None:
             draft.logprobs[:3] = -0.25
             draft.shrink(3)
         with pytest.raises(rr.NotLeasedError):
-            draft.token_ids
+            _ = draft.token_ids
         with pytest.raises(RuntimeError, match="boom"), producer.reserve("b", 10) as dropped:
             raise RuntimeError("boom")
         with pytest.raises(rr.NotLeasedError):
@@ -38,7 +37,7 @@ def test_drafts_are_written_in_place(ring: str) -> None:
         with pytest.raises(AttributeError, match=r"draft.token_ids\[:\]"):
             kept.token_ids = tokens
         with pytest.raises(AttributeError, match="no column 'logprobs'"):
-            kept.logprobs
+            _ = kept.logprobs
         del tokens
         kept.commit()
         with stash.next(PATIENCE) as batch:

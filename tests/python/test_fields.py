@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import rollring as rr
-from rollring.integrations import _fields
-
 from conftest import PATIENCE
+from rollring.integrations import _fields
 
 WHOLE = {
     "token_ids": [11, 12, 13, 14, 15],

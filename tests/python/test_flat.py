@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE
 from footprint import Footprint
 

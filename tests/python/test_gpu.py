@@ -253,9 +253,8 @@ def test_memory_is_let_go_of_and_comes_back_as_it_was() -> None:
     assert kept["copied_bytes"] >= 128 * MIB and dropped["copied_bytes"] == 0
     assert free_bytes() - full >= taken - NOISE
     assert not domain.tags()["weights"]["resident"]
-    with pytest.raises(rr.ReleasedError, match="weights"):
-        with domain.region("weights"):
-            pass
+    with pytest.raises(rr.ReleasedError, match="weights"), domain.region("weights"):
+        pass
     with pytest.raises(rr.ReleasedError, match="weights"):
         domain.release("weights")
     assert bool((outside == 1).all())
@@ -283,9 +282,12 @@ def test_memory_is_let_go_of_and_comes_back_as_it_was() -> None:
 
 def test_what_a_domain_cannot_do_is_said(caplog: pytest.LogCaptureFixture) -> None:
     domain = rr.MemoryDomain()
-    with caplog.at_level(logging.ERROR, "rollring"):
-        with pytest.raises(torch.cuda.OutOfMemoryError), domain.region("huge"):
-            torch.empty(1 << 40, dtype=torch.uint8, device=GPU)
+    with (
+        caplog.at_level(logging.ERROR, "rollring"),
+        pytest.raises(torch.cuda.OutOfMemoryError),
+        domain.region("huge"),
+    ):
+        torch.empty(1 << 40, dtype=torch.uint8, device=GPU)
     assert "huge" in caplog.text and "free" in caplog.text
     with pytest.raises(rr.NotFoundError):
         domain.release("nowhere")
@@ -338,9 +340,11 @@ def test_a_version_from_or_into_released_memory_is_refused_by_name(ring: str) ->
         domain.release("trainer")
         with pytest.raises(rr.ReleasedError, match="tensor '[ab]' has no memory"):
             trainer.publish(3, PATIENCE)
-        with pytest.raises(rr.ReleasedError, match="tensor 'a' has no memory"):
-            with trainer.begin(4) as version:
-                version.put("a", timeout=PATIENCE)
+        with (
+            pytest.raises(rr.ReleasedError, match="tensor 'a' has no memory"),
+            trainer.begin(4) as version,
+        ):
+            version.put("a", timeout=PATIENCE)
         domain.resume("trainer")
         assert sync(5) == ("", "")
         assert all(bool((tensor == 1).all()) for tensor in into.values())

@@ -7,9 +7,9 @@ import random
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, RunLoop, send_group, tokens_of
 
 import rollring as rr
+from conftest import PATIENCE, RunLoop, send_group, tokens_of
 
 
 def opened(ring: str) -> rr.Stash:

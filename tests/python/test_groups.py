@@ -9,26 +9,28 @@ import signal
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE, send_group
 
 SPAWN = multiprocessing.get_context("spawn")
 
 
 def test_a_time_out_and_check_name_what_was_dropped(ring: str) -> None:
-    with rr.Producer(ring, name="one") as one, rr.Producer(ring, name="other") as other:
-        with rr.Stash(ring, batch_groups=1) as stash:
-            for producer in (one, other, other, other):
-                producer.push("a/0", token_ids=[1], repetition_id=0, group_size=8)
-            why = "3 records dropped as duplicate.*two producers push the same repetition_id"
-            with pytest.raises(rr.TimedOutError, match=why):
-                stash.next(0.05)
-            shown = "1 of 8 arrived.*missing: members 1-7; from one"
-            with pytest.raises(rr.TimedOutError, match=shown):
-                stash.next(0.05)
-            with pytest.raises(rr.NoProgressError, match=why) as raised:
-                stash.check(0.01)
-            assert raised.value.group == "a/0" and raised.value.code == "no_progress"
+    with (
+        rr.Producer(ring, name="one") as one,
+        rr.Producer(ring, name="other") as other,
+        rr.Stash(ring, batch_groups=1) as stash,
+    ):
+        for producer in (one, other, other, other):
+            producer.push("a/0", token_ids=[1], repetition_id=0, group_size=8)
+        why = "3 records dropped as duplicate.*two producers push the same repetition_id"
+        with pytest.raises(rr.TimedOutError, match=why):
+            stash.next(0.05)
+        shown = "1 of 8 arrived.*missing: members 1-7; from one"
+        with pytest.raises(rr.TimedOutError, match=shown):
+            stash.next(0.05)
+        with pytest.raises(rr.NoProgressError, match=why) as raised:
+            stash.check(0.01)
+        assert raised.value.group == "a/0" and raised.value.code == "no_progress"
 
 
 def test_a_second_run_is_told_that_its_records_come_late(ring: str) -> None:

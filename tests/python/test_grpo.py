@@ -20,11 +20,18 @@ sys.path.append(str(Path(__file__).parents[2] / "examples/grpo"))
 import task  # noqa: E402
 from ledger import LEFT, Ledger, Mark, prove  # noqa: E402
 from plan import Plan  # noqa: E402
-from ring import create  # noqa: E402
 from processes import SPAWN  # noqa: E402
 from queues import Queues  # noqa: E402
-from transport import Group, TrainerEnd, WorkerEnd, advantages, batch_of  # noqa: E402
-from transport import trainer_end, worker_end  # noqa: E402
+from ring import create  # noqa: E402
+from transport import (  # noqa: E402
+    Group,
+    TrainerEnd,
+    WorkerEnd,
+    advantages,
+    batch_of,
+    trainer_end,
+    worker_end,
+)
 from view import chart_of  # noqa: E402
 
 PATIENCE = 60.0

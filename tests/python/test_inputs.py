@@ -149,7 +149,7 @@ def test_a_column_that_is_not_there(one: Any) -> None:
         with pytest.raises(KeyError, match="no column 'x'"):
             sequence["x"]
         with pytest.raises(AttributeError, match="neither a column nor a field 'x'"):
-            sequence.x
+            _ = sequence.x
 
 
 def test_push_many_says_how_far_it_came(one: Any) -> None:

@@ -7,9 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-import rollring as rr
-
 import kill_oracle
+import rollring as rr
 from conftest import PATIENCE
 from killing import kill, lines, start, until_it_moves
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE, send_group, tokens_of
 from rollring import _core
 
@@ -44,7 +43,7 @@ def test_ack_later_waits_for_the_last_array(ring: str) -> None:
         assert not batch.leased and stash.last_step == -1
         assert tokens.tolist() == tokens_of(1, 0).tolist()
         with pytest.raises(rr.NotLeasedError):
-            batch.groups[0].members[0].token_ids
+            _ = batch.groups[0].members[0].token_ids
         del tokens
         assert stash.last_step == 4
 
@@ -76,7 +75,7 @@ def test_an_exception_gives_the_groups_back(ring: str) -> None:
         send_group(producer, 1)
         with pytest.raises(ZeroDivisionError), stash.next(PATIENCE) as batch:
             kept = batch.sequences[0].token_ids
-            1 / 0
+            _ = 1 / 0
         # It is put off while an array is there, and what is put off loses nothing.
         assert not batch.leased and kept.tolist() == tokens_of(1, 0).tolist()
         with pytest.raises(rr.TimedOutError):

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE, send_group
 
 

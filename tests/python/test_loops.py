@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import rollring as rr
 from conftest import PATIENCE, RunLoop
 from loop_cases import Case, opened
 from loop_table import ACTORS, ELSEWHERE, TABLE
-
-import rollring as rr
 
 PACKAGE = Path(rr.__file__).parent
 OTHERS = ("demo", "top")  # programs of their own

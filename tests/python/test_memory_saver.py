@@ -119,12 +119,16 @@ def test_a_paused_tag_does_not_grow_in_any_kind(torch: FakeTorch, saver: MemoryS
         torch.allocate()
     saver.pause("weights")
     for backup in (False, True):
-        with pytest.raises(rr.ReleasedError, match="resume it"):
-            with saver.region("weights", enable_cpu_backup=backup):
-                pass
-        with pytest.raises(rr.ReleasedError, match="resume it"):
-            with saver.cuda_graph(object(), tag="weights", enable_cpu_backup=backup):
-                pass
+        with (
+            pytest.raises(rr.ReleasedError, match="resume it"),
+            saver.region("weights", enable_cpu_backup=backup),
+        ):
+            pass
+        with (
+            pytest.raises(rr.ReleasedError, match="resume it"),
+            saver.cuda_graph(object(), tag="weights", enable_cpu_backup=backup),
+        ):
+            pass
 
 
 def test_the_innermost_region_has_what_is_allocated(torch: FakeTorch, saver: MemorySaver) -> None:
@@ -152,13 +156,11 @@ def test_after_an_error_in_a_region_the_outer_one_counts(
     torch: FakeTorch, saver: MemorySaver
 ) -> None:
     with saver.region("outer"):
-        with pytest.raises(ValueError, match="theirs"):
-            with saver.region("inner"):
-                raise ValueError("theirs")
+        with pytest.raises(ValueError, match="theirs"), saver.region("inner"):
+            raise ValueError("theirs")
         assert tag_of(torch.allocate()) == "outer"
-    with pytest.raises(rr.InvalidArgumentError, match="region"):
-        with saver.disable():
-            pass
+    with pytest.raises(rr.InvalidArgumentError, match="region"), saver.disable():
+        pass
 
 
 def test_graphs_of_one_tag_and_pool_share_memory(torch: FakeTorch, saver: MemorySaver) -> None:

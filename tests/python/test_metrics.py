@@ -18,7 +18,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import rollring as rr
-
 from conftest import PATIENCE, send_group
 
 SPAWN = multiprocessing.get_context("spawn")

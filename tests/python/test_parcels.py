@@ -8,15 +8,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
-from killing import kill, start
 
 import rollring as rr
+from conftest import PATIENCE
+from killing import kill, start
 from rollring import _core
 
 LANES = 8
@@ -392,5 +393,5 @@ def test_a_node_has_places_in_advance(ring: str, other: str, memory: Path, tmp_p
         # It gives back what it does not use, and others have it.
         assert spare_of(inbox, 3, outbox.announced_groups() - 1) == 0
         for number in range(4, 8):
-            polled(stash, lambda: greedy.open_group(f"q/{number}", timeout=PATIENCE))
+            polled(stash, partial(greedy.open_group, f"q/{number}", timeout=PATIENCE))
         inbox.close()

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 import queue_children as children
-
 import rollring as rr
-
 from conftest import PATIENCE, RunLoop
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
+
 import queue_children as children
-
 import rollring as rr
-
 from conftest import PATIENCE
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -97,10 +97,8 @@ def test_rubbish_is_no_item() -> None:
                 for at in rng.integers(len(data), size=3):
                     data[at] = rng.integers(256)
             raw.put(bytes(data))
-            try:
+            with suppress(rr.BadRecordError, TypeError, ValueError):
                 plain.get()
-            except (rr.BadRecordError, TypeError, ValueError):
-                pass
             assert plain.empty()
         plain.close()
 

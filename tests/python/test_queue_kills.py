@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 from killing import kill, lines, note, opened, start, until_it_moves
 
 KILLS = int(os.environ.get("ROLLRING_QUEUE_KILLS", "40"))

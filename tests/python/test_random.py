@@ -14,7 +14,6 @@ import pytest
 from hypothesis import strategies as st
 
 import rollring as rr
-
 from conftest import PATIENCE
 
 # Dtypes that each column takes, and the one that it has.

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE, send_group, tokens_of
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -78,7 +77,7 @@ def test_each_rank_reads_its_own_share(ring: str, rank: Rank) -> None:
             assert sorted(shares[0]["indices"] + shares[1]["indices"]) == list(range(6))
             for share in shares:
                 assert share["packed"] == sum(share["tokens"], [])
-                for index, tokens in zip(share["indices"], share["tokens"]):
+                for index, tokens in zip(share["indices"], share["tokens"], strict=True):
                     assert tokens == batch.sequences[index].token_ids.tolist()
                 assert share["rewards"] == batch.rewards[share["indices"]].tolist()
         same = batch.tickets(4, tensor=2, pipeline=2)
@@ -148,7 +147,7 @@ def test_arrays_of_a_share_are_counted(ring: str) -> None:
         del tokens
         batch.ack(timeout=0)
         with pytest.raises(rr.NotLeasedError):
-            share.sequences
+            _ = share.sequences
         share.close()
         with pytest.raises(rr.NotLeasedError):
             share.check()

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, RunLoop
-from killing import FORK
 
 import rollring as rr
+from conftest import PATIENCE, RunLoop
+from killing import FORK
 
 
 def test_what_is_posted_is_taken_once_and_comes_back_whole(ring: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE
 
 import rollring as rr
+from conftest import PATIENCE
 
 PROGRAM = Path(sys.executable).parent / "rollring"
 CONVERT = [sys.executable, "-I", "-m", "rollring.rollouts"]

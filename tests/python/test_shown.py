@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, send_group
 
 import rollring as rr
+from conftest import PATIENCE, send_group
 
 CLASSES = [
     cls

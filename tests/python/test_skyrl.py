@@ -10,12 +10,12 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pytest
-from conftest import PATIENCE
-from killing import FORK
-from skyrl_world import Workers, asked, expected, work
 
 import rollring as rr
+from conftest import PATIENCE
+from killing import FORK
 from rollring.integrations.skyrl import RollringGenerator, serve_async
+from skyrl_world import Workers, asked, expected, work
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_rows_come_in_the_order_of_the_input_epoch_after_epoch(
         for _ in range(3):  # the same prompts again: each is a visit of its own
             given = [asked(1, 4, first=uid) for uid in range(12)] + [asked(20, 8, first=100)]
             outputs = await asyncio.gather(*(trainer.generate(each) for each in given))
-            for each, output in zip(given, outputs):
+            for each, output in zip(given, outputs, strict=True):
                 check_rows(each, output)
 
     asyncio.run(main())

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -23,10 +23,9 @@ import pytest
 from textual.widgets import DataTable, Sparkline, Static
 
 import rollring as rr
+from conftest import PATIENCE, tokens_of
 from rollring.top._looks import Look, short, size, span, tokens_per_second
 from rollring.top._page import Explanation, Page
-
-from conftest import PATIENCE, tokens_of
 
 SPAWN = multiprocessing.get_context("spawn")
 EVERY = 0.05

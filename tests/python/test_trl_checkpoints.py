@@ -4,7 +4,6 @@ for it. On stand-ins; tests/frameworks has the real trainers.
 
 from __future__ import annotations
 
-
 import numpy as np
 import pytest
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
 
 import rollring as rr
+from conftest import PATIENCE
 from rollring.integrations import _trl_ranks
 from rollring.integrations.trl import RingRollouts, answer_prompts
 
@@ -258,6 +258,8 @@ def test_what_it_cannot_serve_is_refused_by_name(ring: str) -> None:
 
 
 def test_a_worker_with_another_layout_ends_with_the_tensors_name(ring: str) -> None:
-    with rr.WeightPublisher(ring, {"w": np.zeros(3, np.float32)}):
-        with pytest.raises(rr.LayoutMismatchError, match="w"):
-            answer_prompts(ring, lambda prompt, count: [], {"w": np.zeros(4, np.float32)})
+    with (
+        rr.WeightPublisher(ring, {"w": np.zeros(3, np.float32)}),
+        pytest.raises(rr.LayoutMismatchError, match="w"),
+    ):
+        answer_prompts(ring, lambda prompt, count: [], {"w": np.zeros(4, np.float32)})

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import trl_fakes
 
 import rollring as rr
-from rollring.integrations.trl import RingRolloutWorker, RingWeightTransfer
-
+import trl_fakes
 from conftest import PATIENCE
+from rollring.integrations.trl import RingRolloutWorker, RingWeightTransfer
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE
 
 

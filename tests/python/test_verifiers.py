@@ -12,15 +12,15 @@ import pytest
 pytest.importorskip("verifiers")
 pytest.importorskip("transformers")
 
-import rollring as rr
 import verifiers.v1 as vf
-from atropos_servers import TRAINER, ours
-
-from rollring.integrations import trl
-from rollring.integrations.verifiers import records
 from verifiers.v1.configs.agent import WireAgentConfig
 from verifiers.v1.graph import prepare_turn
 from verifiers.v1.types import AssistantMessage, Response, TurnTokens, UserMessage
+
+import rollring as rr
+from atropos_servers import TRAINER, ours
+from rollring.integrations import trl
+from rollring.integrations.verifiers import records
 from verifiers_engine import MEMBERS, experts
 
 PATIENCE = 60.0
@@ -173,7 +173,7 @@ def test_all_columns_survive_the_ring(ring: str) -> None:
                 trl.grpo_fields(one, advantage=0.5, group_id=1, version=3, reward_std=1.0)
                 for one in sequences
             ]
-    for record, come in zip(sent, got):
+    for record, come in zip(sent, got, strict=True):
         for name, value in record.items():
             if isinstance(value, np.ndarray):
                 assert come[name].dtype == value.dtype and np.array_equal(come[name], value), name
@@ -182,7 +182,7 @@ def test_all_columns_survive_the_ring(ring: str) -> None:
             elif value is not None:
                 assert come[name] == value, name
     branches = [branch for trace in traces for branch in trace.branches]
-    for branch, record, sample in zip(branches, sent, made):  # of TRL's RolloutSample
+    for branch, record, sample in zip(branches, sent, made, strict=True):  # of TRL's RolloutSample
         assert sample["input_ids"].tolist() == branch.token_ids
         # Of the second branch, the tokens that the first one trains are context.
         trained = [False] * 4 + branch.sampled_mask[4:] if branch.index else branch.sampled_mask
@@ -214,7 +214,7 @@ def test_long_groups_with_every_default(tokens: int) -> None:
                 )
             with stash.next(timeout=PATIENCE) as batch:
                 (group,) = batch.groups
-                for trace, member in zip(traces, group):
+                for trace, member in zip(traces, group, strict=True):
                     (branch,) = trace.branches
                     assert member.token_ids.tolist() == branch.token_ids
                     assert member.loss_mask.tolist() == branch.sampled_mask

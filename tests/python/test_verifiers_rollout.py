@@ -15,13 +15,14 @@ import pytest
 pytest.importorskip("verifiers")
 pytest.importorskip("transformers")
 
-import rollring as rr
 from tokenizers import Tokenizer, models, pre_tokenizers
-from rollring.integrations.verifiers import records
 from transformers import PreTrainedTokenizerFast
 from verifiers.v1 import State, Trace, WireTaskData
 from verifiers.v1.configs.agent import WireAgentConfig
 from verifiers.v1.utils.trace_store import read_episodes
+
+import rollring as rr
+from rollring.integrations.verifiers import records
 from verifiers_engine import ASSISTANT, END, LONG, MEMBERS, REFUSE, USER, engine, experts
 
 CHILD = Path(__file__).with_name("verifiers_child.py")

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import verl_fakes
-from verl_fakes import NAMES, Manager, Worker
 
 import rollring as rr
-
+import verl_fakes
 from conftest import PATIENCE
+from verl_fakes import NAMES, Manager, Worker
 
 Make = Any
 

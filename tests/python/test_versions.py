@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
 
 import rollring as rr
+from conftest import PATIENCE
 from rollring import _core
 
 PROGRAM = Path(sys.executable).parent / "rollring"

@@ -314,9 +314,11 @@ def test_a_client_that_cannot_pause_is_refused(ring: str) -> None:
 
     pausing = HTTPClient("http://localhost:1")
     for client in (Theirs(), FleetClient([pausing, Theirs()])):
-        with pytest.raises(rr.UnsupportedError, match="Theirs cannot pause"):
-            with sending(ring, client, Source(), pause="wait"):
-                pass
+        with (
+            pytest.raises(rr.UnsupportedError, match="Theirs cannot pause"),
+            sending(ring, client, Source(), pause="wait"),
+        ):
+            pass
     with pytest.raises(rr.InvalidArgumentError, match="'keep', 'wait' or 'abort'"):
         RollringTrainerInitInfo(ring, rank=0, pause="stop")
     pausing.pause_generation("abort")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE, RunLoop, send_group, tokens_of
 
 

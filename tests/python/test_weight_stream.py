@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 import rollring as rr
-from rollring._weight_stream import WeightStream
-
 from conftest import PATIENCE
+from rollring._weight_stream import WeightStream
 
 NAMES = ("embed", "scale", "head")
 
@@ -131,9 +130,11 @@ def test_a_trainer_that_fails_while_it_gathers(ring: str) -> None:
 
 def test_half_precision_goes_out_for_float32(ring: str) -> None:
     stream = WeightStream(ring, timeout=PATIENCE, publish_as="float16")
-    with stream.send([("a", np.float32([1.5, 2.5])), ("b", np.int64([3]))]):
-        with rr.WeightSubscriber(ring, timeout=PATIENCE) as channel:
-            assert channel.tensors == [("a", "f16", (2,)), ("b", "i64", (1,))]
+    with (
+        stream.send([("a", np.float32([1.5, 2.5])), ("b", np.int64([3]))]),
+        rr.WeightSubscriber(ring, timeout=PATIENCE) as channel,
+    ):
+        assert channel.tensors == [("a", "f16", (2,)), ("b", "i64", (1,))]
     stream.close()
 
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 import weights_children
 from conftest import PATIENCE, send_group
 from weights_children import fill, model, publish_beside
@@ -235,9 +234,11 @@ def test_what_cannot_be_sent_or_written_is_refused(ring: str) -> None:
     with pytest.raises(TimeoutError):
         rr.WeightSubscriber(ring, {"w": good}, timeout=0.01)
     good.flags.writeable = False
-    with rr.WeightPublisher(ring, {"w": good}):
-        with pytest.raises(rr.InvalidArgumentError, match="'w' is read-only"):
-            rr.WeightSubscriber(ring, {"w": good})
+    with (
+        rr.WeightPublisher(ring, {"w": good}),
+        pytest.raises(rr.InvalidArgumentError, match="'w' is read-only"),
+    ):
+        rr.WeightSubscriber(ring, {"w": good})
 
 
 def test_ends_close_once_and_do_not_travel(ring: str) -> None:

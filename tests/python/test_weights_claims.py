@@ -138,11 +138,10 @@ def test_a_channel_that_is_taken_names_its_publisher(ring: str) -> None:
         pid = mine.recv()
         with pytest.raises(rr.BusyError, match=rf"of rank 0: 'first' \(pid {pid}\)"):
             rr.WeightPublisher(ring, tensors())
-        with rr.WeightSubscriber(ring, tensors(), name="e"):
-            with pytest.raises(
-                rr.BusyError, match=rf"'e' is attached already \(pid {os.getpid()}\)"
-            ):
-                rr.WeightSubscriber(ring, tensors(), name="e")
+        with rr.WeightSubscriber(ring, tensors(), name="e"), pytest.raises(
+            rr.BusyError, match=rf"'e' is attached already \(pid {os.getpid()}\)"
+        ):
+            rr.WeightSubscriber(ring, tensors(), name="e")
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)  # until it has stopped
         with pytest.raises(rr.BusyError, match=rf": pid {pid}, which does not answer"):

@@ -197,9 +197,11 @@ def test_tied_weights_attach_whoever_names_them(ring: str, ours: str, theirs: st
 
 def test_a_tie_that_only_the_engine_has_is_refused_by_both_names(ring: str) -> None:
     shared = torch.zeros(8)
-    with rr.WeightPublisher(ring, {"a": torch.ones(8), "b": torch.ones(8)}):
-        with pytest.raises(rr.LayoutMismatchError, match="'a' and 'b' of the engine share memory"):
-            rr.WeightSubscriber(ring, {"a": shared, "b": shared}, timeout=PATIENCE)
+    with (
+        rr.WeightPublisher(ring, {"a": torch.ones(8), "b": torch.ones(8)}),
+        pytest.raises(rr.LayoutMismatchError, match="'a' and 'b' of the engine share memory"),
+    ):
+        rr.WeightSubscriber(ring, {"a": shared, "b": shared}, timeout=PATIENCE)
 
 
 def test_a_declared_tie_goes_once_and_not_from_elsewhere(ring: str) -> None:
@@ -208,19 +210,23 @@ def test_a_declared_tie_goes_once_and_not_from_elsewhere(ring: str) -> None:
         ring, {"embed": embed, "head": embed}, tied={"head": "embed"}
     ) as trainer:
         assert trainer.payload_bytes == 32
-        with pytest.raises(rr.InvalidArgumentError, match="'head' is tied to 'embed'"):
-            with trainer.begin(1) as transaction:
-                transaction.put("embed", None, PATIENCE)
-                transaction.put("head", torch.full((8,), 6.0), PATIENCE)
+        with (
+            pytest.raises(rr.InvalidArgumentError, match="'head' is tied to 'embed'"),
+            trainer.begin(1) as transaction,
+        ):
+            transaction.put("embed", None, PATIENCE)
+            transaction.put("head", torch.full((8,), 6.0), PATIENCE)
     with pytest.raises(rr.InvalidArgumentError, match="not one of the tensors"):
         rr.WeightPublisher(ring, {"embed": embed}, tied={"head": "embed"})
 
 
 def test_a_version_of_nothing_is_refused(ring: str) -> None:
     empty = {f"layers.{i}": torch.nn.Parameter(torch.empty(0)) for i in range(8)}
-    with rr.WeightPublisher(ring, empty) as trainer:
-        with pytest.raises(rr.InvalidArgumentError, match="all 8 tensors are empty, 'layers.0'"):
-            trainer.publish(1, PATIENCE)
+    with (
+        rr.WeightPublisher(ring, empty) as trainer,
+        pytest.raises(rr.InvalidArgumentError, match="all 8 tensors are empty, 'layers.0'"),
+    ):
+        trainer.publish(1, PATIENCE)
 
 
 def test_a_model_whose_parameters_leave_their_state_dict_behind_is_warned_of_once(

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE, RunLoop
 from weights_children import fill, model, publish_beside, whole
 
@@ -165,9 +164,11 @@ def test_an_engine_that_loads_by_itself_gets_each_tensor_whole(ring: str) -> Non
 
         sender = threading.Thread(target=send)
         sender.start()
-        with pytest.raises(rr.InvalidArgumentError, match="tensors"):
-            with engine.next(PATIENCE) as update:
-                next(update.tensors())
+        with (
+            pytest.raises(rr.InvalidArgumentError, match="tensors"),
+            engine.next(PATIENCE) as update,
+        ):
+            next(update.tensors())
         sender.join()
         assert isinstance(outcome.get(), rr.RejectedError)
     with pytest.raises(rr.InvalidArgumentError, match="device"):

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import rollring as rr
-
 from conftest import PATIENCE, RunLoop
 from weights_children import fill, model, whole
 

@@ -48,7 +48,7 @@ class Engine(BaseHTTPRequestHandler):
             "logprobs": {
                 "content": [
                     {"token": f"token_id:{token}", "logprob": logprob}
-                    for token, logprob in zip(said, logprobs)
+                    for token, logprob in zip(said, logprobs, strict=True)
                 ]
             },
             "routed_experts": {

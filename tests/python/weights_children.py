@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 import rollring as rr
-
 from conftest import PATIENCE
 
 ROWS = 300_000

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 include, *compiler = sys.argv[1:]
-CALLS = """
+CALLS = """\
 batch.ack(0)
 stash.settle("", 0)
 stash.next_batch(batch, now)
@@ -34,7 +34,7 @@ update.load(now)
 update.stage(now)
 update.adopt(now)
 Schema::standard_with({})
-""".split("\n")[1:-1]
+""".splitlines()
 BEFORE = """#include <rollring/stash.hpp>
 #include <rollring/producer.hpp>
 #include <rollring/ring.hpp>
@@ -43,7 +43,7 @@ using namespace rollring;
 void calls(Batch& batch, Stash& stash, Consumer& consumer, Producer& producer, Reservation& room,
            Publisher& publisher, Transaction& transaction, Subscriber& subscriber, Update& update,
            const Draft& draft, Record& record, Deadline now) {
-""".split("\n")[:-1]
+""".splitlines()
 
 
 def errors(form):

@@ -54,19 +54,21 @@ class Progress:
             sys.stderr.write("\r\x1b[K")
 
 
+def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[float, str]:
+    for unit in units[:-1]:
+        if value < step:
+            return value, unit
+        value /= step
+    return value, units[-1]
+
+
 def bytes_text(value: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            break
-        value /= 1024
+    value, unit = _scaled(value, 1024, ("B", "KiB", "MiB", "GiB"))
     return f"{value:.0f} {unit}" if value == int(value) else f"{value:.1f} {unit}"
 
 
 def short(value: float) -> str:
-    for unit in ("", "k", "M", "G"):
-        if value < 1000:
-            break
-        value /= 1000
+    value, unit = _scaled(value, 1000, ("", "k", "M", "G"))
     return f"{value:.2f}{unit}" if unit else f"{value:.0f}"
 
 

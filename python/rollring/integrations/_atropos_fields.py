@@ -34,7 +34,7 @@ def _column(key: str, values: Sequence[Any], tokens: Sequence[Any]) -> list[Any]
     """An array a member; None if it is not one entry a token, or its rows differ in length."""
     dtype = np.int32 if key == "distill_token_ids" else np.float32
     columns: list[Any] = []
-    for value, ids in zip(values, tokens):
+    for value, ids in zip(values, tokens, strict=True):
         if value is None:
             columns.append(None)
             continue
@@ -87,9 +87,9 @@ def records(
     by_member: dict[str, Sequence[Any]] = {}
     extra: dict[str, Any] = {}
     for key, value in group.items():
-        if value is not None and (key in _BY_TOKEN or key in _BY_MEMBER or key in _TAKEN[:3]):
-            if len(value) != size:
-                raise ValueError(f"'{key}' has {len(value)} entries for {size} members")
+        of_members = key in _BY_TOKEN or key in _BY_MEMBER or key in _TAKEN[:3]
+        if value is not None and of_members and len(value) != size:
+            raise ValueError(f"'{key}' has {len(value)} entries for {size} members")
         if key in _TAKEN[:3] or (key in _TAKEN and value is not None):
             continue
         if key in _BY_TOKEN and value is not None and any(one is not None for one in value):

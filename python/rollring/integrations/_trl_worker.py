@@ -23,7 +23,6 @@ from ._trl_ledger import Lease, Ledger
 from ._trl_queue import PACKAGES, theirs_of
 from ._trl_samples import distillation_fields, grpo_advantages, grpo_fields
 
-
 _log = logging.getLogger("rollring")
 
 
@@ -341,7 +340,7 @@ class RingRolloutWorker:
         advantages = grpo_advantages(group.rewards) if self._theirs else group.advantages
         group_id = self._next_group
         self._next_group += 1
-        for member, advantage in zip(group.members, advantages.tolist()):
+        for member, advantage in zip(group.members, advantages.tolist(), strict=True):
             for part, record in enumerate(member.sequences):
                 if record.withheld:
                     continue

@@ -211,7 +211,7 @@ class RollringGenerator:
         if any(isinstance(reward, list) for reward in made["rewards"]):  # of each token, in all
             made["rewards"] = [
                 reward if isinstance(reward, list) else [0.0] * (len(ids) - 1) + [reward]
-                for reward, ids in zip(made["rewards"], made["response_ids"])
+                for reward, ids in zip(made["rewards"], made["response_ids"], strict=True)
             ]
         if not self._logprobs:
             made["rollout_logprobs"] = None

@@ -42,7 +42,7 @@ def _fill(sample: Any, record: Any) -> Any:
 def _samples(asked: list[Any], group: Group) -> list[Any]:
     """A Sample a member; or, where a member has several sequences, a list of them a member."""
     made = []
-    for sample, member in zip(asked, group):
+    for sample, member in zip(asked, group, strict=True):
         siblings = [_fill(copy.copy(sample), record) for record in member.sequences]
         for each in siblings:
             each.rollout_id = sample.index  # they count as one rollout

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -99,7 +100,7 @@ class Fabric:
             found = actor_on(this_node(), name, Receiver, *given)
             try:
                 with asking(f"the receiver of run '{self.run}'"):
-                    about: About = ask(found.about.remote, left, lambda: is_gone(found, name))
+                    about: About = ask(found.about.remote, left, partial(is_gone, found, name))
             except TimedOutError:
                 if left() == 0:
                     raise

@@ -239,9 +239,9 @@ class Carrier:
             lane, epoch = lane_and_epoch(worker)
             row = lanes.get(lane)
             # One that has died, and whose lane is not read out yet, will be told of.
-            if row is None or row["epoch"] != epoch or row["state"] == "free":
-                if worker not in told:
-                    self._note_gone(worker)
+            gone = row is None or row["epoch"] != epoch or row["state"] == "free"
+            if gone and worker not in told:
+                self._note_gone(worker)
 
     def _note_gone(self, worker: int) -> None:
         self._gone.append((self._parcels[-1] if self._parcels else None, worker))

@@ -14,8 +14,8 @@ from ._actors import end_with, this_node
 from ._carried import note
 from ._lane import Answer
 from ._names import About, receiver_name, relay_name
-from ._node_ring import make_node_ring
 from ._nccl import NcclError
+from ._node_ring import make_node_ring
 from ._weight_channel import NodeChannel
 from ._weight_gpu import GpuGroup, group_on
 from ._weight_gpu_channel import GpuArrival, GpuChannel

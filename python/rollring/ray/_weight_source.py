@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 from ray.exceptions import RayError
@@ -148,7 +149,7 @@ class WeightSource:
                 committed = describe(self._ring)["policy_version"]
                 nodes.offer = Offer(trainer, origin.layout, committed, _gpu(about))
                 if catching_up is None or catching_up.done():
-                    late = self._passing(origin, lambda one: one.lags(committed))
+                    late = self._passing(origin, methodcaller("lags", committed))
                     if late.members:
                         catching_up = asyncio.create_task(self._catch_up(late, trainer, committed))
                 update = await _next(channel, LOOK_S)

@@ -17,7 +17,6 @@ from ._weight_gpu import GpuGroup
 from ._weight_layout import Cut
 from ._weight_nodes import Member
 
-
 TRIES = 3  # of a part, among nodes that all live
 
 

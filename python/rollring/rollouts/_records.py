@@ -26,11 +26,14 @@ _PADDED = ("loss_mask", "logprobs", "ref_logprobs", "advantages", "token_rewards
 _IDS = ("example_id", "prompt_id")
 # Keys that mean the same in a row and in `Producer.push`.
 FIELDS = frozenset(
-    "instance_id repetition_id group_size source n_prompt reward visit attempt subsequence_index "
-    "last_subsequence source_id status policy_version policy_version_min policy_version_max "
-    "created_ns finished_ns loss_mask logprobs advantages ref_logprobs token_rewards "
-    "routed_experts topk_ids topk_logprobs labels messages generation_params overrides "
-    "group_overrides images user".split()
+    [
+        "instance_id", "repetition_id", "group_size", "source", "n_prompt", "reward", "visit",
+        "attempt", "subsequence_index", "last_subsequence", "source_id", "status", "policy_version",
+        "policy_version_min", "policy_version_max", "created_ns", "finished_ns", "loss_mask",
+        "logprobs", "advantages", "ref_logprobs", "token_rewards", "routed_experts", "topk_ids",
+        "topk_logprobs", "labels", "messages", "generation_params", "overrides", "group_overrides",
+        "images", "user",
+    ]
 )
 # Pairs of a prompt and what was generated, as text or messages: of most programs, and of verl.
 _TEXTS = (("prompt", "completion"), ("prompt", "response"), ("input", "output"))
@@ -232,9 +235,9 @@ def pushed(fields: dict[str, Any]) -> dict[str, Any]:
         if column in made:
             made[column] = json.dumps(made[column], separators=(",", ":")).encode()
     for name, value in made.items():
-        if isinstance(value, dict) and set(value) == {"dtype", "shape", "base64"}:
-            if value["dtype"] in NUMPY_DTYPES:
-                made[name] = array_of(value)
+        is_array = isinstance(value, dict) and set(value) == {"dtype", "shape", "base64"}
+        if is_array and value["dtype"] in NUMPY_DTYPES:
+            made[name] = array_of(value)
     if isinstance(made.get("reward"), str):  # NaN, as JSON without such numbers has it
         made["reward"] = float(made["reward"])
     return made

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-
 DONE = "_already_called_process_weights_after_loading"  # a note of vLLM's own
 
 
