@@ -20,6 +20,7 @@
 // A GPU reads the ring's memory where it lies. Each lane is registered with CUDA once, by a thread
 // of the gatherer, and until that is done its records are copied to pinned memory first.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,7 +29,6 @@
 #include <string>
 #include <vector>
 
-#include "rollring/columns.hpp"
 #include "rollring/error.hpp"
 #include "rollring/export.hpp"
 #include "rollring/schema.hpp"
@@ -46,6 +46,15 @@ enum class Form : std::uint8_t {
 
 // Which tokens of each sequence: all, the first n_prompt, or those behind them.
 enum class Part : std::uint8_t { all, prompt, response };
+
+enum class Side : std::uint8_t { left, right };
+
+struct Padding {
+    double value = 0;
+    Side side = Side::right;        // where the padding is
+    std::uint64_t length = 0;       // tokens of each row; 0: of the longest sequence
+    std::uint64_t multiple_of = 1;  // `length` is rounded up to it
+};
 
 // Where each sequence's rows go.
 struct Layout {
@@ -68,7 +77,9 @@ struct GatherColumn {
     Source source = Source::column;
     std::uint16_t column = 0;  // of the schema, for Source::column
     // Of the target; not set: as the records have it. A GPU converts what training asks for, see
-    // docs/using.md; the host converts any number.
+    // docs/using.md. The host converts any number as C++ does, a float to an integer towards zero;
+    // a value out of the target's range is an error for integers, and infinite for floats. Every
+    // number but 0 is true.
     std::optional<DType> dtype = {};
     // What a sequence has in each element that does not carry the column; not set: an error.
     std::optional<double> missing = {};
@@ -81,7 +92,18 @@ struct GatherColumn {
     std::span<std::byte> to = {};  // as large as its shape, in the target's dtype
 };
 
-// In the target's dtype.
+struct ArrayShape {
+    DType dtype{};  // of the target
+    std::uint8_t dims = 0;
+    std::array<std::uint64_t, 5> shape{};
+
+    [[nodiscard]] std::uint64_t elements() const {
+        std::uint64_t count = 1;
+        for (std::size_t i = 0; i < dims; i++) count *= shape[i];
+        return count;
+    }
+};
+
 // Errors: invalid_argument (no such column, it has no row for each token, no sequence carries it,
 // inner dims or dtypes differ, an index of `order` or a length is out of range), not_leased.
 ROLLRING_API Result<ArrayShape> gathered_shape(const Sequences& batch, const Schema& schema,
@@ -91,7 +113,7 @@ ROLLRING_API Result<ArrayShape> gathered_shape(const Sequences& batch, const Sch
 ROLLRING_API Result<std::vector<std::int64_t>> gathered_offsets(const Sequences& batch,
                                                                 const Layout& layout);
 
-// Into memory of the host, by several threads where that pays; `threads` as in ColumnCopy.
+// Into memory of the host, by several threads where that pays: at most `threads`, if it is not 0.
 // Errors: those of the shape, and invalid_argument (a target of another size, a sequence that does
 // not carry the column while `missing` is not set, a value out of the target's range).
 ROLLRING_API Result<void> gather(const Sequences& batch, const Schema& schema,

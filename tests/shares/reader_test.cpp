@@ -6,7 +6,7 @@
 
 #include "hostile/pages.hpp"
 #include "pair_batch.hpp"
-#include "rollring/columns.hpp"
+#include "rollring/gather.hpp"
 #include "support/in_child.hpp"
 
 using namespace rollring;
@@ -82,12 +82,12 @@ TEST_CASE("reader: a share is packed as a batch is") {
     auto reader = world.reader();
     const auto share = reader.open(world.ticket({.rank = 1, .world = 2}));
     REQUIRE(share.has_value());
-    const auto column = static_cast<std::uint16_t>(Std::token_ids);
-    const auto shape = packed_shape(*share, reader.schema(), column);
+    GatherColumn column{.column = static_cast<std::uint16_t>(Std::token_ids)};
+    const auto shape = gathered_shape(*share, reader.schema(), column, {});
     REQUIRE(shape.has_value());
     std::vector<std::int32_t> packed(shape->elements());
-    const auto to = std::as_writable_bytes(std::span(packed));
-    REQUIRE(pack_column(*share, reader.schema(), column, to).has_value());
+    column.to = std::as_writable_bytes(std::span(packed));
+    REQUIRE(gather(*share, reader.schema(), {&column, 1}, {}).has_value());
     for (std::size_t i = 0; i < share->sequences().size(); i++) {
         const auto begin = packed.begin() + share->cu_seqlens()[i];
         CHECK(std::ranges::equal(std::span(begin, packed.begin() + share->cu_seqlens()[i + 1]),

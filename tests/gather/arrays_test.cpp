@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rollring/columns.hpp"
+#include "rollring/gather.hpp"
 #include "support/pairs.hpp"
 
 using namespace rollring;
@@ -16,8 +16,8 @@ using rollring::test::TestRing;
 
 namespace {
 
-constexpr auto token_ids = static_cast<std::uint16_t>(Std::token_ids);
-constexpr auto logprobs = static_cast<std::uint16_t>(Std::logprobs);
+constexpr auto ids_column = static_cast<std::uint16_t>(Std::token_ids);
+constexpr auto logprobs_column = static_cast<std::uint16_t>(Std::logprobs);
 
 void send_tokens(Producer& producer, std::uint32_t member, std::uint32_t count,
                  bool with_logprobs) {
@@ -37,9 +37,16 @@ bool refused(const Result<void>& result, const std::string& part) {
            result.error().message.find(part) != std::string::npos;
 }
 
+// One column of a batch into `to`.
+Result<void> copy(const Batch& batch, const Schema& schema, GatherColumn column,
+                  std::span<std::byte> to, const Layout& layout = {}, std::uint32_t threads = 0) {
+    column.to = to;
+    return gather(batch, schema, {&column, 1}, layout, threads);
+}
+
 }  // namespace
 
-TEST_CASE("columns: packed and padded hold every sequence at its place") {
+TEST_CASE("arrays: packed and padded hold every sequence at its place") {
     const TestRing ring({.lanes = 1, .lane_bytes = 4 << 20});
     auto producer = Producer::open(ring.name());
     REQUIRE(producer.has_value());
@@ -49,37 +56,39 @@ TEST_CASE("columns: packed and padded hold every sequence at its place") {
     Batch batch;
     REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
     const Schema& schema = stash->schema();
+    const GatherColumn ids{.column = ids_column};
+    const GatherColumn wide{.column = ids_column, .dtype = dtype_i64};
 
-    const auto shape = packed_shape(batch, schema, token_ids);
+    const auto shape = gathered_shape(batch, schema, ids, {});
     REQUIRE(shape.has_value());
     CHECK(shape->elements() == 8);
     std::vector<std::int64_t> packed(8);
     const auto to = std::as_writable_bytes(std::span(packed));
     for (const std::uint32_t threads : {0U, 1U, 3U}) {
         std::ranges::fill(packed, -1);
-        REQUIRE(
-            pack_column(batch, schema, token_ids, to, {.dtype = dtype_i64, .threads = threads}));
+        REQUIRE(copy(batch, schema, wide, to, {}, threads));
         CHECK(packed == std::vector<std::int64_t>{0, 1, 2, 3, 4, 1000, 1001, 1002});
     }
     std::vector<std::int32_t> padded(16);
-    const Padding left{.value = -7, .side = Side::left, .multiple_of = 8};
-    REQUIRE(pad_column(batch, schema, token_ids, std::as_writable_bytes(std::span(padded)), left));
+    const Layout left{.form = Form::padded,
+                      .padding = {.value = -7, .side = Side::left, .multiple_of = 8}};
+    REQUIRE(copy(batch, schema, ids, std::as_writable_bytes(std::span(padded)), left));
     CHECK(padded == std::vector<std::int32_t>{-7, -7, -7, 0, 1, 2, 3, 4, -7, -7, -7, -7, -7, 1000,
                                               1001, 1002});
 
-    CHECK(refused(pack_column(batch, schema, token_ids, to.first(8)), "8 B, but 32 are needed"));
-    CHECK(refused(pack_column(batch, schema, token_ids, to.subspan(1, 32)), "not aligned"));
+    CHECK(refused(copy(batch, schema, ids, to.first(8)), "8 B, but 32 are needed"));
+    CHECK(refused(copy(batch, schema, ids, to.subspan(1, 32)), "not aligned"));
     std::vector<float> values(8);
     const auto floats = std::as_writable_bytes(std::span(values));
-    CHECK(refused(pack_column(batch, schema, logprobs, floats), "repetition 1"));
-    REQUIRE(pack_column(batch, schema, logprobs, floats, {.missing = 2.0}));
+    CHECK(refused(copy(batch, schema, {.column = logprobs_column}, floats), "repetition 1"));
+    REQUIRE(copy(batch, schema, {.column = logprobs_column, .missing = 2.0}, floats));
     CHECK(values == std::vector<float>{-0.5F, -0.5F, -0.5F, -0.5F, -0.5F, 2.0F, 2.0F, 2.0F});
-    const Padding shorter{.length = 4};
-    CHECK_FALSE(padded_shape(batch, schema, token_ids, shorter).has_value());
-    const auto text = static_cast<std::uint16_t>(Std::instance_id);
-    CHECK(
-        packed_shape(batch, schema, text).error().message.find("does not have one row per token") !=
-        std::string::npos);
+    const Layout shorter{.form = Form::padded, .padding = {.length = 4}};
+    CHECK_FALSE(gathered_shape(batch, schema, ids, shorter).has_value());
+    const GatherColumn text{.column = static_cast<std::uint16_t>(Std::instance_id)};
+    const auto none = gathered_shape(batch, schema, text, {});
+    REQUIRE_FALSE(none.has_value());
+    CHECK(none.error().message.find("does not have one row per token") != std::string::npos);
     REQUIRE(batch.ack(0));
-    CHECK(packed_shape(batch, schema, token_ids).error().code == Errc::not_leased);
+    CHECK(gathered_shape(batch, schema, ids, {}).error().code == Errc::not_leased);
 }
