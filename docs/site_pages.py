@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "build/site-pages"
 HEADERS = ROOT / "build/site-headers"
-GLOBS = ("README.md", "CHANGELOG.md", "docs/*.md", "tests/README.md", "bench/README.md")
+GLOBS = ("*.md", "docs/*.md", "tests/README.md", "bench/README.md")
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s:]+)?(#[^)\s]*)?\)")
 FENCED = re.compile(r"^( *)(```+).*?^\1\2$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
@@ -32,7 +32,9 @@ GROUPS = {
     "Measurements": ("benchmarks", "scale", "experiments"),
     "Working on rollring": ("finding-your-way", "testing"),
 }
-OF_FOLDERS = {"Measurements": ("bench/README.md",), "Working on rollring": ("tests/README.md",)}
+OF_FOLDERS = {"Measurements": ("bench/README.md",),
+              "Working on rollring": ("CONTRIBUTING.md", "tests/README.md", "SECURITY.md",
+                                      "CODE_OF_CONDUCT.md")}
 # What is shown as a page of its own, in the colours of its language.
 LANGUAGES = {".hpp": "cpp", ".cpp": "cpp", ".cu": "cuda", ".cuh": "cuda", ".py": "python",
              ".sh": "bash", ".ini": "ini", ".build": "meson", ".toml": "toml", ".json": "json",

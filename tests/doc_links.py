@@ -16,7 +16,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "CHANGELOG.md", "docs/*.md", "tests/README.md", "bench/README.md")
+PAGES = ("*.md", ".github/*.md", "docs/*.md", "tests/README.md", "bench/README.md")
 SKIPPED = 77  # Meson's exit status for a skipped test
 SOURCES = (".hpp", ".cpp", ".cu", ".cuh")
 # A file of our kinds, alone or behind folders.

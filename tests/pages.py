@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-GLOBS = ("README.md", "docs/*.md", "tests/README.md", "bench/README.md")
+GLOBS = ("*.md", ".github/*.md", "docs/*.md", "tests/README.md", "bench/README.md")
 BLOCK = re.compile(r"(?:^ *<!--\s*(?P<mark>(?:(?!-->).)*?)\s*-->\n+)?"
                    r"^(?P<indent> *)(?P<fence>```+)(?P<language>\w*)\n(?P<text>.*?)^ *(?P=fence)$",
                    re.DOTALL | re.MULTILINE)

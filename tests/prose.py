@@ -21,8 +21,8 @@ import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md",
-         "tests/README.md", "bench/README.md", "examples/**/*.py", "examples/*.cpp")
+PAGES = ("*.md", ".github/*.md", "docs/*.md", "tests/README.md", "bench/README.md",
+         "examples/**/*.py", "examples/*.cpp")
 README_LINES = 160
 
 # An indirect question follows one of these, with a few words for the person or thing asked.

@@ -47,6 +47,21 @@ def every_help(stub: Stub) -> None:
     assert sorted(stub.tree.rglob("*")) == before, "a --help makes files"
 
 
+def mentioned_commands_exist(stub: Stub) -> None:
+    """In the pages, the workflow and the hooks; and what a hook runs is a program of this tree."""
+    commands = set(re.findall(r"^  ([a-z]+)[ \n]", stub.dev("help").stdout, flags=re.MULTILINE))
+    files = [path for glob in ("*.md", "docs/*.md", ".github/**/*", "tests/README.md", ".ci/run")
+             for path in ROOT.glob(glob) if path.is_file()]
+    assert ROOT / ".github/workflows/ci.yml" in files
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        for command in re.findall(r"\./dev ([a-z]+)", text):
+            assert command in commands, f"{path}: there is no ./dev {command}"
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    programs = re.findall(r"entry: python3 (tests/\S+)", hooks)
+    assert programs and all((ROOT / program).is_file() for program in programs), programs
+
+
 def options_follow(stub: Stub) -> None:
     """What ./dev itself takes is said first, whether or not the program is built."""
     program = stub.tree / "build/cli/rollring"
@@ -101,6 +116,7 @@ def main() -> int:
         stub = Stub(Path(place))
         one_count(stub)
         every_help(stub)
+        mentioned_commands_exist(stub)
         options_follow(stub)
     with tempfile.TemporaryDirectory() as place:
         own_count(Stub(Path(place)))
