@@ -9,6 +9,7 @@
 #include "receipt.hpp"
 #include "stash_impl.hpp"
 #include "ticket.hpp"
+#include "turn.hpp"
 
 namespace rollring {
 namespace {
@@ -167,9 +168,12 @@ Result<void> Batch::end_lease(std::int64_t step, Deadline readers,
     impl.leases.end(ended.state_);
     for (const std::uint32_t index : indices_) impl.records.give_back(index);
     clear();
-    impl.groups.ack(id_, now, dropped);
-    impl.shown.show_touched(now, true);
-    impl.shown.show_account(true);
+    {
+        Stash::Impl::Turn turn(impl, now);
+        turn.has_tombstones();
+        turn.shows_account(true);
+        turn.groups().ack(id_, now, dropped);
+    }
     FAULT_POINT("ack.after_account");
     return {};
 }
@@ -185,10 +189,13 @@ void Batch::nack() {
     impl.leases.end(ended.state_);
     FAULT_POINT("nack.before");
     if (shared != 0) impl.shares.end({shared, shared_row_});
-    impl.groups.nack(id_);
-    impl.shown.show_touched(monotonic_ns());
-    FAULT_POINT("nack.before_account");
-    impl.shown.show_account(true);
+    {
+        Stash::Impl::Turn turn(impl, monotonic_ns());
+        turn.shows_account(true);
+        turn.groups().nack(id_);
+        turn.show_groups();
+        FAULT_POINT("nack.before_account");
+    }
     FAULT_POINT("nack.after");
 }
 

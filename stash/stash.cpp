@@ -9,6 +9,7 @@
 #include "fault_point.hpp"
 #include "receipt.hpp"
 #include "stash_impl.hpp"
+#include "turn.hpp"
 
 namespace rollring {
 namespace {
@@ -46,12 +47,12 @@ Stash::Impl::Impl(ReaderSeat seat, const StashOptions& given,
                   const ConsumerOptions& consumer_options)
     : core(std::move(seat), consumer_options, ConsumerCore::Arrive::when_told),
       options(given),
-      groups(given, core.journal().entries_max()),
+      machine_(given, core.journal().entries_max()),
       room(core.map(), core.control()),
       evacuation(core, records, groups, room),
-      shown(core, records, groups, room, evacuation, given.max_open_bytes),
+      shown(core, records, machine_, room, evacuation, given.max_open_bytes),
       standstill(core, groups, room, evacuation, shown, events, given.count_leased),
-      notices(core, groups, shown, options, events),
+      notices(core, machine_, shown, options, events),
       lanes(core.map(), core.seat().all()),
       leases(records, lanes, {given.advantages, given.deviation, given.deviation_epsilon}),
       shares(core.map(),
@@ -95,7 +96,7 @@ Result<void> Stash::Impl::start() {
         return opened;
     }
     for (const KnownTombstone& tombstone : shown.tombstones())
-        groups.note_over(tombstone.key, tombstone.over_ns);
+        machine_.note_over(tombstone.key, tombstone.over_ns);
     const std::uint64_t rows = shown.rows();
     const std::uint64_t max_open_groups =
         options.max_open_groups != 0 ? std::min<std::uint64_t>(options.max_open_groups, rows)
@@ -138,14 +139,14 @@ Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOpt
     return std::unique_ptr<Stash>(new Stash(std::move(impl)));
 }
 
-void Stash::Impl::admit(std::uint32_t number, std::int64_t now_ns) {
+void Stash::Impl::admit(Turn& turn, std::uint32_t number) {
     const Record& record = records[number];
     const Arrival arrival = arrival_of(record, number);
     room.saw(record.ref.lines);
     spill_read |= record.ref.lane != core.map().geometry().spill_lane();
     // Its producer may have gone in a predecessor's time, and will not be announced again.
     if (record.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
-    const auto index = groups.admit(arrival, now_ns, core.policy_version());
+    const auto index = turn.groups().admit(arrival, turn.now_ns(), core.policy_version());
     if (index == GroupStash::no_group) return;
     room.saw_member(index, record.ref.lines, arrival.producer_lane);
     const Group& group = groups.group(index);
@@ -155,94 +156,50 @@ void Stash::Impl::admit(std::uint32_t number, std::int64_t now_ns) {
     }
     if (group.state == GroupState::free) {
         // Another group may take the index, and its end must have been shown by then.
-        finish_changes(now_ns);
+        turn.finish_changes();
     } else if (group.total.records == 0) {
         // Nothing of it is left to name it later.
-        shown.show_touched(now_ns);
+        turn.show_groups();
         shown.name(index, record.view.instance_id());
     }
-}
-
-// After all that has been read was admitted: groups count as open, and their bytes as owed, before
-// they cease to be announced.
-void Stash::Impl::show_admitted(std::int64_t now_ns) {
-    shown.show_touched(now_ns);
-    shown.show_open_groups();
-    shown.show_room();
-    core.roster().tell_claims();
-    release_dropped();
-}
-
-// In this order: the tombstones of dropped groups are written before their records leave.
-void Stash::Impl::finish_changes(std::int64_t now_ns) {
-    shown.show_touched(now_ns);
-    release_dropped();
-}
-
-// The records of a dropped group leave as one event: a successor must not find half of it. Its
-// tombstone was written before (show_touched): if we are killed between the two, the records come
-// once more, and late.
-void Stash::Impl::release_dropped() {
-    auto& dropped = groups.dropped();
-    if (dropped.empty()) return;
-    for (const Dropped& one : dropped) notices.dropped(records[one.record], one.reason);
-    notices.tell_new();
-    FAULT_POINT("drop.before");
-    if (dropped.size() == 1) {
-        core.release(records[dropped.front().record].ref);
-    } else {
-        std::vector<RecordRef> refs;
-        refs.reserve(dropped.size());
-        for (const Dropped& one : dropped) refs.push_back(records[one.record].ref);
-        const std::span<const RecordRef> all(refs);
-        const std::uint64_t most = core.journal().entries_max();
-        for (std::size_t at = 0; at < all.size(); at += most) {
-            static_cast<void>(core.release_all(
-                all.subspan(at, std::min<std::uint64_t>(most, all.size() - at)), -1, true));
-        }
-    }
-    FAULT_POINT("drop.after");
-    for (const Dropped& one : dropped) {
-        const Record& record = records[one.record];
-        repeats.dropped({record.producer_lane, record.producer_epoch}, one.reason);
-        records.give_back(one.record);
-    }
-    dropped.clear();
 }
 
 bool Stash::Impl::tick(std::int64_t now_ns) {
     if (now_ns - ticked_ns < tick_every_ns) return false;
     ticked_ns = now_ns;
     shown.show_bounds();
-    hear_events(now_ns);
-    keep_deadlines(now_ns);
-    finish_changes(now_ns);
+    {
+        Turn turn(*this, now_ns);
+        hear_events(turn);
+        keep_deadlines(turn);
+    }
     notices.tell(now_ns);
     return true;
 }
 
 // A group that is due is decided once all has been read that had been sent by then: what completes
 // it may lie in a lane, unread while we trained or while there was no trainer.
-void Stash::Impl::keep_deadlines(std::int64_t now_ns) {
+void Stash::Impl::keep_deadlines(Turn& turn) {
     if (noted_ns != 0) {
         // A blocked lane may wait for the very groups that are due.
-        const bool patient = now_ns - noted_ns < blocked_patience_ns;
+        const bool patient = turn.now_ns() - noted_ns < blocked_patience_ns;
         if (!core.roster().noted_was_read(patient)) return;
-        groups.tick(noted_ns);
-        for (const auto index : groups.deadlines().partial()) notices.partial(index, now_ns);
-        groups.deadlines().partial().clear();
+        turn.groups().tick(noted_ns);
+        auto& partial = turn.groups().deadlines().partial();
+        for (const auto index : partial) notices.partial(index, turn.now_ns());
+        partial.clear();
     }
-    noted_ns = now_ns;
+    noted_ns = turn.now_ns();
     core.roster().note_tails();
 }
 
 // A producer's end is told after its last record: what it has begun will not be finished.
-void Stash::Impl::hear_events(std::int64_t now_ns) {
+void Stash::Impl::hear_events(Turn& turn) {
     Event event;
     while (core.roster().events().pop(event)) {
         if (event.kind == Event::Kind::producer_died ||
             event.kind == Event::Kind::producer_closed) {
-            groups.producer_gone(event.lane, event.epoch, now_ns);
+            turn.groups().producer_gone(event.lane, event.epoch, turn.now_ns());
             repeats.ended({event.lane, event.epoch}, event.producer, event.records);
         }
         events.push(std::move(event));
@@ -251,12 +208,12 @@ void Stash::Impl::hear_events(std::int64_t now_ns) {
 
 // Producers of redelivered records whose end a predecessor was told of. Called when all that they
 // left has been read.
-void Stash::Impl::fail_orphans(std::int64_t now_ns) {
+void Stash::Impl::fail_orphans(Turn& turn) {
     for (const auto& [lane, epoch] : orphans) {
         if (lane >= core.map().geometry().lane_count) continue;
         const bool here = observe(core.map().owner(lane).epoch) == epoch &&
                           observe(core.map().entry(lane).retired_epoch) != epoch;
-        if (!here) groups.producer_gone(lane, epoch, now_ns);
+        if (!here) turn.groups().producer_gone(lane, epoch, turn.now_ns());
     }
     orphans.clear();
 }
@@ -287,37 +244,91 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
     shown.prepare_tombstones(keys, now);
     auto released = core.release_all(found, step, false);
     if (!released) return std::unexpected(released.error());
-    for (const GroupKey& key : keys) groups.note_over(key, now);
-    shown.show_account(true);
+    Turn turn(*this, now);
+    for (const GroupKey& key : keys) turn.groups().note_over(key, now);
+    turn.shows_account(true);
     return found.size();
 }
 
 // Reads for a while, and no more than makes a batch possible. Poll::empty if nothing came.
-Poll Stash::Impl::turn(std::int64_t now_ns) {
+Poll Stash::Impl::read(std::int64_t now_ns) {
     polled = true;
     Poll got = Poll::record;
     bool came_any = false;
-    int left = records_per_turn;
-    do {
-        const std::uint32_t number = records.take();
-        got = core.poll(records[number]);
-        if (got != Poll::record) {
-            records.give_back(number);
-            break;
-        }
-        came_any = true;
-        admit(number, now_ns);
-        shown.show_open_groups();  // a lane that has ended announces nothing any more
-    } while (--left > 0 && !(groups.may_cut() && backlog.was_read()));
-    if (came_any) standstill.note_came(now_ns);
-    show_admitted(now_ns);
+    {
+        Turn turn(*this, now_ns, Turn::Kind::reads);
+        int left = records_per_turn;
+        do {
+            const std::uint32_t number = records.take();
+            got = core.poll(records[number]);
+            if (got != Poll::record) {
+                records.give_back(number);
+                break;
+            }
+            came_any = true;
+            admit(turn, number);
+            shown.show_open_groups();  // a lane that has ended announces nothing any more
+        } while (--left > 0 && !(groups.may_cut() && backlog.was_read()));
+        if (came_any) standstill.note_came(now_ns);
+    }
     if (got == Poll::empty) {
+        Turn turn(*this, now_ns);
         spill_read = true;
         shown.note_caught_up();
-        fail_orphans(now_ns);
-        finish_changes(now_ns);
+        fail_orphans(turn);
     }
     return got == Poll::empty && came_any ? Poll::record : got;
+}
+
+// Sleeps until a record comes, and admits it.
+Poll Stash::Impl::wait(Deadline until) {
+    const std::uint32_t number = records.take();
+    const Poll woken = core.wait(records[number], until);
+    if (woken != Poll::record) {
+        records.give_back(number);
+        return woken;
+    }
+    Turn turn(*this, monotonic_ns(), Turn::Kind::reads);
+    admit(turn, number);
+    standstill.note_came(turn.now_ns());
+    return woken;
+}
+
+// Cuts a batch into `plan` if there is one, or else makes room. `blocked`: nothing was left to
+// read; `changed`: since the room was shown.
+Stash::Impl::Decided Stash::Impl::decide(std::int64_t now_ns, bool blocked, bool changed) {
+    Turn turn(*this, now_ns);
+    // The rest of the spill may hold a later attempt of what would be shipped.
+    bool cut =
+        spill_read && backlog.was_read() && turn.groups().cut(now_ns, core.policy_version(), plan);
+    // Also before the trainer goes to work: nothing is moved while it does.
+    const bool relieved = evacuation.make_room(blocked || cut, now_ns);
+    if (relieved) standstill.note_moved(now_ns);
+    const bool looked = !cut && !relieved && blocked;
+    if (looked) {
+        const auto waits = standstill.who_waits();
+        if (standstill.stuck(waits, now_ns)) {
+            cut = turn.groups().cut_rest(now_ns, core.policy_version(), plan);
+            batches_short += cut ? 1 : 0;
+        } else {
+            standstill.let_go(waits, now_ns);
+        }
+    }
+    turn.shows_account(changed || relieved || cut);
+    return {cut, looked};
+}
+
+bool Stash::Impl::cut_rest(std::int64_t now_ns) {
+    Turn turn(*this, now_ns);
+    turn.shows_account(true);
+    return spill_read && turn.groups().cut_rest(now_ns, core.policy_version(), plan);
+}
+
+// Leases what was cut into `plan`. `self` owns this.
+void Stash::Impl::ship(Batch& batch, std::shared_ptr<void> self) {
+    leases.lease(batch, plan, std::move(self));
+    shown.show_batch(leases.latest());
+    notices.note_batch();
 }
 
 NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
@@ -325,7 +336,6 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
     Impl& impl = *impl_;
     if (!impl.core.usable()) return NextBatch::closed;
     bool blocked = false;
-    bool looked = false;  // who waits, since all was read; also by a call that may not wait
     bool changed = true;  // since the room was shown
     int turns_late = 0;
     // One that an earlier call did not get through is read first: calls that may not wait get on.
@@ -333,44 +343,24 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
     for (;;) {
         const std::int64_t now = monotonic_ns();
         changed |= impl.tick(now);
-        // The rest of the spill may hold a later attempt of what would be shipped.
-        bool cut = impl.spill_read && impl.backlog.was_read() &&
-                   impl.groups.cut(now, impl.core.policy_version(), impl.plan);
-        // Also before the trainer goes to work: nothing is moved while it does.
-        const bool relieved = impl.evacuation.make_room(blocked || cut, now);
-        if (relieved) impl.standstill.note_moved(now);
-        looked = !cut && !relieved && blocked;
-        if (looked) {
-            const auto waits = impl.standstill.who_waits();
-            if (impl.standstill.stuck(waits, now)) {
-                cut = impl.groups.cut_rest(now, impl.core.policy_version(), impl.plan);
-                impl.batches_short += cut ? 1 : 0;
-            } else {
-                impl.standstill.let_go(waits, now);
-            }
-        }
-        impl.finish_changes(now);
-        impl.shown.show_account(changed || relieved || cut);
-        changed = false;
+        const auto [cut, looked] = impl.decide(now, blocked, changed);
         if (cut) {
             impl.standstill.note_cut();
             FAULT_POINT("cut.before_lease");
-            impl.leases.lease(batch, impl.plan, impl_);
-            impl.shown.show_batch(impl.leases.latest());
-            impl.notices.note_batch();
+            impl.ship(batch, impl_);
             FAULT_POINT("cut.after_lease");
             return NextBatch::batch;
         }
-        const Poll got = impl.turn(now);
+        const Poll got = impl.read(now);
         if (got == Poll::closed) return NextBatch::closed;
         blocked = got == Poll::empty;
-        changed |= blocked;
+        changed = blocked;
         if (impl.core.take_interrupt()) return NextBatch::timed_out;
         const bool late = monotonic_ns() >= deadline.at_ns;
         if (!blocked && late && ++turns_late == turns_late_max) return NextBatch::timed_out;
         if (!blocked) continue;
-        if (impl.evacuation.make_room(true,
-                                      now)) {  // at once: producers that wait for room cannot ring
+        // At once: producers that wait for room cannot ring.
+        if (impl.evacuation.make_room(true, now)) {
             impl.standstill.note_moved(now);
             changed = true;
             blocked = false;
@@ -380,18 +370,9 @@ NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
         if (late) continue;
         const std::int64_t until = std::min(
             deadline.at_ns, now + (impl.standstill.all_wait() ? 1'000'000 : tick_every_ns * 5));
-        const std::uint32_t number = impl.records.take();
-        const Poll woken = impl.core.wait(impl.records[number], Deadline{until});
-        if (woken == Poll::record) {
-            blocked = false;
-            const std::int64_t then = monotonic_ns();
-            impl.admit(number, then);
-            impl.standstill.note_came(then);
-            impl.show_admitted(then);
-        } else {
-            impl.records.give_back(number);
-        }
+        const Poll woken = impl.wait(Deadline{until});
         if (woken == Poll::closed) return NextBatch::closed;
+        blocked = woken != Poll::record;
     }
 }
 
@@ -403,15 +384,8 @@ NextBatch Stash::rest(Batch& batch) {
     // Also where it says closed: what was read before the ring was removed is still to come.
     if (next_batch(batch, Deadline::now()) == NextBatch::batch) return NextBatch::batch;
     if (!impl_->core.usable()) return NextBatch::closed;
-    const std::int64_t now = monotonic_ns();
-    const bool cut =
-        impl_->spill_read && impl_->groups.cut_rest(now, impl_->core.policy_version(), impl_->plan);
-    impl_->finish_changes(now);
-    impl_->shown.show_account(true);
-    if (!cut) return NextBatch::timed_out;
-    impl_->leases.lease(batch, impl_->plan, impl_);
-    impl_->shown.show_batch(impl_->leases.latest());
-    impl_->notices.note_batch();
+    if (!impl_->cut_rest(monotonic_ns())) return NextBatch::timed_out;
+    impl_->ship(batch, impl_);
     return NextBatch::batch;
 }
 

@@ -26,12 +26,19 @@
 namespace rollring {
 
 struct Stash::Impl {
+    class Turn;
+
     ConsumerCore core;
     StashOptions options;
     // Each record that is held or leased, with its view as it was checked when it came: a batch
     // shows that, not what has become of the header since. The machine knows them by their numbers.
     Slab<Record> records;
-    GroupStash groups;
+
+  private:
+    GroupStash machine_;
+
+  public:
+    const GroupStash& groups = machine_;  // only a Turn changes them
     GroupRoom room;
     EventQueue events;
     Evacuation evacuation;
@@ -60,17 +67,21 @@ struct Stash::Impl {
     // Ends all leases and gives the seat back. The memory stays as long as a lease has it.
     void close();
     static Impl& of(const Lease::State& lease) { return *static_cast<Impl*>(lease.stash.get()); }
-    Poll turn(std::int64_t now_ns);
-    void admit(std::uint32_t number, std::int64_t now_ns);
-    void fail_orphans(std::int64_t now_ns);
-    void show_admitted(std::int64_t now_ns);
-    // What the machine has changed is shown outside, and what it dropped is released.
-    void finish_changes(std::int64_t now_ns);
-    void release_dropped();
+    Poll read(std::int64_t now_ns);
+    Poll wait(Deadline until);
+    struct Decided {
+        bool cut;
+        bool looked;  // for producers that wait: nothing was left to read or to move
+    };
+    [[nodiscard]] Decided decide(std::int64_t now_ns, bool blocked, bool changed);
+    [[nodiscard]] bool cut_rest(std::int64_t now_ns);
+    void ship(Batch& batch, std::shared_ptr<void> self);
+    void admit(Turn& turn, std::uint32_t number);
+    void fail_orphans(Turn& turn);
     // True if something was done.
     bool tick(std::int64_t now_ns);
-    void keep_deadlines(std::int64_t now_ns);
-    void hear_events(std::int64_t now_ns);
+    void keep_deadlines(Turn& turn);
+    void hear_events(Turn& turn);
     [[nodiscard]] Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
 };
 

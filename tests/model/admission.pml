@@ -5,7 +5,7 @@
 
    What each does is named after the functions: a producer claims (Admission::claim), its frames say
    what it had claimed by then (Admission::note_sent), the stash owes first and counts as read then
-   (Stash::Impl::show_admitted). A producer that waits for its lane says so, and the stash moves the
+   (Stash::Impl::Turn::show_admitted). A producer that waits for its lane says so, and the stash moves the
    oldest records of that lane to the spill (evacuation.cpp). With DEATHS producer 0 may die at any
    step; its claims are written off with its lane, and groups end without its records, as by deadline.
 

@@ -1,0 +1,68 @@
+#include "turn.hpp"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "fault_point.hpp"
+
+namespace rollring {
+
+Stash::Impl::Turn::~Turn() {
+    show_groups();
+    if (kind_ == Kind::reads) show_admitted();
+    release_dropped();
+    if (room_changed_) impl_->shown.show_account(*room_changed_);
+}
+
+void Stash::Impl::Turn::show_groups() {
+    impl_->shown.show_touched(now_ns_, has_tombstones_);
+}
+
+void Stash::Impl::Turn::finish_changes() {
+    show_groups();
+    release_dropped();
+}
+
+// After all that has been read was admitted: groups count as open, and their bytes as owed, before
+// they cease to be announced.
+void Stash::Impl::Turn::show_admitted() {
+    impl_->shown.show_open_groups();
+    impl_->shown.show_room();
+    impl_->core.roster().tell_claims();
+}
+
+// The records of a dropped group leave as one event: a successor must not find half of it. Its
+// tombstone was written before (show_groups): after a kill between the two, the records come once
+// more, and late.
+void Stash::Impl::Turn::release_dropped() {
+    auto& dropped = groups().dropped();
+    if (dropped.empty()) return;
+    ConsumerCore& core = impl_->core;
+    Slab<Record>& records = impl_->records;
+    for (const Dropped& one : dropped) impl_->notices.dropped(records[one.record], one.reason);
+    impl_->notices.tell_new();
+    FAULT_POINT("drop.before");
+    if (dropped.size() == 1) {
+        core.release(records[dropped.front().record].ref);
+    } else {
+        std::vector<RecordRef> refs;
+        refs.reserve(dropped.size());
+        for (const Dropped& one : dropped) refs.push_back(records[one.record].ref);
+        const std::span<const RecordRef> all(refs);
+        const std::uint64_t most = core.journal().entries_max();
+        for (std::size_t at = 0; at < all.size(); at += most) {
+            static_cast<void>(core.release_all(
+                all.subspan(at, std::min<std::uint64_t>(most, all.size() - at)), -1, true));
+        }
+    }
+    FAULT_POINT("drop.after");
+    for (const Dropped& one : dropped) {
+        const Record& record = records[one.record];
+        impl_->repeats.dropped({record.producer_lane, record.producer_epoch}, one.reason);
+        records.give_back(one.record);
+    }
+    dropped.clear();
+}
+
+}  // namespace rollring
