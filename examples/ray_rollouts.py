@@ -2,13 +2,10 @@
 import itertools
 import sys
 import threading
-
 import numpy as np
 import ray
-
 import rollring as rr
 import rollring.ray
-
 RING, STEPS = (sys.argv[1:] or ["run42"])[0], 40
 def policy(logits):
     return np.exp(logits) / np.exp(logits).sum()

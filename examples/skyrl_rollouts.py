@@ -2,10 +2,8 @@
 import asyncio
 import multiprocessing
 import sys
-
-import tiny  # a model made on the spot, for a run without a GPU
-
 import rollring as rr
+import tiny  # a model made on the spot, for a run without a GPU
 from rollring.integrations.skyrl import RollringGenerator, serve
 
 RING = (sys.argv[1:] or ["run42"])[0]

@@ -2,13 +2,11 @@
 import itertools
 import multiprocessing
 import sys
-
+import rollring as rr
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-
-import rollring as rr
 from rollring.torch import ShareDataset, received_tickets
+from torch.distributed.fsdp import fully_shard
 
 RING, STEPS = (sys.argv[1:] or ["run42"])[0], 20
 

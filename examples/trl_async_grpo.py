@@ -2,10 +2,8 @@
 import contextlib
 import multiprocessing
 import sys
-
-import tiny  # a model made on the spot, and attention for a CPU: a run on GPUs needs neither
-
 import rollring as rr
+import tiny  # a model made on the spot, and attention for a CPU: a run on GPUs needs neither
 
 RING = (sys.argv[1:] or ["run42"])[0]
 def work(name, folder):  # any process, in any number; they may come and go
@@ -26,9 +24,8 @@ def work(name, folder):  # any process, in any number; they may come and go
                         "n_prompt": len(prompt), "reward": tiny.digits(ids),
                         "policy_version": held} for member, (ids, logprobs) in enumerate(answers)])
 if __name__ == "__main__":
-    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
-
     from rollring.integrations.trl import RingRolloutWorker, RingWeightTransfer
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
     folder, spawn = tiny.save(), multiprocessing.get_context("spawn")
     rr.create(RING)
     for name in ("env-0", "env-1"):

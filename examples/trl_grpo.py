@@ -1,13 +1,11 @@
 """TRL's GRPOTrainer with two rollout workers, on any machine: python trl_grpo.py [RING]"""
 import multiprocessing
 import sys
-
+import rollring as rr
 from datasets import Dataset
+from rollring.integrations.trl import answer_prompts, rollout_func
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
-
-import rollring as rr
-from rollring.integrations.trl import answer_prompts, rollout_func
 
 RING = (sys.argv[1:] or ["run42"])[0]
 words = {word: i for i, word in enumerate(["<pad>", "<eos>", *"0123456789+="])}

@@ -2,19 +2,17 @@
 import os
 import sys
 import tempfile
-
 os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1",
                   VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_NO_USAGE_STATS="1")  # vLLM's CPU build
+import rollring as rr
+import rollring.vllm
 import torch
+from rollring.vllm.trainer import InProcessClient, RollringTrainerInitInfo
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from vllm import LLM, SamplingParams
 from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer.base import ModuleSource
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
-
-import rollring as rr
-import rollring.vllm
-from rollring.vllm.trainer import InProcessClient, RollringTrainerInitInfo
 
 RING = (sys.argv[1:] or ["run42"])[0]
 
