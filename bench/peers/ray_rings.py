@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Rollouts from another node of a Ray cluster: over rings, and in Ray's own ways.
+"""Rollouts from other nodes of a Ray cluster: over rings, and in Ray's own ways.
 
-    ray_rings.py OUT [--tokens 2048] [--megabytes 512] [--rounds 3]
+    ray_rings.py OUT [--records 8000] [--groups 400] [--rounds 3]
 
-Two nodes on this machine. Records have token ids, logprobs and a loss mask. By turns: bare ray.put
-and ray.get of buffers as long as a batch, which is the limit; rollring.ray; ray.util.queue.Queue
-with one record a put; and with dicts of arrays, 64 a put. The time of each is that from the first
-record made to the last one had, so that what is buffered in between helps nobody. Then how long a
-record takes, one at a time, beside a bare call of an actor on the other node. Writes
-OUT/ray_rings.json.
+Several nodes on this machine, by turns in one run; the trainer reads every byte and checks sums.
+
+ - Rates: records of 4 to 131,072 tokens, and of at most 2,048, lengths log-uniform; two workers on
+   each of two nodes. rollring.ray, a streaming generator of dicts, and a Queue with 16 dicts a put.
+   A turn begins with the workers' call and ends with the last record, connecting included.
+ - Spread: groups of six members by one worker each, and with members on three nodes.
+ - Delays: one record at a time, from push to trainer, beside what an actor returns.
+
+Writes OUT/ray_rings.json.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ import statistics
 import sys
 import time
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,164 +38,262 @@ import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
 
-BATCH = 4 << 20
-BATCHED = 64
+POOL = 64  # records that are made before
+GROUP = 4
+MEMBERS = 6
+NODES = 3
 FLYING = 16
-GROUP = 8
+BATCHED = 16
+LENGTHS = {"4 to 131,072": 131_072, "4 to 2,048": 2_048}
 
 
-def record_of(tokens: int, number: int) -> dict[str, Any]:
-    return {
-        "token_ids": np.full(tokens, number, np.int32),
-        "logprobs": np.full(tokens, -0.5, np.float32),
-        "loss_mask": np.ones(tokens, np.uint8),
-    }
+def pool(most: int) -> list[dict[str, Any]]:
+    random = np.random.default_rng(7)
+    lengths = np.exp(random.uniform(np.log(4), np.log(most), POOL)).astype(int)
+    return [
+        {
+            "token_ids": random.integers(0, 150_000, length, np.int32),
+            "logprobs": random.standard_normal(length).astype(np.float32),
+        }
+        for length in lengths
+    ]
+
+
+def read(record: Any) -> int:
+    """The sum of its ids."""
+    ids, logprobs = record["token_ids"], record["logprobs"]
+    logprobs.sum()
+    return int(ids.sum(dtype=np.int64))
 
 
 @ray.remote
 class Worker:
-    """On the other node."""
+    """On another node."""
 
-    def put_buffers(self, count: int) -> Any:
-        buffer = np.zeros(BATCH, np.uint8)
-        yield time.perf_counter()
-        for _ in range(count):
-            yield buffer
+    def ready(self, most: int) -> None:
+        self.pool = pool(most)
 
-    def queue_puts(self, queue: Queue, records: int, tokens: int, batched: int) -> float:
-        began = time.perf_counter()
-        for first in range(0, records, batched):
-            made = [record_of(tokens, first + i) for i in range(min(batched, records - first))]
-            queue.put(made if batched > 1 else made[0])
-        return began
-
-    def push(self, ring: str, records: int, tokens: int) -> float:
+    def push(self, ring: str, place: int, records: int) -> None:
         with rollring.ray.connect(ring) as producer:
-            began = time.perf_counter()
-            fields = record_of(tokens, 0)
-            for number in range(records):
+            for i in range(records):
                 producer.push(
-                    f"p/{number // GROUP}",
-                    repetition_id=number % GROUP,
+                    f"{place}/{i // GROUP}",
+                    repetition_id=i % GROUP,
                     group_size=GROUP,
-                    **fields,
+                    **self.pool[i % POOL],
                 )
-        return began
+
+    def stream(self, records: int) -> Iterator[dict[str, Any]]:
+        for i in range(records):
+            yield self.pool[i % POOL]
+
+    def queue(self, queue: Queue, records: int) -> None:
+        for i in range(0, records, BATCHED):
+            queue.put([self.pool[(i + k) % POOL] for k in range(min(BATCHED, records - i))])
+
+    def push_groups(self, ring: str, place: int, groups: int, tokens: int, spread: bool) -> int:
+        """How often it asked for a place."""
+        calls = 0
+        answered = rollring.ray.NodeProducer._answered
+
+        def count(*given: Any) -> None:
+            nonlocal calls
+            calls += 1
+            answered(*given)
+
+        rollring.ray.NodeProducer._answered = count  # type: ignore[method-assign]
+        ids = np.arange(tokens, dtype=np.int32)
+        with rollring.ray.connect(ring) as producer:
+            for group in range(groups):
+                for i in range(MEMBERS):
+                    if ((group + i) if spread else group) % MEMBERS == place:
+                        producer.push(
+                            f"g/{group}", repetition_id=i, group_size=MEMBERS, token_ids=ids
+                        )
+        rollring.ray.NodeProducer._answered = answered  # type: ignore[method-assign]
+        return calls
 
     def open(self, ring: str) -> None:
         self.producer = rollring.ray.connect(ring)
-        self.producer.open_group("one at a time", group_size=1)
 
-    def push_one(self, number: int) -> float:
+    def push_one(self, number: int, tokens: int) -> float:
+        made = np.full(tokens, number, np.int32), np.full(tokens, -0.5, np.float32)
         began = time.perf_counter()
-        self.producer.push(f"p/{number}", token_ids=np.zeros(256, np.int32), group_size=1, visit=0)
+        self.producer.push(f"p/{number}", token_ids=made[0], logprobs=made[1], group_size=1)
         return began
 
-    def nothing(self) -> float:
-        return time.perf_counter()
+    def return_one(self, number: int, tokens: int) -> tuple[float, dict[str, Any]]:
+        made = {"token_ids": np.full(tokens, number, np.int32)}
+        made["logprobs"] = np.full(tokens, -0.5, np.float32)
+        return time.perf_counter(), made
 
 
-def bare(worker: Any, total: int) -> float:
-    count = total // BATCH
-    stream = worker.put_buffers.options(
-        num_returns="streaming", _generator_backpressure_num_objects=FLYING
-    ).remote(count)
-    began = ray.get(next(stream))
-    for ref in stream:
-        ray.get(ref)
-    return count * BATCH / (time.perf_counter() - began)
-
-
-def rings(worker: Any, total: int, tokens: int) -> float:
+@contextmanager
+def ring_of(**options: Any) -> Iterator[str]:
     ring = f"ray-{uuid.uuid4().hex[:8]}"
-    rr.create(ring)
-    nbytes = 9 * tokens
-    records = total // nbytes // GROUP * GROUP
+    rr.create(ring, **options)
     try:
-        with (
-            rollring.ray.Fabric(ring),
-            rr.Stash(ring, group_size=GROUP, batch_groups=1) as stash,
-        ):
-            done = worker.push.remote(ring, records, tokens)
-            got = 0
-            while got < records:
-                with stash.next(120) as batch:
-                    got += len(batch.sequences)
-            ended = time.perf_counter()
-            return got * nbytes / (ended - ray.get(done))
+        with rollring.ray.Fabric(ring):
+            yield ring
     finally:
         rr.remove(ring, force=True)
 
 
-def queued(worker: Any, total: int, tokens: int, batched: int) -> float:
-    queue = Queue(maxsize=FLYING * 4)
-    records = total // (9 * tokens)
+def read_ring(stash: rr.Stash, records: int) -> int:
+    total = got = 0
+    while got < records:
+        batch = stash.rest() if records - got < 5 * MEMBERS else None
+        with batch or stash.next(ray_world.PATIENCE) as batch:
+            got += len(batch.sequences)
+            for one in batch.sequences:
+                total += read({"token_ids": one.token_ids, "logprobs": one.logprobs})
+            del one  # the batch ends without views
+    return total
+
+
+def by_rings(workers: list[Any], records: int) -> tuple[float, int]:
+    with ring_of(lanes=16, lane_bytes="64MiB") as ring, rr.Stash(ring, batch_groups=4) as stash:
+        began = time.perf_counter()
+        done = [one.push.remote(ring, i, records) for i, one in enumerate(workers)]
+        total = read_ring(stash, records * len(workers))
+        took = time.perf_counter() - began
+        ray.get(done)
+        return took, total
+
+
+def by_stream(workers: list[Any], records: int) -> tuple[float, int]:
+    began = time.perf_counter()
+    options = {"num_returns": "streaming", "_generator_backpressure_num_objects": FLYING}
+    live = [one.stream.options(**options).remote(records) for one in workers]
+    total = 0
+    while live:
+        for ready in ray.wait(live, num_returns=1, fetch_local=False)[0]:
+            try:
+                total += read(ray.get(next(ready)))
+            except StopIteration:
+                live.remove(ready)
+    return time.perf_counter() - began, total
+
+
+def by_queue(workers: list[Any], records: int) -> tuple[float, int]:
+    queue = Queue(maxsize=4 * FLYING)
     try:
-        done = worker.queue_puts.remote(queue, records, tokens, batched)
-        got = 0
-        while got < records:
-            found = queue.get(timeout=120)
-            got += len(found) if batched > 1 else 1
-        ended = time.perf_counter()
-        return got * 9 * tokens / (ended - ray.get(done))
+        began = time.perf_counter()
+        done = [one.queue.remote(queue, records) for one in workers]
+        total = got = 0
+        while got < records * len(workers):
+            found = queue.get(timeout=ray_world.PATIENCE)
+            got += len(found)
+            total += sum(map(read, found))
+        took = time.perf_counter() - began
+        ray.get(done)
+        return took, total
     finally:
         queue.shutdown()
 
 
-def latency(worker: Any, rounds: int) -> dict[str, float]:
-    """Milliseconds, medians: both clocks are this machine's."""
-    ring = f"ray-{uuid.uuid4().hex[:8]}"
-    rr.create(ring)
-    ours, calls = [], []
-    try:
-        with (
-            rollring.ray.Fabric(ring),
-            rr.Stash(ring, group_size=1, batch_groups=1) as stash,
-        ):
-            ray.get(worker.open.remote(ring))
-            for number in range(rounds):
+Way = Callable[[list[Any], int], tuple[float, int]]
+WAYS: dict[str, tuple[Way, float]] = {  # and the share of the records that it gets
+    "rollring.ray": (by_rings, 1.0),
+    "a streaming generator": (by_stream, 1.0),
+    "Queue, 16 dicts a put": (by_queue, 0.1),
+}
+
+
+def rates(workers: list[Any], most: int, records: int, rounds: int) -> dict[str, float]:
+    """Million tokens/s, medians."""
+    ray.get([one.ready.remote(most) for one in workers])
+    made = pool(most)
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name, (way, share) in WAYS.items():
+            each = int(records * share) // len(workers) // POOL * POOL
+            took, total = way(workers, each)
+            times = each // POOL * len(workers)
+            assert total == times * sum(map(read, made)), f"{name}: other records came"
+            tokens = times * sum(one["token_ids"].size for one in made)
+            found.setdefault(name, []).append(tokens / took / 1e6)
+            print(f"{most} tokens, {name}: {found[name][-1]:.2f} Mtok/s", flush=True)
+    return {name: round(statistics.median(some), 2) for name, some in found.items()}
+
+
+def spread(workers: list[Any], tokens: int, groups: int, rounds: int) -> dict[str, Any]:
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for over in (False, True):
+            name = "members over nodes" if over else "one worker a group"
+            records = groups * MEMBERS
+            with (
+                ring_of(lanes=16, lane_bytes="32MiB") as ring,
+                rr.Stash(ring, batch_groups=2) as stash,
+            ):
                 began = time.perf_counter()
-                ray.get(worker.nothing.remote())
-                calls.append(time.perf_counter() - began)
-                sent = worker.push_one.remote(number)
-                with stash.next(60):
-                    came = time.perf_counter()
-                ours.append(came - ray.get(sent))
-    finally:
-        rr.remove(ring, force=True)
+                done = [
+                    one.push_groups.remote(ring, i, groups, tokens, over)
+                    for i, one in enumerate(workers)
+                ]
+                got = 0
+                while got < records:
+                    with stash.next(ray_world.PATIENCE) as batch:
+                        got += len(batch.sequences)
+                took = time.perf_counter() - began
+                calls = sum(ray.get(done))
+            found.setdefault(f"{name}, records/s", []).append(records / took)
+            found.setdefault(f"{name}, calls a record", []).append(calls / records)
+            print(f"{tokens} tokens, {name}: {records / took:.0f} records/s", flush=True)
+    return {name: round(statistics.median(some), 3) for name, some in found.items()}
+
+
+def delays(worker: Any, tokens: int, times: int) -> dict[str, float]:
+    """Milliseconds, medians: both clocks are this machine's."""
+    ours, returned = [], []
+    with ring_of() as ring, rr.Stash(ring, group_size=1, batch_groups=1) as stash:
+        ray.get(worker.open.remote(ring))
+        for number in range(times):
+            sent = worker.push_one.remote(number, tokens)
+            with stash.next(ray_world.PATIENCE) as batch:
+                one = batch.sequences[0]
+                read({"token_ids": one.token_ids, "logprobs": one.logprobs})
+                came = time.perf_counter()
+                del one
+            ours.append(came - ray.get(sent))
+            began, made = ray.get(worker.return_one.remote(number, tokens))
+            read(made)
+            returned.append(time.perf_counter() - began)
     return {
-        "a record, from push to trainer": 1e3 * statistics.median(ours[rounds // 10 :]),
-        "a bare actor call": 1e3 * statistics.median(calls[rounds // 10 :]),
+        "rollring.ray": round(1e3 * statistics.median(ours[times // 4 :]), 2),
+        "what an actor returns": round(1e3 * statistics.median(returned[times // 4 :]), 2),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--tokens", type=int, default=2048)
-    parser.add_argument("--megabytes", type=int, default=512)
+    parser.add_argument("--records", type=int, default=8000)
+    parser.add_argument("--groups", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    total = given.megabytes << 20
-    rates: dict[str, list[float]] = {}
     ray_world.NODE["object_store_memory"] = 1 << 30
-    with ray_world.cluster(1):
-        worker = Worker.options(**ray_world.on(ray_world.other_nodes()[0])).remote()
-        for _ in range(given.rounds):
-            for name, rate in (
-                ("bare ray.put and ray.get", bare(worker, total)),
-                ("rollring.ray", rings(worker, total, given.tokens)),
-                ("Queue, a record a put", queued(worker, total // 64, given.tokens, 1)),
-                ("Queue, 64 records a put", queued(worker, total // 4, given.tokens, BATCHED)),
-            ):
-                rates.setdefault(name, []).append(rate)
-                print(f"{name}: {rate / 1e6:.0f} MB/s", flush=True)
-        waited = latency(worker, 200)
-    found = {
-        "tokens": given.tokens,
-        "MB/s": {name: round(statistics.median(some) / 1e6, 1) for name, some in rates.items()},
-        "ms": {name: round(value, 2) for name, value in waited.items()},
-    }
+    with ray_world.cluster(NODES):
+        nodes = ray_world.other_nodes()
+        workers = [
+            Worker.options(**ray_world.on(nodes[i % NODES])).remote() for i in range(MEMBERS)
+        ]
+        two = [one for i, one in enumerate(workers) if i % NODES < 2]
+        found = {
+            "Mtok/s": {
+                name: rates(two, most, given.records * (4 if most < 4096 else 1), given.rounds)
+                for name, most in LENGTHS.items()
+            },
+            "groups": {
+                f"{tokens:,} tokens": spread(workers, tokens, given.groups, given.rounds)
+                for tokens in (256, 14_000, 60_000)
+            },
+            "ms": {
+                f"{tokens:,} tokens": delays(two[0], tokens, 80)
+                for tokens in (256, 16_384, 131_072)
+            },
+        }
     print(json.dumps(found, indent=2))
     given.out.joinpath("ray_rings.json").write_text(json.dumps(found, indent=2) + "\n")
 

@@ -49,11 +49,14 @@ class Fabric:
 
     Args:
         ring: Of this node.
-        object_store_bytes: The most that is under way, of all nodes together. It lies in Ray's
-            object store on the sender's node and on this one. A longer record goes alone.
+        object_store_bytes: The most that is under way, of all nodes together. It lies in memory
+            of this node, and where records go by calls, in Ray's object store on both nodes. A
+            longer record goes alone.
         batch_bytes: Of records that are shipped together.
         linger: Seconds that a batch waits for more, while others are under way.
         weights: Versions of the ring's weight channel go to all nodes: see `weight_ring`.
+        direct: Records come over TCP connections of rollring's own, to a port that this node's
+            system chooses; where one is not to be had, and without it, by calls of Ray's actors.
         run: The name under which workers find it, where another machine of the cluster has a ring
             of the same name. Empty: the ring's.
         timeout: Seconds to wait for the actors.
@@ -73,6 +76,7 @@ class Fabric:
         batch_bytes: int | str = "4MiB",
         linger: float = 0.0005,
         weights: bool = False,
+        direct: bool = True,
         run: str = "",
         timeout: float = 60.0,
     ) -> None:
@@ -80,7 +84,7 @@ class Fabric:
         self.ring, self.run = ring, run or ring
         self._ring_id = int(stat["ring_id"])
         window = to_bytes(object_store_bytes)
-        options = Options(window, to_bytes(batch_bytes), linger, weights)
+        options = Options(window, to_bytes(batch_bytes), linger, weights, direct)
         left = Left(timeout)
         self._handle = Handle(ring, self._ring_id)  # first: nobody else ends the run from now on
         try:

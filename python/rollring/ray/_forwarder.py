@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -33,6 +34,7 @@ from ._names import (
     worker_number,
 )
 from ._node_ring import make_node_ring
+from ._stream import Stream
 
 _log = logging.getLogger("rollring")
 
@@ -51,6 +53,11 @@ class _Parcel:
     answered: bool = False
 
 
+# The session, its parcel, and what says how that arrived, or raises. No parcel: the session is
+# over.
+_Answer = tuple[str, _Parcel | None, Callable[[], Arrived | None]]
+
+
 class Carrier:
     """Ships one ring's records, in a thread of its own. One that has arrived is released."""
 
@@ -63,11 +70,13 @@ class Carrier:
         self._receiver = receiver
         self._outbox = _core.Outbox(source.ring, places=0)
         self._parcels: collections.deque[_Parcel] = collections.deque()  # that have not arrived
-        self._answers: queue.SimpleQueue[tuple[str, _Parcel | None, Any]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._stream: Stream | None = None  # the session's connection
         self._session = ""
         self._window = 0
         self._flying = 0
         self._number = 0
+        self._numbered: dict[int, _Parcel] = {}  # on the connection
         self._spare = 0  # places that we have in advance
         self._wanted = 0  # as the receiver was told last
         self._demand = Demand()
@@ -96,7 +105,7 @@ class Carrier:
         while not self._stopped.is_set() and not self.over:
             try:
                 self._carry()
-            except (RayError, RollringError, TimeoutError) as error:
+            except (RayError, RollringError, OSError) as error:
                 self.over = self._why_over(error)
                 if not self._warned and not self.over:
                     _log.warning("ring '%s': %s; retrying", self.source.ring, error)
@@ -131,8 +140,39 @@ class Carrier:
         self._note_spare(attached.spare)
         self._look_for_gone(attached.workers)
         self._expect(None, self._receiver.until_over.remote(self.source.ring_id, self._session))
-        for parcel in self._parcels:
-            self._send(parcel)
+        self._stream = self._new_stream(attached)
+        try:
+            for parcel in list(self._parcels):
+                self._send(parcel)
+            self._forward()
+        finally:
+            if self._stream is not None:
+                self._stream.close()
+
+    def _new_stream(self, attached: Attached) -> Stream | None:
+        """None: what is sent is sent by calls."""
+        if not attached.address[0]:
+            return None
+        session, numbered = self._session, self._numbered
+        numbered.clear()
+
+        def heard(answer: tuple[int, int, int, bool, int] | None) -> None:
+            if answer is None:
+                self._answers.put((session, None, lambda: None))
+            else:
+                number, *arrived = answer
+                self._answers.put((session, numbered.pop(number), lambda: Arrived(*arrived)))
+            self._outbox.interrupt()
+
+        given = (attached.address, attached.token, self.source.ring_id, session, heard)
+        try:
+            return Stream(*given)
+        except OSError as error:
+            text = "ring '%s': no connection to %s:%d (%s): records go by calls of actors"
+            _log.info(text, self.source.ring, *attached.address, error)
+            return None
+
+    def _forward(self) -> None:
         while not self._stopped.is_set():
             self._hear()
             if self._flying >= self._window:
@@ -189,22 +229,26 @@ class Carrier:
     def _send(self, parcel: _Parcel) -> None:
         parcel.answered = False
         self._demand.sent(parcel.records)
-        sent = self._receiver.commit.remote(
-            self.source.ring_id,
-            self._session,
-            self._number,
-            (parcel.index, parcel.spans, self._want()),
-        )
+        number, wanted = self._number, self._want()
         self._number += 1
         self._flying += parcel.nbytes
-        self._expect(parcel, sent)
+        if self._stream is not None:
+            self._numbered[number] = parcel
+            for _ in self._stream.send(number, parcel.index, parcel.spans, wanted):
+                self._hear()  # or the session is over
+                if self._stopped.is_set():
+                    return
+        else:
+            given = (parcel.index, parcel.spans, wanted)
+            ring, session = self.source.ring_id, self._session
+            self._expect(parcel, self._receiver.commit.remote(ring, session, number, given))
 
     def _expect(self, parcel: _Parcel | None, ref: Any) -> None:
         """Its answer; without a parcel: that the session is over."""
         session = self._session
 
         def answer(done: Any) -> None:
-            self._answers.put((session, parcel, done))
+            self._answers.put((session, parcel, done.result))
             self._outbox.interrupt()
 
         ref.future().add_done_callback(answer)
@@ -213,13 +257,13 @@ class Carrier:
         """What was answered: raises what the receiver has raised."""
         while True:
             try:
-                session, parcel, done = self._answers.get(timeout > 0, timeout or None)
+                session, parcel, result = self._answers.get(timeout > 0, timeout or None)
             except queue.Empty:
                 break
             timeout = 0.0
             if session != self._session:
                 continue
-            arrived: Arrived | None = done.result()
+            arrived = result()
             if parcel is None or arrived is None:
                 raise TimeoutError("the receiver has restarted")
             self._window = arrived.window

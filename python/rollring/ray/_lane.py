@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from .. import _core
 from .._errors import RollringError
 from ._carried import Carried
 from ._names import Source, lane_and_epoch
+from ._stream import Incoming
 
 STEP_S = 1.0
 
@@ -25,11 +28,15 @@ def lane_name(source: Source) -> str:
 
 
 class SourceLane:
-    """Belongs to an event loop; a thread of its own puts records into the lane."""
+    """Belongs to an event loop; a thread of its own puts records into the lane. Parcels come as
+    calls, or over a connection, which another thread reads."""
 
-    def __init__(self, ring: str, ring_id: int, source: Source, timeout: float) -> None:
-        """Blocks until the lane is ours."""
+    def __init__(
+        self, ring: str, ring_id: int, source: Source, window: Callable[[], int], timeout: float
+    ) -> None:
+        """Blocks until the lane is ours. `window`: bytes that may be under way."""
         self.source = source
+        self._window = window
         self._carried = Carried(ring, ring_id, source.ring_id, source.lanes)
         try:
             self._box = self._opened_box(ring, ring_id, timeout)
@@ -42,6 +49,9 @@ class SourceLane:
         self._parcels: dict[int, tuple[asyncio.Future[Spare], object]] = {}  # and their memory
         self._asked: dict[int, tuple[int, asyncio.Future[Answer]]] = {}  # and by whom
         self._session = ""
+        self._joining = threading.Lock()  # over the three that follow, and what begins a session
+        self._incoming: Incoming | None = None  # the session's connection
+        self._streamed: dict[int, tuple[Incoming, int]] = {}  # parcels of it, and their numbers
         self._ends: asyncio.Future[None] | None = None  # done when the session is over
         self._next = 0
         self._early: dict[int, tuple[Parcel, asyncio.Future[Spare]]] = {}
@@ -73,16 +83,49 @@ class SourceLane:
     def begin(self, session: str) -> tuple[list[int], int]:
         """The source's forwarder begins anew, and will send again what has not been answered.
         Which of its workers have places, and how many it has in advance."""
+        with self._joining:
+            self._session, self._next = session, 0
+            self._leave_connection()
         self._box.drop_parcels()
         self._end_session()
-        self._session, self._next = session, 0
         for future, _ in self._parcels.values():
             future.cancel()
         for _, future in self._early.values():
             future.cancel()
         self._parcels.clear()
+        self._streamed.clear()
         self._early.clear()
         return self._box.workers(), self._box.spare()
+
+    @property
+    def direct(self) -> bool:
+        return self._incoming is not None
+
+    def join(self, session: str, connection: socket.socket) -> Incoming | None:
+        """On a thread of the connection: it is the session's from now on. None: of an earlier
+        session."""
+        with self._joining:
+            if session != self._session or self._closed:
+                return None
+            self._leave_connection()
+            self._incoming = Incoming(connection, self._give)
+            return self._incoming
+
+    def _leave_connection(self) -> None:
+        """What it brought is kept until drop_parcels()."""
+        if self._incoming is not None:
+            self._incoming.close()
+            self._incoming = None
+
+    def _give(
+        self, incoming: Incoming, index: bytes, spans: list[Any], places: int, number: int
+    ) -> None:
+        with self._joining:
+            if incoming is not self._incoming:
+                raise ConnectionError("another session has begun")
+            inside = next(self._numbers)
+            self._streamed[inside] = incoming, number
+            self._box.give(inside, index, spans, places)
 
     async def until_over(self, session: str) -> None:
         """Returns when another session begins, or the lane fails."""
@@ -166,6 +209,8 @@ class SourceLane:
         self._closed = True
         if not self._left:
             self._left = True
+            with self._joining:
+                self._leave_connection()
             self._box.interrupt()
             self._thread.join()
             self._box.close()
@@ -179,8 +224,19 @@ class SourceLane:
                 self._closed = True
                 self._later(self._fail, error)
                 return
-            if sent or answers:
-                self._later(self._tell, sent, answers, spare, is_short)
+            called = self._answer_streamed(sent, spare, is_short)
+            if called or answers:
+                self._later(self._tell, called, answers, spare, is_short)
+
+    def _answer_streamed(self, sent: list[int], spare: int, is_short: bool) -> list[int]:
+        """Those of the connection are answered at once. The others."""
+        with self._joining:
+            others = [number for number in sent if number not in self._streamed]
+            streamed = [self._streamed.pop(number) for number in sent if number in self._streamed]
+        for incoming, number in streamed:
+            asked, self._asks = self._asks, 0
+            incoming.answer(number, self._window(), spare, is_short, asked)
+        return others
 
     def _later(self, call: Any, *args: object) -> None:
         if self._loop is not None:
@@ -202,6 +258,8 @@ class SourceLane:
 
     def _fail(self, error: RollringError) -> None:
         self._end_session()
+        with self._joining:
+            self._leave_connection()
         for future, _ in self._parcels.values():
             future.cancel()
         self._parcels.clear()

@@ -60,6 +60,7 @@ class Options:
     batch_bytes: int
     linger: float
     weights: bool = False
+    direct: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +86,8 @@ class Attached:
     workers: list[int]  # that have places
     spare: int  # places that the node has in advance
     over: str = ""  # why the run is over; empty: it is not
+    address: tuple[str, int] = ("", 0)  # where it takes a connection, if not empty
+    token: str = ""  # that a connection begins with
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -24,6 +25,7 @@ from ._names import (
     node_rings,
     receiver_name,
 )
+from ._stream import Incoming, Listener
 
 _log = logging.getLogger("rollring")
 
@@ -65,6 +67,7 @@ class Receiver:
         self._ended = asyncio.Event()  # the run has
         self._gone: dict[str, dict[str, Any]] = {}
         self._watch: asyncio.Task[None] | None = None
+        self._listener = Listener(self._join) if options.direct else None
         forget_all_but(rings())
         ray.get_runtime_context().current_actor.about.remote()  # nobody else may call
 
@@ -124,11 +127,20 @@ class Receiver:
             self._gone.pop(source.ring, None)
             workers, spare = lane.begin(session)
             self._tell_change()
-        return Attached(self._window(), workers, spare)
+        found = Attached(self._window(), workers, spare)
+        if self._listener is None:
+            return found
+        return replace(found, address=self._listener.address, token=self._listener.token)
+
+    def _join(self, source: int, session: str, connection: socket.socket) -> Incoming | None:
+        """On a thread of the connection."""
+        lane = self._lanes.get(source)
+        return None if lane is None else lane.join(session, connection)
 
     async def _new_lane(self, source: Source) -> SourceLane:
         try:
-            lane = await asyncio.to_thread(SourceLane, self._ring, self._ring_id, source, ATTACH_S)
+            given = (self._ring, self._ring_id, source, self._window, ATTACH_S)
+            lane = await asyncio.to_thread(SourceLane, *given)
         except BusyError:
             self._no_lane[source.ring_id] = await self.lane_problem(source)
             self._tell_change()
@@ -209,7 +221,9 @@ class Receiver:
         """A dict for each ring on another node."""
         window = self._window()
         found = [
-            self._row(lane.source, True) | {"window_bytes": window} | lane.stats()
+            self._row(lane.source, True)
+            | {"window_bytes": window, "direct": lane.direct}
+            | lane.stats()
             for lane in self._lanes.values()
         ]
         return found + list(self._gone.values())
@@ -272,6 +286,8 @@ class Receiver:
         """All lanes are others'. What was written down of sources is removed."""
         if self._watch is not None:
             self._watch.cancel()
+        if self._listener is not None:
+            self._listener.close()
         for number in list(self._lanes):
             await self._let_go(number)
         for name in rings():  # of nodes of this machine that have nobody any more

@@ -1,0 +1,268 @@
+"""Records between two nodes over a TCP connection of their own, where nodes can reach each other.
+
+An actor call costs about a millisecond, and its memory goes through two object stores. A session's
+parcels go over one connection instead, from the node's ring into memory from which the receiver
+puts them into the trainer's; the answers come back on it. Where no connection is to be had, the
+same parcels are calls of the receiver. What is known of a session is the same either way
+(`_lane.SourceLane`): one that fails is begun anew, and what was not answered is sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import select
+import socket
+import struct
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import ray
+
+from .._errors import RollringError
+
+_log = logging.getLogger("rollring")
+
+CONNECT_S = 3.0
+HELLO_S = 5.0
+LOST_MS = 60_000  # without an acknowledgement of the peer's kernel
+ALIGNMENT = 64  # of a record
+KEPT = 8  # buffers that are used again
+
+Address = tuple[str, int]
+
+_HELLO = struct.Struct("=Q32s32s")  # the source's ring id, the session, the listener's token
+_PARCEL = struct.Struct("=QQQQ")  # number, places wanted, bytes of the index, spans
+_ANSWER = struct.Struct("=QQQIQ")  # number, window, places in advance, few of them, asked for
+
+
+def _prepare(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_MS)
+
+
+def _shut(connection: socket.socket) -> None:
+    """Whoever reads or writes it comes back."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _read(connection: socket.socket, memory: memoryview) -> bool:
+    """False: the peer has closed it."""
+    while memory:
+        got = connection.recv_into(memory, 0, socket.MSG_WAITALL)
+        if got == 0:
+            return False
+        memory = memory[got:]
+    return True
+
+
+def _read_struct(connection: socket.socket, form: struct.Struct) -> tuple[Any, ...] | None:
+    memory = bytearray(form.size)
+    return form.unpack(memory) if _read(connection, memoryview(memory)) else None
+
+
+# --- the receiver's end -------------------------------------------------------------------------
+
+
+class Buffers:
+    """Memory for parcels. Fresh memory costs more than the copy into it, so it is used again."""
+
+    def __init__(self) -> None:
+        self._free: list[np.ndarray[Any, Any]] = []
+
+    def take(self, nbytes: int) -> np.ndarray[Any, Any]:
+        for i, one in enumerate(self._free):
+            if nbytes <= one.nbytes <= 4 * nbytes:
+                return self._free.pop(i)
+        return np.empty(nbytes, np.uint8)
+
+    def give_back(self, buffer: np.ndarray[Any, Any]) -> None:
+        if len(self._free) < KEPT:
+            self._free.append(buffer)
+
+
+class Incoming:
+    """A session's connection: a thread reads parcels, and give() has them put into the lane."""
+
+    def __init__(self, connection: socket.socket, give: Callable[..., None]) -> None:
+        """`give(self, index, spans, places, number)` raises OSError once the session is over."""
+        self._connection = connection
+        self._give = give
+        self._buffers = Buffers()
+        self._held: dict[int, np.ndarray[Any, Any]] = {}  # by number
+        self.closed = False
+
+    def read(self) -> None:
+        """Until the session ends."""
+        try:
+            while (header := _read_struct(self._connection, _PARCEL)) is not None:
+                if not self._read_parcel(*header):
+                    break
+        finally:
+            self.close()
+
+    def _read_parcel(self, number: int, places: int, index_bytes: int, count: int) -> bool:
+        sizes = np.empty(count, np.uint64)
+        index = bytearray(index_bytes)
+        for part in (memoryview(sizes).cast("B"), memoryview(index)):
+            if not _read(self._connection, part):
+                return False
+        rounded = [-(-int(size) // ALIGNMENT) * ALIGNMENT for size in sizes]
+        buffer = self._buffers.take(sum(rounded) + ALIGNMENT)
+        at = -buffer.ctypes.data % ALIGNMENT
+        spans = []
+        for size, room in zip(sizes, rounded, strict=True):
+            span = buffer[at : at + int(size)]
+            if not _read(self._connection, memoryview(span)):
+                return False
+            spans.append(span)
+            at += room
+        self._held[number] = buffer
+        self._give(self, bytes(index), spans, places, number)
+        return True
+
+    def answer(self, number: int, window: int, spare: int, is_short: bool, asked: int) -> None:
+        """The parcel is in the ring. A peer that takes no answers is not waited for: it begins
+        anew."""
+        buffer = self._held.pop(number, None)
+        if buffer is not None:
+            self._buffers.give_back(buffer)
+        message = _ANSWER.pack(number, window, spare, is_short, asked)
+        try:
+            sent = self._connection.send(message, socket.MSG_DONTWAIT)
+        except OSError:
+            sent = 0
+        if sent != len(message):
+            self.close()
+
+    def close(self) -> None:
+        self.closed = True
+        _shut(self._connection)
+
+
+class Listener:
+    """Of a receiver: takes connections of forwarders that know its token."""
+
+    def __init__(self, join: Callable[[int, str, socket.socket], Incoming | None]) -> None:
+        """`join` has the lane of a source take part in a session; None: there is none such."""
+        self._join = join
+        self.token = uuid.uuid4().hex
+        self.address: Address = ("", 0)
+        self._socket = socket.socket()
+        try:
+            self._socket.bind((ray.util.get_node_ip_address(), 0))
+            self._socket.listen(128)
+            self.address = self._socket.getsockname()[:2]
+        except OSError as error:
+            _log.info("no connections from other nodes: %s; records go by calls", error)
+            return
+        threading.Thread(target=self._accept, name="rollring-accept", daemon=True).start()
+
+    def close(self) -> None:
+        _shut(self._socket)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(
+                target=self._serve, args=(connection,), name="rollring-stream", daemon=True
+            ).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                connection.settimeout(HELLO_S)
+                hello = _read_struct(connection, _HELLO)
+                if hello is None or not hmac.compare_digest(hello[2], self.token.encode()):
+                    return
+                connection.settimeout(None)
+                _prepare(connection)
+                incoming = self._join(hello[0], hello[1].decode(), connection)
+                if incoming is None:
+                    return
+                connection.sendall(b"\1")
+                incoming.read()
+            except (RollringError, OSError, OverflowError, ValueError, MemoryError) as error:
+                _log.info("a connection of another node: %s", error)
+
+
+# --- the forwarder's end ------------------------------------------------------------------------
+
+
+class Stream:
+    """A session's connection. `heard` gets each answer, and None once the connection is lost."""
+
+    def __init__(
+        self,
+        address: Address,
+        token: str,
+        source: int,
+        session: str,
+        heard: Callable[[tuple[int, int, int, bool, int] | None], None],
+    ) -> None:
+        """OSError: no connection is to be had."""
+        self._heard = heard
+        self._connection = socket.create_connection(address, CONNECT_S)
+        try:
+            _prepare(self._connection)
+            self._connection.sendall(_HELLO.pack(source, session.encode(), token.encode()))
+            if self._connection.recv(1) != b"\1":
+                raise ConnectionError("the receiver took no part in the session")
+            self._connection.setblocking(False)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._thread = threading.Thread(target=self._hear, name="rollring-answers", daemon=True)
+        self._thread.start()
+
+    def send(self, number: int, index: bytes, spans: list[Any], places: int) -> Iterator[None]:
+        """Stops at each moment at which the peer takes nothing more."""
+        sizes = np.array([span.nbytes for span in spans], np.uint64)
+        header = _PARCEL.pack(number, places, len(index), len(spans))
+        left = [memoryview(part).cast("B") for part in (header, sizes, index, *spans)]
+        left = [part for part in left if part.nbytes]
+        poll = select.poll()
+        poll.register(self._connection, select.POLLOUT)
+        while left:
+            try:
+                sent = self._connection.sendmsg(left[:512])
+            except BlockingIOError:
+                if not poll.poll(50):
+                    yield
+                continue
+            while left and sent >= left[0].nbytes:
+                sent -= left.pop(0).nbytes
+            if sent:
+                left[0] = left[0][sent:]
+
+    def close(self) -> None:
+        _shut(self._connection)
+        self._thread.join()
+        self._connection.close()
+
+    def _hear(self) -> None:
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        message = bytearray()
+        with contextlib.suppress(OSError):
+            while True:
+                poll.poll()
+                got = self._connection.recv(_ANSWER.size * 64)
+                if not got:
+                    break
+                message += got
+                while len(message) >= _ANSWER.size:
+                    number, window, spare, is_short, asked = _ANSWER.unpack_from(message)
+                    del message[: _ANSWER.size]
+                    self._heard((number, window, spare, bool(is_short), asked))
+        self._heard(None)
