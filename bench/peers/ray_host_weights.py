@@ -25,8 +25,8 @@ sys.path.insert(0, str(HERE / "tests/frameworks"))
 
 import numpy as np  # noqa: E402
 import ray  # noqa: E402
-import ray_world  # noqa: E402
 
+import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
 

@@ -262,7 +262,7 @@ def test_a_version_that_counts_at_a_node_may_come_again_as_if_it_did_not(ring: s
         await channel.begin(1, 1, committed=committed)
         arrival = channel.arriving(1)
         assert arrival is not None
-        await arrival.land(0, [(0, 16, 0)], 1, np.ones(16, np.uint8))
+        await arrival.land(0, [(0, 16, 0)], 1, True, np.ones(16, np.uint8))
         why = await channel.vote(arrival)
         if why is None:
             await channel.commit(arrival)

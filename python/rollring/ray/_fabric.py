@@ -55,8 +55,9 @@ class Fabric:
         batch_bytes: Of records that are shipped together.
         linger: Seconds that a batch waits for more, while others are under way.
         weights: Versions of the ring's weight channel go to all nodes: see `weight_ring`.
-        direct: Records come over TCP connections of rollring's own, to a port that this node's
-            system chooses; where one is not to be had, and without it, by calls of Ray's actors.
+        direct: Records and weights go over TCP connections of rollring's own, to ports that the
+            receiving node's system chooses; where one is not to be had, and without it, by calls of
+            Ray's actors.
         run: The name under which workers find it, where another machine of the cluster has a ring
             of the same name. Empty: the ring's.
         timeout: Seconds to wait for the actors.

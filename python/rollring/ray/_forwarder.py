@@ -160,8 +160,8 @@ class Carrier:
             if answer is None:
                 self._answers.put((session, None, lambda: None))
             else:
-                number, *arrived = answer
-                self._answers.put((session, numbered.pop(number), lambda: Arrived(*arrived)))
+                arrived = Arrived(*answer[1:])
+                self._answers.put((session, numbered.pop(answer[0]), lambda: arrived))
             self._outbox.interrupt()
 
         given = (attached.address, attached.token, self.source.ring_id, session, heard)

@@ -18,7 +18,7 @@ import struct
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import ray
@@ -40,19 +40,19 @@ _PARCEL = struct.Struct("=QQQQ")  # number, places wanted, bytes of the index, s
 _ANSWER = struct.Struct("=QQQIQ")  # number, window, places in advance, few of them, asked for
 
 
-def _prepare(connection: socket.socket) -> None:
+def prepare(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_MS)
 
 
-def _shut(connection: socket.socket) -> None:
+def shut(connection: socket.socket) -> None:
     """Whoever reads or writes it comes back."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _read(connection: socket.socket, memory: memoryview) -> bool:
+def read(connection: socket.socket, memory: memoryview) -> bool:
     """False: the peer has closed it."""
     while memory:
         got = connection.recv_into(memory, 0, socket.MSG_WAITALL)
@@ -62,9 +62,36 @@ def _read(connection: socket.socket, memory: memoryview) -> bool:
     return True
 
 
-def _read_struct(connection: socket.socket, form: struct.Struct) -> tuple[Any, ...] | None:
+def read_struct(connection: socket.socket, form: struct.Struct) -> tuple[Any, ...] | None:
     memory = bytearray(form.size)
-    return form.unpack(memory) if _read(connection, memoryview(memory)) else None
+    return form.unpack(memory) if read(connection, memoryview(memory)) else None
+
+
+def hello(connection: socket.socket, source: int, session: str, token: str) -> None:
+    """Asks to take part in a session. OSError: it may not. Afterwards nothing blocks on it."""
+    prepare(connection)
+    connection.sendall(_HELLO.pack(source, session.encode(), token.encode()))
+    if connection.recv(1) != b"\1":
+        raise ConnectionError("the receiver took no part in the session")
+    connection.setblocking(False)
+
+
+def send_some(connection: socket.socket, parts: list[memoryview]) -> Iterator[None]:
+    """Sends all of it. Stops now and then while the peer takes nothing more."""
+    left = [part for part in parts if part.nbytes]
+    poll = select.poll()
+    poll.register(connection, select.POLLOUT)
+    while left:
+        try:
+            sent = connection.sendmsg(left[:512])
+        except BlockingIOError:
+            if not poll.poll(50):
+                yield
+            continue
+        while left and sent >= left[0].nbytes:
+            sent -= left.pop(0).nbytes
+        if sent:
+            left[0] = left[0][sent:]
 
 
 # --- the receiver's end -------------------------------------------------------------------------
@@ -101,7 +128,7 @@ class Incoming:
     def read(self) -> None:
         """Until the session ends."""
         try:
-            while (header := _read_struct(self._connection, _PARCEL)) is not None:
+            while (header := read_struct(self._connection, _PARCEL)) is not None:
                 if not self._read_parcel(*header):
                     break
         finally:
@@ -111,7 +138,7 @@ class Incoming:
         sizes = np.empty(count, np.uint64)
         index = bytearray(index_bytes)
         for part in (memoryview(sizes).cast("B"), memoryview(index)):
-            if not _read(self._connection, part):
+            if not read(self._connection, part):
                 return False
         rounded = [-(-int(size) // ALIGNMENT) * ALIGNMENT for size in sizes]
         buffer = self._buffers.take(sum(rounded) + ALIGNMENT)
@@ -119,7 +146,7 @@ class Incoming:
         spans = []
         for size, room in zip(sizes, rounded, strict=True):
             span = buffer[at : at + int(size)]
-            if not _read(self._connection, memoryview(span)):
+            if not read(self._connection, memoryview(span)):
                 return False
             spans.append(span)
             at += room
@@ -143,14 +170,20 @@ class Incoming:
 
     def close(self) -> None:
         self.closed = True
-        _shut(self._connection)
+        shut(self._connection)
+
+
+class Reads(Protocol):
+    """Of a connection: until that ends."""
+
+    def read(self) -> None: ...
 
 
 class Listener:
-    """Of a receiver: takes connections of forwarders that know its token."""
+    """Takes connections of actors on other nodes that know its token."""
 
-    def __init__(self, join: Callable[[int, str, socket.socket], Incoming | None]) -> None:
-        """`join` has the lane of a source take part in a session; None: there is none such."""
+    def __init__(self, join: Callable[[int, str, socket.socket], Reads | None]) -> None:
+        """`join(source, session, connection)`: who reads it from then on; None: nobody."""
         self._join = join
         self.token = uuid.uuid4().hex
         self.address: Address = ("", 0)
@@ -164,8 +197,12 @@ class Listener:
             return
         threading.Thread(target=self._accept, name="rollring-accept", daemon=True).start()
 
+    def about(self) -> tuple[Address, str]:
+        """For those who are to connect."""
+        return self.address, self.token
+
     def close(self) -> None:
-        _shut(self._socket)
+        shut(self._socket)
         self._socket.close()
 
     def _accept(self) -> None:
@@ -182,16 +219,16 @@ class Listener:
         with connection:
             try:
                 connection.settimeout(HELLO_S)
-                hello = _read_struct(connection, _HELLO)
-                if hello is None or not hmac.compare_digest(hello[2], self.token.encode()):
+                said = read_struct(connection, _HELLO)
+                if said is None or not hmac.compare_digest(said[2], self.token.encode()):
                     return
                 connection.settimeout(None)
-                _prepare(connection)
-                incoming = self._join(hello[0], hello[1].decode(), connection)
-                if incoming is None:
+                prepare(connection)
+                reader = self._join(said[0], said[1].decode(), connection)
+                if reader is None:
                     return
                 connection.sendall(b"\1")
-                incoming.read()
+                reader.read()
             except (RollringError, OSError, OverflowError, ValueError, MemoryError) as error:
                 _log.info("a connection of another node: %s", error)
 
@@ -214,11 +251,7 @@ class Stream:
         self._heard = heard
         self._connection = socket.create_connection(address, CONNECT_S)
         try:
-            _prepare(self._connection)
-            self._connection.sendall(_HELLO.pack(source, session.encode(), token.encode()))
-            if self._connection.recv(1) != b"\1":
-                raise ConnectionError("the receiver took no part in the session")
-            self._connection.setblocking(False)
+            hello(self._connection, source, session, token)
         except BaseException:
             self._connection.close()
             raise
@@ -230,23 +263,10 @@ class Stream:
         sizes = np.array([span.nbytes for span in spans], np.uint64)
         header = _PARCEL.pack(number, places, len(index), len(spans))
         left = [memoryview(part).cast("B") for part in (header, sizes, index, *spans)]
-        left = [part for part in left if part.nbytes]
-        poll = select.poll()
-        poll.register(self._connection, select.POLLOUT)
-        while left:
-            try:
-                sent = self._connection.sendmsg(left[:512])
-            except BlockingIOError:
-                if not poll.poll(50):
-                    yield
-                continue
-            while left and sent >= left[0].nbytes:
-                sent -= left.pop(0).nbytes
-            if sent:
-                left[0] = left[0][sent:]
+        return send_some(self._connection, left)
 
     def close(self) -> None:
-        _shut(self._connection)
+        shut(self._connection)
         self._thread.join()
         self._connection.close()
 

@@ -14,6 +14,14 @@ from ._weight_layout import Span, VersionMemory, WeightLayout
 _log = logging.getLogger("rollring")
 
 LOOK_S = 0.2  # between looks for engines that came late
+SLOT_BYTES = 64 << 20  # engines copy out of one while what came last is packed into the next
+
+
+class Writer:
+    """Of a piece: ends by itself, or soon after close()."""
+
+    def close(self) -> None:
+        pass
 
 
 class HostArrival(Arrival):
@@ -22,45 +30,55 @@ class HostArrival(Arrival):
     def __init__(self, version: int, parts: int, memory: VersionMemory) -> None:
         super().__init__(version)
         self.memory = memory
-        self._parts = parts
+        self.is_whole = parts == 0
         self._next = 0
-        self._early: dict[int, int] = {}
+        self._early: dict[int, tuple[int, bool]] = {}
         self._whole = 0
         self._changed = asyncio.Event()
-        self._landing = 0
+        self._writers: set[Writer] = set()
         self._settled = asyncio.Event()
         self._settled.set()
 
-    async def land(self, number: int, spans: list[Span], whole: int, data: Any) -> None:
-        """A part. They may come in any order."""
-        self._landing += 1
-        self._settled.clear()
+    async def land(self, number: int, spans: list[Span], whole: int, last: bool, data: Any) -> None:
+        """A piece. They may come in any order."""
+        writer = Writer()
+        self.enter(writer)
         try:
             await asyncio.to_thread(self.memory.write, spans, data)
         finally:
-            self._landing -= 1
-            if self._landing == 0:
-                self._settled.set()
-        self._early[number] = whole
+            self.leave(writer)
+        self.landed(number, whole, last)
+
+    def enter(self, writer: Writer) -> None:
+        """It writes into the memory until it leaves."""
+        self._writers.add(writer)
+        self._settled.clear()
+
+    def leave(self, writer: Writer) -> None:
+        self._writers.discard(writer)
+        if not self._writers:
+            self._settled.set()
+
+    def landed(self, number: int, whole: int, last: bool) -> None:
+        """That piece lies there."""
+        self._early[number] = whole, last
         while self._next in self._early:
-            self._whole = self._early.pop(self._next)
+            self._whole, self.is_whole = self._early.pop(self._next)
             self._next += 1
         self._changed.set()
 
     async def settled(self) -> None:
-        """Until nothing is written into its memory any more."""
+        """Until nothing is written into its memory any more. Nobody may enter meanwhile."""
+        for writer in list(self._writers):
+            writer.close()
         await self._settled.wait()
 
     async def more_than(self, tensors: int) -> int:
-        """How many are whole, once that are more than so many, or all parts have come."""
+        """How many are whole, once that are more than so many, or all pieces have come."""
         while not self.is_whole and self._whole <= tensors:
             self._changed.clear()
             await self._changed.wait()
         return self._whole
-
-    @property
-    def is_whole(self) -> bool:
-        return self._next == self._parts
 
 
 class HostChannel(NodeChannel[HostArrival]):
@@ -83,7 +101,7 @@ class HostChannel(NodeChannel[HostArrival]):
             ring,
             self.memories[0].tensors,
             name="relay",
-            slot_bytes=layout.slot_bytes,
+            slot_bytes=min(layout.slot_bytes, SLOT_BYTES),
             checksums=layout.checksums,
             tied=layout.tied(),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,26 @@ class Cut:
     whole: int  # tensors before this one are whole with it
 
 
+def split(pieces: list[Piece], itemsizes: list[int], most: int) -> Iterator[list[Piece]]:
+    """The same pieces in runs of at most so many bytes each, or one element."""
+    run: list[Piece] = []
+    left = most
+    for index, first, elements, at in pieces:
+        itemsize = itemsizes[index]
+        while elements > 0:
+            taken = min(elements, max(left, 0) // itemsize)
+            if taken == 0 and run:
+                yield run
+                run, left = [], most
+                continue
+            taken = max(taken, 1)
+            run.append((index, first, taken, at))
+            left -= taken * itemsize
+            first, elements, at = first + taken, elements - taken, at + taken * itemsize
+    if run:
+        yield run
+
+
 @dataclass(frozen=True)
 class WeightLayout:
     """What all ends of a run's channel agree on."""
@@ -55,8 +76,13 @@ class WeightLayout:
                 end += _aligned(math.prod(shape) * NUMPY_DTYPES[dtype].itemsize)
         return places, end
 
+    def cuts(self, pieces: list[Piece], places: list[int], most: int) -> list[Cut]:
+        """A part in order, at most so many bytes each."""
+        itemsizes = [NUMPY_DTYPES[dtype].itemsize for _, dtype, _, _ in self.tensors]
+        return [self.cut(run, places) for run in split(pieces, itemsizes, most)]
+
     def cut(self, pieces: list[Piece], places: list[int]) -> Cut:
-        """What is to be done with a part that lies there."""
+        """What is to be done with a part, or a run of it, that lies there."""
         address = pieces[0][3]
         spans: list[Span] = []
         end = 0
@@ -97,6 +123,12 @@ class VersionMemory:
     def read(self, at: int, nbytes: int) -> Any:
         """A copy: what lies here may be another version's next."""
         return self._bytes[at : at + nbytes].copy()
+
+    def run(self, at: int, nbytes: int) -> memoryview:
+        """To write into. ValueError: it has none such."""
+        if at + nbytes > self._bytes.nbytes:
+            raise ValueError("bytes of another layout")
+        return memoryview(self._bytes)[at : at + nbytes]
 
     def write(self, spans: list[Span], data: Any) -> None:
         for at, nbytes, start in spans:

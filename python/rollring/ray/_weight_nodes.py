@@ -67,7 +67,8 @@ class Nodes:
         found = []
         for node, member in list(self._known.items()):
             row = asdict(member.status)
-            del row["wants"], row["held"], row["group"]
+            for own in ("wants", "held", "group", "address", "token"):
+                del row[own]
             found.append({"node": node, "alive": node in self._living, **row})
         return found
 

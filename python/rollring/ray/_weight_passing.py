@@ -17,12 +17,13 @@ from ._nccl import NcclError
 from ._weight_gpu import GpuGroup
 from ._weight_layout import WeightLayout
 from ._weight_nodes import Member, Nodes
-from ._weight_ways import GpuWay, StoreWay, drop
+from ._weight_ways import GpuWay, HostWay, drop
 
 _log = logging.getLogger("rollring")
 
 LOOK_S = 0.2  # between looks whether the trainer has given a version up
 ANSWER_S = 60.0  # for a part to arrive there
+PIECE_BYTES = 16 << 20  # of a part
 LENT_BYTES = 4 << 20  # of a version that a node has, for one that lacks it
 
 One = TypeVar("One")
@@ -73,6 +74,7 @@ class Passing:
         self._nodes = nodes
         self._origin = origin
         self.members = members
+        self.session = nodes.session
 
     async def carry(
         self,
@@ -136,7 +138,8 @@ class Passing:
         for number, at in enumerate(starts):
             nbytes = min(LENT_BYTES, end - at)
             lent = lender.actor.lend.remote(trainer, version, at, nbytes)
-            await self._all("part", version, number, [(at, nbytes, 0)], 0, lent)
+            is_last = at + nbytes == end
+            await self._all("part", version, number, [(at, nbytes, 0)], 0, is_last, lent)
         await self._all("commit", version)
         self._nodes.committed(self.members, version)
 
@@ -150,17 +153,19 @@ class Passing:
 
     async def _send(self, channel: WeightSubscriber, version: int, parts: int) -> None:
         end, origin = channel._end, self._origin
-        store = StoreWay(self, version, origin.window, channel._device)
+        host = HostWay(self, version, origin.window, channel._device)
         gpus = GpuWay(self, version, origin.group) if origin.group is not None else None
 
         async def send() -> None:
             for number in range(parts):
                 await channel._later(end.part, version, number, None)
-                cut = origin.layout.cut(end.pieces(), origin.places)
-                await store.send(number, cut)
+                pieces = end.pieces()
+                cuts = origin.layout.cuts(pieces, origin.places, PIECE_BYTES)
+                await host.send(cuts, number == parts - 1)
                 if gpus is None:
                     end.done_part(version, number, channel._stream())
                 else:
+                    cut = origin.layout.cut(pieces, origin.places)
                     await gpus.send(number, cut, origin.slot_bytes)
 
         async def give_back(way: GpuWay) -> None:
@@ -174,13 +179,13 @@ class Passing:
                 await send()
             else:
                 await _both(send(), give_back(gpus))
-            await store.finish()
+            await host.finish()
         except BaseException:
             if gpus is not None:
                 await asyncio.shield(gpus.stop())
             raise
         finally:
-            store.stop()
+            host.stop()
 
     async def _votes(self, version: int, committed: bool) -> str | None:
         """Why a node cannot take it; nothing: all have staged it. Who is left behind meanwhile may
@@ -229,15 +234,21 @@ class Passing:
             return str(why)
         if code in ("rejected", "broken"):
             return f"node {member.node} ({member.status.host}): {why}"
-        if code == "gone" and member in self.members:
-            self.members.remove(member)
-            if what != "give_up":
-                _log.warning(
-                    "weights of ring '%s': node %s (%s) is left behind at version %d: %s",
-                    self._origin.ring,
-                    member.node,
-                    member.status.host,
-                    version,
-                    why,
-                )
+        if code == "gone":
+            self.leave_behind(member, version, "" if what == "give_up" else why)
         return None
+
+    def leave_behind(self, member: Member, version: int, why: str) -> None:
+        """Once. Without a reason nobody hears of it."""
+        if member not in self.members:
+            return
+        self.members.remove(member)
+        if why:
+            _log.warning(
+                "weights of ring '%s': node %s (%s) is left behind at version %d: %s",
+                self._origin.ring,
+                member.node,
+                member.status.host,
+                version,
+                why,
+            )

@@ -16,11 +16,13 @@ from ._lane import Answer
 from ._names import About, receiver_name, relay_name
 from ._nccl import NcclError
 from ._node_ring import make_node_ring
+from ._stream import Listener
 from ._weight_channel import NodeChannel
 from ._weight_gpu import GpuGroup, group_on
 from ._weight_gpu_channel import GpuArrival, GpuChannel
 from ._weight_host_channel import HostArrival, HostChannel
 from ._weight_layout import NO_TENSORS, Span, WeightLayout
+from ._weight_wire import PieceReader
 
 OK: Answer = ("ok", "")
 GONE: Answer = ("gone", "the relay has restarted")
@@ -47,6 +49,8 @@ class RelayStatus:
     version: int
     engines: int
     problem: str
+    address: tuple[str, int] = ("", 0)  # where it takes a connection, if not empty
+    token: str = ""  # that a connection begins with
 
 
 class WeightRelay:
@@ -63,6 +67,19 @@ class WeightRelay:
         self._group: GpuGroup | None = None
         self._lock = asyncio.Lock()
         self._problem = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener = Listener(self._join) if about.options.direct else None
+
+    def _join(self, _: int, session: str, connection: socket.socket) -> PieceReader | None:
+        """On a thread of the connection."""
+        if session != self._session or self._loop is None:
+            return None
+
+        def arriving(version: int) -> HostArrival | None:
+            found = self._arriving(session, version)
+            return found[1] if found is not None and isinstance(found[1], HostArrival) else None
+
+        return PieceReader(connection, arriving, self._loop)
 
     async def open(self, gpu: str) -> str:
         """For engines: the ring of the node, whose channel has tensors from now on; on that GPU, if
@@ -79,6 +96,7 @@ class WeightRelay:
     async def look(self, session: str, offer: Offer | None) -> RelayStatus:
         """The source says what it has, and hears what is here."""
         async with self._lock:
+            self._loop = asyncio.get_running_loop()
             if session != self._session:
                 self._session = session
                 if self._channel is not None:
@@ -132,6 +150,7 @@ class WeightRelay:
             describe(self._ring)["policy_version"],
             engines,
             self._problem or ("" if channel is None else channel.problem),
+            *(("", 0), "") if self._listener is None else self._listener.about(),
         )
 
     # --- a version --------------------------------------------------------------------------------
@@ -150,12 +169,20 @@ class WeightRelay:
         return OK
 
     async def part(
-        self, session: str, version: int, number: int, spans: list[Span], whole: int, data: Any
+        self,
+        session: str,
+        version: int,
+        number: int,
+        spans: list[Span],
+        whole: int,
+        last: bool,
+        data: Any,
     ) -> Answer:
+        """A piece of a version, to memory of this node."""
         found = self._arriving(session, version)
         if found is None or not isinstance(found[1], HostArrival):
             return GONE
-        await found[1].land(number, spans, whole, data)
+        await found[1].land(number, spans, whole, last, data)
         return OK
 
     async def join(
@@ -237,6 +264,8 @@ class WeightRelay:
         return None if arrival is None else (channel, arrival)
 
     async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
         async with self._lock:
             self._session = ""
             if self._channel is not None:

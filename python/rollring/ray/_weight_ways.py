@@ -1,10 +1,12 @@
-"""How parts of a version get to nodes: through Ray's object store, or from GPU to GPU."""
+"""How parts of a version get to nodes: through host memory, or from GPU to GPU."""
 
 from __future__ import annotations
 
 import asyncio
 import collections
 import ctypes
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,6 +18,9 @@ from ._nccl import NcclError, unique
 from ._weight_gpu import GpuGroup
 from ._weight_layout import Cut
 from ._weight_nodes import Member
+from ._weight_wire import ANSWER_S, PieceSender
+
+_log = logging.getLogger("rollring")
 
 TRIES = 3  # of a part, among nodes that all live
 
@@ -34,8 +39,15 @@ class Asks(Protocol):
     async def ask(self, member: Member, what: str, version: int, *given: object) -> str | None: ...
 
 
-class StoreWay:
-    """To nodes that keep versions in host memory: once to each, Ray brings the object there.
+class Leaves(Asks, Protocol):
+    session: str
+
+    def leave_behind(self, member: Member, version: int, why: str) -> None: ...
+
+
+class HostWay:
+    """To nodes that keep versions in host memory: over a connection to each, and to those to which
+    none is to be had, through Ray's object store.
 
     Args:
         passing: The version's.
@@ -44,33 +56,88 @@ class StoreWay:
         device: torch's, on which parts lie; None: in host memory.
     """
 
-    def __init__(self, passing: Asks, version: int, window: int, device: Any) -> None:
+    def __init__(self, passing: Leaves, version: int, window: int, device: Any) -> None:
         self._passing = passing
         self._version = version
         self._window = window
         self._device = device
         self._flying: collections.deque[tuple[int, asyncio.Future[Any]]] = collections.deque()
+        self._number = 0  # of the next piece
+        self._senders: dict[Member, PieceSender | None] = {}
 
     def _members(self) -> list[Member]:
         return [one for one in self._passing.members if one.wants and not one.status.gpu]
 
-    async def send(self, number: int, cut: Cut) -> None:
-        """Afterwards nobody reads the part any more where it lies."""
-        if not self._members():
-            return
-        putting = asyncio.ensure_future(asyncio.to_thread(self._put, cut))
+    async def send(self, cuts: list[Cut], is_last: bool) -> None:
+        """A part, in pieces: each goes on while the next one is copied. Afterwards nobody reads the
+        part any more where it lies."""
+        for cut in cuts:
+            if self._members():
+                await self._send(cut, is_last and cut is cuts[-1])
+
+    async def _send(self, cut: Cut, is_last: bool) -> None:
+        await asyncio.gather(*(self._connect(one) for one in self._members()))
+        number, members = self._number, self._members()
+        self._number += 1
+        data = await _in_thread(self._bytes, cut)
+        landed: list[Awaitable[Any]] = []
+        sending = []
+        for one in members:
+            if (sender := self._senders[one]) is not None:
+                given = self._version, number, cut, is_last, data
+                landed.append(self._landed(one, sender.landed(number)))
+                sending.append(asyncio.ensure_future(self._over(one, sender, *given)))
+        others = [one for one in members if self._senders[one] is None]
         try:
-            ref = await asyncio.shield(putting)
+            if others:
+                ref = await _in_thread(ray.put, data)
+                piece = number, cut.spans, cut.whole, is_last, ref
+                landed += (self._passing.ask(o, "part", self._version, *piece) for o in others)
+            self._flying.append((cut.nbytes, asyncio.gather(*landed)))
+            await asyncio.gather(*sending)
         except asyncio.CancelledError:
-            await asyncio.wait({putting})  # until then the thread reads what lies there
+            self._close()
+            if sending:
+                await asyncio.wait(sending)  # until then threads read what lies there
             raise
-        answers = (
-            self._passing.ask(one, "part", self._version, number, cut.spans, cut.whole, ref)
-            for one in self._members()
-        )
-        self._flying.append((cut.nbytes, asyncio.gather(*answers)))
         while sum(nbytes for nbytes, _ in self._flying) > self._window:
             await self._flying.popleft()[1]
+
+    async def _connect(self, member: Member) -> None:
+        if member in self._senders:
+            return
+        self._senders[member] = None
+        status = member.status
+        if status.address[0]:
+            given = status.address, status.token, self._passing.session
+            try:
+                sender = await _in_thread(PieceSender, *given)
+            except OSError as error:
+                _log.info("node %s: %s: weights go by calls", member.node, error)
+            else:
+                sender.follow()
+                self._senders[member] = sender
+
+    async def _over(self, member: Member, sender: PieceSender, *given: Any) -> None:
+        """A thread that reads memory of the part is waited for, whatever happens."""
+        sends = asyncio.ensure_future(asyncio.to_thread(sender.send, *given))
+        try:
+            await asyncio.shield(sends)
+        except OSError as error:
+            self._passing.leave_behind(member, self._version, str(error))
+        except asyncio.CancelledError:
+            sender.close()
+            await asyncio.wait({sends})
+            raise
+
+    async def _landed(self, member: Member, landed: asyncio.Future[bool]) -> None:
+        try:
+            came = await asyncio.wait_for(landed, ANSWER_S)
+            why = "" if came else "its connection was lost"
+        except asyncio.TimeoutError:
+            why = f"no answer within {ANSWER_S:g} s"
+        if why:
+            self._passing.leave_behind(member, self._version, why)
 
     async def finish(self) -> None:
         """Until all has arrived."""
@@ -80,12 +147,28 @@ class StoreWay:
     def stop(self) -> None:
         for _, done in self._flying:
             drop(done)
+        self._close()
 
-    def _put(self, cut: Cut) -> Any:
+    def _close(self) -> None:
+        for sender in self._senders.values():
+            if sender is not None:
+                sender.close()
+
+    def _bytes(self, cut: Cut) -> Any:
         if self._device is not None:
-            return ray.put(lent(cut.address, cut.nbytes, self._device).cpu().numpy())
+            return lent(cut.address, cut.nbytes, self._device).cpu().numpy()
         memory = (ctypes.c_uint8 * cut.nbytes).from_address(cut.address)
-        return ray.put(np.frombuffer(memoryview(memory), np.uint8))
+        return np.frombuffer(memoryview(memory), np.uint8)
+
+
+async def _in_thread(call: Callable[..., Any], *given: object) -> Any:
+    """Not cancelled before the thread is done: it reads memory that is another's afterwards."""
+    running = asyncio.ensure_future(asyncio.to_thread(call, *given))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise
 
 
 @dataclass(eq=False)

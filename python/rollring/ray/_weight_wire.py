@@ -1,0 +1,145 @@
+"""Pieces of a version over a TCP connection, from the trainer's node into a node's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ._stream import CONNECT_S, Address, hello, read, read_struct, send_some, shut
+from ._weight_host_channel import HostArrival, Writer
+from ._weight_layout import Cut
+
+ANSWER_S = 60.0  # without progress
+
+_PIECE = struct.Struct("=QQQQQ")  # version, number, tensors that are whole, the last one, spans
+_LANDED = struct.Struct("=Q")  # number
+
+
+class PieceSender:
+    """The source's end, for one version and one node."""
+
+    def __init__(self, address: Address, token: str, session: str) -> None:
+        """Blocks; within an event loop's thread pool. OSError: no connection is to be had."""
+        self._landed: dict[int, asyncio.Future[bool]] = {}
+        self._connection = socket.create_connection(address, CONNECT_S)
+        try:
+            hello(self._connection, 0, session, token)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def follow(self) -> None:
+        """In the event loop in which landed() is awaited."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._hear, name="rollring-landed", daemon=True)
+        self._thread.start()
+
+    def landed(self, number: int) -> asyncio.Future[bool]:
+        """Before it is sent. False: the connection was lost before."""
+        return self._landed.setdefault(number, self._loop.create_future())
+
+    def send(self, version: int, number: int, cut: Cut, is_last: bool, data: Any) -> None:
+        """Blocks. Afterwards nobody reads `data`. OSError: the connection is lost."""
+        spans = np.array([(at, nbytes) for at, nbytes, _ in cut.spans], np.uint64)
+        header = _PIECE.pack(version, number, cut.whole, is_last, len(cut.spans))
+        runs = [memoryview(data)[start : start + nbytes] for _, nbytes, start in cut.spans]
+        left = [memoryview(part).cast("B") for part in (header, spans, *runs)]
+        deadline = time.monotonic() + ANSWER_S
+        for _ in send_some(self._connection, left):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing was taken within {ANSWER_S:g} s")
+
+    def close(self) -> None:
+        shut(self._connection)
+
+    def _hear(self) -> None:
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        message = bytearray()
+        with self._connection, contextlib.suppress(OSError):
+            while True:
+                poll.poll()
+                got = self._connection.recv(4096)
+                if not got:
+                    break
+                message += got
+                while len(message) >= _LANDED.size:
+                    (number,) = _LANDED.unpack_from(message)
+                    del message[: _LANDED.size]
+                    self._tell(self._answer, number, True)
+        self._tell(self._lose)
+
+    def _tell(self, call: Callable[..., None], *given: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(call, *given)
+
+    def _answer(self, number: int, landed: bool) -> None:
+        future = self._landed.pop(number, None)
+        if future is not None and not future.done():
+            future.set_result(landed)
+
+    def _lose(self) -> None:
+        for number in list(self._landed):
+            self._answer(number, False)
+
+
+class PieceReader(Writer):
+    """A relay's end, for one version: a thread reads pieces to where they belong."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        arriving: Callable[[int], HostArrival | None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`arriving`, in the loop: the version that is on its way."""
+        self._connection = connection
+        self._arriving = arriving
+        self._loop = loop
+
+    def read(self) -> None:
+        """Until the connection ends."""
+        while (header := read_struct(self._connection, _PIECE)) is not None:
+            version, number, whole, is_last, count = header
+            spans = np.empty((count, 2), np.uint64)
+            if not read(self._connection, memoryview(spans).cast("B")):
+                return
+            arrival = self._in_loop(self._enter, version)
+            if arrival is None:
+                return
+            came = False
+            try:
+                came = all(
+                    read(self._connection, arrival.memory.run(int(at), int(nbytes)))
+                    for at, nbytes in spans
+                )
+            finally:
+                self._in_loop(arrival.leave, self)
+            if not came:
+                return
+            self._in_loop(arrival.landed, number, whole, bool(is_last))
+            self._connection.sendall(_LANDED.pack(number))
+
+    def close(self) -> None:
+        shut(self._connection)
+
+    def _enter(self, version: int) -> HostArrival | None:
+        arrival = self._arriving(version)
+        if arrival is not None:
+            arrival.enter(self)
+        return arrival
+
+    def _in_loop(self, call: Callable[..., Any], *given: object) -> Any:
+        async def in_loop() -> Any:
+            return call(*given)
+
+        return asyncio.run_coroutine_threadsafe(in_loop(), self._loop).result()
