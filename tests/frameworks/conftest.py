@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     import trl_tiny
 
     return trl_tiny.save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[multiprocessing.context.ForkServerContext]:
+    """Processes that have imported TRL already."""
+    context = multiprocessing.get_context("forkserver")
+    with pytest.MonkeyPatch.context() as patched:
+        before = os.environ.get("PYTHONPATH", "")
+        patched.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{before}")
+        context.set_forkserver_preload(["trl_kills", "trl.experimental.async_grpo"])
+        yield context
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Trainers that are killed at random instants, against one that nobody has killed: the same weights
 bit for bit, so each sample was trained on once, and in its place.
 
-ROLLRING_TRL_KILLS: how often for each number of micro-batches a step.
+ROLLRING_TRL_KILLS: how often for each number of micro-batches a step; ROLLRING_TRL_SEED: where.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,22 +24,12 @@ import pytest
 pytest.importorskip("trl")
 
 import rollring as rr
-from trl_kills import SAVE_STEPS, STEPS, last_checkpoint, train
+from trl_kills import SAVE_STEPS, STEPS, TIMES, last_checkpoint, train
 from trl_load import PATIENCE, members
 
 KILLS = int(os.environ.get("ROLLRING_TRL_KILLS", "3"))
+SEED = os.environ.get("ROLLRING_TRL_SEED", "0")
 BATCH, SIZE = 3, 4
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[multiprocessing.context.ForkServerContext]:
-    """Have imported everything already."""
-    context = multiprocessing.get_context("forkserver")
-    with pytest.MonkeyPatch.context() as patched:
-        before = os.environ.get("PYTHONPATH", "")
-        patched.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{before}")
-        context.set_forkserver_preload(["trl_kills", "trl.experimental.async_grpo"])
-        yield context
 
 
 @contextmanager
@@ -67,6 +59,11 @@ def _left(ring: str, output: Path) -> list[int]:
     return found
 
 
+def _saved(output: Path) -> int:
+    """The step of its last checkpoint."""
+    return int((last_checkpoint(output) or "-0").rpartition("-")[2])
+
+
 def _weights(output: Path) -> bytes:
     return (output / f"checkpoint-{STEPS}/model.safetensors").read_bytes()
 
@@ -80,7 +77,7 @@ def test_killed_trainers_end_with_the_weights_of_one_that_was_not(
 ) -> None:
     trained = STEPS * accumulation * BATCH // SIZE
     groups = trained + 4
-    rng = random.Random(accumulation)
+    rng = random.Random(f"{SEED} {accumulation}")
 
     def run(ring: str, output: Path, killed: tuple[int, str, float] | None) -> int:
         child = children.Process(target=train, args=(ring, model, output, accumulation, killed))
@@ -92,17 +89,19 @@ def test_killed_trainers_end_with_the_weights_of_one_that_was_not(
     with _filled_ring(groups) as ring:
         assert run(ring, tmp_path / "whole", None) == 0
         assert _left(ring, tmp_path / "whole") == list(range(trained, groups))
-    kills = runs = 0
-    while kills < KILLS:
+    seconds = json.loads((tmp_path / "whole" / TIMES).read_text())
+    fell: Counter[str] = Counter()
+    runs = 0
+    while fell.total() < KILLS:
         output = tmp_path / f"run-{runs}"
         runs += 1
         with _filled_ring(groups) as ring:
             # One that has saved its last step is done, killed or not: it would train another step.
-            while (last_checkpoint(output) or "").rpartition("-")[2] != str(STEPS):
-                step = int((last_checkpoint(output) or "-0").rpartition("-")[2])
-                at = rng.choice(["step", "save"])
-                step += rng.randrange(SAVE_STEPS + 1) if at == "step" else SAVE_STEPS
-                kills += run(ring, output, (step, at, rng.uniform(0, 0.08))) != 0
-            assert _weights(output) == _weights(tmp_path / "whole"), (kills, runs)
+            while (before := _saved(output)) != STEPS:
+                at = rng.choice(["step", "save", "acknowledgement"])
+                step = before + (rng.randrange(SAVE_STEPS + 1) if at == "step" else SAVE_STEPS)
+                fell[at] += run(ring, output, (step, at, rng.uniform(0, seconds[at]))) != 0
+            assert _weights(output) == _weights(tmp_path / "whole"), (fell, runs)
             assert _left(ring, output) == list(range(trained, groups))
-    print(f"accumulation {accumulation}: {kills} kills in {runs} runs")
+        shutil.rmtree(output)
+        print(f"accumulation {accumulation}: {runs} runs, kills: {dict(fell)}", flush=True)

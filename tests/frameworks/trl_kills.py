@@ -3,6 +3,7 @@ checkpoint that is whole."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -18,28 +19,58 @@ from transformers import TrainerCallback
 from rollring.integrations.trl import RingRolloutWorker
 
 STEPS, SAVE_STEPS = 8, 2
+TIMES = "times.json"  # of a trainer that nobody kills
 
 
-class _KilledAt(TrainerCallback):
-    """So many seconds after a step begins, or after the one before has ended: then it is saved."""
+class _At(TrainerCallback):
+    """Comes before the callback of the worker."""
+
+    def begins(self, what: str, step: int) -> None:
+        raise NotImplementedError
+
+    def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+        self.begins("step", state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+        self.begins("save", state.global_step)
+
+    def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+        self.begins("acknowledgement", state.global_step)
+
+
+class KilledAt(_At):
+    """So many seconds after this has begun."""
 
     def __init__(self, step: int, at: str, delay: float) -> None:
         self._step, self._at, self._delay = step, at, delay
 
-    def _kill_soon(self) -> None:
-        def kill() -> None:
-            time.sleep(self._delay)
-            os.kill(os.getpid(), signal.SIGKILL)
+    def begins(self, what: str, step: int) -> None:
+        if (what, step) == (self._at, self._step):
+            threading.Thread(target=self._kill, daemon=True).start()
 
-        threading.Thread(target=kill, daemon=True).start()
+    def _kill(self) -> None:
+        time.sleep(self._delay)
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        if self._at == "step" and state.global_step == self._step:
-            self._kill_soon()
 
-    def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        if self._at == "save" and state.global_step == self._step:
-            self._kill_soon()
+class _Timed(_At):
+    """The longest that each has taken: the first is cold, as it is after every kill."""
+
+    def __init__(self, output: Path) -> None:
+        self._path = output / TIMES
+        self._last = ("", 0.0)
+        self._longest: dict[str, float] = {}
+
+    def begins(self, what: str, step: int) -> None:
+        now = time.monotonic()
+        before, since = self._last
+        if before:
+            self._longest[before] = max(self._longest.get(before, 0.0), now - since)
+        self._last = (what, now)
+
+    def on_train_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+        self.begins("", state.global_step)
+        self._path.write_text(json.dumps(self._longest))
 
 
 def last_checkpoint(output: Path) -> str | None:
@@ -57,7 +88,9 @@ def last_checkpoint(output: Path) -> str | None:
 def train(
     ring: str, model: str, output: Path, accumulation: int, killed: tuple[int, str, float] | None
 ) -> None:
-    worker = RingRolloutWorker(ring)  # what is trained on goes with checkpoints by default
+    """What is trained on goes with checkpoints by default."""
+    gc.freeze()  # TRL collects garbage: what was imported is much, and none
+    worker = RingRolloutWorker(ring)
     trainer = trl_tiny.grpo_trainer(
         model,
         worker,
@@ -69,7 +102,6 @@ def train(
         per_device_train_batch_size=3,  # of groups of four
         gradient_accumulation_steps=accumulation,
     )
+    trainer.add_callback(KilledAt(*killed) if killed else _Timed(output))
     trainer.add_callback(worker.callback())
-    if killed:
-        trainer.add_callback(_KilledAt(*killed))
     trainer.train(resume_from_checkpoint=last_checkpoint(output))
