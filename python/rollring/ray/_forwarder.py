@@ -157,11 +157,9 @@ class Carrier:
         numbered.clear()
 
         def heard(answer: tuple[int, int, int, bool, int] | None) -> None:
-            if answer is None:
-                self._answers.put((session, None, lambda: None))
-            else:
-                arrived = Arrived(*answer[1:])
-                self._answers.put((session, numbered.pop(answer[0]), lambda: arrived))
+            parcel = None if answer is None else numbered.pop(answer[0], None)
+            arrived = None if parcel is None or answer is None else Arrived(*answer[1:])
+            self._answers.put((session, parcel, lambda: arrived))
             self._outbox.interrupt()
 
         given = (attached.address, attached.token, self.source.ring_id, session, heard)
