@@ -346,3 +346,27 @@ def test_the_longest_name_of_a_ring_works_on_other_nodes(cluster: Any) -> None:
             assert received(ring, 4) == {"run": 4}
     finally:
         rr.remove(ring, force=True)
+
+
+@ray.remote
+def push_one(ring: str) -> None:
+    with rollring.ray.connect(ring, timeout=None) as producer:
+        producer.push("late/0", token_ids=[1, 2], group_size=1)
+
+
+def test_a_worker_without_a_time_limit_waits_for_the_fabric(cluster: Any, ring: str) -> None:
+    waits = push_one.options(**ray_world.on(ray_world.other_nodes()[0])).remote(ring)
+    assert not ray.wait([waits], timeout=1)[0]
+    with rollring.ray.Fabric(ring):
+        ray.get(waits, timeout=ray_world.PATIENCE)
+        assert received(ring, 1) == {"late": 1}
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_records_come_over_connections_or_by_calls(cluster: Any, ring: str, direct: bool) -> None:
+    with rollring.ray.Fabric(ring, direct=direct) as fabric:
+        node = ray_world.other_nodes()[0]
+        pushed = push_one.options(**ray_world.on(node)).remote(ring)
+        assert received(ring, 1) == {"late": 1}
+        ray.get(pushed, timeout=ray_world.PATIENCE)
+        assert [row["direct"] for row in fabric.nodes() if row["node"] == node] == [direct]
