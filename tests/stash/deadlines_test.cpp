@@ -10,9 +10,9 @@
 using namespace rollring;
 using rollring::test::Bench;
 using rollring::test::freshest_pair;
+using rollring::test::one_second;
 using rollring::test::open_stash;
 using rollring::test::patience;
-using rollring::test::second;
 using rollring::test::send;
 using rollring::test::TestRing;
 
@@ -34,7 +34,7 @@ Arrival seen(std::uint64_t prompt, std::uint32_t repetition, std::int64_t sent_n
 }
 
 const StashOptions pairs{.group_size = 2,
-                         .deadline = std::chrono::nanoseconds(10 * second),
+                         .deadline = std::chrono::nanoseconds(10 * one_second),
                          .min_size = 1,
                          .batch = BatchTarget::groups(1)};
 
@@ -42,17 +42,17 @@ const StashOptions pairs{.group_size = 2,
 
 TEST_CASE("deadlines: what a predecessor had is as old as it was, in whatever order it comes") {
     Bench bench(pairs);
-    bench.now_ns = 100 * second;
+    bench.now_ns = 100 * one_second;
     for (const std::int64_t age : {3, 9, 1, 7, 5, 8, 2}) {
-        bench.send(seen(age, 0, bench.now_ns - age * second));
+        bench.send(seen(age, 0, bench.now_ns - age * one_second));
     }
     bench.send(member(0, 0));
     const auto waiting = bench.stash.oldest_open(10);
     REQUIRE(waiting.size() == 8);
-    CHECK(bench.stash.group(waiting.front()).opened_ns == bench.now_ns - 9 * second);
+    CHECK(bench.stash.group(waiting.front()).opened_ns == bench.now_ns - 9 * one_second);
     CHECK(bench.stash.group(waiting.back()).opened_ns == bench.now_ns);
     for (const std::int64_t age : {9, 8, 7, 5, 3, 2, 1, 0}) {
-        bench.now_ns = 110 * second - age * second;
+        bench.now_ns = 110 * one_second - age * one_second;
         bench.stash.tick(bench.now_ns - 1);
         CHECK(!bench.cut());
         bench.stash.tick(bench.now_ns);
@@ -64,13 +64,13 @@ TEST_CASE("deadlines: what a predecessor had is as old as it was, in whatever or
 
 TEST_CASE("deadlines: a group is as old as the oldest of its records that comes again") {
     Bench bench(pairs);
-    bench.now_ns = 100 * second;
-    bench.send(seen(1, 0, 99 * second));
+    bench.now_ns = 100 * one_second;
+    bench.send(seen(1, 0, 99 * one_second));
     bench.send(member(2, 0));
-    Arrival older = seen(1, 1, 95 * second);
+    Arrival older = seen(1, 1, 95 * one_second);
     older.last_subsequence = false;
     bench.send(older);
-    bench.stash.tick(105 * second);
+    bench.stash.tick(105 * one_second);
     REQUIRE(bench.cut());
     CHECK(bench.batch.groups[0].key.low == 1);
     CHECK(!bench.cut());
@@ -78,7 +78,7 @@ TEST_CASE("deadlines: a group is as old as the oldest of its records that comes 
 
 TEST_CASE("deadlines: times that cannot be are not believed") {
     Bench bench(pairs);
-    bench.now_ns = 100 * second;
+    bench.now_ns = 100 * one_second;
     bench.send(seen(1, 0, std::numeric_limits<std::int64_t>::max()));
     bench.send(seen(2, 0, std::numeric_limits<std::int64_t>::min()));
     const auto waiting = bench.stash.oldest_open(10);
@@ -88,7 +88,7 @@ TEST_CASE("deadlines: times that cannot be are not believed") {
     bench.stash.tick(bench.now_ns);
     REQUIRE(bench.cut());
     CHECK(bench.batch.groups[0].key.low == 2);
-    bench.stash.tick(110 * second);
+    bench.stash.tick(110 * one_second);
     CHECK(bench.cut());
 }
 
@@ -96,12 +96,12 @@ TEST_CASE("deadlines: a thousand groups in the wrong order") {
     StashOptions options = pairs;
     options.order = Order::freshest;  // a window of the oldest is one of those that came first
     Bench bench(options);
-    bench.now_ns = 2000 * second;
+    bench.now_ns = 2000 * one_second;
     for (std::int64_t age = 0; age < 1000; age++) {  // each is older than all before
-        bench.send(seen(age, 0, bench.now_ns - age * second / 1000));
+        bench.send(seen(age, 0, bench.now_ns - age * one_second / 1000));
     }
     for (std::int64_t age = 999; age >= 0; age--) {
-        bench.stash.tick(2010 * second - age * second / 1000);
+        bench.stash.tick(2010 * one_second - age * one_second / 1000);
         REQUIRE(bench.cut());
         REQUIRE(bench.batch.groups[0].key.low == age);
         bench.stash.ack(bench.batch.id, bench.now_ns);
@@ -112,17 +112,17 @@ TEST_CASE("deadlines: a retry that comes before its group's end was noticed gets
     Bench bench(pairs);
     bench.send(member(1, 0));
     bench.send(member(1, 1));  // complete
-    bench.now_ns += 11 * second;
+    bench.now_ns += 11 * one_second;
     bench.send(member(1, 1, 1));  // complete again
     Arrival begun = member(1, 1, 2);
     begun.last_subsequence = false;
     bench.send(begun);
     bench.stash.tick(bench.now_ns);
     CHECK(!bench.cut());
-    bench.now_ns += 9 * second;
+    bench.now_ns += 9 * one_second;
     bench.stash.tick(bench.now_ns);
     CHECK(!bench.cut());
-    bench.now_ns += second;
+    bench.now_ns += one_second;
     bench.stash.tick(bench.now_ns);
     REQUIRE(bench.cut());
     CHECK(bench.batch.groups[0].member_count == 1);
@@ -175,7 +175,7 @@ TEST_CASE("deadlines: without one no group ships in part or is given up, however
         bench.send(failed);
         bench.send(2, 0);
         for (int day = 0; day < 30; day++) {
-            bench.now_ns += 24 * 3600 * second;
+            bench.now_ns += 24 * 3600 * one_second;
             bench.stash.tick(bench.now_ns);
         }
         CHECK(!bench.cut());
@@ -196,7 +196,7 @@ TEST_CASE("deadlines: a group that waits for ten minutes is not in the way of yo
                      .window_fraction = 1,
                      .batch = BatchTarget::groups(1)});
         bench.send(1, 0);
-        bench.now_ns += 601 * second;
+        bench.now_ns += 601 * one_second;
         bench.send(2, 0);
         bench.send(2, 1);
         CHECK(!bench.cut());
@@ -211,12 +211,12 @@ TEST_CASE("deadlines: a group that waits for ten minutes is not in the way of yo
 
 TEST_CASE("deadlines: a group that ships in part because of one is handed out to be told") {
     Bench bench({.group_size = 3,
-                 .deadline = std::chrono::nanoseconds(10 * second),
+                 .deadline = std::chrono::nanoseconds(10 * one_second),
                  .batch = BatchTarget::groups(1)});
     bench.send(1, 0);
     bench.send(1, 1);
     bench.send(2, 0);  // fewer than min_size
-    bench.now_ns += 10 * second;
+    bench.now_ns += 10 * one_second;
     bench.stash.tick(bench.now_ns);
     REQUIRE(bench.stash.deadlines().partial().size() == 1);
     CHECK(bench.stash.group(bench.stash.deadlines().partial().front()).key.low == 1);

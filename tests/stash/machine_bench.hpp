@@ -7,7 +7,7 @@
 
 namespace rollring::test {
 
-inline constexpr std::int64_t second = 1'000'000'000;
+inline constexpr std::int64_t one_second = 1'000'000'000;
 
 // Sends records, and counts what is dropped.
 class Bench {

@@ -9,7 +9,7 @@
 
 using namespace rollring;
 using rollring::test::Bench;
-using rollring::test::second;
+using rollring::test::one_second;
 
 TEST_CASE("stash: members of two prompts with consecutive indices never share a group") {
     Bench bench({.group_size = 4, .batch = BatchTarget::groups(1)});
@@ -27,12 +27,12 @@ TEST_CASE("stash: members of two prompts with consecutive indices never share a 
 
 TEST_CASE("stash: a partial group is normalised over its own members, not over a stride") {
     Bench bench({.group_size = 4,
-                 .deadline = std::chrono::nanoseconds(second),
+                 .deadline = std::chrono::nanoseconds(one_second),
                  .batch = BatchTarget::groups(2)});
     for (const std::uint32_t repetition : {0, 1, 3}) bench.send(1, repetition, repetition);
     for (const std::uint32_t repetition : {0, 1, 2, 3})
         bench.send(2, repetition, 10.0 * repetition);
-    bench.now_ns += 2 * second;
+    bench.now_ns += 2 * one_second;
     bench.stash.tick(bench.now_ns);
     REQUIRE(bench.cut());
     REQUIRE(bench.batch.groups.size() == 2);
@@ -118,7 +118,7 @@ TEST_CASE("stash: the same instance in the next epoch is another group") {
 
 TEST_CASE("stash: one straggler does not hold the others, and leaves at its deadline") {
     Bench bench({.group_size = 2,
-                 .deadline = std::chrono::nanoseconds(10 * second),
+                 .deadline = std::chrono::nanoseconds(10 * one_second),
                  .batch = BatchTarget::groups(4)});
     bench.send(999, 0);
     int batches = 0;
@@ -133,7 +133,7 @@ TEST_CASE("stash: one straggler does not hold the others, and leaves at its dead
     const auto waiting = bench.stash.oldest_open(10);
     REQUIRE(waiting.size() == 1);
     CHECK(bench.stash.group(waiting[0]).missing() == std::vector<std::uint32_t>{1});
-    bench.now_ns += 11 * second;
+    bench.now_ns += 11 * one_second;
     bench.stash.tick(bench.now_ns);
     CHECK(bench.stash.open_groups() == 0);
     CHECK(bench.dropped(DropReason::too_few) == 1);

@@ -4,7 +4,7 @@
 
 using namespace rollring;
 using rollring::test::Bench;
-using rollring::test::second;
+using rollring::test::one_second;
 
 namespace {
 
@@ -22,7 +22,7 @@ StashOptions eight() {
 void fill(Bench& bench) {
     for (std::uint64_t prompt = 0; prompt < 8; prompt++) {
         bench.send(prompt, 0, 1);
-        bench.now_ns += second;
+        bench.now_ns += one_second;
     }
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("window: it goes on where groups leave it, by a batch or by their dead
     for (const std::uint64_t prompt : {7, 6, 5, 2}) CHECK(!cut_with(bench, prompt));
     REQUIRE(cut_with(bench, 0));
     CHECK(!bench.cut());  // 1, 3, 4, 5
-    bench.now_ns = 22 * second;
+    bench.now_ns = 22 * one_second;
     bench.stash.tick(bench.now_ns);
     REQUIRE(bench.cut());  // 3, 4, 5, 6
     CHECK(bench.batch.groups[0].key.low == 5);
