@@ -40,7 +40,7 @@ Share::Share(Share&& other) noexcept : Sequences() {
 Share& Share::operator=(Share&& other) noexcept {
     if (this == &other) return *this;
     static_cast<void>(close());
-    Sequences::operator=(std::move(other));
+    Sequences::operator=(std::move(static_cast<Sequences&>(other)));  // the rest follows
     hold_ = std::move(other.hold_);
     views_ = std::move(other.views_);
     indices_ = std::move(other.indices_);

@@ -89,7 +89,7 @@ Batch::Batch(Batch&& other) noexcept : Sequences() {
 Batch& Batch::operator=(Batch&& other) noexcept {
     if (this == &other) return *this;
     nack();
-    Sequences::operator=(std::move(other));
+    Sequences::operator=(std::move(static_cast<Sequences&>(other)));  // the rest follows
     if (lease_.state_ != nullptr) lease_.state_->batch = this;
     id_ = other.id_;
     shared_ = std::exchange(other.shared_, 0);
