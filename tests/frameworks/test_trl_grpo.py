@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,20 +22,15 @@ from transformers import AutoModelForCausalLM
 import rollring as rr
 from rollring.integrations.trl import answer_prompts
 from trl_grpo_ranks import checksum
+from trl_launchers import ACCELERATE, FSDP2, TORCHRUN, launch
 from trl_load import PATIENCE, SPAWN
 
 SCRIPT = Path(__file__).with_name("trl_grpo_ranks.py")
-TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
-ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--mixed_precision=no"]
-ACCELERATE += ["--num_machines=1", "--dynamo_backend=no", "--main_process_port=0"]
-ACCELERATE += ["--num_processes"]
 
 
 def train(launcher: list[str], ranks: int, ring: str, model: str, output: Path) -> None:
     output.mkdir()
-    command = [sys.executable, "-m", *launcher, str(ranks), str(SCRIPT), ring, model, str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    launch(launcher, ranks, SCRIPT, ring, model, output)
 
 
 def answer(ring: str, name: str, model: str, answers: dict[str, list[Any]]) -> None:
@@ -83,7 +76,9 @@ def _answers(output: Path, ranks: int) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "ranks"), [(TORCHRUN, 1), (TORCHRUN, 2), (TORCHRUN, 4), (ACCELERATE, 2)]
+    ("launcher", "ranks"),
+    [(TORCHRUN, 1), (TORCHRUN, 2), (TORCHRUN, 4), (ACCELERATE, 2), (FSDP2, 2)],
+    ids=["1", "2", "4", "accelerate-2", "fsdp2-2"],
 )
 def test_the_loss_inputs_of_its_own_generation(
     launcher: list[str], ranks: int, ring: str, model: str, tmp_path: Path, answering: Any
@@ -104,6 +99,7 @@ def test_the_loss_inputs_of_its_own_generation(
         theirs, found = (
             json.loads((output / f"weights-{rank}.json").read_text()) for output in (own, ours)
         )
+        assert theirs["divided"] == found["divided"] == (launcher is FSDP2)
         assert (theirs["had"], theirs["end"]) == (found["had"], found["end"])
         assert found["workers had"] == [[had] for had in found["had"]]
         assert len({*found["had"], found["end"]}) == 4  # each step has changed them

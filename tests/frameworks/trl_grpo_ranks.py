@@ -3,7 +3,8 @@
 RING: where its completions come from; "own": TRL generates them itself. OUTPUT gets, of each rank,
 the inputs of its losses (`loss-RANK.pt`), the completions of each call, with their
 prompts (`answers-RANK.json`), and checksums of the weights: its own before each call, those that
-workers say they had for it, and its final ones (`weights-RANK.json`).
+workers say they had for it, and its final ones (`weights-RANK.json`), and whether it has a part of
+each only.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import trl_tiny
 
 import torch
 from datasets import Dataset
+from torch.distributed.tensor import DTensor
 from trl import GRPOConfig, GRPOTrainer
 
 from rollring.integrations.trl import rollout_func
@@ -30,10 +32,11 @@ workers_had: list[set[float]] = []
 
 
 def checksum(model: torch.nn.Module) -> int:
-    """Of 24 bits: a reward carries it exactly."""
+    """Of 24 bits: a reward carries it exactly. All ranks call it, each of which may have a part."""
     found = 0
     for _, weight in sorted(model.named_parameters()):
-        found = zlib.crc32(weight.detach().numpy().tobytes(), found)
+        whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+        found = zlib.crc32(whole.detach().numpy().tobytes(), found)
     return found & 0xFFFFFF
 
 
@@ -72,6 +75,7 @@ def trainer_of(ring: str, model: str, output: Path) -> GRPOTrainer:
 
 def main(ring: str, model: str, folder: str) -> None:
     output = Path(folder)
+    trl_tiny.shard_on_cpu()
     trainer = trainer_of(ring, model, output)
     rank = trainer.accelerator.process_index
     losses: list[dict[str, Any]] = []
@@ -94,10 +98,12 @@ def main(ring: str, model: str, folder: str) -> None:
     trainer.train()
     torch.save(losses, output / f"loss-{rank}.pt")
     (output / f"answers-{rank}.json").write_text(json.dumps(answers))
+    plain = trainer.accelerator.unwrap_model(trainer.model)
     weights = {
+        "divided": isinstance(next(plain.parameters()), DTensor),
         "had": had,
         "workers had": [sorted(each) for each in workers_had],
-        "end": checksum(trainer.accelerator.unwrap_model(trainer.model)),
+        "end": checksum(plain),
     }
     (output / f"weights-{rank}.json").write_text(json.dumps(weights))
     if torch.distributed.is_initialized():

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import queue
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,6 +23,8 @@ os.environ.update(
 import torch
 import torch.nn.functional as functional
 import transformers
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AttentionInterface, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -111,13 +115,31 @@ def tree_attention(
     return torch.cat(parts, 1).transpose(0, 1)[None], None
 
 
+def shard_on_cpu() -> None:
+    """Let accelerate divide a model by FSDP2 without a GPU: it does so for accelerators alone."""
+    theirs = AcceleratorState.__init__
+
+    def init(self: Any, *args: Any, fsdp_plugin: Any = None, **options: Any) -> None:
+        theirs(self, *args, fsdp_plugin=fsdp_plugin, **options)
+        if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+            self.fsdp_plugin = fsdp_plugin
+            self.distributed_type = DistributedType.FSDP
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = init
+
+
 class NoTransfer:
     """Weights go nowhere."""
 
     def __getattr__(self, name: str) -> Any:
-        if name not in {"init_weight_transfer", "pause", "send_weights", "resume", "destroy"}:
+        if name not in {"init_weight_transfer", "pause", "resume", "destroy"}:
             raise AttributeError(name)
         return lambda *_: None
+
+    def send_weights(self, iterator: Iterator[Any]) -> None:
+        """Takes them, for ranks that divide a model gather each tensor together."""
+        deque(iterator, 0)
 
 
 class StockWorker:
