@@ -2,21 +2,69 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
-from test_examples import EXAMPLES, run  # noqa: E402
+import rollring as rr  # noqa: E402
+from test_examples import EXAMPLES, PATIENCE, pages, run  # noqa: E402
+
+RUNNER = "tests/frameworks/test_ray_example.py"
+PROGRAM = EXAMPLES / "ray_rollouts.py"
+FAILS = "this worker fails"
 
 
-def test_ray_rollouts(ring: str, tmp_path: Path) -> None:
-    with ray_world.cluster(2) as cluster:
-        program = str(EXAMPLES / "ray_rollouts.py")
-        text = run(ring, tmp_path, sys.executable, program, RAY_ADDRESS=cluster.address)
-    even = [float(found) for found in re.findall(r"p\(even\) = ([\d.]+)", text)]
-    assert len(even) == 40 and even[-1] > 0.8 > even[0], text
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with ray_world.cluster(2) as made:
+        yield made
+
+
+def trains(text: str) -> None:
+    """Rewards rise as far as they do only if the trainer's weights reach the workers."""
+    rewards = [float(found) for found in re.findall(r"step \d+: reward ([\d.]+)", text)]
+    assert len(rewards) == 40 and rewards[-1] > 0.8 > rewards[0], text
+    assert not re.search(r"Traceback|Exception|Error", text), text
+
+
+def test_ray_rollouts(cluster: Any, ring: str, tmp_path: Path) -> None:
+    (block,) = pages.named(RUNNER, "program")
+    assert block.text == PROGRAM.read_text(encoding="utf-8"), f"{block} is not {PROGRAM.name}"
+    trains(run(ring, tmp_path, sys.executable, str(PROGRAM), RAY_ADDRESS=cluster.address))
+
+
+def test_workers_that_fail_are_shown_and_the_next_run_starts(
+    cluster: Any, ring: str, tmp_path: Path
+) -> None:
+    text = PROGRAM.read_text(encoding="utf-8")
+    for old, new in (
+        ("            ids = (", f'            assert i < 80, "{FAILS}"\n            ids = ('),
+        ("stash.next(timeout=300)", "stash.next(timeout=30)"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    failing = tmp_path / "failing.py"
+    failing.write_text(text, encoding="utf-8")
+    environment = {**os.environ, "RAY_ADDRESS": cluster.address}
+    command = [sys.executable, str(failing), ring]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 1 and FAILS in done.stderr, done.stdout + done.stderr
+    assert "step 0: " in done.stdout
+    assert ring in rr.rings()
+    command[1] = str(PROGRAM)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0 and ring not in rr.rings(), done.stderr
+    trains(done.stdout + done.stderr)
