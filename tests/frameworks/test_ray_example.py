@@ -1,4 +1,4 @@
-"""The program that docs/ray.md begins with, on several nodes."""
+"""The code of docs/ray.md, on several nodes: its program, and its blocks as one session."""
 
 from __future__ import annotations
 
@@ -68,3 +68,21 @@ def test_workers_that_fail_are_shown_and_the_next_run_starts(
     )
     assert done.returncode == 0 and ring not in rr.rings(), done.stderr
     trains(done.stdout + done.stderr)
+
+
+def test_the_blocks_of_the_page_run_in_their_order(cluster: Any, tmp_path: Path) -> None:
+    for used in ("run42", "run43"):
+        rr.remove(used, missing_ok=True)
+    session = "\n".join(block.text for block in pages.named(RUNNER, "pasted"))
+    done = subprocess.run(
+        [sys.executable, "-"],
+        input=session,
+        cwd=tmp_path,
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    said = [line for line in done.stdout.splitlines() if not line.startswith("\x1b")]
+    assert said == ["gsm8k/17 [0. 1. 0. 1. 0. 1. 0. 1.]", "[0.5 0.5 0.5 0.5 0.5 0.5 0.5 0.5]"]
