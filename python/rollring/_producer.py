@@ -19,6 +19,7 @@ from ._errors import (
     NoColumnError,
     RollringError,
 )
+from ._file_record import FileRecord
 from ._turns import TaskTurns
 from ._waits import readable
 
@@ -174,8 +175,8 @@ class Producer:
 
     def push(
         self,
-        instance_id: str,
         /,
+        instance_id: str,
         *,
         timeout: float | None = None,
         **fields: Any,
@@ -216,7 +217,7 @@ class Producer:
         self._attach().push(instance_id, timeout, fields, False)
 
     async def push_async(
-        self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
+        self, /, instance_id: str, *, timeout: float | None = None, **fields: Any
     ) -> None:
         """As `push`, for asyncio and uvloop: other tasks run while it waits for room.
 
@@ -231,7 +232,7 @@ class Producer:
                 core.end_push()
 
     def push_later(
-        self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
+        self, /, instance_id: str, *, timeout: float | None = None, **fields: Any
     ) -> None:
         """As `push`, visible with the next `flush`, `push` or wait for room."""
         self._push_later(instance_id, timeout, fields)
@@ -248,7 +249,8 @@ class Producer:
             How many were sent: all of them.
 
         Raises:
-            As `push`. Those before it were sent: ``error.sent`` says how many.
+            As `push`. Those before it were sent: ``error.sent`` says how many. The error of a
+            record of `read_rollouts` names its line.
         """
         core = self._attach()
         sent = 0
@@ -257,7 +259,12 @@ class Producer:
                 fields = dict(record)
                 if "instance_id" not in fields:
                     raise BadRecordError(f"record {sent}: 'instance_id' is missing", "bad_record")
-                self._push_later(fields.pop("instance_id"), timeout, fields)
+                try:
+                    self._push_later(fields.pop("instance_id"), timeout, fields)
+                except (BadRecordError, InvalidArgumentError) as error:
+                    if isinstance(record, FileRecord):
+                        error.args = (f"{record.place}: {error}", *error.args[1:])
+                    raise
                 sent += 1
         except RollringError as error:
             error.sent = sent
@@ -272,8 +279,8 @@ class Producer:
 
     def reserve(
         self,
-        instance_id: str,
         /,
+        instance_id: str,
         tokens: int,
         columns: Mapping[str, Sequence[int]] | Sequence[str] = (
             "token_ids",
@@ -309,8 +316,8 @@ class Producer:
 
     def open_group(
         self,
-        instance_id: str,
         /,
+        instance_id: str,
         *,
         visit: int = 0,
         group_size: int = 0,
@@ -328,7 +335,7 @@ class Producer:
         refuse_options_of_open_group(unknown)
         self._attach().open_group(instance_id, visit, timeout, group_size, record_bytes)
 
-    def cancel_group(self, instance_id: str, /, *, visit: int = 0) -> bool:
+    def cancel_group(self, /, instance_id: str, *, visit: int = 0) -> bool:
         """Give back the place of a group that will not be begun."""
         return self._attach().cancel_group(instance_id, visit)
 

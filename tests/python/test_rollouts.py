@@ -237,7 +237,7 @@ def test_what_is_no_file_of_rollouts_is_named(tmp_path: Path) -> None:
         (b"ARROW1\0\0", "an Arrow file"),
         (b"\x28\xb5\x2f\xfd\0", "compressed by zstd"),
         (gzip.compress(json.dumps(list(range(5000))).encode())[:200], "damaged or cut off"),
-        (b"[{}\n", "not JSON, or cut off"),
+        (b'[{"tokens":[1],"n_prompt":1}\n', "not JSON, or cut off"),
         (b"{}\n", ":1: 'instance_id', 'token_ids' are missing: `rollring formats`"),
         (b'{"prompt_ids":[1]}\n', ":1: 'instance_id', 'completion_ids' are missing"),
         (b'{"tokens":[1],"token_ids":[1]}\n', "are both there"),

@@ -156,8 +156,8 @@ class NodeProducer(Producer):
 
     def open_group(
         self,
-        instance_id: str,
         /,
+        instance_id: str,
         *,
         visit: int = 0,
         group_size: int = 0,
@@ -189,21 +189,21 @@ class NodeProducer(Producer):
             raise self._away(instance_id, timeout) from error
         self._answered(answer, instance_id, visit)
 
-    def cancel_group(self, instance_id: str, /, *, visit: int = 0) -> bool:
+    def cancel_group(self, /, instance_id: str, *, visit: int = 0) -> bool:
         if not super().cancel_group(instance_id, visit=visit):
             return False
         if self._named.pop((instance_id, visit), self) is not self:
             self._receiver.cancel_group.remote(self._source, self._worker, instance_id, visit)
         return True
 
-    def push(self, instance_id: str, /, *, timeout: float | None = None, **fields: Any) -> None:
+    def push(self, /, instance_id: str, *, timeout: float | None = None, **fields: Any) -> None:
         left = Left(timeout)
         self._admit(instance_id, fields, left)
         with self._told_why():
             super().push(instance_id, timeout=left(), **fields)
 
     async def push_async(
-        self, instance_id: str, /, *, timeout: float | None = None, **fields: Any
+        self, /, instance_id: str, *, timeout: float | None = None, **fields: Any
     ) -> None:
         left = Left(timeout)
         visit = fields.get("visit") or 0
@@ -234,7 +234,7 @@ class NodeProducer(Producer):
             super()._push_later(instance_id, left(), fields)
 
     def reserve(
-        self, instance_id: str, /, *args: Any, timeout: float | None = None, **fields: Any
+        self, /, instance_id: str, *args: Any, timeout: float | None = None, **fields: Any
     ) -> Draft:
         left = Left(timeout)
         self._admit(instance_id, fields, left)

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ _FOREIGN = {
     b"PK\x03\x04": "a zip archive: unpack it first",
 }
 _SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
+_BAD_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 def refused(place: str, why: str) -> BadRecordError:
@@ -48,12 +50,21 @@ def parsed(row: Row) -> dict[str, Any]:
     place, value = row
     if isinstance(value, bytes):
         try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise refused(place, f"not JSON: {error}") from None
+            value = json.loads(value.rstrip())
+        except (ValueError, RecursionError) as error:
+            raise refused(place, f"not JSON: {_why(error)}") from None
     if not isinstance(value, dict):
         raise refused(place, "not an object: `rollring formats` shows what a record may be")
     return value
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a line of JSON, without the number that it has as a text of its own."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    if isinstance(error, json.JSONDecodeError):
+        return f"column {error.colno}: {error.msg}"
+    return str(error)
 
 
 def rows(path: str) -> Iterator[Row]:
@@ -118,15 +129,20 @@ def _rows_of_file(path: Path) -> Iterator[Row]:
         try:
             with gzip.open(file) as unpacked:
                 yield from _rows_of_stream(str(path), unpacked)
-        except (EOFError, gzip.BadGzipFile) as error:
+        except _BAD_GZIP as error:
             raise refused(str(path), f"its gzip data is damaged or cut off: {error}") from None
 
 
 def _rows_of_bytes(place: str, data: bytes) -> Iterator[Row]:
-    if data.startswith(b"\x1f\x8b"):
-        data = gzip.decompress(data)
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        data = data.decode("utf-16").encode("utf-8", "surrogatepass")
+    try:
+        if data.startswith(b"\x1f\x8b"):
+            data = gzip.decompress(data)
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            data = data.decode("utf-16").encode("utf-8", "surrogatepass")
+    except _BAD_GZIP as error:
+        raise refused(place, f"its gzip data is damaged or cut off: {error}") from None
+    except UnicodeDecodeError as error:
+        raise refused(place, f"its UTF-16 is damaged or cut off: {error.reason}") from None
     yield from _rows_of_stream(place, io.BytesIO(data))
 
 
@@ -160,20 +176,72 @@ def _breaks_off(line: bytes) -> bool:
 
 def _values(place: str, number: int, data: bytes) -> Iterator[Row]:
     """Values that lie one after the other, or in lists."""
-    text = data.decode("utf-8", "surrogatepass")
-    decoder = json.JSONDecoder()
-    at = 0
-    while (at := _behind_blanks(text, at)) < len(text):
-        line = number + text.count("\n", 0, at)
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except ValueError as error:
-            raise refused(f"{place}:{line}", f"not JSON, or cut off: {error}") from None
-        if isinstance(value, list):
-            for index, one in enumerate(value, 1):
-                yield f"{place}:{line}: element {index} of the list", one
+    try:
+        text = data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        line = number + data.count(b"\n", 0, error.start)
+        raise refused(f"{place}:{line}", f"not UTF-8: {error.reason}") from None
+    reader = _Reader(place, number, text)
+    while reader.more():
+        if reader.took("["):
+            yield from reader.elements()
         else:
-            yield f"{place}:{line}", value
+            yield reader.value()
+
+
+class _Reader:
+    """Takes one value after the other off a text of JSON, so that those before a bad one count."""
+
+    def __init__(self, place: str, line: int, text: str) -> None:
+        self._place = place
+        self._first_line = line
+        self._line = line
+        self._text = text
+        self._at = 0
+        self._decoder = json.JSONDecoder()
+
+    def _go_to(self, at: int) -> None:
+        self._line += self._text.count("\n", self._at, at)
+        self._at = at
+
+    def more(self) -> bool:
+        self._go_to(_behind_blanks(self._text, self._at))
+        return self._at < len(self._text)
+
+    def took(self, mark: str) -> bool:
+        found = self.more() and self._text[self._at] == mark
+        if found:
+            self._go_to(self._at + 1)
+        return found
+
+    def value(self, which: str = "") -> Row:
+        place = f"{self._place}:{self._line}{which}"
+        try:
+            value, end = self._decoder.raw_decode(self._text, self._at)
+        except RecursionError as error:
+            raise refused(place, f"not JSON: {_why(error)}") from None
+        except json.JSONDecodeError as error:
+            where = f"line {self._first_line + error.lineno - 1}, column {error.colno}"
+            raise refused(place, f"not JSON, or cut off: {where}: {error.msg}") from None
+        self._go_to(end)
+        return place, value
+
+    def elements(self) -> Iterator[Row]:
+        """Of the list that was begun."""
+        index = 0
+        if self.took("]"):
+            return
+        while self.more():
+            index += 1
+            yield self.value(f": element {index} of the list")
+            if self.took("]"):
+                return
+            if self.more() and not self.took(","):
+                break
+        raise refused(
+            f"{self._place}:{self._line}",
+            f"not JSON, or cut off: neither a comma nor ] follows element {index} of the list",
+        )
 
 
 def _behind_blanks(text: str, at: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -62,13 +63,10 @@ class Rollouts:
 
     def _count(self, source: Iterator[Row]) -> None:
         self._census = Census()
-        for row in source:
-            try:
-                fields = self._records.fields(*_of(row), columns=False)
-            except BadRecordError:
-                self._raise_first_bad()
-                raise
-            self._census.take(fields)
+        with contextlib.suppress(BadRecordError):  # of the file: it is told where it breaks off
+            for row in source:
+                with contextlib.suppress(BadRecordError):  # it is told when the row comes
+                    self._census.take(self._records.fields(*_of(row), columns=False))
         self._common = self._census.common_size()
         if self._group_size or self._census.sizes() == "0":
             return
@@ -84,13 +82,12 @@ class Rollouts:
             f"{self._census.sizes()}: give --group-size, or group_size in each record"
         )
 
-    def _raise_first_bad(self) -> None:
-        """A census looks at some keys only: an earlier row may be bad by another one."""
-        for row in self._rows():
-            self._records.fields(*_of(row))
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Fields, with ``instance_id``, as the file has them."""
+        return (fields for _, fields in self.placed())
+
+    def placed(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Fields, each with where they stand in the file."""
         share, shares = self._shard
         numbers = Census()
         counts = self._census is not None
@@ -107,7 +104,7 @@ class Rollouts:
             number = numbers.take(fields) if counts else 0
             if ours:
                 self._complete(row[0], fields, number)
-                yield fields
+                yield row[0], fields
 
     def _complete(self, place: str, fields: dict[str, Any], number: int) -> None:
         if fields.get("repetition_id") is None:
@@ -181,7 +178,7 @@ def read_rollouts(
 
 
 def _logged(rollouts: Rollouts) -> Iterator[dict[str, Any]]:
-    for fields in rollouts:
+    for place, fields in rollouts.placed():
         for level, remark in rollouts.remarks():
             _log.log(level, "%s", remark)
-        yield pushed(fields)
+        yield pushed(place, fields)

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import NUMPY_DTYPES, _shown, array_of
+from .._arrays import NUMPY_DTYPES, array_of
+from .._file_record import FileRecord
 from ._files import refused
 from ._meant import KeyWatch
 from ._text import Tokenizer
+from ._values import FIELDS, Values
 
 _WHOLE = ("tokens", "token_ids", "input_ids")
 _GENERATED = ("completion_ids", "response_ids")
@@ -23,18 +25,8 @@ _OF_GENERATED = {
     "response_logprobs": "logprobs",
 }
 _PADDED = ("loss_mask", "logprobs", "ref_logprobs", "advantages", "token_rewards")
+_REALS = ("reward", "topk_logprobs", "logprobs", "ref_logprobs", "advantages", "token_rewards")
 _IDS = ("example_id", "prompt_id")
-# Keys that mean the same in a row and in `Producer.push`.
-FIELDS = frozenset(
-    [
-        "instance_id", "repetition_id", "group_size", "source", "n_prompt", "reward", "visit",
-        "attempt", "subsequence_index", "last_subsequence", "source_id", "status", "policy_version",
-        "policy_version_min", "policy_version_max", "created_ns", "finished_ns", "loss_mask",
-        "logprobs", "advantages", "ref_logprobs", "token_rewards", "routed_experts", "topk_ids",
-        "topk_logprobs", "labels", "messages", "generation_params", "overrides", "group_overrides",
-        "images", "user",
-    ]
-)
 # Pairs of a prompt and what was generated, as text or messages: of most programs, and of verl.
 _TEXTS = (("prompt", "completion"), ("prompt", "response"), ("input", "output"))
 _FORMATS = "`rollring formats` shows what a record may be"
@@ -64,18 +56,20 @@ class Records:
         row = {key: value for key, value in row.items() if value is not None}
         made = {key: value for key, value in row.items() if key in self._fields}
         used = set(made)
+        values = Values(place)
         if "traces" in row and "task" in row:
             raise refused(
                 place,
                 "an episode of verifiers: rollring.integrations.verifiers.records makes records of "
                 "it",
             )
+        values.header(made)
         text = None
-        missing = self._take_tokens(place, row, made, used)
+        missing = self._take_tokens(values, row, made, used)
         if not missing:
-            self._take_score(row, made, used)
+            self._take_score(values, row, made, used)
         elif text := _conversation(row, used):
-            self._take_scores(row, made, used)
+            self._take_scores(values, row, made, used)
             _name_by_text(row, made, text[0])
         _name(place, row, made)
         promises = made.get("status", "completed") in {"completed", "truncated"}
@@ -90,6 +84,8 @@ class Records:
         if names:
             verb = "are" if len(names) > 1 else "is"
             raise refused(place, f"{', '.join(names)} {verb} missing: {_FORMATS}")
+        if columns:
+            values.columns(made)
         extra = {key: value for key, value in row.items() if key not in used}
         if extra:
             made["extra"] = extra
@@ -98,7 +94,7 @@ class Records:
         return made
 
     def _take_tokens(
-        self, place: str, row: dict[str, Any], made: dict[str, Any], used: set[str]
+        self, values: Values, row: dict[str, Any], made: dict[str, Any], used: set[str]
     ) -> str:
         """Fills token_ids of keys that hold tokens; returns what is missing."""
         whole = [key for key in _WHOLE if key in row]
@@ -107,50 +103,65 @@ class Records:
         if whole == ["input_ids"] and generated:
             both = [*whole, *generated]
         if both:
-            raise refused(place, f"'{both[1]}' and '{both[0]}' are both there")
-        for key in (*whole, *generated, *(["prompt_ids"] if "prompt_ids" in row else [])):
-            if isinstance(row[key], (str, int, float)):
-                raise refused(place, f"'{key}' must be a list of token ids, not {_shown(row[key])}")
+            values.bad(both[1], f"and '{both[0]}' are both there")
         if whole:
+            values.token_ids(whole[0], row[whole[0]])
             made["token_ids"] = row[whole[0]]
             used.add(whole[0])
             return ""
+        for key in (*generated, *(["prompt_ids"] if "prompt_ids" in row else [])):
+            values.token_ids(key, row[key])
         if not generated:
             return "'completion_ids'" if "prompt_ids" in row else "'token_ids'"
         if "prompt_ids" not in row:
             return "'prompt_ids'"
-        prompt, answer = list(row["prompt_ids"]), list(row[generated[0]])
+        self._join(values, row, made, used)
+        return ""
+
+    def _join(
+        self, values: Values, row: dict[str, Any], made: dict[str, Any], used: set[str]
+    ) -> None:
+        """A prompt and what was generated, with columns of the latter alone."""
+        (generated,) = (key for key in _GENERATED if key in row)
+        prompt, answer = list(row["prompt_ids"]), list(row[generated])
         if made.setdefault("n_prompt", len(prompt)) != len(prompt):
-            raise refused(
-                place,
-                f"'n_prompt' is {made['n_prompt']}, but 'prompt_ids' has {len(prompt)} tokens",
+            values.bad(
+                "n_prompt",
+                f"is {made['n_prompt']}, but 'prompt_ids' has {len(prompt)} tokens",
             )
         made["token_ids"] = prompt + answer
-        used.update(("prompt_ids", generated[0]))
+        used.update(("prompt_ids", generated))
         for key, column in _OF_GENERATED.items():
             if key in row:
                 if column in made:
-                    raise refused(place, f"'{key}' and '{column}' are both there")
+                    values.bad(key, f"and '{column}' are both there")
+                values.generated(key, column, row[key], len(answer))
                 made[column] = row[key]
                 used.add(key)
         for column in _PADDED:
-            if column in made and len(made[column]) == len(answer):
-                made[column] = [0] * len(prompt) + list(made[column])
-        return ""
+            rows = made.get(column)
+            if isinstance(rows, (list, tuple, np.ndarray)) and len(rows) == len(answer):
+                made[column] = [0] * len(prompt) + list(rows)
 
-    def _take_score(self, row: dict[str, Any], made: dict[str, Any], used: set[str]) -> None:
+    def _take_score(
+        self, values: Values, row: dict[str, Any], made: dict[str, Any], used: set[str]
+    ) -> None:
         """The reward of a row of tokens without one."""
         score = row.get("score")
         if "reward" in row or isinstance(score, bool) or not isinstance(score, (int, float)):
             return
+        values.real("score", score)
         made["reward"] = score
         used.add("score")
         self.watch.see_score()
 
-    def _take_scores(self, row: dict[str, Any], made: dict[str, Any], used: set[str]) -> None:
+    def _take_scores(
+        self, values: Values, row: dict[str, Any], made: dict[str, Any], used: set[str]
+    ) -> None:
         """What verl, verifiers and TRL say beside the text."""
         keys = self._rewards or [key for key in row if "reward" in key and key != "reward"]
         if "reward" not in made and "score" in row and not self._rewards:
+            values.real("score", row["score"])
             made["reward"] = row["score"]
             used.add("score")
         elif "reward" not in made:
@@ -158,6 +169,7 @@ class Records:
             if good := [float(score) for score in scores if score == score]:
                 made["reward"] = sum(good)
         if "step" in row and "visit" not in made:
+            values.visit("step", row["step"])
             made["visit"] = row["step"]
             used.add("step")
         if row.get("is_truncated"):
@@ -205,12 +217,10 @@ def _name_by_text(row: dict[str, Any], made: dict[str, Any], prompt: Any) -> Non
 def _name(place: str, row: dict[str, Any], made: dict[str, Any]) -> None:
     """instance_id of a row without one: another key's, or one made of the prompt's tokens."""
     if "instance_id" in made:
-        if not isinstance(made["instance_id"], str):
-            raise refused(place, f"'instance_id' must be text, not {made['instance_id']!r}")
         return
     for key in _IDS:
         if key in row:
-            if isinstance(row[key], bool) or not isinstance(row[key], (int, str)):
+            if isinstance(row[key], bool) or not isinstance(row[key], (int, str)) or row[key] == "":
                 raise refused(place, f"'{key}' is neither text nor an integer")
             made["instance_id"] = str(row[key])
             return
@@ -228,9 +238,9 @@ def _sum_of(token_ids: Any) -> int:
     return int(np.add.reduce(tokens * powers, dtype=np.uint64))
 
 
-def pushed(fields: dict[str, Any]) -> dict[str, Any]:
+def pushed(place: str, fields: dict[str, Any]) -> FileRecord:
     """Fields of a row as `Producer.push` takes them."""
-    made = dict(fields, origin=1)  # written back as JSON lines
+    made = FileRecord(place, fields | {"origin": 1})  # written back as JSON lines
     for column in ("user", "images"):
         if column in made:
             made[column] = json.dumps(made[column], separators=(",", ":")).encode()
@@ -238,6 +248,16 @@ def pushed(fields: dict[str, Any]) -> dict[str, Any]:
         is_array = isinstance(value, dict) and set(value) == {"dtype", "shape", "base64"}
         if is_array and value["dtype"] in NUMPY_DTYPES:
             made[name] = array_of(value)
-    if isinstance(made.get("reward"), str):  # NaN, as JSON without such numbers has it
-        made["reward"] = float(made["reward"])
+    for name in _REALS:
+        if name in made:
+            made[name] = _numbers(made[name])
     return made
+
+
+def _numbers(value: Any) -> Any:
+    """With numbers for the texts by which JSON without such numbers says NaN and infinity."""
+    if isinstance(value, str):
+        return float(value)
+    if isinstance(value, list) and not {str, list}.isdisjoint(map(type, value)):
+        return [_numbers(one) for one in value]
+    return value
