@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""./dev test --frameworks: tests with torch, TRL and the like themselves, each framework in an
+environment of its own, with rollring from a wheel.
+
+    test_frameworks.py NAME...
+"""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from console import ended, say
+from environments import Environment, find_python, pip, succeeds
+from test_run import Run
+from wheel import build_wheel
+
+PLACES = Path(".cache/frameworks")
+
+
+def facts(what: str, name: str) -> list[str]:
+    """Of python/frameworks.py, which says what a framework needs."""
+    return subprocess.run([sys.executable, "python/frameworks.py", what, name], text=True,
+                          stdout=subprocess.PIPE, check=True).stdout.split()
+
+
+def installed(name: str, python: str) -> bool:
+    return succeeds(sys.executable, "python/frameworks.py", "install", name, python)
+
+
+def python_for(numbers: list[str]) -> tuple[str, str] | None:
+    """The first of these CPythons that is here: its number and its program."""
+    return next(((number, found) for number in numbers if (found := find_python(number))), None)
+
+
+class Frameworks:
+    def __init__(self) -> None:
+        self._run = Run()
+        self._wheels: dict[str, Path | None] = {}  # of rollring, by CPython
+
+    def skip(self, name: str, reason: str) -> None:
+        """A line of the count."""
+        say(f"{name} is skipped: {reason}")
+        log = PLACES / f"{name}.skipped/testlog.json"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(json.dumps({"name": f"{name}: {reason}", "result": "SKIP"}) + "\n",
+                       encoding="utf-8")
+        self._run.logs.append(str(log))
+
+    def wheel(self, number: str, python: str) -> Path | None:
+        if self._wheels.get(number) is None:
+            say(f"building a wheel for CPython {number}")
+            self._wheels[number] = build_wheel(number, python)
+        return self._wheels[number]
+
+    def test(self, name: str) -> None:
+        numbers, tests = facts("python", name), facts("tests", name)
+        if not tests:
+            return self.skip(name, "it has no tests yet")
+        found = python_for(numbers)
+        if found is None:
+            return self.skip(name, f"no CPython {' '.join(numbers)} is here")
+        if not installed(name, found[1]):
+            self._run.problems.append(f"{name} cannot be installed")
+            return None
+        place, wheel = PLACES / name, self.wheel(*found)
+        if wheel is None or not pip(place, "install", "--no-deps", "--force-reinstall", wheel):
+            self._run.problems.append(f"{name}: rollring cannot be built or installed")
+            return None
+        say(f"testing {name}: {' '.join(tests)}")
+        return self._run.pytest(Environment(place, PLACES / f"{name}.log"), *tests)
+
+    def test_all(self, names: list[str]) -> int:
+        self._run.begin()
+        for name in names:
+            self.test(name)
+        return self._run.conclude()
+
+
+def main(names: list[str]) -> int:
+    return Frameworks().test_all(names)
+
+
+if __name__ == "__main__":
+    ended(main)
