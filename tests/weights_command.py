@@ -109,6 +109,7 @@ def no_ring_or_nobody_on_it(folder, rollouts):
     with Ring() as ring:
         _, err = run("weights", ring, code=1)
         assert "no live weight publisher" in err and ring in err, err
+        assert "Publisher::create, in Python with rollring.WeightPublisher" in err, err
         out, err = run("weights", ring, "--json", code=1)
         assert out == "" and "no live weight publisher" in err, (out, err)
     run("weights", code=2)

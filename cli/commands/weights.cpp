@@ -115,7 +115,8 @@ int look(const WeightsOptions& options, Waiting& waiting) {
     const auto publishers = stat_weights(options.ring);
     if (!publishers) return fail(publishers.error());
     const std::string nobody = fmt::format(
-        "ring {} has no live weight publisher: a trainer creates one with Publisher::create",
+        "ring {} has no live weight publisher: a trainer creates one with "
+        "Publisher::create, in Python with rollring.WeightPublisher",
         options.ring);
     if (publishers->empty() && options.watch_s <= 0) return fail(Errc::not_found, nobody);
     if (publishers->empty()) {
