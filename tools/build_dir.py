@@ -137,6 +137,9 @@ def main() -> int:
         print(f"dev: error: {error.filename}: {error.strerror}. Another user made it: remove "
               f"{arguments.place} as that user, then try again", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # the directory is configured afresh by the next run
+        print("dev: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":
