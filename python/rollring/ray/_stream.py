@@ -135,18 +135,18 @@ class Incoming:
             self.close()
 
     def _read_parcel(self, number: int, places: int, index_bytes: int, count: int) -> bool:
-        sizes = np.empty(count, np.uint64)
-        index = bytearray(index_bytes)
-        for part in (memoryview(sizes).cast("B"), memoryview(index)):
-            if not read(self._connection, part):
+        lengths, index = bytearray(8 * count), bytearray(index_bytes)
+        for part in (lengths, index):
+            if not read(self._connection, memoryview(part)):
                 return False
-        rounded = [-(-int(size) // ALIGNMENT) * ALIGNMENT for size in sizes]
+        sizes = np.frombuffer(lengths, np.uint64).tolist()
+        rounded = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
         buffer = self._buffers.take(sum(rounded) + ALIGNMENT)
         at = -buffer.ctypes.data % ALIGNMENT
         spans = []
         for size, room in zip(sizes, rounded, strict=True):
-            span = buffer[at : at + int(size)]
-            if not read(self._connection, memoryview(span)):
+            span = buffer[at : at + size]
+            if not read(self._connection, span.data):
                 return False
             spans.append(span)
             at += room
@@ -260,9 +260,9 @@ class Stream:
 
     def send(self, number: int, index: bytes, spans: list[Any], places: int) -> Iterator[None]:
         """Stops at each moment at which the peer takes nothing more."""
-        sizes = np.array([span.nbytes for span in spans], np.uint64)
+        sizes = np.array([span.nbytes for span in spans], np.uint64).tobytes()
         header = _PARCEL.pack(number, places, len(index), len(spans))
-        left = [memoryview(part).cast("B") for part in (header, sizes, index, *spans)]
+        left = [memoryview(part) for part in (header, sizes, index, *spans)]
         return send_some(self._connection, left)
 
     def close(self) -> None:

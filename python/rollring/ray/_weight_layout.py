@@ -128,7 +128,7 @@ class VersionMemory:
         """To write into. ValueError: it has none such."""
         if at + nbytes > self._bytes.nbytes:
             raise ValueError("bytes of another layout")
-        return memoryview(self._bytes)[at : at + nbytes]
+        return self._bytes[at : at + nbytes].data
 
     def write(self, spans: list[Span], data: Any) -> None:
         for at, nbytes, start in spans:

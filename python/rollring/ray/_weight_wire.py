@@ -49,10 +49,10 @@ class PieceSender:
 
     def send(self, version: int, number: int, cut: Cut, is_last: bool, data: Any) -> None:
         """Blocks. Afterwards nobody reads `data`. OSError: the connection is lost."""
-        spans = np.array([(at, nbytes) for at, nbytes, _ in cut.spans], np.uint64)
+        spans = np.array([(at, nbytes) for at, nbytes, _ in cut.spans], np.uint64).tobytes()
         header = _PIECE.pack(version, number, cut.whole, is_last, len(cut.spans))
         runs = [memoryview(data)[start : start + nbytes] for _, nbytes, start in cut.spans]
-        left = [memoryview(part).cast("B") for part in (header, spans, *runs)]
+        left = [memoryview(header), memoryview(spans), *runs]
         deadline = time.monotonic() + ANSWER_S
         for _ in send_some(self._connection, left):
             if time.monotonic() > deadline:
@@ -110,16 +110,17 @@ class PieceReader(Writer):
         """Until the connection ends."""
         while (header := read_struct(self._connection, _PIECE)) is not None:
             version, number, whole, is_last, count = header
-            spans = np.empty((count, 2), np.uint64)
-            if not read(self._connection, memoryview(spans).cast("B")):
+            places = bytearray(16 * count)
+            if not read(self._connection, memoryview(places)):
                 return
+            spans = np.frombuffer(places, np.uint64).reshape(count, 2).tolist()
             arrival = self._in_loop(self._enter, version)
             if arrival is None:
                 return
             came = False
             try:
                 came = all(
-                    read(self._connection, arrival.memory.run(int(at), int(nbytes)))
+                    read(self._connection, arrival.memory.run(at, nbytes))
                     for at, nbytes in spans
                 )
             finally:

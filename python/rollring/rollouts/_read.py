@@ -63,12 +63,17 @@ class Rollouts:
 
     def _count(self, source: Iterator[Row]) -> None:
         self._census = Census()
+        whole = False
         with contextlib.suppress(BadRecordError):  # of the file: it is told where it breaks off
+            bad = 0
             for row in source:
-                with contextlib.suppress(BadRecordError):  # it is told when the row comes
+                try:
                     self._census.take(self._records.fields(*_of(row), columns=False))
+                except BadRecordError:  # it is told when the row comes
+                    bad += 1
+            whole = bad == 0
         self._common = self._census.common_size()
-        if self._group_size or self._census.sizes() == "0":
+        if self._group_size or not whole or self._census.sizes() == "0":
             return
         if self._common:
             self.remark = (
