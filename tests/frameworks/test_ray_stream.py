@@ -1,5 +1,5 @@
-"""The connection over which a node's records come: who may join, and what each end does when the
-other one fails or does not read."""
+"""The connection over which a node's records come: its token, and either end while the other one
+fails or does not read."""
 
 from __future__ import annotations
 
@@ -135,6 +135,54 @@ def test_a_receiver_does_not_hang_on_a_sender_that_hears_no_answers(lane: Lane) 
             break
     assert lane.joined[0].closed
     connection.close()
+
+
+def test_a_parcel_that_comes_twice_ends_the_session(lane: Lane) -> None:
+    """Its memory is being read."""
+    stream, heard = lane.stream()
+    send(stream, 0, [np.zeros(8, np.uint8)])
+    send(stream, 0, [np.ones(8, np.uint8)])
+    assert heard.get(timeout=PATIENCE) is None
+    assert lane.came.qsize() == 1
+    stream.close()
+
+
+def test_a_listener_outlives_a_want_of_threads_and_descriptors(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    refusals = iter([RuntimeError("can't start new thread")])
+
+    def short_of_threads(thread: threading.Thread) -> None:
+        if thread.name == "rollring-stream" and (error := next(refusals, None)):
+            raise error
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", short_of_threads)
+    with pytest.raises(OSError):
+        lane.stream()
+
+    class Short:
+        """Of descriptors, once."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real, self.failures = real, iter([OSError(24, "Too many open files")])
+
+        def accept(self) -> Any:
+            if error := next(self.failures, None):
+                raise error
+            return self.real.accept()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+    listener = lane.listener
+    monkeypatch.setattr(listener, "_socket", Short(listener._socket))
+    for number in range(2):  # the first one wakes the accept of before
+        stream, _ = lane.stream()
+        send(stream, number, [np.zeros(8, np.uint8)])
+        assert lane.came.get(timeout=PATIENCE)[0] == number
+        stream.close()
 
 
 def test_bytes_that_are_no_parcel_end_the_session(lane: Lane) -> None:

@@ -129,6 +129,22 @@ def _send_half(sender: PieceSender, version: int, one: Cut, data: Any) -> None:
     sender._connection.setblocking(False)
 
 
+def test_a_piece_for_a_connection_that_is_lost_already_is_known_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel may take it all the same."""
+
+    async def test(relay: Relay) -> None:
+        sender = await connected(relay)
+        first = sender.landed(0)
+        sender.end()
+        assert not await first
+        assert not await sender.landed(1)
+        sender.close()
+
+    run(test, monkeypatch)
+
+
 @pytest.mark.parametrize("piece", [(8, cut(0, 64, 0)), (7, cut(4 << 20, 1 << 20, 0))])
 def test_pieces_of_nothing_that_is_expected_end_the_connection(
     monkeypatch: pytest.MonkeyPatch, piece: tuple[int, Cut]
@@ -202,6 +218,36 @@ def test_a_node_whose_connection_ends_is_left_behind_and_others_get_all(
         assert (bytes_of(relay.arrival)[: len(part)] == part).all()
         assert passing.left == [("b", "its connection was lost")]
         assert passing.asked == [("c", number) for number in range(8)]
+
+    run(test, monkeypatch)
+
+
+def test_nobody_reads_a_part_after_another_way_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The trainer fills its slot again."""
+    sending, failed = threading.Event(), threading.Event()
+    done: list[bool] = []
+
+    def slow_send(sender: PieceSender, *given: Any) -> None:
+        sending.set()
+        failed.wait(PATIENCE)
+        done.append(True)
+
+    def full_store(data: Any) -> Any:
+        sending.wait(PATIENCE)
+        raise ray.exceptions.ObjectStoreFullError("full")
+
+    monkeypatch.setattr(PieceSender, "send", slow_send)
+    monkeypatch.setattr(PieceSender, "end", lambda sender: failed.set())
+    monkeypatch.setattr(_weight_ways.ray, "put", full_store)
+    part = np.zeros(64, np.uint8)
+
+    async def test(relay: Relay) -> None:
+        way = _weight_ways.HostWay(Passing({"a": relay, "c": None}), 7, 1 << 18, None)
+        with pytest.raises(ray.exceptions.ObjectStoreFullError):
+            await way.send([Cut(part.ctypes.data, 64, [(0, 64, 0)], 0)], True)
+        assert done == [True]
 
     run(test, monkeypatch)
 

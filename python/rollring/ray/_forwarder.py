@@ -150,7 +150,7 @@ class Carrier:
                 self._stream.close()
 
     def _new_stream(self, attached: Attached) -> Stream | None:
-        """None: what is sent is sent by calls."""
+        """None: parcels go by calls."""
         if not attached.address[0]:
             return None
         session, numbered = self._session, self._numbered
@@ -166,8 +166,12 @@ class Carrier:
         try:
             return Stream(*given)
         except OSError as error:
-            text = "ring '%s': no connection to %s:%d (%s): records go by calls of actors"
-            _log.info(text, self.source.ring, *attached.address, error)
+            _log.warning(
+                "ring '%s': no connection to the receiver at %s:%d (%s): records go by calls of "
+                "actors, which are slower. Allow TCP between the nodes, or make the fabric with "
+                "direct=False",
+                *(self.source.ring, *attached.address, error),
+            )
             return None
 
     def _forward(self) -> None:
@@ -208,7 +212,7 @@ class Carrier:
 
     def _want(self) -> int:
         """Places in advance, which are kept from others meanwhile. Before we give some back nobody
-        here may take another one; what is in use stays."""
+        here may take another one; places in use stay."""
         self._wanted = self._demand.places()
         if self._wanted < self._spare:
             self._outbox.bound_groups(self._wanted)
@@ -263,7 +267,7 @@ class Carrier:
                 continue
             arrived = result()
             if parcel is None or arrived is None:
-                raise TimeoutError("the receiver has restarted")
+                raise TimeoutError("the receiver has restarted, or the connection to it is lost")
             self._window = arrived.window
             # Before the release of what has used some.
             self._demand.answered(arrived.asked, arrived.is_short)

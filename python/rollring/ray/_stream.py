@@ -3,8 +3,8 @@
 An actor call costs about a millisecond, and its memory goes through two object stores. A session's
 parcels go over one connection instead, from the node's ring into memory from which the receiver
 puts them into the trainer's; the answers come back on it. Where no connection is to be had, the
-same parcels are calls of the receiver. What is known of a session is the same either way
-(`_lane.SourceLane`): one that fails is begun anew, and what was not answered is sent again.
+same parcels are calls of the receiver. The state of a session is the same either way
+(`_lane.SourceLane`): a session that fails is begun anew, and unanswered parcels are sent again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _log = logging.getLogger("rollring")
 
 CONNECT_S = 3.0
 HELLO_S = 5.0
+AGAIN_S = 0.2  # before the next connection, where one could not be taken
 LOST_MS = 60_000  # without an acknowledgement of the peer's kernel
 ALIGNMENT = 64  # of a record
 KEPT = 8  # buffers that are used again
@@ -47,7 +48,7 @@ def prepare(connection: socket.socket) -> None:
 
 
 def shut(connection: socket.socket) -> None:
-    """Whoever reads or writes it comes back."""
+    """Ends reads and writes of all threads."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -92,6 +93,23 @@ def send_some(connection: socket.socket, parts: list[memoryview]) -> Iterator[No
             sent -= left.pop(0).nbytes
         if sent:
             left[0] = left[0][sent:]
+
+
+def answers(connection: socket.socket, form: struct.Struct) -> Iterator[tuple[Any, ...]]:
+    """Of a connection that does not block, until it ends."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    message = bytearray()
+    with contextlib.suppress(OSError):
+        while True:
+            poll.poll()
+            got = connection.recv(4096)
+            if not got:
+                return
+            message += got
+            while len(message) >= form.size:
+                yield form.unpack_from(message)
+                del message[: form.size]
 
 
 # --- the receiver's end -------------------------------------------------------------------------
@@ -150,6 +168,8 @@ class Incoming:
                 return False
             spans.append(span)
             at += room
+        if number in self._held:  # its memory is being read
+            raise ValueError(f"parcel {number} came twice")
         self._held[number] = buffer
         self._give(self, bytes(index), spans, places, number)
         return True
@@ -183,10 +203,12 @@ class Listener:
     """Takes connections of actors on other nodes that know its token."""
 
     def __init__(self, join: Callable[[int, str, socket.socket], Reads | None]) -> None:
-        """`join(source, session, connection)`: who reads it from then on; None: nobody."""
+        """`join(source, session, connection)` returns the reader of the connection; None refuses
+        it."""
         self._join = join
         self.token = uuid.uuid4().hex
         self.address: Address = ("", 0)
+        self._closed = threading.Event()
         self._socket = socket.socket()
         try:
             self._socket.bind((ray.util.get_node_ip_address(), 0))
@@ -202,18 +224,25 @@ class Listener:
         return self.address, self.token
 
     def close(self) -> None:
+        self._closed.set()
         shut(self._socket)
         self._socket.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(
-                target=self._serve, args=(connection,), name="rollring-stream", daemon=True
-            ).start()
+            except OSError as error:  # of descriptors there may be some again
+                if not self._closed.wait(AGAIN_S):
+                    _log.info("a connection of another node: %s", error)
+                continue
+            try:
+                threading.Thread(
+                    target=self._serve, args=(connection,), name="rollring-stream", daemon=True
+                ).start()
+            except RuntimeError as error:  # the peer sends by calls
+                connection.close()
+                _log.warning("a connection of another node is refused: %s", error)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
@@ -271,18 +300,6 @@ class Stream:
         self._connection.close()
 
     def _hear(self) -> None:
-        poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
-        message = bytearray()
-        with contextlib.suppress(OSError):
-            while True:
-                poll.poll()
-                got = self._connection.recv(_ANSWER.size * 64)
-                if not got:
-                    break
-                message += got
-                while len(message) >= _ANSWER.size:
-                    number, window, spare, is_short, asked = _ANSWER.unpack_from(message)
-                    del message[: _ANSWER.size]
-                    self._heard((number, window, spare, bool(is_short), asked))
+        for number, window, spare, is_short, asked in answers(self._connection, _ANSWER):
+            self._heard((number, window, spare, bool(is_short), asked))
         self._heard(None)

@@ -6,7 +6,7 @@ import asyncio
 import collections
 import ctypes
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -80,25 +80,28 @@ class HostWay:
         number, members = self._number, self._members()
         self._number += 1
         data = await _in_thread(self._bytes, cut)
-        landed: list[Awaitable[Any]] = []
+        landed: list[asyncio.Future[Any]] = []
         sending = []
         for one in members:
             if (sender := self._senders[one]) is not None:
                 given = self._version, number, cut, is_last, data
-                landed.append(self._landed(one, sender.landed(number)))
+                landed.append(asyncio.ensure_future(self._landed(one, sender.landed(number))))
                 sending.append(asyncio.ensure_future(self._over(one, sender, *given)))
         others = [one for one in members if self._senders[one] is None]
         try:
             if others:
                 ref = await _in_thread(ray.put, data)
                 piece = number, cut.spans, cut.whole, is_last, ref
-                landed += (self._passing.ask(o, "part", self._version, *piece) for o in others)
+                asks = (self._passing.ask(o, "part", self._version, *piece) for o in others)
+                landed += map(asyncio.ensure_future, asks)
             self._flying.append((cut.nbytes, asyncio.gather(*landed)))
             await asyncio.gather(*sending)
-        except asyncio.CancelledError:
-            self._close()
+        except BaseException:
+            for done in landed:
+                drop(done)
+            self._end()
             if sending:
-                await asyncio.wait(sending)  # until then threads read what lies there
+                await asyncio.wait(sending)  # their threads read the part until then
             raise
         while sum(nbytes for nbytes, _ in self._flying) > self._window:
             await self._flying.popleft()[1]
@@ -126,7 +129,7 @@ class HostWay:
         except OSError as error:
             self._passing.leave_behind(member, self._version, str(error))
         except asyncio.CancelledError:
-            sender.close()
+            sender.end()
             await asyncio.wait({sends})
             raise
 
@@ -147,12 +150,14 @@ class HostWay:
     def stop(self) -> None:
         for _, done in self._flying:
             drop(done)
-        self._close()
-
-    def _close(self) -> None:
         for sender in self._senders.values():
             if sender is not None:
                 sender.close()
+
+    def _end(self) -> None:
+        for sender in self._senders.values():
+            if sender is not None:
+                sender.end()
 
     def _bytes(self, cut: Cut) -> Any:
         if self._device is not None:

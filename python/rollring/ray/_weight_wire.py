@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import select
 import socket
 import struct
 import threading
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ._stream import CONNECT_S, Address, hello, read, read_struct, send_some, shut
+from ._stream import CONNECT_S, Address, answers, hello, read, read_struct, send_some, shut
 from ._weight_host_channel import HostArrival, Writer
 from ._weight_layout import Cut
 
@@ -30,6 +29,7 @@ class PieceSender:
     def __init__(self, address: Address, token: str, session: str) -> None:
         """Blocks; within an event loop's thread pool. OSError: no connection is to be had."""
         self._landed: dict[int, asyncio.Future[bool]] = {}
+        self._lost = False
         self._connection = socket.create_connection(address, CONNECT_S)
         try:
             hello(self._connection, 0, session, token)
@@ -44,8 +44,13 @@ class PieceSender:
         self._thread.start()
 
     def landed(self, number: int) -> asyncio.Future[bool]:
-        """Before it is sent. False: the connection was lost before."""
-        return self._landed.setdefault(number, self._loop.create_future())
+        """Before it is sent. False: the connection is lost, maybe already."""
+        future = self._loop.create_future()
+        if self._lost:
+            future.set_result(False)
+        else:
+            self._landed[number] = future
+        return future
 
     def send(self, version: int, number: int, cut: Cut, is_last: bool, data: Any) -> None:
         """Blocks. Afterwards nobody reads `data`. OSError: the connection is lost."""
@@ -58,24 +63,19 @@ class PieceSender:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"nothing was taken within {ANSWER_S:g} s")
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """A thread that sends gets OSError."""
         shut(self._connection)
 
+    def close(self) -> None:
+        """When no thread sends any more."""
+        self.end()
+        self._thread.join()
+        self._connection.close()
+
     def _hear(self) -> None:
-        poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
-        message = bytearray()
-        with self._connection, contextlib.suppress(OSError):
-            while True:
-                poll.poll()
-                got = self._connection.recv(4096)
-                if not got:
-                    break
-                message += got
-                while len(message) >= _LANDED.size:
-                    (number,) = _LANDED.unpack_from(message)
-                    del message[: _LANDED.size]
-                    self._tell(self._answer, number, True)
+        for (number,) in answers(self._connection, _LANDED):
+            self._tell(self._answer, number, True)
         self._tell(self._lose)
 
     def _tell(self, call: Callable[..., None], *given: object) -> None:
@@ -88,6 +88,7 @@ class PieceSender:
             future.set_result(landed)
 
     def _lose(self) -> None:
+        self._lost = True
         for number in list(self._landed):
             self._answer(number, False)
 
@@ -120,8 +121,7 @@ class PieceReader(Writer):
             came = False
             try:
                 came = all(
-                    read(self._connection, arrival.memory.run(at, nbytes))
-                    for at, nbytes in spans
+                    read(self._connection, arrival.memory.run(at, nbytes)) for at, nbytes in spans
                 )
             finally:
                 self._in_loop(arrival.leave, self)
