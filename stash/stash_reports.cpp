@@ -1,5 +1,5 @@
-// What a stash answers about itself: its counts and its ring, and for people, why nothing comes and
-// why so much was dropped.
+// A stash's answers about itself: its counts and its ring, and for people, the reasons why nothing
+// comes and why so much was dropped.
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #pragma once
-// One turn of the machine (stash/groups/), and the only way to change it. What a turn has changed
-// is shown in the ring when the turn ends, on every path out of it, in the one order that survives
+// One turn of the machine (stash/groups/), and the only way to change it. A turn shows its
+// changes in the ring when it ends, on every path out of it, in the one order that survives
 // a kill between two stores:
 //
 //   1. the rows and the tombstones of the groups that changed

@@ -75,7 +75,7 @@ def cpp_declared(headers: dict[str, list[str]]) -> dict[str, list[Place]]:
 
 def cpp_unused(headers: dict[str, list[str]], sources: dict[str, list[str]]) -> Iterator[
         tuple[Place, str]]:
-    """`sources`: lines of code by file. What begins in a file's first column defines a function."""
+    """`sources`: lines of code by file. Text in a file's first column defines a function."""
     declared = cpp_declared(headers)
     lines_of = defaultdict(list)
     for path, lines in (*headers.items(), *sources.items()):

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def say(text: str) -> None:
-    """Our own words go to stderr: what a program prints for a pipe stays clean."""
+    """Our own words go to stderr: the output of a program, for a pipe, stays clean."""
     print(f"== {text}", file=sys.stderr, flush=True)
 
 

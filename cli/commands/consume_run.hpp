@@ -37,7 +37,7 @@ class RunClock {
     bool busy_ = false;
 };
 
-// What a Consumer or a Stash has read so far.
+// The counts of a Consumer or a Stash so far.
 struct Received {
     ConsumerStats stats;
     std::uint32_t producers_active;
