@@ -35,6 +35,12 @@ def install_tools(number: str, python: str) -> bool:
         pip(home_of(number), "install", *TOOLS)
 
 
+def kept(wheel: Path, into: Path) -> Path:
+    """The wheel in its folder, in place of one of the same name from an earlier run."""
+    into.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.move(wheel, into / wheel.name))
+
+
 def only(folder: Path, kind: str) -> Path:
     return sorted(folder.glob(kind))[0]
 
@@ -71,8 +77,7 @@ def build_wheel(number: str, python: str, tree: Path = Path("."), into: Path = D
             not succeeds(home / "bin/auditwheel", "repair", "-w", raw / "repaired",
                          only(raw, "*.whl"), env=environment):
         return None
-    into.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.move(only(raw / "repaired", "*.whl"), into))
+    return kept(only(raw / "repaired", "*.whl"), into)
 
 
 def build_sdist(number: str) -> Path | None:
