@@ -103,14 +103,15 @@ void hold_batches(const std::string& ring, Board& board, const Plan& plan) {
     }
 }
 
-template <rollring::Order order>
+// `window`: among so many of the oldest groups; 0 for the window that is usual.
+template <rollring::Order order, std::uint32_t window = 0>
 void take_batches(const std::string& ring, Board& board, const Plan& plan) {
+    rollring::StashOptions wanted{.group_size = group_size,
+                                  .order = order,
+                                  .batch = rollring::BatchTarget::groups(batch_groups)};
+    if (window != 0) wanted.window_fraction = static_cast<double>(batch_groups) / window;
     auto stash =
-        must(board, rollring::Stash::open(ring,
-                                          {.group_size = group_size,
-                                           .order = order,
-                                           .batch = rollring::BatchTarget::groups(batch_groups)},
-                                          {.spin = std::chrono::microseconds(1000)}));
+        must(board, rollring::Stash::open(ring, wanted, {.spin = std::chrono::microseconds(1000)}));
     board.meet();
     Clock clock(board, plan);
     rollring::Batch batch;
@@ -128,8 +129,11 @@ void take_batches(const std::string& ring, Board& board, const Plan& plan) {
 
 using Consume = void (*)(const std::string&, Board&, const Plan&);
 constexpr Consume take_batches_in_order = take_batches<rollring::Order::windowed>;
-// A window over the oldest would stand still before groups that wait.
+// A window over the oldest stands still before groups that wait, unless it is wider. It is searched
+// for every batch, so the widest one is for few groups that wait.
 constexpr Consume take_fresh_batches = take_batches<rollring::Order::freshest>;
+constexpr std::uint32_t wide_window = 1024;
+constexpr Consume take_wide_batches = take_batches<rollring::Order::windowed, wide_window>;
 
 Measured measure_once(const StashQuestion& options, const Plan& plan, const Cpus& cpus,
                       Consume consume, std::uint64_t waiting = 0) {
@@ -194,6 +198,19 @@ Json measure_length(const StashQuestion& options, std::uint32_t n_tokens, const 
 
 // Short records through the stash while so many groups wait for their other members. Those lie in
 // the spill by the time that is measured: the lane is small, and the warm-up long.
+double waiting_rate(const StashQuestion& options, Plan& plan, const Cpus& cpus, Consume consume,
+                    std::uint64_t groups) {
+    const Measured run = measure_once(options, plan, cpus, consume, groups);
+    if (interrupted()) return 0;
+    if (std::cmp_less(run.figures[2], groups)) {
+        fail(fmt::format("{} groups should have waited, {} were open", groups, run.figures[2]));
+    }
+    const double rate = run.tokens_per_s / plan.n_tokens;
+    plan.records =
+        whole_batches(options, static_cast<std::uint64_t>(rate * options.common.seconds));
+    return rate;
+}
+
 Json measure_waiting(const StashQuestion& options, const Cpus& cpus, Progress& progress) {
     std::vector<Figures> found(options.open_groups.size());
     Plan plan{.n_tokens = waiting_tokens,
@@ -201,19 +218,16 @@ Json measure_waiting(const StashQuestion& options, const Cpus& cpus, Progress& p
               .warmup = whole_batches(options, waiting_warmup),
               .batch = options.batch};
     for (int round = 0; round < options.common.repeat && !interrupted(); round++) {
-        for (std::size_t i = 0; i < found.size(); i++) {
+        for (std::size_t i = 0; i < found.size() && !interrupted(); i++) {
             const std::uint64_t groups = options.open_groups[i];
             progress.step(fmt::format("{} groups wait", groups));
-            const Measured run = measure_once(options, plan, cpus, take_fresh_batches, groups);
+            const double fresh = waiting_rate(options, plan, cpus, take_fresh_batches, groups);
+            const double wide = groups < wide_window / 2 && !interrupted()
+                                    ? waiting_rate(options, plan, cpus, take_wide_batches, groups)
+                                    : 0;
             if (interrupted()) break;
-            if (std::cmp_less(run.figures[2], groups)) {
-                fail(fmt::format("{} groups should have waited, {} were open", groups,
-                                 run.figures[2]));
-            }
-            const double rate = run.tokens_per_s / plan.n_tokens;
-            found[i].add("records_per_s", rate);
-            plan.records =
-                whole_batches(options, static_cast<std::uint64_t>(rate * options.common.seconds));
+            found[i].add("records_per_s", fresh);
+            if (wide > 0) found[i].add("windowed_records_per_s", wide);
         }
     }
     Json rows = Json::array();
