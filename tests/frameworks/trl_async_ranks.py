@@ -1,10 +1,9 @@
 """A rank of TRL's asynchronous trainer: trl_async_ranks.py RING MODEL OUTPUT [killed].
 
 RING: where its samples come from; "own": a queue of TRL's kind has the same ones. OUTPUT gets, of
-each rank, the inputs of its losses (`loss-RANK.pt`), and whether it has the ring, with a checksum
-of the final weights (`rank-RANK.json`). With "killed", the first rank is killed when the checkpoint
-of step KILLED_AT is whole, and not acknowledged.
-"""
+each rank, the inputs of its losses (`loss-RANK.pt`), and whether it has the ring and a part of the
+model only, with a checksum of the final weights (`rank-RANK.json`). With "killed", the first rank
+is killed when the checkpoint of step KILLED_AT is whole, and not acknowledged."""
 
 from __future__ import annotations
 
@@ -18,12 +17,14 @@ from typing import Any
 import trl_tiny
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from rollring.integrations.trl import RingRolloutWorker, RingWeightTransfer
 from test_trl import stock_samples
 from trl_grpo_ranks import checksum
 from trl_kills import last_checkpoint
+from trl_load import PATIENCE
 
 GROUPS, STEPS, KILLED_AT = 30, 6, 4
 
@@ -36,8 +37,9 @@ class _Killed(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(ring: str, model: str, folder: str, killed: str = "") -> None:
-    output = Path(folder)
+def trainer_of(ring: str, model: str, output: Path, patience: float = PATIENCE) -> tuple[Any, Any]:
+    """With its worker. Weights wait so long for the engine."""
+    trl_tiny.shard_on_cpu()
     options: dict[str, Any] = {
         "max_steps": STEPS,
         "max_staleness": 99,
@@ -51,8 +53,13 @@ def main(ring: str, model: str, folder: str, killed: str = "") -> None:
         worker = trl_tiny.StockWorker([s for g in range(GROUPS) for s in stock_samples(g, g)])
     else:
         worker = RingRolloutWorker(ring, versions="publisher")
-        options["weight_transfer"] = RingWeightTransfer(ring, engines=1)
-    trainer = trl_tiny.grpo_trainer(model, worker, output, **options)
+        options["weight_transfer"] = RingWeightTransfer(ring, engines=1, timeout=patience)
+    return trl_tiny.grpo_trainer(model, worker, output, **options), worker
+
+
+def main(ring: str, model: str, folder: str, killed: str = "") -> None:
+    output = Path(folder)
+    trainer, worker = trainer_of(ring, model, output)
     if killed:
         trainer.add_callback(_Killed())
     if ring != "own":
@@ -71,6 +78,7 @@ def main(ring: str, model: str, folder: str, killed: str = "") -> None:
     plain = trainer.accelerator.unwrap_model(trainer.model)
     found = {
         "opened": getattr(worker, "_stash", None) is not None,
+        "divided": isinstance(next(plain.parameters()), DTensor),
         "weights": checksum(plain),
     }
     (output / f"rank-{rank}.json").write_text(json.dumps(found))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
+
+from ._trl_ranks import first_rank
 
 if TYPE_CHECKING:
     from ._trl_worker import RingRolloutWorker
@@ -24,19 +25,32 @@ def callback_of(worker: RingRolloutWorker) -> Any:
             worker._begin(args, saved.get("attributes", {}).get("trained"))
             _note_micro_batches(worker, args, given.get("train_dataloader"))
 
+        def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+            first_rank.agree()  # before the first rank waits for samples
+
         def on_substep_end(self, *_: Any, **__: Any) -> None:
             worker._ledger.micro_batch_ended()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             worker._ledger.micro_batch_ended()
-            worker._step_ended(reads_ahead=_held_back(args))
-            if _on_any_rank(worker._wants_checkpoint()):
+            full = False
+            with first_rank.call():
+                worker._step_ended(reads_ahead=_held_back(args))
+                full = worker._wants_checkpoint()
+            # Every rank has the callback, one has the ring, and a checkpoint is the work of all.
+            if first_rank.agree(full):
                 control.should_save = True
 
-        def on_save(self, *_: Any, **__: Any) -> None:
-            worker._acknowledge_trained()
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            first_rank.agree()
 
-    return RingRolloutCallback()
+        def on_save(self, *_: Any, **__: Any) -> None:
+            with first_rank.call():
+                worker._acknowledge_trained()
+
+    made = RingRolloutCallback()
+    first_rank.heard_by(made)
+    return made
 
 
 def _held_back(args: Any) -> int:
@@ -56,13 +70,3 @@ def _note_micro_batches(worker: RingRolloutWorker, args: Any, loader: Any) -> No
         return collate(examples)
 
     loader.collate_fn = noted
-
-
-def _on_any_rank(wanted: bool) -> bool:
-    """Every rank has the callback, one has the ring, and a checkpoint is the work of all."""
-    distributed: Any = sys.modules.get("torch.distributed")  # several ranks have imported it
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return wanted
-    given = [None] * distributed.get_world_size()
-    distributed.all_gather_object(given, wanted)
-    return any(given)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from .._errors import RollringError
@@ -38,8 +42,7 @@ def on_first_rank(
             meanwhile()
     except Exception as error:
         failed = error
-        text = f"the first rank of the trainer failed: {type(error).__name__}: {error}"
-        told[1] = text, getattr(error, "code", "")
+        told[1] = _told(error)
     _collectives().broadcast_object_list(told, from_process=0)
     if failed is not None:
         raise failed
@@ -47,6 +50,62 @@ def on_first_rank(
         raise RollringError(*told[1])
     made: T = told[0]
     return made
+
+
+class FirstRankCalls:
+    """What TRL asks of the first rank alone, while the other ranks wait for it in a collective.
+
+    If such a call raised at once, the others would wait until a launcher ends them. Where every
+    rank has the callback of a worker, the first rank goes on to the next event of that callback,
+    and there all ranks raise.
+    """
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+        self._callbacks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def heard_by(self, callback: object) -> None:
+        """It calls `agree` on every rank. A failure that was never told is of a run before."""
+        self._callbacks.add(callback)
+        self.failure = None
+
+    @contextmanager
+    def call(self, meanwhile: Iterable[object] = ()) -> Iterator[None]:
+        """Around one of them. The other ranks take all of ``meanwhile`` from collectives."""
+        try:
+            yield
+        except Exception as error:
+            if _distributed() is None:
+                raise
+            with suppress(Exception):  # another rank has failed, too
+                deque(meanwhile, 0)
+            if not self._callbacks:
+                raise
+            self.failure = self.failure or error
+
+    def agree(self, wanted: bool = False) -> bool:
+        """Every rank calls it: whether one of them wants something.
+
+        Raises:
+            RollringError: A call has failed. The first rank raises the error of the call itself.
+        """
+        distributed = _distributed()
+        if distributed is None:
+            return wanted
+        failure, self.failure = self.failure, None
+        given: list[Any] = [None] * distributed.get_world_size()
+        try:
+            distributed.all_gather_object(given, (wanted, failure and _told(failure)))
+        finally:
+            if failure is not None:
+                raise failure
+        for _, told in given:
+            if told is not None:
+                raise RollringError(*told)
+        return any(each for each, _ in given)
+
+
+first_rank = FirstRankCalls()  # of this process, which is one rank
 
 
 def whole_tensors(parameters: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -64,3 +123,16 @@ def whole_tensors(parameters: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, 
 
 def _collectives() -> Any:
     return importlib.import_module("accelerate.utils")
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    text = f"the first rank of the trainer failed: {type(error).__name__}: {error}"
+    return text, getattr(error, "code", "")
+
+
+def _distributed() -> Any:
+    """torch.distributed, if this is one of several ranks: these have imported it."""
+    module: Any = sys.modules.get("torch.distributed")
+    if module is None or not module.is_available() or not module.is_initialized():
+        return None
+    return module if module.get_world_size() > 1 else None

@@ -119,7 +119,7 @@ class RingRollouts:
         assert self._transfer is not None
         self._open()
         try:
-            self._transfer.send_weights(tensors)
+            self._transfer.publish(tensors)
         finally:
             rest()
 

@@ -8,6 +8,7 @@ from typing import Any
 from .._ring import find_or_create
 from .._weight_publisher import WeightPublisher
 from .._weight_stream import WeightStream
+from ._trl_ranks import first_rank
 
 
 class RingWeightTransfer:
@@ -20,8 +21,8 @@ class RingWeightTransfer:
         )
 
     A version is committed before `send_weights` returns: from then on producers of the ring stamp
-    it. If `send_weights` raises, the version is given up, engines serve the one before, and the
-    trainer ends.
+    it. If `send_weights` fails, the version is given up, engines serve the one before, and the
+    trainer ends. On several ranks all of them raise, where they have the worker's callback.
 
     One thread uses it.
 
@@ -58,7 +59,8 @@ class RingWeightTransfer:
 
     def init_weight_transfer(self) -> None:
         """Make the ring, where it is not there. What is sent is known with the first version."""
-        find_or_create(self.ring, self._ring_options)
+        with first_rank.call():
+            find_or_create(self.ring, self._ring_options)
 
     def pause(self) -> None:
         """Nothing: engines serve the old version until they adopt the new one."""
@@ -72,9 +74,8 @@ class RingWeightTransfer:
             InvalidArgumentError: The tensors are not those of the first version.
             BusyError: Somebody else publishes weights on this ring, such as another trainer.
         """
-        # TRL's count begins with 1, too.
-        with self._stream.send(iterator, 1, ready=self._ready) as version:
-            self.report = version.commit(self._stream.timeout)
+        with first_rank.call(iterator):
+            self.publish(iterator)
 
     def resume(self) -> None:
         """Nothing: engines that have adopted the version serve it."""
@@ -84,6 +85,12 @@ class RingWeightTransfer:
         self._stream.close()
 
     # --- inside
+
+    def publish(self, iterator: Iterator[tuple[str, Any]]) -> None:
+        """As `send_weights`, but an error is raised at once."""
+        # TRL's count begins with 1, too.
+        with self._stream.send(iterator, 1, ready=self._ready) as version:
+            self.report = version.commit(self._stream.timeout)
 
     def _ready(self, publisher: WeightPublisher) -> None:
         publisher.wait_subscribers(self._engines, self._stream.timeout)

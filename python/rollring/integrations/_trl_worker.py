@@ -21,6 +21,7 @@ from . import _fields
 from ._trl_callback import callback_of
 from ._trl_ledger import Lease, Ledger
 from ._trl_queue import PACKAGES, theirs_of
+from ._trl_ranks import first_rank
 from ._trl_samples import distillation_fields, grpo_advantages, grpo_fields
 
 _log = logging.getLogger("rollring")
@@ -160,7 +161,8 @@ class RingRolloutWorker:
 
     def start(self) -> None:
         """Take the ring's seat. The trainer calls it where its training begins."""
-        self._open()
+        with first_rank.call():
+            self._open()
         self._idle_since = time.monotonic()
 
     def stop(self) -> None:
@@ -180,17 +182,9 @@ class RingRolloutWorker:
         Raises:
             BusyError: Somebody else publishes weights on this ring: say ``versions="publisher"``.
         """
-        stash = self._open()
-        self._version = model_version
-        if self._offset is None:
-            self._offset = max(0, stash.policy_version - model_version + 1) if self._commits else 0
-        if self._commits:
-            self._commit(model_version + self._offset)
-        else:
-            self._offset = stash.policy_version - model_version
-        if not self._called_back:
-            self._step_ended(reads_ahead=1)
-        self._tell()
+        with first_rank.call():
+            if first_rank.failure is None:
+                self._adopt(model_version)
 
     def check_health(self, stale_after_s: float) -> None:
         """Raise if the trainer waits in vain. The trainer calls it while it gets no sample.
@@ -202,6 +196,8 @@ class RingRolloutWorker:
                 ``died_after`` seconds.
             NoProgressError: No record has come for ``stale_after_s`` seconds.
         """
+        if first_rank.failure is not None:
+            raise first_rank.failure
         self._open()
         lanes = describe(self.ring)["lanes"]
         idle = time.monotonic() - self._idle_since
@@ -226,6 +222,20 @@ class RingRolloutWorker:
         return callback_of(self)
 
     # --- inside
+
+    def _adopt(self, version: int) -> None:
+        """One of the trainer's, whose weights are out."""
+        stash = self._open()
+        self._version = version
+        if self._offset is None:
+            self._offset = max(0, stash.policy_version - version + 1) if self._commits else 0
+        if self._commits:
+            self._commit(version + self._offset)
+        else:
+            self._offset = stash.policy_version - version
+        if not self._called_back:
+            self._step_ended(reads_ahead=1)
+        self._tell()
 
     def _open(self) -> Stash:
         if self._over:
