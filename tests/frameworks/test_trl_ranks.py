@@ -19,11 +19,10 @@ from transformers import AutoModelForCausalLM
 import rollring as rr
 from trl_async_ranks import GROUPS, KILLED_AT, STEPS
 from trl_grpo_ranks import checksum
-from trl_launchers import TORCHRUN, launch, run
+from trl_launchers import FSDP2, TORCHRUN, launch, run
 from trl_load import PATIENCE, SPAWN, members
 
 SCRIPT = Path(__file__).with_name("trl_async_ranks.py")
-RANKS = 2
 # One before the first step and one after each, of a trainer that is killed and of the next one.
 VERSIONS = 1 + KILLED_AT + 1 + STEPS - KILLED_AT
 
@@ -45,26 +44,34 @@ def subscribe(ring: str, model: str, log: Path) -> None:
                     out.write(f"{held} {checksum(weights)}\n")
 
 
-def test_as_with_a_queue_of_its_own(ring: str, model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    [(TORCHRUN, 2), (TORCHRUN, 4), (FSDP2, 2)],
+    ids=["2", "4", "fsdp2-2"],
+)
+def test_as_with_a_queue_of_its_own(
+    launcher: list[str], ranks: int, ring: str, model: str, tmp_path: Path
+) -> None:
     own, ours, log = tmp_path / "own", tmp_path / "ring", tmp_path / "versions"
     own.mkdir()
     ours.mkdir()
-    launch(TORCHRUN, RANKS, SCRIPT, "own", model, own)
+    launch(launcher, ranks, SCRIPT, "own", model, own)
     with rr.Producer(ring) as producer:
         for group in range(GROUPS):
             producer.push_many(members(group))
     engine = SPAWN.Process(target=subscribe, args=(ring, model, log), daemon=True)
     engine.start()
-    assert run(TORCHRUN, RANKS, SCRIPT, ring, model, ours, "killed").returncode != 0
-    launch(TORCHRUN, RANKS, SCRIPT, ring, model, ours)
+    assert run(launcher, ranks, SCRIPT, ring, model, ours, "killed").returncode != 0
+    launch(launcher, ranks, SCRIPT, ring, model, ours)
 
     def said(output: Path) -> list[dict[str, Any]]:
-        return [json.loads((output / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
+        return [json.loads((output / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
 
     found = said(ours)
-    assert [each["opened"] for each in found] == [rank == 0 for rank in range(RANKS)]
+    assert [each["opened"] for each in found] == [rank == 0 for rank in range(ranks)]
+    assert {each["divided"] for each in found} == {launcher is FSDP2}
     assert {each["weights"] for each in found} == {said(own)[0]["weights"]}
-    for rank in range(RANKS):
+    for rank in range(ranks):
         after = torch.load(ours / f"loss-{rank}.pt")
         theirs = torch.load(own / f"loss-{rank}.pt")[-len(after) :]
         assert len(theirs) == len(after) == 2 * (STEPS - KILLED_AT)  # two a step
