@@ -6,7 +6,7 @@
 Three nodes on this machine. By turns in one run: a version that a trainer publishes and an engine
 on each of two nodes loads into its arrays; and ray.put of as many bytes, which an actor on each of
 the two nodes gets and copies into its arrays. A turn ends when both nodes have it. Writes
-OUT/ray_host_weights.json.
+OUT/ray_host_weights.json, with the CPU time and the page faults of each kind of process.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ sys.path.insert(0, str(HERE / "tests/frameworks"))
 import numpy as np  # noqa: E402
 import ray  # noqa: E402
 
+import processes  # noqa: E402
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
 import rollring.ray  # noqa: E402
@@ -76,6 +77,7 @@ def main() -> None:
     nbytes = given.mib << 20
     ray_world.NODE["object_store_memory"] = 3 * nbytes
     seconds: dict[str, list[float]] = {"rollring.ray": [], "ray.put and ray.get": []}
+    costs: list[processes.Costs] = []
     ring = f"ray-{uuid.uuid4().hex[:8]}"
     rr.create(ring)
     try:
@@ -90,9 +92,11 @@ def main() -> None:
                     for one in tensors.values():
                         one[:] = version
                     followed = [one.follow.remote(version) for one in engines]
+                    before = processes.read()
                     began = time.perf_counter()
                     trainer.publish(version, timeout=PATIENCE)
                     seconds["rollring.ray"].append(max(ray.get(followed)) - began)
+                    costs.append(processes.since(before))
                     began = time.perf_counter()
                     put = ray.put(tensors)
                     loaded = ray.get([one.load.remote(put, version) for one in peers])
@@ -107,6 +111,7 @@ def main() -> None:
         "later, median": {
             name: round(statistics.median(some[1:]), 3) for name, some in seconds.items()
         },
+        "costs of each version": costs,
     }
     print(json.dumps(found, indent=2))
     given.out.joinpath("ray_host_weights.json").write_text(json.dumps(found, indent=2) + "\n")
