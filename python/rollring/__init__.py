@@ -17,7 +17,17 @@ Two processes speak to each other only if both run on one machine, as one user.
 
 from __future__ import annotations
 
-from . import _core
+try:
+    from . import _core
+except ImportError as missing:
+    if missing.name != __name__:  # it is there, and the system cannot load it
+        raise
+    raise ImportError(
+        f"{__path__[0]} is the source of rollring, without its compiled part: start Python in "
+        "another folder if the package is installed, or install it with 'python -m pip install -v "
+        ".' in the clone",
+        name=__name__,
+    ) from None
 from ._batch import Batch
 from ._codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec
 from ._errors import (
