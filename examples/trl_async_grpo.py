@@ -15,7 +15,7 @@ def work(name, folder):  # any process, in any number; they may come and go
                     RING, into, name=name, held_version=held, timeout=None) as weights:
                 while True:
                     with contextlib.suppress(TimeoutError), weights.next(None if held < 0 else 0):
-                        pass  # the newest version is in the model when this block ends
+                        held = -1  # the model is a mixture of versions, until this block ends
                     held, i = weights.live_version, i + 1
                     prompt, answers = tiny.roll(model, tokenizer, f"{i % 9}+{i % 7}=", 8)
                     producer.push_many([{

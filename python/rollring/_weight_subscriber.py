@@ -219,7 +219,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         in_place: False: the engine does not serve from ``into`` before a version is adopted, so
             that one which fails leaves the old one whole.
         partial: ``into`` may lack tensors of the channel.
-        held_version: The version that the engine serves already, from an earlier attachment.
+        held_version: The version that the engine serves already, from an earlier attachment; -1:
+            none, as after a version that failed while it was loaded in place.
         timeout: Seconds to wait for a publisher; None: as long as it takes.
 
     Raises:
