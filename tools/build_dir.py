@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from console import interruptible
+
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = "configured-by-dev.json"
 CONFIGURATION = ("meson-private", "meson-info", "build.ninja", STAMP)
@@ -124,23 +126,20 @@ def configure(place: Path, options: list[str], unless: str | None = None) -> int
     return status
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--unless", metavar="OPTION",
                         help="keep the options of a directory that was given this one")
     parser.add_argument("place", type=Path)
     parser.add_argument("options", nargs=argparse.REMAINDER)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     try:
         return configure(arguments.place, arguments.options, arguments.unless)
     except PermissionError as error:
         print(f"dev: error: {error.filename}: {error.strerror}. Another user made it: remove "
               f"{arguments.place} as that user, then try again", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # the directory is configured afresh by the next run
-        print("dev: interrupted", file=sys.stderr)
-        return 130
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    interruptible(main)  # the directory is configured afresh by the next run

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
+NESTED = {"ROLLRING_TOOL": "nested"}  # in the environment of a tool that a tool starts
 
 
 def say(text: str) -> None:
@@ -24,10 +25,18 @@ def no_input() -> None:
         os.dup2(nothing.fileno(), 0)
 
 
-def ended(main: Callable[[list[str]], int]) -> NoReturn:
-    """The end of a tool, which runs in the root of the tree."""
-    os.chdir(ROOT)
+def interruptible(main: Callable[[list[str]], int]) -> NoReturn:
+    """The end of a tool. Ctrl-C ends it in one line: a tool that another one started (NESTED)
+    leaves that line to its parent, which the terminal interrupts as well."""
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
+        if not NESTED.keys() <= os.environ.keys():
+            print("dev: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def ended(main: Callable[[list[str]], int]) -> NoReturn:
+    """The same of a tool that runs in the root of the tree."""
+    os.chdir(ROOT)
+    interruptible(main)

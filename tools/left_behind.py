@@ -11,9 +11,10 @@ can tell; but what belongs to others goes away in time, and what this run left b
 """
 import os
 import re
-import sys
 import time
 from pathlib import Path
+
+from console import interruptible
 
 SHM = Path("/dev/shm")
 MARK = "ROLLRING_TEST_RUN"
@@ -65,11 +66,11 @@ def left_behind(before: set[str]) -> list[str]:
     return [path for path in new if path not in held and Path(path).exists()]
 
 
-def main() -> int:
-    if len(sys.argv) == 1:
+def main(arguments: list[str]) -> int:
+    if not arguments:
         print("\n".join(objects()))
     else:
-        before = set(Path(sys.argv[1]).read_text(encoding="utf-8").split("\n"))
+        before = set(Path(arguments[0]).read_text(encoding="utf-8").split("\n"))
         until = time.monotonic() + PATIENCE_S
         while (found := left_behind(before)) and time.monotonic() < until:
             time.sleep(0.2)
@@ -78,4 +79,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    interruptible(main)

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
+from console import interruptible
+
 ROOT = Path(__file__).resolve().parent.parent
 # Folders whose programs users build, against the installed headers alone.
 OUTSIDE = ("examples",)
@@ -120,13 +122,13 @@ def passes(*command: str | Path) -> bool:
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clang", metavar="N", required=True, help="version of the clang tools")
     parser.add_argument("--format", action="store_true", help="rewrite files, and check nothing")
     parser.add_argument("--ruff", default="ruff", metavar="PROGRAM")
     parser.add_argument("build", type=Path, nargs="?", help="a configured build directory")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     formatter = f"clang-format-{arguments.clang}"
     if arguments.format:
         say(f"{formatter} -i")
@@ -145,4 +147,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    interruptible(main)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from console import interruptible
+
 ROOT = Path(__file__).resolve().parent.parent
 CHANGELOG = ROOT / "CHANGELOG.md"
 # Where the version is written; the Python package has it from meson.build.
@@ -73,11 +75,11 @@ def release(version: str, date: str) -> None:
         f"rollring {version}\n\n{found[2].strip()}\n")
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="./dev release", description=__doc__)
     parser.add_argument("version", help="such as 0.1.0; the sources and the changelog have it")
     parser.add_argument("--dry-run", action="store_true", help="only check")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     try:
         check(arguments.version)
@@ -95,4 +97,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    interruptible(main)

@@ -9,8 +9,9 @@ commands has one count, at its end.
 """
 import json
 import os
-import sys
 from pathlib import Path
+
+from console import interruptible
 
 
 def results_of(path: str) -> list[tuple[str, str]]:
@@ -68,4 +69,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    interruptible(main)

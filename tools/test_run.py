@@ -9,7 +9,7 @@ from pathlib import Path
 
 import left_behind
 import tally
-from console import no_input, say
+from console import NESTED, no_input, say
 from environments import Environment, succeeds
 
 
@@ -78,7 +78,8 @@ class Run:
 
 def configure(build: str, *options: str) -> bool:
     """Whatever state the directory is in."""
-    done = subprocess.run([sys.executable, "tools/build_dir.py", build, *options], check=False)
+    done = subprocess.run([sys.executable, "tools/build_dir.py", build, *options], check=False,
+                          env={**os.environ, **NESTED})
     return done.returncode == 0
 
 
