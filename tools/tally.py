@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The count of a run of tests: names what failed; the last line is `N passed, N failed`.
+"""The count of a run of tests: what failed, what was skipped and why, and a last line,
+`N passed, N failed`.
 
 usage: tally.py [--problem TEXT ...] -- LOG ...     results as Meson's testlog.json has them
        tally.py --sum FILE                          of several runs
@@ -14,31 +15,39 @@ from pathlib import Path
 from console import interruptible
 
 
-def results_of(path: str) -> list[tuple[str, str]]:
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    return [(test["name"], test["result"]) for test in map(json.loads, lines)]
+def results_of(path: str) -> list[dict]:
+    return list(map(json.loads, Path(path).read_text(encoding="utf-8").splitlines()))
+
+
+def reason_of(test: dict) -> str:
+    """Why a test skipped itself: its last line."""
+    said = f"{test.get('stderr') or ''}\n{test.get('stdout') or ''}".split("\n")
+    lines = [line.strip() for line in said if line.strip()]
+    return lines[-1].removeprefix("skipped: ") if lines else "it does not say why"
 
 
 def count(problems: list[str], logs: list[str]) -> dict:
-    passed, skipped, failures = 0, 0, list(problems)
+    passed, skips, failures = 0, [], list(problems)
     for path in logs:
-        for name, result in results_of(path):
+        place = os.path.dirname(path).removesuffix("/meson-logs")
+        for test in results_of(path):
+            name, result = test["name"], test["result"]
             if result in ("OK", "EXPECTEDFAIL"):
                 passed += 1
             elif result in ("SKIP", "IGNORED"):
-                skipped += 1
+                skips.append(f"{place}: {name}: {reason_of(test)}")
             else:
-                place = os.path.dirname(path).removesuffix("/meson-logs")
                 failures.append(f"{place}: {name} ({result})")
     if passed == 0 and not failures:
         failures.append("no test ran")
-    return {"passed": passed, "failures": failures, "skipped": skipped}
+    return {"passed": passed, "failures": failures, "skipped": len(skips), "skips": skips}
 
 
 def total(counts: list[dict]) -> dict:
     return {"passed": sum(each["passed"] for each in counts),
             "failures": [failure for each in counts for failure in each["failures"]],
-            "skipped": sum(each["skipped"] for each in counts)}
+            "skipped": sum(each["skipped"] for each in counts),
+            "skips": [skip for each in counts for skip in each.get("skips", [])]}
 
 
 def last_line(counted: dict) -> str:
@@ -48,6 +57,8 @@ def last_line(counted: dict) -> str:
 
 def conclude(counted: dict, whole: bool = False) -> int:
     """Prints the count, or adds it to that of a run of several commands; the exit status."""
+    for skip in counted["skips"]:
+        print(f"SKIPPED {skip}")
     for failure in counted["failures"]:
         print(f"FAILED {failure}")
     kept = os.environ.get("ROLLRING_TALLY")

@@ -82,6 +82,8 @@ def one_count(stub: Stub) -> None:
     log = stub.machine / "testlog.json"
     log.write_text("".join(json.dumps({"name": name, "result": result}) + "\n" for name, result in
                            (("a", "OK"), ("b", "EXPECTEDFAIL"), ("c", "SKIP"), ("d", "FAIL"))))
+    with log.open("a") as file:
+        file.write(json.dumps({"name": "e", "result": "SKIP", "stdout": "skipped: no Spin\n"}))
 
     def run(*arguments: str, **more: str) -> tuple[int, list[str]]:
         environment = {name: value for name, value in os.environ.items()
@@ -90,13 +92,15 @@ def one_count(stub: Stub) -> None:
                               stdout=subprocess.PIPE, env={**environment, **more})
         return done.returncode, done.stdout.splitlines()
 
-    assert run("--", str(log))[1][-1] == "2 passed, 1 failed, 1 skipped"
+    assert run("--", str(log))[1][-1] == "2 passed, 1 failed, 2 skipped"
     code, lines = run("--problem=left behind: x", "--", str(log), ROLLRING_TALLY=str(kept))
-    assert code == 1 and lines[0] == "FAILED left behind: x" and len(lines) == 2, lines
+    assert code == 1 and "FAILED left behind: x" in lines and len(lines) == 4, lines
+    assert lines[0].endswith(": c: it does not say why"), lines
+    assert lines[1].startswith("SKIPPED ") and lines[1].endswith(": e: no Spin"), lines
     with kept.open("a") as file:
         file.writelines(json.dumps(each) + "\n" for each in COUNTS)
     code, lines = run("--sum", str(kept))
-    assert code == 1 and lines[-1] == "5 passed, 3 failed, 2 skipped", lines
+    assert code == 1 and lines[-1] == "5 passed, 3 failed, 3 skipped", lines
     assert "FAILED build: one (FAIL)" in lines, lines
     assert run("--") == (1, ["FAILED no test ran", "0 passed, 1 failed"])
 
@@ -108,7 +112,7 @@ def own_count(stub: Stub) -> None:
     done = stub.dev("test", "--quick")
     assert done.returncode == 0, done.stdout
     (line,) = kept.read_text().splitlines()
-    assert json.loads(line) == {"passed": 1, "failures": [], "skipped": 0}, line
+    assert json.loads(line) == {"passed": 1, "failures": [], "skipped": 0, "skips": []}, line
 
 
 def main() -> int:

@@ -79,6 +79,8 @@ class _Log:
         if report.when == "call" or not report.passed:
             results = {"passed": "OK", "failed": "FAIL", "skipped": "SKIP"}
             line = {"name": report.nodeid, "result": results[report.outcome]}
+            if report.skipped and isinstance(report.longrepr, tuple):
+                line["stdout"] = report.longrepr[2].removeprefix("Skipped: ")
             self._file.write(json.dumps(line) + "\n")
 
 
