@@ -39,6 +39,10 @@ def every_help(stub: Stub) -> None:
             assert f"usage: ./dev {command}\n" in done.stdout, (arguments, done.stdout)
             assert re.search(rf"^  {command}\b", done.stdout, flags=re.MULTILINE), done.stdout
     assert stub.dev("demo", "--python", "--help").returncode == 0
+    assert stub.dev("help", "demo").stdout == stub.dev("demo", "--help").stdout
+    for typed, meant in (("dmeo", "demo"), ("tset", "test"), ("wheels", "wheel")):
+        answer = stub.dev(typed).stdout
+        assert f"unknown command: {typed} (did you mean {meant}?); the commands" in answer, answer
     for arguments in (("nonsense", "--help"), ("nonsense",)):
         done = stub.dev(*arguments)
         assert done.returncode == 2 and done.stdout.count("\n") == 1, done.stdout
