@@ -9,6 +9,7 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from transformers import AutoModelForCausalLM
 import rollring as rr
 from rollring.integrations.trl import answer_prompts
 from trl_grpo_ranks import checksum
-from trl_launchers import ACCELERATE, FSDP2, TORCHRUN, launch
+from trl_launchers import ACCELERATE, FSDP2, TORCHRUN, ZERO2, ZERO3, launch, run
 from trl_load import PATIENCE, SPAWN
 
+DEEPSPEED = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 SCRIPT = Path(__file__).with_name("trl_grpo_ranks.py")
 
 
@@ -77,8 +79,14 @@ def _answers(output: Path, ranks: int) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize(
     ("launcher", "ranks"),
-    [(TORCHRUN, 1), (TORCHRUN, 2), (TORCHRUN, 4), (ACCELERATE, 2), (FSDP2, 2)],
-    ids=["1", "2", "4", "accelerate-2", "fsdp2-2"],
+    [
+        pytest.param(TORCHRUN, 1, id="1"),
+        pytest.param(TORCHRUN, 2, id="2"),
+        pytest.param(TORCHRUN, 4, id="4"),
+        pytest.param(ACCELERATE, 2, id="accelerate-2"),
+        pytest.param(FSDP2, 2, id="fsdp2-2"),
+        pytest.param(ZERO2, 2, id="zero2-2", marks=DEEPSPEED),
+    ],
 )
 def test_the_loss_inputs_of_its_own_generation(
     launcher: list[str], ranks: int, ring: str, model: str, tmp_path: Path, answering: Any
@@ -103,3 +111,10 @@ def test_the_loss_inputs_of_its_own_generation(
         assert (theirs["had"], theirs["end"]) == (found["had"], found["end"])
         assert found["workers had"] == [[had] for had in found["had"]]
         assert len({*found["had"], found["end"]}) == 4  # each step has changed them
+
+
+@DEEPSPEED
+def test_weights_that_zero_3_has_divided_are_refused(ring: str, model: str, tmp_path: Path) -> None:
+    done = run(ZERO3, 2, SCRIPT, ring, model, tmp_path)
+    assert done.returncode != 0
+    assert "is divided among the ranks by DeepSpeed ZeRO-3 or by FSDP1" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ ACCELERATE = [*_ACCELERATE, "--multi_gpu", "--num_processes"]
 FSDP2 = [*_ACCELERATE, "--use_fsdp", "--fsdp_version=2", "--fsdp_reshard_after_forward=true"]
 FSDP2 += ["--fsdp_auto_wrap_policy=TRANSFORMER_BASED_WRAP"]
 FSDP2 += ["--fsdp_state_dict_type=FULL_STATE_DICT", "--num_processes"]
+_ZERO = [*_ACCELERATE, "--use_deepspeed", "--gradient_accumulation_steps=2"]
+ZERO2, ZERO3 = ([*_ZERO, f"--zero_stage={stage}", "--num_processes"] for stage in (2, 3))
 
 
 def launch(launcher: list[str], ranks: int, script: Path, *given: Any) -> None:
@@ -25,5 +28,11 @@ def launch(launcher: list[str], ranks: int, script: Path, *given: Any) -> None:
 
 def run(launcher: list[str], ranks: int, script: Path, *given: Any) -> Any:
     command = [sys.executable, "-m", *launcher, str(ranks), str(script), *map(str, given)]
-    # Each rank imports much.
-    return subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE)
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu"}  # of DeepSpeed
+    return subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,  # each rank imports much
+    )
