@@ -5,14 +5,12 @@ import tempfile
 os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1",
                   VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_NO_USAGE_STATS="1")  # vLLM's CPU build
 import rollring as rr
-import rollring.vllm
 import torch
-from rollring.vllm.trainer import InProcessClient, RollringTrainerInitInfo
+from rollring.vllm.trainer import InProcessClient, RollringTrainerInitInfo, make_trainer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from vllm import LLM, SamplingParams
 from vllm.config import WeightTransferConfig
 from vllm.distributed.weight_transfer.base import ModuleSource
-from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
 RING = (sys.argv[1:] or ["run42"])[0]
 
@@ -23,11 +21,9 @@ if __name__ == "__main__":  # the engine is a process of its own
     model.save_pretrained(folder := tempfile.mkdtemp())
     llm = LLM(folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=True,
               max_model_len=64, weight_transfer_config=WeightTransferConfig(backend="rollring"))
-    rollring.vllm.register()
     rr.create(RING)
-    sender = WeightTransferTrainerFactory.trainer_init(
-        RollringTrainerInitInfo(RING, rank=0), client=InProcessClient(llm),
-        source=ModuleSource(model))
+    sender = make_trainer(RollringTrainerInitInfo(RING, rank=0), client=InProcessClient(llm),
+                          source=ModuleSource(model))
     for step in range(3):
         with torch.no_grad():  # a step of training
             for parameter in model.parameters():
@@ -35,6 +31,6 @@ if __name__ == "__main__":  # the engine is a process of its own
         sender.send_weights()
         (answer,) = llm.generate({"prompt_token_ids": [5, 17, 99]},
                                  SamplingParams(temperature=0, max_tokens=8, detokenize=False))
-        print(f"step {step}: version {llm.get_weight_version()}, {answer.outputs[0].token_ids}")
+        print(f"step {step}: version {sender.version}, {answer.outputs[0].token_ids}")
     sender.shutdown()
     rr.remove(RING)

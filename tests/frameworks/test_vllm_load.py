@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("vllm")
 
-from vllm_tiny import Tensors, sender, spans  # noqa: E402
+from vllm_tiny import Tensors, labels, sender, spans  # noqa: E402
 
 from rollring.vllm.trainer import FleetClient, HTTPClient  # noqa: E402
 
@@ -69,6 +69,7 @@ def is_of(model: Any, prompt: list[int], tokens: list[int], start: int, end: int
     return bool((chosen >= logits.max(dim=1).values - CLOSE).all())
 
 
+@pytest.mark.skipif(not labels(), reason="this vLLM does not label tokens")
 @pytest.mark.parametrize(
     ("pause", "staging"),
     [

@@ -45,6 +45,8 @@ def test_vllm_finds_the_backend_and_asks_whether_there_is_a_gpu(
     with pytest.raises(ValueError, match="rollring"):
         SleepModeBackendFactory.create_backend(config)
     for name in ("suspend", "resume", "discard"):
+        if not hasattr(SleepModeBackend, name):  # vLLM 0.26 discards nothing
+            continue
         theirs = inspect.signature(getattr(SleepModeBackend, name)).parameters
         assert list(inspect.signature(getattr(backend_class, name)).parameters) == list(theirs)
 

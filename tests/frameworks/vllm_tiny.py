@@ -5,6 +5,7 @@ own, and what the trainer's model says the next tokens are. Everything of vLLM's
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -53,14 +54,28 @@ SIZES: dict[str, Any] = {
 }
 
 
+def labels() -> bool:
+    """Whether this vLLM says of which version a token is."""
+    from rollring.vllm._generation import labels_tokens
+
+    return labels_tokens()
+
+
+def scales_out() -> bool:
+    """Whether this vLLM has an option without which it takes no tokens in the place of texts."""
+    found = importlib.util.find_spec("vllm.entrypoints.launchers")
+    return found is not None
+
+
 def spans(choice: dict[str, Any]) -> list[tuple[str, int, int]]:
     """Of an answer: which tokens are of which version."""
-    return [(span["version"], span["start"], span["end"]) for span in choice["weight_versions"]]
+    found = choice["weight_versions"] if labels() else ()
+    return [(span["version"], span["start"], span["end"]) for span in found]
 
 
 def of_version(label: str) -> list[Any]:
     """The spans of answers that are of one version as a whole."""
-    return [[(label, 0, TOKENS)]] * len(PROMPTS)
+    return [[(label, 0, TOKENS)] if labels() else []] * len(PROMPTS)
 
 
 class Trained:
@@ -119,13 +134,9 @@ class Tensors:
 
 def sender(ring: str, client: Any, source: Any, **info: Any) -> Any:
     """The trainer's end, from vLLM's own factory."""
-    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+    from rollring.vllm.trainer import RollringTrainerInitInfo, make_trainer
 
-    import rollring.vllm
-    from rollring.vllm.trainer import RollringTrainerInitInfo
-
-    rollring.vllm.register()
-    return WeightTransferTrainerFactory.trainer_init(
+    return make_trainer(
         RollringTrainerInitInfo(ring, rank=0, deadline_s=PATIENCE, **info),
         client=client,
         source=source,
@@ -156,7 +167,10 @@ def generated(engine: Any) -> tuple[list[list[int]], list[Any]]:
     how = SamplingParams(temperature=0, max_tokens=TOKENS, detokenize=False)
     asked = [{"prompt_token_ids": list(prompt)} for prompt in PROMPTS]
     answers = [one.outputs[0] for one in engine.generate(asked, how, use_tqdm=False)]
-    of = [[(one.version, one.start, one.end) for one in each.weight_versions] for each in answers]
+    of = [
+        [(one.version, one.start, one.end) for one in (each.weight_versions if labels() else ())]
+        for each in answers
+    ]
     return [list(one.token_ids) for one in answers], of
 
 
@@ -196,7 +210,7 @@ class Served:
         }
         command += [f"--{name}={value}" for name, value in options.items()]
         command += ["--skip-tokenizer-init", "--enforce-eager", "--no-enable-prefix-caching"]
-        command += ["--enable-scale-out"]  # which has tokens in, tokens out
+        command += ["--enable-scale-out"] if scales_out() else []  # tokens in, tokens out
         with log.open("w", encoding="utf-8") as out:
             self.process = subprocess.Popen(
                 command,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
+import importlib
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -121,8 +123,96 @@ class HTTPVLLMWeightSyncClient:
     def _post(self, path: str) -> None:
         self.posts.append(path)
 
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._post(f"finish_weight_update {weight_version}")
 
-def install(patch: pytest.MonkeyPatch) -> None:
+
+# --- vllm.distributed.weight_transfer.factory -----------------------------------------------------
+
+
+class Factory:
+    """Of trainers, and of engines."""
+
+    _registry: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def register_engine(cls, name: str, module: str, named: str) -> None:
+        cls._registry[name] = (module, named)
+
+    @classmethod
+    def _engine(cls, name: str) -> Any:
+        module, named = cls._registry[name]
+        return getattr(importlib.import_module(module), named)
+
+    @classmethod
+    def trainer_init(cls, init_info: Any, *, client: Any, source: Any = None) -> Any:
+        return cls._engine(init_info.backend).trainer_init(init_info, client=client, source=source)
+
+
+# --- what vLLM 0.26 has in the place of that ------------------------------------------------------
+
+
+class OldWeightTransferEngine(abc.ABC, WeightTransferEngine[A, B]):
+    @staticmethod
+    @abc.abstractmethod
+    def trainer_send_weights(iterator: Any, trainer_args: Any) -> None: ...
+
+
+class OldTrainerWeightTransferEngine(abc.ABC, Generic[A, B]):
+    def __init__(self, config: Any, *, client: Any, source: Any, is_sender: bool = True) -> None:
+        self.config = config
+        self.client, self.source, self.is_sender = client, source, is_sender
+
+    @classmethod
+    @abc.abstractmethod
+    def trainer_init(cls, config: Any, init_info: Any, *, client: Any, source: Any) -> Any: ...
+
+
+class OldHTTPVLLMWeightSyncClient(HTTPVLLMWeightSyncClient):
+    def finish_weight_update(self) -> None:  # type: ignore[override]
+        self._post("finish_weight_update")
+
+
+class OldFactory(Factory):
+    @classmethod
+    def trainer_init(  # type: ignore[override]
+        cls, backend: str, config: Any, init_info: Any, *, client: Any, source: Any
+    ) -> Any:
+        assert config.backend == backend
+        return cls._engine(backend).trainer_init(
+            config=config, init_info=init_info, client=client, source=source
+        )
+
+
+class Attention(torch.nn.Module):
+    pass
+
+
+@dataclass
+class WeightTransferConfig:
+    backend: str
+
+
+OLD: dict[str, dict[str, Any]] = {
+    "config.weight_transfer": {"WeightTransferConfig": WeightTransferConfig},
+    "distributed.weight_transfer.base": {
+        "WeightTransferEngine": OldWeightTransferEngine,
+        "TrainerWeightTransferEngine": OldTrainerWeightTransferEngine,
+    },
+    "distributed.weight_transfer.clients": {
+        "HTTPVLLMWeightSyncClient": OldHTTPVLLMWeightSyncClient
+    },
+    "distributed.weight_transfer.factory": {"WeightTransferTrainerFactory": OldFactory},
+    "model_executor.layers.attention": {
+        "Attention": Attention,
+        "MLAAttention": Attention,
+        "MMEncoderAttention": Attention,
+    },
+}
+
+
+def install(patch: pytest.MonkeyPatch, old: bool = False) -> None:
+    """In the place of vLLM, in the form of now or of 0.26."""
     reload = Reload()
     contents: dict[str, dict[str, Any]] = {
         "config": {"set_current_vllm_config": lambda config: contextlib.nullcontext()},
@@ -140,6 +230,10 @@ def install(patch: pytest.MonkeyPatch) -> None:
         "distributed.weight_transfer.clients": {
             "HTTPVLLMWeightSyncClient": HTTPVLLMWeightSyncClient
         },
+        "distributed.weight_transfer.factory": {
+            "WeightTransferEngineFactory": type("Engines", (Factory,), {"_registry": {}}),
+            "WeightTransferTrainerFactory": type("Trainers", (Factory,), {"_registry": {}}),
+        },
         "model_executor.layers.attention": {"is_deferred_attention_layer": lambda layer: False},
         "model_executor.layers.quantization.base_config": {
             "QuantizeMethodBase": QuantizeMethodBase
@@ -149,6 +243,10 @@ def install(patch: pytest.MonkeyPatch) -> None:
             "finalize_layerwise_reload": reload.finalize,
         },
     }
+    for name, fields in OLD.items() if old else ():
+        contents[name] = {**contents.get(name, {}), **fields}
+    if old:
+        del contents["model_executor.layers.attention"]["is_deferred_attention_layer"]
     for name, fields in contents.items():
         parts = ["vllm", *name.split(".")]
         for length in range(1, len(parts) + 1):
@@ -158,7 +256,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
                 module.__path__ = []
                 patch.setitem(sys.modules, whole, module)
         vars(sys.modules[f"vllm.{name}"]).update(fields)
-    for name in ("engine", "trainer", "_clients", "_model", "_trial"):
+    for name in ("engine", "trainer", "_clients", "_generation", "_model", "_trial"):
         patch.delitem(sys.modules, f"rollring.vllm.{name}", raising=False)
 
 

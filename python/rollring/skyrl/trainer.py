@@ -24,7 +24,9 @@ class SkyrlTrainer(RollringTrainer):
     skyrl_empty_cache_after_send = False
 
     @classmethod
-    def trainer_init(cls, init_info: Any, *, client: Any, source: Any = None) -> Self:
+    def trainer_init(
+        cls, init_info: Any, *, client: Any, source: Any = None, config: Any = None
+    ) -> Self:
         """From SkyRL's own init info, whose rank counts, and ROLLRING_SKYRL. Makes the ring.
 
         Raises:
@@ -40,7 +42,7 @@ class SkyrlTrainer(RollringTrainer):
         if torch.cuda.is_available() and torch.distributed.is_initialized():
             ranks = torch.distributed.get_world_size()
         info = RollringTrainerInitInfo(**{"publishers": ranks, **given}, rank=init_info.rank)
-        return super().trainer_init(info, client=client, source=source)
+        return super().trainer_init(info, client=client, source=source, config=config)
 
     @property
     def skyrl_draft_source(self) -> None:

@@ -20,20 +20,20 @@ __all__ = ["register"]
 def register() -> None:
     """Register the backends with vLLM, without importing them. A second call has no effect.
 
-    vLLM calls it in each of its processes. A trainer that has not loaded vLLM's plugins calls it
-    before `WeightTransferTrainerFactory.trainer_init`.
+    vLLM calls it in each of its processes, also where nobody uses these backends: so one that is
+    too old is refused when a backend is imported, not here. A trainer that has not loaded vLLM's
+    plugins calls it before `WeightTransferTrainerFactory.trainer_init`.
     """
-    from vllm.distributed.weight_transfer.factory import (
-        WeightTransferEngineFactory,
-        WeightTransferTrainerFactory,
-    )
+    with contextlib.suppress(ModuleNotFoundError):  # a vLLM without backends of weight transfer
+        from vllm.distributed.weight_transfer import factory as theirs
 
-    for factory, module, name in (
-        (WeightTransferEngineFactory, "rollring.vllm.engine", "RollringEngine"),
-        (WeightTransferTrainerFactory, "rollring.vllm.trainer", "RollringTrainer"),
-    ):
-        if "rollring" not in factory._registry:
-            factory.register_engine("rollring", module, name)
+        for kind, module, name in (
+            ("WeightTransferEngineFactory", "rollring.vllm.engine", "RollringEngine"),
+            ("WeightTransferTrainerFactory", "rollring.vllm.trainer", "RollringTrainer"),
+        ):
+            factory = getattr(theirs, kind, None)
+            if factory is not None and "rollring" not in factory._registry:
+                factory.register_engine("rollring", module, name)
     with contextlib.suppress(ModuleNotFoundError):  # a vLLM without backends of its sleep mode
         from vllm.device_allocator.sleep_mode_backend import SleepModeBackendFactory
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
-
 from .. import UnsupportedError, describe_weights
+from ._generation import HTTPVLLMWeightSyncClient, finish
 
 _log = logging.getLogger("rollring")
 
@@ -38,7 +37,7 @@ class FleetClient:
         self._all(lambda client: client.update_weights(update_info))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._all(lambda client: client.finish_weight_update(weight_version))
+        self._all(lambda client: finish(client.finish_weight_update, weight_version))
 
     def pause_generation(self, mode: str) -> None:
         self._all(lambda client: client.pause_generation(mode))
@@ -59,6 +58,9 @@ class FleetClient:
 
 class HTTPClient(HTTPVLLMWeightSyncClient):
     """vLLM's own, of a server's URL, that pauses generation, too."""
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        finish(super().finish_weight_update, weight_version)
 
     def pause_generation(self, mode: str) -> None:
         self._post(f"pause?mode={mode}")
@@ -83,7 +85,7 @@ class InProcessClient:
         self._llm.update_weights({"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._llm.finish_weight_update(weight_version)
+        finish(self._llm.finish_weight_update, weight_version)
 
     def pause_generation(self, mode: str) -> None:
         """Nothing: it generates within its own calls alone."""

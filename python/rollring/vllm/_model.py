@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from .. import WeightView
+from ._generation import is_deferred_attention_layer
 from ._record import Copy, Place, Record, record
 from ._trial import Loadable, obstacle
 
@@ -226,8 +227,6 @@ def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def _attention(model: torch.nn.Module) -> list[Any]:
     """Layers that work something out of weights which others hold."""
-    from vllm.model_executor.layers.attention import is_deferred_attention_layer
-
     return [module for module in model.modules() if is_deferred_attention_layer(module)]
 
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ._generation import is_deferred_attention_layer
+
 DONE = "_already_called_process_weights_after_loading"  # a note of vLLM's own
 
 
@@ -45,7 +47,6 @@ def obstacle(
     """Why values that are written into the module's parameters would not be what it computes with;
     empty if they would. The module is as before afterwards.
     """
-    from vllm.model_executor.layers.attention import is_deferred_attention_layer
     from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 
     if is_deferred_attention_layer(module):

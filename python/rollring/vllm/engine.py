@@ -27,11 +27,13 @@ from .. import (
     InvalidArgumentError,
     PeerGoneError,
     ReleasedError,
+    UnsupportedError,
     VersionAbortedError,
     WeightSubscriber,
 )
 from .._arrays import torch_dtype
 from .._weight_engines import Held, announced, published_tensors, tell_refusal
+from . import _generation as _generation  # refuses a vLLM that is too old
 from ._model import LoadedModel
 
 if TYPE_CHECKING:
@@ -190,6 +192,13 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
 
     def shutdown(self) -> None:
         self._leave()
+
+    @staticmethod
+    def trainer_send_weights(iterator: Iterator[Any], trainer_args: Any) -> None:
+        """vLLM 0.26 wants it of every engine's class, for backends without a trainer's end."""
+        raise UnsupportedError(
+            "the backend 'rollring' has a trainer's end: use rollring.vllm.trainer", "unsupported"
+        )
 
     # --- the channel ------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
     vllm serve MODEL --enable-sleep-mode --sleep-mode-backend rollring
 
+(`SleepExtension` is for a vLLM without that option.)
+
 vLLM allocates as ever, with its CuMemAllocator. What goes to sleep is lent to a memory domain: the
 copies run one after the other without a pause, to pinned memory that stays for the next time, and
 a call puts everything to sleep, or wakes all it was asked for, or nothing. docs/memory.md says
@@ -35,6 +37,23 @@ class _Lent:
     def __init__(self, data: Any, name: str) -> None:
         self.data = data
         self.name = name
+
+
+class SleepExtension:
+    """For a vLLM that has no --sleep-mode-backend: with --worker-extension-cls its workers take
+    the call `use_rollring_sleep`, once, before they sleep the first time.
+    """
+
+    vllm_config: Any  # of vLLM's worker
+
+    def use_rollring_sleep(self) -> None:
+        if getattr(self, "_sleep_mode_backend", None) is not None:
+            raise UnsupportedError(
+                "this worker has slept with another sleep mode backend: call use_rollring_sleep "
+                "before the first sleep",
+                "unsupported",
+            )
+        self.vllm_config.model_config.sleep_mode_backend = "rollring"
 
 
 class RollringSleep(SleepModeBackend):  # type: ignore[misc]

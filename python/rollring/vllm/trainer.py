@@ -1,7 +1,7 @@
 """The trainer's end of the weight channel, as vLLM's trainer factory makes it.
 
 rr.create("run42", exist_ok=True)
-engine = WeightTransferTrainerFactory.trainer_init(
+engine = make_trainer(
     RollringTrainerInitInfo("run42", rank=0),
     client=HTTPVLLMWeightSyncClient("http://localhost:8000"),
     source=ModuleSource(model),
@@ -20,7 +20,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
-from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
 from .. import (
     InvalidArgumentError,
@@ -33,6 +32,7 @@ from .. import (
 from .._weight_engines import refusals
 from .._weight_sending import patiently, raise_if_failed
 from ._clients import FleetClient, HTTPClient, InProcessClient, Pause, engines_of, said
+from ._generation import TrainerEngine, TrainerInitInfo, finish, make_trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,6 +43,7 @@ __all__ = [
     "InProcessClient",
     "RollringTrainer",
     "RollringTrainerInitInfo",
+    "make_trainer",
 ]
 
 _log = logging.getLogger("rollring")
@@ -94,7 +95,7 @@ class RollringTrainerInitInfo(TrainerInitInfo):
             )
 
 
-class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
+class RollringTrainer(TrainerEngine):
     """Sends versions of a `WeightSource` to all engines of a channel: all of them, or none.
 
     Made by `trainer_init`, on every rank of the trainer. One thread at a time.
@@ -123,9 +124,20 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
 
     @classmethod
     def trainer_init(
-        cls, init_info: RollringTrainerInitInfo, *, client: Any, source: Any = None
+        cls,
+        init_info: RollringTrainerInitInfo,
+        *,
+        client: Any,
+        source: Any = None,
+        config: Any = None,
     ) -> Self:
         """Open the channel, and tell the engines of it. On every rank.
+
+        Args:
+            init_info: How weights are sent.
+            client: Of the engines.
+            source: Of the weights.
+            config: vLLM 0.26 passes one; nothing of it matters here.
 
         Raises:
             RingNotFoundError: The ring has to be created first.
@@ -154,6 +166,15 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
                     raise
                 raise told from error
         return made
+
+    @property
+    def next_version(self) -> int:
+        """One above all that the ring has had, on a rank that publishes."""
+        if self._publisher is None:
+            raise InvalidArgumentError(
+                f"rank {self._info.rank} publishes nothing: ask rank 0", "invalid_argument"
+            )
+        return self._publisher.next_version
 
     def send_weights(self, version: int | None = None) -> None:
         """Send the source's weights as they are now; engines serve them when this returns.
@@ -201,7 +222,7 @@ class RollringTrainer(TrainerWeightTransferEngine[RollringTrainerInitInfo]):
             raise
         # If this raises, engines stay paused: one of them may hold a mixture.
         try:
-            self.client.finish_weight_update(str(version))
+            finish(self.client.finish_weight_update, str(version))
         except Exception as error:
             raise _reason(self._info.ring, error, version) from error
         pause.end()
