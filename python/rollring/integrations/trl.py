@@ -23,6 +23,7 @@ from ._trl_queue import shm_worker
 from ._trl_rollouts import RingRollouts as RingRollouts
 from ._trl_samples import distillation_fields as distillation_fields
 from ._trl_samples import grpo_fields as grpo_fields
+from ._trl_vllm import VLLMWeightTransfer as VLLMWeightTransfer
 from ._trl_weights import RingWeightTransfer as RingWeightTransfer
 from ._trl_worker import RingRolloutWorker as RingRolloutWorker
 
