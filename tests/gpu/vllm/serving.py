@@ -1,0 +1,143 @@
+"""vLLM's own server as a process, and its HTTP calls.
+
+python serving.py FOLDER NAME...: runs these servers until it is told to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import requests
+
+HERE = Path(__file__).resolve().parent
+PATIENCE = float(os.environ.get("VGPU_PATIENCE", "240"))
+TOKENS = 9
+PROMPTS = [[5 + i, 17, 99 + 7 * i, 400, 7 + i] for i in range(8)]
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # vLLM's ipc pickles its handles
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # its kernels are not carried
+}
+# What each server has beside the options of all: its port, its model and its backend.
+SERVERS: dict[str, tuple[int, str, str, list[str]]] = {
+    "rollring": (8101, "large", "rollring", []),
+    "ipc": (8102, "large", "ipc", []),
+    "trl": (8103, "small", "rollring", []),
+    "sleeps": (8104, "large", "rollring", ["--enable-sleep-mode"]),
+}
+
+
+def on_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def command(folder: Path, name: str) -> list[str]:
+    port, size, backend, more = SERVERS[name]
+    made = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        f"--model={folder / size}",
+        f"--port={port}",
+        "--host=127.0.0.1",
+        "--max-model-len=256",
+        "--enforce-eager",
+        "--no-enable-prefix-caching",
+        f"--weight-transfer-config={json.dumps({'backend': backend})}",
+        "--worker-extension-cls=probe.Probe",
+    ]
+    if on_gpu():
+        # Servers start side by side, so none may measure what is free.
+        made += ["--gpu-memory-utilization=0.1", f"--kv-cache-memory-bytes={1 << 30}", *more]
+    else:
+        made += ["--dtype=float32", *[option for option in more if "sleep" not in option]]
+    return made
+
+
+def ended(folder: Path, name: str) -> Path:
+    """A file that is there once a server has ended by itself."""
+    return folder / f"server-{name}.ended"
+
+
+class Server:
+    """One that runs, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.url = f"http://127.0.0.1:{SERVERS[name][0]}"
+
+    def wait(self) -> None:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            with contextlib.suppress(requests.ConnectionError, requests.Timeout):
+                if requests.get(f"{self.url}/health", timeout=5).ok:
+                    return
+            if ended(Path(os.environ["VGPU_HOME"]), self.name).exists():
+                break
+            time.sleep(0.3)
+        raise TimeoutError(f"the server '{self.name}' does not answer")
+
+    def post(self, path: str, timeout: float = 120, **body: Any) -> Any:
+        answer = requests.post(f"{self.url}/{path}", json=body, timeout=timeout)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    def call(self, method: str) -> Any:
+        """What the first worker says."""
+        return self.post("collective_rpc", method=method)["results"][0]
+
+    def ask(self, prompt: Sequence[int], **how: Any) -> list[dict[str, Any]]:
+        params = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True, **how}
+        answer = self.post("inference/v1/generate", token_ids=list(prompt), sampling_params=params)
+        found: list[dict[str, Any]] = answer["choices"]
+        return found
+
+    def tokens(self) -> list[list[int]]:
+        """The likeliest ones after each prompt, asked one by one: batches of one size."""
+        return [self.ask(prompt)[0]["token_ids"] for prompt in PROMPTS]
+
+
+def run(folder: Path, names: list[str]) -> None:
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    for name in names:
+        ended(folder, name).unlink(missing_ok=True)
+        with (folder / f"server-{name}.log").open("w", encoding="utf-8") as log:
+            running[name] = subprocess.Popen(
+                command(folder, name),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **ENVIRONMENT},
+            )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        while any(one.poll() is None for one in running.values()):
+            for name, one in running.items():
+                if one.poll() is not None:
+                    ended(folder, name).write_text(f"{one.returncode}\n")
+            time.sleep(0.5)
+    finally:
+        for one in running.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(one.pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), sys.argv[2:])
