@@ -20,7 +20,7 @@ fi
 mkdir -p "$folder/wheels"
 tree=$folder/tree
 rm -rf "$tree"
-mkdir -p "$tree/site" "$tree/stubs"
+mkdir -p "$tree/site-packages" "$tree/stubs"
 
 fetch() {
     python3 -m pip download -q --no-deps --no-cache-dir --python-version 3.12 --implementation cp \
@@ -40,25 +40,25 @@ done
 echo "unpacking"
 for wheel in "$folder"/wheels/*.whl; do
     case $wheel in
-    */vllm-*) unzip -q -o "$wheel" -d "$tree/site" \
+    */vllm-*) unzip -q -o "$wheel" -d "$tree/site-packages" \
         -x 'vllm/vllm_flash_attn/_vllm_fa2_C*' 'vllm/_moe_C*' 'vllm/_flashmla*' 'vllm/_qutlass*' \
         'vllm/third_party/deep_gemm/*' 'vllm/third_party/fmha_sm100/*' 'vllm/vllm-rs' \
         'vllm/benchmarks/*' 'vllm/entrypoints/serve/instrumentator/static/*' ;;
-    */pyarrow-*) unzip -q -o "$wheel" -d "$tree/site" \
+    */pyarrow-*) unzip -q -o "$wheel" -d "$tree/site-packages" \
         -x '*/include/*' '*/tests/*' '*flight*' '*gandiva*' '*s3*' '*.pxd' '*.pyx' ;;
-    */pycountry-*) unzip -q -o "$wheel" -d "$tree/site" -x 'pycountry/locales/*' ;;
-    *) unzip -q -o "$wheel" -d "$tree/site" ;;
+    */pycountry-*) unzip -q -o "$wheel" -d "$tree/site-packages" -x 'pycountry/locales/*' ;;
+    *) unzip -q -o "$wheel" -d "$tree/site-packages" ;;
     esac
 done
-rm -rf "$tree/site/pandas/tests"
-find "$tree/site" -name '*.so*' -type f -exec strip -s {} + 2>/dev/null || true
-cp -rL python/rollring "$tree/site/rollring"
-rm -f "$tree"/site/rollring/*.so
-cp "$core" "$tree/site/rollring/_core.abi3.so"
-strip -s "$tree/site/rollring/_core.abi3.so"
+rm -rf "$tree/site-packages/pandas/tests"
+find "$tree/site-packages" -name '*.so*' -type f -exec strip -s {} + 2>/dev/null || true
+cp -rL python/rollring "$tree/site-packages/rollring"
+rm -f "$tree"/site-packages/rollring/*.so
+cp "$core" "$tree/site-packages/rollring/_core.abi3.so"
+strip -s "$tree/site-packages/rollring/_core.abi3.so"
 find "$tree" -name __pycache__ -prune -exec rm -rf {} +
 version=$(sed -n "s/.*version: '\([0-9.]*\)'.*/\1/p" meson.build | head -1)
-info=$tree/site/rollring-$version.dist-info
+info=$tree/site-packages/rollring-$version.dist-info
 mkdir -p "$info"
 printf 'Metadata-Version: 2.1\nName: rollring\nVersion: %s\n' "$version" >"$info/METADATA"
 printf '[vllm.general_plugins]\nrollring = rollring.vllm:register\n' >"$info/entry_points.txt"

@@ -14,7 +14,9 @@ limit=${VGPU_SECONDS:-560}
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1
 export VLLM_DO_NOT_TRACK=1 TOKENIZERS_PARALLELISM=false PYTHONHASHSEED=0
 export VLLM_ALLOW_INSECURE_SERIALIZATION=1 TRL_EXPERIMENTAL_SILENCE=1 VLLM_USE_FLASHINFER_SAMPLER=0
-[ -d "$VGPU_HOME/tree/site" ] && site=$VGPU_HOME/tree/site: || site=
+# By this name the packages count as installed, for those that pickle functions of others.
+site=$VGPU_HOME/tree/site-packages
+[ -d "$site" ] && site=$site: || site=
 export PYTHONPATH=$site$here${PYTHONPATH:+:$PYTHONPATH}
 # Packages that the machine has go before stubs, which are found last.
 export VGPU_STUBS=$VGPU_HOME/tree/stubs
