@@ -82,7 +82,7 @@ def main(ring: str, model: str, folder: str, killed: str = "") -> None:
         "weights": checksum(plain),
     }
     (output / f"rank-{rank}.json").write_text(json.dumps(found))
-    torch.distributed.destroy_process_group()  # threads of gloo may outlive the interpreter
+    trl_tiny.leave_ranks(trainer)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import trl_tiny  # noqa: F401  torch without a GPU
-
-import torch
+import trl_tiny
 
 from trl_async_ranks import trainer_of
 
@@ -23,4 +21,4 @@ if __name__ == "__main__":
     except Exception as error:
         raised = Path(folder, f"raised-{trainer.accelerator.process_index}")
         raised.write_text(f"{type(error).__name__}: {error}")
-    torch.distributed.destroy_process_group()  # threads of gloo may outlive the interpreter
+    trl_tiny.leave_ranks(trainer)

@@ -107,7 +107,7 @@ def main(ring: str, model: str, folder: str) -> None:
     }
     (output / f"weights-{rank}.json").write_text(json.dumps(weights))
     if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # threads of gloo may outlive the interpreter
+        trl_tiny.leave_ranks(trainer)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ that they ask of a GPU. Everything of TRL's own is as it is.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import queue
 from collections import deque
@@ -127,6 +129,25 @@ def shard_on_cpu() -> None:
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
     AcceleratorState.__init__ = init
+
+
+def leave_ranks(trainer: Any) -> set[str]:
+    """End the process group, with its threads: one of gloo's that outlives the interpreter may end
+    the process by std::terminate. The model that is wrapped for the ranks would keep the group.
+
+    Returns:
+        The names of the threads that are left.
+    """
+    trainer.model_wrapped = trainer.model
+    trainer.callback_handler.model = trainer.model
+    trainer.accelerator.free_memory()
+    gc.collect()
+    torch.distributed.destroy_process_group()
+    names = set()
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has just ended
+            names.add(path.read_text().strip())
+    return names
 
 
 class NoTransfer:
