@@ -21,6 +21,27 @@ std::int64_t oldest_age_ns(const RingMap& map, std::uint32_t lane, std::uint64_t
     return age_ns(monotonic_ns(), frame.committed_ns);
 }
 
+// Positions also count the skips between records: at the end of a lap, over memory that holds
+// nothing, and in a jump, over records that are counted already. They are found where the lap
+// before has few records left, as behind a soft lap; elsewhere the lane's length is the bound.
+std::uint64_t unreleased_bytes(const RingMap& map, std::uint32_t lane, std::uint64_t head,
+                               std::uint64_t tail) {
+    constexpr int looks_most = 256;
+    const LaneSize size(map.geometry().lane_bytes);
+    const FramesByRead frames{map.segment(), map.geometry().data_offset(lane)};
+    std::uint64_t bytes = tail - head;
+    const bool skips = bytes > size.offset(tail) || peek(map.owner(lane).jumps) != 0;
+    if (!skips || head % line_bytes != 0) return std::min(bytes, size.bytes());
+    std::uint64_t at = head;
+    for (int looks = 0; looks < looks_most && at < tail; looks++) {
+        Frame frame;
+        if (!checked_frame(frames, size, at, tail, frame)) break;
+        if (is_skip(frame)) bytes -= frame.bytes;
+        at += frame.bytes;
+    }
+    return std::min(bytes, size.bytes());
+}
+
 LaneState state_of(const RingMap& map, std::uint32_t lane, bool alive, bool retired) {
     if (observe(map.entry(lane).quarantine) != 0) return LaneState::quarantined;
     if (retired) return LaneState::free;
@@ -49,7 +70,7 @@ LaneStat stat_lane(const RingMap& map, std::uint32_t lane) {
     stat.state = state_of(map, lane, stat.alive, stat.retired);
     // Two totals of two writers, a moment apart; an empty lane has none, whatever they say.
     stat.depth_records = tail > head && committed > delivered ? committed - delivered : 0;
-    stat.depth_bytes = tail - head;
+    stat.depth_bytes = unreleased_bytes(map, lane, head, tail);
     const std::int64_t shown_ns = peek(owner.shown_ns);
     stat.newest_age_ns = shown_ns > 0 ? age_ns(monotonic_ns(), shown_ns) : -1;
     stat.oldest_age_ns = oldest_age_ns(map, lane, head, tail);

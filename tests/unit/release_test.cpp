@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layout.hpp"
+#include "ring_map.hpp"
 #include "segment.hpp"
 #include "support/test_ring.hpp"
 
@@ -215,4 +216,28 @@ TEST_CASE("release: the last step is what was acknowledged, whatever the page sa
     CHECK_FALSE(consumer.release_all(std::span(refs).last(1), 3).has_value());
     CHECK(consumer.release_all(std::span(refs).last(1), 4).has_value());
     CHECK(consumer.last_acked_step() == 4);
+}
+
+// The producer turns back early, then jumps over the record that is held: both leave a skip.
+TEST_CASE("release: what a lane holds unreleased is counted without its skips") {
+    constexpr std::uint64_t lane_bytes = 64 << 10;
+    std::uint64_t apart_most = 0;
+    for (std::uint32_t held = 0; held < 24; held++) {
+        const TestRing ring({.lanes = 1, .lane_bytes = lane_bytes, .soft_bytes = 8 << 10});
+        auto producer = ring.producer();
+        auto consumer = ring.consumer();
+        const auto map = RingMap::attach(ring.name(), patience());
+        REQUIRE(map.has_value());
+        std::uint64_t unreleased = 0;
+        for (std::uint32_t sent = 0; sent < 400; sent++) {
+            if (rollring::test::send(producer, {.tokens = 32}, Deadline::now()) != Push::ok) break;
+            const auto refs = take(consumer, 1);
+            if (sent < held) REQUIRE(consumer.release(refs[0]));
+            if (sent >= held) unreleased += refs[0].bytes();
+            const std::uint64_t cursor = map->entry(0).cursor.load();
+            apart_most = std::max(apart_most, map->owner(0).tail.load() - cursor);
+            REQUIRE(stat_ring(ring.name())->lanes.at(0).depth_bytes == unreleased);
+        }
+    }
+    CHECK(apart_most > lane_bytes);
 }
