@@ -98,7 +98,10 @@ class [[nodiscard]] ROLLRING_API Transaction {
     Transaction& operator=(Transaction&&) noexcept;
     ~Transaction();
 
-    [[nodiscard]] std::int64_t version() const;
+    // Also once it is over.
+    [[nodiscard]] std::int64_t version() const { return version_; }
+    // invalid_argument: it is over, committed or aborted. Each call below but abort() answers so.
+    [[nodiscard]] Result<void> check_open() const;
 
     // Packs all tensors from where they lie. Waits, in between, for subscribers to free slots.
     // Errors: timed_out (names the subscriber; may be called again, goes on where it was),
@@ -139,6 +142,7 @@ class [[nodiscard]] ROLLRING_API Transaction {
     [[nodiscard]] bool mine() const;
     weights::PublisherImpl* impl_ = nullptr;
     std::uint64_t publication_ = 0;
+    std::int64_t version_ = -1;
 };
 
 class ROLLRING_API Publisher {

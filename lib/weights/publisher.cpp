@@ -1,5 +1,7 @@
 // What users see of a publisher, over PublisherImpl.
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "publisher_impl.hpp"
@@ -82,12 +84,17 @@ std::uint64_t Publisher::handles_passed() const {
 }
 
 Transaction::Transaction(weights::PublisherImpl* impl)
-    : impl_(impl), publication_(impl->publication().number()) {}
+    : impl_(impl),
+      publication_(impl->publication().number()),
+      version_(impl->publication().version()) {}
 Transaction::Transaction(Transaction&& other) noexcept
-    : impl_(std::exchange(other.impl_, nullptr)), publication_(other.publication_) {}
+    : impl_(std::exchange(other.impl_, nullptr)),
+      publication_(other.publication_),
+      version_(other.version_) {}
 Transaction& Transaction::operator=(Transaction&& other) noexcept {
     std::swap(impl_, other.impl_);
     std::swap(publication_, other.publication_);
+    std::swap(version_, other.version_);
     return *this;
 }
 Transaction::~Transaction() {
@@ -99,53 +106,49 @@ bool Transaction::mine() const {
            impl_->publication().number() == publication_;
 }
 
-std::int64_t Transaction::version() const {
-    return mine() ? impl_->publication().version() : -1;
+// Asked here alone: PublisherImpl's steps of a version rely on it.
+Result<void> Transaction::check_open() const {
+    if (mine()) return impl_->check_process();
+    return refused(Errc::invalid_argument,
+                   fmt::format("version {} is over, committed or aborted: begin another one",
+                               version_));
 }
-
-namespace {
-std::unexpected<Error> transaction_over() {
-    return refused(Errc::invalid_argument, "this transaction is over: begin another version");
-}
-}  // namespace
 
 Result<void> Transaction::put_all(Deadline deadline, Stream stream) {
-    if (!mine()) return transaction_over();
+    if (auto open = check_open(); !open) return open;
     return impl_->put_all(deadline, stream);
 }
 
 Result<void> Transaction::put(std::string_view tensor, const void* source, Deadline deadline,
                               Stream stream) {
-    if (!mine()) return transaction_over();
+    if (auto open = check_open(); !open) return open;
     return impl_->put(tensor, source, deadline, stream);
 }
 
 Result<std::span<std::byte>> Transaction::lend_part(Deadline deadline) {
-    if (!mine()) return transaction_over();
-    if (auto open = impl_->check_open(); !open) return std::unexpected(open.error());
+    if (auto open = check_open(); !open) return std::unexpected(open.error());
     return impl_->filler().lend(deadline);
 }
 
 Result<void> Transaction::part_written() {
-    if (!mine()) return transaction_over();
-    if (auto open = impl_->check_open(); !open) return open;
+    if (auto open = check_open(); !open) return open;
     return impl_->filler().written();
 }
 
 Result<void> Transaction::publish() {
-    if (!mine()) return transaction_over();
+    if (auto open = check_open(); !open) return open;
     return impl_->publish_all();
 }
 
 Result<CommitReport> Transaction::commit(Deadline deadline) {
-    if (!mine()) return transaction_over();
+    if (auto open = check_open(); !open) return std::unexpected(open.error());
     auto report = impl_->commit(deadline);
     if (report) impl_ = nullptr;  // over: the publisher may go before this object does
     return report;
 }
 
 Result<void> Transaction::wait_staged(Deadline deadline) {
-    if (!mine()) return transaction_over();
+    if (auto open = check_open(); !open) return open;
     return impl_->wait_all_staged(deadline);
 }
 

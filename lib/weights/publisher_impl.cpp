@@ -200,12 +200,6 @@ bool PublisherImpl::shut_down() {
     return true;
 }
 
-Result<void> PublisherImpl::check_open() const {
-    if (auto ours = check_process(); !ours) return ours;
-    if (publication_.is_open()) return {};
-    return refused(Errc::invalid_argument, "no version is open");
-}
-
 template <class Count>
 Result<void> PublisherImpl::wait_for(std::uint32_t wanted, std::string_view what, Deadline deadline,
                                      const Count& count) {
@@ -317,7 +311,6 @@ void PublisherImpl::open_publication(std::int64_t version, bool only_behind) {
 }
 
 Result<void> PublisherImpl::put_all(Deadline deadline, Stream stream) {
-    if (auto fine = check_open(); !fine) return fine;
     if (auto all = tensors_.check_has_addresses(filler_->next_piece()); !all) return all;
     const auto end = static_cast<std::uint32_t>(packing().pieces.size());
     return filler_->fill_up_to(end, nullptr, deadline, stream);
@@ -325,7 +318,6 @@ Result<void> PublisherImpl::put_all(Deadline deadline, Stream stream) {
 
 Result<void> PublisherImpl::put(std::string_view name, const void* source, Deadline deadline,
                                 Stream stream) {
-    if (auto fine = check_open(); !fine) return fine;
     const auto index = tensors_.find(name);
     if (!index) return std::unexpected(index.error());
     const PackedTensor& tensor = packing().tensors[*index];
@@ -352,7 +344,6 @@ std::string_view PublisherImpl::next_tensor() const {
 }
 
 Result<void> PublisherImpl::publish_all() {
-    if (auto fine = check_open(); !fine) return fine;
     if (const std::string_view next = next_tensor(); !next.empty()) {
         return refused(Errc::invalid_argument, fmt::format("tensor '{}' was not put", next));
     }
@@ -387,7 +378,6 @@ Result<void> PublisherImpl::wait_staged(Deadline deadline) {
 }
 
 Result<void> PublisherImpl::wait_all_staged(Deadline deadline) {
-    if (auto fine = check_open(); !fine) return fine;
     if (!publication_.is_all_put()) {
         return refused(Errc::invalid_argument,
                        fmt::format("version {} was not published yet", publication_.version()));

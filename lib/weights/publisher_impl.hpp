@@ -37,9 +37,9 @@ class PublisherImpl {
     Result<void> begin(std::int64_t version);
     Result<void> begin_again();  // the committed one, for those who are behind
     Result<void> resume(std::int64_t version);
+    // Steps of the version that is open: their Transaction has asked whether it is.
     Result<void> put_all(Deadline deadline, Stream stream);
-    [[nodiscard]] Result<void> check_open() const;
-    [[nodiscard]] SlotFiller& filler() { return *filler_; }  // of the version that is open
+    [[nodiscard]] SlotFiller& filler() { return *filler_; }
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline, Stream stream);
     Result<void> publish_all();
     Result<void> wait_all_staged(Deadline deadline);

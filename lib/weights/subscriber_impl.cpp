@@ -16,10 +16,6 @@
 namespace rollring::weights {
 namespace {
 
-std::unexpected<Error> update_is_over() {
-    return refused(Errc::invalid_argument, "this update is over");
-}
-
 // A ring that is about to be made is worth waiting for, too.
 Result<RingLink> attach_ring(std::string_view ring, Patience& patience) {
     for (;;) {
@@ -236,7 +232,6 @@ Result<void> SubscriberImpl::wait_filled(std::uint32_t part, Deadline deadline) 
 }
 
 Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, Deadline deadline) {
-    if (!update_.open) return update_is_over();
     if (part != update_.parts_lent || part >= parts()) {
         return refused(Errc::invalid_argument,
                        fmt::format("part {} is out of order: {} is next of {}", part,
@@ -319,7 +314,6 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
 }
 
 Result<void> SubscriberImpl::stage(Deadline deadline) {
-    if (!update_.open) return update_is_over();
     if (update_.parts_done != parts()) {
         return refused(Errc::invalid_argument,
                        fmt::format("{} of {} parts were read", update_.parts_done, parts()));
@@ -338,7 +332,6 @@ Result<void> SubscriberImpl::stage(Deadline deadline) {
 }
 
 Result<void> SubscriberImpl::adopt(Deadline deadline) {
-    if (!update_.open) return update_is_over();
     if (!update_.staged) {
         return refused(Errc::invalid_argument, "stage the version before adopting it");
     }

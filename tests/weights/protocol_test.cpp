@@ -187,6 +187,30 @@ TEST_CASE_FIXTURE(TrainerAndEngine,
     CHECK(publisher.committed_version() == 2);
 }
 
+TEST_CASE_FIXTURE(TrainerAndEngine, "a version that is over answers every step alike") {
+    Transaction first = send(publisher, trainer, 1);
+    REQUIRE_OK(first.check_open());
+    first.abort();
+    auto second = publisher.begin(2);
+    REQUIRE_OK(second);
+    const auto over = [](const auto& answer) {
+        return !answer && answer.error().code == Errc::invalid_argument &&
+               answer.error().message ==
+                   "version 1 is over, committed or aborted: begin another one";
+    };
+    CHECK(over(first.check_open()));
+    CHECK(over(first.put_all(soon())));
+    CHECK(over(first.put("no-such", nullptr, soon())));
+    CHECK(over(first.lend_part(soon())));
+    CHECK(over(first.part_written()));
+    CHECK(over(first.publish()));
+    CHECK(over(first.wait_staged(soon())));
+    CHECK(over(first.commit(soon())));
+    CHECK(first.version() == 1);
+    first.abort();  // and not the one that is open
+    REQUIRE_OK(second->check_open());
+}
+
 TEST_CASE("a subscriber that leaves is not waited for") {
     const TestRing ring;
     Tensors trainer = small_model();
