@@ -137,14 +137,4 @@ struct Backend {
 // Host memory and the CPU.
 Backend make_host_backend();
 
-// How to come by the back ends of GPUs. Whoever makes a publisher or a subscriber hands this in, so
-// that the channel does not know what drives GPUs; the one of a build is cuda::gpus().
-struct Gpus {
-    // By their ordinals; empty where there is none.
-    std::vector<GpuUuid> (*visible)();
-    // Payload memory of a kind (vmm, legacy_ipc or host) for a GPU, and the GPU as mover. A GPU
-    // with host memory registers each block, read-only where it is imported. no_gpu, unsupported.
-    Result<Backend> (*open)(Device device, PayloadMemory kind);
-};
-
 }  // namespace rollring::device

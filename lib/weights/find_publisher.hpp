@@ -7,6 +7,7 @@
 
 #include "backend.hpp"
 #include "control_socket.hpp"
+#include "gpus.hpp"
 #include "patience.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"

@@ -4,9 +4,17 @@
 
 #include <utility>
 
+#include "gpus.hpp"
 #include "publisher_impl.hpp"
 
 namespace rollring {
+
+Result<Publisher> Publisher::create(std::string_view ring, std::span<const WeightTensor> tensors,
+                                    const PublisherOptions& options) {
+    auto impl = weights::PublisherImpl::create(ring, tensors, options, device::gpus());
+    if (!impl) return std::unexpected(impl.error());
+    return Publisher(std::move(*impl));
+}
 
 Publisher::Publisher(std::unique_ptr<weights::PublisherImpl> impl) : impl_(std::move(impl)) {}
 Publisher::Publisher(Publisher&&) noexcept = default;
@@ -109,9 +117,9 @@ bool Transaction::mine() const {
 // Asked here alone: PublisherImpl's steps of a version rely on it.
 Result<void> Transaction::check_open() const {
     if (mine()) return impl_->check_process();
-    return refused(Errc::invalid_argument,
-                   fmt::format("version {} is over, committed or aborted: begin another one",
-                               version_));
+    return refused(
+        Errc::invalid_argument,
+        fmt::format("version {} is over, committed or aborted: begin another one", version_));
 }
 
 Result<void> Transaction::put_all(Deadline deadline, Stream stream) {

@@ -7,6 +7,7 @@
 
 #include "backend.hpp"
 #include "control_map.hpp"
+#include "gpus.hpp"
 #include "liveness.hpp"
 #include "publication.hpp"
 #include "published_tensors.hpp"

@@ -13,6 +13,7 @@
 #include "control_map.hpp"
 #include "control_socket.hpp"
 #include "doorbell.hpp"
+#include "gpus.hpp"
 #include "holding.hpp"
 #include "liveness.hpp"
 #include "manifest.hpp"

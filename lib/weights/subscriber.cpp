@@ -2,9 +2,23 @@
 
 #include <utility>
 
+#include "gpus.hpp"
 #include "subscriber_impl.hpp"
 
 namespace rollring {
+
+Result<Subscriber> Subscriber::attach(std::string_view ring, std::span<const WeightTensor> into,
+                                      const SubscriberOptions& options, Deadline deadline) {
+    auto impl = weights::SubscriberImpl::attach(ring, into, options, device::gpus(), deadline);
+    if (!impl) return std::unexpected(impl.error());
+    return Subscriber(std::move(*impl));
+}
+
+Result<std::vector<TensorInfo>> Subscriber::published(std::string_view ring,
+                                                      const SubscriberOptions& options,
+                                                      Deadline deadline) {
+    return weights::SubscriberImpl::published(ring, options, device::gpus(), deadline);
+}
 
 Subscriber::Subscriber(std::unique_ptr<weights::SubscriberImpl> impl) : impl_(std::move(impl)) {}
 Subscriber::Subscriber(Subscriber&&) noexcept = default;

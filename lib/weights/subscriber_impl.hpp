@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpus.hpp"
 #include "holding.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"

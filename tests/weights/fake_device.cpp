@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends.hpp"
+#include "gpus.hpp"
 #include "host_mover.hpp"
 
 namespace rollring {
@@ -187,7 +187,7 @@ std::size_t FakeDevice::queued() const {
 
 }  // namespace test
 
-const device::Gpus& cuda::gpus() {
+const device::Gpus& device::gpus() {
     static constexpr device::Gpus all{
         .visible = [] { return std::vector{test::uuid(0), test::uuid(1)}; },
         .open = [](Device gpu, PayloadMemory kind) -> Result<device::Backend> {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "backends.hpp"
 #include "device_gather.hpp"
+#include "gpus.hpp"
 #include "liveness.hpp"
 
 namespace rollring {
@@ -32,7 +32,7 @@ Gatherer::~Gatherer() {
 Result<Gatherer> Gatherer::open(Device device) {
     auto impl = std::make_unique<Impl>();
     if (device.is_gpu()) {
-        auto gpu = cuda::open_gather(device);
+        auto gpu = device::gpus().open_gather(device);
         if (!gpu) return std::unexpected(gpu.error());
         impl->gpu = std::make_unique<gathering::DeviceGather>(std::move(*gpu));
     }
