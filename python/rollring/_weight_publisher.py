@@ -34,8 +34,11 @@ class WeightTransaction(OneVersion):
         report: Once it is committed, what `WeightPublisher.publish` returns.
     """
 
-    def __init__(self, publisher: WeightPublisher, version: int) -> None:
+    def __init__(
+        self, publisher: WeightPublisher, version: int, sent: _core.WeightTransaction
+    ) -> None:
         self._publisher = publisher
+        self._sent = sent
         self._sources: list[Any] = []
         self._at = 0  # tensors that were put, in their order
         self._over = False
@@ -58,13 +61,12 @@ class WeightTransaction(OneVersion):
                 another one and lies elsewhere.
             UnsupportedError: It has no memory of its own (a DTensor, say).
         """
-        self._publisher._end.put(*self._source(name, tensor, timeout))
+        self._sent.put(*self._source(name, tensor, timeout))
         self._note_put(name)
 
     async def put_async(self, name: str, tensor: Any = None, timeout: float | None = None) -> None:
         """As `put`, for asyncio and uvloop."""
-        publisher = self._publisher
-        await publisher._later(publisher._end.put, *self._source(name, tensor, timeout))
+        await self._publisher._later(self._sent.put, *self._source(name, tensor, timeout))
         self._note_put(name)
 
     def _note_put(self, name: str) -> None:
@@ -76,28 +78,28 @@ class WeightTransaction(OneVersion):
         Raises:
             TimedOutError: Engines did not free memory of the channel; it may be called again.
         """
-        self._check()
+        self._sent.check_open()
         publisher = self._publisher
         moved = self._moved()
         if not moved:
-            publisher._end.put_all(timeout, publisher._stream())
+            self._sent.put_all(timeout, publisher._stream())
             return
         left = Left(timeout)
         for name in publisher._names[self._at :]:
-            publisher._end.put(name, moved.get(name, 0), left(), publisher._stream())
+            self._sent.put(name, moved.get(name, 0), left(), publisher._stream())
             self._note_put(name)
 
     async def _put_rest_async(self, timeout: float | None) -> None:
-        self._check()
+        self._sent.check_open()
         publisher = self._publisher
         moved = self._moved()
         if not moved:
-            await publisher._later(publisher._end.put_all, timeout, publisher._stream())
+            await publisher._later(self._sent.put_all, timeout, publisher._stream())
             return
         left = Left(timeout)
         for name in publisher._names[self._at :]:
             source = moved.get(name, 0)
-            await publisher._later(publisher._end.put, name, source, left(), publisher._stream())
+            await publisher._later(self._sent.put, name, source, left(), publisher._stream())
             self._note_put(name)
 
     def _moved(self) -> dict[str, int]:
@@ -113,7 +115,7 @@ class WeightTransaction(OneVersion):
         self, name: str, tensor: Any, timeout: float | None
     ) -> tuple[str, int, float | None, int]:
         publisher = self._publisher
-        self._check()
+        self._sent.check_open()
         if name not in publisher._order:
             raise refused(f"this channel has no tensor {name!r}")
         address = 0
@@ -152,14 +154,13 @@ class WeightTransaction(OneVersion):
         """
         left = Left(timeout)
         self.put_rest(left())
-        self._publisher._end.wait_staged(left())
+        self._sent.wait_staged(left())
 
     async def wait_staged_async(self, timeout: float | None = None) -> None:
         """As `wait_staged`, for asyncio and uvloop."""
         left = Left(timeout)
         await self._put_rest_async(left())
-        publisher = self._publisher
-        await publisher._later(publisher._end.wait_staged, left())
+        await self._publisher._later(self._sent.wait_staged, left())
 
     def commit(self, timeout: float | None = None) -> dict[str, Any]:
         """Send the remaining tensors, wait until all engines have staged the version, commit it.
@@ -172,31 +173,26 @@ class WeightTransaction(OneVersion):
         """
         left = Left(timeout)
         self.put_rest(left())
-        self._publisher._end.commit(left())
+        self._sent.commit(left())
         return self._committed()
 
     async def commit_async(self, timeout: float | None = None) -> dict[str, Any]:
         """As `commit`, for asyncio and uvloop."""
         left = Left(timeout)
         await self._put_rest_async(left())
-        publisher = self._publisher
-        await publisher._later(publisher._end.commit, left())
+        await self._publisher._later(self._sent.commit, left())
         return self._committed()
 
     def _committed(self) -> dict[str, Any]:
         self._finish()
-        self.report = self._publisher._end.report()
+        self.report = self._sent.report()
         return self.report
 
     def give_up(self, why: str = "aborted by the trainer") -> None:
         """Engines drop the version. Nothing, once it is over."""
         if not self._over:
-            self._publisher._end.give_up(as_utf8(why))
+            self._sent.give_up(as_utf8(why))
             self._finish()
-
-    def _check(self) -> None:
-        if self._over:
-            raise refused(f"version {self.version} is finished: begin another one")
 
     def _finish(self) -> None:
         self._over = True
@@ -324,9 +320,9 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
                 "nothing would be sent: gather sharded parameters (DeepSpeed ZeRO-3, FSDP) before"
             )
         version = version_number(version)
-        self._end.begin(version)
+        sent = self._end.begin(version)
         self._begun = max(self._begun, version)
-        return WeightTransaction(self, version)
+        return WeightTransaction(self, version, sent)
 
     def publish(self, version: int, timeout: float | None = None) -> dict[str, Any]:
         """Send the tensors as they are now, and wait until every engine has staged them.
@@ -380,8 +376,8 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
             return await transaction.commit_async(timeout)
 
     def _begin_again(self) -> WeightTransaction:
-        self._end.begin_again()
-        return WeightTransaction(self, self.committed_version)
+        sent = self._end.begin_again()
+        return WeightTransaction(self, self.committed_version, sent)
 
     def wait_subscribers(self, count: int, timeout: float | None = None) -> None:
         """Wait until so many engines are attached.

@@ -1,9 +1,9 @@
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 
-#include "forks.hpp"
 #include "weight_ends.hpp"
 
 namespace rollring::python {
@@ -23,6 +23,118 @@ nb::dict told(const CommitReport& report) {
     return made;
 }
 
+// One version on its way. Steps that an event loop waits for keep it.
+struct Sent {
+    explicit Sent(Transaction begun) : open(std::move(begun)) {}
+
+    Transaction open;
+    CommitReport report{};
+    std::optional<std::span<std::byte>> lent;  // nobody was told of it yet
+};
+
+// A publisher, which its transactions keep, and the version that it began last. In a forked child
+// the end of either does nothing.
+struct Sending {
+    void close() {
+        if (owned.gone()) return;
+        waits.cancel();
+        auto gone = owned.take([&] {
+            if (last) last->open.abort();  // before its publisher ends
+        });
+        const Released released;
+        gone.reset();
+    }
+
+    Owned<Publisher> owned{"this weight publisher", &Publisher::interrupt};
+    std::shared_ptr<Sent> last;
+    Waits<Publisher> waits;
+};
+
+// Whether its version is open is what Transaction answers, to each call.
+class PyTransaction {
+  public:
+    PyTransaction(std::shared_ptr<Sending> sending, std::shared_ptr<Sent> sent)
+        : sending_(std::move(sending)), sent_(std::move(sent)) {}
+
+    void put_all(Timeout timeout, std::uintptr_t stream, bool later) {
+        wait(timeout, later, [stream](Sent& sent, Deadline until) {
+            return sent.open.put_all(until, stream_at(stream));
+        });
+    }
+    void put(const std::string& name, std::uintptr_t source, Timeout timeout, std::uintptr_t stream,
+             bool later) {
+        wait(timeout, later, [name, source, stream](Sent& sent, Deadline until) {
+            return sent.open.put(name, reinterpret_cast<const void*>(source), until,
+                                 stream_at(stream));
+        });
+    }
+    // The next part, for the caller to write: lent() says where. A part that a cancelled wait has
+    // got comes with the next call.
+    void lend_part(Timeout timeout, bool later) {
+        wait(timeout, later, [](Sent& sent, Deadline until) -> Result<void> {
+            if (sent.lent) return {};
+            auto lent = sent.open.lend_part(until);
+            if (!lent) return std::unexpected(std::move(lent.error()));
+            sent.lent = *lent;
+            return {};
+        });
+    }
+    std::pair<std::uintptr_t, std::uint64_t> lent() {  // address, bytes
+        return sending_->owned.in_turn([&](Publisher&) {
+            const auto lent =
+                std::exchange(sent_->lent, std::nullopt).value_or(std::span<std::byte>());
+            return std::pair{reinterpret_cast<std::uintptr_t>(lent.data()), lent.size()};
+        });
+    }
+    void part_written() {
+        value_or_raise(
+            sending_->owned.in_turn([&](Publisher&) { return sent_->open.part_written(); }));
+    }
+    void wait_staged(Timeout timeout, bool later) {
+        wait(timeout, later, [](Sent& sent, Deadline until) -> Result<void> {
+            if (auto published = sent.open.publish(); !published) return published;
+            return sent.open.wait_staged(until);
+        });
+    }
+    void commit(Timeout timeout, bool later) {
+        wait(timeout, later, [](Sent& sent, Deadline until) -> Result<void> {
+            if (auto published = sent.open.publish(); !published) return published;
+            auto report = sent.open.commit(until);
+            if (!report) return std::unexpected(std::move(report.error()));
+            sent.report = *report;
+            return {};
+        });
+    }
+    nb::dict report() {
+        return told(sending_->owned.in_turn([&](Publisher&) { return sent_->report; }));
+    }
+    void check_open() {
+        value_or_raise(
+            sending_->owned.in_turn([&](Publisher&) { return sent_->open.check_open(); }));
+    }
+    // Nothing, once it is over.
+    void give_up(const std::string& why) {
+        if (sending_->owned.gone()) return;
+        sending_->owned.in_turn([&](Publisher&) {
+            sent_->open.abort(why);
+            return true;
+        });
+    }
+
+  private:
+    template <class Step>
+    void wait(Timeout timeout, bool later, Step step) {
+        sending_->waits.run(
+            sending_->owned, timeout, later,
+            [sent = sent_, step = std::move(step)](Publisher&, Deadline until) -> Result<void> {
+                return step(*sent, until);
+            });
+    }
+
+    std::shared_ptr<Sending> sending_;
+    std::shared_ptr<Sent> sent_;
+};
+
 class PyPublisher {
   public:
     PyPublisher(const std::string& ring, nb::list tensors, nb::dict given) {
@@ -34,81 +146,17 @@ class PyPublisher {
         }();
         owned_.object.emplace(value_or_raise(std::move(made)));
     }
-    ~PyPublisher() {
-        if (owned_.turns.inherited()) leave_undestroyed(open_);
-    }
 
-    // Opens a version: one at a time, which whoever opened it commits or gives up.
-    void begin(std::int64_t version) {
-        open([&](Publisher& publisher) { return publisher.begin(version); });
+    // Opens a version: one at a time, which its caller commits or gives up.
+    PyTransaction begin(std::int64_t version) {
+        return open([&](Publisher& publisher) { return publisher.begin(version); });
     }
     void resume(std::int64_t version) {
         value_or_raise(
             owned_.in_turn([&](Publisher& publisher) { return publisher.resume(version); }));
     }
-    void begin_again() {
-        open([](Publisher& publisher) { return publisher.begin_again(); });
-    }
-    void put_all(Timeout timeout, std::uintptr_t stream, bool later) {
-        wait_open(timeout, later, [stream](Transaction& open, Deadline until) {
-            return open.put_all(until, stream_at(stream));
-        });
-    }
-    void put(const std::string& name, std::uintptr_t source, Timeout timeout, std::uintptr_t stream,
-             bool later) {
-        wait_open(timeout, later, [name, source, stream](Transaction& open, Deadline until) {
-            return open.put(name, reinterpret_cast<const void*>(source), until, stream_at(stream));
-        });
-    }
-    // The next part, which whoever asked writes: lent() says where. What a cancelled wait has got
-    // comes with the next.
-    void lend_part(Timeout timeout, bool later) {
-        wait_open(timeout, later, [this](Transaction& open, Deadline until) -> Result<void> {
-            if (lent_) return {};
-            auto lent = open.lend_part(until);
-            if (!lent) return std::unexpected(std::move(lent.error()));
-            lent_ = *lent;
-            return {};
-        });
-    }
-    std::pair<std::uintptr_t, std::uint64_t> lent() {  // address, bytes
-        return owned_.in_turn([&](Publisher&) {
-            const auto lent = std::exchange(lent_, std::nullopt).value_or(std::span<std::byte>());
-            return std::pair{reinterpret_cast<std::uintptr_t>(lent.data()), lent.size()};
-        });
-    }
-    void part_written() {
-        value_or_raise(owned_.in_turn([&](Publisher&) -> Result<void> {
-            if (!open_) return refused(Errc::aborted, "this version is over");
-            return open_->part_written();
-        }));
-    }
-    void wait_staged(Timeout timeout, bool later) {
-        wait_open(timeout, later, [](Transaction& open, Deadline until) -> Result<void> {
-            if (auto published = open.publish(); !published) return published;
-            return open.wait_staged(until);
-        });
-    }
-    void commit(Timeout timeout, bool later) {
-        wait_open(timeout, later, [this](Transaction& open, Deadline until) -> Result<void> {
-            if (auto published = open.publish(); !published) return published;
-            auto report = open.commit(until);
-            if (!report) return std::unexpected(std::move(report.error()));
-            report_ = *report;
-            open_.reset();
-            return {};
-        });
-    }
-    nb::dict report() {
-        return told(owned_.in_turn([&](Publisher&) { return report_; }));
-    }
-    void give_up(const std::string& why) {
-        if (owned_.gone()) return;
-        owned_.in_turn([&](Publisher&) {
-            if (open_) open_->abort(why);
-            open_.reset();
-            return true;
-        });
+    PyTransaction begin_again() {
+        return open([](Publisher& publisher) { return publisher.begin_again(); });
     }
 
     void wait_subscribers(std::uint32_t count, Timeout timeout, bool later) {
@@ -139,40 +187,25 @@ class PyPublisher {
         return owned_.in_turn([](Publisher& publisher) { return publisher.payload_bytes(); });
     }
     // Twice is fine.
-    void close() {
-        if (owned_.gone()) return;
-        waits_.cancel();
-        auto last = owned_.take([&] { open_.reset(); });
-        const Released released;
-        last.reset();
-    }
+    void close() { sending_->close(); }
     [[nodiscard]] bool closed() const { return owned_.gone(); }
 
   private:
     template <class Begin>
-    void open(Begin begin) {
-        value_or_raise(owned_.in_turn([&](Publisher& publisher) -> Result<void> {
-            auto begun = begin(publisher);
-            if (!begun) return std::unexpected(std::move(begun.error()));
-            lent_.reset();
-            open_.emplace(std::move(*begun));
-            return {};
-        }));
-    }
-    template <class Step>
-    void wait_open(Timeout timeout, bool later, Step step) {
-        waits_.run(owned_, timeout, later,
-                   [this, step = std::move(step)](Publisher&, Deadline until) -> Result<void> {
-                       if (!open_) return refused(Errc::aborted, "this version is over");
-                       return step(*open_, until);
-                   });
+    PyTransaction open(Begin begin) {
+        auto sent = value_or_raise(
+            owned_.in_turn([&](Publisher& publisher) -> Result<std::shared_ptr<Sent>> {
+                auto begun = begin(publisher);
+                if (!begun) return std::unexpected(std::move(begun.error()));
+                sending_->last = std::make_shared<Sent>(std::move(*begun));
+                return sending_->last;
+            }));
+        return {sending_, std::move(sent)};
     }
 
-    Owned<Publisher> owned_{"this weight publisher", &Publisher::interrupt};
-    std::optional<Transaction> open_;  // ends before its publisher
-    CommitReport report_;
-    std::optional<std::span<std::byte>> lent_;  // nobody was told of it yet
-    Waits<Publisher> waits_;
+    std::shared_ptr<Sending> sending_ = std::make_shared<Sending>();
+    Owned<Publisher>& owned_ = sending_->owned;
+    Waits<Publisher>& waits_ = sending_->waits;
 };
 
 }  // namespace
@@ -180,21 +213,23 @@ class PyPublisher {
 void bind_weight_publisher(nb::module_& module) {
     const auto timeout = nb::arg("timeout").none();
     const auto later = nb::arg("later") = false;
+    nb::class_<PyTransaction>(module, "WeightTransaction")
+        .def("put_all", &PyTransaction::put_all, timeout, nb::arg("stream"), later)
+        .def("put", &PyTransaction::put, nb::arg("name"), nb::arg("source"), timeout,
+             nb::arg("stream"), later)
+        .def("lend_part", &PyTransaction::lend_part, timeout, later)
+        .def("lent", &PyTransaction::lent)
+        .def("part_written", &PyTransaction::part_written)
+        .def("wait_staged", &PyTransaction::wait_staged, timeout, later)
+        .def("commit", &PyTransaction::commit, timeout, later)
+        .def("report", &PyTransaction::report)
+        .def("check_open", &PyTransaction::check_open)
+        .def("give_up", &PyTransaction::give_up);
     nb::class_<PyPublisher>(module, "WeightPublisher")
         .def(nb::init<const std::string&, nb::list, nb::dict>())
         .def("begin", &PyPublisher::begin)
         .def("resume", &PyPublisher::resume)
         .def("begin_again", &PyPublisher::begin_again)
-        .def("put_all", &PyPublisher::put_all, timeout, nb::arg("stream"), later)
-        .def("put", &PyPublisher::put, nb::arg("name"), nb::arg("source"), timeout,
-             nb::arg("stream"), later)
-        .def("lend_part", &PyPublisher::lend_part, timeout, later)
-        .def("lent", &PyPublisher::lent)
-        .def("part_written", &PyPublisher::part_written)
-        .def("wait_staged", &PyPublisher::wait_staged, timeout, later)
-        .def("commit", &PyPublisher::commit, timeout, later)
-        .def("report", &PyPublisher::report)
-        .def("give_up", &PyPublisher::give_up)
         .def("wait_subscribers", &PyPublisher::wait_subscribers, nb::arg("count"), timeout, later)
         .def("wait_live", &PyPublisher::wait_live, nb::arg("count"), timeout, later)
         .def("fd", &PyPublisher::fd)

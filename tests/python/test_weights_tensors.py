@@ -97,12 +97,15 @@ def test_tensors_are_put_one_by_one(ring: str) -> None:
         with pytest.raises(ZeroDivisionError), trainer.begin(1) as transaction:
             transaction.put("embed")
             raise ZeroDivisionError
-        with pytest.raises(rr.InvalidArgumentError, match="version 1 is finished"):
+        with pytest.raises(rr.InvalidArgumentError, match="version 1 is over"):
             transaction.put("norm")
         thread = threading.Thread(target=take)
         gathered = model(2)
+        old = transaction
         with trainer.begin(2) as transaction:
             thread.start()
+            with pytest.raises(rr.InvalidArgumentError, match="version 1 is over"):
+                old.commit(PATIENCE)  # not the one that is open
             with pytest.raises(rr.BusyError):
                 trainer.begin(3)
             with pytest.raises(rr.InvalidArgumentError, match="'norm'.*embed is next"):

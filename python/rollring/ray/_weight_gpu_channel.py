@@ -194,9 +194,9 @@ class GpuChannel(NodeChannel[GpuArrival]):
 
     async def _lend(self, arrival: GpuArrival, number: int) -> tuple[int, int]:
         if number not in arrival.lent:
-            end = self._publisher._end
-            await self._publisher._later(end.lend_part, None)
-            arrival.lent[number] = end.lent()
+            sent = arrival.transaction._sent
+            await self._publisher._later(sent.lend_part, None)
+            arrival.lent[number] = sent.lent()
             arrival.lengths[number] = arrival.lent[number][1]
         return arrival.lent[number]
 
@@ -207,7 +207,7 @@ class GpuChannel(NodeChannel[GpuArrival]):
             for number in parts:
                 await (await landing.get())
                 if number == arrival.written:
-                    self._publisher._end.part_written()
+                    arrival.transaction._sent.part_written()
                     arrival.note_written()
         except RollringError as error:
             arrival.note_problem(str(error))
