@@ -120,7 +120,7 @@ class PyBatch : public PyViews {
         const auto shown_again = [this](void*) { leased_->later = false; };
         const std::unique_ptr<void, decltype(shown_again)> until_then(this, shown_again);
         Result<void> acked;
-        const bool waits = in_slices(
+        const bool waits = in_turns(
             leased_->shared->turns, deadline_of(timeout),
             [&](Deadline deadline) {
                 if (leased_->shared->closing) return false;

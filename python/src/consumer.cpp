@@ -52,32 +52,22 @@ class PyConsumer {
   public:
     // Waits for the ring, but not for the seat: who has it may have it for long.
     PyConsumer(const std::string& ring, double attach_timeout) {
-        const Deadline deadline = deadline_of(attach_timeout);
-        while (true) {  // in slices: Ctrl-C ends it
-            auto opened = [&] {
-                const Released released;
-                return Consumer::open(ring, {.attach_timeout = std::chrono::milliseconds(0)});
-            }();
-            if (opened) {
-                schema_ = std::make_shared<const Schema>(opened->schema());
-                shared_->consumer.emplace(std::move(*opened));
-                return;
-            }
-            const bool waits = opened.error().code == Errc::not_ready;
-            if (!waits || deadline.passed()) raise(opened.error());
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        }
+        auto made = opened(deadline_of(attach_timeout), {Errc::not_ready}, [&](auto) {
+            return Consumer::open(ring, {.attach_timeout = std::chrono::milliseconds(0)});
+        });
+        schema_ = std::make_shared<const Schema>(made.schema());
+        shared_->hold(std::move(made));
     }
 
     // None: nothing came in time. What was returned is released, and comes to nobody again.
     nb::object get(Timeout timeout) {
-        check();
+        shared_->check();
         std::optional<Copied> copied;
-        const Poll answer = in_slices(
+        const Poll answer = in_turns(
             shared_->turns, deadline_of(timeout),
             [&](Deadline deadline) {
                 const Poll found = shared_->look(deadline);
-                if (found == Poll::record) copied.emplace(shared_->take());
+                if (found == Poll::record) copied.emplace(shared_->take_record());
                 return found;
             },
             Poll::timed_out);
@@ -87,61 +77,42 @@ class PyConsumer {
     }
     // For event loops: begin(), then get(0) once fd() is readable. A wait takes nothing, so that
     // one which is cancelled loses nothing.
-    int fd() {
-        if (!waiter_) waiter_ = Waiter::make();
-        return waiter_->fd();
-    }
+    int fd() { return waiter_.fd(); }
     void begin(Timeout timeout) {
-        check();
+        shared_->check();
         fd();
         cancel();  // one that was left by a loop that is closed
-        finish_wait();
-        waiter_->begin(
+        while (waiter_.busy()) waiter_.finish();
+        waiter_.begin(
             [shared = shared_](Deadline deadline) {
-                shared->turns.lock_for_wait();
-                const std::scoped_lock turn(std::adopt_lock, shared->turns);
-                return shared->look(deadline) != Poll::timed_out;
+                return shared->turns.in_wait(
+                    [&] { return shared->look(deadline) != Poll::timed_out; });
             },
             deadline_of(timeout));
     }
-    void cancel() {
-        if (waiter_) waiter_->cancel();
-    }
+    void cancel() { waiter_.cancel(); }
     // What was not taken comes to the ring's next consumer. Twice is fine.
     void close() {
         if (closed()) return;
         cancel();
-        finish_wait();
-        const Turn turn(shared_->turns);
-        shared_->consumer.reset();
+        while (waiter_.busy()) waiter_.finish();
+        static_cast<void>(shared_->take([] {}));
     }
-    [[nodiscard]] bool closed() const {
-        return shared_->turns.inherited() || !shared_->consumer.has_value();
-    }
+    [[nodiscard]] bool closed() const { return shared_->gone(); }
 
   private:
-    void check() const {
-        shared_->turns.check("this consumer");
-        if (!shared_->consumer) raise("closed", "this consumer is closed");
-    }
     [[noreturn]] void raise_closed() {
         std::string problem = "this consumer was closed by another thread";
         {
             const Turn turn(shared_->turns);
-            if (shared_->consumer) problem = shared_->consumer->problem();
+            if (shared_->object) problem = shared_->object->problem();
         }
         raise("closed", problem);
-    }
-    void finish_wait() {
-        while (waiter_ && waiter_->busy()) {
-            const Released released;
-            waiter_->finish();
-        }
     }
 
     std::shared_ptr<const Schema> schema_;
     std::shared_ptr<SharedConsumer> shared_ = std::make_shared<SharedConsumer>();
-    Waiter::Ptr waiter_;
+    LoopWaiter waiter_;
 };
 
 }  // namespace

@@ -10,27 +10,19 @@
 #include <vector>
 
 #include "errors.hpp"
-#include "forks.hpp"
-#include "released.hpp"
+#include "owned.hpp"
 #include "rollring/memory_domain.hpp"
 
 namespace rollring::python {
 namespace {
 
 // Lives until its last region is freed: torch may do that long after Python let go of the domain.
-struct SharedDomain {
-    std::mutex mutex;  // never held while the GIL is asked for: torch allocates with and without it
-    std::optional<MemoryDomain> domain;
+// Its turn is never held while the GIL is asked for: torch allocates with and without it.
+struct SharedDomain : Owned<MemoryDomain> {
+    SharedDomain() : Owned("this memory domain") {}
+
     int gpu = 0;
     std::string why;  // the last allocation that failed
-    std::uint64_t forks = fork_number();
-
-    SharedDomain() = default;
-    SharedDomain(const SharedDomain&) = delete;
-    SharedDomain& operator=(const SharedDomain&) = delete;
-    ~SharedDomain() {
-        if (forks != fork_number()) leave_undestroyed(domain);
-    }
 };
 
 // Whose the memory is that torch gives back.
@@ -74,13 +66,13 @@ void* allocate(std::uint64_t bytes, int gpu) {
     SharedDomain& shared = *region.domain;
     void* memory = nullptr;
     {
-        const std::scoped_lock lock(shared.mutex);
+        const std::scoped_lock lock(shared.turns);
         if (gpu != shared.gpu) {
             shared.why = "the domain's memory lies on GPU " + std::to_string(shared.gpu) +
                          ", and memory of GPU " + std::to_string(gpu) + " was asked for";
             return nullptr;
         }
-        auto got = shared.domain->allocate(region.tag, bytes);
+        auto got = shared.object->allocate(region.tag, bytes);
         if (!got) {
             shared.why = got.error().to_string();
             return nullptr;
@@ -93,9 +85,9 @@ void* allocate(std::uint64_t bytes, int gpu) {
 
 void give_back(void* memory) {
     const auto shared = Placements::all().take(memory);
-    if (shared == nullptr || shared->forks != fork_number()) return;
-    const std::scoped_lock lock(shared->mutex);
-    if (auto freed = shared->domain->free(memory); !freed) shared->why = freed.error().to_string();
+    if (shared == nullptr || shared->turns.inherited()) return;
+    const std::scoped_lock lock(shared->turns);
+    if (auto freed = shared->object->free(memory); !freed) shared->why = freed.error().to_string();
 }
 
 nb::dict told(const DomainReport& report) {
@@ -109,14 +101,14 @@ nb::dict told(const DomainReport& report) {
 class PyDomain {
     template <class Use>
     auto used(Use use) {
-        if (shared_->forks != fork_number()) {
+        if (shared_->turns.inherited()) {
             raise("forked",
                   "this memory domain belongs to the parent process: CUDA works only in spawned "
                   "processes");
         }
         const Released released;
-        const std::scoped_lock lock(shared_->mutex);
-        return use(*shared_->domain);
+        const std::scoped_lock lock(shared_->turns);
+        return use(*shared_->object);
     }
 
   public:
@@ -126,7 +118,7 @@ class PyDomain {
             return MemoryDomain::open(Device::cuda(gpu), {.chunk_bytes = chunk_bytes});
         }();
         shared_->gpu = gpu;
-        shared_->domain.emplace(value_or_raise(std::move(opened)));
+        shared_->hold(value_or_raise(std::move(opened)));
     }
     // Until leave(), what this thread allocates through torch's pool is under the tag.
     void enter(const std::string& tag) {

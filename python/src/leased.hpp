@@ -9,40 +9,20 @@
 #include <vector>
 
 #include "lent.hpp"
+#include "owned.hpp"
 #include "rollring/stash.hpp"
-#include "turn.hpp"
 
 namespace rollring::python {
 
 class Leased;
 
 // Shared with its batches, whose windows may live longer.
-struct SharedStash {
-    std::unique_ptr<Stash> stash;
-    Turns turns{[this] {
-        if (stash) stash->interrupt();
-    }};
+struct SharedStash : Owned<Stash> {
     std::vector<Leased*> leased;  // what Python has of it
-    bool closing = false;         // as soon as no window is left
     Gatherers gatherers;
 
-    ~SharedStash() {
-        // A child's copy is left as it is: another thread may have been in the middle of it.
-        if (turns.inherited()) static_cast<void>(stash.release());
-    }
-    // The answer of use(stash), made in this thread's turn: no Python code may run in it.
-    template <class Use>
-    auto in_turn(Use use) {
-        turns.check("this stash");
-        std::optional<decltype(use(*stash))> answer;
-        {
-            const Turn turn(turns);
-            if (!closing) answer.emplace(use(*stash));
-        }
-        if (!answer) raise("closed", "this stash is closed");
-        return std::move(*answer);
-    }
-    // With the turn.
+    SharedStash() : Owned("this stash", &Stash::interrupt) {}
+    // With the turn, while it is closing: as soon as no window is left.
     void close_if_free();
 };
 
@@ -64,18 +44,18 @@ class Leased final : public Lent {
         if (shared->closing) shared->close_if_free();
     }
     [[nodiscard]] bool leased() const override { return !inherited() && !later && batch->leased(); }
-    [[nodiscard]] const Schema& schema() const override { return shared->stash->schema(); }
+    [[nodiscard]] const Schema& schema() const override { return shared->object->schema(); }
     [[nodiscard]] Gatherers& gatherers() override { return shared->gatherers; }
     // Both with the turn.
     Result<void> ack(Deadline readers) {
-        const std::int64_t last = shared->stash->last_acked_step();
+        const std::int64_t last = shared->object->last_acked_step();
         return batch->ack(step.value_or(last + 1), readers);
     }
     void give_back() {
         if (!batch->leased()) return;
         if (ack_later) {
             // Later batches may have been acknowledged meanwhile: steps do not go back.
-            const std::int64_t last = shared->stash->last_acked_step();
+            const std::int64_t last = shared->object->last_acked_step();
             step = std::max(step.value_or(last + 1), last);
             if (ack(Deadline::after_ms(10'000))) return;
         }
@@ -109,7 +89,7 @@ class Leased final : public Lent {
 };
 
 inline void SharedStash::close_if_free() {
-    if (std::ranges::none_of(leased, &Leased::in_use)) stash.reset();
+    if (std::ranges::none_of(leased, &Leased::in_use)) object.reset();
 }
 
 }  // namespace rollring::python

@@ -8,8 +8,8 @@
 
 #include "errors.hpp"
 #include "gathering.hpp"
-#include "released.hpp"
 #include "rollring/sequences.hpp"
+#include "turn.hpp"
 #include "window.hpp"
 
 namespace rollring::python {
@@ -43,24 +43,19 @@ class Lent : public Loan {
     // Whether all of them are done with it, waiting until then at most. Raises, then and ever
     // after, if one has failed.
     bool wait_reads(Deadline deadline) {
-        constexpr std::int64_t slice_ns = 50'000'000;
         while (!reads_.empty() && !inherited()) {
             const DeviceRead read = reads_.front();
-            const std::int64_t slice = std::min(deadline.at_ns, Deadline::after_ns(slice_ns).at_ns);
-            Result<void> done;
-            {
-                const Released released;
-                done = read.gatherer->wait(read.mark, Deadline{slice});
-            }
-            if (!done && done.error().code != Errc::timed_out) raise(done.error());
-            if (done) {
-                std::erase_if(reads_, [&](const DeviceRead& one) {
-                    return one.gatherer == read.gatherer && one.mark == read.mark;
-                });
-            } else if (deadline.passed()) {
-                return false;
-            }
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            const auto waits = [](const Result<void>& done) {
+                return !done && done.error().code == Errc::timed_out;
+            };
+            const auto done = in_slices(
+                deadline, [&](Deadline slice) { return read.gatherer->wait(read.mark, slice); },
+                waits);
+            if (waits(done)) return false;
+            if (!done) raise(done.error());
+            std::erase_if(reads_, [&](const DeviceRead& one) {
+                return one.gatherer == read.gatherer && one.mark == read.mark;
+            });
         }
         return true;
     }

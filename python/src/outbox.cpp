@@ -10,11 +10,9 @@
 #include <vector>
 
 #include "errors.hpp"
-#include "forks.hpp"
+#include "owned.hpp"
 #include "parcel.hpp"
-#include "released.hpp"
 #include "rollring/consumer.hpp"
-#include "turn.hpp"
 
 namespace rollring::python {
 namespace {
@@ -59,25 +57,23 @@ class PyOutbox {
             const Released released;
             return Consumer::open(ring, {.attach_timeout = std::chrono::nanoseconds(0)});
         }();
-        if (!opened) raise(opened.error());
-        consumer_.emplace(std::move(*opened));
-        if (places) consumer_->bound_groups(*places);
-    }
-    ~PyOutbox() {
-        if (turns_.inherited()) leave_undestroyed(consumer_);
+        owned_.hold(value_or_raise(std::move(opened)));
+        if (places) owned_.object->bound_groups(*places);
     }
 
     // (index, spans, bytes, records) of what is there, once something is: so many bytes, or what
     // comes within `linger` of the first. None: nothing came in time, or interrupt().
     nb::object collect(std::uint64_t bytes, double linger, double timeout) {
-        check();
+        owned_.check();
         Parcel parcel;
-        const Poll answer = in_slices(
-            turns_, deadline_of(timeout),
+        const Poll answer = in_turns(
+            owned_.turns, deadline_of(timeout),
             [&](Deadline deadline) { return fill(parcel, bytes, linger, deadline); },
             // An interrupt() is to be seen at once: what it is for may be more than a turn.
             Poll::empty);
-        if (answer == Poll::closed) raise("closed", consumer_->problem());
+        if (answer == Poll::closed) {
+            raise("closed", owned_.in_turn([](Consumer& consumer) { return consumer.problem(); }));
+        }
         if (parcel.entries.empty()) return nb::none();
         const auto* const index = reinterpret_cast<const char*>(parcel.entries.data());
         nb::list spans;
@@ -90,77 +86,69 @@ class PyOutbox {
     }
     // The oldest records that were collected, so many: nobody may look at their spans any more.
     void release(std::uint64_t records) {
-        check();
-        const Turn turn(turns_);
-        for (; records != 0 && !held_.empty(); records--) {
-            static_cast<void>(consumer_->release(held_.front()));
-            held_.pop_front();
-        }
+        owned_.in_turn([&](Consumer& consumer) {
+            for (; records != 0 && !held_.empty(); records--) {
+                static_cast<void>(consumer.release(held_.front()));
+                held_.pop_front();
+            }
+            return true;
+        });
     }
     // Producers may open so many groups at once: a group counts until its first record is released.
     void bound_groups(std::uint64_t places) {
-        check();
-        const Turn turn(turns_);
-        consumer_->bound_groups(places);
+        owned_.in_turn([&](Consumer& consumer) {
+            consumer.bound_groups(places);
+            return true;
+        });
     }
     [[nodiscard]] std::uint64_t announced_groups() {
-        check();
-        const Turn turn(turns_);
-        return consumer_->announced_groups();
+        return owned_.in_turn([](Consumer& consumer) { return consumer.announced_groups(); });
     }
     void interrupt() {
-        if (consumer_) consumer_->interrupt();
+        if (owned_.object) owned_.object->interrupt();
     }
     // The seat is another's. Nobody may look at spans any more. Twice is fine.
     void close() {
-        if (turns_.inherited()) return;
-        const Turn turn(turns_);
-        consumer_.reset();
+        if (owned_.gone()) return;
+        static_cast<void>(owned_.take([] {}));
     }
     // (lane, epoch) of producers that have gone since it was asked last.
     std::vector<std::pair<std::uint32_t, std::uint32_t>> gone() {
-        check();
-        std::vector<std::pair<std::uint32_t, std::uint32_t>> producers;
-        const Turn turn(turns_);
-        Event event;
-        while (consumer_->next_event(event)) {
-            if (event.kind == Event::Kind::producer_closed ||
-                event.kind == Event::Kind::producer_died) {
-                producers.emplace_back(event.lane, event.epoch);
+        return owned_.in_turn([](Consumer& consumer) {
+            std::vector<std::pair<std::uint32_t, std::uint32_t>> producers;
+            Event event;
+            while (consumer.next_event(event)) {
+                if (event.kind == Event::Kind::producer_closed ||
+                    event.kind == Event::Kind::producer_died) {
+                    producers.emplace_back(event.lane, event.epoch);
+                }
             }
-        }
-        return producers;
+            return producers;
+        });
     }
     [[nodiscard]] std::uint32_t producers() {
-        check();
-        const Turn turn(turns_);
-        return consumer_->producers_active();
+        return owned_.in_turn([](Consumer& consumer) { return consumer.producers_active(); });
     }
 
   private:
-    void check() const {
-        turns_.check("this outbox");
-        if (!consumer_) raise("closed", "this outbox is closed");
-    }
     Poll fill(Parcel& parcel, std::uint64_t bytes, double linger, Deadline deadline) {
+        if (!owned_.object) return Poll::closed;  // by another thread
+        Consumer& consumer = *owned_.object;
         Record record;
-        Poll answer = consumer_->wait(record, deadline);
+        Poll answer = consumer.wait(record, deadline);
         if (answer == Poll::timed_out) return Poll::timed_out;
         const Deadline until = deadline_of(linger);
         while (answer == Poll::record) {
             parcel.add(record);
             held_.push_back(record.ref);
             if (parcel.bytes >= bytes) break;
-            answer = consumer_->poll(record);
-            if (answer == Poll::empty && !until.passed()) answer = consumer_->wait(record, until);
+            answer = consumer.poll(record);
+            if (answer == Poll::empty && !until.passed()) answer = consumer.wait(record, until);
         }
         return answer == Poll::closed && parcel.entries.empty() ? Poll::closed : Poll::record;
     }
 
-    Turns turns_{[this] {
-        if (consumer_) consumer_->interrupt();
-    }};
-    std::optional<Consumer> consumer_;
+    Owned<Consumer> owned_{"this outbox", &Consumer::interrupt};
     std::deque<RecordRef> held_;
 };
 

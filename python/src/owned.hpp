@@ -1,13 +1,13 @@
 #pragma once
-// An object of the library whose calls answer with a Result, shared by threads that take turns.
+// An object of the library, shared by threads that take turns, and by what it has lent to Python.
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "errors.hpp"
-#include "forks.hpp"
 #include "turn.hpp"
 #include "waiter.hpp"
 
@@ -16,10 +16,11 @@ namespace rollring::python {
 template <class T>
 struct Owned {
     Turns turns;
-    std::optional<T> object;
-    const char* what;  // "this publisher"
+    std::unique_ptr<T> object;
+    const char* what;      // "this publisher"
+    bool closing = false;  // for callers it is closed: it stays for what it has lent
 
-    // `hurry` ends the slice of who waits with the turn, where the object can do that.
+    // `hurry` ends the slice of a thread that waits with the turn, where the object can do that.
     explicit Owned(const char* name, void (T::*hurry)() = nullptr)
         : turns([this, hurry] {
               if (hurry != nullptr && object) ((*object).*hurry)();
@@ -28,15 +29,17 @@ struct Owned {
     Owned(const Owned&) = delete;
     Owned& operator=(const Owned&) = delete;
     ~Owned() {
-        if (turns.inherited()) leave_undestroyed(object);
+        // A child's copy is left as it is: another thread may have been in the middle of it.
+        if (turns.inherited()) static_cast<void>(object.release());
     }
 
+    void hold(T made) { object = std::make_unique<T>(std::move(made)); }
     void check() const {
         turns.check(what);
-        if (!object) raise("closed", std::string(what) + " is closed");
+        if (!usable()) raise_closed();
     }
-    // Without one: it was closed, or is of the process that forked this one.
-    [[nodiscard]] bool gone() const { return turns.inherited() || !object; }
+    // Closed, not opened yet, or of the process that forked this one.
+    [[nodiscard]] bool gone() const { return turns.inherited() || !usable(); }
 
     // The answer of use(object), made in this thread's turn: no Python code may run in it.
     template <class Use>
@@ -45,26 +48,30 @@ struct Owned {
         std::optional<decltype(use(*object))> answer;
         {
             const Turn turn(turns);
-            if (object) answer.emplace(use(*object));
+            if (usable()) answer.emplace(use(*object));
         }
-        if (!answer) raise("closed", std::string(what) + " is closed");
+        if (!answer) raise_closed();
         return std::move(*answer);
     }
     // The object, taken out in this thread's turn, after last().
     template <class Last>
-    std::optional<T> take(Last last) {
+    std::unique_ptr<T> take(Last last) {
         const Turn turn(turns);
         last();
-        return std::exchange(object, std::nullopt);
+        return std::move(object);
     }
     // One slice of a wait.
     template <class Step>
     Result<void> slice(const Step& step, Deadline until) {
-        turns.lock_for_wait();
-        const std::scoped_lock turn(std::adopt_lock, turns);
-        if (!object) return refused(Errc::aborted, std::string(what) + " is closed");
-        return step(*object, until);
+        return turns.in_wait([&]() -> Result<void> {
+            if (!usable()) return refused(Errc::aborted, std::string(what) + " is closed");
+            return step(*object, until);
+        });
     }
+
+  private:
+    [[nodiscard]] bool usable() const { return object != nullptr && !closing; }
+    [[noreturn]] void raise_closed() const { raise("closed", std::string(what) + " is closed"); }
 };
 
 // What is over when the step says something else than timed_out, or when the time is over: it is
@@ -80,24 +87,14 @@ class Waits {
         owned.check();
         const Deadline deadline = deadline_of(timeout);
         if (later) return begin(owned, deadline, std::move(step));
-        constexpr std::int64_t slice_ns = 50'000'000;
-        while (true) {
-            const Deadline end = Deadline::after_ns(slice_ns);
-            auto answer = [&] {
-                const Released released;
-                return owned.slice(step, deadline.at_ns <= end.at_ns ? deadline : end);
-            }();
-            if (!answer) owned.check();  // closed by another thread?
-            if (answer || answer.error().code != Errc::timed_out || deadline.passed()) {
-                return value_or_raise(std::move(answer));
-            }
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        }
+        value_or_raise(in_slices(
+            deadline, [&](Deadline slice) { return owned.slice(step, slice); },
+            [&](const Result<void>& answer) {
+                if (!answer) owned.check();  // closed by another thread?
+                return !answer && answer.error().code == Errc::timed_out;
+            }));
     }
-    int fd() {
-        if (!waiter_) waiter_ = Waiter::make();
-        return waiter_->fd();
-    }
+    int fd() { return waiter_.fd(); }
     void outcome(const Owned<T>& owned) {
         auto answer = std::exchange(outcome_, {});
         if (!answer) owned.check();  // closed meanwhile?
@@ -105,10 +102,8 @@ class Waits {
     }
     // Nothing goes on any more when it returns.
     void cancel() {
-        if (!waiter_) return;
-        waiter_->cancel();
-        const Released released;
-        waiter_->finish();
+        waiter_.cancel();
+        waiter_.finish();
     }
 
   private:
@@ -116,7 +111,7 @@ class Waits {
         fd();
         cancel();  // one that was left by a loop that is closed
         outcome_ = {};
-        waiter_->begin(
+        waiter_.begin(
             [this, &owned, step = std::move(step)](Deadline until) {
                 outcome_ = owned.slice(step, until);
                 return outcome_ || outcome_.error().code != Errc::timed_out;
@@ -124,7 +119,7 @@ class Waits {
             deadline);
     }
     Result<void> outcome_;
-    Waiter::Ptr waiter_;  // the last member: its thread ends before what it uses
+    LoopWaiter waiter_;  // the last member: its thread ends before what it uses
 };
 
 }  // namespace rollring::python

@@ -43,31 +43,18 @@ class PyProducer {
         options.name = name_of;
         options.max_records = max_records;
         if (checksum) options.checksum = Checksum::xxh3;
-        const Deadline deadline = deadline_of(attach_timeout);
-        // In slices: Ctrl-C ends it.
-        while (true) {
-            const auto rest = deadline.at_ns - monotonic_ns();
-            options.attach_timeout =
-                std::chrono::nanoseconds(std::clamp<std::int64_t>(rest, 0, 50'000'000));
-            auto opened = [&] {
-                const Released released;
-                return Producer::open(ring, options);
-            }();
-            if (opened) {
-                shared_->schema = opened->schema();
-                shared_->producer.emplace(std::move(*opened));
-                return;
-            }
-            const Errc code = opened.error().code;
-            const bool waits =
-                code == Errc::not_found || code == Errc::not_ready || code == Errc::no_free_lane;
-            if (!waits || deadline.passed()) raise(opened.error());
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        }
+        auto made = opened(deadline_of(attach_timeout),
+                           {Errc::not_found, Errc::not_ready, Errc::no_free_lane},
+                           [&](std::chrono::nanoseconds patience) {
+                               options.attach_timeout = patience;
+                               return Producer::open(ring, options);
+                           });
+        shared_->schema = made.schema();
+        shared_->hold(std::move(made));
     }
 
     void push(nb::handle instance_id, Timeout timeout, nb::dict fields, bool later) {
-        check();
+        shared_->check();
         const Given given(shared_->schema, instance_id, fields);
         given.check_versions();
         wait(timeout, [&](Producer& producer, Deadline deadline) {
@@ -77,17 +64,14 @@ class PyProducer {
     }
 
     // For event loops: once fd() is readable, end_push() says what became of the push.
-    int fd() {
-        if (!waiter_) waiter_ = Waiter::make();
-        return waiter_->fd();
-    }
+    int fd() { return waiter_.fd(); }
     // True: it waits for room. One push waits at a time: an earlier one that still does, because it
     // was cancelled or its loop was closed, ends first.
     bool begin_push(nb::handle instance_id, Timeout timeout, nb::dict fields) {
-        check();
+        shared_->check();
         fd();
         cancel_push();
-        finish_wait();
+        while (waiter_.busy()) waiter_.finish();
         auto waiting = std::make_shared<Waiting>(shared_, instance_id, fields);
         const bool over = [&] {
             const Released released;
@@ -98,17 +82,15 @@ class PyProducer {
             return false;
         }
         waiting_ = std::move(waiting);
-        waiter_->begin([it = waiting_.get()](Deadline slice) { return it->step(slice); },
-                       deadline_of(timeout));
+        waiter_.begin([it = waiting_.get()](Deadline slice) { return it->step(slice); },
+                      deadline_of(timeout));
         return true;
     }
     void end_push() {
-        finish_wait();
+        while (waiter_.busy()) waiter_.finish();
         if (const auto waiting = std::exchange(waiting_, nullptr)) waiting->raise_unless_sent();
     }
-    void cancel_push() {
-        if (waiter_) waiter_->cancel();
-    }
+    void cancel_push() { waiter_.cancel(); }
 
     void flush() {
         shared_->in_turn([](Producer& producer) {
@@ -118,7 +100,7 @@ class PyProducer {
     }
     nb::object reserve(nb::handle instance_id, std::uint32_t tokens, nb::dict columns,
                        Timeout timeout, nb::dict fields) {
-        check();
+        shared_->check();
         Given given(shared_->schema, instance_id, fields);
         given.add_holes(shared_->schema, columns, tokens);
         given.check_versions();
@@ -133,21 +115,21 @@ class PyProducer {
     }
     void open_group(const std::string& instance_id, std::uint64_t visit, Timeout timeout,
                     std::uint32_t group_size, std::uint64_t record_bytes) {
-        check();
+        shared_->check();
         wait(timeout, [&](Producer& producer, Deadline deadline) {
             return producer.open_group(instance_id, visit, deadline, {group_size, record_bytes});
         });
     }
     // Never waits. False: there is no place.
     bool may_send(const std::string& instance_id, std::uint64_t visit, std::uint32_t group_size) {
-        check();
+        shared_->check();
         return shared_->in_turn([&](Producer& producer) {
             return producer.may_send(instance_id, visit, {group_size, 0});
         });
     }
     // Whether or not there is one.
     void inherit_place(const std::string& instance_id, std::uint64_t visit) {
-        check();
+        shared_->check();
         shared_->in_turn([&](Producer& producer) {
             producer.inherit_place(GroupKey::of(instance_id, visit), {});
             return true;
@@ -161,10 +143,10 @@ class PyProducer {
     void close() {
         if (closed()) return;
         cancel_push();
-        finish_wait();
+        while (waiter_.busy()) waiter_.finish();
         const bool done = shared_->in_turn([&](Producer&) {
             if (shared_->windows > 0) return false;
-            shared_->producer.reset();
+            shared_->object.reset();
             if (waiting_ != nullptr) waiting_->close();
             return true;
         });
@@ -172,9 +154,7 @@ class PyProducer {
         raise("views_alive", "cannot close: " + shared_->windows_text() +
                                  " still in use; commit the draft, or delete its references");
     }
-    [[nodiscard]] bool closed() const {
-        return shared_->turns.inherited() || !shared_->producer.has_value();
-    }
+    [[nodiscard]] bool closed() const { return shared_->gone(); }
     nb::dict stats() {
         return stat_dict(shared_->in_turn([](Producer& producer) { return producer.stats(); }));
     }
@@ -189,22 +169,18 @@ class PyProducer {
     }
 
   private:
-    void check() const {
-        shared_->turns.check("this producer");
-        if (!shared_->producer) raise("closed", "this producer is closed");
-    }
     // Any call that looks for room takes that of the last draft, whose arrays must be gone. With
     // the turn; `problem` says why it is not Push::ok. None: arrays are there.
     template <class Try>
     static std::optional<Push> once(SharedProducer& shared, std::string& problem, Deadline deadline,
                                     Try attempt) {
-        if (!shared.producer) {
+        if (!shared.object) {
             problem = "this producer was closed by another thread";
             return Push::closed;
         }
         if (shared.windows > 0) return std::nullopt;
-        const Push answer = attempt(*shared.producer, deadline);
-        if (answer != Push::ok) problem = shared.producer->problem();
+        const Push answer = attempt(*shared.object, deadline);
+        if (answer != Push::ok) problem = shared.object->problem();
         return answer;
     }
     static void raise_unless_ok(SharedProducer& shared, std::optional<Push> push,
@@ -218,7 +194,7 @@ class PyProducer {
     template <class Try>
     void wait(Timeout timeout, Try attempt) {
         std::string problem;
-        const auto push = in_slices(
+        const auto push = in_turns(
             shared_->turns, deadline_of(timeout),
             [&](Deadline deadline) { return once(*shared_, problem, deadline, attempt); },
             std::optional(Push::timed_out));
@@ -238,12 +214,12 @@ class PyProducer {
         }
         // In any thread, with or without the GIL. True: it is over.
         bool step(Deadline deadline) {
-            shared->turns.lock_for_wait();
-            const std::scoped_lock turn(std::adopt_lock, shared->turns);
-            answer = once(*shared, problem, deadline, [&](Producer& producer, Deadline until) {
-                return producer.push(given.draft, until);
+            return shared->turns.in_wait([&] {
+                answer = once(*shared, problem, deadline, [&](Producer& producer, Deadline until) {
+                    return producer.push(given.draft, until);
+                });
+                return answer != Push::timed_out;
             });
-            return answer != Push::timed_out;
         }
         // Whoever awaits it learns why it is over.
         void close() {
@@ -253,16 +229,10 @@ class PyProducer {
         }
         void raise_unless_sent() const { raise_unless_ok(*shared, answer, problem); }
     };
-    void finish_wait() {
-        while (waiter_ && waiter_->busy()) {
-            const Released released;
-            waiter_->finish();
-        }
-    }
 
     std::shared_ptr<SharedProducer> shared_ = std::make_shared<SharedProducer>();
     std::shared_ptr<Waiting> waiting_;
-    Waiter::Ptr waiter_;  // goes first: it is at `waiting_`
+    LoopWaiter waiter_;  // goes first: it is at `waiting_`
 };
 
 }  // namespace

@@ -8,37 +8,19 @@
 #include <utility>
 
 #include "errors.hpp"
-#include "forks.hpp"
+#include "owned.hpp"
 #include "rollring/producer.hpp"
-#include "turn.hpp"
 #include "window.hpp"
 
 namespace rollring::python {
 
 // Shared with its drafts, whose windows may live longer.
-struct SharedProducer {
-    Turns turns;
-    std::optional<Producer> producer;
+struct SharedProducer : Owned<Producer> {
     Schema schema;                         // its ring's
     std::weak_ptr<Loan> draft;             // reserved last
     std::atomic<std::size_t> windows = 0;  // of all drafts; made in a turn
 
-    ~SharedProducer() {
-        if (turns.inherited()) leave_undestroyed(producer);
-    }
-
-    // The answer of use(producer), made in this thread's turn: no Python code may run in it.
-    template <class Use>
-    auto in_turn(Use use) {
-        turns.check("this producer");
-        std::optional<decltype(use(*producer))> answer;
-        {
-            const Turn turn(turns);
-            if (producer) answer.emplace(use(*producer));
-        }
-        if (!answer) raise("closed", "this producer is closed");
-        return std::move(*answer);
-    }
+    SharedProducer() : Owned("this producer") {}
 
     // What Python still has of its drafts. With the GIL.
     [[nodiscard]] std::string windows_text() const {

@@ -6,17 +6,16 @@
 #include <string>
 #include <utility>
 
+#include "owned.hpp"
 #include "rollring/reader.hpp"
-#include "turn.hpp"
 #include "views.hpp"
 
 namespace rollring::python {
 namespace {
 
 // Shared with its shares, which may live longer.
-struct SharedReader {
-    explicit SharedReader(Reader attached) : reader(std::move(attached)) {}
-    Reader reader;
+struct SharedReader : Owned<Reader> {
+    SharedReader() : Owned("this reader") {}
     Gatherers gatherers;
 };
 
@@ -27,7 +26,7 @@ class SharedLoan final : public Lent {
         : shared(std::move(of)), share(std::move(open)) {}
 
     [[nodiscard]] bool leased() const override { return !inherited() && !later && share.leased(); }
-    [[nodiscard]] const Schema& schema() const override { return shared->reader.schema(); }
+    [[nodiscard]] const Schema& schema() const override { return shared->object->schema(); }
     [[nodiscard]] Gatherers& gatherers() override { return shared->gatherers; }
 
     std::shared_ptr<SharedReader> shared;
@@ -78,34 +77,23 @@ class PyShare : public PyViews {
 class PyReader {
   public:
     PyReader(const std::string& ring, const std::string& name, double timeout) {
-        const Deadline deadline = deadline_of(timeout);
-        while (true) {  // in slices: Ctrl-C ends it
-            const auto left = std::chrono::nanoseconds(
-                std::clamp<std::int64_t>(deadline.at_ns - monotonic_ns(), 0, 50'000'000));
-            auto attached = [&] {
-                const Released released;
-                return Reader::attach(ring, {.name = name, .attach_timeout = left});
-            }();
-            if (attached) {
-                reader_ = std::make_shared<SharedReader>(std::move(*attached));
-                return;
-            }
-            const Errc code = attached.error().code;
-            const bool waits = code == Errc::not_found || code == Errc::not_ready;
-            if (!waits || deadline.passed()) raise(attached.error());
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        }
+        reader_->hold(opened(deadline_of(timeout), {Errc::not_found, Errc::not_ready},
+                             [&](std::chrono::nanoseconds patience) {
+                                 return Reader::attach(ring,
+                                                       {.name = name, .attach_timeout = patience});
+                             }));
     }
     PyShare open(nb::bytes ticket) {
-        if (reader_ == nullptr) raise("closed", "this reader is closed");
         return PyShare(std::make_shared<SharedLoan>(
-            reader_, value_or_raise(reader_->reader.open({ticket.c_str(), ticket.size()}))));
+            reader_, value_or_raise(reader_->in_turn([&](Reader& reader) {
+                return reader.open({ticket.c_str(), ticket.size()});
+            }))));
     }
     // What it has opened stays open.
-    void close() { reader_ = nullptr; }
+    void close() { reader_ = std::make_shared<SharedReader>(); }
 
   private:
-    std::shared_ptr<SharedReader> reader_;
+    std::shared_ptr<SharedReader> reader_ = std::make_shared<SharedReader>();
 };
 
 }  // namespace

@@ -16,25 +16,10 @@ namespace {
 
 using Timeout = std::optional<double>;
 
-// Waits for the ring in slices: Ctrl-C ends it.
-template <class Open>
-auto opened(double timeout, Open open) {
-    const Deadline deadline = deadline_of(timeout);
-    while (true) {
-        auto made = [&] {
-            const Released released;
-            return open();
-        }();
-        if (made) return std::move(*made);
-        if (made.error().code != Errc::not_ready || deadline.passed()) raise(made.error());
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    }
-}
-
 class PyRequestBoard {
   public:
     PyRequestBoard(const std::string& ring, std::uint32_t attempts, double timeout) {
-        owned_.object.emplace(opened(timeout, [&] {
+        owned_.hold(opened(deadline_of(timeout), {Errc::not_ready}, [&](auto) {
             return RequestBoard::open(ring, {.attempts = attempts, .attach_timeout = {}});
         }));
     }
@@ -139,8 +124,8 @@ class PyRequestBoard {
 class PyRequestWorker {
   public:
     PyRequestWorker(const std::string& ring, const std::string& name, double timeout) {
-        owned_.object.emplace(
-            opened(timeout, [&] { return RequestWorker::open(ring, name, Deadline::now()); }));
+        owned_.hold(opened(deadline_of(timeout), {Errc::not_ready},
+                           [&](auto) { return RequestWorker::open(ring, name, Deadline::now()); }));
     }
 
     void take(Timeout timeout, bool later) {

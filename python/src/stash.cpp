@@ -25,52 +25,35 @@ class PyStash {
   public:
     PyStash(const std::string& ring, nb::dict given, double attach_timeout) {
         const StashOptions options = stash_options(given);
-        const Deadline deadline = deadline_of(attach_timeout);
-        while (true) {  // in slices: Ctrl-C ends it
-            ConsumerOptions consumer;
-            consumer.attach_timeout = std::chrono::nanoseconds(
-                std::clamp<std::int64_t>(deadline.at_ns - monotonic_ns(), 0, 50'000'000));
-            auto opened = [&] {
-                const Released released;
-                return Stash::open(ring, options, consumer);
-            }();
-            if (opened) {
-                shared_->stash = std::move(*opened);
-                return;
-            }
-            const Errc code = opened.error().code;
-            const bool waits =
-                code == Errc::not_found || code == Errc::not_ready || code == Errc::busy;
-            if (!waits || deadline.passed()) raise(opened.error());
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        }
+        shared_->object =
+            opened(deadline_of(attach_timeout), {Errc::not_found, Errc::not_ready, Errc::busy},
+                   [&](std::chrono::nanoseconds patience) {
+                       return Stash::open(ring, options, {.attach_timeout = patience});
+                   });
     }
 
     // None: not enough was complete in time.
     nb::object next(Timeout timeout) {
-        check();
+        shared_->check();
         end_wait();  // what a cancelled one has got comes first
         if (auto batch = taken(); !batch.is_none()) return batch;
         auto leased = std::make_shared<Leased>(shared_);
-        const NextBatch answer = in_slices(
+        const NextBatch answer = in_turns(
             shared_->turns, deadline_of(timeout),
             [&](Deadline deadline) {
                 if (shared_->closing) return NextBatch::closed;
-                return shared_->stash->next_batch(*leased->batch, deadline);
+                return shared_->object->next_batch(*leased->batch, deadline);
             },
             NextBatch::timed_out);
         return answered(answer, std::move(leased));
     }
     // For event loops: begin(), then taken() once fd() is readable. A wait that is cancelled keeps
     // what it has got for the next call of any kind.
-    int fd() {
-        if (!waiter_) waiter_ = Waiter::make();
-        return waiter_->fd();
-    }
+    int fd() { return waiter_.fd(); }
     // False: a batch can be taken already. One wait at a time: an earlier one that is still under
     // way belongs to a closed loop, and ends first.
     bool begin(Timeout timeout) {
-        check();
+        shared_->check();
         fd();
         cancel();
         end_wait();
@@ -78,29 +61,28 @@ class PyStash {
         waiting_ = std::make_shared<Waiting>(std::make_shared<Leased>(shared_));
         const auto step = [waiting = waiting_.get()](Deadline deadline) {
             SharedStash& shared = *waiting->leased->shared;
-            shared.turns.lock_for_wait();
-            const std::scoped_lock turn(std::adopt_lock, shared.turns);
-            waiting->answer = shared.closing
-                                  ? NextBatch::closed
-                                  : shared.stash->next_batch(*waiting->leased->batch, deadline);
-            return waiting->answer != NextBatch::timed_out;
+            return shared.turns.in_wait([&] {
+                waiting->answer =
+                    shared.closing ? NextBatch::closed
+                                   : shared.object->next_batch(*waiting->leased->batch, deadline);
+                return waiting->answer != NextBatch::timed_out;
+            });
         };
         cancelled_ = false;
         {  // what is there costs no other thread
             const Released released;
             if (step(Deadline::now())) return false;
         }
-        waiter_->begin(step, deadline_of(timeout));
+        waiter_.begin(step, deadline_of(timeout));
         return true;
     }
     void cancel() {
         cancelled_ = true;
-        if (!waiter_) return;
-        waiter_->cancel();
-        if (waiter_->busy() && !closed()) shared_->stash->interrupt();
+        waiter_.cancel();
+        if (waiter_.busy() && !closed()) shared_->object->interrupt();
     }
     nb::object taken() {
-        if (waiting_ == nullptr || waiter_->busy()) return nb::none();
+        if (waiting_ == nullptr || waiter_.busy()) return nb::none();
         const auto waiting = std::exchange(waiting_, nullptr);
         return answered(waiting->answer, waiting->leased);
     }
@@ -197,29 +179,23 @@ class PyStash {
         raise("views_alive", "cannot close the stash: " + used +
                                  "; delete its references, or use close(later=True)");
     }
-    [[nodiscard]] bool closed() const { return shared_->turns.inherited() || shared_->closing; }
+    [[nodiscard]] bool closed() const { return shared_->gone(); }
 
   private:
     // A wait that was cancelled; one that an event loop still waits for is not ours to end.
     void end_wait() {
-        if (!waiter_) return;
-        while (waiter_->busy()) {
+        while (waiter_.busy()) {
             if (!cancelled_) {
                 raise("busy", "an event loop waits for this stash: await it, or cancel that task");
             }
-            const Released released;
-            waiter_->finish();
+            waiter_.finish();
         }
-    }
-    void check() const {
-        shared_->turns.check("this stash");
-        if (shared_->closing) raise("closed", "this stash is closed");
     }
     nb::object answered(NextBatch answer, std::shared_ptr<Leased> leased) {
         if (answer == NextBatch::batch) return made_batch(std::move(leased));
         if (answer == NextBatch::timed_out) return nb::none();
         if (shared_->closing) raise("closed", "this stash was closed by another thread");
-        raise("closed", shared_->stash->problem());
+        raise("closed", shared_->object->problem());
     }
     struct Waiting {
         std::shared_ptr<Leased> leased;
@@ -228,7 +204,7 @@ class PyStash {
     std::shared_ptr<SharedStash> shared_ = std::make_shared<SharedStash>();
     std::shared_ptr<Waiting> waiting_;
     bool cancelled_ = false;
-    Waiter::Ptr waiter_;  // goes first: it writes into `waiting_`
+    LoopWaiter waiter_;  // goes first: it writes into `waiting_`
 };
 
 }  // namespace

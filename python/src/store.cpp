@@ -19,23 +19,12 @@
 namespace rollring::python {
 namespace {
 
-constexpr std::int64_t slice_ns = 100'000'000;
-
-// Calls step(deadline) without the GIL, in slices between which Ctrl-C ends it, until it says
-// something else than `waiting` or the deadline is over.
+// Calls step(deadline) in slices while it answers `waiting`.
 template <class Step>
-Result<void> in_slices(std::optional<double> timeout, Errc waiting, Step step) {
-    const Deadline deadline = deadline_of(timeout);
-    while (true) {
-        const Deadline end = Deadline::after_ns(slice_ns);
-        const bool last = deadline.at_ns <= end.at_ns;
-        auto done = [&] {
-            const Released released;
-            return step(last ? deadline : end);
-        }();
-        if (done || last || done.error().code != waiting) return done;
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    }
+Result<void> waited(std::optional<double> timeout, Errc waiting, Step step) {
+    return in_slices(deadline_of(timeout), step, [waiting](const Result<void>& done) {
+        return !done && done.error().code == waiting;
+    });
 }
 
 DType dtype_named(std::string_view name) {
@@ -160,26 +149,14 @@ class PyStore {
   public:
     PyStore(const std::string& name, std::uint64_t capacity, std::uint32_t lanes, bool make,
             const std::string& process, double timeout) {
-        const Deadline deadline = deadline_of(timeout);
-        StoreOptions options{.name = process,
-                             .make = make,
-                             .capacity_bytes = capacity,
-                             .lanes = lanes,
-                             .attach_timeout = std::chrono::nanoseconds(slice_ns)};
-        while (true) {
-            auto opened = [&] {
-                const Released released;
-                return Store::open(name, options);
-            }();
-            if (opened) {
-                store_ = std::make_shared<Store>(std::move(*opened));
-                return;
-            }
-            const Errc code = opened.error().code;
-            const bool waits = code == Errc::not_found || code == Errc::not_ready;
-            if (!waits || deadline.passed()) raise(opened.error());
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        }
+        const StoreOptions options{.name = process,
+                                   .make = make,
+                                   .capacity_bytes = capacity,
+                                   .lanes = lanes,
+                                   .attach_timeout = std::chrono::milliseconds(100)};
+        store_ =
+            std::make_shared<Store>(opened(deadline_of(timeout), {Errc::not_found, Errc::not_ready},
+                                           [&](auto) { return Store::open(name, options); }));
     }
 
     std::vector<std::uint64_t> put(nb::list given, std::optional<double> timeout) {
@@ -188,9 +165,8 @@ class PyStore {
         values.reserve(given.size());
         for (const nb::handle each : given) add_values(each, values);
         std::vector<Location> at(values.size());
-        value_or_raise(in_slices(timeout, Errc::store_full, [&](Deadline deadline) {
-            return store->put(values, at, deadline);
-        }));
+        value_or_raise(waited(timeout, Errc::store_full,
+                              [&](Deadline deadline) { return store->put(values, at, deadline); }));
         std::vector<std::uint64_t> numbers;
         numbers.reserve(at.size());
         for (const Location& each : at) numbers.push_back(each.number);
@@ -211,13 +187,13 @@ class PyStore {
     void clear(const std::vector<std::uint64_t>& numbers, std::optional<double> timeout) {
         const auto store = open();
         const std::vector<Location> at = locations(numbers);
-        value_or_raise(in_slices(timeout, Errc::timed_out,
-                                 [&](Deadline deadline) { return store->clear(at, deadline); }));
+        value_or_raise(waited(timeout, Errc::timed_out,
+                              [&](Deadline deadline) { return store->clear(at, deadline); }));
     }
     void clear_keys(const std::vector<std::string>& keys, std::optional<double> timeout) {
         const auto store = open();
         const std::vector<std::string_view> views(keys.begin(), keys.end());
-        value_or_raise(in_slices(timeout, Errc::timed_out, [&](Deadline deadline) {
+        value_or_raise(waited(timeout, Errc::timed_out, [&](Deadline deadline) {
             return store->clear_keys(views, deadline);
         }));
     }

@@ -6,10 +6,9 @@
 #include <optional>
 #include <utility>
 
-#include "forks.hpp"
 #include "memory.hpp"
+#include "owned.hpp"
 #include "rollring/consumer.hpp"
-#include "turn.hpp"
 
 namespace rollring::python {
 
@@ -32,28 +31,21 @@ struct Copied {
 };
 
 // The consumer of a ring, shared with waits that may end later than their object.
-struct SharedConsumer {
-    std::optional<Consumer> consumer;
-    Turns turns{[this] {
-        if (consumer) consumer->interrupt();
-    }};
+struct SharedConsumer : Owned<Consumer> {
+    SharedConsumer() : Owned("this consumer", &Consumer::interrupt) {}
 
-    ~SharedConsumer() {
-        if (turns.inherited()) leave_undestroyed(consumer);
-    }
-
-    // With the turn. The record that is next: it stays in the ring until take().
+    // With the turn. The record that is next: it stays in the ring until take_record().
     Poll look(Deadline deadline) {
-        if (!consumer) return Poll::closed;
+        if (!object) return Poll::closed;
         if (next_) return Poll::record;
-        const Poll answer = consumer->wait(record_, deadline);
+        const Poll answer = object->wait(record_, deadline);
         if (answer == Poll::record) next_ = true;
         return answer;
     }
     // What look() has found. If this throws, it is still there.
-    Copied take() {
+    Copied take_record() {
         Copied copied(record_.view);
-        static_cast<void>(consumer->release(record_.ref));
+        static_cast<void>(object->release(record_.ref));
         next_ = false;
         return copied;
     }

@@ -6,9 +6,11 @@
 // have something to do: they claim the turn, which ends its slice where it can be ended, and holds
 // off the next one.
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <initializer_list>
 #include <mutex>
 #include <optional>
 
@@ -48,6 +50,13 @@ class Turns {
             unclaimed_.wait(claims, [this] { return claims_ == 0; });
         }
         lock();
+    }
+    // The same for use(), which is such a slice.
+    template <class Use>
+    auto in_wait(Use use) {
+        lock_for_wait();
+        const std::scoped_lock turn(std::adopt_lock, *this);
+        return use();
     }
     // With the GIL held.
     void claim() {
@@ -100,25 +109,44 @@ inline Deadline deadline_of(std::optional<double> timeout) {
     return Deadline::after_ns(static_cast<std::int64_t>(*timeout * 1e9));
 }
 
-// Runs step(deadline) until it says something else than `waiting`, or the deadline is over: without
-// the GIL, and with the turn, in slices, between which signals are seen and other threads have
-// their turn. Returns step's answer.
-template <class Step>
-auto in_slices(Turns& turns, Deadline deadline, Step step, decltype(step(deadline)) waiting) {
+// The one loop that waits: calls step(deadline) without the GIL, in slices, between which signals
+// are seen, as long as goes_on(answer) and until the deadline has passed. Returns the last answer.
+template <class Step, class GoesOn>
+auto in_slices(Deadline deadline, Step step, GoesOn goes_on) {
     constexpr std::int64_t slice_ns = 50'000'000;
     while (true) {
         const Deadline slice = Deadline::after_ns(slice_ns);
-        const bool last = deadline.at_ns <= slice.at_ns;
-        auto answer = waiting;
-        {
-            Released released;
-            turns.lock_for_wait();
-            const std::scoped_lock turn(std::adopt_lock, turns);
-            answer = step(last ? deadline : slice);
-        }
-        if (answer != waiting || deadline.passed()) return answer;
+        auto answer = [&] {
+            const Released released;
+            return step(deadline.at_ns <= slice.at_ns ? deadline : slice);
+        }();
+        if (!goes_on(answer) || deadline.passed()) return answer;
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
+}
+
+// The same until the answer is another than `waiting`. Each slice has the turn, and other threads
+// have theirs in between.
+template <class Step>
+auto in_turns(Turns& turns, Deadline deadline, Step step, decltype(step(deadline)) waiting) {
+    return in_slices(
+        deadline, [&](Deadline slice) { return turns.in_wait([&] { return step(slice); }); },
+        [&](const auto& answer) { return answer == waiting; });
+}
+
+// What open(patience) opens, which waits so long itself: tried again while it fails with one of
+// these codes.
+template <class Open>
+auto opened(Deadline deadline, std::initializer_list<Errc> absent, Open open) {
+    return value_or_raise(in_slices(
+        deadline,
+        [&](Deadline slice) {
+            return open(
+                std::chrono::nanoseconds(std::max<std::int64_t>(0, slice.at_ns - monotonic_ns())));
+        },
+        [&](const auto& made) {
+            return !made && std::ranges::find(absent, made.error().code) != absent.end();
+        }));
 }
 
 }  // namespace rollring::python

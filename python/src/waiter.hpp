@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "forks.hpp"
+#include "released.hpp"
 #include "rollring/time.hpp"
 
 namespace rollring::python {
@@ -50,6 +51,32 @@ class Waiter {
     bool stop_ = false;
     std::uint64_t serial_ = 0;
     std::thread thread_;  // from the first wait on
+};
+
+// The same, made when an event loop first asks for it. With the GIL.
+class LoopWaiter {
+  public:
+    int fd() {
+        if (!waiter_) waiter_ = Waiter::make();
+        return waiter_->fd();
+    }
+    void begin(std::function<bool(Deadline)> step, Deadline deadline) {
+        fd();
+        waiter_->begin(std::move(step), deadline);
+    }
+    // Does not wait for the end, as finish() does.
+    void cancel() {
+        if (waiter_) waiter_->cancel();
+    }
+    void finish() {
+        if (!waiter_) return;
+        const Released released;
+        waiter_->finish();
+    }
+    [[nodiscard]] bool busy() { return waiter_ && waiter_->busy(); }
+
+  private:
+    Waiter::Ptr waiter_;
 };
 
 }  // namespace rollring::python

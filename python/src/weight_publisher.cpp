@@ -144,7 +144,7 @@ class PyPublisher {
             const Released released;
             return Publisher::create(ring, described, options);
         }();
-        owned_.object.emplace(value_or_raise(std::move(made)));
+        owned_.hold(value_or_raise(std::move(made)));
     }
 
     // Opens a version: one at a time, which its caller commits or gives up.

@@ -63,7 +63,7 @@ class PySubscriber {
     PySubscriber(const std::string& ring, nb::list tensors, nb::dict given, Timeout timeout) {
         const auto into = tensors_of(std::move(tensors));
         const Deadline deadline = deadline_of(timeout);
-        owned_.object.emplace(
+        owned_.hold(
             wait_for_publisher(ring, std::move(given), [&](const SubscriberOptions& options) {
                 return Subscriber::attach(ring, into, options, deadline);
             }));

@@ -348,6 +348,21 @@ def test_more_places_than_can_be_written_down(other: str, memory: Path) -> None:
         rr.remove(ring, force=True)
 
 
+def test_an_outbox_closed_by_another_thread(other: str) -> None:
+    def collect() -> None:
+        while outbox.collect(1, 0.0, PATIENCE) is None:  # interrupted by close()
+            pass
+
+    for _ in range(8):  # in some of them it waits by then
+        outbox = _core.Outbox(other)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            collecting = pool.submit(collect)
+            wait_for(collecting.running)
+            outbox.close()
+            with pytest.raises(rr.ClosedError):
+                collecting.result(PATIENCE)
+
+
 def spare_of(inbox: _core.Inbox, number: int, wanted: int) -> int:
     """Places that a node has that wants so many."""
     inbox.give(number, b"", [], wanted)
