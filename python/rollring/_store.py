@@ -238,9 +238,7 @@ class Store(Closes):
         base = memory.ctypes.data
         found.read([0 if offset is None else base + offset for offset in offsets])
         made = []
-        for i, ((name, shape, tag, nbytes), offset) in enumerate(
-            zip(forms, offsets, strict=True)
-        ):
+        for i, ((name, shape, tag, nbytes), offset) in enumerate(zip(forms, offsets, strict=True)):
             if offset is None:
                 made.append(self._codec.decode(memoryview(found.memory(i))))
             else:

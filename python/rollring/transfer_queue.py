@@ -32,9 +32,7 @@ from transfer_queue.storage.bootstrap import StorageBootstrapProvider
 from transfer_queue.storage.clients.base import StorageClientFactory, StorageKVClient
 from transfer_queue.storage.managers.base import KVStorageManager, StorageManagerFactory
 
-from ._codecs import PickleCodec, PlainCodec
-from ._errors import InvalidArgumentError, NotFoundError, NotStoredError
-from ._store import Store
+from . import InvalidArgumentError, NotFoundError, NotStoredError, PickleCodec, PlainCodec, Store
 
 __all__ = ["RollringClient", "RollringManager"]
 

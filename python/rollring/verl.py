@@ -26,15 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from ._errors import NotFoundError, RollringError, TimedOutError
-from ._ring import describe_weights, find_or_create
+from . import NotFoundError, RollringError, TimedOutError, WeightSubscriber, describe_weights
+from ._ring import find_or_create
 from ._weight_stream import WeightStream
-from ._weight_subscriber import WeightSubscriber
 from ._weights import Left, refused
 
 if TYPE_CHECKING:
-    from ._weight_publisher import WeightPublisher, WeightTransaction
-    from ._weight_subscriber import WeightUpdate
+    from . import WeightPublisher, WeightTransaction, WeightUpdate
 
 __all__ = ["RollringCheckpointEngine"]
 

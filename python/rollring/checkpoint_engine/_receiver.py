@@ -15,9 +15,15 @@ import threading
 
 import torch
 
-from .. import PeerGoneError, RollringError, WeightSubscriber, WeightUpdate, describe_weights
+from .. import (
+    InvalidArgumentError,
+    PeerGoneError,
+    RollringError,
+    WeightSubscriber,
+    WeightUpdate,
+    describe_weights,
+)
 from .._arrays import NUMPY_DTYPES
-from .._errors import InvalidArgumentError
 from .._weight_engines import Attachment, announced
 from .._weight_parts import lent
 

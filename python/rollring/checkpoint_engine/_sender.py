@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from .. import (
+    InvalidArgumentError,
     PeerGoneError,
     RejectedError,
     TimedOutError,
@@ -26,7 +27,6 @@ from .. import (
     describe_weights,
 )
 from .._arrays import NUMPY_DTYPES, torch_dtype
-from .._errors import InvalidArgumentError
 from .._weight_engines import engines_alive, refusals
 from .._weight_sending import LOOK_S, beside, patiently, raise_if_failed
 from .._weights import Left

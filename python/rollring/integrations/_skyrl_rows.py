@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import _fields
 
 if TYPE_CHECKING:
-    from .._sequence import Member
+    from .. import Member
 
 STOP_ERROR = "rollout_error"
 

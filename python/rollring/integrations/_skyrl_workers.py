@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._errors import ClosedError, RollringError
-from .._producer import Producer
-from .._requests import Request, RequestBoard
+from .. import ClosedError, Producer, Request, RequestBoard, RollringError
 from ._skyrl_rows import key_of
 
 if TYPE_CHECKING:
-    from .._codecs import Codec
+    from .. import Codec
 
     Rollout = Mapping[str, Any]
 

@@ -8,21 +8,22 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._errors import (
+from .. import (
     ClosedError,
     ForkedError,
     PeerGoneError,
+    Producer,
+    Request,
+    RequestBoard,
     RingNotFoundError,
     RollringError,
     VersionAbortedError,
+    WeightSubscriber,
 )
-from .._producer import Producer
-from .._requests import Request, RequestBoard
 from .._weight_engines import Held
-from .._weight_subscriber import WeightSubscriber
 
 if TYPE_CHECKING:
-    from .._codecs import Codec
+    from .. import Codec
 
     Answer = Mapping[str, Any]
 

@@ -7,8 +7,7 @@ import importlib
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from .._codecs import PlainCodec
-from .._queue import RingQueue
+from .. import PlainCodec, RingQueue
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

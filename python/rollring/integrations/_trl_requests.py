@@ -7,15 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._errors import RollringError, TimedOutError
-from .._requests import RequestBoard
-from .._ring import create
-from .._stash import Stash
+from .. import RequestBoard, RollringError, Stash, TimedOutError, create
 
 if TYPE_CHECKING:
-    from .._batch import Batch
-    from .._codecs import Codec
-    from .._sequence import Member
+    from .. import Batch, Codec, Member
 
     Key = tuple[str, int]
 

@@ -15,8 +15,7 @@ from ._trl_requests import RolloutRequests
 from ._trl_weights import RingWeightTransfer
 
 if TYPE_CHECKING:
-    from .._codecs import Codec
-    from .._sequence import Member
+    from .. import Codec, Member
 
     Columns = dict[str, list[Any] | None]
 

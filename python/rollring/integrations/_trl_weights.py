@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .. import WeightPublisher
 from .._ring import find_or_create
-from .._weight_publisher import WeightPublisher
 from .._weight_stream import WeightStream
 from ._trl_ranks import first_rank
 

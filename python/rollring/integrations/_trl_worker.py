@@ -12,11 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import BusyError, ClosedError, NoProgressError, TimedOutError
-from .._ring import check, describe, describe_groups, find_or_create
-from .._sequence import Group
-from .._stash import Stash
-from .._weight_publisher import WeightPublisher
+from .. import (
+    BusyError,
+    ClosedError,
+    Group,
+    NoProgressError,
+    Stash,
+    TimedOutError,
+    WeightPublisher,
+    check,
+    describe,
+    describe_groups,
+)
+from .._ring import find_or_create
 from . import _fields
 from ._trl_callback import callback_of
 from ._trl_ledger import Lease, Ledger

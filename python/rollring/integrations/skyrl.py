@@ -21,18 +21,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .._errors import RollringError, TimedOutError
-from .._producer import Producer
-from .._requests import RequestBoard
-from .._ring import create
-from .._stash import Stash
+from .. import Producer, RequestBoard, RollringError, Stash, TimedOutError, create
 from ._skyrl_rows import STOP_ERROR, failed_record, requests_of, row_of, why_failed
 from ._skyrl_workers import serve as serve
 from ._skyrl_workers import serve_async as serve_async
 
 if TYPE_CHECKING:
-    from .._codecs import Codec
-    from .._sequence import Group
+    from .. import Codec, Group
 
 _log = logging.getLogger("rollring")
 

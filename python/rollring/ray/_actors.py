@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from .._errors import TimedOutError
+from .. import TimedOutError
 from .._weights import Left
 
 _log = logging.getLogger("rollring")

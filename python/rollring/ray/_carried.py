@@ -9,8 +9,7 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from .. import _core
-from .._errors import BusyError
+from .. import BusyError, _core
 
 _PLACE = Path("/dev/shm")
 

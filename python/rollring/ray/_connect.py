@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import GetTimeoutError
 
-from .._errors import BusyError, ClosedError, RingNotFoundError, TimedOutError, TooLargeError
-from .._producer import Draft, Producer, refuse_options_of_open_group
-from .._ring import describe
+from .. import (
+    BusyError,
+    ClosedError,
+    Draft,
+    Producer,
+    RingNotFoundError,
+    TimedOutError,
+    TooLargeError,
+    describe,
+)
+from .._producer import refuse_options_of_open_group
 from .._weights import Left
 from ._actors import (
     AGAIN_S,

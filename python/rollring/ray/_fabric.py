@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError
 
-from .._errors import BusyError, ClosedError, TimedOutError
-from .._ring import describe, to_bytes
+from .. import BusyError, ClosedError, TimedOutError, describe
+from .._ring import to_bytes
 from .._weights import Left, refused
 from ._actors import (
     AGAIN_S,

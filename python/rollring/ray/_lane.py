@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .. import _core
-from .._errors import RollringError
+from .. import RollringError, _core
 from ._carried import Carried
 from ._names import Source, lane_and_epoch
 from ._stream import Incoming

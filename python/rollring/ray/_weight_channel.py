@@ -7,9 +7,7 @@ import contextlib
 import logging
 from typing import Generic, TypeVar
 
-from .._errors import RollringError, TimedOutError
-from .._ring import describe
-from .._weight_publisher import WeightPublisher, WeightTransaction
+from .. import RollringError, TimedOutError, WeightPublisher, WeightTransaction, describe
 from ._weight_layout import NO_TENSORS, WeightLayout
 
 _log = logging.getLogger("rollring")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from .._errors import RollringError, StaleVersionError
-from .._weight_publisher import WeightPublisher, WeightTransaction
+from .. import RollringError, StaleVersionError, WeightPublisher, WeightTransaction
 from .._weights import TensorAt
 from ._nccl import NcclError
 from ._weight_channel import Arrival, NodeChannel

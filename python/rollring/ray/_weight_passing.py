@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 
-from .._errors import RollringError, VersionAbortedError
-from .._ring import describe_weights
-from .._weight_subscriber import WeightSubscriber, WeightUpdate
+from .. import RollringError, VersionAbortedError, WeightSubscriber, WeightUpdate, describe_weights
 from ._nccl import NcclError
 from ._weight_gpu import GpuGroup
 from ._weight_layout import WeightLayout

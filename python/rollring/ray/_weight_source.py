@@ -13,9 +13,14 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from .._errors import RollringError, TimedOutError
-from .._ring import describe, describe_weights
-from .._weight_subscriber import WeightSubscriber, WeightUpdate
+from .. import (
+    RollringError,
+    TimedOutError,
+    WeightSubscriber,
+    WeightUpdate,
+    describe,
+    describe_weights,
+)
 from ._actors import end_with
 from ._names import source_name
 from ._weight_gpu import GpuGroup, gpu_called

@@ -17,9 +17,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .. import _core
-from .._errors import DeviceError, NotEnoughMemoryError, UnsupportedError
-from .._memory import MemoryDomain
+from .. import DeviceError, MemoryDomain, NotEnoughMemoryError, UnsupportedError, _core
 
 if TYPE_CHECKING:
     SleepModeBackend = Any
