@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from fnmatch import fnmatch
 from pathlib import Path
 
+import walls
 import words
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,29 +78,27 @@ ARROWS = {
     "lib/domain": ("lib/device", "lib/shm", "lib/base"),
     "lib/weights": ("lib/device", "lib/shm", "lib/base"),
     "lib/gather": ("lib/device", "lib/shm", "lib/base"),
-    "lib/stat": ("lib/weights", "lib/device", "lib/requests", "lib/ring", "lib/record", "lib/shm",
-                 "lib/base"),
+    "lib/stat": ("lib/weights", "lib/requests", "lib/ring", "lib/shm", "lib/base"),
     "lib/cuda": ("lib/device", "lib/base"),
     "producer": ("lib/ring", "lib/record", "lib/shm", "lib/base"),
-    "consumer": ("lib/ring", "lib/record", "lib/shm", "lib/base"),
-    "shares": ("consumer", "lib/ring", "lib/record", "lib/shm", "lib/base"),
+    "consumer": ("lib/ring", "lib/shm", "lib/base"),
+    "shares": ("consumer", "lib/ring", "lib/shm", "lib/base"),
     "stash/groups": (),
-    "stash": ("stash/groups", "shares", "consumer", "lib/ring", "lib/record", "lib/shm",
-              "lib/base"),
+    "stash": ("stash/groups", "shares", "consumer", "lib/ring", "lib/record", "lib/base"),
     "store": ("lib/ring", "lib/record", "lib/shm", "lib/base"),
     "cli/terminal": (),
     "cli/formats": ("cli/terminal",),
     "cli/serve": ("cli/formats", "cli/terminal"),
     "cli/commands": ("cli/serve", "cli/formats", "cli/terminal"),
-    "cli": ("cli/commands", "cli/formats", "cli/terminal"),
+    "cli": ("cli/commands", "cli/terminal"),
     "python/src": (),
     "examples": (),
     "bench": ("cli/terminal",),
-    "bench/ring": ("bench", "cli/terminal"),
-    "bench/stash": ("bench/ring", "bench", "cli/terminal"),
+    "bench/ring": ("bench",),
+    "bench/stash": ("bench/ring", "bench"),
     "bench/scale": ("bench", "cli/terminal"),
-    "bench/weights": ("bench", "cli/terminal"),
-    "bench/peers": ("bench/stash", "bench/ring", "bench", "cli/terminal"),
+    "bench/weights": ("bench",),
+    "bench/peers": ("bench/stash", "bench/ring", "bench"),
 }
 
 # Classes that are longer still. A class leaves the table when it is split by its state; none comes.
@@ -179,18 +178,41 @@ def homes_of(cpp: set[str]) -> dict[str, set[str]]:
     return homes
 
 
-def arrow_breaches(path: str, text: str, homes: dict[str, set[str]]):
-    """Yields (line number, rule). A name that several folders have is judged as the best of them:
-    the build's include paths know only what ARROWS allows. In <...>, a name without a folder is a
-    system's."""
-    folder = folder_of(path)
-    allowed = {folder, PUBLIC, *ARROWS[folder]}
-    for number, line in enumerate(text.split("\n"), 1):
-        found = OWN_INCLUDE.match(line)
-        name = found and (found[1] or "/" in found[2] and found[2])
-        places = homes.get(name.replace("../", ""), set()) if name else set()
-        if places and not places & allowed:
-            yield number, (f"{folder} may not include {min(places)}: see ARROWS in tests/tidy.py")
+class Arrows:
+    """Judges includes, and remembers which arrows were needed."""
+
+    def __init__(self, homes: dict[str, set[str]]) -> None:
+        self._homes = homes
+        self._used: set[tuple[str, str]] = set()
+        self._walls = walls.Includes()
+
+    def breaches(self, path: str, text: str):
+        """Yields (line number, rule). A name that several folders have is judged as the best of
+        them: the build's include paths know only what ARROWS allows. In <...>, a name without a
+        folder is a system's."""
+        folder = folder_of(path)
+        allowed = {folder, PUBLIC, *ARROWS[folder]}
+        for number, line in enumerate(text.split("\n"), 1):
+            found = OWN_INCLUDE.match(line)
+            name = found and (found[1] or "/" in found[2] and found[2])
+            places = self._homes.get(name.replace("../", ""), set()) if name else set()
+            if not places:
+                continue
+            seen = places & allowed
+            self._used.update((folder, one) for one in seen)
+            if not seen:
+                yield number, f"{folder} may not include {min(places)}: see ARROWS in tests/tidy.py"
+            else:
+                home = folder if folder in seen else min(seen)
+                yield from ((number, rule) for rule in self._walls.breaches(path, name, home))
+
+    def needless(self):
+        """Yields (file or folder, rule); once all files were judged."""
+        for folder, row in ARROWS.items():
+            for other in row:
+                if (folder, other) not in self._used:
+                    yield folder, f"its arrow to {other} in tests/tidy.py is not needed"
+        yield from self._walls.needless()
 
 
 def folder_breaches(cpp: set[str]):
@@ -281,7 +303,10 @@ def main() -> int:
     atomic_wait = names and re.compile(
         rf"\b({'|'.join(sorted(names))})(\(\)|\[\w*\])?\.(wait|notify_one|notify_all)\s*\("
         r"|\batomic_(wait|notify)") or None
-    homes = homes_of(cpp)
+    arrows = Arrows(homes_of(cpp))
+    in_python = defaultdict(list)
+    for path, number, rule in walls.Package(texts).breaches():
+        in_python[path].append((number, rule))
     breaches = 0
     for path, text in every.items():
         lines = text.split("\n")
@@ -296,8 +321,8 @@ def main() -> int:
         if path in cpp:
             found += cpp_breaches(path, text, atomic_wait)
             if folder_of(path) in ARROWS:
-                found += arrow_breaches(path, text, homes)
-        for number, rule in sorted(found):
+                found += arrows.breaches(path, text)
+        for number, rule in sorted([*found, *in_python[path]]):
             if not re.search(r"tidy-ok: *\S", lines[number - 1]):
                 print(f"{path}:{number}: {rule}")
                 breaches += 1
@@ -307,7 +332,7 @@ def main() -> int:
     for path, number, rule in fault_breaches({path: texts[path] for path in sorted(cpp)}):
         print(f"{path}:{number}: {rule}")
         breaches += 1
-    for path, rule in (*folder_breaches(cpp), *package_breaches(listed)):
+    for path, rule in (*folder_breaches(cpp), *arrows.needless(), *package_breaches(listed)):
         print(f"{path}:1: {rule}")
         breaches += 1
     print(f"tidy: {len(texts)} files, breaches: {breaches}")

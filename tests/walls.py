@@ -1,0 +1,271 @@
+"""Which part of the tree may see which: core, extras, integrations. tests/tidy.py reports breaches.
+
+In Python, a part sees another one through public modules: no module, class or attribute whose name
+begins with an underscore crosses a wall, and the compiled module `_core` belongs to the core. Each
+integration has walls of its own. In C++, the core includes nothing of an extra, and an extra only
+public headers.
+
+The tables name today's exceptions. A row that nothing needs any more is a breach, too, so that they
+only shrink. docs/design.md, "Where is the tree going?", gives the reason of the walls.
+"""
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from typing import NamedTuple
+
+PACKAGE = "python/rollring/"
+FRONT = PACKAGE + "__init__.py"  # collects the public names of core and extras
+
+# The package's files of each part; files that no row names are core.
+PARTS = {
+    "extras": ("_codecs.py", "_memory.py", "_queue.py", "_requests.py", "_store.py",
+               "memory_saver.py"),
+    "integrations": ("checkpoint_engine/*", "integrations/*", "ray/*", "sglang.py", "skyrl/*",
+                     "transfer_queue.py", "verl.py", "vllm/*"),
+}
+# Code outside of the package, which sees public names alone. Tests may look anywhere.
+OUTSIDE = ("bench/*", "cli/*", "docs/*", "examples/*", "tools/*")
+SEES = {
+    "core": ("core",),
+    "extras": ("core", "extras"),
+    "integrations": ("core", "extras", "integrations"),
+    "outside": ("core", "extras", "integrations"),
+}
+# The private names that a file takes from beyond its walls; a module stands for its names.
+REACHES = {
+    "bench/peers/ray_weights.py": ("ray._nccl.Communicator", "ray._nccl.unique"),
+    "bench/scale/ray_costs.py": ("_core",),
+    "python/rollring/_codecs.py": ("_arrays", "_core", "_errors"),
+    "python/rollring/_memory.py": ("_blocks", "_core", "_errors", "_ring"),
+    "python/rollring/_queue.py": ("_blocks", "_core", "_errors", "_producer", "_ring", "_turns",
+        "_waits"),
+    "python/rollring/_requests.py": ("_blocks", "_core", "_errors", "_turns", "_waits"),
+    "python/rollring/_store.py": ("_arrays", "_blocks", "_core", "_errors", "_ring"),
+    "python/rollring/checkpoint_engine/_receiver.py": ("_arrays.NUMPY_DTYPES", "_device", "_end",
+        "_stream", "_weight_engines.Attachment", "_weight_engines.announced",
+        "_weight_parts.lent"),
+    "python/rollring/checkpoint_engine/_sender.py": ("_arrays.NUMPY_DTYPES",
+        "_arrays.torch_dtype", "_described", "_weight_engines.engines_alive",
+        "_weight_engines.refusals", "_weight_sending.LOOK_S", "_weight_sending.beside",
+        "_weight_sending.patiently", "_weight_sending.raise_if_failed", "_weights.Left"),
+    "python/rollring/integrations/_skyrl_rows.py": ("integrations._fields",),
+    "python/rollring/integrations/_trl_answers.py": ("_weight_engines.Held",),
+    "python/rollring/integrations/_trl_rollouts.py": ("integrations._fields",),
+    "python/rollring/integrations/_trl_samples.py": ("integrations._fields",),
+    "python/rollring/integrations/_trl_weights.py": ("_ring.find_or_create",
+        "_weight_stream.WeightStream"),
+    "python/rollring/integrations/_trl_worker.py": ("_ring.find_or_create",
+        "integrations._fields"),
+    "python/rollring/integrations/atropos.py": ("_turns.TaskTurns",),
+    "python/rollring/integrations/slime.py": ("integrations._fields.field",
+        "integrations._fields.oldest_version", "integrations._fields.tokens"),
+    "python/rollring/integrations/verifiers.py": ("integrations._fields.push_fields",),
+    "python/rollring/memory_saver.py": ("_core", "_errors"),
+    "python/rollring/ray/_actors.py": ("_weights.Left",),
+    "python/rollring/ray/_carried.py": ("_core",),
+    "python/rollring/ray/_connect.py": ("_producer.refuse_options_of_open_group", "_weights.Left"),
+    "python/rollring/ray/_fabric.py": ("_ring.to_bytes", "_weights.Left", "_weights.refused"),
+    "python/rollring/ray/_forwarder.py": ("_core",),
+    "python/rollring/ray/_handles.py": ("_weights.refused",),
+    "python/rollring/ray/_lane.py": ("_core",),
+    "python/rollring/ray/_weight_gpu_channel.py": ("_begin_again", "_later", "_sent",
+        "_weights.TensorAt"),
+    "python/rollring/ray/_weight_host_channel.py": ("_begin_again",),
+    "python/rollring/ray/_weight_layout.py": ("_arrays.NUMPY_DTYPES", "_weight_parts.Piece",
+        "_weights.TensorAt"),
+    "python/rollring/ray/_weight_passing.py": ("_device", "_end", "_later", "_stream"),
+    "python/rollring/ray/_weight_ring.py": ("_weights.Left", "_weights.device_of",
+        "_weights.refused"),
+    "python/rollring/ray/_weight_source.py": ("_device", "_end"),
+    "python/rollring/ray/_weight_ways.py": ("_weight_parts.lent",),
+    "python/rollring/sglang.py": ("_arrays.torch_dtype", "_subscriber",
+        "_weight_engines.Attachment", "_weight_engines.announced",
+        "_weight_engines.engines_alive", "_weight_engines.published_tensors",
+        "_weight_engines.refusals", "_weight_engines.tell_refusal", "_weight_loads.load_watched",
+        "_weight_sending.LOOK_S", "_weight_sending.beside", "_weight_sending.patiently",
+        "_weight_sending.raise_if_failed", "_weights.Left"),
+    "python/rollring/skyrl/__init__.py": ("_weights.refused",),
+    "python/rollring/verl.py": ("_ring.find_or_create", "_weight_stream.WeightStream",
+        "_weights.Left", "_weights.refused"),
+    "python/rollring/vllm/engine.py": ("_arrays.torch_dtype", "_weight_engines.Held",
+        "_weight_engines.announced", "_weight_engines.published_tensors",
+        "_weight_engines.tell_refusal"),
+    "python/rollring/vllm/sleep.py": ("_core",),
+    "python/rollring/vllm/trainer.py": ("_weight_engines.refusals", "_weight_sending.patiently",
+        "_weight_sending.raise_if_failed"),
+}
+
+EXTRA_HEADERS = ("memory_domain.hpp", "requests.hpp", "requests_stat.hpp", "store.hpp")
+EXTRA_FOLDERS = ("lib/domain", "lib/requests", "store")
+# C++ that puts core and extras together.
+ABOVE = ("bench", "cli", "examples", "python", "tests")
+PUBLIC = "include/rollring"
+# The includes that a header of the core, or a folder, has beyond its walls.
+INCLUDES = {
+    "include/rollring/stat_fields.hpp": ("include/rollring/requests_stat.hpp",),
+    "lib/stat": ("include/rollring/requests_stat.hpp", "lib/requests"),
+    "lib/domain": ("lib/base", "lib/device", "lib/shm"),
+    "lib/requests": ("lib/base", "lib/ring", "lib/shm"),
+    "store": ("lib/base", "lib/record", "lib/ring", "lib/shm"),
+}
+
+
+class Room(NamedTuple):
+    part: str
+    name: str  # within its walls, private names are common
+
+
+def room_of(path: str) -> Room:
+    if not path.startswith(PACKAGE):
+        return Room("outside", path)
+    inside = path.removeprefix(PACKAGE)
+    for part, globs in PARTS.items():
+        if any(fnmatch(inside, glob) for glob in globs):
+            if part != "integrations":
+                return Room(part, part)
+            name = inside.removeprefix("integrations/").split("/")[0].removesuffix(".py")
+            return Room(part, name.split("_")[1] if name.startswith("_") else name)
+    return Room("core", "core")
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def dotted(path: str) -> str:
+    inside = path.removeprefix("python/").removesuffix(".pyi").removesuffix(".py")
+    return inside.removesuffix("/__init__").replace("/", ".")
+
+
+def imported(tree: ast.AST, path: str) -> Iterator[tuple[int, str, str]]:
+    """Line, module and name of each import of rollring; no name: the module itself."""
+    package = dotted(path).split(".")
+    if not path.endswith("/__init__.py"):
+        package.pop()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [(one.name, "") for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[:len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            found = [(module, one.name) for one in node.names]
+        else:
+            continue
+        yield from ((node.lineno, module, name) for module, name in found
+                    if module.split(".")[0] == "rollring")
+
+
+def functions(tree: ast.AST) -> set[str]:
+    return {node.name for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+
+
+def defined(tree: ast.AST) -> set[str]:
+    """The private names that a module and its classes and objects have."""
+    names = functions(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return set(filter(is_private, names))
+
+
+def touched(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and name of each private attribute of another object."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and \
+                not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}):
+            yield node.lineno, node.attr
+
+
+class Package:
+    """All files of the package, and those outside of it: their text by path."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self._trees = {path: ast.parse(text, path) for path, text in texts.items()
+                       if path.endswith((".py", ".pyi")) and
+                       (path.startswith(PACKAGE) or any(fnmatch(path, one) for one in OUTSIDE))}
+        self._files = {dotted(path): path for path in self._trees if path.startswith(PACKAGE)}
+        self._behind = {name: self._files.get(module, FRONT) for _, module, name in
+                        imported(self._trees.get(FRONT, ast.Module([], [])), FRONT)}
+        self._owners: dict[str, set[Room]] = {}  # of each private name
+        self._methods: dict[Room, set[str]] = defaultdict(set)
+        for path in self._files.values():
+            self._methods[room_of(path)] |= functions(self._trees[path])
+            for name in defined(self._trees[path]) if room_of(path).part != "integrations" else ():
+                self._owners.setdefault(name, set()).add(room_of(path))
+
+    def _room_behind(self, module: str, name: str) -> Room:
+        path = self._files.get(f"{module}.{name}") or self._files.get(module, FRONT)
+        return room_of(self._behind.get(name, path) if path == FRONT else path)
+
+    def breaches(self) -> Iterator[tuple[str, int, str]]:
+        """File, line, rule."""
+        for path, tree in self._trees.items():
+            yield from self._breaches_of(path, tree)
+
+    def _breaches_of(self, path: str, tree: ast.AST) -> Iterator[tuple[str, int, str]]:
+        mine, excepted = room_of(path), REACHES.get(path, ())
+        needed = set()
+        for line, name, rule in (*self._import_breaches(path, mine, tree),
+                                 *self._attribute_breaches(mine, tree)):
+            allowed = {one for one in excepted if f"{name}.".startswith(f"{one}.")}
+            needed |= allowed
+            if not allowed:
+                yield path, line, rule
+        for name in excepted:
+            if name not in needed:
+                yield path, 1, f"REACHES in tests/walls.py excepts {name} needlessly"
+
+    def _import_breaches(self, path: str, mine: Room, tree: ast.AST) -> Iterator[
+            tuple[int, str, str]]:
+        for line, module, name in imported(tree, path):
+            behind = self._room_behind(module, name)
+            whole = f"{module}.{name}".rstrip(".").removeprefix("rollring.")
+            if behind.part not in SEES[mine.part] and path != FRONT:
+                yield line, whole, f"{mine.part} may not see {whole}, which is of {behind.part}"
+            elif behind != mine and any(map(is_private, whole.split("."))) and path != FRONT:
+                yield line, whole, f"{whole} is private to {behind.name}: see tests/walls.py"
+
+    def _attribute_breaches(self, mine: Room, tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+        own = defined(tree)
+        for line, name in touched(tree):
+            owners = self._owners.get(name, set()) - {mine}
+            if name in self._methods[mine]:  # a common word: one of the core counts all the same
+                owners &= {Room("core", "core")}
+            if owners and name not in own:
+                yield line, name, f"{name} is private to {min(owners).name}: see tests/walls.py"
+
+
+class Includes:
+    """What is included across the walls of C++, of all files that `take` was told of."""
+
+    def __init__(self) -> None:
+        self._used: set[tuple[str, str]] = set()
+
+    def breaches(self, path: str, name: str, folder: str) -> Iterator[str]:
+        """The rule that an include breaks. `folder`: of the included header."""
+        home = path.rpartition("/")[0]
+        target = f"include/{name}" if folder == PUBLIC else folder
+        source = path if home == PUBLIC else home
+        if home.split("/")[0] in ABOVE or not self._crosses(path, home, target):
+            return
+        self._used.add((source, target))
+        if target not in INCLUDES.get(source, ()):
+            yield f"{source} may not include {target}, beyond a wall of tests/walls.py"
+
+    @staticmethod
+    def _crosses(path: str, home: str, target: str) -> bool:
+        header = target.removeprefix(f"{PUBLIC}/")
+        if home in EXTRA_FOLDERS or path.removeprefix(f"{PUBLIC}/") in EXTRA_HEADERS:
+            return header == target and target not in EXTRA_FOLDERS
+        return target in EXTRA_FOLDERS or header in EXTRA_HEADERS
+
+    def needless(self) -> Iterator[tuple[str, str]]:
+        """File or folder, rule; once every include was judged."""
+        for source, row in INCLUDES.items():
+            for target in row:
+                if (source, target) not in self._used:
+                    yield source, f"INCLUDES in tests/walls.py excepts {target} needlessly"
