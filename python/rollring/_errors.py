@@ -20,10 +20,11 @@ class RollringError(Exception):
 
     code: str
     sent: int
+    _usual_code = ""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
-        self.code = code
+        self.code = code or self._usual_code
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else self.code
@@ -34,6 +35,8 @@ class RollringError(Exception):
 
 class InvalidArgumentError(RollringError, ValueError):
     """An option, a name or a shape is out of its range."""
+
+    _usual_code = "invalid_argument"
 
 
 class BadRecordError(RollringError, ValueError):
@@ -116,6 +119,8 @@ class ViewsAliveError(RollringError, BufferError):
 
 class UnsupportedError(RollringError, ValueError):
     """A tensor, or a way of sharing memory, that rollring cannot handle."""
+
+    _usual_code = "unsupported"
 
 
 class NoGpuError(RollringError):

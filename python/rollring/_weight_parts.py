@@ -15,7 +15,7 @@ from ._arrays import NUMPY_DTYPES, torch_dtype
 Piece = tuple[int, int, int, int]
 
 
-def lent(address: int, nbytes: int, device: Any) -> Any:
+def borrow_bytes(address: int, nbytes: int, device: Any) -> Any:
     """Memory of the channel as torch's tensor of bytes, which does not keep it."""
     gpu = -1
     if device.type == "cuda":
@@ -41,7 +41,7 @@ class _Target:
         """Queued on torch's current stream."""
         torch = sys.modules["torch"]
         begin, end = first * self.itemsize, (first + elements) * self.itemsize
-        piece = lent(address, end - begin, self.tensor.device)
+        piece = borrow_bytes(address, end - begin, self.tensor.device)
         self.tensor.view(-1).view(torch.uint8)[begin:end].copy_(piece)
 
 

@@ -12,7 +12,7 @@ from ._errors import named
 from ._weight_memory import Memory
 from ._weights import (
     ChannelEnd,
-    Left,
+    TimeLeft,
     as_utf8,
     describe,
     device_of,
@@ -84,7 +84,7 @@ class WeightTransaction(OneVersion):
         if not moved:
             self._sent.put_all(timeout, publisher._stream())
             return
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         for name in publisher._names[self._at :]:
             self._sent.put(name, moved.get(name, 0), left(), publisher._stream())
             self._note_put(name)
@@ -96,7 +96,7 @@ class WeightTransaction(OneVersion):
         if not moved:
             await publisher._later(self._sent.put_all, timeout, publisher._stream())
             return
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         for name in publisher._names[self._at :]:
             source = moved.get(name, 0)
             await publisher._later(self._sent.put, name, source, left(), publisher._stream())
@@ -152,13 +152,13 @@ class WeightTransaction(OneVersion):
             TimedOutError: An engine, named in the text, has not staged it; call it again.
             RejectedError: An engine could not take it; the text says which, and why.
         """
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         self.put_rest(left())
         self._sent.wait_staged(left())
 
     async def wait_staged_async(self, timeout: float | None = None) -> None:
         """As `wait_staged`, for asyncio and uvloop."""
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         await self._put_rest_async(left())
         await self._publisher._later(self._sent.wait_staged, left())
 
@@ -171,14 +171,14 @@ class WeightTransaction(OneVersion):
             RejectedError: An engine could not take it; the text says which, and why.
             VersionAbortedError: Another rank gave it up.
         """
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         self.put_rest(left())
         self._sent.commit(left())
         return self._committed()
 
     async def commit_async(self, timeout: float | None = None) -> dict[str, Any]:
         """As `commit`, for asyncio and uvloop."""
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         await self._put_rest_async(left())
         await self._publisher._later(self._sent.commit, left())
         return self._committed()

@@ -9,7 +9,7 @@ import numpy as np
 
 from ._arrays import dtype_name
 from ._weight_publisher import WeightPublisher, WeightTransaction
-from ._weights import Left, refused
+from ._weights import TimeLeft, refused
 
 if TYPE_CHECKING:
     Tensors = Iterable[tuple[str, Any]]
@@ -100,7 +100,7 @@ class WeightStream:
         return kept.items(), self.publisher
 
     def _put(self, transaction: WeightTransaction, tensors: Tensors) -> None:
-        left = Left(self.timeout)
+        left = TimeLeft(self.timeout)
         wanted = iter(self._described.items())
         for name, tensor in tensors:
             expected, described = next(wanted, ("", None))

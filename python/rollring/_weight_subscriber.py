@@ -11,7 +11,7 @@ from ._weight_memory import Memory
 from ._weight_parts import Parts
 from ._weights import (
     ChannelEnd,
-    Left,
+    TimeLeft,
     as_utf8,
     describe,
     device_of,
@@ -30,11 +30,12 @@ class WeightUpdate(OneVersion):
 
     Attributes:
         version: Its number.
+        subscriber: The end of the channel that takes it.
     """
 
     def __init__(self, subscriber: WeightSubscriber) -> None:
         self._over = True  # until there is one
-        self._subscriber = subscriber
+        self.subscriber = subscriber
         self.version = subscriber._end.taken()
         self._targets: list[Any] = []  # keeps alive what is written, until the version is over
         self._loaded = self._staged = self._over = False
@@ -56,7 +57,7 @@ class WeightUpdate(OneVersion):
         self._mark_loaded()
 
     def _mark_loaded(self) -> None:
-        self._subscriber._memory.count_writes()
+        self.subscriber._memory.count_writes()
         self._loaded = True
 
     async def load_async(self, timeout: float | None = None) -> None:
@@ -66,7 +67,7 @@ class WeightUpdate(OneVersion):
         self._mark_loaded()
 
     def _loading(self) -> WeightSubscriber:
-        engine = self._subscriber
+        engine = self.subscriber
         if not engine._kept:
             raise refused(
                 "this engine has no tensors to load into: consume all tensors of update.tensors()"
@@ -88,8 +89,8 @@ class WeightUpdate(OneVersion):
             TimedOutError: Not all came in time: the version can only be rejected now.
             RollringError: As `load` does.
         """
-        engine = self._subscriber
-        left = Left(timeout)
+        engine = self.subscriber
+        left = TimeLeft(timeout)
         parts = Parts(engine._end, engine._device)
         yield from parts.empty()
         for number in range(engine._end.parts()):
@@ -103,8 +104,8 @@ class WeightUpdate(OneVersion):
 
     async def tensors_async(self, timeout: float | None = None) -> AsyncIterator[tuple[str, Any]]:
         """As `tensors`, for asyncio and uvloop."""
-        engine = self._subscriber
-        left = Left(timeout)
+        engine = self.subscriber
+        left = TimeLeft(timeout)
         parts = Parts(engine._end, engine._device)
         for one in parts.empty():
             yield one
@@ -120,12 +121,12 @@ class WeightUpdate(OneVersion):
 
     def stage(self, timeout: float | None = None) -> None:
         """Say that the engine holds the whole version; the GPU is waited for."""
-        self._subscriber._end.stage(self.version, timeout)
+        self.subscriber._end.stage(self.version, timeout)
         self._staged = True
 
     async def stage_async(self, timeout: float | None = None) -> None:
         """As `stage`, for asyncio and uvloop."""
-        engine = self._subscriber
+        engine = self.subscriber
         await engine._later(engine._end.stage, self.version, timeout)
         self._staged = True
 
@@ -136,18 +137,18 @@ class WeightUpdate(OneVersion):
             TimedOutError: It is not committed yet; it may be called again.
             VersionAbortedError: It was given up.
         """
-        self._subscriber._end.adopt(self.version, timeout)
+        self.subscriber._end.adopt(self.version, timeout)
         self._over = True
 
     async def adopt_async(self, timeout: float | None = None) -> None:
         """As `adopt`, for asyncio and uvloop."""
-        engine = self._subscriber
+        engine = self.subscriber
         await engine._later(engine._end.adopt, self.version, timeout)
         self._over = True
 
     def finish(self, timeout: float | None = None) -> None:
         """Do the rest of `load`, `stage` and `adopt`, within ``timeout`` seconds."""
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         if not self._loaded:
             self.load(left())
         if not self._staged:
@@ -157,7 +158,7 @@ class WeightUpdate(OneVersion):
 
     async def finish_async(self, timeout: float | None = None) -> None:
         """As `finish`, for asyncio and uvloop."""
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         if not self._loaded:
             await self.load_async(left())
         if not self._staged:
@@ -169,7 +170,7 @@ class WeightUpdate(OneVersion):
         """Tell the trainer that the engine cannot take the version. ``tensor``: the culprit."""
         if not self._over:
             self._over = True
-            self._subscriber._end.reject(self.version, as_utf8(why), as_utf8(tensor))
+            self.subscriber._end.reject(self.version, as_utf8(why), as_utf8(tensor))
 
     def _carry_through(self) -> None:
         self.finish()

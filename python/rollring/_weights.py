@@ -288,7 +288,7 @@ def device_of(device: Any) -> tuple[Any, int]:
     return torch.device("cuda", gpu), gpu
 
 
-class Left:
+class TimeLeft:
     """What is left of a timeout that several waits share."""
 
     def __init__(self, timeout: float | None) -> None:

@@ -42,18 +42,21 @@ from . import (
     WeightSubscriber,
     WeightUpdate,
 )
-from ._arrays import torch_dtype
-from ._weight_engines import (
-    Attachment,
-    announced,
-    engines_alive,
-    published_tensors,
-    refusals,
-    tell_refusal,
-)
 from ._weight_loads import load_watched
-from ._weight_sending import LOOK_S, beside, patiently, raise_if_failed
-from ._weights import Left
+from .adapters import (
+    LOOK_S,
+    Attachment,
+    TimeLeft,
+    engine_versions,
+    in_background,
+    next_announced,
+    published_tensors,
+    put_checked,
+    raise_if_failed,
+    refusals,
+    report_refusal,
+    torch_dtype,
+)
 
 __all__ = ["Sender", "load"]
 
@@ -104,9 +107,9 @@ class _Engine:
         channel = None
         try:
             channel = self._attachment.to(order["sender"], lambda held: self._attach(order, held))
-            update = announced(channel, order["version"], deadline)
+            update = next_announced(channel, order["version"], deadline)
             while update.version < order["version"]:
-                update = announced(channel, order["version"], deadline)
+                update = next_announced(channel, order["version"], deadline)
             self._check_memory(channel)
             if order["staging"] == "in_place":
                 self._load(update.tensors(deadline))
@@ -118,7 +121,7 @@ class _Engine:
             if update is not None:
                 update.reject(f"{type(error).__name__}: {error}")
             else:
-                tell_refusal(channel, order["ring"], order["name"], error)
+                report_refusal(channel, order["ring"], order["name"], error)
             return
         self._update = update
 
@@ -128,12 +131,12 @@ class _Engine:
         if update is None or update.version != order["version"]:
             _log.error("%s: version %s was not staged here", order["name"], order["version"])
             return
-        channel = update._subscriber
+        channel = update.subscriber
         try:
             self._check_memory(channel)
             update.adopt(order["deadline_s"])
         except RollringError as error:
-            tell_refusal(channel, order["ring"], order["name"], error)
+            report_refusal(channel, order["ring"], order["name"], error)
             _log.exception("%s: version %s was not committed", order["name"], order["version"])
             return
         if order["staging"] == "in_place":
@@ -142,11 +145,11 @@ class _Engine:
             self._load(self._beside.items())
         except LayoutMismatchError as error:
             self._attachment.leave()
-            tell_refusal(None, order["ring"], order["name"], error)
+            report_refusal(None, order["ring"], order["name"], error)
             _log.exception("%s: version %s was not installed", order["name"], order["version"])
         except Exception as error:
             self._attachment.leave()  # the channel would say that the version is served
-            tell_refusal(None, order["ring"], order["name"], error)
+            report_refusal(None, order["ring"], order["name"], error)
             _log.exception(
                 "POISONED: version %s was installed only in part. Send another version.",
                 order["version"],
@@ -250,13 +253,13 @@ class Sender:
             TimedOutError: An engine, named in the text, has not loaded it in time.
             OSError: A server does not answer.
         """
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         self._open(timeout)
         try:
-            asked = beside("rollring-sglang", lambda: self._order("stage", version, timeout))
+            asked = in_background("rollring-sglang", lambda: self._order("stage", version, timeout))
             self._wait_attached(asked, left)
             with self._publisher.begin(version) as transaction:
-                patiently(transaction.put_rest, lambda: raise_if_failed(asked), timeout)
+                put_checked(transaction.put_rest, lambda: raise_if_failed(asked), timeout)
                 # The channel would commit without a server that died meanwhile.
                 wait([asked], left())
                 raise_if_failed(asked)
@@ -305,7 +308,7 @@ class Sender:
         ]
         self._all("/update_weights_from_tensor", bodies, timeout)
 
-    def _wait_attached(self, asked: Future[None], left: Left) -> None:
+    def _wait_attached(self, asked: Future[None], left: TimeLeft) -> None:
         wanted = {name for names in self._names for name in names}
         while missing := wanted - self._served().keys():
             raise_if_failed(asked)
@@ -334,7 +337,7 @@ class Sender:
             )
 
     def _served(self) -> dict[str, int]:
-        return engines_alive(self._publisher.ring, self._publisher.rank)
+        return engine_versions(self._publisher.ring, self._publisher.rank)
 
     def _all(self, path: str, body: Any, timeout: float) -> None:
         """One body for all servers, or a list with one for each."""

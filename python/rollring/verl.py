@@ -26,10 +26,15 @@ from typing import TYPE_CHECKING, Any
 
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from . import NotFoundError, RollringError, TimedOutError, WeightSubscriber, describe_weights
-from ._ring import find_or_create
-from ._weight_stream import WeightStream
-from ._weights import Left, refused
+from . import (
+    InvalidArgumentError,
+    NotFoundError,
+    RollringError,
+    TimedOutError,
+    WeightSubscriber,
+    describe_weights,
+)
+from .adapters import TimeLeft, WeightStream, find_or_create
 
 if TYPE_CHECKING:
     from . import WeightPublisher, WeightTransaction, WeightUpdate
@@ -115,7 +120,7 @@ class RollringCheckpointEngine(CheckpointEngine):
         engines = metadata[actor_wg_world_size:]
         elsewhere = sum(each["place"] != metadata[0]["place"] for each in engines)
         if elsewhere:
-            raise refused(
+            raise InvalidArgumentError(
                 f"{elsewhere} of {len(engines)} rollout workers do not share /dev/shm with the "
                 "trainer's rank 0: the backend 'rollring' works on one machine"
             )
@@ -236,7 +241,7 @@ class RollringCheckpointEngine(CheckpointEngine):
 
     def _gather(self, publisher: WeightPublisher) -> None:
         """Wait until just those that take part are attached."""
-        left = Left(self._timeout)
+        left = TimeLeft(self._timeout)
         while True:
             attached = _attached_to(self._ring)
             for name in attached.difference(self._engines):

@@ -19,7 +19,7 @@ from conftest import PATIENCE
 torch = pytest.importorskip("torch")
 zmq = pytest.importorskip("zmq")
 
-from rollring._weight_sending import beside  # noqa: E402
+from rollring.adapters import in_background  # noqa: E402
 from rollring.checkpoint_engine import Sender  # noqa: E402
 
 Load = Callable[[list[tuple[str, Any]]], None]
@@ -68,7 +68,9 @@ class Engine:
         self.hooks = 0
 
     def update(self, address: str) -> Future[None]:
-        return beside("engine", lambda: update_weights_from_ipc(address, 0, self._load, self._hook))
+        return in_background(
+            "engine", lambda: update_weights_from_ipc(address, 0, self._load, self._hook)
+        )
 
     def _load(self, weights: list[tuple[str, Any]]) -> None:
         if self.waits is not None:

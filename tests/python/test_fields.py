@@ -10,7 +10,7 @@ import pytest
 
 import rollring as rr
 from conftest import PATIENCE
-from rollring.integrations import _fields
+from rollring.integrations import record_fields
 
 WHOLE = {
     "token_ids": [11, 12, 13, 14, 15],
@@ -38,15 +38,15 @@ def _through_a_ring(ring: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _all_of(record: Any) -> dict[str, Any]:
-    tokens = _fields.tokens(record)
+    tokens = record_fields.tokens(record)
     return {
         "tokens": _as_lists(tokens),
         "response": _as_lists(tokens.response),
         "labels": tokens.labels.tolist(),
         "dtypes": [tokens.token_ids.dtype, tokens.loss_mask.dtype, tokens.logprobs.dtype],
-        "version": _fields.oldest_version(record),
-        "reward": _fields.reward(record),
-        "advantage": _fields.advantage(record),
+        "version": record_fields.oldest_version(record),
+        "reward": record_fields.reward(record),
+        "advantage": record_fields.advantage(record),
     }
 
 
@@ -65,9 +65,9 @@ def test_what_is_not_carried_has_its_default() -> None:
     assert made["tokens"] == [[11, 12, 13], [0, 1, 1], [0.0, 0.0, 0.0], 1]
     assert (made["version"], made["advantage"]) == (-1, None)
     assert math.isnan(made["reward"])
-    assert _fields.tokens({"token_ids": [1, 2]}).loss_mask.tolist() == [1, 1]
-    assert _fields.tokens({"token_ids": [1, 2], "loss_mask": [0, 1]}).n_prompt == 1
-    assert _fields.tokens({"token_ids": [1, 2], "loss_mask": [0, 0]}).n_prompt == 2
+    assert record_fields.tokens({"token_ids": [1, 2]}).loss_mask.tolist() == [1, 1]
+    assert record_fields.tokens({"token_ids": [1, 2], "loss_mask": [0, 1]}).n_prompt == 1
+    assert record_fields.tokens({"token_ids": [1, 2], "loss_mask": [0, 0]}).n_prompt == 2
 
 
 @pytest.mark.parametrize("record", [WHOLE, LEAST])
@@ -79,14 +79,15 @@ def test_a_view_of_a_batch_gives_the_same(ring: str, record: dict[str, Any]) -> 
 
 def test_there_and_back() -> None:
     for record in (WHOLE, LEAST):
-        made = _fields.tokens(record)
-        again = _fields.push_fields(*made)
-        assert _as_lists(_fields.tokens(again)) == _as_lists(made)
-    assert _fields.push_fields([1, 2], n_prompt=1).keys() == {"token_ids", "n_prompt"}
+        made = record_fields.tokens(record)
+        again = record_fields.push_fields(*made)
+        assert _as_lists(record_fields.tokens(again)) == _as_lists(made)
+    assert record_fields.push_fields([1, 2], n_prompt=1).keys() == {"token_ids", "n_prompt"}
 
 
 def test_a_mask_of_255_is_a_mask_of_1() -> None:
-    assert _fields.tokens({"token_ids": [1, 2], "loss_mask": [0, 255]}).loss_mask.tolist() == [0, 1]
+    record = {"token_ids": [1, 2], "loss_mask": [0, 255]}
+    assert record_fields.tokens(record).loss_mask.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -101,13 +102,13 @@ def test_a_mask_of_255_is_a_mask_of_1() -> None:
 )
 def test_what_does_not_fit_is_named(record: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        _fields.tokens(record)
+        record_fields.tokens(record)
 
 
 def test_advantages_that_differ_are_no_one_number() -> None:
     with pytest.raises(ValueError, match="advantage per token"):
-        _fields.advantage({**WHOLE, "advantages": [0, 0, 1.0, 0, 2.0]})
-    assert _fields.advantage({**LEAST, "n_prompt": 3, "advantages": [1.0, 2.0, 3.0]}) == 0.0
+        record_fields.advantage({**WHOLE, "advantages": [0, 0, 1.0, 0, 2.0]})
+    assert record_fields.advantage({**LEAST, "n_prompt": 3, "advantages": [1.0, 2.0, 3.0]}) == 0.0
 
 
 def test_chat_messages_are_split_before_the_first_answer() -> None:
@@ -115,6 +116,6 @@ def test_chat_messages_are_split_before_the_first_answer() -> None:
         {"role": role, "content": role} for role in ("system", "user", "assistant", "tool")
     )
     every = [system, user, answer, tool, answer]
-    assert _fields.conversation(every) == ([system, user], [answer, tool, answer])
-    assert _fields.conversation([user]) == ([user], [])
-    assert _fields.conversation(None) == ([], [])
+    assert record_fields.conversation(every) == ([system, user], [answer, tool, answer])
+    assert record_fields.conversation([user]) == ([user], [])
+    assert record_fields.conversation(None) == ([], [])

@@ -17,7 +17,7 @@ import pytest
 import rollring as rr
 from conftest import PATIENCE
 from rollring import _core
-from rollring._weight_parts import lent
+from rollring.adapters import borrow_bytes
 from rollring.memory_saver import MemorySaver
 
 torch = pytest.importorskip("torch")
@@ -418,13 +418,13 @@ def test_a_process_ends_with_all_of_it_alive(children: Children) -> None:
 def test_memory_that_is_lent_to_torch_leaves_nothing_behind() -> None:
     memory = torch.zeros(MIB, dtype=torch.uint8, device=GPU)
     memory[5] = 9
-    one = lent(memory.data_ptr(), 4096, memory.device)
+    one = borrow_bytes(memory.data_ptr(), 4096, memory.device)
     assert (one[5].item(), one.shape, one.device) == (9, (4096,), memory.device)
     one[7] = 3
     assert memory[7].item() == 3
     gc.collect()
     before = sys.getallocatedblocks()
     for _ in range(1000):
-        lent(memory.data_ptr(), 4096, memory.device)
+        borrow_bytes(memory.data_ptr(), 4096, memory.device)
     gc.collect()
     assert sys.getallocatedblocks() - before < 500

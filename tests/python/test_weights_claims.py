@@ -74,9 +74,9 @@ def test_an_engine_may_hold_what_its_trainer_resumed(ring: str) -> None:
 
 
 def test_an_engine_that_served_another_ring_of_that_name_holds_nothing(ring: str) -> None:
-    from rollring._weight_engines import Held
+    from rollring.adapters import HeldVersion
 
-    held = Held()
+    held = HeldVersion()
     assert held.of(ring) == -1
     held.take(ring, 3)
     assert held.of(ring) == 3

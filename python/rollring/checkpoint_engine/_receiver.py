@@ -23,9 +23,7 @@ from .. import (
     WeightUpdate,
     describe_weights,
 )
-from .._arrays import NUMPY_DTYPES
-from .._weight_engines import Attachment, announced
-from .._weight_parts import lent
+from ..adapters import NUMPY_DTYPES, Attachment, borrow_bytes, next_announced
 
 _log = logging.getLogger("rollring")
 
@@ -138,7 +136,7 @@ class _Session:
             return torch.empty(0, dtype=torch.uint8, device=self._channel._device)
         while self._update is None or self._update.version < self._version:
             # One that came before this receiver did may still lie in the slots.
-            self._update = announced(self._channel, self._version, self._deadline_s)
+            self._update = next_announced(self._channel, self._version, self._deadline_s)
         if message != self._message:
             self._message = message
             if not self._unread:
@@ -189,7 +187,7 @@ class _Session:
         for index, first, elements, address in end.pieces():
             _, dtype, shape, _ = self._infos[index]
             itemsize = NUMPY_DTYPES[dtype].itemsize
-            piece = lent(address, elements * itemsize, self._channel._device)
+            piece = borrow_bytes(address, elements * itemsize, self._channel._device)
             if elements == math.prod(shape):
                 self._whole[index] = piece
                 self._unread.add(index)

@@ -26,10 +26,17 @@ from .. import (
     WeightPublisher,
     describe_weights,
 )
-from .._arrays import NUMPY_DTYPES, torch_dtype
-from .._weight_engines import engines_alive, refusals
-from .._weight_sending import LOOK_S, beside, patiently, raise_if_failed
-from .._weights import Left
+from ..adapters import (
+    LOOK_S,
+    NUMPY_DTYPES,
+    TimeLeft,
+    engine_versions,
+    in_background,
+    put_checked,
+    raise_if_failed,
+    refusals,
+    torch_dtype,
+)
 from ._receiver import PER_MESSAGE, open_slot
 
 if TYPE_CHECKING:
@@ -90,17 +97,17 @@ class Sender:
                 through its slots in parts, all wait for the slowest.
             Exception: What ``req_func`` raises.
         """
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         receivers = self._connect(version, timeout)
         talk = _Conversation(self._publisher, receivers, timeout)
         handles = [(one.gpu, one.address) for one in receivers]
-        asked = beside("rollring-req-func", lambda: req_func(handles))
+        asked = in_background("rollring-req-func", lambda: req_func(handles))
         talk.begin(asked)
         try:
             talk.opened.wait()
             talk.check()
             with self._publisher.begin(version) as transaction:
-                patiently(transaction.put_rest, talk.check, timeout)
+                put_checked(transaction.put_rest, talk.check, timeout)
                 talk.done.result()
                 report = transaction.commit(left())
         except BaseException:
@@ -214,7 +221,7 @@ class _Conversation:
 
     def begin(self, asked: Future[None]) -> None:
         self._asked = asked
-        beside("rollring-checkpoint-engine", self._run)
+        in_background("rollring-checkpoint-engine", self._run)
 
     def check(self) -> None:
         raise_if_failed(self.done)
@@ -260,7 +267,7 @@ class _Conversation:
         raise_if_failed(self._asked)
         opened = [one for one in waiting if one.opened]
         if opened:
-            there = engines_alive(self._publisher.ring, self._publisher.rank)
+            there = engine_versions(self._publisher.ring, self._publisher.rank)
             for one in opened:
                 if one.name not in there:
                     raise PeerGoneError(f"the engine on {one.gpu} died", "peer_gone")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _fields
+from . import record_fields
 
 if TYPE_CHECKING:
     from .. import Member
@@ -72,17 +72,17 @@ def row_of(member: Member | None, pad_token_id: int, logprobs: bool) -> dict[str
         }
     if len(member.sequences) != 1:
         raise ValueError(
-            f"rollout {_fields.name(member.sequences[0])} has {len(member.sequences)} "
+            f"rollout {record_fields.name(member.sequences[0])} has {len(member.sequences)} "
             "sequences: SkyRL's rows have one"
         )
     record = member.sequences[0]
     if logprobs and record.logprobs is None:
         raise ValueError(
-            f"rollout {_fields.name(record)} has no logprobs: send them, or make the generator "
-            f"with logprobs=False"
+            f"rollout {record_fields.name(record)} has no logprobs: send them, or make the "
+            "generator with logprobs=False"
         )
-    made = _fields.tokens(record).response
-    rewards: Any = _fields.reward(record)
+    made = record_fields.tokens(record).response
+    rewards: Any = record_fields.reward(record)
     if record.token_rewards is not None:
         rewards = record.token_rewards[len(made.prompt_ids) :].tolist()
     extra = record.extra if isinstance(record.extra, dict) else {}

@@ -20,7 +20,7 @@ from .. import (
     VersionAbortedError,
     WeightSubscriber,
 )
-from .._weight_engines import Held
+from ..adapters import HeldVersion
 
 if TYPE_CHECKING:
     from .. import Codec
@@ -157,7 +157,7 @@ class _Weights:
             raise self._error
 
     def _follow(self) -> None:
-        held = Held()
+        held = HeldVersion()
         while True:
             try:
                 with WeightSubscriber(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import _fields
+from . import record_fields
 from ._trl_ranks import of_all_ranks, on_first_rank, whole_tensors
 from ._trl_requests import RolloutRequests
 from ._trl_weights import RingWeightTransfer
@@ -132,7 +132,7 @@ def _columns(members: Iterable[Member]) -> Columns:
     sampled = masked = False
     for member in members:
         record = member.sequences[0]
-        response = _fields.tokens(record).response
+        response = record_fields.tokens(record).response
         known = record.logprobs is not None
         sampled |= known
         masked |= not response.loss_mask.all()
@@ -141,7 +141,7 @@ def _columns(members: Iterable[Member]) -> Columns:
         unknown = [math.nan] * len(response.token_ids)
         made["logprobs"].append(response.logprobs.tolist() if known else unknown)
         made["env_mask"].append(response.loss_mask.tolist())
-        made["reward"].append(_fields.reward(record))
+        made["reward"].append(record_fields.reward(record))
     columns: Columns = {**made}
     if not sampled:
         columns["logprobs"] = None

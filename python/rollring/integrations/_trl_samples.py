@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from . import _fields
+from . import record_fields
 
 
 def _metrics(record: Any) -> dict[str, float]:
     """Numbers of its ``extra["metrics"]``; NaN for null."""
-    extra = _fields.field(record, "extra")
+    extra = record_fields.field(record, "extra")
     given = extra.get("metrics") if isinstance(extra, Mapping) else None
     return {k: float("nan") if v is None else float(v) for k, v in (given or {}).items()}
 
 
 def _common(record: Any, version: int) -> dict[str, Any]:
     """The fields of both kinds of sample. Arrays are copies: 9 bytes a token with logprobs."""
-    made = _fields.tokens(record)
-    prompt, completion = _fields.conversation(_fields.field(record, "messages"))
-    finished_ns = _fields.field(record, "finished_ns")
+    made = record_fields.tokens(record)
+    prompt, completion = record_fields.conversation(record_fields.field(record, "messages"))
+    finished_ns = record_fields.field(record, "finished_ns")
     return {
         "prompt": prompt,
         "completion": completion,
@@ -29,7 +29,7 @@ def _common(record: Any, version: int) -> dict[str, Any]:
         "completion_mask": made.loss_mask,
         "old_log_probs": made.logprobs,
         "model_version": version,
-        "metrics": {"reward": _fields.reward(record), **_metrics(record)},
+        "metrics": {"reward": record_fields.reward(record), **_metrics(record)},
         "enqueued_at": finished_ns * 1e-9 if finished_ns else None,
     }
 
@@ -65,10 +65,10 @@ def distillation_fields(record: Any, *, group_id: int, version: int) -> dict[str
         ("teacher_topk_ids", "topk_ids", np.int64),
         ("teacher_topk_logprobs", "topk_logprobs", np.float32),
     ):
-        column = _fields.field(record, ours)
+        column = record_fields.field(record, ours)
         if column is None:
-            raise ValueError(f"record {_fields.name(record)} has no {ours} of a teacher")
+            raise ValueError(f"record {record_fields.name(record)} has no {ours} of a teacher")
         made[theirs] = np.array(column, dtype)
-    extra = _fields.field(record, "extra")
+    extra = record_fields.field(record, "extra")
     teacher = extra.get("teacher_id", "") if isinstance(extra, Mapping) else ""
     return {**made, "teacher_id": teacher, "prompt_id": group_id}

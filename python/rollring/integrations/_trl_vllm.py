@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .._ring import find_or_create
-from .._weights import refused
+from .. import InvalidArgumentError
+from ..adapters import find_or_create
 
 
 class _Given:
@@ -22,7 +22,9 @@ class _Given:
         ]
         self._described = [(name, one.dtype, tuple(one.shape)) for name, _, one in self._kept]
         if not self._kept:
-            raise refused("the trainer has no tensor to send: does any parameter need gradients?")
+            raise InvalidArgumentError(
+                "the trainer has no tensor to send: does any parameter need gradients?"
+            )
         self.given: Iterable[tuple[str, Any]] = self._first()
 
     def metadata(self) -> list[Any]:

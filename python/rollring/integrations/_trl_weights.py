@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import WeightPublisher
-from .._ring import find_or_create
-from .._weight_stream import WeightStream
+from ..adapters import WeightStream, find_or_create
 from ._trl_ranks import first_rank
 
 

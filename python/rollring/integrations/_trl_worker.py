@@ -24,8 +24,8 @@ from .. import (
     describe,
     describe_groups,
 )
-from .._ring import find_or_create
-from . import _fields
+from ..adapters import find_or_create
+from . import record_fields
 from ._trl_callback import callback_of
 from ._trl_ledger import Lease, Ledger
 from ._trl_queue import PACKAGES, theirs_of
@@ -378,14 +378,14 @@ class RingRolloutWorker:
     def _advantage(self, record: Any, computed: float) -> float:
         if not self._carried:
             return computed
-        carried = _fields.advantage(record)
+        carried = record_fields.advantage(record)
         if carried is None:
-            raise ValueError(f"record {_fields.name(record)} has no 'advantages'")
+            raise ValueError(f"record {record_fields.name(record)} has no 'advantages'")
         return carried
 
     def _version_of(self, record: Any) -> int:
         """As this trainer counts. One that is not known is taken for the last before its first."""
-        version = _fields.oldest_version(record)
+        version = record_fields.oldest_version(record)
         return 0 if version < 0 else version - (self._offset or 0)
 
     def _step_ended(self, reads_ahead: int) -> None:

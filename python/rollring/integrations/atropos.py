@@ -17,7 +17,7 @@ import urllib.request
 from typing import Any
 
 from .. import Producer, TimedOutError
-from .._turns import TaskTurns
+from ..adapters import TaskTurns
 from ._atropos_fields import records
 
 _ANSWER_TIMEOUT = 30.0  # seconds

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any
 
 from .. import Batch, Group, RingQueue, Stash, TimedOutError
-from ._fields import field, oldest_version, tokens
+from .record_fields import field, oldest_version, tokens
 
 ASKED_AHEAD = 2  # rollout batches of prompts that are out at once
 SILENT_SECONDS = 5400.0  # without a record, before `NoProgressError`, where no patience is given

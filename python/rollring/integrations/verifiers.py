@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ._fields import push_fields
+from .record_fields import push_fields
 
 _Columns = Mapping[str, Callable[[Any], Any]]
 

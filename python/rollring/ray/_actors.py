@@ -15,7 +15,7 @@ from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorErr
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .. import TimedOutError
-from .._weights import Left
+from ..adapters import TimeLeft
 
 _log = logging.getLogger("rollring")
 
@@ -57,7 +57,7 @@ def is_gone(actor: Any, name: str) -> bool:
     return bool(found._actor_id != actor._actor_id)
 
 
-def ask(call: Callable[[], Any], left: Left, gone: Callable[[], bool] = lambda: False) -> Any:
+def ask(call: Callable[[], Any], left: TimeLeft, gone: Callable[[], bool] = lambda: False) -> Any:
     """What call(), a call of an actor, answers. An actor that has died comes back, and is asked
     again. One of AWAY: it did not in time, or is gone(); GetTimeoutError: it has not answered."""
     while True:
@@ -89,7 +89,7 @@ def end(actor: Any, name: str) -> int:
     """Ends it, whatever state it is in. Returns how many records it has dropped."""
     dropped = 0
     try:
-        dropped = ask(actor.close.remote, Left(END_S), lambda: is_gone(actor, name)) or 0
+        dropped = ask(actor.close.remote, TimeLeft(END_S), lambda: is_gone(actor, name)) or 0
     except AWAY as error:
         if not is_gone(actor, name):
             _log.warning("actor %s is killed: %s", name, error)

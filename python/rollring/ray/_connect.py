@@ -24,7 +24,7 @@ from .. import (
     describe,
 )
 from .._producer import refuse_options_of_open_group
-from .._weights import Left
+from ..adapters import TimeLeft
 from ._actors import (
     AGAIN_S,
     AWAY,
@@ -66,7 +66,7 @@ def connect(
         BusyError: No lane became free; the text says how many the ring has and needs.
         TimedOutError: This node got no way to the ring in time.
     """
-    left = Left(timeout)
+    left = TimeLeft(timeout)
     while True:
         receiver, about = fabric_of(ring, run, left)
         try:
@@ -81,7 +81,7 @@ def connect(
             time.sleep(AGAIN_S)  # that run has just ended, and there may be another
 
 
-def _connected(name: str, receiver: Any, about: About, left: Left, checksum: bool) -> Producer:
+def _connected(name: str, receiver: Any, about: About, left: TimeLeft, checksum: bool) -> Producer:
     node, ring = this_node(), about.ring
     if node == about.node:
         producer = Producer(ring, name, timeout=left() or 0.0, checksum=checksum)
@@ -105,7 +105,7 @@ def relay_on(node: str, about: About, receiver: Any) -> Any:
     return actor_on(node, title, WeightRelay, about, receiver)
 
 
-def fabric_of(ring: str, run: str, left: Left) -> tuple[Any, About]:
+def fabric_of(ring: str, run: str, left: TimeLeft) -> tuple[Any, About]:
     option = f", run='{run}'" if run else ""
     why = none = "this cluster has no fabric of it"
     while True:
@@ -176,7 +176,7 @@ class NodeProducer(Producer):
         refuse_options_of_open_group(unknown)
         if record_bytes == 0 and self._may_send(instance_id, visit, group_size):
             return
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         self.flush()  # the place may be one of a group that was not shown yet
         asked: list[Any] = []
 
@@ -205,7 +205,7 @@ class NodeProducer(Producer):
         return True
 
     def push(self, /, instance_id: str, *, timeout: float | None = None, **fields: Any) -> None:
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         self._admit(instance_id, fields, left)
         with self._told_why():
             super().push(instance_id, timeout=left(), **fields)
@@ -213,7 +213,7 @@ class NodeProducer(Producer):
     async def push_async(
         self, /, instance_id: str, *, timeout: float | None = None, **fields: Any
     ) -> None:
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         visit = fields.get("visit") or 0
         group_size = fields.get("group_size") or 0
         while not self._may_send(instance_id, visit, group_size):
@@ -236,7 +236,7 @@ class NodeProducer(Producer):
             await super().push_async(instance_id, timeout=left(), **fields)
 
     def _push_later(self, instance_id: str, timeout: float | None, fields: dict[str, Any]) -> None:
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         self._admit(instance_id, fields, left)
         with self._told_why():
             super()._push_later(instance_id, left(), fields)
@@ -244,12 +244,12 @@ class NodeProducer(Producer):
     def reserve(
         self, /, instance_id: str, *args: Any, timeout: float | None = None, **fields: Any
     ) -> Draft:
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         self._admit(instance_id, fields, left)
         with self._told_why():
             return super().reserve(instance_id, *args, timeout=left(), **fields)
 
-    def _admit(self, instance_id: str, fields: Mapping[str, Any], left: Left) -> None:
+    def _admit(self, instance_id: str, fields: Mapping[str, Any], left: TimeLeft) -> None:
         self.open_group(
             instance_id,
             visit=fields.get("visit") or 0,

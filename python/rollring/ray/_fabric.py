@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError
 
-from .. import BusyError, ClosedError, TimedOutError, describe
-from .._ring import to_bytes
-from .._weights import Left, refused
+from .. import BusyError, ClosedError, InvalidArgumentError, TimedOutError, describe
+from ..adapters import TimeLeft, to_bytes
 from ._actors import (
     AGAIN_S,
     actor_named,
@@ -86,7 +85,7 @@ class Fabric:
         self._ring_id = int(stat["ring_id"])
         window = to_bytes(object_store_bytes)
         options = Options(window, to_bytes(batch_bytes), linger, weights, direct)
-        left = Left(timeout)
+        left = TimeLeft(timeout)
         self._handle = Handle(ring, self._ring_id)  # first: nobody else ends the run from now on
         try:
             self._receiver: Any = self._find_receiver(options, left)
@@ -96,7 +95,7 @@ class Fabric:
             raise
         _warn_of_lanes(ring, int(stat["lane_count"]))
 
-    def _find_receiver(self, options: Options, left: Left) -> Any:
+    def _find_receiver(self, options: Options, left: TimeLeft) -> Any:
         """The one of this very ring. A run of the name whose ring is gone is ended first."""
         name = receiver_name(self.run)
         claim(self.ring, self._ring_id, self.run)
@@ -124,7 +123,7 @@ class Fabric:
                 *(about.ring, about.node, about.host, about.over, dropped),
             )
 
-    def _find_source(self, window: int, left: Left) -> Any:
+    def _find_source(self, window: int, left: TimeLeft) -> Any:
         name, receiver = source_name(self.ring, self._ring_id), receiver_name(self.run)
         given = (self.ring, self._ring_id, window, self._receiver, receiver)
         source = actor_on(this_node(), name, WeightSource, *given)
@@ -149,7 +148,7 @@ class Fabric:
         try:
             with asking(f"the fabric of ring '{self.ring}'"):
                 rows: list[dict[str, Any]] = ask(
-                    actor.nodes.remote, Left(ANSWER_S), lambda: is_gone(self._receiver, name)
+                    actor.nodes.remote, TimeLeft(ANSWER_S), lambda: is_gone(self._receiver, name)
                 )
         except TimedOutError as error:
             if not is_gone(self._receiver, name):
@@ -188,7 +187,7 @@ def _refuse_others(about: About, options: Options) -> None:
     for field in dataclasses.fields(Options):
         has, given = (getattr(one, field.name) for one in (about.options, options))
         if has != given:
-            raise refused(
+            raise InvalidArgumentError(
                 f"ring '{about.ring}' has a fabric with {field.name}={has!r}, and not {given!r}: "
                 f"give the same options, or close that fabric first"
             )

@@ -9,7 +9,7 @@ import uuid
 import weakref
 from pathlib import Path
 
-from .._weights import refused
+from .. import InvalidArgumentError
 from ._actors import actor_named
 from ._carried import note, notes, run_note
 from ._names import receiver_name
@@ -88,7 +88,7 @@ def _is_free(path: Path, ring: str, run: str) -> bool:
     except ValueError:
         path.unlink(missing_ok=True)
         return True
-    raise refused(
+    raise InvalidArgumentError(
         f"ring '{ring}' has a fabric with run='{has}', and not '{run}': give the same run, or "
         f"close that fabric first"
     )

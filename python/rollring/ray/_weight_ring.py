@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._weights import Left, device_of, refused
+from .. import InvalidArgumentError
+from ..adapters import TimeLeft, device_of
 from ._actors import ask, asking, this_node
 from ._connect import fabric_of, relay_on
 from ._weight_gpu import uuid_of
@@ -30,13 +31,15 @@ def weight_ring(ring: str, *, device: Any = None, run: str = "", timeout: float 
         InvalidArgumentError: The fabric was made without weights.
         TimedOutError: The relay did not answer in time.
     """
-    left = Left(timeout)
+    left = TimeLeft(timeout)
     receiver, about = fabric_of(ring, run, left)
     node = this_node()
     if node == about.node:
         return ring
     if not about.options.weights:
-        raise refused(f"the fabric of ring '{ring}' has no weights: create it with weights=True")
+        raise InvalidArgumentError(
+            f"the fabric of ring '{ring}' has no weights: create it with weights=True"
+        )
     relay = relay_on(node, about, receiver)
     found, index = (None, -1) if device is None else device_of(device)
     gpu = "" if index < 0 else uuid_of(found)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import ray
 
-from .._weight_parts import lent
+from ..adapters import borrow_bytes
 from ._nccl import NcclError, unique
 from ._weight_gpu import GpuGroup
 from ._weight_layout import Cut
@@ -161,7 +161,7 @@ class HostWay:
 
     def _bytes(self, cut: Cut) -> Any:
         if self._device is not None:
-            return lent(cut.address, cut.nbytes, self._device).cpu().numpy()
+            return borrow_bytes(cut.address, cut.nbytes, self._device).cpu().numpy()
         memory = (ctypes.c_uint8 * cut.nbytes).from_address(cut.address)
         return np.frombuffer(memoryview(memory), np.uint8)
 

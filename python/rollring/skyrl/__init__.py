@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from .._weights import refused
+from .. import InvalidArgumentError
 
 __all__ = ["enable", "register", "runtime_env"]
 
@@ -50,9 +50,9 @@ def settings() -> dict[str, Any]:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise refused(f"{SETTING} is not JSON: {error}") from error
+            raise InvalidArgumentError(f"{SETTING} is not JSON: {error}") from error
     if not found.get("ring"):
-        raise refused(f"{SETTING} does not name a ring: set {SETTING}=run42")
+        raise InvalidArgumentError(f"{SETTING} does not name a ring: set {SETTING}=run42")
     return dict(found)
 
 
@@ -103,7 +103,7 @@ def runtime_env(given: dict[str, Any] | None) -> dict[str, Any]:
     made = dict(_of_uv(given) or {})
     call = f"{__name__}.enable"
     if made.get("worker_process_setup_hook", call) != call:
-        raise refused(
+        raise InvalidArgumentError(
             "the job has a worker_process_setup_hook: let that one call rollring.skyrl.enable(), "
             f"pass {SETTING} on in env_vars, and leave RAY_RUNTIME_ENV_HOOK alone"
         )

@@ -31,8 +31,7 @@ from .. import (
     VersionAbortedError,
     WeightSubscriber,
 )
-from .._arrays import torch_dtype
-from .._weight_engines import Held, announced, published_tensors, tell_refusal
+from ..adapters import HeldVersion, next_announced, published_tensors, report_refusal, torch_dtype
 from . import _generation as _generation  # refuses a vLLM that is too old
 from ._model import LoadedModel
 
@@ -89,7 +88,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._channel: WeightSubscriber | None = None
         self._update: WeightUpdate | None = None
         self._served = -1
-        self._held = Held()
+        self._held = HeldVersion()
 
     # --- what vLLM calls --------------------------------------------------------------------------
 
@@ -141,7 +140,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         assert self._info is not None and self._model is not None
         deadline = self._info.deadline_s
         self._update = None
-        update = announced(channel, update_info.version, deadline)
+        update = next_announced(channel, update_info.version, deadline)
         try:
             if update.version != update_info.version:
                 raise InvalidArgumentError(
@@ -246,7 +245,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
 
     def _tell_refusal(self, error: BaseException) -> None:
         if self._info is not None:
-            tell_refusal(self._channel, self._info.ring, self._name, error)
+            report_refusal(self._channel, self._info.ring, self._name, error)
 
     @contextlib.contextmanager
     def _refusals_told(self) -> Iterator[None]:

@@ -17,7 +17,8 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .. import DeviceError, MemoryDomain, NotEnoughMemoryError, UnsupportedError, _core
+from .. import DeviceError, MemoryDomain, NotEnoughMemoryError, UnsupportedError
+from ..adapters import why_no_gpu
 
 if TYPE_CHECKING:
     SleepModeBackend = Any
@@ -108,7 +109,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
     @classmethod
     def is_supported(cls) -> bool:
         """Whether there is a GPU of NVIDIA's that this build of rollring can use."""
-        why = _core.why_no_gpu()
+        why = why_no_gpu()
         if why:
             _log.error("sleep mode backend 'rollring': %s", why)
         return not why

@@ -29,8 +29,7 @@ from .. import (
     WeightPublisher,
     WeightTransaction,
 )
-from .._weight_engines import refusals
-from .._weight_sending import patiently, raise_if_failed
+from ..adapters import put_checked, raise_if_failed, refusals
 from ._clients import FleetClient, HTTPClient, InProcessClient, Pause, engines_of, said
 from ._generation import TrainerEngine, TrainerInitInfo, finish, make_trainer
 
@@ -287,13 +286,13 @@ class RollringTrainer(TrainerEngine):
         """All tensors, as engines make room for them. `check` raises when they will not."""
         deadline_s = self._info.deadline_s
         if self._standing is not None:
-            patiently(transaction.put_rest, check, deadline_s)
+            put_checked(transaction.put_rest, check, deadline_s)
             return
         for name, tensor in _tensors(self.source):
             laid = tensor.detach()
             if laid.stride() != self._strides.get(name):
                 laid = laid.contiguous()
-            patiently(partial(transaction.put, name, laid), check, deadline_s)
+            put_checked(partial(transaction.put, name, laid), check, deadline_s)
 
 
 # --- sources: vLLM 0.28 to 0.32 say metadata() and iterate, 0.33 metadata and iter_full() ---------

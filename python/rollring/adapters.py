@@ -1,21 +1,64 @@
-"""Engines that their trainer tells of each version: they attach when they hear of the first one."""
+"""Helpers for adapters of other frameworks, beside rollring's classes: ends of a weight channel
+that another system drives, and the waits, names and types that an adapter needs.
+
+An engine's adapter attaches when its trainer announces the first version: `Attachment`,
+`published_tensors`, `next_announced`, `HeldVersion`, `report_refusal`. A trainer's adapter sends
+while the engines' answers are under way: `in_background`, `put_checked`, `refusals`,
+`engine_versions`, `WeightStream`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from . import _core
+from ._arrays import NUMPY_DTYPES, torch_dtype
 from ._errors import RollringError, TimedOutError, VersionAbortedError
-from ._ring import describe_weights
+from ._ring import describe_weights, find_or_create, to_bytes
+from ._turns import TaskTurns
+from ._weight_parts import borrow_bytes
+from ._weight_stream import WeightStream
 from ._weight_subscriber import WeightSubscriber, WeightUpdate
-from ._weights import Left, as_utf8, device_of
+from ._weights import TimeLeft, as_utf8, device_of
 
-LOOK_S = 0.2  # between looks whether the version still comes
+__all__ = [
+    "LOOK_S",
+    "NUMPY_DTYPES",
+    "Attachment",
+    "HeldVersion",
+    "TaskTurns",
+    "TimeLeft",
+    "WeightStream",
+    "borrow_bytes",
+    "device_of",
+    "engine_versions",
+    "find_or_create",
+    "in_background",
+    "next_announced",
+    "published_tensors",
+    "put_checked",
+    "raise_if_failed",
+    "refusals",
+    "report_refusal",
+    "to_bytes",
+    "torch_dtype",
+    "why_no_gpu",
+]
+
+LOOK_S = 0.2  # between looks at another party: whether it failed, or gave the version up
 
 
-def engines_alive(ring: str, rank: int) -> dict[str, int]:
+def why_no_gpu() -> str:
+    """The reason that rollring finds no GPU on this machine; empty where there is one."""
+    return _core.why_no_gpu()
+
+
+def engine_versions(ring: str, rank: int) -> dict[str, int]:
     """The version that each engine of a publisher serves, by name."""
     return {
         engine["name"]: engine["live_version"]
@@ -30,7 +73,7 @@ def published_tensors(
     ring: str, *, device: Any, name: str, timeout: float | None
 ) -> list[tuple[str, str, tuple[int, ...]]]:
     """Name, dtype and shape of each published tensor, of the publisher to which an engine of this
-    device would attach. That one takes nobody for attached.
+    device would attach. The publisher counts no engine for it.
 
     Raises:
         RollringError: As `WeightSubscriber`.
@@ -40,7 +83,7 @@ def published_tensors(
     return [(name, dtype, shape) for name, dtype, shape, _ in found]
 
 
-def tell_refusal(
+def report_refusal(
     channel: WeightSubscriber | None, ring: str, name: str, error: BaseException
 ) -> None:
     """Leave with the trainer why this engine, attached or not, takes no version."""
@@ -68,14 +111,14 @@ def refusals(ring: str, version: int | None = None) -> list[str]:
     return found
 
 
-def announced(channel: WeightSubscriber, version: int, timeout: float) -> WeightUpdate:
+def next_announced(channel: WeightSubscriber, version: int, timeout: float) -> WeightUpdate:
     """The next version, of a trainer that has told of one.
 
     Raises:
         VersionAbortedError: It was given up before this was called, and so would never come.
         RollringError: As `WeightSubscriber.next`.
     """
-    left = Left(timeout)
+    left = TimeLeft(timeout)
     while True:
         rest = left() or 0.0
         try:
@@ -98,7 +141,7 @@ def _is_given_up(channel: WeightSubscriber, version: int) -> bool:
     return any(one["state"] == "aborted" and one["version"] >= version for one in ranks)
 
 
-class Held:
+class HeldVersion:
     """The version that an engine serves, and the ring that it is of: a ring that was made again
     under its name counts from the beginning.
     """
@@ -152,3 +195,39 @@ class Attachment:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+
+def in_background(name: str, call: Callable[[], None]) -> Future[None]:
+    """Run the call in a daemon thread: the process does not wait for it at its end."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return done
+
+
+def raise_if_failed(done: Future[None]) -> None:
+    if done.done():
+        done.result()
+
+
+def put_checked(put: Callable[[float], None], check: Callable[[], None], timeout: float) -> None:
+    """Call ``put``, which takes a timeout, until it is done, and ``check`` in between, which raises
+    when engines make no more room.
+    """
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            put(LOOK_S)
+            return
+        except TimedOutError:
+            check()
+            if time.monotonic() > until:
+                raise

@@ -1,4 +1,4 @@
-"""What a record says, with the defaults of what it does not: the one mapping that adapters share.
+"""Fields of a record, with defaults for those that it lacks: the one mapping that adapters share.
 
 A record is a `Sequence` or `Member` of a batch, or a mapping with the fields of `Producer.push`.
 What is made of it are copies, which outlive the batch.
@@ -40,7 +40,7 @@ def field(record: Any, name: str) -> Any:
 
 
 class Response(NamedTuple):
-    """What was generated, behind the prompt: for systems that keep the two apart."""
+    """The generated tokens, behind the prompt: for systems that keep the two apart."""
 
     prompt_ids: Ids
     token_ids: Ids
