@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import ray
 import rollring as rr
-from rollring.ray import Fabric, connect, weight_ring
+from rollring.integrations.ray import Fabric, connect, weight_ring
 RING, logits = (sys.argv[1:] or ["run42"])[0], np.zeros(64, np.float32)
 
 def follow(ring, name, served):  # in a thread: the trainer waits for it, the worker for the trainer

@@ -6,7 +6,7 @@ export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH} RAY_USAGE_STATS_ENABLED=0
 export VERL_USE_EXTERNAL_MODULES=tiny_verl VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda
 python -u - "$ring" \
     actor_rollout_ref.rollout.checkpoint_engine.backend=rollring \
-    actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=rollring.verl \
+    actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=rollring.integrations.verl \
     +actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs.rollring.ring="$ring" <<'PYTHON'
 import sys, ray, rollring as rr
 import tiny, tiny_verl  # a model made on the spot, for a run without a GPU and without a server

@@ -21,8 +21,7 @@ FRONT = PACKAGE + "__init__.py"  # collects the public names of core and extras
 PARTS = {
     "extras": ("_codecs.py", "_memory.py", "_queue.py", "_requests.py", "_store.py",
                "memory_saver.py"),
-    "integrations": ("checkpoint_engine/*", "integrations/*", "ray/*", "sglang.py", "skyrl/*",
-                     "transfer_queue.py", "verl.py", "vllm/*"),
+    "integrations": ("integrations/*", "sglang.py", "skyrl/*", "vllm/*"),
 }
 # Code outside of the package, which sees public names alone. Tests may look anywhere.
 OUTSIDE = ("bench/*", "cli/*", "docs/*", "examples/*", "tools/*")
@@ -34,7 +33,8 @@ SEES = {
 }
 # The private names that a file takes from beyond its walls; a module stands for its names.
 REACHES = {
-    "bench/peers/ray_weights.py": ("ray._nccl.Communicator", "ray._nccl.unique"),
+    "bench/peers/ray_weights.py": ("integrations.ray._nccl.Communicator",
+        "integrations.ray._nccl.unique"),
     "bench/scale/ray_costs.py": ("_core",),
     "python/rollring/_codecs.py": ("_arrays", "_core", "_errors"),
     "python/rollring/_memory.py": ("_blocks", "_core", "_errors", "_ring"),
@@ -42,19 +42,21 @@ REACHES = {
         "_waits"),
     "python/rollring/_requests.py": ("_blocks", "_core", "_errors", "_turns", "_waits"),
     "python/rollring/_store.py": ("_arrays", "_blocks", "_core", "_errors", "_ring"),
-    "python/rollring/checkpoint_engine/_receiver.py": ("_device", "_end", "_stream"),
-    "python/rollring/checkpoint_engine/_sender.py": ("_described",),
-    "python/rollring/memory_saver.py": ("_core", "_errors"),
-    "python/rollring/ray/_carried.py": ("_core",),
-    "python/rollring/ray/_connect.py": ("_producer.refuse_options_of_open_group",),
-    "python/rollring/ray/_forwarder.py": ("_core",),
-    "python/rollring/ray/_lane.py": ("_core",),
-    "python/rollring/ray/_weight_gpu_channel.py": ("_begin_again", "_later", "_sent",
+    "python/rollring/integrations/checkpoint_engine/_receiver.py": ("_device", "_end", "_stream"),
+    "python/rollring/integrations/checkpoint_engine/_sender.py": ("_described",),
+    "python/rollring/integrations/ray/_carried.py": ("_core",),
+    "python/rollring/integrations/ray/_connect.py": ("_producer.refuse_options_of_open_group",),
+    "python/rollring/integrations/ray/_forwarder.py": ("_core",),
+    "python/rollring/integrations/ray/_lane.py": ("_core",),
+    "python/rollring/integrations/ray/_weight_gpu_channel.py": ("_begin_again", "_later",
+        "_sent", "_weights.TensorAt"),
+    "python/rollring/integrations/ray/_weight_host_channel.py": ("_begin_again",),
+    "python/rollring/integrations/ray/_weight_layout.py": ("_weight_parts.Piece",
         "_weights.TensorAt"),
-    "python/rollring/ray/_weight_host_channel.py": ("_begin_again",),
-    "python/rollring/ray/_weight_layout.py": ("_weight_parts.Piece", "_weights.TensorAt"),
-    "python/rollring/ray/_weight_passing.py": ("_device", "_end", "_later", "_stream"),
-    "python/rollring/ray/_weight_source.py": ("_device", "_end"),
+    "python/rollring/integrations/ray/_weight_passing.py": ("_device", "_end", "_later",
+        "_stream"),
+    "python/rollring/integrations/ray/_weight_source.py": ("_device", "_end"),
+    "python/rollring/memory_saver.py": ("_core", "_errors"),
     "python/rollring/sglang.py": ("_weight_loads.load_watched",),
 }
 

@@ -29,7 +29,7 @@ import ray  # noqa: E402
 import processes  # noqa: E402
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
+from rollring.integrations.ray import Fabric, weight_ring  # noqa: E402
 
 TENSORS = 64
 PATIENCE = 300.0
@@ -52,7 +52,7 @@ class Engine:
         self.tensors = model(nbytes, 0.0)
 
     def attach(self, ring: str) -> None:
-        found = rollring.ray.weight_ring(ring)
+        found = weight_ring(ring)
         self.engine = rr.WeightSubscriber(found, self.tensors, timeout=PATIENCE)
 
     def follow(self, value: float) -> float:
@@ -81,7 +81,7 @@ def main() -> None:
     ring = f"ray-{uuid.uuid4().hex[:8]}"
     rr.create(ring)
     try:
-        with ray_world.cluster(2), rollring.ray.Fabric(ring, weights=True):
+        with ray_world.cluster(2), Fabric(ring, weights=True):
             engines = [Engine.options(**ray_world.on(n)).remote() for n in ray_world.other_nodes()]
             peers = [Engine.options(**ray_world.on(n)).remote() for n in ray_world.other_nodes()]
             ray.get([one.ready.remote(nbytes) for one in (*engines, *peers)])

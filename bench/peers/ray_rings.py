@@ -36,7 +36,7 @@ from ray.util.queue import Queue  # noqa: E402
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
+from rollring.integrations.ray import Fabric, NodeProducer, connect  # noqa: E402
 
 POOL = 64  # records that are made before
 GROUP = 4
@@ -74,7 +74,7 @@ class Worker:
         self.pool = pool(most)
 
     def push(self, ring: str, place: int, records: int) -> None:
-        with rollring.ray.connect(ring) as producer:
+        with connect(ring) as producer:
             for i in range(records):
                 producer.push(
                     f"{place}/{i // GROUP}",
@@ -94,27 +94,27 @@ class Worker:
     def push_groups(self, ring: str, place: int, groups: int, tokens: int, spread: bool) -> int:
         """How often it asked for a place."""
         calls = 0
-        answered = rollring.ray.NodeProducer._answered
+        answered = NodeProducer._answered
 
         def count(*given: Any) -> None:
             nonlocal calls
             calls += 1
             answered(*given)
 
-        rollring.ray.NodeProducer._answered = count  # type: ignore[method-assign]
+        NodeProducer._answered = count  # type: ignore[method-assign]
         ids = np.arange(tokens, dtype=np.int32)
-        with rollring.ray.connect(ring) as producer:
+        with connect(ring) as producer:
             for group in range(groups):
                 for i in range(MEMBERS):
                     if ((group + i) if spread else group) % MEMBERS == place:
                         producer.push(
                             f"g/{group}", repetition_id=i, group_size=MEMBERS, token_ids=ids
                         )
-        rollring.ray.NodeProducer._answered = answered  # type: ignore[method-assign]
+        NodeProducer._answered = answered  # type: ignore[method-assign]
         return calls
 
     def open(self, ring: str) -> None:
-        self.producer = rollring.ray.connect(ring)
+        self.producer = connect(ring)
 
     def push_one(self, number: int, tokens: int) -> float:
         made = np.full(tokens, number, np.int32), np.full(tokens, -0.5, np.float32)
@@ -133,7 +133,7 @@ def ring_of(**options: Any) -> Iterator[str]:
     ring = f"ray-{uuid.uuid4().hex[:8]}"
     rr.create(ring, **options)
     try:
-        with rollring.ray.Fabric(ring):
+        with Fabric(ring):
             yield ring
     finally:
         rr.remove(ring, force=True)

@@ -35,8 +35,8 @@ import torch  # noqa: E402
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
-from rollring.ray._nccl import Communicator, unique  # noqa: E402
+from rollring.integrations.ray import Fabric, weight_ring  # noqa: E402
+from rollring.integrations.ray._nccl import Communicator, unique  # noqa: E402
 
 TENSORS = 64
 PIECE = 512 << 20  # a slot's, by default
@@ -60,7 +60,7 @@ class Other:
 
     def follow(self, ring: str, nbytes: int, versions: int, device: str | None) -> float:
         tensors = model(1, nbytes)
-        found = rollring.ray.weight_ring(ring, device=device)
+        found = weight_ring(ring, device=device)
         with rr.WeightSubscriber(found, tensors, timeout=PATIENCE) as engine:
             for _ in range(versions):
                 with engine.next(PATIENCE):
@@ -104,7 +104,7 @@ def relayed(other: Any, nbytes: int, versions: int, device: str | None) -> list[
     tensors = model(0, nbytes)
     taken = []
     with (
-        rollring.ray.Fabric(ring, weights=True) as fabric,
+        Fabric(ring, weights=True) as fabric,
         rr.WeightPublisher(ring, tensors) as trainer,
     ):
         there = other.follow.remote(ring, nbytes, versions, device)

@@ -7,7 +7,7 @@
 By turns, several rounds, each storage in a process and a Ray of its own:
 
     SimpleStorage    two storage units, TransferQueue's default
-    Rollring         rollring.transfer_queue: the rows in a Store
+    Rollring         rollring.integrations.transfer_queue: the rows in a Store
     nothing          a dict of the same process that keeps references, and so moves no bytes: what
                      TransferQueue costs itself. No process but this one could read it
 
@@ -67,7 +67,7 @@ def one(storage: str) -> None:
     from omegaconf import OmegaConf
     from tensordict import TensorDict
 
-    import rollring.transfer_queue  # noqa: F401
+    import rollring.integrations.transfer_queue  # noqa: F401
 
     register_nothing()
     options = {"SimpleStorage": {"num_data_storage_units": 2}, "Rollring": {"capacity": "1GiB"}}

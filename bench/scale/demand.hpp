@@ -1,5 +1,5 @@
 #pragma once
-// How many places a node has in advance, as python/rollring/ray/_demand.py has it.
+// How many places a node has in advance, as python/rollring/integrations/ray/_demand.py has it.
 
 #include <algorithm>
 #include <cstddef>

@@ -6,7 +6,7 @@
 namespace bench::scale {
 namespace {
 
-constexpr double wait_us = 50'000;  // WAIT_S of python/rollring/ray/_forwarder.py
+constexpr double wait_us = 50'000;  // WAIT_S of python/rollring/integrations/ray/_forwarder.py
 
 }  // namespace
 
@@ -73,7 +73,7 @@ void Forwarder::ship(std::unique_ptr<Parcel> made) {
     });
 }
 
-// --- places in advance, as Carrier of python/rollring/ray/_forwarder.py has them
+// --- places in advance, as Carrier of python/rollring/integrations/ray/_forwarder.py has them
 
 bool Forwarder::take_spare(std::uint32_t rollout) {
     if (taken_ >= bound_) return false;

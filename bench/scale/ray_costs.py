@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What rollring.ray's forwarder and receiver cost, and a paced run that the model is compared with.
+"""Costs of the forwarder and the receiver on Ray, and a paced run that the model is compared with.
 
     ray_costs.py OUT.json [--seconds 40] [--local]
 
@@ -38,7 +38,7 @@ import ray._private.state  # noqa: E402
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
+from rollring.integrations import ray as rings_on_ray  # noqa: E402
 
 GROUP = 8
 TOKENS_PER_S = 10_000
@@ -88,7 +88,7 @@ class Workers:
 
     def connect(self, ring: str) -> None:
         self.ring = ring
-        self.producer = rollring.ray.connect(ring)
+        self.producer = rings_on_ray.connect(ring)
 
     def ask(self, calls: int) -> None:
         """For a group that is open, so that nothing but the call is measured. With the bytes of a
@@ -139,7 +139,7 @@ class Workers:
                 )
 
     def _producer(self) -> rr.Producer:
-        return rollring.ray.connect(self.ring)
+        return rings_on_ray.connect(self.ring)
 
     def _next(self, producer: Any) -> tuple[int, int, int] | None:
         """A group is opened where more workers are free than those that are being opened have
@@ -222,7 +222,7 @@ class RayWorkers:
 def trainer(local: bool = False, **options: Any) -> Iterator[tuple[str, rr.Stash]]:
     ring = f"scale-{uuid.uuid4().hex[:8]}"
     rr.create(ring, lanes=64, spill_bytes="1GiB")
-    fabric = nullcontext() if local else rollring.ray.Fabric(ring)
+    fabric = nullcontext() if local else rings_on_ray.Fabric(ring)
     try:
         with fabric, rr.Stash(ring, **options) as stash:
             yield ring, stash

@@ -1,6 +1,7 @@
 #pragma once
-// The receiver beside one ring: calls come over the link of its node, its process takes one after
-// the other, and records go into their nodes' lanes as those have room (python/rollring/ray).
+// The receiver beside one ring, as in python/rollring/integrations/ray: calls come over the link of
+// its node, its process takes one after the other, and records go into their nodes' lanes as those
+// have room.
 
 #include <cstdint>
 #include <deque>

@@ -29,7 +29,7 @@ import torch  # noqa: E402
 
 import ce_engine  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.checkpoint_engine  # noqa: E402
+from rollring.integrations.checkpoint_engine import Sender  # noqa: E402
 
 faulthandler.dump_traceback_later(60, repeat=True)  # who waits, and where
 SPAWN = multiprocessing.get_context("spawn")
@@ -62,7 +62,7 @@ def checkpoint_engine(ring: str, syncs: int, options: dict[str, Any]) -> dict[st
     here, there, took = [], [], []
     with (
         rr.WeightPublisher(ring, tensors, **options) as publisher,
-        rollring.checkpoint_engine.Sender(publisher, ["GPU-0"]) as sender,
+        Sender(publisher, ["GPU-0"]) as sender,
     ):
         for version in range(1, syncs + 1):
             ce_engine.fill(tensors, version % 128)

@@ -1,5 +1,5 @@
-"""Both ends for workers on other nodes than the trainer: all calls of `rollring.ray` in a run, and
-the differences from `ring`.
+"""Both ends for workers on other nodes than the trainer: all calls of `rollring.integrations.ray`
+in a run, and the differences from `ring`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import rollring as rr
-import rollring.ray
 from cluster import join
 from plan import Plan
 from ring import PATIENCE, RingTrainer, RingWorker
+from rollring.integrations.ray import Fabric, connect, weight_ring
 from transport import Tensors
 
 LOOK = 0.01  # seconds between two checks for weights
 
 
-def fabric_of(plan: Plan) -> rollring.ray.Fabric:
+def fabric_of(plan: Plan) -> Fabric:
     """The run's fabric, made by the first caller, the trainer; its actors outlive trainers."""
-    return rollring.ray.Fabric(plan.ring, weights=True, timeout=PATIENCE)
+    return Fabric(plan.ring, weights=True, timeout=PATIENCE)
 
 
 @contextmanager
@@ -56,10 +56,10 @@ class NodeWorker(RingWorker):
         super().__init__(plan, number, tensors)
 
     def _connected(self) -> rr.Producer:
-        return rollring.ray.connect(self._plan.ring, self._name, timeout=PATIENCE)
+        return connect(self._plan.ring, self._name, timeout=PATIENCE)
 
     def _ring_of_weights(self) -> str:
-        return rollring.ray.weight_ring(self._plan.ring, timeout=PATIENCE)
+        return weight_ring(self._plan.ring, timeout=PATIENCE)
 
     def _push(self, key: str, **fields: object) -> bool:
         """A group's first record may wait for an answer of the trainer's node: the request is made

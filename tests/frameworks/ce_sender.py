@@ -6,7 +6,7 @@ from typing import Any
 
 import ce_engine
 import rollring as rr
-from rollring.checkpoint_engine import Sender
+from rollring.integrations.checkpoint_engine import Sender
 
 
 def send(ring: str, handles: Any) -> None:

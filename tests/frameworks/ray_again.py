@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import kill_oracle  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
 from killing import lines, note, opened  # noqa: E402
 from ray_engines import Engine, served  # noqa: E402
 from ray_kills import Run  # noqa: E402
 from ray_weight_trainer import said, weights_log  # noqa: E402
+from rollring.integrations.ray import Fabric, connect  # noqa: E402
 
 SIZE = kill_oracle.SIZE
 WHO = 1_000_000  # tells rings apart, and goes into tokens
@@ -73,7 +73,7 @@ def produce(ring: str, member: int, folder: str) -> None:
     stop = Path(folder, "stop")
     while True:
         try:
-            with rollring.ray.connect(ring, f"member-{member}", timeout=CONNECT_S) as producer:
+            with connect(ring, f"member-{member}", timeout=CONNECT_S) as producer:
                 push(producer, member, Path(folder), stop)
             return
         except (rr.ClosedError, rr.RingNotFoundError, rr.TimedOutError, rr.PeerGoneError) as error:
@@ -196,7 +196,7 @@ class Runs(Run):
         self.trainer.wait()
         if what == "fabric":
             with contextlib.suppress(rr.RingNotFoundError):
-                rollring.ray.Fabric(self.ring, weights=True).close()
+                Fabric(self.ring, weights=True).close()
         if what == "trainer" and is_ready:
             self._note_end()
         self._anew = self._anew and not is_ready or what != "trainer"
@@ -272,5 +272,5 @@ def check_that_runs_stand(cluster: Any, folder: Path, victims: dict[str, int], k
     finally:
         run.close()
         with contextlib.suppress(rr.RollringError):  # so nodes remove their rings
-            rollring.ray.Fabric(ring, weights=True).close()
+            Fabric(ring, weights=True).close()
         rr.remove(ring, force=True, missing_ok=True)

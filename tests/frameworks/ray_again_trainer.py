@@ -16,9 +16,9 @@ import ray
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import kill_oracle  # noqa: E402
-import rollring.ray  # noqa: E402
 from ray_again import log_of, make_ring, who_of  # noqa: E402
 from ray_weight_trainer import publish, weights_log  # noqa: E402
+from rollring.integrations.ray import Fabric  # noqa: E402
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     ray.init(address, logging_level="warning")
     if how == "anew":
         make_ring(ring)
-    rollring.ray.Fabric(ring, weights=True)
+    Fabric(ring, weights=True)
     log = log_of(Path(folder), who_of(ring))
     Path(folder, f"ready.{number}").touch()
 

@@ -17,8 +17,8 @@ import ray_world
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
 from killing import lines, note, opened  # noqa: E402
+from rollring.integrations.ray import connect, weight_ring  # noqa: E402
 
 SHAPES = {"embed": (700, 1000), "norm": (513,), "none": (0, 4), "up": (300, 33), "scale": ()}
 TIED = {"head": "embed"}
@@ -74,7 +74,7 @@ class Engine:
         return None
 
     def attach_to(self) -> str:
-        return rollring.ray.weight_ring(self.ring)
+        return weight_ring(self.ring)
 
     def _take(self) -> tuple[int, int | None] | None:
         if self.channel is None:
@@ -160,6 +160,6 @@ def check_served(logs: list[Path], said: dict[int, int]) -> None:
 @ray.remote(max_retries=0)
 def stamped(ring: str, instance_id: str, version: int) -> None:
     """A worker that sends a record once its node has the version."""
-    with rollring.ray.connect(ring) as producer:
+    with connect(ring) as producer:
         ray_world.until(lambda: rr.describe(producer.ring)["policy_version"] == version)
         producer.push(instance_id, token_ids=np.zeros(4, np.int32), group_size=1)

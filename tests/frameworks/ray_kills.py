@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import kill_oracle  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
 from killing import lines, until_it_moves  # noqa: E402
+from rollring.integrations.ray import connect  # noqa: E402
 
 AT_ONCE = 3
 
@@ -41,7 +41,7 @@ def ring_for_many() -> Iterator[str]:
 @ray.remote(max_retries=-1, scheduling_strategy="SPREAD")
 def produce(ring: str, who: int, folder: str) -> None:
     """A worker, which Ray starts again if it dies, on whichever node."""
-    with rollring.ray.connect(ring, f"worker-{who}", timeout=ray_world.PATIENCE) as producer:
+    with connect(ring, f"worker-{who}", timeout=ray_world.PATIENCE) as producer:
         kill_oracle.produce(producer, who, f"{folder}/sent{who}", f"{folder}/stop")
 
 

@@ -18,11 +18,11 @@ import ray.exceptions
 
 import ray_world
 import rollring as rr
-import rollring.ray
 from ray_engines import fill, model
 from ray_world import PATIENCE
 from rollring.demo.load import Load
 from rollring.demo.proof import Seen, Tally, total
+from rollring.integrations.ray import Fabric, connect
 from test_ray import Holder
 from test_ray_weights import STREAMED, engines_on, until_there
 
@@ -50,7 +50,7 @@ def lost(cluster: Any) -> Iterator[Any]:
     cluster.remove_node(machine)
 
 
-def until_lost(fabric: rollring.ray.Fabric, node: str) -> None:
+def until_lost(fabric: Fabric, node: str) -> None:
     ray_world.until(lambda: [row["node"] for row in fabric.nodes() if not row["alive"]] == [node])
 
 
@@ -106,7 +106,7 @@ def send_on(ring: str, stop: str) -> Tally:
     """A worker: pushes the load again and again, until it is told to stop."""
     tally, visit = Tally(), 0
     who = ray.get_runtime_context().get_node_id()
-    with rollring.ray.connect(ring) as producer:
+    with connect(ring) as producer:
         while not Path(stop).exists():
             for instance_id, fields in LOAD.records(0, 1):
                 fields["visit"] = visit
@@ -168,7 +168,7 @@ def test_rollouts_go_on_when_a_link_comes_back(cluster: Any, ring: str, tmp_path
     machines = {machine.node_id: machine.link for machine in cluster.worker_nodes}
     nodes = list(machines)
     cuts = [(machines[node], [node]) for node in nodes] + [(cluster.link, nodes)]
-    with rollring.ray.Fabric(ring) as fabric, Rollouts(ring, tmp_path, nodes) as rollouts:
+    with Fabric(ring) as fabric, Rollouts(ring, tmp_path, nodes) as rollouts:
         rollouts.until_sent(nodes)
         for link, silent in cuts:
             link.cut()
@@ -185,7 +185,7 @@ def test_rollouts_go_on_without_a_node_whose_link_stays_down(
     lost: Any, ring: str, tmp_path: Path
 ) -> None:
     gone, stays = lost.node_id, others_than(lost)
-    with rollring.ray.Fabric(ring) as fabric, Rollouts(ring, tmp_path, [gone, *stays]) as rollouts:
+    with Fabric(ring) as fabric, Rollouts(ring, tmp_path, [gone, *stays]) as rollouts:
         rollouts.until_sent([gone, *stays])
         lost.link.cut()
         rollouts.until_silent([gone])
@@ -202,7 +202,7 @@ def test_rollouts_go_on_without_a_node_whose_link_stays_down(
 def test_places_of_a_node_whose_link_stays_down_are_others(lost: Any, ring: str) -> None:
     gone, stays = lost.node_id, others_than(lost)
     with (
-        rollring.ray.Fabric(ring) as fabric,
+        Fabric(ring) as fabric,
         rr.Stash(ring, group_size=2, batch_groups=1, max_open_groups=2),
     ):
         first = Holder.options(**ray_world.on(gone)).remote(ring)
@@ -258,7 +258,7 @@ class Versions(Steps):
 
 def test_versions_go_on_when_a_link_comes_back(cluster: Any, ring: str) -> None:
     links = [*(machine.link for machine in cluster.worker_nodes), cluster.link]
-    with rollring.ray.Fabric(ring, weights=True) as fabric, Versions(ring) as versions:
+    with Fabric(ring, weights=True) as fabric, Versions(ring) as versions:
         engines = engines_on(ray_world.other_nodes(), ring, 1)
         taken = [engine.follow.remote(LAST) for engine in engines]
         until_there(fabric, len(engines))
@@ -274,7 +274,7 @@ def test_versions_go_on_when_a_link_comes_back(cluster: Any, ring: str) -> None:
 
 def test_versions_go_on_without_a_node_whose_link_stays_down(lost: Any, ring: str) -> None:
     gone, stays = lost.node_id, others_than(lost)
-    with rollring.ray.Fabric(ring, weights=True) as fabric, Versions(ring) as versions:
+    with Fabric(ring, weights=True) as fabric, Versions(ring) as versions:
         engines = engines_on([gone, *stays], ring, 1)
         taken = [engine.follow.remote(LAST) for engine in engines]
         until_there(fabric, len(engines))

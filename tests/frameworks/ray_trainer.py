@@ -13,13 +13,13 @@ import ray
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import kill_oracle  # noqa: E402
-import rollring.ray  # noqa: E402
+from rollring.integrations.ray import Fabric  # noqa: E402
 
 
 def main() -> None:
     address, ring, log, seed = sys.argv[1:]
     ray.init(address, logging_level="warning")
-    rollring.ray.Fabric(ring)
+    Fabric(ring)
     kill_oracle.train(ring, log, int(seed))
 
 

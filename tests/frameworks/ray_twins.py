@@ -12,7 +12,7 @@ import ray
 
 import ray_world
 import rollring as rr
-import rollring.ray
+from rollring.integrations.ray import Fabric
 from test_ray_runs import began, is_stuck, make, received
 
 RECORDS = 20
@@ -34,11 +34,11 @@ class Twin:
 
     def refused(self) -> str:
         with pytest.raises(rr.BusyError) as caught:
-            rollring.ray.Fabric(self._ring)
+            Fabric(self._ring)
         return str(caught.value)
 
     def open(self, run: str) -> None:
-        self._fabric = rollring.ray.Fabric(self._ring, run=run)
+        self._fabric = Fabric(self._ring, run=run)
 
     def is_stuck(self) -> bool:
         return is_stuck(self._ring)
@@ -54,7 +54,7 @@ def test_each_ring_of_a_name_gets_what_was_sent_to_its_run(cluster: Any, ring: s
     here = ray.get_runtime_context().get_node_id()
     there, third = ray_world.other_nodes()
     twin = Twin.options(**ray_world.on(there)).remote(ring)
-    with rollring.ray.Fabric(ring):
+    with Fabric(ring):
         said = ray.get(twin.refused.remote())
         assert here in said and f"process {ray_world.actors('Receiver')[0]}" in said
         ray.get(twin.open.remote("twin"))
@@ -77,7 +77,7 @@ def test_the_next_trainer_is_on_another_machine(cluster: Any, ring: str) -> None
     machine.link.cut()
     _, error = ray.get(old, timeout=ray_world.PATIENCE)
     assert error.startswith(f"ClosedError: ring '{ring}'") and node in error, error
-    with rollring.ray.Fabric(ring):
+    with Fabric(ring):
         sent = began(ring, "second", RECORDS, steady)
         assert received(ring, RECORDS) == {"second": RECORDS}
         assert ray.get(sent) == (RECORDS, "")

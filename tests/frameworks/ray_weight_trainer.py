@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
 from killing import lines, note, opened  # noqa: E402
 from ray_engines import TIED, fill, model  # noqa: E402
+from rollring.integrations.ray import Fabric  # noqa: E402
 
 TRAINERS = 64
 
@@ -59,7 +59,7 @@ def publish(ring: str, log: Path, number: int) -> None:
 def main() -> None:
     address, ring, log, number = sys.argv[1:]
     ray.init(address, logging_level="warning")
-    rollring.ray.Fabric(ring, weights=True)
+    Fabric(ring, weights=True)
     publish(ring, Path(log), int(number))
 
 

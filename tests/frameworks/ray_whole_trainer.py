@@ -16,14 +16,14 @@ import ray
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import kill_oracle  # noqa: E402
-import rollring.ray  # noqa: E402
 from ray_weight_trainer import publish, weights_log  # noqa: E402
+from rollring.integrations.ray import Fabric  # noqa: E402
 
 
 def main() -> None:
     address, ring, log, number = sys.argv[1:]
     ray.init(address, logging_level="warning")
-    rollring.ray.Fabric(ring, weights=True)
+    Fabric(ring, weights=True)
 
     def versions() -> None:
         try:

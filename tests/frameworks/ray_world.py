@@ -18,9 +18,9 @@ from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import rollring as rr
-import rollring.ray
 from rollring.demo.load import Load
 from rollring.demo.proof import Seen, Tally
+from rollring.integrations.ray import connect
 
 APART = "ROLLRING_NAMESPACES"  # set where nodes are to have namespaces of their own
 PATIENCE = 120.0
@@ -80,7 +80,7 @@ def on(node: str) -> dict[str, Any]:
 def send(ring: str, load: Load, share: int, shares: int) -> Tally:
     """A worker: pushes its share, and says what that was."""
     tally = Tally()
-    with rollring.ray.connect(ring, f"worker-{share}") as producer:
+    with connect(ring, f"worker-{share}") as producer:
         for instance_id, fields in load.records(share, shares):
             producer.push(instance_id, **fields)
             tally.add_pushed(instance_id, fields)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import rollring as rr  # noqa: E402
 from conftest import PATIENCE  # noqa: E402
-from rollring.checkpoint_engine import Sender  # noqa: E402
+from rollring.integrations.checkpoint_engine import Sender  # noqa: E402
 
 SPAWN = multiprocessing.get_context("spawn")
 VERSIONS = int(os.environ.get("ROLLRING_TEST_VERSIONS", "200"))  # while nothing must grow

@@ -19,11 +19,11 @@ pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
 from rollring.demo.load import Load  # noqa: E402
 from rollring.demo.proof import total  # noqa: E402
-from rollring.ray._forwarder import Carrier  # noqa: E402
-from rollring.ray._names import About, Options, Source  # noqa: E402
+from rollring.integrations.ray import Fabric, connect  # noqa: E402
+from rollring.integrations.ray._forwarder import Carrier  # noqa: E402
+from rollring.integrations.ray._names import About, Options, Source  # noqa: E402
 
 DATA = Path(__file__).parents[3] / "shared/data/gsm8k_rollouts.jsonl"
 GSM8K = Load(str(DATA)) if DATA.exists() else Load(groups=1319, group_size=4, tokens=(64, 1024))
@@ -39,8 +39,8 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def fabric(cluster: Any, ring: str) -> Iterator[rollring.ray.Fabric]:
-    with rollring.ray.Fabric(ring) as made:
+def fabric(cluster: Any, ring: str) -> Iterator[Fabric]:
+    with Fabric(ring) as made:
         yield made
 
 
@@ -95,7 +95,7 @@ def test_a_group_of_the_longest_rollouts_comes_with_no_option_given(cluster: Any
     load = Load(groups=4, group_size=16, tokens=(131_072, 131_072), seed=9)
     rr.create(name)
     try:
-        with rollring.ray.Fabric(name), rr.Stash(name, group_size=16, batch_groups=2) as stash:
+        with Fabric(name), rr.Stash(name, group_size=16, batch_groups=2) as stash:
             sent = workers(name, load)
             seen = ray_world.received(stash, load.total())
             tallies = ray.get(sent, timeout=ray_world.PATIENCE)
@@ -109,7 +109,7 @@ def test_a_group_of_the_longest_rollouts_comes_with_no_option_given(cluster: Any
 def push_until_full(ring: str, tokens: int) -> int:
     """How many records a worker gets rid of while nobody reads."""
     records = 0
-    with rollring.ray.connect(ring) as producer:
+    with connect(ring) as producer:
         try:
             while True:
                 producer.push(f"p/{records}", timeout=3, token_ids=np.zeros(tokens, np.int32))
@@ -122,7 +122,7 @@ def test_a_slow_trainer_stops_workers_of_other_nodes(cluster: Any, ring: str) ->
     tokens, node = 65_536, ray_world.other_nodes()[0]
     bound = 8 << 20
     with (
-        rollring.ray.Fabric(ring, object_store_bytes=bound, batch_bytes="1MiB") as fabric,
+        Fabric(ring, object_store_bytes=bound, batch_bytes="1MiB") as fabric,
         rr.Stash(ring, group_size=1, batch_groups=1) as stash,
     ):
         records = ray.get(push_until_full.options(**ray_world.on(node)).remote(ring, tokens))
@@ -138,7 +138,7 @@ class Holder:
     """A worker that takes places, and is killed."""
 
     def __init__(self, ring: str) -> None:
-        self.producer = rollring.ray.connect(ring)
+        self.producer = connect(ring)
 
     def open(self, instance_id: str, timeout: float) -> bool:
         try:
@@ -185,7 +185,7 @@ def test_places_are_the_stashs_and_come_back(fabric: Any, ring: str) -> None:
 @ray.remote(max_retries=0)
 def push_groups(ring: str, groups: int) -> int:
     """For how many of them a worker had to ask."""
-    with rollring.ray.connect(ring) as producer:
+    with connect(ring) as producer:
         for group in range(groups):
             producer.push(f"p/{group}", token_ids=np.zeros(64, np.int32), group_size=1)
         return len(producer._named)
@@ -208,7 +208,7 @@ def test_a_node_has_places_in_advance_while_it_uses_them(fabric: Any, ring: str)
 def push_at_once(ring: str, groups: int, later: bool) -> None:
     ids = np.zeros(4, np.int32)
     names = [f"p/{later}/{group}" for group in range(groups)]
-    with rollring.ray.connect(ring) as producer:
+    with connect(ring) as producer:
         if later:
             for name in names:
                 producer.push_later(name, timeout=ray_world.PATIENCE, token_ids=ids)
@@ -262,7 +262,7 @@ def test_a_node_that_is_gone_leaves_what_it_has_sent(cluster: Any, ring: str) ->
     steady = ray_world.other_nodes()[0]
     node = cluster.add_node(**ray_world.NODE)
     cluster.wait_for_nodes()
-    with rollring.ray.Fabric(ring) as fabric:
+    with Fabric(ring) as fabric:
         alive = ray_world.send.options(**ray_world.on(steady))
         ray.get(alive.remote(ring, Load(groups=1, group_size=1, tokens=(8, 8)), 0, 1))
         # More than the lane of an idle trainer holds: the rest is in the node's ring.
@@ -282,7 +282,7 @@ def test_a_successor_of_the_receiver_sees_that_a_node_is_gone(cluster: Any, ring
     node = cluster.add_node(**ray_world.NODE)
     cluster.wait_for_nodes()
     with (
-        rollring.ray.Fabric(ring) as fabric,
+        Fabric(ring) as fabric,
         rr.Stash(ring, group_size=1, batch_groups=1) as stash,
     ):
         send = ray_world.send.options(**ray_world.on(node.node_id))
@@ -303,7 +303,7 @@ def test_a_successor_of_the_receiver_sees_that_a_node_is_gone(cluster: Any, ring
 
 def test_a_fabric_ends_though_an_actor_does_not_answer(cluster: Any, ring: str) -> None:
     nodes = ray_world.other_nodes()[:2]
-    fabric = rollring.ray.Fabric(ring)
+    fabric = Fabric(ring)
     load = Load(groups=1, group_size=1, tokens=(8, 8))
     ray.get(
         [ray_world.send.options(**ray_world.on(node)).remote(ring, load, 0, 1) for node in nodes]

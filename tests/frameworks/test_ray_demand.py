@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rollring.ray import _demand  # noqa: E402
-from rollring.ray._demand import FEW, FIRST, SPARE, Demand  # noqa: E402
+from rollring.integrations.ray import _demand  # noqa: E402
+from rollring.integrations.ray._demand import FEW, FIRST, SPARE, Demand  # noqa: E402
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ if torch.cuda.device_count() < 2:
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
 from ray_world import PATIENCE  # noqa: E402
+from rollring.integrations.ray import Fabric, weight_ring  # noqa: E402
 
 KILLS = int(os.environ.get("ROLLRING_KILLS", "12"))
 SHAPES = {"embed": (1500, 1024), "norm": (513,), "none": (0, 4), "up": (300, 1033), "scale": (1,)}
@@ -82,7 +82,7 @@ class Engine:
 
     def _take(self, seen: list[tuple[int, int | None]]) -> None:
         if self.channel is None:
-            ring = rollring.ray.weight_ring(self.ring, device=self.device)
+            ring = weight_ring(self.ring, device=self.device)
             held_version = self.held
             self.channel = rr.WeightSubscriber(
                 ring, self.tensors, name=self.name, held_version=held_version, timeout=1
@@ -101,8 +101,8 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def fabric(cluster: Any, ring: str) -> Iterator[rollring.ray.Fabric]:
-    with rollring.ray.Fabric(ring, weights=True) as made:
+def fabric(cluster: Any, ring: str) -> Iterator[Fabric]:
+    with Fabric(ring, weights=True) as made:
         yield made
 
 

@@ -15,10 +15,10 @@ ray = pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
-import rollring.ray  # noqa: E402
 from ray_engines import check_served, serve, until_all_serve  # noqa: E402
 from ray_kills import Run, produce, ring_for_many  # noqa: E402
 from ray_weight_trainer import said, weights_log  # noqa: E402
+from rollring.integrations.ray import Fabric  # noqa: E402
 
 KILLS = int(os.environ.get("ROLLRING_KILLS", "60"))
 NODES = 3
@@ -35,7 +35,7 @@ def ring() -> Iterator[str]:
 
 
 def test_nothing_is_lost_or_doubled_whoever_is_killed(ring: str, tmp_path: Path) -> None:
-    with ray_world.cluster(NODES) as cluster, rollring.ray.Fabric(ring):
+    with ray_world.cluster(NODES) as cluster, Fabric(ring):
         workers = [produce.remote(ring, who, str(tmp_path)) for who in range(WORKERS)]
         moves = [tmp_path / "trainer"]
         run = Run(cluster, ring, tmp_path, "ray_trainer.py", workers, moves, VICTIMS, KILLS)
@@ -48,7 +48,7 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(ring: str, tmp_path: Path)
 
 
 def test_rollouts_and_weights_stand_all_deaths_together(ring: str, tmp_path: Path) -> None:
-    with ray_world.cluster(NODES) as cluster, rollring.ray.Fabric(ring, weights=True) as fabric:
+    with ray_world.cluster(NODES) as cluster, Fabric(ring, weights=True) as fabric:
         workers = [produce.remote(ring, who, str(tmp_path)) for who in range(WORKERS)]
         workers += [serve.remote(ring, who, str(tmp_path)) for who in range(ENGINES)]
         logs = [tmp_path / f"served{who}" for who in range(ENGINES)]

@@ -15,7 +15,7 @@ pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
+from rollring.integrations.ray import Fabric, connect  # noqa: E402
 
 GROUPS = int(os.environ.get("ROLLRING_GROUPS", "1500"))
 GROUP_SIZE = 8
@@ -31,7 +31,7 @@ STORES = 6 * BOUND
 
 @ray.remote(max_retries=0)
 def push(ring: str, share: int) -> None:
-    with rollring.ray.connect(ring) as producer:
+    with connect(ring) as producer:
         for group in range(share, GROUPS, NODES):
             for member in range(GROUP_SIZE):
                 producer.push(
@@ -82,7 +82,7 @@ def test_memory_does_not_grow_with_records(ring: str) -> None:
     seen: list[dict[str, int]] = []
     with (
         ray_world.cluster(NODES),
-        rollring.ray.Fabric(ring, object_store_bytes=BOUND),
+        Fabric(ring, object_store_bytes=BOUND),
         rr.Stash(ring, group_size=GROUP_SIZE, batch_groups=BATCH) as stash,
     ):
         sent = [

@@ -19,9 +19,9 @@ pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
-from rollring.ray._actors import NAMESPACE  # noqa: E402
-from rollring.ray._names import receiver_name  # noqa: E402
+from rollring.integrations.ray import Fabric, connect, weight_ring  # noqa: E402
+from rollring.integrations.ray._actors import NAMESPACE  # noqa: E402
+from rollring.integrations.ray._names import receiver_name  # noqa: E402
 
 NEW_NAMESPACE = 0x20000
 
@@ -37,7 +37,7 @@ def push(ring: str, run: str, records: int, name: str = "") -> tuple[int, str]:
     """How many a worker got rid of, and the error that ended it. It has no time limit."""
     sent = 0
     try:
-        with rollring.ray.connect(ring, run=name) as producer:
+        with connect(ring, run=name) as producer:
             for at in range(records):
                 producer.push(f"{run}/{at}", token_ids=[at] * 2000, group_size=1)
                 sent += 1
@@ -53,7 +53,7 @@ def began(ring: str, run: str, records: int, node: str, name: str = "") -> Any:
 @ray.remote
 def engines_ring(ring: str) -> str:
     """On a node that has engines, and no workers."""
-    return rollring.ray.weight_ring(ring)
+    return weight_ring(ring)
 
 
 def make(ring: str) -> None:
@@ -113,11 +113,11 @@ def leaves_nothing(ring: str) -> bool:
 
 def test_a_ring_that_is_made_again_gets_nothing_of_the_run_before(cluster: Any, ring: str) -> None:
     first, second = ray_world.other_nodes()
-    rollring.ray.Fabric(ring)
+    Fabric(ring)
     old = began(ring, "first", 20_000, first)
     ray_world.until(lambda: is_stuck(ring))
     again(ring)
-    with rollring.ray.Fabric(ring):
+    with Fabric(ring):
         new = [began(ring, f"second-{node}", 20, node) for node in (first, second)]
         assert received(ring, 40) == {f"second-{node}": 20 for node in (first, second)}
         assert ray.get(new, timeout=ray_world.PATIENCE) == [(20, "")] * 2
@@ -131,7 +131,7 @@ def test_workers_hear_that_the_ring_is_removed_and_close_never_raises(
     cluster: Any, ring: str
 ) -> None:
     nodes = ray_world.other_nodes()
-    fabric = rollring.ray.Fabric(ring)
+    fabric = Fabric(ring)
     sent = [began(ring, "run", 100_000, node) for node in nodes]
     with rr.Stash(ring, group_size=1, batch_groups=1) as stash:
         while sum(committed_in(name) > 500 for name in node_rings(ring)) < len(nodes):
@@ -148,27 +148,27 @@ def test_workers_hear_that_the_ring_is_removed_and_close_never_raises(
     assert leaves_nothing(ring)
 
 
-def remove(ring: str, _: rollring.ray.Fabric) -> None:
+def remove(ring: str, _: Fabric) -> None:
     rr.remove(ring, force=True)
 
 
-def close(_: str, fabric: rollring.ray.Fabric) -> None:
+def close(_: str, fabric: Fabric) -> None:
     fabric.close()
 
 
-def end_receiver(ring: str, _: rollring.ray.Fabric) -> None:
+def end_receiver(ring: str, _: Fabric) -> None:
     ray.kill(ray.get_actor(receiver_name(ring), NAMESPACE))
 
 
 @pytest.mark.parametrize("end", [remove, close, end_receiver])
 @pytest.mark.parametrize("places", [1, None])
 def test_a_worker_that_waits_hears_that_the_run_is_over(
-    cluster: Any, ring: str, places: int | None, end: Callable[[str, rollring.ray.Fabric], None]
+    cluster: Any, ring: str, places: int | None, end: Callable[[str, Fabric], None]
 ) -> None:
     """For a place, or for room in its node's ring."""
     node = ray_world.other_nodes()[0]
     with contextlib.ExitStack() as stack:
-        fabric = rollring.ray.Fabric(ring)
+        fabric = Fabric(ring)
         if places is not None:
             options = {"group_size": 1, "batch_groups": 1, "max_open_groups": places}
             stack.enter_context(rr.Stash(ring, **options))
@@ -185,7 +185,7 @@ def test_a_worker_that_waits_hears_that_the_run_is_over(
 
 def test_a_fabric_ends_with_its_ring_though_nobody_closes_it(cluster: Any, ring: str) -> None:
     first, second = ray_world.other_nodes()
-    rollring.ray.Fabric(ring, weights=True)
+    Fabric(ring, weights=True)
     assert ray.get(began(ring, "run", 4, first)) == (4, "")
     assert ray.get(engines_ring.options(**ray_world.on(second)).remote(ring)) != ring
     rr.remove(ring, force=True)
@@ -197,7 +197,7 @@ class Trainer:
     """On a node that is lost."""
 
     def __init__(self, ring: str) -> None:
-        rollring.ray.Fabric(ring)
+        Fabric(ring)
 
     def ready(self) -> None:
         """It has its fabric."""
@@ -215,7 +215,7 @@ def test_the_next_trainer_is_on_another_node(cluster: Any, ring: str) -> None:
     _, error = ray.get(old, timeout=ray_world.PATIENCE)
     assert error.startswith(f"ClosedError: ring '{ring}'") and node.node_id in error, error
     again(ring)  # nodes of this cluster are on one machine: a lost one would take it along
-    with rollring.ray.Fabric(ring):
+    with Fabric(ring):
         sent = began(ring, "second", 20, steady)
         assert received(ring, 20) == {"second": 20}
         assert ray.get(sent) == (20, "")
@@ -231,7 +231,7 @@ def fabric_of_another_machine(ring: str) -> str:
         subprocess.run(["mount", *words.split()], check=True)
     make(ring)
     try:
-        rollring.ray.Fabric(ring)
+        Fabric(ring)
     except rr.BusyError as error:
         return str(error)
     return "no error"
@@ -241,7 +241,7 @@ def test_another_machines_ring_of_the_name_is_refused(cluster: Any, ring: str) -
     here, other = ray.get_runtime_context().get_node_id(), ray_world.other_nodes()[0]
     if os.geteuid() != 0:
         pytest.skip("needs root: a mount of its own")
-    with rollring.ray.Fabric(ring):
+    with Fabric(ring):
         said = ray.get(fabric_of_another_machine.options(**ray_world.on(other)).remote(ring))
         if said == "skip":
             pytest.skip("the kernel refuses a namespace")
@@ -249,18 +249,18 @@ def test_another_machines_ring_of_the_name_is_refused(cluster: Any, ring: str) -
 
 
 def test_a_second_fabric_with_other_options_is_refused(cluster: Any, ring: str) -> None:
-    with rollring.ray.Fabric(ring):
+    with Fabric(ring):
         with pytest.raises(rr.InvalidArgumentError, match="object_store_bytes=268435456"):
-            rollring.ray.Fabric(ring, object_store_bytes="1MiB")
+            Fabric(ring, object_store_bytes="1MiB")
         with pytest.raises(rr.InvalidArgumentError, match="weights=False, and not True"):
-            rollring.ray.Fabric(ring, weights=True)
-        rollring.ray.Fabric(ring)
+            Fabric(ring, weights=True)
+        Fabric(ring)
 
 
 def test_a_fabric_that_is_closed_does_not_end_another_of_its_ring(cluster: Any, ring: str) -> None:
     node = ray_world.other_nodes()[0]
-    first = rollring.ray.Fabric(ring)
-    with rollring.ray.Fabric(ring):
+    first = Fabric(ring)
+    with Fabric(ring):
         ray_world.kill("Receiver")  # which knows of neither
         first.close()
         first.close()
@@ -271,9 +271,9 @@ def test_a_fabric_that_is_closed_does_not_end_another_of_its_ring(cluster: Any, 
 
 FABRIC = """
 import sys, time, ray
-import rollring.ray
+from rollring.integrations.ray import Fabric
 ray.init(sys.argv[1], log_to_driver=False)
-fabric = rollring.ray.Fabric(sys.argv[2])
+fabric = Fabric(sys.argv[2])
 print("open", flush=True)
 time.sleep(3600)
 """
@@ -287,28 +287,28 @@ def test_the_fabric_of_a_killed_trainer_is_not_open(cluster: Any, ring: str) -> 
             assert trainer.stdout.readline() == b"open\n"
         finally:
             trainer.kill()
-    rollring.ray.Fabric(ring).close()
+    Fabric(ring).close()
     assert leaves_nothing(ring)
 
 
 def test_a_run_has_the_name_that_its_fabric_gives_it(cluster: Any, ring: str) -> None:
     node, run = ray_world.other_nodes()[0], f"run-{ring}"
-    with rollring.ray.Fabric(ring, run=run):
+    with Fabric(ring, run=run):
         with pytest.raises(rr.InvalidArgumentError, match=f"run='{run}'"):
-            rollring.ray.Fabric(ring)
+            Fabric(ring)
         assert ray.get(began(ring, "run", 4, node, run)) == (4, "")
         assert received(ring, 4) == {"run": 4}
         with pytest.raises(rr.RingNotFoundError, match="no fabric"):
-            rollring.ray.connect(ring, timeout=0.5)
+            connect(ring, timeout=0.5)
         make(other := f"other-{ring}")
         try:
             with pytest.raises(rr.BusyError, match=f"another ring '{ring}'"):
-                rollring.ray.Fabric(other, run=run)
+                Fabric(other, run=run)
             with pytest.raises(rr.RingNotFoundError, match=f"that of ring '{ring}'"):
-                rollring.ray.connect(other, run=run, timeout=0.5)
+                connect(other, run=run, timeout=0.5)
         finally:
             rr.remove(other, force=True)
-    with rollring.ray.Fabric(ring):
+    with Fabric(ring):
         assert ray.get(began(ring, "again", 4, node)) == (4, "")
     assert leaves_nothing(ring)
 
@@ -319,7 +319,7 @@ def test_fewer_lanes_than_nodes_is_told_to_the_trainer_and_the_worker(
     ring, nodes = f"lanes-{os.getpid()}", ray_world.other_nodes()
     rr.create(ring, lanes=1, lane_bytes="4MiB")
     try:
-        with rollring.ray.Fabric(ring):
+        with Fabric(ring):
             assert ray.get(began(ring, "run", 4, nodes[0])) == (4, "")
             sent, error = ray.get(began(ring, "run", 4, nodes[1]), timeout=ray_world.PATIENCE)
             assert sent == 0
@@ -330,7 +330,7 @@ def test_fewer_lanes_than_nodes_is_told_to_the_trainer_and_the_worker(
 
 
 def test_workers_that_wait_leave_the_receiver_free(cluster: Any, ring: str) -> None:
-    with rollring.ray.Fabric(ring):
+    with Fabric(ring):
         receiver = ray.get_actor(receiver_name(ring), NAMESPACE)
         waits = [receiver.until_run_over.remote() for _ in range(1100)]  # Ray lets 1000 begin
         assert ray.get(receiver.about.remote(), timeout=ray_world.PATIENCE).ring == ring
@@ -341,7 +341,7 @@ def test_the_longest_name_of_a_ring_works_on_other_nodes(cluster: Any) -> None:
     ring = f"long-{os.getpid()}-".ljust(128, "x")
     make(ring)
     try:
-        with rollring.ray.Fabric(ring):
+        with Fabric(ring):
             assert ray.get(began(ring, "run", 4, ray_world.other_nodes()[0])) == (4, "")
             assert received(ring, 4) == {"run": 4}
     finally:
@@ -350,21 +350,21 @@ def test_the_longest_name_of_a_ring_works_on_other_nodes(cluster: Any) -> None:
 
 @ray.remote
 def push_one(ring: str) -> None:
-    with rollring.ray.connect(ring, timeout=None) as producer:
+    with connect(ring, timeout=None) as producer:
         producer.push("late/0", token_ids=[1, 2], group_size=1)
 
 
 def test_a_worker_without_a_time_limit_waits_for_the_fabric(cluster: Any, ring: str) -> None:
     waits = push_one.options(**ray_world.on(ray_world.other_nodes()[0])).remote(ring)
     assert not ray.wait([waits], timeout=1)[0]
-    with rollring.ray.Fabric(ring):
+    with Fabric(ring):
         ray.get(waits, timeout=ray_world.PATIENCE)
         assert received(ring, 1) == {"late": 1}
 
 
 @pytest.mark.parametrize("direct", [True, False])
 def test_records_come_over_connections_or_by_calls(cluster: Any, ring: str, direct: bool) -> None:
-    with rollring.ray.Fabric(ring, direct=direct) as fabric:
+    with Fabric(ring, direct=direct) as fabric:
         node = ray_world.other_nodes()[0]
         pushed = push_one.options(**ray_world.on(node)).remote(ring)
         assert received(ring, 1) == {"late": 1}

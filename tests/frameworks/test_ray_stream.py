@@ -16,7 +16,7 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
-from rollring.ray._stream import Incoming, Listener, Stream  # noqa: E402
+from rollring.integrations.ray._stream import Incoming, Listener, Stream  # noqa: E402
 
 PATIENCE = 30.0
 SESSION = uuid.uuid4().hex

@@ -17,16 +17,16 @@ pytest.importorskip("ray")
 
 import rollring as rr  # noqa: E402
 from ray_world import PATIENCE  # noqa: E402
-from rollring.ray import _nccl, _weight_ways  # noqa: E402
-from rollring.ray._nccl import NcclError  # noqa: E402
-from rollring.ray._weight_gpu import gpu_called  # noqa: E402
-from rollring.ray._weight_gpu_channel import GpuArrival  # noqa: E402
-from rollring.ray._weight_host_channel import HostChannel  # noqa: E402
-from rollring.ray._weight_layout import Cut, WeightLayout  # noqa: E402
-from rollring.ray._weight_nodes import Member  # noqa: E402
-from rollring.ray._weight_passing import Passing  # noqa: E402
-from rollring.ray._weight_relay import RelayStatus  # noqa: E402
-from rollring.ray._weight_ways import GpuWay  # noqa: E402
+from rollring.integrations.ray import _nccl, _weight_ways  # noqa: E402
+from rollring.integrations.ray._nccl import NcclError  # noqa: E402
+from rollring.integrations.ray._weight_gpu import gpu_called  # noqa: E402
+from rollring.integrations.ray._weight_gpu_channel import GpuArrival  # noqa: E402
+from rollring.integrations.ray._weight_host_channel import HostChannel  # noqa: E402
+from rollring.integrations.ray._weight_layout import Cut, WeightLayout  # noqa: E402
+from rollring.integrations.ray._weight_nodes import Member  # noqa: E402
+from rollring.integrations.ray._weight_passing import Passing  # noqa: E402
+from rollring.integrations.ray._weight_relay import RelayStatus  # noqa: E402
+from rollring.integrations.ray._weight_ways import GpuWay  # noqa: E402
 
 
 class Group:

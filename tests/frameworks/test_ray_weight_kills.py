@@ -13,10 +13,10 @@ ray = pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
-import rollring.ray  # noqa: E402
 from ray_engines import check_served, serve, until_all_serve  # noqa: E402
 from ray_kills import Run  # noqa: E402
 from ray_weight_trainer import said  # noqa: E402
+from rollring.integrations.ray import Fabric  # noqa: E402
 
 KILLS = int(os.environ.get("ROLLRING_KILLS", "24"))
 NODES = 3
@@ -25,7 +25,7 @@ VICTIMS = {"serve": 4, "WeightRelay": 4, "WeightSource": 3, "trainer": 3, "rayle
 
 
 def test_versions_are_whole_and_committed_whoever_is_killed(ring: str, tmp_path: Path) -> None:
-    with ray_world.cluster(NODES) as cluster, rollring.ray.Fabric(ring, weights=True) as fabric:
+    with ray_world.cluster(NODES) as cluster, Fabric(ring, weights=True) as fabric:
         engines = [serve.remote(ring, who, str(tmp_path)) for who in range(ENGINES)]
         logs = [tmp_path / f"served{who}" for who in range(ENGINES)]
         run = Run(cluster, ring, tmp_path, "ray_weight_trainer.py", engines, logs, VICTIMS, KILLS)

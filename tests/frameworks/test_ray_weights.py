@@ -15,9 +15,9 @@ pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-import rollring.ray  # noqa: E402
 from ray_engines import TIED, WeightEngine, fill, model, stamped  # noqa: E402
 from ray_world import PATIENCE  # noqa: E402
+from rollring.integrations.ray import Fabric  # noqa: E402
 
 NODES = 2
 STREAMED: dict[str, Any] = {"slots": 2, "slot_bytes": 1 << 20, "tied": TIED}  # in parts
@@ -30,8 +30,8 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def fabric(cluster: Any, ring: str) -> Iterator[rollring.ray.Fabric]:
-    with rollring.ray.Fabric(ring, weights=True) as made:
+def fabric(cluster: Any, ring: str) -> Iterator[Fabric]:
+    with Fabric(ring, weights=True) as made:
         yield made
 
 
@@ -178,7 +178,7 @@ def test_a_node_that_comes_back_gets_the_version_that_counts(cluster: Any, ring:
     node = cluster.add_node(**ray_world.NODE)
     cluster.wait_for_nodes()
     with (
-        rollring.ray.Fabric(ring, weights=True) as fabric,
+        Fabric(ring, weights=True) as fabric,
         rr.WeightPublisher(ring, tensors, **STREAMED) as trainer,
     ):
         steady = engines_on(stays, ring, 1)[0]

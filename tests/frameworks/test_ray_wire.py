@@ -14,13 +14,18 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
-from rollring.ray import _weight_ways  # noqa: E402
-from rollring.ray._stream import Listener  # noqa: E402
-from rollring.ray._weight_host_channel import HostArrival  # noqa: E402
-from rollring.ray._weight_layout import Cut, VersionMemory, WeightLayout, split  # noqa: E402
-from rollring.ray._weight_nodes import Member  # noqa: E402
-from rollring.ray._weight_relay import RelayStatus  # noqa: E402
-from rollring.ray._weight_wire import PieceReader, PieceSender  # noqa: E402
+from rollring.integrations.ray import _weight_ways  # noqa: E402
+from rollring.integrations.ray._stream import Listener  # noqa: E402
+from rollring.integrations.ray._weight_host_channel import HostArrival  # noqa: E402
+from rollring.integrations.ray._weight_layout import (  # noqa: E402
+    Cut,
+    VersionMemory,
+    WeightLayout,
+    split,
+)
+from rollring.integrations.ray._weight_nodes import Member  # noqa: E402
+from rollring.integrations.ray._weight_relay import RelayStatus  # noqa: E402
+from rollring.integrations.ray._weight_wire import PieceReader, PieceSender  # noqa: E402
 
 PATIENCE = 30.0
 SESSION = "5" * 32
@@ -120,7 +125,7 @@ def test_nothing_is_written_once_a_version_is_cut_off(monkeypatch: pytest.Monkey
 
 def _send_half(sender: PieceSender, version: int, one: Cut, data: Any) -> None:
     spans = np.array([(at, nbytes) for at, nbytes, _ in one.spans], np.uint64)
-    from rollring.ray._weight_wire import _PIECE
+    from rollring.integrations.ray._weight_wire import _PIECE
 
     sender._connection.setblocking(True)
     sender._connection.sendall(_PIECE.pack(version, 0, one.whole, 0, 1))

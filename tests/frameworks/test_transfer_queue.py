@@ -63,7 +63,7 @@ def cluster() -> Iterator[None]:
 
 
 def start(**backend: Any) -> rr.Store:
-    import rollring.transfer_queue  # noqa: F401
+    import rollring.integrations.transfer_queue  # noqa: F401
 
     tq.init(tq_workers.settings(**backend))
     store: rr.Store = tq.get_client().storage_manager.storage_client.store

@@ -170,8 +170,8 @@ def test_a_trainer_that_is_killed_and_the_next_one(ring: str) -> None:
 def test_its_interface_is_ours() -> None:
     from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-    import rollring.verl
+    import rollring.integrations.verl
 
     kind = CheckpointEngineRegistry.get("rollring")
-    assert kind is rollring.verl.RollringCheckpointEngine
+    assert kind is rollring.integrations.verl.RollringCheckpointEngine
     assert issubclass(kind, CheckpointEngine) and not kind.__abstractmethods__

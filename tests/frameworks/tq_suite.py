@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-import rollring.transfer_queue  # noqa: F401
+import rollring.integrations.transfer_queue  # noqa: F401
 
 CONFIG = {
     "controller": {"polling_mode": True},

@@ -27,7 +27,7 @@ def settings(ring: str) -> CheckpointEngineConfig:
     """What a user says of it. A version streams through slots that hold a part of it."""
     return CheckpointEngineConfig(
         backend="rollring",
-        custom_backend_module="rollring.verl",
+        custom_backend_module="rollring.integrations.verl",
         engine_kwargs={"rollring": {"ring": ring, "slot_bytes": 1 << 16, "slots": 2}},
     )
 

@@ -1,5 +1,5 @@
-"""rollring.checkpoint_engine over a stand-in of checkpoint-engine's receiver; tests/frameworks has
-the receiver itself.
+"""The sender for checkpoint-engine over a stand-in of its receiver; tests/frameworks has the
+receiver itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 zmq = pytest.importorskip("zmq")
 
 from rollring.adapters import in_background  # noqa: E402
-from rollring.checkpoint_engine import Sender  # noqa: E402
+from rollring.integrations.checkpoint_engine import Sender  # noqa: E402
 
 Load = Callable[[list[tuple[str, Any]]], None]
 

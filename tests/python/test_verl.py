@@ -36,9 +36,9 @@ def make(ring: str) -> Iterator[Make]:
 @pytest.fixture
 def kind() -> Any:
     verl_fakes.install()
-    import rollring.verl
+    import rollring.integrations.verl
 
-    return rollring.verl.RollringCheckpointEngine
+    return rollring.integrations.verl.RollringCheckpointEngine
 
 
 def whole(value: int) -> dict[str, set[float]]:

@@ -50,7 +50,7 @@ def install() -> None:
 def engine(ring: str, is_master: bool = False, **options: Any) -> Any:
     """As verl makes one: by its module and its name."""
     install()
-    import rollring.verl  # noqa: F401  custom_backend_module
+    import rollring.integrations.verl  # noqa: F401  custom_backend_module
 
     kind = CheckpointEngineRegistry._registry["rollring"]
     return kind(bucket_size=1 << 20, is_master=is_master, ring=ring, **options)

@@ -15,7 +15,7 @@ import threading
 
 import torch
 
-from .. import (
+from ... import (
     InvalidArgumentError,
     PeerGoneError,
     RollringError,
@@ -23,7 +23,7 @@ from .. import (
     WeightUpdate,
     describe_weights,
 )
-from ..adapters import NUMPY_DTYPES, Attachment, borrow_bytes, next_announced
+from ...adapters import NUMPY_DTYPES, Attachment, borrow_bytes, next_announced
 
 _log = logging.getLogger("rollring")
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import ray
 
-from .. import RollringError
+from ... import RollringError
 
 _log = logging.getLogger("rollring")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from .. import RollringError, StaleVersionError, WeightPublisher, WeightTransaction
-from .._weights import TensorAt
+from ... import RollringError, StaleVersionError, WeightPublisher, WeightTransaction
+from ..._weights import TensorAt
 from ._nccl import NcclError
 from ._weight_channel import Arrival, NodeChannel
 from ._weight_gpu import GpuGroup

@@ -1,7 +1,7 @@
 """verl's checkpoint engine "rollring": weights of a trainer through the weight channel of a ring.
 
     actor_rollout_ref.rollout.checkpoint_engine.backend=rollring
-    actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=rollring.verl
+    actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=rollring.integrations.verl
     +actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs.rollring.ring=run42
 
 verl imports this module in its workers and in its driver; each sync it calls, on all of them,
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from . import (
+from .. import (
     InvalidArgumentError,
     NotFoundError,
     RollringError,
@@ -34,10 +34,10 @@ from . import (
     WeightSubscriber,
     describe_weights,
 )
-from .adapters import TimeLeft, WeightStream, find_or_create
+from ..adapters import TimeLeft, WeightStream, find_or_create
 
 if TYPE_CHECKING:
-    from . import WeightPublisher, WeightTransaction, WeightUpdate
+    from .. import WeightPublisher, WeightTransaction, WeightUpdate
 
 __all__ = ["RollringCheckpointEngine"]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from .. import (
+from ... import (
     InvalidArgumentError,
     PeerGoneError,
     RejectedError,
@@ -26,7 +26,7 @@ from .. import (
     WeightPublisher,
     describe_weights,
 )
-from ..adapters import (
+from ...adapters import (
     LOOK_S,
     NUMPY_DTYPES,
     TimeLeft,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
-from .. import RollringError, WeightPublisher
+from ... import RollringError, WeightPublisher
 from ._weight_channel import Arrival, NodeChannel
 from ._weight_layout import Span, VersionMemory, WeightLayout
 

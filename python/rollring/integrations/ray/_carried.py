@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from .. import BusyError, _core
+from ... import BusyError, _core
 
 _PLACE = Path("/dev/shm")
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 
-from .. import RollringError, VersionAbortedError, WeightSubscriber, WeightUpdate, describe_weights
+from ... import RollringError, VersionAbortedError, WeightSubscriber, WeightUpdate, describe_weights
 from ._nccl import NcclError
 from ._weight_gpu import GpuGroup
 from ._weight_layout import WeightLayout

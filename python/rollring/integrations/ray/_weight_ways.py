@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import ray
 
-from ..adapters import borrow_bytes
+from ...adapters import borrow_bytes
 from ._nccl import NcclError, unique
 from ._weight_gpu import GpuGroup
 from ._weight_layout import Cut

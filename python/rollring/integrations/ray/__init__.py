@@ -1,7 +1,9 @@
 """Rings on Ray: rollouts from workers on any node, in the ring of the trainer's.
 
-    fabric = rollring.ray.Fabric("run42")            # in the trainer, beside its rr.Stash
-    producer = rollring.ray.connect("run42")         # in a worker, on whichever node it runs
+    from rollring.integrations.ray import Fabric, connect
+
+    fabric = Fabric("run42")            # in the trainer, beside its rr.Stash
+    producer = connect("run42")         # in a worker, on whichever node it runs
     producer.push("gsm8k/17", token_ids=ids, group_size=8, repetition_id=3)
 
 On the trainer's node that is a producer of its ring. On another one it is one of that node's own

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from .. import BusyError, ClosedError, RingNotFoundError, RollringError, describe, remove, rings
+from ... import BusyError, ClosedError, RingNotFoundError, RollringError, describe, remove, rings
 from ._actors import end_own, living_nodes, this_actor, this_node
 from ._carried import forget_all_but, forget_run
 from ._lane import Answer, Parcel, SourceLane, lane_name

@@ -13,7 +13,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from .. import (
+from ... import (
     RollringError,
     TimedOutError,
     WeightSubscriber,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import GetTimeoutError
 
-from .. import (
+from ... import (
     BusyError,
     ClosedError,
     Draft,
@@ -23,8 +23,8 @@ from .. import (
     TooLargeError,
     describe,
 )
-from .._producer import refuse_options_of_open_group
-from ..adapters import TimeLeft
+from ..._producer import refuse_options_of_open_group
+from ...adapters import TimeLeft
 from ._actors import (
     AGAIN_S,
     AWAY,
@@ -126,7 +126,7 @@ def fabric_of(ring: str, run: str, left: TimeLeft) -> tuple[Any, About]:
         if left() == 0:
             raise RingNotFoundError(
                 f"ring '{ring}': {why}: create one in the trainer with "
-                f"rollring.ray.Fabric('{ring}'{option})",
+                f"rollring.integrations.ray.Fabric('{ring}'{option})",
                 "not_found",
             ) from cause
         time.sleep(AGAIN_S)

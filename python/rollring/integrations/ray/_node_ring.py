@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import Column, create
+from ... import Column, create
 from ._names import About, node_ring
 
 

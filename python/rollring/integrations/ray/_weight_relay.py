@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from .. import RollringError, describe, describe_weights, remove
+from ... import RollringError, describe, describe_weights, remove
 from ._actors import end_with, this_node
 from ._carried import note
 from ._lane import Answer

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from .. import BusyError, RollringError, _core, describe, remove, rings
+from ... import BusyError, RollringError, _core, describe, remove, rings
 from ._actors import AWAY, end_own, is_gone, living_nodes, this_actor, this_node
 from ._demand import Demand
 from ._names import (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError
 
-from .. import BusyError, ClosedError, InvalidArgumentError, TimedOutError, describe
-from ..adapters import TimeLeft, to_bytes
+from ... import BusyError, ClosedError, InvalidArgumentError, TimedOutError, describe
+from ...adapters import TimeLeft, to_bytes
 from ._actors import (
     AGAIN_S,
     actor_named,
@@ -155,7 +155,7 @@ class Fabric:
                 raise
             raise ClosedError(
                 f"ring '{self.ring}' has no fabric any more: it was closed, or its ring was "
-                f"removed; create another with rollring.ray.Fabric('{self.ring}')",
+                f"removed; create another with rollring.integrations.ray.Fabric('{self.ring}')",
                 "closed",
             ) from error
         return rows

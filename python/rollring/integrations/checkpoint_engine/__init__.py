@@ -1,7 +1,7 @@
 """A sender for checkpoint-engine's receiver, which vLLM, SGLang and LMDeploy have inside them.
 
     with rr.WeightPublisher("run42", model.state_dict()) as publisher:
-        sender = rollring.checkpoint_engine.Sender(publisher, ["GPU-..."])
+        sender = rollring.integrations.checkpoint_engine.Sender(publisher, ["GPU-..."])
         sender.update(version, lambda handles: post("/update_weights_from_ipc", dict(handles)))
 
 That receiver runs whatever function its sender names, to get the memory that weights lie in. Ours

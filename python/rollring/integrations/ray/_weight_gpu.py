@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from .. import NoGpuError, UnsupportedError
+from ... import NoGpuError, UnsupportedError
 from ._nccl import NAP_S, Communicator, NcclError
 
 JOIN_S = 60.0  # for all to come: a first CUDA call takes its time

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import Generic, TypeVar
 
-from .. import RollringError, TimedOutError, WeightPublisher, WeightTransaction, describe
+from ... import RollringError, TimedOutError, WeightPublisher, WeightTransaction, describe
 from ._weight_layout import NO_TENSORS, WeightLayout
 
 _log = logging.getLogger("rollring")

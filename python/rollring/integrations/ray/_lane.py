@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .. import RollringError, _core
+from ... import RollringError, _core
 from ._carried import Carried
 from ._names import Source, lane_and_epoch
 from ._stream import Incoming
