@@ -21,7 +21,7 @@ FRONT = PACKAGE + "__init__.py"  # collects the public names of core and extras
 PARTS = {
     "extras": ("_codecs.py", "_memory.py", "_queue.py", "_requests.py", "_store.py",
                "memory_saver.py"),
-    "integrations": ("integrations/*", "sglang.py", "skyrl/*", "vllm/*"),
+    "integrations": ("integrations/*", "vllm/*"),
 }
 # Code outside of the package, which sees public names alone. Tests may look anywhere.
 OUTSIDE = ("bench/*", "cli/*", "docs/*", "examples/*", "tools/*")
@@ -57,7 +57,6 @@ REACHES = {
         "_stream"),
     "python/rollring/integrations/ray/_weight_source.py": ("_device", "_end"),
     "python/rollring/memory_saver.py": ("_core", "_errors"),
-    "python/rollring/sglang.py": ("_weight_loads.load_watched",),
 }
 
 EXTRA_HEADERS = ("memory_domain.hpp", "requests.hpp", "requests_stat.hpp", "store.hpp")

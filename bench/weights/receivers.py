@@ -96,7 +96,7 @@ def checkpoint_engine(ring: str, syncs: int, options: dict[str, Any]) -> dict[st
 
 def sglang(ring: str, syncs: int, staging: str) -> dict[str, Any]:
     import sglang_engine
-    from rollring.sglang import Sender
+    from rollring.integrations.sglang import Sender
 
     heard, seen = SPAWN.Pipe(duplex=False)
     child = SPAWN.Process(target=sglang_engine.run, args=(seen,), daemon=True)

@@ -22,7 +22,7 @@ from unittest import mock
 import torch
 
 from rollring._weight_publisher import WeightPublisher, WeightTransaction
-from rollring.sglang import Sender
+from rollring.integrations.sglang import Sender
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 spec = importlib.util.find_spec("sglang")
@@ -187,7 +187,7 @@ class Model(torch.nn.Module):
 
 
 class Server:
-    """The routes that `rollring.sglang.Sender` calls, with SGLang's managers behind them."""
+    """The routes that our `Sender` calls, with SGLang's managers behind them."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -203,7 +203,7 @@ class Server:
             device=DEVICE,
             gpu_id=0,
             model_config=None,
-            custom_weight_loaders=["rollring.sglang.load"],
+            custom_weight_loaders=["rollring.integrations.sglang.load"],
             get_model=lambda: model,
             update_model_fields=lambda **_: None,
             recapture_cuda_graph=lambda: None,

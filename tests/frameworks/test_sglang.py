@@ -24,11 +24,11 @@ import sglang_engine  # noqa: E402
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import rollring as rr  # noqa: E402
-import rollring.sglang  # noqa: E402
 from conftest import PATIENCE  # noqa: E402
+from rollring.integrations import sglang as ours  # noqa: E402
 
 SPAWN = multiprocessing.get_context("spawn")
-Sender = rollring.sglang.Sender
+Sender = ours.Sender
 
 
 class Server:
@@ -194,4 +194,4 @@ def test_bad_input_is_refused(publisher: rr.WeightPublisher) -> None:
         Sender(publisher, ["http://x"], staging="beside")
     for given in ([], [("w", None)], [("{}", None)], [("[]", None)]):
         with pytest.raises(rr.InvalidArgumentError, match="commands of"):
-            rollring.sglang.load(sglang_engine.Model(), given)
+            ours.load(sglang_engine.Model(), given)

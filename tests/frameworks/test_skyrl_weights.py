@@ -24,7 +24,7 @@ import torch
 from vllm.distributed.weight_transfer import factory
 
 import rollring as rr
-import rollring.skyrl
+import rollring.integrations.skyrl.weights
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 from killing import FORK  # noqa: E402
@@ -44,9 +44,9 @@ def enabled(ring: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("ROLLRING_SKYRL", ring)
     found = (factory.WeightTransferEngineFactory, factory.WeightTransferTrainerFactory)
     for each in found:
-        if each not in rollring.skyrl._registered:
-            each._registry.pop(rollring.skyrl.NAME, None)
-    rollring.skyrl.enable()
+        if each not in rollring.integrations.skyrl.weights._registered:
+            each._registry.pop(rollring.integrations.skyrl.weights.NAME, None)
+    rollring.integrations.skyrl.weights.enable()
     return ring
 
 
@@ -119,7 +119,7 @@ def test_what_is_no_plain_weights_is_refused(enabled: str) -> None:
         SerializedFp8WeightSource,
     )
 
-    from rollring.skyrl.trainer import SkyrlTrainer
+    from rollring.integrations.skyrl.trainer import SkyrlTrainer
 
     for source in (
         SerializedFp8WeightSource([], None),
@@ -136,7 +136,7 @@ def test_what_is_no_plain_weights_is_refused(enabled: str) -> None:
 def test_its_workers_have_what_it_reads_of_an_engine() -> None:
     from skyrl.backends.skyrl_train.weight_sync.weight_senders import SkyrlTrainerCapabilities
 
-    from rollring.skyrl.trainer import SkyrlTrainer
+    from rollring.integrations.skyrl.trainer import SkyrlTrainer
 
     for name in vars(SkyrlTrainerCapabilities):
         if name.startswith("skyrl_"):
@@ -161,7 +161,7 @@ def test_a_run_of_its_own_hands_it_to_rays_workers(
     from skyrl.train.utils.utils import initialize_ray
 
     monkeypatch.setenv("ROLLRING_SKYRL", ring)
-    monkeypatch.setenv("RAY_RUNTIME_ENV_HOOK", "rollring.skyrl.runtime_env")
+    monkeypatch.setenv("RAY_RUNTIME_ENV_HOOK", "rollring.integrations.skyrl.weights.runtime_env")
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     monkeypatch.setenv("PYTHONPATH", paths)  # Ray's workers inherit it from the cluster
     config = SkyRLTrainConfig()

@@ -14,9 +14,9 @@ import numpy as np
 
 import rollring as rr
 from conftest import PATIENCE, send_group
-from rollring.integrations._skyrl_workers import _record
 from rollring.integrations.atropos import RollringSendMixin
 from rollring.integrations.skyrl import RollringGenerator
+from rollring.integrations.skyrl._workers import _record
 from skyrl_world import asked, rollout
 from weights_children import model
 

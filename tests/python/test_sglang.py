@@ -1,4 +1,4 @@
-"""rollring.sglang over a stand-in of SGLang's server; tests/frameworks has its own updaters."""
+"""Our weights in a stand-in of SGLang's server; tests/frameworks has its own updaters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from conftest import PATIENCE
 
 torch = pytest.importorskip("torch")
 
-import rollring.sglang  # noqa: E402
+from rollring.integrations import sglang as ours  # noqa: E402
 
 # What the routes take, as sglang.srt.managers.io_struct has it.
 
@@ -115,9 +115,9 @@ class Server:
         elif path == "/update_weight_version":
             self.label = body.new_version
         else:
-            assert body.load_format == "rollring.sglang.load"
+            assert body.load_format == "rollring.integrations.sglang.load"
             (given,) = body.serialized_named_tensors
-            rollring.sglang.load(self.model, pickle.loads(base64.b64decode(given)))
+            ours.load(self.model, pickle.loads(base64.b64decode(given)))
         return ""
 
 
@@ -137,7 +137,7 @@ def publisher(ring: str) -> Iterator[rr.WeightPublisher]:
         yield made
 
 
-def send(publisher: rr.WeightPublisher, sender: rollring.sglang.Sender, version: int) -> None:
+def send(publisher: rr.WeightPublisher, sender: ours.Sender, version: int) -> None:
     for tensor in publisher._kept.values():
         tensor.fill_(version)
     sender.update(version, PATIENCE)
@@ -147,7 +147,7 @@ def send(publisher: rr.WeightPublisher, sender: rollring.sglang.Sender, version:
 def test_all_serve_each_version(
     publisher: rr.WeightPublisher, servers: list[Server], staging: str
 ) -> None:
-    sender = rollring.sglang.Sender(publisher, [one.url for one in servers], staging=staging)
+    sender = ours.Sender(publisher, [one.url for one in servers], staging=staging)
     for version in range(1, 4):
         send(publisher, sender, version)
         for server in servers:
@@ -165,7 +165,7 @@ def test_a_version_that_one_refuses_is_served_by_nobody(
     publisher: rr.WeightPublisher, servers: list[Server]
 ) -> None:
     urls = [one.url for one in servers]
-    sender = rollring.sglang.Sender(publisher, urls, staging="in_place")
+    sender = ours.Sender(publisher, urls, staging="in_place")
     send(publisher, sender, 1)
     servers[1].model.fails_at = "two"
     with pytest.raises(rr.RejectedError, match=r"sglang\.1\.0.*ValueError: two is not what"):
@@ -200,7 +200,7 @@ def test_a_version_of_which_a_model_takes_no_tensor_is_not_labelled(
 ) -> None:
     model: Any = Renamed("module_one", "module_two")
     servers[0].model = model
-    sender = rollring.sglang.Sender(publisher, [servers[0].url], staging=staging)
+    sender = ours.Sender(publisher, [servers[0].url], staging=staging)
     with pytest.raises(
         (rr.RejectedError, rr.PeerGoneError),
         match=r"took none of the 2 published tensors, 'one' first",
@@ -215,7 +215,7 @@ def test_a_version_of_which_a_model_takes_some_tensors_is_served_and_the_others_
 ) -> None:
     model: Any = Renamed("one")
     servers[0].model = model
-    sender = rollring.sglang.Sender(publisher, [servers[0].url])
+    sender = ours.Sender(publisher, [servers[0].url])
     for version in (1, 2):
         send(publisher, sender, version)
         assert servers[0].label == str(version)
@@ -227,8 +227,8 @@ def test_a_version_of_which_a_model_takes_some_tensors_is_served_and_the_others_
 def test_why_a_server_cannot_attach_is_in_the_error(
     publisher: rr.WeightPublisher, servers: list[Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollring.sglang, "torch_dtype", lambda _: 1 / 0)
-    sender = rollring.sglang.Sender(publisher, [servers[0].url])
+    monkeypatch.setattr(ours, "torch_dtype", lambda _: 1 / 0)
+    sender = ours.Sender(publisher, [servers[0].url])
     with pytest.raises(rr.RejectedError, match=r"sglang\.0\.0.*ZeroDivisionError"):
         send(publisher, sender, 1)
 
@@ -236,7 +236,7 @@ def test_why_a_server_cannot_attach_is_in_the_error(
 def test_a_server_that_attaches_is_seen_once(
     publisher: rr.WeightPublisher, servers: list[Server]
 ) -> None:
-    sender = rollring.sglang.Sender(publisher, [servers[0].url])
+    sender = ours.Sender(publisher, [servers[0].url])
     send(publisher, sender, 1)
     looked = rr.describe_weights(publisher.ring)[0]
     assert looked["handles_passed"] == 2 + looked["slots"]
@@ -245,7 +245,7 @@ def test_a_server_that_attaches_is_seen_once(
 def test_a_model_whose_memory_is_released_is_not_written(
     publisher: rr.WeightPublisher, servers: list[Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender = rollring.sglang.Sender(publisher, [servers[0].url])
+    sender = ours.Sender(publisher, [servers[0].url])
     send(publisher, sender, 1)
 
     def released(*_: Any) -> None:

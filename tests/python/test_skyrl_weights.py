@@ -1,4 +1,4 @@
-"""How rollring.skyrl takes the name that SkyRL registers where it is free, on stand-ins for vLLM's
+"""How our weight sync takes the name that SkyRL registers where it is free, on stand-ins for vLLM's
 factories and SkyRL's registration. tests/frameworks has the real ones.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import rollring as rr
-from rollring import skyrl
+from rollring.integrations.skyrl import weights as skyrl
 
 FACTORY = """
 class Engines:
@@ -39,7 +39,10 @@ import json
 print(json.dumps([factory.WeightTransferEngineFactory._registry["skyrl_ipc"],
                   factory.WeightTransferTrainerFactory._registry["skyrl_ipc"]]))
 """
-OURS = [["rollring.vllm.engine", "RollringEngine"], ["rollring.skyrl.trainer", "SkyrlTrainer"]]
+OURS = [
+    ["rollring.vllm.engine", "RollringEngine"],
+    ["rollring.integrations.skyrl.trainer", "SkyrlTrainer"],
+]
 
 
 def run(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -60,35 +63,39 @@ def run(folder: Path, code: str, **environment: str) -> subprocess.CompletedProc
 @pytest.mark.parametrize(
     "before",
     [
-        "rollring.skyrl.register(); rollring.skyrl.register()",
-        "rollring.skyrl.enable(); rollring.skyrl.enable()",  # before vLLM is imported
-        "import vllm.distributed.weight_transfer.factory; rollring.skyrl.enable()",
-        "rollring.skyrl.plugin()",
+        "weights.register(); weights.register()",
+        "weights.enable(); weights.enable()",  # before vLLM is imported
+        "import vllm.distributed.weight_transfer.factory; weights.enable()",
+        "weights.plugin()",
     ],
 )
 def test_who_comes_first_has_the_name(tmp_path: Path, before: str) -> None:
-    code = f"import rollring.skyrl; {before}\n{AS_SKYRL_DOES}{SHOW}"
+    code = f"from rollring.integrations.skyrl import weights; {before}\n{AS_SKYRL_DOES}{SHOW}"
     done = run(tmp_path, code, ROLLRING_SKYRL="run42")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == OURS
 
 
 def test_it_is_not_taken_where_it_was_not_asked_for(tmp_path: Path) -> None:
-    code = f"import rollring.skyrl; rollring.skyrl.plugin()\n{AS_SKYRL_DOES}{SHOW}"
+    use = "from rollring.integrations.skyrl import weights; weights.plugin()"
+    code = f"{use}\n{AS_SKYRL_DOES}{SHOW}"
     done = run(tmp_path, code, ROLLRING_SKYRL="")
     assert json.loads(done.stdout) == [["theirs", None]] * 2
 
 
 def test_enabling_imports_nothing_of_vllm(tmp_path: Path) -> None:
-    code = "import rollring.skyrl, sys; rollring.skyrl.enable(); print('vllm' in sys.modules)"
+    code = (
+        "import sys; from rollring.integrations.skyrl import weights; weights.enable(); "
+        "print('vllm' in sys.modules)"
+    )
     assert run(tmp_path, code, ROLLRING_SKYRL="run42").stdout == "False\n"
 
 
 def test_coming_too_late_is_an_error(tmp_path: Path) -> None:
-    code = f"{AS_SKYRL_DOES}\nimport rollring.skyrl; rollring.skyrl.enable()"
+    code = f"{AS_SKYRL_DOES}\nfrom rollring.integrations.skyrl import weights; weights.enable()"
     done = run(tmp_path, code, ROLLRING_SKYRL="run42")
     assert done.returncode == 1
-    assert "import rollring.skyrl before SkyRL" in done.stderr
+    assert "import rollring.integrations.skyrl.weights before SkyRL" in done.stderr
 
 
 def test_a_job_of_rays_gets_the_call_and_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +104,7 @@ def test_a_job_of_rays_gets_the_call_and_the_ring(monkeypatch: pytest.MonkeyPatc
     assert made == {
         "env_vars": {"NCCL_CUMEM_ENABLE": "0", "ROLLRING_SKYRL": "run42"},
         "pip": ["x"],
-        "worker_process_setup_hook": "rollring.skyrl.enable",
+        "worker_process_setup_hook": "rollring.integrations.skyrl.weights.enable",
     }
     assert skyrl.runtime_env(made) == made
     assert skyrl.runtime_env(None)["env_vars"] == {"ROLLRING_SKYRL": "run42"}

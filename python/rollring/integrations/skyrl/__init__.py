@@ -21,13 +21,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .. import Producer, RequestBoard, RollringError, Stash, TimedOutError, create
-from ._skyrl_rows import STOP_ERROR, failed_record, requests_of, row_of, why_failed
-from ._skyrl_workers import serve as serve
-from ._skyrl_workers import serve_async as serve_async
+from ... import Producer, RequestBoard, RollringError, Stash, TimedOutError, create
+from ._rows import STOP_ERROR, failed_record, requests_of, row_of, why_failed
+from ._workers import serve as serve
+from ._workers import serve_async as serve_async
 
 if TYPE_CHECKING:
-    from .. import Codec, Group
+    from ... import Codec, Group
 
 _log = logging.getLogger("rollring")
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import record_fields
+from .. import record_fields
 
 if TYPE_CHECKING:
-    from .. import Member
+    from ... import Member
 
 STOP_ERROR = "rollout_error"
 

@@ -4,7 +4,7 @@ SkyRL registers its weight transfer "skyrl_ipc" with vLLM where that name is not
 settings take it before, in all processes of a run that SkyRL starts with Ray:
 
     export ROLLRING_SKYRL=run42
-    export RAY_RUNTIME_ENV_HOOK=rollring.skyrl.runtime_env
+    export RAY_RUNTIME_ENV_HOOK=rollring.integrations.skyrl.weights.runtime_env
     export RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
 
 `rollring.integrations.skyrl` has the other direction, rollouts. docs/skyrl.md says what happens
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from .. import InvalidArgumentError
+from ... import InvalidArgumentError
 
 __all__ = ["enable", "register", "runtime_env"]
 
@@ -32,7 +32,7 @@ SETTING = "ROLLRING_SKYRL"
 _FACTORY = "vllm.distributed.weight_transfer.factory"
 _ENDS = {
     "WeightTransferEngineFactory": ("rollring.vllm.engine", "RollringEngine"),
-    "WeightTransferTrainerFactory": ("rollring.skyrl.trainer", "SkyrlTrainer"),
+    "WeightTransferTrainerFactory": ("rollring.integrations.skyrl.trainer", "SkyrlTrainer"),
 }
 _registered: list[Any] = []  # factories
 
@@ -70,7 +70,7 @@ def register() -> None:
         if NAME in factory._registry:
             raise RuntimeError(
                 f"'{NAME}' is already registered with vLLM's {factory_name}: import "
-                "rollring.skyrl before SkyRL registers it"
+                "rollring.integrations.skyrl.weights before SkyRL registers it"
             )
         factory.register_engine(NAME, place, name)
         _registered.append(factory)
@@ -104,7 +104,7 @@ def runtime_env(given: dict[str, Any] | None) -> dict[str, Any]:
     call = f"{__name__}.enable"
     if made.get("worker_process_setup_hook", call) != call:
         raise InvalidArgumentError(
-            "the job has a worker_process_setup_hook: let that one call rollring.skyrl.enable(), "
+            f"the job has a worker_process_setup_hook: let that one call {__name__}.enable(), "
             f"pass {SETTING} on in env_vars, and leave RAY_RUNTIME_ENV_HOOK alone"
         )
     made["worker_process_setup_hook"] = call

@@ -1,9 +1,9 @@
 """The weight channel in SGLang: its custom weight loader, and the trainer's end.
 
-    python -m sglang.launch_server ... --custom-weight-loader rollring.sglang.load
+    python -m sglang.launch_server ... --custom-weight-loader rollring.integrations.sglang.load
 
     with rr.WeightPublisher("run42", model.state_dict()) as publisher:
-        sender = rollring.sglang.Sender(publisher, ["http://localhost:30000"])
+        sender = rollring.integrations.sglang.Sender(publisher, ["http://localhost:30000"])
         sender.update(version)
 
 SGLang calls `load` in each of its schedulers, twice a version, within its own session: once to load
@@ -31,7 +31,7 @@ from typing import Any
 import torch
 import torch.multiprocessing  # teaches the pickler tensors  # noqa: F401
 
-from . import (
+from ... import (
     InvalidArgumentError,
     LayoutMismatchError,
     PeerGoneError,
@@ -42,8 +42,7 @@ from . import (
     WeightSubscriber,
     WeightUpdate,
 )
-from ._weight_loads import load_watched
-from .adapters import (
+from ...adapters import (
     LOOK_S,
     Attachment,
     TimeLeft,
@@ -57,12 +56,13 @@ from .adapters import (
     report_refusal,
     torch_dtype,
 )
+from ._loads import load_watched
 
 __all__ = ["Sender", "load"]
 
 _log = logging.getLogger("sglang.rollring")  # SGLang shows what its own loggers say
 
-LOADER = "rollring.sglang.load"
+LOADER = "rollring.integrations.sglang.load"
 STAGINGS = ("out_of_place", "in_place")
 
 
@@ -82,7 +82,7 @@ def load(model: torch.nn.Module, named_tensors: Iterable[tuple[str, torch.Tensor
         step = {"stage": _Engine.stage, "adopt": _Engine.adopt}[order["step"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgumentError(
-            f"{LOADER} accepts only commands of rollring.sglang.Sender, but received "
+            f"{LOADER} accepts only commands of rollring.integrations.sglang.Sender, but received "
             f"{len(given)} tensors",
             "invalid_argument",
         ) from error

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import UnsupportedError, create
-from ..vllm.trainer import RollringTrainer, RollringTrainerInitInfo
-from . import settings
+from ... import UnsupportedError, create
+from ...vllm.trainer import RollringTrainer, RollringTrainerInitInfo
+from .weights import settings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -61,5 +61,6 @@ _NOT_PLAIN = {"LoraAdapterWeightSource", "SerializedFp8WeightSource", "GroupedWe
 
 def _unsupported(why: str) -> UnsupportedError:
     return UnsupportedError(
-        f"rollring.skyrl: {why}. Leave ROLLRING_SKYRL unset for such a run", "unsupported"
+        f"rollring.integrations.skyrl.weights: {why}. Leave ROLLRING_SKYRL unset for such a run",
+        "unsupported",
     )

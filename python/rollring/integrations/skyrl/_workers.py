@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import ClosedError, Producer, Request, RequestBoard, RollringError
-from ._skyrl_rows import key_of
+from ... import ClosedError, Producer, Request, RequestBoard, RollringError
+from ._rows import key_of
 
 if TYPE_CHECKING:
-    from .. import Codec
+    from ... import Codec
 
     Rollout = Mapping[str, Any]
 
