@@ -279,7 +279,8 @@ def run_env(folder, rollouts):
     python.chmod(0o755)
     for line in examples("run-env"):
         out = done(paste(folder, line, "x"))
-        assert "asked: -m rollring.integrations.run_env my_envs.gsm8k:GSM8kEnv serve" in out, out
+        module = "rollring.integrations.atropos.run_env"
+        assert f"asked: -m {module} my_envs.gsm8k:GSM8kEnv serve" in out, out
     python.unlink()
 
 

@@ -22,7 +22,7 @@ int run_env(const std::string& python, std::vector<std::string> words) {
         return fail(Errc::invalid_argument,
                     "run-env needs the MODULE:CLASS of an environment as its first argument");
     }
-    return become_python(python, "rollring.integrations.run_env", std::move(words));
+    return become_python(python, "rollring.integrations.atropos.run_env", std::move(words));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from .atropos import with_rollring
+from . import with_rollring
 
 
 def main(arguments: list[str]) -> int:

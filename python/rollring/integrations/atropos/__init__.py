@@ -16,9 +16,9 @@ import time
 import urllib.request
 from typing import Any
 
-from .. import Producer, TimedOutError
-from ..adapters import TaskTurns
-from ._atropos_fields import records
+from ... import Producer, TimedOutError
+from ...adapters import TaskTurns
+from ._fields import records
 
 _ANSWER_TIMEOUT = 30.0  # seconds
 
