@@ -92,6 +92,20 @@ class Compares(TrainerCallback):
         self._compare(model)
 
 
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """The folder of a random Qwen2 whose heads have a size that vLLM knows on a CPU."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    folder = tmp_path / "model"
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = Qwen2Config.from_pretrained(trl_tiny.save_model(folder), **sizes)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
 def test_it_trains_with_a_server(ring: str, model: str, tmp_path: Path) -> None:
     with serving(model, tmp_path, 1) as (server,):
         transfer = VLLMWeightTransfer(ring, server.url, staging="out_of_place", pause="keep")
