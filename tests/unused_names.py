@@ -34,6 +34,7 @@ UNCALLED = {
         "update_model_version": "TRL calls it",
         "clear_data": "TransferQueue calls it",
         "preserves_*": "vLLM calls it",
+        "trainer_send_weights": "vLLM 0.26 wants it of every engine",
         "cancel_join_thread": "multiprocessing.Queue has it",
         "enabled": TORCH_SAVER,
         "get_cpu_backup": TORCH_SAVER,
