@@ -57,7 +57,7 @@ def last_line(counted: dict) -> str:
 
 def conclude(counted: dict, whole: bool = False) -> int:
     """Prints the count, or adds it to that of a run of several commands; the exit status."""
-    for skip in counted["skips"]:
+    for skip in counted.get("skips", []):  # a run of whole commands gives only their number
         print(f"SKIPPED {skip}")
     for failure in counted["failures"]:
         print(f"FAILED {failure}")

@@ -89,9 +89,9 @@ def one_count(stub: Stub) -> None:
     with log.open("a") as file:
         file.write(json.dumps({"name": "e", "result": "SKIP", "stdout": "skipped: no Spin\n"}))
 
+    environment = {name: value for name, value in os.environ.items() if name != "ROLLRING_TALLY"}
+
     def run(*arguments: str, **more: str) -> tuple[int, list[str]]:
-        environment = {name: value for name, value in os.environ.items()
-                       if name != "ROLLRING_TALLY"}
         done = subprocess.run([sys.executable, tally, *arguments], text=True, check=False,
                               stdout=subprocess.PIPE, env={**environment, **more})
         return done.returncode, done.stdout.splitlines()
@@ -107,6 +107,10 @@ def one_count(stub: Stub) -> None:
     assert code == 1 and lines[-1] == "5 passed, 3 failed, 3 skipped", lines
     assert "FAILED build: one (FAIL)" in lines, lines
     assert run("--") == (1, ["FAILED no test ran", "0 passed, 1 failed"])
+    said = subprocess.run(
+        [sys.executable, "-c", f"import tally; tally.conclude({COUNTS[0]!r})"], text=True,
+        cwd=ROOT / "tools", env=environment, stdout=subprocess.PIPE, check=True).stdout
+    assert said == "3 passed, 0 failed, 1 skipped\n", said  # a run of whole commands
 
 
 def own_count(stub: Stub) -> None:
