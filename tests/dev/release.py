@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FILES = ("tools/release.py", "tools/console.py", "meson.build", "include/rollring/version.hpp")
+FILES = (".gitignore", "tools/release.py", "tools/console.py", "meson.build",
+         "include/rollring/version.hpp")
 CHANGELOG = ("# Changelog\n\n## 0.1.0, unreleased\n\n- **Ring**. # One line.\n\n"
              "## 0.0.9, 2026-01-01\n")
 NOBODY = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER")
