@@ -2,9 +2,10 @@
 """./dev test --frameworks: tests with torch, TRL and the like themselves, each framework in an
 environment of its own, with rollring from a wheel.
 
-    test_frameworks.py NAME...
+    test_frameworks.py [--long] NAME...
 """
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,8 @@ def python_for(numbers: list[str]) -> tuple[str, str] | None:
 
 
 class Frameworks:
-    def __init__(self) -> None:
+    def __init__(self, long: bool) -> None:
+        self._long = long
         self._run = Run()
         self._wheels: dict[str, Path | None] = {}  # of rollring, by CPython
 
@@ -67,6 +69,8 @@ class Frameworks:
             self._run.problems.append(f"{name}: rollring cannot be built or installed")
             return None
         say(f"testing {name}: {' '.join(tests)}")
+        if self._long:
+            os.environ.update(pair.split("=", 1) for pair in facts("long", name))
         return self._run.pytest(Environment(place, PLACES / f"{name}.log"), *tests)
 
     def test_all(self, names: list[str]) -> int:
@@ -76,8 +80,9 @@ class Frameworks:
         return self._run.conclude()
 
 
-def main(names: list[str]) -> int:
-    return Frameworks().test_all(names)
+def main(arguments: list[str]) -> int:
+    names = [name for name in arguments if name != "--long"]
+    return Frameworks(long=names != arguments).test_all(names)
 
 
 if __name__ == "__main__":

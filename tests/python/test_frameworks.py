@@ -77,6 +77,19 @@ def test_a_page_that_differs_is_noticed() -> None:
     assert found == ["its-part 2.1 is not tested", "two is tested and not shown"]
 
 
+def test_what_the_long_form_sets_is_read_by_a_test_of_that_framework() -> None:
+    seen = 0
+    for name in frameworks.frameworks().sections():
+        pins = frameworks.frameworks()[name]
+        read = "".join((ROOT / each.partition("::")[0]).read_text(encoding="utf-8")
+                       for each in frameworks.tests(pins["tests"]))
+        for pair in pins["long"].split():
+            variable, _, count = pair.partition("=")
+            assert f'"{variable}"' in read and int(count) > 0, pair
+            seen += 1
+    assert seen > 0
+
+
 def test_what_pip_downloaded_is_added_up() -> None:
     log = (
         "Collecting torch\n  Downloading torch-2.15.0-cp312-cp312-manylinux.whl (1.5 GB)\n"
