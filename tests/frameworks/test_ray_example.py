@@ -16,6 +16,7 @@ pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
+from rollring.integrations.ray import Fabric  # noqa: E402
 from test_examples import EXAMPLES, PATIENCE, pages, run  # noqa: E402
 
 RUNNER = "tests/frameworks/test_ray_example.py"
@@ -68,6 +69,43 @@ def test_workers_that_fail_are_shown_and_the_next_run_starts(
     )
     assert done.returncode == 0 and ring not in rr.rings(), done.stderr
     trains(done.stdout + done.stderr)
+
+
+def test_workers_follow_again_once_their_relay_was_killed(
+    cluster: Any, ring: str, tmp_path: Path
+) -> None:
+    text = PROGRAM.read_text(encoding="utf-8")
+    assert "range(40)" in text
+    endless, said = tmp_path / "endless.py", tmp_path / "said"
+    endless.write_text(text.replace("range(40)", "range(1 << 30)"), encoding="utf-8")
+
+    def steps() -> int:
+        return said.read_text(encoding="utf-8").count("step ")
+
+    with said.open("w") as out, subprocess.Popen(
+        [sys.executable, "-u", str(endless), ring],
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+        stdout=out,
+        stderr=subprocess.STDOUT,
+    ) as running:
+        try:
+            ray_world.until(lambda: steps() > 20)
+            with Fabric(ring, weights=True) as fabric:
+
+                def all_follow(version: int) -> bool:
+                    nodes = fabric.nodes()
+                    return len(nodes) == 2 and all(
+                        node["engines"] > 0 and node["version"] > version for node in nodes
+                    )
+
+                ray_world.until(lambda: all_follow(20))
+                killed = ray_world.kill("WeightRelay")
+                ray_world.until(lambda: len({*ray_world.actors("WeightRelay")} - {killed}) == 2)
+                then = steps() + 20
+                ray_world.until(lambda: all_follow(then))
+        finally:
+            running.terminate()
+    rr.remove(ring, force=True)
 
 
 def test_the_blocks_of_the_page_run_in_their_order(cluster: Any, tmp_path: Path) -> None:
