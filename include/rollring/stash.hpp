@@ -163,6 +163,8 @@ class ROLLRING_API Stash {
     [[nodiscard]] std::uint64_t journal_records() const;
     // Counts of what was read, as Consumer::stats(); account() says what became of it.
     [[nodiscard]] ConsumerStats stats() const;
+    // The methods above were once those of a Consumer inside, and programs ask it for them.
+    [[nodiscard]] const Stash& consumer() const { return *this; }
 
   private:
     friend class Batch;

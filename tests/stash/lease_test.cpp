@@ -258,6 +258,7 @@ TEST_CASE("lease: steps do not go back") {
     // One that was leased earlier and not acknowledged before a later one was.
     CHECK(*stash->settle(receipt, 6) == 2);
     CHECK(stash->last_acked_step() == 7);
+    CHECK(stash->consumer().last_acked_step() == 7);
     Batch batch;
     CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
 }
