@@ -17,6 +17,9 @@ Two processes speak to each other only if both run on one machine, as one user.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 try:
     from . import _core
 except ImportError as missing:
@@ -169,3 +172,13 @@ __all__ = [
     "rings",
     "stats",
 ]
+
+if not TYPE_CHECKING:  # else every misspelled name would have a type
+    # Of integrations that have moved. A function that Ray or multiprocessing sends to another
+    # process names them there before anything imports them.
+    _FORMER = ("checkpoint_engine", "ray", "sglang", "skyrl", "transfer_queue", "verl")
+
+    def __getattr__(name: str) -> object:
+        if name in _FORMER:
+            return importlib.import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
