@@ -1,7 +1,7 @@
-"""The former name of ``rollring.integrations.skyrl``."""
+"""The former name of ``rollring.integrations.skyrl.weights``."""
 
 import sys
 
-from .integrations import skyrl
+from .integrations.skyrl import weights
 
-sys.modules[__name__] = skyrl
+sys.modules[__name__] = weights
