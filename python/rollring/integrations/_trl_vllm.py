@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import InvalidArgumentError
 from ..adapters import find_or_create
+from ._trl_ranks import first_rank
 
 
 class _Given:
@@ -83,7 +84,8 @@ class VLLMWeightTransfer:
 
     def init_weight_transfer(self) -> None:
         """Make the ring, where it is not there. What is sent is known with the first version."""
-        find_or_create(self.ring, self._ring_options)
+        with first_rank.call():
+            find_or_create(self.ring, self._ring_options)
 
     def pause(self) -> None:
         """Nothing: ``pause`` of the options says whether generation stands still, and when."""
@@ -97,14 +99,8 @@ class VLLMWeightTransfer:
             InvalidArgumentError: The tensors are not those of the first version.
             BusyError: Another process publishes weights on this ring, such as another trainer.
         """
-        if self._source is None or self._trainer is None:
-            self._source = _Given(iterator)
-            self._trainer = self._made(self._source)
-        else:
-            self._source.given = iterator
-        # TRL's count begins with 1, too.
-        self._trainer.send_weights(max(1, self._trainer.next_version))
-        self.report = self._trainer.report
+        with first_rank.call(iterator):
+            self._publish(iterator)
 
     def resume(self) -> None:
         """Nothing, as in `pause`."""
@@ -116,6 +112,16 @@ class VLLMWeightTransfer:
             self._trainer = None
 
     # --- inside
+
+    def _publish(self, iterator: Iterator[tuple[str, Any]]) -> None:
+        if self._source is None or self._trainer is None:
+            self._source = _Given(iterator)
+            self._trainer = self._made(self._source)
+        else:
+            self._source.given = iterator
+        # TRL's count begins with 1, too.
+        self._trainer.send_weights(max(1, self._trainer.next_version))
+        self.report = self._trainer.report
 
     def _made(self, source: _Given) -> Any:
         from ..vllm.trainer import (

@@ -1,0 +1,33 @@
+"""An error while the first rank sends weights to vLLM leaves no other rank in a collective."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rollring as rr
+from rollring.integrations import _trl_ranks, _trl_vllm
+
+
+def test_the_first_rank_takes_the_rest_with_the_others_and_raises_in_the_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranks = SimpleNamespace(get_world_size=lambda: 2, all_gather_object=lambda *_: None)
+    monkeypatch.setattr(_trl_ranks, "_distributed", lambda: ranks)
+    monkeypatch.setattr(_trl_vllm, "first_rank", _trl_ranks.FirstRankCalls())
+    callback = SimpleNamespace  # any object that a weak set may hold
+    _trl_vllm.first_rank.heard_by(callback)
+    transfer = _trl_vllm.VLLMWeightTransfer("ring", ["http://localhost:1"])
+
+    def refuses(source: Any) -> None:
+        raise rr.RollringError("a server refused it", "rejected")
+
+    monkeypatch.setattr(transfer, "_made", refuses)
+    monkeypatch.setattr(_trl_vllm, "_Given", lambda iterator: next(iterator))
+    weights = iter([("first", 1), ("second", 2), ("third", 3)])
+    transfer.send_weights(weights)
+    assert list(weights) == []
+    with pytest.raises(rr.RollringError, match="a server refused it"):
+        _trl_vllm.first_rank.agree()
