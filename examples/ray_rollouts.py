@@ -14,7 +14,7 @@ def follow(name, held):  # in a thread: the trainer waits for it, the worker for
                 for new in rr.WeightSubscriber(ring, {"logits": logits}, name=name, timeout=None):
                     new.finish()
                     held[0] = new.version, logits.copy()  # the next version is written in place
-@ray.remote(scheduling_strategy="SPREAD")
+@ray.remote(scheduling_strategy="SPREAD", max_calls=1)  # its thread ends with the process
 def work(name):  # it samples tokens, and rewards even ones
     held, draw = [(-1, logits.copy())], np.random.default_rng()
     threading.Thread(target=follow, args=[name, held], daemon=True).start()
