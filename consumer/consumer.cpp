@@ -78,7 +78,7 @@ Poll Consumer::Impl::poll(Record& record) {
 }
 
 Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& options) {
-    auto seat = ReaderSeat::take(ring, Deadline::after(options.attach_timeout));
+    auto seat = ReaderSeat::take(ring, options.purpose, Deadline::after(options.attach_timeout));
     if (!seat) return std::unexpected(seat.error());
     auto impl = std::make_unique<Impl>(std::move(*seat), options);
     if (auto started = impl->core.start(); !started) return std::unexpected(started.error());

@@ -16,13 +16,13 @@ ReaderSeat::ReaderSeat(RingMap map, LifeLock life, Mapping all, std::optional<Ov
       overflow_(std::move(overflow)),
       reader_pages_(std::move(reader_pages)) {}
 
-Result<ReaderSeat> ReaderSeat::take(std::string_view ring, Deadline deadline) {
-    auto map = RingMap::attach(ring, deadline);
+Result<ReaderSeat> ReaderSeat::take(std::string_view ring, Purpose purpose, Deadline deadline) {
+    auto map = RingMap::attach_for(purpose, ring, deadline);
     if (!map) return std::unexpected(map.error());
     std::optional<LifeLock> life;
     for (;;) {
         if (!map->segment().linked()) {  // removed while we waited: there may be a new one
-            map = RingMap::attach(ring, deadline);
+            map = RingMap::attach_for(purpose, ring, deadline);
             if (!map) return std::unexpected(map.error());
         }
         auto lock = LifeLock::take(map->segment().fd(), LifeByte::consumer());

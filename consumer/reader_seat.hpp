@@ -18,7 +18,7 @@ namespace rollring {
 class ReaderSeat {
   public:
     // Waits for the ring to appear and for the seat to be free.
-    static Result<ReaderSeat> take(std::string_view ring, Deadline deadline);
+    static Result<ReaderSeat> take(std::string_view ring, Purpose purpose, Deadline deadline);
 
     [[nodiscard]] const RingMap& map() const { return map_; }
     // The whole ring, the overflow file in its place. Not to be written.

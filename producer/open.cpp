@@ -106,11 +106,11 @@ void Producer::Impl::keep_lane(std::uint64_t kept_for) {
 
 Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& options) {
     const Deadline deadline = Deadline::after(options.attach_timeout);
-    auto map = RingMap::attach(ring, deadline);
+    auto map = RingMap::attach_for(options.purpose, ring, deadline);
     if (!map) return std::unexpected(map.error());
     for (;;) {
         if (!map->segment().linked()) {  // removed while we waited: there may be a new one
-            map = RingMap::attach(ring, deadline);
+            map = RingMap::attach_for(options.purpose, ring, deadline);
             if (!map) return std::unexpected(map.error());
         }
         const std::uint64_t ours = keeper_of(options.keep_for);

@@ -132,7 +132,8 @@ Stash::~Stash() {
 Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOptions& options,
                                            const ConsumerOptions& consumer_options) {
     if (auto valid = validate(options); !valid) return std::unexpected(valid.error());
-    auto seat = ReaderSeat::take(ring, Deadline::after(consumer_options.attach_timeout));
+    auto seat = ReaderSeat::take(ring, consumer_options.purpose,
+                                 Deadline::after(consumer_options.attach_timeout));
     if (!seat) return std::unexpected(seat.error());
     auto impl = std::make_shared<Impl>(std::move(*seat), options, consumer_options);
     if (auto started = impl->start(); !started) return std::unexpected(started.error());

@@ -11,7 +11,7 @@ Keeper::Keeper(const StoreRings& rings, Consumer values, Consumer clears)
     : rings_(&rings), values_(std::move(values)), clears_(std::move(clears)) {}
 
 Result<Keeper> Keeper::open(const StoreRings& rings, std::string_view name) {
-    constexpr ConsumerOptions at_once{.attach_timeout = {}, .spin = {}};
+    constexpr ConsumerOptions at_once{.attach_timeout = {}, .spin = {}, .purpose = Purpose::values};
     auto values = Consumer::open(name, at_once);
     if (!values) return std::unexpected(values.error());
     auto clears = Consumer::open(StoreRings::clears_name(name), at_once);

@@ -25,7 +25,8 @@ Result<void> make_clears(std::string_view name) {
                                                 .lane_bytes = clears_lane_bytes,
                                                 .journal_records = 1,
                                                 .spill_bytes = 0,
-                                                .requests = 0});
+                                                .requests = 0,
+                                                .purpose = Purpose::values});
 }
 
 Result<void> make_both(std::string_view name, const StoreOptions& options) {
@@ -51,6 +52,7 @@ Result<void> make_both(std::string_view name, const StoreOptions& options) {
     // Values stay in any order: a lane that turned back early would have dead memory behind it.
     ring.soft_bytes = lane_bytes_max;
     ring.schema = std::move(*schema);
+    ring.purpose = Purpose::values;
     return make(name, ring);
 }
 
@@ -65,7 +67,7 @@ Result<StoreRings> StoreRings::open(std::string_view name, const StoreOptions& o
     if (options.make) {
         if (auto made = make_both(name, options); !made) return std::unexpected(made.error());
     }
-    auto values = RingMap::attach(name, deadline);
+    auto values = RingMap::attach_for(Purpose::values, name, deadline);
     if (!values) return std::unexpected(values.error());
     const auto columns = values->schema().columns();
     if (columns.size() != value_column + 1 || columns[value_column].name != "value") {
@@ -75,7 +77,7 @@ Result<StoreRings> StoreRings::open(std::string_view name, const StoreOptions& o
     }
     // Where nobody uses the store it is empty, and may have been removed as a leftover.
     if (auto made = make_clears(name); !made) return std::unexpected(made.error());
-    auto clears = RingMap::attach(clears_name(name), deadline);
+    auto clears = RingMap::attach_for(Purpose::values, clears_name(name), deadline);
     if (!clears) return std::unexpected(clears.error());
     return StoreRings{std::move(*values), std::move(*clears)};
 }

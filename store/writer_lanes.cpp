@@ -82,7 +82,8 @@ bool WriterLanes::some_lane_is_free(bool any) const {
 bool WriterLanes::take_lane(bool any) {
     if (any && !held_.empty()) return false;
     if (held_.size() >= most_ || !some_lane_is_free(any)) return false;
-    auto opened = Producer::open(ring_, {.name = name_, .attach_timeout = {}});
+    auto opened =
+        Producer::open(ring_, {.name = name_, .attach_timeout = {}, .purpose = Purpose::values});
     if (!opened) {
         problem_ = opened.error().to_string();
         return false;

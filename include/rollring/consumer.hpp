@@ -24,7 +24,8 @@ struct ConsumerOptions {
     std::chrono::nanoseconds attach_timeout =
         std::chrono::seconds(10);  // for the ring to appear and the seat to be free
     std::chrono::nanoseconds spin =
-        std::chrono::microseconds(20);  // before sleeping; 0 on a single CPU
+        std::chrono::microseconds(20);   // before sleeping; 0 on a single CPU
+    Purpose purpose = Purpose::records;  // of the ring; open() refuses one of another purpose
 };
 
 enum class [[nodiscard]] Poll {

@@ -36,6 +36,7 @@ struct ProducerOptions {
     // ends: who writes down where its records lie, before flush() shows them, learns so which of
     // them were sent. One producer at a time for the same words. close() lets the lane go.
     std::string keep_for = {};
+    Purpose purpose = Purpose::records;  // of the ring; open() refuses one of another purpose
 };
 
 enum class [[nodiscard]] Push {

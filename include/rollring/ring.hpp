@@ -50,6 +50,7 @@ struct RingOptions {
     std::uint32_t requests = 1024;
     std::uint64_t request_bytes = std::uint64_t{2} << 20;  // of the longest; reserved when used
     Schema schema = Schema::standard();
+    Purpose purpose = Purpose::records;
 };
 
 // Makes a ring. Any number of processes may try: one wins, the others get Errc::already_exists.

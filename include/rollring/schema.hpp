@@ -116,6 +116,13 @@ enum class Std : std::uint16_t {
     count,
 };
 
+// What the records of a ring are. Ends of another purpose are refused: a trainer on a store's ring
+// would take its values away.
+enum class Purpose : std::uint8_t {
+    records,  // for one consumer
+    values,   // of a Store
+};
+
 struct SchemaPage;  // a schema in the memory of a ring
 
 class ROLLRING_API Schema {

@@ -19,7 +19,7 @@ constexpr std::int64_t create_timeout_ms = 5'000;
 Result<void> create_ring(std::string_view name, const RingOptions& options) {
     auto geometry = detail::geometry_of(options);
     if (!geometry) return std::unexpected(geometry.error());
-    auto segment = Segment::create(name, *geometry, to_page(options.schema),
+    auto segment = Segment::create(name, *geometry, to_page(options.schema), options.purpose,
                                    Deadline::after_ms(create_timeout_ms), options.overflow_dir);
     if (!segment) return std::unexpected(segment.error());
     return {};
@@ -53,7 +53,7 @@ Result<OwnedRing> OwnedRing::create(std::string_view name, const RingOptions& op
     if (!geometry) return std::unexpected(geometry.error());
     std::optional<LifeLock> owner;
     auto segment =
-        Segment::create(name, *geometry, to_page(options.schema),
+        Segment::create(name, *geometry, to_page(options.schema), options.purpose,
                         Deadline::after_ms(create_timeout_ms), options.overflow_dir, &owner);
     if (!segment) return std::unexpected(segment.error());
     if (!owner) {

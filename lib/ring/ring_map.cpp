@@ -38,6 +38,22 @@ Result<RingMap> RingMap::attach(std::string_view name, Deadline deadline, Access
                    std::move(*fixed), std::move(*bells));
 }
 
+Result<RingMap> RingMap::attach_for(Purpose purpose, std::string_view name, Deadline deadline) {
+    auto map = attach(name, deadline);
+    if (!map || map->segment().purpose() == purpose) return map;
+    const std::string_view ring = map->segment().ring();
+    if (purpose == Purpose::values) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("ring {} is not a store: use another name for the store, or "
+                                   "remove the ring with 'rollring rm {}'",
+                                   ring, ring));
+    }
+    return refused(Errc::invalid_argument,
+                   fmt::format("ring {} holds the values of a store: open it as a Store, or use "
+                               "another ring",
+                               ring));
+}
+
 bool RingMap::consumer_alive() const {
     return alive(segment_.fd(), LifeByte::consumer());
 }

@@ -20,6 +20,8 @@ class RingMap {
   public:
     static Result<RingMap> attach(std::string_view name, Deadline deadline,
                                   Access access = Access::read_write);
+    // For an end: Errc::invalid_argument if the ring's records are of another purpose.
+    static Result<RingMap> attach_for(Purpose purpose, std::string_view name, Deadline deadline);
 
     [[nodiscard]] const Segment& segment() const { return segment_; }
     [[nodiscard]] const Geometry& geometry() const { return segment_.geometry(); }

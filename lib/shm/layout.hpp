@@ -73,7 +73,7 @@ struct SegmentHeader {
     std::uint64_t request_bytes;   // of the longest body
     std::uint64_t check;           // xxh3 of all the above
     std::uint64_t owner_mark;      // owner_mark_of(ring_id): the ring goes with its owner; else 0
-    std::uint8_t reserved1[8];
+    std::uint64_t purpose_mark;    // purpose_mark_of(ring_id, purpose); 0: Purpose::records
     std::atomic<std::uint32_t> phase;
     std::uint8_t reserved2[60];
 };

@@ -15,6 +15,7 @@
 
 #include "bounds.hpp"
 #include "liveness.hpp"
+#include "rollring/schema.hpp"
 #include "segment_object.hpp"
 #include "xxh3.hpp"
 
@@ -49,6 +50,12 @@ Geometry geometry_of(const SegmentHeader& header) {
 std::uint64_t owner_mark_of(std::uint64_t ring_id) {
     constexpr std::uint64_t seed = 0x72656e776f;
     return XXH3_64bits_withSeed(&ring_id, sizeof ring_id, seed) | 1;
+}
+
+std::uint64_t purpose_mark_of(std::uint64_t ring_id, Purpose purpose) {
+    constexpr std::uint64_t seed = 0x65736f70727570;
+    if (purpose == Purpose::records) return 0;
+    return XXH3_64bits_withSeed(&ring_id, sizeof ring_id, seed + static_cast<int>(purpose)) | 1;
 }
 
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
@@ -140,6 +147,13 @@ const SegmentHeader& Segment::header() const {
 int Segment::fd() const {
     return object_->fd();
 }
+Purpose Segment::purpose() const {
+    const SegmentHeader& seen = header();
+    return seen.purpose_mark == detail::purpose_mark_of(seen.ring_id, Purpose::values)
+               ? Purpose::values
+               : Purpose::records;
+}
+
 const std::string& Segment::overflow_path() const {
     return object_->overflow_path;
 }

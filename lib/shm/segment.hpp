@@ -18,6 +18,8 @@
 
 namespace rollring {
 
+enum class Purpose : std::uint8_t;  // rollring/schema.hpp
+
 class Segment {
   public:
     Segment(Segment&&) noexcept;
@@ -30,7 +32,7 @@ class Segment {
     // `overflow_dir` is where its overflow file is made, if the geometry has one.
     // With `owner` the ring goes with its owner, which is the life byte that comes back there.
     static Result<Segment> create(std::string_view name, const Geometry& geometry,
-                                  const SchemaPage& schema, Deadline deadline,
+                                  const SchemaPage& schema, Purpose purpose, Deadline deadline,
                                   const std::string& overflow_dir = {},
                                   std::optional<LifeLock>* owner = nullptr);
 
@@ -62,6 +64,7 @@ class Segment {
     [[nodiscard]] const Geometry& geometry() const;
     [[nodiscard]] const SegmentHeader& header() const;       // our own checked copy
     [[nodiscard]] int fd() const;                            // holds no locks
+    [[nodiscard]] Purpose purpose() const;                   // damage to the word: records
     [[nodiscard]] const std::string& overflow_path() const;  // empty: the ring has none
     // False once somebody has removed the name under us. A look that fails proves nothing: true.
     [[nodiscard]] bool linked() const;

@@ -15,6 +15,7 @@
 #include "fault_point.hpp"
 #include "liveness.hpp"
 #include "overflow_file.hpp"
+#include "rollring/schema.hpp"
 #include "segment_object.hpp"
 #include "xxh3.hpp"
 
@@ -91,7 +92,8 @@ Result<std::optional<LifeLock>> claim(int fd) {
     return lock;
 }
 
-HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema, bool owned) {
+HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema, Purpose purpose,
+                        bool owned) {
     HeaderImage image;
     auto& header = *reinterpret_cast<SegmentHeader*>(image.bytes);
     header.magic = segment_magic;
@@ -114,6 +116,7 @@ HeaderImage make_header(const Geometry& geometry, const SchemaPage& schema, bool
     header.schema_id = XXH3_64bits(&schema, sizeof schema);
     header.check = XXH3_64bits(&header, check_bytes);
     if (owned) header.owner_mark = owner_mark_of(header.ring_id);
+    header.purpose_mark = purpose_mark_of(header.ring_id, purpose);
     return image;
 }
 
@@ -167,7 +170,7 @@ Result<void> build(int fd, const HeaderImage& image, const Geometry& geometry,
 }  // namespace
 
 Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
-                                const SchemaPage& schema, Deadline deadline,
+                                const SchemaPage& schema, Purpose purpose, Deadline deadline,
                                 const std::string& overflow_dir, std::optional<LifeLock>* owner) {
     auto object = object_name(name);
     if (!object) return std::unexpected(object.error());
@@ -177,7 +180,7 @@ Result<Segment> Segment::create(std::string_view name, const Geometry& geometry,
                       shortage(*bound, fmt::format("ring {}", name), geometry.segment_bytes(),
                                "lower --lanes, --lane-bytes or --spill-bytes"));
     }
-    const HeaderImage image = make_header(geometry, schema, owner != nullptr);
+    const HeaderImage image = make_header(geometry, schema, purpose, owner != nullptr);
     std::string overflow;
     if (geometry.overflow_bytes != 0) {
         auto path = OverflowFile::path_in(overflow_dir, *object, image.get().ring_id);

@@ -32,6 +32,7 @@ struct HeaderImage {
 Geometry geometry_of(const SegmentHeader& header);
 // What the header of a ring with an owner has: no damage to the word makes it look like one.
 std::uint64_t owner_mark_of(std::uint64_t ring_id);
+std::uint64_t purpose_mark_of(std::uint64_t ring_id, Purpose purpose);
 std::string object_prefix();
 // `remedy`: which option asks for less.
 std::unexpected<Error> no_space(int error, std::uint64_t wanted_bytes, std::string_view what,

@@ -5,11 +5,15 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "rollring/consumer.hpp"
+#include "rollring/producer.hpp"
 #include "rollring/ring.hpp"
+#include "rollring/stash.hpp"
 #include "support/in_child.hpp"
 #include "test_store.hpp"
 
@@ -304,4 +308,27 @@ TEST_CASE("store: a forked child has to open it itself, and a ring is no store")
     CHECK(failed_with(Store::open(ring.name()), Errc::invalid_argument));
     static_cast<void>(remove_ring(ring.name() + ".clears", true));
     CHECK(failed_with(Store::open("one_lane", {.lanes = 1}), Errc::invalid_argument));
+}
+
+TEST_CASE("store: its ring is no trainer's, and a trainer's ring is no store") {
+    const TestStore world;
+    std::optional<Store> store = world.open();
+    const auto ids = numbers(7, 500);
+    const auto at = put(*store, ids);
+    REQUIRE(at.has_value());
+    store.reset();  // nobody has the seat now
+    for (const std::string& ring : {world.name, world.name + ".clears"}) {
+        CHECK(failed_with(Consumer::open(ring, {.attach_timeout = {}}), Errc::invalid_argument));
+        CHECK(failed_with(Stash::open(ring, StashOptions{}, {.attach_timeout = {}}),
+                          Errc::invalid_argument));
+        CHECK(failed_with(Producer::open(ring, {.attach_timeout = {}}), Errc::invalid_argument));
+    }
+    CHECK(reads(world.open(), *at, ids));
+
+    const std::string plain = world.name + ".plain";
+    REQUIRE(create_ring(plain, {.lanes = 2, .lane_bytes = 1 << 16}).has_value());
+    const auto refused = Store::open(plain, small);
+    CHECK(failed_with(refused, Errc::invalid_argument));
+    CHECK(refused.error().to_string().contains("is not a store"));
+    CHECK(remove_ring(plain).has_value());
 }
