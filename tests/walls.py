@@ -21,9 +21,7 @@ FRONT = PACKAGE + "__init__.py"  # collects the public names of core and extras
 PARTS = {
     "extras": ("_codecs.py", "_memory.py", "_queue.py", "_requests.py", "_store.py",
                "memory_saver.py"),
-    # The single files are former names.
-    "integrations": ("integrations/*", "vllm/*", "ray.py", "sglang.py", "verl.py", "skyrl.py",
-        "checkpoint_engine.py", "transfer_queue.py"),
+    "integrations": ("integrations/*", "vllm/*"),
 }
 # Code outside of the package, which sees public names alone. Tests may look anywhere.
 OUTSIDE = ("bench/*", "cli/*", "docs/*", "examples/*", "tools/*")

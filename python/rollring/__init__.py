@@ -31,6 +31,7 @@ except ImportError as missing:
         ".' in the clone",
         name=__name__,
     ) from None
+from . import _former
 from ._batch import Batch
 from ._codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec
 from ._errors import (
@@ -173,12 +174,14 @@ __all__ = [
     "stats",
 ]
 
+_former.know_former_names()
+
 if not TYPE_CHECKING:  # else every misspelled name would have a type
-    # Of integrations that have moved. A function that Ray or multiprocessing sends to another
-    # process names them there before anything imports them.
-    _FORMER = ("checkpoint_engine", "ray", "sglang", "skyrl", "transfer_queue", "verl")
 
     def __getattr__(name: str) -> object:
-        if name in _FORMER:
-            return importlib.import_module(f".{name}", __name__)
+        # A function that Ray or multiprocessing sends to another process names modules there
+        # before anything imports them.
+        whole = f"{__name__}.{name}"
+        if _former.place_of(whole):
+            return importlib.import_module(whole)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
