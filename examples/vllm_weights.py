@@ -6,7 +6,8 @@ os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_
                   VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_NO_USAGE_STATS="1")  # vLLM's CPU build
 import rollring as rr
 import torch
-from rollring.vllm.trainer import InProcessClient, RollringTrainerInitInfo, make_trainer
+from rollring.integrations.vllm.trainer import (
+    InProcessClient, RollringTrainerInitInfo, make_trainer)
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from vllm import LLM, SamplingParams
 from vllm.config import WeightTransferConfig

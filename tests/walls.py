@@ -21,7 +21,7 @@ FRONT = PACKAGE + "__init__.py"  # collects the public names of core and extras
 PARTS = {
     "extras": ("_codecs.py", "_memory.py", "_queue.py", "_requests.py", "_store.py",
                "memory_saver.py"),
-    "integrations": ("integrations/*", "vllm/*"),
+    "integrations": ("integrations/*",),
 }
 # Code outside of the package, which sees public names alone. Tests may look anywhere.
 OUTSIDE = ("bench/*", "cli/*", "docs/*", "examples/*", "tools/*")

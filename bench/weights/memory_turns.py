@@ -142,13 +142,13 @@ def of_backend(name, args):
         from vllm.device_allocator.sleep_mode_backend import CuMemBackend
         backend = CuMemBackend()
     else:
-        # As vLLM would load it; rollring.vllm itself has parts that import more of vLLM.
+        # As vLLM would load it; other parts of the adapter import more of vLLM.
         import importlib.util
 
         import rollring
-        place = Path(rollring.__file__).parent / "vllm/sleep.py"
-        spec = importlib.util.spec_from_file_location("rollring.vllm.sleep", place)
-        stand_in("rollring.vllm", __path__=[str(place.parent)])
+        place = Path(rollring.__file__).parent / "integrations/vllm/sleep.py"
+        spec = importlib.util.spec_from_file_location("rollring.integrations.vllm.sleep", place)
+        stand_in("rollring.integrations.vllm", __path__=[str(place.parent)])
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         backend = module.RollringSleep()

@@ -9,7 +9,7 @@ what they import beside that, and has the two models. Both ends call over a pipe
 HTTP.
 
   vllm                    its backend "ipc", packed, 1 GiB at a time
-  rollring                rollring.vllm, in place, from tensors that stay where they are
+  rollring                rollring's backend, in place, from tensors that stay where they are
   rollring, beside        out of place: a version that fails leaves the old one whole
   rollring, iterated      in place, and the source is iterated for each version
 
@@ -102,7 +102,7 @@ class Engine:
         if way == "vllm":
             from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine as made
         else:
-            from rollring.vllm.engine import RollringEngine as made
+            from rollring.integrations.vllm.engine import RollringEngine as made
         self.engine = made(None, self.config, self.device, self.model)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -210,7 +210,7 @@ def sender_of(way, client, tensors, device):
             ipc_engine.IPCTrainerInitInfo(rank=0, packed=True), client=client,
             source=source_of(tensors)), lambda: None
     import rollring
-    from rollring.vllm.trainer import RollringTrainer, RollringTrainerInitInfo
+    from rollring.integrations.vllm.trainer import RollringTrainer, RollringTrainerInitInfo
     ring = f"vllm-sync-{os.getpid()}"
     rollring.create(ring, lanes=1, lane_bytes="1MiB")
     info = RollringTrainerInitInfo(ring, rank=0, device=str(device), deadline_s=60, **WAYS[way])

@@ -143,10 +143,10 @@ class EngineWeights:
         from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
-        import rollring.vllm
-        from rollring.vllm.trainer import RollringTrainerInitInfo
+        import rollring.integrations.vllm
+        from rollring.integrations.vllm.trainer import RollringTrainerInitInfo
 
-        rollring.vllm.register()
+        rollring.integrations.vllm.register()
         self._sender = WeightTransferTrainerFactory.trainer_init(
             RollringTrainerInitInfo(plan.ring, rank=0, standing=True, deadline_s=PATIENCE),
             client=HTTPVLLMWeightSyncClient(plan.engine, timeout=2 * PATIENCE),

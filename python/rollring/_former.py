@@ -19,6 +19,7 @@ _PLACES = {
     "skyrl": "integrations.skyrl.weights",  # environments and entry points name its hooks
     "transfer_queue": "integrations.transfer_queue",
     "verl": "integrations.verl",
+    "vllm": "integrations.vllm",
 }
 _HERE = f"{__package__}."
 

@@ -19,7 +19,7 @@ from vllm_tiny import PATIENCE, Tensors, of_version, sender  # noqa: E402
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient  # noqa: E402
 
 import rollring as rr  # noqa: E402
-from rollring.vllm.trainer import FleetClient, HTTPClient  # noqa: E402
+from rollring.integrations.vllm.trainer import FleetClient, HTTPClient  # noqa: E402
 from vllm_deaths import Stopping, Victim, killed_trainer  # noqa: E402
 
 # CPython 3.12.0 and 3.12.1 crash where they collect a BytesIO with its buffer (gh-111049): requests

@@ -14,7 +14,7 @@ pytest.importorskip("vllm")
 
 from vllm_tiny import Tensors, labels, sender, spans  # noqa: E402
 
-from rollring.vllm.trainer import FleetClient, HTTPClient  # noqa: E402
+from rollring.integrations.vllm.trainer import FleetClient, HTTPClient  # noqa: E402
 
 VERSIONS = 4
 THREADS = 2  # for each server

@@ -14,7 +14,7 @@ from vllm_tiny import Tensors, labels, of_version, sender  # noqa: E402
 
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient  # noqa: E402
 
-from rollring.vllm.trainer import FleetClient  # noqa: E402
+from rollring.integrations.vllm.trainer import FleetClient  # noqa: E402
 
 WEIGHT_CALLS = ("init_weight_transfer_engine", "start_weight_update", "update_weights",
                 "finish_weight_update")  # fmt: skip

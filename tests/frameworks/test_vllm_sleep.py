@@ -21,7 +21,7 @@ from vllm.device_allocator.sleep_mode_backend import (  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-import rollring.vllm  # noqa: E402
+import rollring.integrations.vllm  # noqa: E402
 from memory_fakes import FakeCore, FakeDriver, LendingCore  # noqa: E402
 from rollring import _core  # noqa: E402
 
@@ -30,7 +30,7 @@ from rollring import _core  # noqa: E402
 def backend_class(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(SleepModeBackendFactory, "_registry", {})
     for _ in range(2):  # as often as vLLM likes
-        rollring.vllm.register()
+        rollring.integrations.vllm.register()
     return SleepModeBackendFactory.get_backend_class("rollring")
 
 

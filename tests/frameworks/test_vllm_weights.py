@@ -17,7 +17,7 @@ from vllm_tiny import Tensors, Trained, generated, labels, llm, of_version, send
 from vllm.distributed.weight_transfer.base import ModuleSource  # noqa: E402
 
 import rollring as rr  # noqa: E402
-from rollring.vllm.trainer import InProcessClient  # noqa: E402
+from rollring.integrations.vllm.trainer import InProcessClient  # noqa: E402
 
 VERSIONS = 100
 

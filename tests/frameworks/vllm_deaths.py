@@ -16,7 +16,7 @@ from vllm_tiny import PATIENCE, Tensors, generated, sender
 
 # Children begin with what they need imported already.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["vllm_tiny", "vllm", "rollring.vllm.trainer"])
+FORKS.set_forkserver_preload(["vllm_tiny", "vllm", "rollring.integrations.vllm.trainer"])
 
 
 class Stopping:
@@ -48,7 +48,7 @@ def send_one(
     """A trainer that sends one version, and stops at a step ("URL'S NUMBER: STEP", or "all: STEP"),
     once another one, of another engine, is done.
     """
-    from rollring.vllm.trainer import FleetClient, HTTPClient
+    from rollring.integrations.vllm.trainer import FleetClient, HTTPClient
 
     done: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 
@@ -95,7 +95,7 @@ def serve(model: str, told: Any) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm_tiny import llm
 
-    from rollring.vllm.trainer import InProcessClient
+    from rollring.integrations.vllm.trainer import InProcessClient
 
     engine = llm(model)
     client = InProcessClient(engine)

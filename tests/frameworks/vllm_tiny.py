@@ -56,7 +56,7 @@ SIZES: dict[str, Any] = {
 
 def labels() -> bool:
     """Whether this vLLM says of which version a token is."""
-    from rollring.vllm._generation import labels_tokens
+    from rollring.integrations.vllm._generation import labels_tokens
 
     return labels_tokens()
 
@@ -134,7 +134,7 @@ class Tensors:
 
 def sender(ring: str, client: Any, source: Any, **info: Any) -> Any:
     """The trainer's end, from vLLM's own factory."""
-    from rollring.vllm.trainer import RollringTrainerInitInfo, make_trainer
+    from rollring.integrations.vllm.trainer import RollringTrainerInitInfo, make_trainer
 
     return make_trainer(
         RollringTrainerInitInfo(ring, rank=0, deadline_s=PATIENCE, **info),

@@ -40,7 +40,7 @@ print(json.dumps([factory.WeightTransferEngineFactory._registry["skyrl_ipc"],
                   factory.WeightTransferTrainerFactory._registry["skyrl_ipc"]]))
 """
 OURS = [
-    ["rollring.vllm.engine", "RollringEngine"],
+    ["rollring.integrations.vllm.engine", "RollringEngine"],
     ["rollring.integrations.skyrl.trainer", "SkyrlTrainer"],
 ]
 

@@ -1,4 +1,4 @@
-"""rollring.vllm over the features of vLLM 0.26 and of now, and the refusal of older ones."""
+"""The adapter of vLLM over the features of vLLM 0.26 and of now; the refusal of older ones."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class OldClient(Client):
 
 
 def test_versions_by_their_own_factory(ring: str, old: bool) -> None:
-    import rollring.vllm
-    from rollring.vllm.trainer import RollringTrainerInitInfo, make_trainer
+    import rollring.integrations.vllm
+    from rollring.integrations.vllm.trainer import RollringTrainerInitInfo, make_trainer
 
-    rollring.vllm.register()
-    rollring.vllm.register()  # as often as vLLM likes
+    rollring.integrations.vllm.register()
+    rollring.integrations.vllm.register()  # as often as vLLM likes
     client, source = (OldClient if old else Client)(made_engine()), Source()
     info = RollringTrainerInitInfo(ring, rank=0, device="cpu", slot_bytes=1 << 20)
     trainer = make_trainer(info, client=client, source=source)
@@ -51,8 +51,8 @@ def test_versions_by_their_own_factory(ring: str, old: bool) -> None:
 
 
 def test_clients_give_the_label_where_it_is_taken(old: bool) -> None:
-    from rollring.vllm._generation import labels_tokens
-    from rollring.vllm.trainer import FleetClient, HTTPClient, InProcessClient
+    from rollring.integrations.vllm._generation import labels_tokens
+    from rollring.integrations.vllm.trainer import FleetClient, HTTPClient, InProcessClient
 
     assert labels_tokens() != old
     web = HTTPClient("http://here")
@@ -82,7 +82,7 @@ def test_an_engine_has_no_way_of_its_own_to_send(old: bool) -> None:
 
 
 def test_attention_derives_values_from_others(old: bool) -> None:
-    from rollring.vllm._generation import is_deferred_attention_layer
+    from rollring.integrations.vllm._generation import is_deferred_attention_layer
 
     assert is_deferred_attention_layer(Attention()) is old  # the stand-in of now knows none
     assert not is_deferred_attention_layer(torch.nn.Linear(2, 2))
@@ -95,8 +95,8 @@ def test_a_worker_sleeps_with_the_backend_that_it_is_told_to_use(
     for part in ("vllm", "vllm.device_allocator", name):
         monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
     vars(sys.modules[name])["SleepModeBackend"] = object
-    monkeypatch.delitem(sys.modules, "rollring.vllm.sleep", raising=False)
-    sleep = importlib.import_module("rollring.vllm.sleep")
+    monkeypatch.delitem(sys.modules, "rollring.integrations.vllm.sleep", raising=False)
+    sleep = importlib.import_module("rollring.integrations.vllm.sleep")
     worker = sleep.SleepExtension()
     model_config = types.SimpleNamespace(sleep_mode_backend="cumem")
     worker.vllm_config = types.SimpleNamespace(model_config=model_config)
@@ -112,7 +112,7 @@ def test_a_worker_sleeps_with_the_backend_that_it_is_told_to_use(
 def test_a_vllm_without_both_registries_is_refused_when_a_backend_is_imported(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import rollring.vllm
+    import rollring.integrations.vllm
 
     vllm_fakes.install(monkeypatch, old=True)
     theirs = "vllm.distributed.weight_transfer."
@@ -120,9 +120,9 @@ def test_a_vllm_without_both_registries_is_refused_when_a_backend_is_imported(
         del vars(sys.modules[theirs + missing])["TrainerInitInfo"]
     else:
         monkeypatch.setitem(sys.modules, theirs + missing, None)
-    rollring.vllm.register()  # vLLM calls it for everybody
+    rollring.integrations.vllm.register()  # vLLM calls it for everybody
     for module in ("engine", "trainer"):
-        monkeypatch.delitem(sys.modules, f"rollring.vllm.{module}", raising=False)
-        monkeypatch.delitem(sys.modules, "rollring.vllm._generation", raising=False)
+        monkeypatch.delitem(sys.modules, f"rollring.integrations.vllm.{module}", raising=False)
+        monkeypatch.delitem(sys.modules, "rollring.integrations.vllm._generation", raising=False)
         with pytest.raises(ImportError, match=r"since 0\.26.*lacks them.*upgrade vLLM"):
-            importlib.import_module(f"rollring.vllm.{module}")
+            importlib.import_module(f"rollring.integrations.vllm.{module}")

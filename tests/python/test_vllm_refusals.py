@@ -1,4 +1,4 @@
-"""Refusals of an engine of rollring.vllm, and how its trainer hears the reason."""
+"""Refusals of an engine of rollring.integrations.vllm, and how its trainer hears the reason."""
 
 from __future__ import annotations
 

@@ -104,9 +104,9 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Iterator[CuMemAllocator]:
 
 @pytest.fixture
 def backend(allocator: CuMemAllocator, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.delitem(sys.modules, "rollring.vllm.sleep", raising=False)
-    module = importlib.import_module("rollring.vllm.sleep")
-    monkeypatch.setitem(sys.modules, "rollring.vllm.sleep", module)
+    monkeypatch.delitem(sys.modules, "rollring.integrations.vllm.sleep", raising=False)
+    module = importlib.import_module("rollring.integrations.vllm.sleep")
+    monkeypatch.setitem(sys.modules, "rollring.integrations.vllm.sleep", module)
     return module.RollringSleep()
 
 

@@ -1,4 +1,4 @@
-"""rollring.vllm's engine and trainer over stand-ins of what they import of vLLM."""
+"""rollring.integrations.vllm's engine and trainer over stand-ins of what they import of vLLM."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_versions_arrive(ring: str, staging: str, made: Any, standing: bool) -> 
 
 
 def test_what_is_done_after_loading_is_tried_on_a_copy() -> None:
-    from rollring.vllm._trial import Loadable, obstacle
+    from rollring.integrations.vllm._trial import Loadable, obstacle
 
     said = {}
     made = [QuantizeMethodBase, Packs, Shuffles, Remembers, Replaces, Refuses]
@@ -219,7 +219,7 @@ def _announce_another(trainer: Any, client: Client) -> None:
 
 
 def test_a_fleet_is_called_at_once_and_all_of_it(ring: str) -> None:
-    from rollring.vllm.trainer import FleetClient
+    from rollring.integrations.vllm.trainer import FleetClient
 
     engines = [Client(made_engine(WIDE, rank=rank)) for rank in range(2)]
     fleet, source = FleetClient(engines), Source(WIDE)
@@ -240,7 +240,7 @@ def test_a_fleet_is_called_at_once_and_all_of_it(ring: str) -> None:
 
 def test_an_engine_does_not_wait_for_a_version_that_was_given_up(ring: str) -> None:
     """It is slow, and comes to the version when another one has failed already."""
-    from rollring.vllm.trainer import FleetClient
+    from rollring.integrations.vllm.trainer import FleetClient
 
     slow, other = (Client(made_engine(rank=rank)) for rank in range(2))
     seen: list[BaseException] = []
@@ -306,7 +306,7 @@ def test_engines_go_on_after_a_failure_unless_one_is_poisoned(
 
 
 def test_a_client_that_cannot_pause_is_refused(ring: str) -> None:
-    from rollring.vllm.trainer import FleetClient, HTTPClient, RollringTrainerInitInfo
+    from rollring.integrations.vllm.trainer import FleetClient, HTTPClient, RollringTrainerInitInfo
 
     class Theirs:
         def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:

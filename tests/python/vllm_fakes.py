@@ -1,4 +1,4 @@
-"""What rollring.vllm imports of vLLM, as far as it uses it; tests/frameworks has vLLM itself."""
+"""The parts of vLLM that our adapter imports, as far as it uses them; tests/frameworks has vLLM."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def install(patch: pytest.MonkeyPatch, old: bool = False) -> None:
                 patch.setitem(sys.modules, whole, module)
         vars(sys.modules[f"vllm.{name}"]).update(fields)
     for name in ("engine", "trainer", "_clients", "_generation", "_model", "_trial"):
-        patch.delitem(sys.modules, f"rollring.vllm.{name}", raising=False)
+        patch.delitem(sys.modules, f"rollring.integrations.vllm.{name}", raising=False)
 
 
 # --- a model --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""An engine of rollring.vllm, its client and its trainer, over stand-ins of what they import."""
+"""An engine of vLLM's adapter, its client and its trainer, over stand-ins of vLLM."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Client:
 
 
 def made_engine(wide: int = 16, **parallel: Any) -> Any:
-    from rollring.vllm.engine import RollringEngine
+    from rollring.integrations.vllm.engine import RollringEngine
 
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(**{"enable_eplb": False, "rank": 0, **parallel}),
@@ -74,7 +74,7 @@ def made_engine(wide: int = 16, **parallel: Any) -> Any:
 
 @contextlib.contextmanager
 def sending(ring: str, client: Any, source: Any, **info: Any) -> Iterator[Any]:
-    from rollring.vllm.trainer import RollringTrainer, RollringTrainerInitInfo
+    from rollring.integrations.vllm.trainer import RollringTrainer, RollringTrainerInitInfo
 
     info = {"deadline_s": PATIENCE, "slot_bytes": 1 << 20, "device": "cpu", **info}
     trainer = RollringTrainer.trainer_init(

@@ -57,10 +57,10 @@ class VLLMWeightTransfer:
 
     Args:
         ring: Its name. It is made if it is not there, and stays.
-        servers: Their URLs; or a client, as `rollring.vllm.trainer` wants it.
+        servers: Their URLs; or a client, as `rollring.integrations.vllm.trainer` wants it.
         lanes: Producers at once. Default: 64 where the ring is made, and any where it is there.
         lane_bytes: Memory of each; chosen by the memory of the machine likewise.
-        **info: Of `rollring.vllm.trainer.RollringTrainerInitInfo`: staging, pause, publish_as, ...
+        **info: Of its `RollringTrainerInitInfo`: staging, pause, publish_as, ...
     """
 
     def __init__(

@@ -13,8 +13,8 @@ MODULES = [
     "vllm.vllm_flash_attn._vllm_fa3_C", "vllm.entrypoints.openai.api_server",
     "vllm.distributed.weight_transfer.ipc_engine", "vllm.v1.worker.gpu_worker",
     "vllm.v1.worker.gpu_model_runner", "vllm.model_executor.models.qwen3", "rollring",
-    "rollring.vllm.engine", "rollring.vllm.trainer", "rollring.vllm.sleep",
-    "rollring.integrations.trl", "trl.experimental.async_grpo",
+    "rollring.integrations.vllm.engine", "rollring.integrations.vllm.trainer",
+    "rollring.integrations.vllm.sleep", "rollring.integrations.trl", "trl.experimental.async_grpo",
 ]  # fmt: skip
 
 for name in MODULES:

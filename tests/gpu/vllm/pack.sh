@@ -61,7 +61,8 @@ version=$(sed -n "s/.*version: '\([0-9.]*\)'.*/\1/p" meson.build | head -1)
 info=$tree/site-packages/rollring-$version.dist-info
 mkdir -p "$info"
 printf 'Metadata-Version: 2.1\nName: rollring\nVersion: %s\n' "$version" >"$info/METADATA"
-printf '[vllm.general_plugins]\nrollring = rollring.vllm:register\n' >"$info/entry_points.txt"
+printf '[vllm.general_plugins]\nrollring = %s\n' rollring.integrations.vllm:register \
+    >"$info/entry_points.txt"
 cp -r tests/gpu/vllm/stubs/. "$tree/stubs/"
 
 echo "compressing"

@@ -30,7 +30,7 @@ from probe import differing, digests, synchronized
 from serving import Server
 
 import rollring as rr
-import rollring.vllm
+import rollring.integrations.vllm
 
 SPAWN = multiprocessing.get_context("spawn")
 RING = f"vgpu{os.getpid()}"
@@ -45,9 +45,9 @@ def say(text: str) -> None:
 def sender(ring: str, server: Server, model: Any, client: Any = None, **info: Any) -> Any:
     from vllm.distributed.weight_transfer.base import ModuleSource
 
-    from rollring.vllm.trainer import HTTPClient, RollringTrainerInitInfo, make_trainer
+    from rollring.integrations.vllm.trainer import HTTPClient, RollringTrainerInitInfo, make_trainer
 
-    rollring.vllm.register()
+    rollring.integrations.vllm.register()
     return make_trainer(
         RollringTrainerInitInfo(ring, rank=0, deadline_s=60.0, **info),
         client=client or HTTPClient(server.url),
@@ -153,7 +153,11 @@ class Stopping:
 
 
 def victim(ring: str, seed: int, after: int, staging: str, told: Any) -> None:
-    from rollring.vllm.trainer import HTTPClient, RollringTrainer, RollringTrainerInitInfo
+    from rollring.integrations.vllm.trainer import (
+        HTTPClient,
+        RollringTrainer,
+        RollringTrainerInitInfo,
+    )
 
     model = make("large", seed)  # other bytes in all tensors but those that are constant
     step(model)

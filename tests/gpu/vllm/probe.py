@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rollring.vllm.sleep import SleepExtension
+from rollring.integrations.vllm.sleep import SleepExtension
 
 EMPTY = hashlib.sha256().hexdigest()
 

@@ -31,7 +31,7 @@ NAME = "skyrl_ipc"
 SETTING = "ROLLRING_SKYRL"
 _FACTORY = "vllm.distributed.weight_transfer.factory"
 _ENDS = {
-    "WeightTransferEngineFactory": ("rollring.vllm.engine", "RollringEngine"),
+    "WeightTransferEngineFactory": ("rollring.integrations.vllm.engine", "RollringEngine"),
     "WeightTransferTrainerFactory": ("rollring.integrations.skyrl.trainer", "SkyrlTrainer"),
 }
 _registered: list[Any] = []  # factories

@@ -23,7 +23,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from .. import (
+from ... import (
     InvalidArgumentError,
     PeerGoneError,
     ReleasedError,
@@ -31,12 +31,12 @@ from .. import (
     VersionAbortedError,
     WeightSubscriber,
 )
-from ..adapters import HeldVersion, next_announced, published_tensors, report_refusal, torch_dtype
+from ...adapters import HeldVersion, next_announced, published_tensors, report_refusal, torch_dtype
 from . import _generation as _generation  # refuses a vLLM that is too old
 from ._model import LoadedModel
 
 if TYPE_CHECKING:
-    from .. import WeightUpdate
+    from ... import WeightUpdate
 
 _log = logging.getLogger("vllm.rollring")  # vLLM shows what its own loggers say
 
@@ -196,7 +196,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
     def trainer_send_weights(iterator: Iterator[Any], trainer_args: Any) -> None:
         """vLLM 0.26 wants it of every engine's class, for backends without a trainer's end."""
         raise UnsupportedError(
-            "the backend 'rollring' has a trainer's end: use rollring.vllm.trainer", "unsupported"
+            "the backend 'rollring' has a trainer's end: use rollring.integrations.vllm.trainer",
+            "unsupported",
         )
 
     # --- the channel ------------------------------------------------------------------------------

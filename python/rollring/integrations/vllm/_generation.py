@@ -18,9 +18,9 @@ try:
     from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 except ImportError as error:
     raise ImportError(
-        "rollring.vllm needs the registries of weight transfer backends for engines and for "
-        f"trainers, which vLLM has had since 0.26; the installed one lacks them ({error}): "
-        "upgrade vLLM"
+        "rollring.integrations.vllm needs the registries of weight transfer backends for "
+        "engines and for trainers, which vLLM has had since 0.26; the installed one lacks them "
+        f"({error}): upgrade vLLM"
     ) from error
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .. import DeviceError, MemoryDomain, NotEnoughMemoryError, UnsupportedError
-from ..adapters import why_no_gpu
+from ... import DeviceError, MemoryDomain, NotEnoughMemoryError, UnsupportedError
+from ...adapters import why_no_gpu
 
 if TYPE_CHECKING:
     SleepModeBackend = Any

@@ -6,8 +6,8 @@ vLLM finds it by its entry point wherever rollring is installed:
 
     vllm serve MODEL --enable-sleep-mode --sleep-mode-backend rollring
 
-`rollring.vllm.trainer` has the trainer's end of the first. docs/vllm.md says what happens when, and
-docs/memory.md, of the second.
+`rollring.integrations.vllm.trainer` has the trainer's end of the first. docs/vllm.md describes the
+first, docs/memory.md the second.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def register() -> None:
         from vllm.distributed.weight_transfer import factory as theirs
 
         for kind, module, name in (
-            ("WeightTransferEngineFactory", "rollring.vllm.engine", "RollringEngine"),
-            ("WeightTransferTrainerFactory", "rollring.vllm.trainer", "RollringTrainer"),
+            ("WeightTransferEngineFactory", "engine", "RollringEngine"),
+            ("WeightTransferTrainerFactory", "trainer", "RollringTrainer"),
         ):
             factory = getattr(theirs, kind, None)
             if factory is not None and "rollring" not in factory._registry:
-                factory.register_engine("rollring", module, name)
+                factory.register_engine("rollring", f"{__name__}.{module}", name)
     with contextlib.suppress(ModuleNotFoundError):  # a vLLM without backends of its sleep mode
         from vllm.device_allocator.sleep_mode_backend import SleepModeBackendFactory
 
         if "rollring" not in SleepModeBackendFactory._registry:
             SleepModeBackendFactory.register_backend(
-                "rollring", "rollring.vllm.sleep", "RollringSleep"
+                "rollring", f"{__name__}.sleep", "RollringSleep"
             )

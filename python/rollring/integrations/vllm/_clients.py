@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from .. import UnsupportedError, describe_weights
+from ... import UnsupportedError, describe_weights
 from ._generation import HTTPVLLMWeightSyncClient, finish
 
 _log = logging.getLogger("rollring")
@@ -114,7 +114,8 @@ class Pause:
             if not hasattr(one, "pause_generation") or not hasattr(one, "resume_generation"):
                 raise UnsupportedError(
                     f"{type(one).__name__} cannot pause generation: use "
-                    "rollring.vllm.trainer.HTTPClient, or a client with pause_generation(mode) "
+                    "rollring.integrations.vllm.trainer.HTTPClient, or a client with "
+                    "pause_generation(mode) "
                     "and resume_generation(), or omit 'pause'",
                     "unsupported",
                 )

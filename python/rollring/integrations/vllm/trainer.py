@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 
-from .. import (
+from ... import (
     InvalidArgumentError,
     PeerGoneError,
     RejectedError,
@@ -29,7 +29,7 @@ from .. import (
     WeightPublisher,
     WeightTransaction,
 )
-from ..adapters import put_checked, raise_if_failed, refusals
+from ...adapters import put_checked, raise_if_failed, refusals
 from ._clients import FleetClient, HTTPClient, InProcessClient, Pause, engines_of, said
 from ._generation import TrainerEngine, TrainerInitInfo, finish, make_trainer
 
@@ -59,7 +59,7 @@ class RollringTrainerInitInfo(TrainerInitInfo):
         ring: Its weight channel is used; the ring must exist (`rollring.create`).
         rank: Of this process among the trainer's; rank 0 speaks to the engines.
         publishers: How many ranks publish, each to the engines on its own GPU. 1: rank 0 alone.
-        staging: Of `rollring.vllm.engine.RollringInitInfo`.
+        staging: Of `rollring.integrations.vllm.engine.RollringInitInfo`.
         pause: Generation stands still while weights and labels change, so that every token has the
             label of the version that it is of. What becomes of requests under way is vLLM's mode:
             "keep": they go on afterwards; "wait": they end before; "abort": they are cut off. With
