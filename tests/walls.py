@@ -87,8 +87,7 @@ def room_of(path: str) -> Room:
         if any(fnmatch(inside, glob) for glob in globs):
             if part != "integrations":
                 return Room(part, part)
-            name = inside.removeprefix("integrations/").split("/")[0].removesuffix(".py")
-            return Room(part, name.split("_")[1] if name.startswith("_") else name)
+            return Room(part, inside.split("/")[1].removesuffix(".py"))
     return Room("core", "core")
 
 

@@ -135,7 +135,7 @@ def test_the_same_tensors_each_time(ring: str) -> None:
     """What is kept of the first version goes out, and is let go of."""
     import torch
 
-    from rollring.integrations._trl_vllm import _Given
+    from rollring.integrations.trl._vllm import _Given
 
     first = {"a": torch.arange(4.0), "b": torch.ones(2, dtype=torch.bfloat16)}
     source = _Given(first.items())

@@ -16,8 +16,7 @@ import pytest
 
 import rollring as rr
 from conftest import PATIENCE
-from rollring.integrations import _trl_ranks
-from rollring.integrations.trl import RingRollouts, answer_prompts
+from rollring.integrations.trl import RingRollouts, _ranks, answer_prompts
 
 SPAWN = multiprocessing.get_context("spawn")
 COUNT = 4  # completions of a prompt
@@ -203,7 +202,7 @@ def test_each_rank_gets_its_own_rows_or_the_error_of_the_first(
 ) -> None:
     ranks = 3
     collectives = Collectives(ranks)
-    monkeypatch.setattr(_trl_ranks, "_collectives", lambda: collectives)
+    monkeypatch.setattr(_ranks, "_collectives", lambda: collectives)
     monkeypatch.setenv("RANK", "0")
     every = [RingRollouts(ring, timeout=PATIENCE, attempts=1)]
     monkeypatch.setenv("RANK", "1")

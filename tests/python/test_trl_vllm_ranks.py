@@ -8,26 +8,26 @@ from typing import Any
 import pytest
 
 import rollring as rr
-from rollring.integrations import _trl_ranks, _trl_vllm
+from rollring.integrations.trl import _ranks, _vllm
 
 
 def test_the_first_rank_takes_the_rest_with_the_others_and_raises_in_the_callback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ranks = SimpleNamespace(get_world_size=lambda: 2, all_gather_object=lambda *_: None)
-    monkeypatch.setattr(_trl_ranks, "_distributed", lambda: ranks)
-    monkeypatch.setattr(_trl_vllm, "first_rank", _trl_ranks.FirstRankCalls())
+    monkeypatch.setattr(_ranks, "_distributed", lambda: ranks)
+    monkeypatch.setattr(_vllm, "first_rank", _ranks.FirstRankCalls())
     callback = SimpleNamespace  # any object that a weak set may hold
-    _trl_vllm.first_rank.heard_by(callback)
-    transfer = _trl_vllm.VLLMWeightTransfer("ring", ["http://localhost:1"])
+    _vllm.first_rank.heard_by(callback)
+    transfer = _vllm.VLLMWeightTransfer("ring", ["http://localhost:1"])
 
     def refuses(source: Any) -> None:
         raise rr.RollringError("a server refused it", "rejected")
 
     monkeypatch.setattr(transfer, "_made", refuses)
-    monkeypatch.setattr(_trl_vllm, "_Given", lambda iterator: next(iterator))
+    monkeypatch.setattr(_vllm, "_Given", lambda iterator: next(iterator))
     weights = iter([("first", 1), ("second", 2), ("third", 3)])
     transfer.send_weights(weights)
     assert list(weights) == []
     with pytest.raises(rr.RollringError, match="a server refused it"):
-        _trl_vllm.first_rank.agree()
+        _vllm.first_rank.agree()

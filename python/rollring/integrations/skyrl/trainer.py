@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import UnsupportedError, create
-from ...vllm.trainer import RollringTrainer, RollringTrainerInitInfo
+from ..vllm.trainer import RollringTrainer, RollringTrainerInitInfo
 from .weights import settings
 
 if TYPE_CHECKING:

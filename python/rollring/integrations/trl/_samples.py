@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import record_fields
+from .. import record_fields
 
 
 def _metrics(record: Any) -> dict[str, float]:

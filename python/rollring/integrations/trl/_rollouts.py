@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import record_fields
-from ._trl_ranks import of_all_ranks, on_first_rank, whole_tensors
-from ._trl_requests import RolloutRequests
-from ._trl_weights import RingWeightTransfer
+from .. import record_fields
+from ._ranks import of_all_ranks, on_first_rank, whole_tensors
+from ._requests import RolloutRequests
+from ._weights import RingWeightTransfer
 
 if TYPE_CHECKING:
-    from .. import Codec, Member
+    from ... import Codec, Member
 
     Columns = dict[str, list[Any] | None]
 

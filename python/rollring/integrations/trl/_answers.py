@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import (
+from ... import (
     ClosedError,
     ForkedError,
     PeerGoneError,
@@ -20,10 +20,10 @@ from .. import (
     VersionAbortedError,
     WeightSubscriber,
 )
-from ..adapters import HeldVersion
+from ...adapters import HeldVersion
 
 if TYPE_CHECKING:
-    from .. import Codec
+    from ... import Codec
 
     Answer = Mapping[str, Any]
 

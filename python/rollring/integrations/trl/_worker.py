@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import (
+from ... import (
     BusyError,
     ClosedError,
     Group,
@@ -24,13 +24,13 @@ from .. import (
     describe,
     describe_groups,
 )
-from ..adapters import find_or_create
-from . import record_fields
-from ._trl_callback import callback_of
-from ._trl_ledger import Lease, Ledger
-from ._trl_queue import PACKAGES, theirs_of
-from ._trl_ranks import first_rank
-from ._trl_samples import distillation_fields, grpo_advantages, grpo_fields
+from ...adapters import find_or_create
+from .. import record_fields
+from ._callback import callback_of
+from ._ledger import Lease, Ledger
+from ._queue import PACKAGES, theirs_of
+from ._ranks import first_rank
+from ._samples import distillation_fields, grpo_advantages, grpo_fields
 
 _log = logging.getLogger("rollring")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from .. import RollringError
+from ... import RollringError
 
 T = TypeVar("T")
 

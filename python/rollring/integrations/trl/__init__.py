@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._trl_answers import answer_prompts as answer_prompts
-from ._trl_queue import SampleCodec as SampleCodec
-from ._trl_queue import share_rollout_queue as share_rollout_queue
-from ._trl_queue import shm_worker
-from ._trl_rollouts import RingRollouts as RingRollouts
-from ._trl_samples import distillation_fields as distillation_fields
-from ._trl_samples import grpo_fields as grpo_fields
-from ._trl_vllm import VLLMWeightTransfer as VLLMWeightTransfer
-from ._trl_weights import RingWeightTransfer as RingWeightTransfer
-from ._trl_worker import RingRolloutWorker as RingRolloutWorker
+from ._answers import answer_prompts as answer_prompts
+from ._queue import SampleCodec as SampleCodec
+from ._queue import share_rollout_queue as share_rollout_queue
+from ._queue import shm_worker
+from ._rollouts import RingRollouts as RingRollouts
+from ._samples import distillation_fields as distillation_fields
+from ._samples import grpo_fields as grpo_fields
+from ._vllm import VLLMWeightTransfer as VLLMWeightTransfer
+from ._weights import RingWeightTransfer as RingWeightTransfer
+from ._worker import RingRolloutWorker as RingRolloutWorker
 
 rollout_func = RingRollouts  # by the name of TRL's argument
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._trl_ranks import first_rank
+from ._ranks import first_rank
 
 if TYPE_CHECKING:
-    from ._trl_worker import RingRolloutWorker
+    from ._worker import RingRolloutWorker
 
 
 def callback_of(worker: RingRolloutWorker) -> Any:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import RequestBoard, RollringError, Stash, TimedOutError, create
+from ... import RequestBoard, RollringError, Stash, TimedOutError, create
 
 if TYPE_CHECKING:
-    from .. import Batch, Codec, Member
+    from ... import Batch, Codec, Member
 
     Key = tuple[str, int]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .. import InvalidArgumentError
-from ..adapters import find_or_create
-from ._trl_ranks import first_rank
+from ... import InvalidArgumentError
+from ...adapters import find_or_create
+from ._ranks import first_rank
 
 
 class _Given:

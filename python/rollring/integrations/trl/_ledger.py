@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .. import Batch
+    from ... import Batch
 
 Key = tuple[str, int]  # instance_id, visit
 Name = tuple[int, int]  # of a sample in its group: repetition, subsequence
