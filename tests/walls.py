@@ -1,9 +1,9 @@
 """Which part of the tree may see which: core, extras, integrations. tests/tidy.py reports breaches.
 
 In Python, a part sees another one through public modules: no module, class or attribute whose name
-begins with an underscore crosses a wall, and the compiled module `_core` belongs to the core. Each
-integration has walls of its own. In C++, the core includes nothing of an extra, and an extra only
-public headers.
+begins with an underscore crosses a wall, and core and extras take each their own bindings of the
+compiled module `_core`. Each integration has walls of its own. In C++, the core includes nothing of
+an extra, and an extra only public headers.
 
 The tables name today's exceptions. A row that nothing needs any more is a breach, too, so that they
 only shrink. docs/design.md, "Where is the tree going?", gives the reason of the walls.
@@ -19,8 +19,7 @@ FRONT = PACKAGE + "__init__.py"  # collects the public names of core and extras
 
 # The package's files of each part; files that no row names are core.
 PARTS = {
-    "extras": ("_codecs.py", "_memory.py", "_queue.py", "_requests.py", "_store.py",
-               "memory_saver.py"),
+    "extras": ("extras/*",),
     "integrations": ("integrations/*",),
 }
 # Code outside of the package, which sees public names alone. Tests may look anywhere.
@@ -31,33 +30,15 @@ SEES = {
     "integrations": ("core", "extras", "integrations"),
     "outside": ("core", "extras", "integrations"),
 }
-# The private names that a file takes from beyond its walls; a module stands for its names.
-REACHES = {
-    "bench/peers/ray_weights.py": ("integrations.ray._nccl.Communicator",
-        "integrations.ray._nccl.unique"),
-    "bench/scale/ray_costs.py": ("_core",),
-    "python/rollring/_codecs.py": ("_arrays", "_core", "_errors"),
-    "python/rollring/_memory.py": ("_blocks", "_core", "_errors", "_ring"),
-    "python/rollring/_queue.py": ("_blocks", "_core", "_errors", "_producer", "_ring", "_turns",
-        "_waits"),
-    "python/rollring/_requests.py": ("_blocks", "_core", "_errors", "_turns", "_waits"),
-    "python/rollring/_store.py": ("_arrays", "_blocks", "_core", "_errors", "_ring"),
-    "python/rollring/integrations/checkpoint_engine/_receiver.py": ("_device", "_end", "_stream"),
-    "python/rollring/integrations/checkpoint_engine/_sender.py": ("_described",),
-    "python/rollring/integrations/ray/_carried.py": ("_core",),
-    "python/rollring/integrations/ray/_connect.py": ("_producer.refuse_options_of_open_group",),
-    "python/rollring/integrations/ray/_forwarder.py": ("_core",),
-    "python/rollring/integrations/ray/_lane.py": ("_core",),
-    "python/rollring/integrations/ray/_weight_gpu_channel.py": ("_begin_again", "_later",
-        "_sent", "_weights.TensorAt"),
-    "python/rollring/integrations/ray/_weight_host_channel.py": ("_begin_again",),
-    "python/rollring/integrations/ray/_weight_layout.py": ("_weight_parts.Piece",
-        "_weights.TensorAt"),
-    "python/rollring/integrations/ray/_weight_passing.py": ("_device", "_end", "_later",
-        "_stream"),
-    "python/rollring/integrations/ray/_weight_source.py": ("_device", "_end"),
-    "python/rollring/memory_saver.py": ("_core", "_errors"),
+# The compiled module `_core` has the bindings of core and extras: these names are the extras', and
+# all others the core's.
+BINDINGS = {
+    "extras": ("Consumer", "Memory", "MemoryDomain", "OwnedRing", "RequestBoard", "RequestWorker",
+               "Store", "Taken", "decode_plain", "encode_plain", "remove_store",
+               "set_array_helpers"),
 }
+# The private names that a file takes from beyond its walls; a module stands for its names.
+REACHES: dict[str, tuple[str, ...]] = {}
 
 EXTRA_HEADERS = ("memory_domain.hpp", "requests.hpp", "requests_stat.hpp", "store.hpp")
 EXTRA_FOLDERS = ("lib/domain", "lib/requests", "store")
@@ -142,6 +123,14 @@ def touched(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr
 
 
+def bindings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and name of each use of the compiled module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and \
+                node.value.id == "_core" and not node.attr.startswith("__"):
+            yield node.lineno, node.attr
+
+
 class Package:
     """All files of the package, and those outside of it: their text by path."""
 
@@ -172,6 +161,7 @@ class Package:
         mine, excepted = room_of(path), REACHES.get(path, ())
         needed = set()
         for line, name, rule in (*self._import_breaches(path, mine, tree),
+                                 *self._binding_breaches(mine, tree),
                                  *self._attribute_breaches(mine, tree)):
             allowed = {one for one in excepted if f"{name}.".startswith(f"{one}.")}
             needed |= allowed
@@ -188,8 +178,16 @@ class Package:
             whole = f"{module}.{name}".rstrip(".").removeprefix("rollring.")
             if behind.part not in SEES[mine.part] and path != FRONT:
                 yield line, whole, f"{mine.part} may not see {whole}, which is of {behind.part}"
+            elif whole == "_core" and mine.part == "extras":
+                continue  # _binding_breaches looks at each use
             elif behind != mine and any(map(is_private, whole.split("."))) and path != FRONT:
                 yield line, whole, f"{whole} is private to {behind.name}: see tests/walls.py"
+
+    def _binding_breaches(self, mine: Room, tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+        for line, name in bindings(tree):
+            owner = next((part for part, names in BINDINGS.items() if name in names), "core")
+            if owner != mine.part and mine.part in ("core", "extras"):
+                yield line, name, f"_core.{name} is a binding of {owner}: see tests/walls.py"
 
     def _attribute_breaches(self, mine: Room, tree: ast.AST) -> Iterator[tuple[int, str, str]]:
         own = defined(tree)

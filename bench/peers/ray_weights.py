@@ -36,7 +36,7 @@ import torch  # noqa: E402
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
 from rollring.integrations.ray import Fabric, weight_ring  # noqa: E402
-from rollring.integrations.ray._nccl import Communicator, unique  # noqa: E402
+from rollring.integrations.ray.nccl import Communicator, unique  # noqa: E402
 
 TENSORS = 64
 PIECE = 512 << 20  # a slot's, by default

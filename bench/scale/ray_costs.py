@@ -298,7 +298,7 @@ def paced(
                 continue
             with batch:
                 idle += time.monotonic() - now
-                opened.append(stash._core.open_groups())
+                opened.append(stash.open_groups)
                 mine = sum(one.n_tokens for one in batch.sequences)
                 time.sleep(mine * train_s)
                 tokens += mine

@@ -17,7 +17,6 @@ Two processes speak to each other only if both run on one machine, as one user.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 try:
@@ -32,146 +31,39 @@ except ImportError as missing:
         name=__name__,
     ) from None
 from . import _former
+from . import batches as batches
+from . import errors as errors
+from . import stat as stat
+from . import weights as weights
 from ._batch import Batch
-from ._codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec
-from ._errors import (
-    AccessError,
-    BadRecordError,
-    BusyError,
-    ChecksumError,
-    ClosedError,
-    DeviceError,
-    ExpelledError,
-    ForkedError,
-    InvalidArgumentError,
-    LayoutMismatchError,
-    NoColumnError,
-    NoGpuError,
-    NoProgressError,
-    NotEnoughMemoryError,
-    NotFoundError,
-    NotLeasedError,
-    NotOursError,
-    NotStoredError,
-    PeerGoneError,
-    ProducerDiedError,
-    QueueClosedError,
-    RejectedError,
-    ReleasedError,
-    RingExistsError,
-    RingNotFoundError,
-    RollringError,
-    StaleTicketError,
-    StaleVersionError,
-    StoreFullError,
-    TimedOutError,
-    TooLargeError,
-    TroubleError,
-    UnsupportedError,
-    VersionAbortedError,
-    VersionError,
-    ViewsAliveError,
-)
-from ._gather import GatherColumn
-from ._memory import MemoryDomain
 from ._producer import Draft, Producer
-from ._queue import RingQueue
-from ._reader import Reader, Share
-from ._requests import Request, RequestBoard
-from ._ring import (
-    Column,
-    check,
-    create,
-    describe,
-    describe_groups,
-    describe_requests,
-    describe_weights,
-    remove,
-    rings,
-    stats,
-)
+from ._ring import Column, check, create, remove, rings
 from ._sequence import Group, Member, Sequence
 from ._stash import Stash
-from ._store import Store
-from ._weight_publisher import WeightPublisher, WeightTransaction
-from ._weight_subscriber import WeightSubscriber, WeightUpdate
-from ._weights import WeightView
-from .rollouts import read_rollouts
+from ._weight_publisher import WeightPublisher
+from ._weight_subscriber import WeightSubscriber
+from .errors import RollringError
+from .stat import stat_ring
 
 __version__ = _core.version()
 
 __all__ = [
-    "AccessError",
-    "BadRecordError",
     "Batch",
-    "BusyError",
-    "ChecksumError",
-    "ClosedError",
-    "Codec",
     "Column",
-    "DeviceError",
     "Draft",
-    "ExpelledError",
-    "ForkedError",
-    "GatherColumn",
     "Group",
-    "InvalidArgumentError",
-    "LayoutMismatchError",
     "Member",
-    "MemoryDomain",
-    "NoColumnError",
-    "NoGpuError",
-    "NoProgressError",
-    "NotEnoughMemoryError",
-    "NotFoundError",
-    "NotLeasedError",
-    "NotOursError",
-    "NotStoredError",
-    "PeerGoneError",
-    "PickleCodec",
-    "PlainCodec",
     "Producer",
-    "ProducerDiedError",
-    "QueueClosedError",
-    "Reader",
-    "RejectedError",
-    "ReleasedError",
-    "Request",
-    "RequestBoard",
-    "RingExistsError",
-    "RingNotFoundError",
-    "RingQueue",
     "RollringError",
     "Sequence",
-    "Share",
-    "StaleTicketError",
-    "StaleVersionError",
     "Stash",
-    "Store",
-    "StoreFullError",
-    "TimedOutError",
-    "TooLargeError",
-    "TrajectoryCodec",
-    "TroubleError",
-    "UnsupportedError",
-    "VersionAbortedError",
-    "VersionError",
-    "ViewsAliveError",
     "WeightPublisher",
     "WeightSubscriber",
-    "WeightTransaction",
-    "WeightUpdate",
-    "WeightView",
     "check",
     "create",
-    "describe",
-    "describe_groups",
-    "describe_requests",
-    "describe_weights",
-    "read_rollouts",
     "remove",
     "rings",
-    "stats",
+    "stat_ring",
 ]
 
 _former.know_former_names()
@@ -179,9 +71,4 @@ _former.know_former_names()
 if not TYPE_CHECKING:  # else every misspelled name would have a type
 
     def __getattr__(name: str) -> object:
-        # A function that Ray or multiprocessing sends to another process names modules there
-        # before anything imports them.
-        whole = f"{__name__}.{name}"
-        if _former.place_of(whole):
-            return importlib.import_module(whole)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _former.found(name)

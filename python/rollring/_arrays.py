@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
-from ._errors import BadRecordError, RollringError
+from .errors import BadRecordError, RollringError
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._blocks import shown, unpicklable
-from ._errors import BusyError
 from ._gather import READS, gpu_of, stream_of
 from ._views import Views
+from .errors import BusyError
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._errors import NotLeasedError, RollringError
+from .errors import NotFoundError, NotLeasedError, RingNotFoundError, RollringError
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self
@@ -40,6 +40,14 @@ def unpicklable(what: str, remedy: str) -> Any:
         raise TypeError(f"{what} cannot be pickled: {remedy}")
 
     return __reduce__
+
+
+def named(call: Callable[..., T], *args: Any) -> T:
+    """For what is looked for and is no ring."""
+    try:
+        return call(*args)
+    except RingNotFoundError as error:
+        raise NotFoundError(str(error), error.code) from None
 
 
 class Closes(ABC):

@@ -1,5 +1,5 @@
-"""Former names of modules. An import, a pickle or an option that names one gets the module at its
-place, never a second copy of it.
+"""Former names. An import, a pickle or an option that names a module gets the one at its place and
+never a second copy of it; and the package answers for what its front door had.
 """
 
 from __future__ import annotations
@@ -10,16 +10,33 @@ import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
-# By their names within rollring. Modules of a package have moved with it.
+from . import errors
+
+# Modules, by their names within rollring. Those of a package have moved with it.
 _PLACES = {
     "checkpoint_engine": "integrations.checkpoint_engine",
+    "memory_saver": "extras.memory_saver",
     "ray": "integrations.ray",
     "sglang": "integrations.sglang",
     "skyrl": "integrations.skyrl.weights",  # environments and entry points name its hooks
     "transfer_queue": "integrations.transfer_queue",
     "verl": "integrations.verl",
     "vllm": "integrations.vllm",
+}
+# What the front door had: the module that has it now, and its name there if that is another one.
+_MOVED = {
+    **dict.fromkeys(("GatherColumn", "Reader", "Share"), "batches"),
+    **dict.fromkeys(("Codec", "PickleCodec", "PlainCodec", "TrajectoryCodec"), "extras"),
+    **dict.fromkeys(("MemoryDomain", "Request", "RequestBoard", "RingQueue", "Store"), "extras"),
+    **dict.fromkeys(("WeightTransaction", "WeightUpdate", "WeightView"), "weights"),
+    "describe": "stat.stat_ring",
+    "describe_groups": "stat.stat_stash",
+    "describe_requests": "stat.stat_requests",
+    "describe_weights": "stat.stat_weights",
+    "read_rollouts": "rollouts",
+    "stats": "stat",
 }
 _HERE = f"{__package__}."
 
@@ -55,3 +72,23 @@ class _Finder(importlib.abc.MetaPathFinder):
 def know_former_names() -> None:
     """Before Python's own finders: these would load a package's modules again, by its path."""
     sys.meta_path.insert(0, _Finder())
+
+
+def found(name: str) -> Any:
+    """What the front door had under this name.
+
+    Raises:
+        AttributeError: Nothing.
+    """
+    whole = f"{_HERE}{name}"
+    if place_of(whole):
+        # A function that Ray or multiprocessing sends to another process names modules there
+        # before anything imports them.
+        return importlib.import_module(whole)
+    if name in _MOVED:
+        module, _, now = _MOVED[name].partition(".")
+        return getattr(importlib.import_module(f"{_HERE}{module}"), now or name)
+    error = getattr(errors, name, None)
+    if isinstance(error, type) and issubclass(error, errors.RollringError):
+        return error
+    raise AttributeError(f"module {__package__!r} has no attribute {name!r}")

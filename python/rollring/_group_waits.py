@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from ._errors import InvalidArgumentError, TimedOutError
 from ._turns import TaskTurns, Turn
+from .errors import InvalidArgumentError, TimedOutError
 
 if TYPE_CHECKING:
     import asyncio

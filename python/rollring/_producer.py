@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 from . import _core
 from ._arrays import over
 from ._blocks import shown, unpicklable
-from ._errors import (
+from ._file_record import FileRecord
+from ._turns import TaskTurns
+from ._waits import readable
+from .errors import (
     BadRecordError,
     ClosedError,
     InvalidArgumentError,
     NoColumnError,
     RollringError,
 )
-from ._file_record import FileRecord
-from ._turns import TaskTurns
-from ._waits import readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

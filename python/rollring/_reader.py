@@ -10,8 +10,8 @@ import numpy as np
 
 from . import _core
 from ._blocks import Closes, shown, unpicklable
-from ._errors import BusyError, DeviceError, StaleTicketError
 from ._views import Views
+from .errors import BusyError, DeviceError, StaleTicketError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -116,7 +116,7 @@ class Reader(Closes):
     Nothing is copied, and the ring is mapped to be read only. In a forked child it raises
     `ForkedError`: each process opens its own.
 
-        share = rr.Reader("run42").open(ticket)
+        share = rr.batches.Reader("run42").open(ticket)
         with share:
             ids = share.packed("token_ids")
 

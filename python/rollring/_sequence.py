@@ -10,7 +10,7 @@ import numpy as np
 from . import _core
 from ._arrays import images_of
 from ._blocks import shown, unpicklable
-from ._errors import NoColumnError
+from .errors import NoColumnError
 
 
 class Sequence(_core.SequenceView):

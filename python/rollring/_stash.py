@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from . import _core
 from ._batch import Batch
 from ._blocks import shown, unpicklable
-from ._errors import (
+from ._events import StashLog
+from ._gather import READS
+from ._group_waits import GroupWaits
+from ._ring import check
+from ._turns import TaskTurns
+from ._waits import end_of, readable, slice_of
+from .errors import (
     ClosedError,
     ForkedError,
     InvalidArgumentError,
@@ -19,12 +25,7 @@ from ._errors import (
     TimedOutError,
     TroubleError,
 )
-from ._events import StashLog
-from ._gather import READS
-from ._group_waits import GroupWaits
-from ._ring import check, stats
-from ._turns import TaskTurns
-from ._waits import end_of, readable, slice_of
+from .stat import stats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -262,6 +263,11 @@ class Stash:
     def stats(self, *, prefix: str = "rollring/") -> dict[str, float]:
         """Flat numbers of the ring and this stash, for a metrics logger."""
         return stats(self.ring, prefix=prefix)
+
+    @property
+    def open_groups(self) -> int:
+        """Groups that are not over."""
+        return self._core.open_groups()
 
     @property
     def closed(self) -> bool:

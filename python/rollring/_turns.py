@@ -7,8 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ._errors import TimedOutError
 from ._waits import end_of
+from .errors import TimedOutError
 
 if TYPE_CHECKING:
     import asyncio

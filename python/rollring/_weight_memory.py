@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._arrays import dtype_name
-from ._errors import InvalidArgumentError, UnsupportedError
+from .errors import InvalidArgumentError, UnsupportedError
 
 _log = logging.getLogger("rollring")
 

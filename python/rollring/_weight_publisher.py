@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _core
-from ._blocks import OneVersion, shown, unpicklable
-from ._errors import named
+from ._blocks import OneVersion, named, shown, unpicklable
 from ._weight_memory import Memory
 from ._weights import (
     ChannelEnd,
@@ -367,15 +366,16 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
 
         Returns and raises what `publish` does.
         """
-        with self._begin_again() as transaction:
+        with self.begin_again() as transaction:
             return transaction.commit(timeout)
 
     async def resend_async(self, timeout: float | None = None) -> dict[str, Any]:
         """As `resend`, for asyncio and uvloop."""
-        async with self._begin_again() as transaction:
+        async with self.begin_again() as transaction:
             return await transaction.commit_async(timeout)
 
-    def _begin_again(self) -> WeightTransaction:
+    def begin_again(self) -> WeightTransaction:
+        """`resend` as a transaction, for publishers whose tensors are put one by one."""
         sent = self._end.begin_again()
         return WeightTransaction(self, self.committed_version, sent)
 

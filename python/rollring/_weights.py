@@ -15,10 +15,10 @@ import numpy as np
 from . import _core
 from ._arrays import dtype_name
 from ._blocks import Closes, shown, unpicklable
-from ._errors import InvalidArgumentError
 from ._turns import TaskTurns
 from ._waits import readable
 from ._weight_memory import check_plain, name_dtype, provable_ties
+from .errors import InvalidArgumentError
 
 # Name, dtype, shape, strides in elements, address, the dtype that is published, the offset and the
 # strides of a view, and whether it shares the memory of an earlier one for good.

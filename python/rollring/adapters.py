@@ -1,10 +1,13 @@
-"""Helpers for adapters of other frameworks, beside rollring's classes: ends of a weight channel
-that another system drives, and the waits, names and types that an adapter needs.
+"""Helpers for what is built on rollring's classes: adapters of other frameworks, and extras.
 
 An engine's adapter attaches when its trainer announces the first version: `Attachment`,
 `published_tensors`, `next_announced`, `HeldVersion`, `report_refusal`. A trainer's adapter sends
 while the engines' answers are under way: `in_background`, `put_checked`, `refusals`,
 `engine_versions`, `WeightStream`.
+
+A class of its own takes `Closes`, `shown` and `unpicklable` for its conventions, `TaskTurns`,
+`readable`, `in_thread` and `TimeLeft` for waits of event loops, `to_bytes`, `dtype_name` and
+`decoded` for what its callers give and get.
 """
 
 from __future__ import annotations
@@ -17,36 +20,51 @@ from concurrent.futures import Future
 from typing import Any
 
 from . import _core
-from ._arrays import NUMPY_DTYPES, torch_dtype
-from ._errors import RollringError, TimedOutError, VersionAbortedError
-from ._ring import describe_weights, find_or_create, to_bytes
+from ._arrays import NUMPY_DTYPES, TEXTS, decoded, dtype_name, torch_dtype
+from ._blocks import Closes, named, shown, unpicklable
+from ._producer import refuse_options_of_open_group
+from ._ring import declared, find_or_create, to_bytes
 from ._turns import TaskTurns
+from ._waits import in_thread, readable
 from ._weight_parts import borrow_bytes
 from ._weight_stream import WeightStream
 from ._weight_subscriber import WeightSubscriber, WeightUpdate
 from ._weights import TimeLeft, as_utf8, device_of
+from .errors import RollringError, TimedOutError, VersionAbortedError
+from .stat import stat_weights
 
 __all__ = [
     "LOOK_S",
     "NUMPY_DTYPES",
+    "TEXTS",
     "Attachment",
+    "Closes",
     "HeldVersion",
     "TaskTurns",
     "TimeLeft",
     "WeightStream",
     "borrow_bytes",
+    "declared",
+    "decoded",
     "device_of",
+    "dtype_name",
     "engine_versions",
     "find_or_create",
     "in_background",
+    "in_thread",
+    "named",
     "next_announced",
     "published_tensors",
     "put_checked",
     "raise_if_failed",
+    "readable",
     "refusals",
+    "refuse_options_of_open_group",
     "report_refusal",
+    "shown",
     "to_bytes",
     "torch_dtype",
+    "unpicklable",
     "why_no_gpu",
 ]
 
@@ -62,7 +80,7 @@ def engine_versions(ring: str, rank: int) -> dict[str, int]:
     """The version that each engine of a publisher serves, by name."""
     return {
         engine["name"]: engine["live_version"]
-        for publisher in describe_weights(ring)
+        for publisher in stat_weights(ring)
         if publisher["rank"] == rank
         for engine in publisher["engines"]
         if engine["alive"]
@@ -99,10 +117,10 @@ def refusals(ring: str, version: int | None = None) -> list[str]:
     """Why engines of a ring's channel take no version, or not this one: "engine: reason" of each.
 
     Raises:
-        RollringError: As `rollring.describe_weights`.
+        RollringError: As `rollring.stat.stat_weights`.
     """
     found = []
-    for publisher in describe_weights(ring):
+    for publisher in stat_weights(ring):
         for engine in publisher["engines"]:
             problem = engine["problem"]
             other = problem.startswith("version ") and not problem.startswith(f"version {version}:")
@@ -134,7 +152,7 @@ def next_announced(channel: WeightSubscriber, version: int, timeout: float) -> W
 
 def _is_given_up(channel: WeightSubscriber, version: int) -> bool:
     try:
-        ranks = describe_weights(channel.ring)
+        ranks = stat_weights(channel.ring)
     except RollringError:
         return False
     # A rank that gives a version up gives it up for all.

@@ -1,5 +1,5 @@
 #pragma once
-// Consumer and its records, copied, for rollring/_queue.py.
+// Consumer and its records, copied, for rollring/extras/queue.py.
 
 #include "nb.hpp"
 

@@ -9,7 +9,7 @@
 
 namespace rollring::python {
 
-// The classes of rollring/_errors.py, by the names of Errc; "" is the one for all others.
+// The classes of rollring/errors.py, by the names of Errc; "" is the one for all others.
 void set_error_classes(nb::dict classes);
 
 [[noreturn]] void raise(std::string_view code, const std::string& message);

@@ -16,14 +16,14 @@ namespace {
 
 constexpr std::size_t array_alignment = 16;  // as malloc's
 
-// From rollring/_codecs.py: pack(value) -> (kind, dtype, shape, buffer), or raises TypeError;
+// From rollring/extras/codecs.py: pack(value) -> (kind, dtype, shape, buffer), or raises TypeError;
 // unpack(memory, offset, bytes, kind, dtype, shape).
 struct ArrayHelpers {
     nb::object array_type;  // numpy.ndarray
     nb::object pack;
     nb::object unpack;
 };
-// How it comes back, as rollring/_codecs.py has it.
+// How it comes back, as rollring/extras/codecs.py has it.
 constexpr std::uint8_t kind_array = 0;
 ArrayHelpers& array_helpers() {
     static auto* made = new ArrayHelpers();  // never freed: used while the interpreter ends

@@ -1,5 +1,5 @@
 #pragma once
-// Store for rollring/_store.py.
+// Store for rollring/extras/store.py.
 
 #include "nb.hpp"
 

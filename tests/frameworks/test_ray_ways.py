@@ -17,8 +17,7 @@ pytest.importorskip("ray")
 
 import rollring as rr  # noqa: E402
 from ray_world import PATIENCE  # noqa: E402
-from rollring.integrations.ray import _nccl, _weight_ways  # noqa: E402
-from rollring.integrations.ray._nccl import NcclError  # noqa: E402
+from rollring.integrations.ray import _weight_ways, nccl  # noqa: E402
 from rollring.integrations.ray._weight_gpu import gpu_called  # noqa: E402
 from rollring.integrations.ray._weight_gpu_channel import GpuArrival  # noqa: E402
 from rollring.integrations.ray._weight_host_channel import HostChannel  # noqa: E402
@@ -27,6 +26,7 @@ from rollring.integrations.ray._weight_nodes import Member  # noqa: E402
 from rollring.integrations.ray._weight_passing import Passing  # noqa: E402
 from rollring.integrations.ray._weight_relay import RelayStatus  # noqa: E402
 from rollring.integrations.ray._weight_ways import GpuWay  # noqa: E402
+from rollring.integrations.ray.nccl import NcclError  # noqa: E402
 
 
 class Group:
@@ -199,13 +199,13 @@ def test_a_version_that_comes_takes_the_nodes(nodes: Nodes) -> None:
 
 def test_a_broadcast_to_an_end_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_progress(_: object, state: Any) -> int:
-        state._obj.value = _nccl._IN_PROGRESS
+        state._obj.value = nccl._IN_PROGRESS
         return 0
 
     library = SimpleNamespace(ncclBroadcast=lambda *_: 0, ncclCommGetAsyncError=in_progress)
-    monkeypatch.setattr(_nccl, "_library", lambda: library)
-    monkeypatch.setattr(_nccl, "QUEUE_S", 0.01)
-    members = _nccl.Communicator(bytes(_nccl.UNIQUE_BYTES), 0)
+    monkeypatch.setattr(nccl, "_library", lambda: library)
+    monkeypatch.setattr(nccl, "QUEUE_S", 0.01)
+    members = nccl.Communicator(bytes(nccl.UNIQUE_BYTES), 0)
     with pytest.raises(NcclError, match="did not join in time"):
         members.broadcast(0, 1, 0, 0)
 

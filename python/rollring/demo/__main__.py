@@ -121,7 +121,7 @@ def demo(options: argparse.Namespace, load: Load) -> int:
         try:
             rr.create(ring, lanes=options.producers, lane_bytes=options.lane_bytes)
             with Workers(produce) as workers:
-                lanes = bytes_text(rr.describe(ring)["lane_bytes"])
+                lanes = bytes_text(rr.stat_ring(ring)["lane_bytes"])
                 workers.start(ring, load, options.producers)
                 with rr.Stash(
                     ring, batch_groups=options.batch_groups, group_size=options.group_size or 8
@@ -164,7 +164,7 @@ def main() -> int:
         for remark in [] if options.json else load.remarks():
             note(remark)
         return demo(options, dataclasses.replace(load, repeat=options.repeat))
-    except rr.InvalidArgumentError as error:
+    except rr.errors.InvalidArgumentError as error:
         parser.error(str(error))
     except rr.RollringError as error:
         note(f"{error.code}: {error}")

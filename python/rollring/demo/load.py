@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollring._errors import BadRecordError
+from rollring.errors import BadRecordError
 from rollring.rollouts import read_rollouts
 from rollring.rollouts._read import Rollouts
 
@@ -19,7 +19,7 @@ _VOCABULARY = 151936
 
 @dataclass(frozen=True)
 class Load:
-    """The records of a file (`rollring.read_rollouts`) or, without one, some that are made up."""
+    """The records of a file (`read_rollouts`) or, without one, some that are made up."""
 
     path: str = ""
     groups: int = 2000

@@ -137,7 +137,7 @@ def _run(pipe: Any, work: Callable[..., dict[str, Any]], *args: Any) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         pipe.send(work(*args))
-    except rr.BadRecordError as error:
+    except rr.errors.BadRecordError as error:
         pipe.send({"error": f"failed: {error}", "bad": str(error)})
     except (rr.RollringError, OSError, ValueError, TypeError) as error:
         pipe.send({"error": f"failed: {error}"})

@@ -74,8 +74,8 @@ def short(value: float) -> str:
 
 def summary(ring: str, workers: Workers, seen: Seen, *, interrupted: bool) -> dict[str, Any]:
     """The report, while the ring is still there."""
-    sent = sum(lane["committed_records"] for lane in rr.describe(ring)["lanes"])
-    account = rr.describe_groups(ring)["account"]
+    sent = sum(lane["committed_records"] for lane in rr.stat_ring(ring)["lanes"])
+    account = rr.stat.stat_stash(ring)["account"]
     dropped = sum(amount["records"] for amount in account["dropped"].values())
     waiting = account["held"]["records"]
     got = seen.tally

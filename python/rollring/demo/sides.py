@@ -29,7 +29,7 @@ def produce(ring: str, number: int, load: Load, producers: int) -> dict[str, Any
         for instance_id, fields in load.records(number, producers):
             try:
                 producer.push(instance_id, **fields)  # waits while its lane is full
-            except rr.BadRecordError as error:
+            except rr.errors.BadRecordError as error:
                 raise ValueError(f"{instance_id}: {error}") from None
             sent.add_pushed(instance_id, fields)
     return {"records": sent.records, "digest": sent.digest, "began": began}

@@ -14,7 +14,9 @@ import time
 from collections import deque
 from typing import Any
 
-from .. import Batch, Group, RingQueue, Stash, TimedOutError
+from .. import Batch, Group, Stash
+from ..errors import TimedOutError
+from ..extras import RingQueue
 from .record_fields import field, oldest_version, tokens
 
 ASKED_AHEAD = 2  # rollout batches of prompts that are out at once

@@ -32,7 +32,8 @@ from transfer_queue.storage.bootstrap import StorageBootstrapProvider
 from transfer_queue.storage.clients.base import StorageClientFactory, StorageKVClient
 from transfer_queue.storage.managers.base import KVStorageManager, StorageManagerFactory
 
-from .. import InvalidArgumentError, NotFoundError, NotStoredError, PickleCodec, PlainCodec, Store
+from ..errors import InvalidArgumentError, NotFoundError, NotStoredError
+from ..extras import PickleCodec, PlainCodec, Store
 
 __all__ = ["RollringClient", "RollringManager"]
 

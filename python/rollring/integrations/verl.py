@@ -26,18 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from .. import (
-    InvalidArgumentError,
-    NotFoundError,
-    RollringError,
-    TimedOutError,
-    WeightSubscriber,
-    describe_weights,
-)
+from .. import RollringError, WeightSubscriber
 from ..adapters import TimeLeft, WeightStream, find_or_create
+from ..errors import InvalidArgumentError, NotFoundError, TimedOutError
+from ..stat import stat_weights
 
 if TYPE_CHECKING:
-    from .. import WeightPublisher, WeightTransaction, WeightUpdate
+    from .. import WeightPublisher
+    from ..weights import WeightTransaction, WeightUpdate
 
 __all__ = ["RollringCheckpointEngine"]
 
@@ -263,7 +259,7 @@ class RollringCheckpointEngine(CheckpointEngine):
 def _attached_to(ring: str) -> set[str]:
     return {
         each["name"]
-        for rank in describe_weights(ring)
+        for rank in stat_weights(ring)
         for each in rank["engines"]
         if each["alive"] and each["state"] != "expelled"
     }

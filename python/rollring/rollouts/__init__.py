@@ -1,7 +1,7 @@
 """Rollouts in files, as other programs write them.
 
     with rr.Producer("run42") as producer:
-        producer.push_many(rr.read_rollouts("rollouts.jsonl"))
+        producer.push_many(rr.rollouts.read_rollouts("rollouts.jsonl"))
 
 `rollring formats` shows the formats. ``python -m rollring.rollouts FILE`` prints them as JSON lines
 for `rollring produce`.

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from .._errors import RollringError
+from ..errors import RollringError
 from ._read import Rollouts
 
 PROGRAM = "python3 -m rollring.rollouts"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .._errors import BadRecordError
+from ..errors import BadRecordError
 
 # A row: where it is, and what it is: a value, or the bytes of a line that is not parsed yet.
 Row = tuple[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from .._errors import BadRecordError
+from ..errors import BadRecordError
 from ._census import Census
 from ._files import Row, parsed, refused, rows
 from ._records import Records, pushed

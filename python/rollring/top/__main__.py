@@ -48,12 +48,12 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 2
     try:
-        rr.describe(options.name)
+        rr.stat_ring(options.name)
     except KeyError:
         pass  # it may come
     except rr.RollringError as error:
         print(f"rollring top: {error}", file=sys.stderr)
-        return 2 if isinstance(error, rr.InvalidArgumentError) else 1
+        return 2 if isinstance(error, rr.errors.InvalidArgumentError) else 1
     from ._page import Page
 
     page = Page(options.name, options.every)

@@ -37,14 +37,14 @@ def look_at(name: str) -> Look:
     """Takes no part in the ring. A stopped publisher of weights is waited for, two seconds."""
     now = time.monotonic()
     try:
-        ring, stash = rr.describe(name), rr.describe_groups(name)
-        requests = rr.describe_requests(name)
+        ring, stash = rr.stat_ring(name), rr.stat.stat_stash(name)
+        requests = rr.stat.stat_requests(name)
     except KeyError:
         return Look(now, problem=f"ring '{name}' not found: waiting for it")
     except rr.RollringError as error:
         return Look(now, problem=str(error))
     try:
-        publishers = rr.describe_weights(name)
+        publishers = rr.stat.stat_weights(name)
     except (rr.RollringError, KeyError) as error:
         problem = f"the weight channel cannot be read: {error}"
         return Look(now, ring, stash, requests, problem=problem)

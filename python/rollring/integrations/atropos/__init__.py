@@ -16,8 +16,9 @@ import time
 import urllib.request
 from typing import Any
 
-from ... import Producer, TimedOutError
+from ... import Producer
 from ...adapters import TaskTurns
+from ...errors import TimedOutError
 from ._fields import records
 
 _ANSWER_TIMEOUT = 30.0  # seconds

@@ -15,15 +15,12 @@ import threading
 
 import torch
 
-from ... import (
-    InvalidArgumentError,
-    PeerGoneError,
-    RollringError,
-    WeightSubscriber,
-    WeightUpdate,
-    describe_weights,
-)
+from ... import RollringError, WeightSubscriber
 from ...adapters import NUMPY_DTYPES, Attachment, borrow_bytes, next_announced
+from ...errors import InvalidArgumentError, PeerGoneError
+from ...relay import PartReader
+from ...stat import stat_weights
+from ...weights import WeightUpdate
 
 _log = logging.getLogger("rollring")
 
@@ -110,7 +107,7 @@ class _Session:
         self._version = version
         self._address = address
         self._deadline_s = deadline_s
-        self._infos = channel._end.tensors()
+        self._reader = PartReader(channel)
         self._update: WeightUpdate | None = None
         self._message = -1  # the number of its last tensor
         self._parts = 0  # that were taken
@@ -133,7 +130,7 @@ class _Session:
     def take(self, message: int, tensor: int, nbytes: int) -> torch.Tensor:
         """A tensor's bytes, until the next message."""
         if nbytes == 0:
-            return torch.empty(0, dtype=torch.uint8, device=self._channel._device)
+            return torch.empty(0, dtype=torch.uint8, device=self._reader.device)
         while self._update is None or self._update.version < self._version:
             # One that came before this receiver did may still lie in the slots.
             self._update = next_announced(self._channel, self._version, self._deadline_s)
@@ -166,7 +163,7 @@ class _Session:
         update = self._update
         if update is None:
             return
-        if self._unread or self._parts < self._channel._end.parts():
+        if self._unread or self._parts < self._reader.parts:
             update.reject("the engine did not load the whole version; see its log")
             return
         self._give_back()
@@ -174,20 +171,20 @@ class _Session:
         self._staged = True
 
     def _take_part(self) -> None:
-        end, number = self._channel._end, self._parts
+        reader, number = self._reader, self._parts
         assert self._update is not None
-        if self._unread or number >= end.parts():
+        if self._unread or number >= reader.parts:
             raise InvalidArgumentError(
                 "the sender's tensors, or their order, differ from those of its publisher",
                 "invalid_argument",
             )
         self._give_back()
-        end.part(self._update.version, number, self._deadline_s)
+        pieces = reader.take(self._update.version, number, self._deadline_s)
         self._parts, self._reads = number + 1, True
-        for index, first, elements, address in end.pieces():
-            _, dtype, shape, _ = self._infos[index]
+        for index, first, elements, address in pieces:
+            _, dtype, shape, _ = reader.tensors[index]
             itemsize = NUMPY_DTYPES[dtype].itemsize
-            piece = borrow_bytes(address, elements * itemsize, self._channel._device)
+            piece = borrow_bytes(address, elements * itemsize, reader.device)
             if elements == math.prod(shape):
                 self._whole[index] = piece
                 self._unread.add(index)
@@ -210,9 +207,7 @@ class _Session:
         """The part, whose tensors are loaded or copied, for its slot to be filled again."""
         if self._reads:
             assert self._update is not None
-            self._channel._end.done_part(
-                self._update.version, self._parts - 1, self._channel._stream()
-            )
+            self._reader.done(self._update.version, self._parts - 1)
             self._reads = False
 
     # --- what the sender does ---------------------------------------------------------------------
@@ -234,7 +229,7 @@ class _Session:
 
     def _sender_lives(self) -> bool:
         try:
-            return any(one["rank"] == self._rank for one in describe_weights(self._channel.ring))
+            return any(one["rank"] == self._rank for one in stat_weights(self._channel.ring))
         except RollringError:
             return True  # nothing is known
 

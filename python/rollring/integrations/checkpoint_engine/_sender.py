@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from ... import (
-    InvalidArgumentError,
-    PeerGoneError,
-    RejectedError,
-    TimedOutError,
-    VersionAbortedError,
-    WeightPublisher,
-    describe_weights,
-)
+from ... import WeightPublisher
 from ...adapters import (
     LOOK_S,
     NUMPY_DTYPES,
@@ -37,6 +29,15 @@ from ...adapters import (
     refusals,
     torch_dtype,
 )
+from ...errors import (
+    InvalidArgumentError,
+    PeerGoneError,
+    RejectedError,
+    TimedOutError,
+    VersionAbortedError,
+)
+from ...relay import described
+from ...stat import stat_weights
 from ._receiver import PER_MESSAGE, open_slot
 
 if TYPE_CHECKING:
@@ -292,14 +293,14 @@ def _messages(publisher: WeightPublisher) -> list[bytes]:
 
     Where a message's tensors lie in two parts, those in the first one are copied.
     """
-    (stat,) = (one for one in describe_weights(publisher.ring) if one["rank"] == publisher.rank)
+    (stat,) = (one for one in stat_weights(publisher.ring) if one["rank"] == publisher.rank)
     room = stat["slot_bytes"] - _aligned(8 * stat["tensors"]) if stat["parts"] > 1 else math.inf
     messages: list[list[dict[str, Any]]] = [[]]
     lasts = [0]  # the number of each one's last tensor
     held = 0
     sent: dict[Any, tuple[int, list[dict[str, Any]]]] = {}  # with the message that has it
     for index, (name, dtype, shape, strides, address, published, _, tied) in enumerate(
-        publisher._described.values()
+        described(publisher)
     ):
         out = published or dtype
         nbytes = _aligned(math.prod(shape) * NUMPY_DTYPES[out].itemsize)

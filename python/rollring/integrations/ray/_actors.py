@@ -14,8 +14,8 @@ import ray
 from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ... import TimedOutError
 from ...adapters import TimeLeft
+from ...errors import TimedOutError
 
 _log = logging.getLogger("rollring")
 

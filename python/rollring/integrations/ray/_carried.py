@@ -9,7 +9,8 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ... import BusyError, _core
+from ...errors import BusyError
+from ...relay import Inbox
 
 _PLACE = Path("/dev/shm")
 
@@ -60,7 +61,7 @@ class Carried:
 
     def __init__(self, ring: str, ring_id: int, source: int, lanes: int) -> None:
         self._path = source_note(ring, ring_id, source)
-        size = _core.Inbox.memory_bytes(lanes)
+        size = Inbox.memory_bytes(lanes)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

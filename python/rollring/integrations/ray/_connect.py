@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import GetTimeoutError
 
-from ... import (
-    BusyError,
-    ClosedError,
-    Draft,
-    Producer,
-    RingNotFoundError,
-    TimedOutError,
-    TooLargeError,
-    describe,
-)
-from ..._producer import refuse_options_of_open_group
-from ...adapters import TimeLeft
+from ... import Draft, Producer, stat_ring
+from ...adapters import TimeLeft, refuse_options_of_open_group
+from ...errors import BusyError, ClosedError, RingNotFoundError, TimedOutError, TooLargeError
 from ._actors import (
     AGAIN_S,
     AWAY,
@@ -85,7 +76,7 @@ def _connected(name: str, receiver: Any, about: About, left: TimeLeft, checksum:
     node, ring = this_node(), about.ring
     if node == about.node:
         producer = Producer(ring, name, timeout=left() or 0.0, checksum=checksum)
-        if int(describe(ring)["ring_id"]) != about.ring_id:
+        if int(stat_ring(ring)["ring_id"]) != about.ring_id:
             producer.close()
             raise RingNotFoundError(f"ring '{ring}' was made again", "not_found")
         return producer
@@ -159,7 +150,7 @@ class NodeProducer(Producer):
         self._receiver = receiver
         self._named: collections.OrderedDict[tuple[str, int], None] = collections.OrderedDict()
         super().__init__(source.ring, name, timeout=timeout, checksum=checksum)
-        lanes = {row["lane"]: row for row in describe(source.ring)["lanes"]}
+        lanes = {row["lane"]: row for row in stat_ring(source.ring)["lanes"]}
         self._worker = worker_number(self.lane, lanes[self.lane]["epoch"])
 
     def open_group(

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError
 
-from ... import BusyError, ClosedError, InvalidArgumentError, TimedOutError, describe
+from ... import stat_ring
 from ...adapters import TimeLeft, to_bytes
+from ...errors import BusyError, ClosedError, InvalidArgumentError, TimedOutError
 from ._actors import (
     AGAIN_S,
     actor_named,
@@ -80,7 +81,7 @@ class Fabric:
         run: str = "",
         timeout: float = 60.0,
     ) -> None:
-        stat = describe(ring)
+        stat = stat_ring(ring)
         self.ring, self.run = ring, run or ring
         self._ring_id = int(stat["ring_id"])
         window = to_bytes(object_store_bytes)

@@ -16,7 +16,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from ... import BusyError, RollringError, _core, describe, remove, rings
+from ... import RollringError, remove, rings, stat_ring
+from ...errors import BusyError
+from ...relay import Outbox
 from ._actors import AWAY, end_own, is_gone, living_nodes, this_actor, this_node
 from ._demand import Demand
 from ._names import (
@@ -66,7 +68,7 @@ class Carrier:
         self._about = about
         self._options = about.options
         self._receiver = receiver
-        self._outbox = _core.Outbox(source.ring, places=0)
+        self._outbox = Outbox(source.ring, places=0)
         self._parcels: collections.deque[_Parcel] = collections.deque()  # that have not arrived
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._stream: Stream | None = None  # the session's connection
@@ -89,7 +91,7 @@ class Carrier:
     def idle(self) -> bool:
         """Nobody puts anything into the ring, and all of it has arrived."""
         # The ring says it: what was not read yet is in no parcel.
-        waiting = any(lane["depth_bytes"] for lane in describe(self.source.ring)["lanes"])
+        waiting = any(lane["depth_bytes"] for lane in stat_ring(self.source.ring)["lanes"])
         return not waiting and self._outbox.producers() == 0
 
     def stop(self) -> None:
@@ -277,7 +279,7 @@ class Carrier:
 
     def _look_for_gone(self, workers: list[int]) -> None:
         """Of those that have places: nobody may have heard that they went."""
-        lanes = {row["lane"]: row for row in describe(self.source.ring)["lanes"]}
+        lanes = {row["lane"]: row for row in stat_ring(self.source.ring)["lanes"]}
         told = [worker for _, worker in self._gone]
         for worker in workers:
             lane, epoch = lane_and_epoch(worker)
@@ -304,7 +306,7 @@ class Carrier:
 def _drop_ring(name: str) -> int:
     """How many records in it had not arrived."""
     try:
-        lanes = describe(name)["lanes"]
+        lanes = stat_ring(name)["lanes"]
     except RollringError:  # it is gone already
         return 0
     remove(name, force=True, missing_ok=True)
@@ -360,7 +362,7 @@ class Forwarder:
         end_own(forwarder_name(about.ring, about.ring_id, self._node), self._number)
 
     def _take(self, name: str, node: str) -> None:
-        stat = describe(name)
+        stat = stat_ring(name)
         source = Source(name, int(stat["ring_id"]), stat["lane_count"], node, socket.gethostname())
         deadline = time.monotonic() + ANSWER_S
         while True:

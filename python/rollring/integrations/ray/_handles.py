@@ -9,7 +9,7 @@ import uuid
 import weakref
 from pathlib import Path
 
-from ... import InvalidArgumentError
+from ...errors import InvalidArgumentError
 from ._actors import actor_named
 from ._carried import note, notes, run_note
 from ._names import receiver_name

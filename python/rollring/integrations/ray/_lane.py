@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ... import RollringError, _core
+from ... import RollringError
+from ...relay import Inbox
 from ._carried import Carried
 from ._names import Source, lane_and_epoch
 from ._stream import Incoming
@@ -62,9 +63,9 @@ class SourceLane:
         )
         self._thread.start()
 
-    def _opened_box(self, ring: str, ring_id: int, timeout: float) -> _core.Inbox:
+    def _opened_box(self, ring: str, ring_id: int, timeout: float) -> Inbox:
         source = self.source
-        return _core.Inbox(
+        return Inbox(
             ring=ring,
             name=lane_name(source),
             keep_for=source.ring,

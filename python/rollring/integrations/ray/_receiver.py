@@ -11,7 +11,8 @@ from typing import Any
 
 import ray
 
-from ... import BusyError, ClosedError, RingNotFoundError, RollringError, describe, remove, rings
+from ... import RollringError, remove, rings, stat_ring
+from ...errors import BusyError, ClosedError, RingNotFoundError
 from ._actors import end_own, living_nodes, this_actor, this_node
 from ._carried import forget_all_but, forget_run
 from ._lane import Answer, Parcel, SourceLane, lane_name
@@ -48,7 +49,7 @@ class Receiver:
         self._over = ""  # why the run is: its ring is gone
         self._like: dict[str, Any] = {}
         if not self._removed():
-            stat = describe(ring)
+            stat = stat_ring(ring)
             self._like = {
                 "lanes": stat["lane_count"],
                 "lane_bytes": stat["lane_bytes"],
@@ -97,7 +98,7 @@ class Receiver:
     def _removed(self) -> str:
         if not self._over:
             try:
-                if int(describe(self._ring)["ring_id"]) != self._ring_id:
+                if int(stat_ring(self._ring)["ring_id"]) != self._ring_id:
                     self._over = "was removed and made again"
             except RingNotFoundError:
                 self._over = "was removed"
@@ -200,7 +201,7 @@ class Receiver:
         if source.ring_id in self._lanes:
             return ""
         name = lane_name(source)
-        rows = [row for row in describe(self._ring)["lanes"] if row["state"] != "free"]
+        rows = [row for row in stat_ring(self._ring)["lanes"] if row["state"] != "free"]
         has = self._like["lanes"]
         if len(rows) < has or any(row["producer"] == name for row in rows):
             return ""

@@ -7,7 +7,9 @@ import contextlib
 import logging
 from typing import Generic, TypeVar
 
-from ... import RollringError, TimedOutError, WeightPublisher, WeightTransaction, describe
+from ... import RollringError, WeightPublisher, stat_ring
+from ...errors import TimedOutError
+from ...weights import WeightTransaction
 from ._weight_layout import NO_TENSORS, WeightLayout
 
 _log = logging.getLogger("rollring")
@@ -53,7 +55,7 @@ class NodeChannel(Generic[Coming]):
     @property
     def _is_stamped(self) -> bool:
         """Producers of this node have the version that the publisher has."""
-        return bool(describe(self.ring)["policy_version"] >= self._publisher.committed_version)
+        return bool(stat_ring(self.ring)["policy_version"] >= self._publisher.committed_version)
 
     def arriving(self, version: int) -> Coming | None:
         arrival = self._arrival

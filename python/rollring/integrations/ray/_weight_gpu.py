@@ -10,8 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from ... import NoGpuError, UnsupportedError
-from ._nccl import NAP_S, Communicator, NcclError
+from ...errors import NoGpuError, UnsupportedError
+from .nccl import NAP_S, Communicator, NcclError
 
 JOIN_S = 60.0  # for all to come: a first CUDA call takes its time
 

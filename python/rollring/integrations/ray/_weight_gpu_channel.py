@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from ... import RollringError, StaleVersionError, WeightPublisher, WeightTransaction
-from ..._weights import TensorAt
-from ._nccl import NcclError
+from ... import RollringError, WeightPublisher
+from ...errors import StaleVersionError
+from ...relay import PartWriter, TensorAt
+from ...weights import WeightTransaction
 from ._weight_channel import Arrival, NodeChannel
 from ._weight_gpu import GpuGroup
 from ._weight_layout import WeightLayout
+from .nccl import NcclError
 
 _NOWHERE = 1 << 40  # an address at which nothing lies: it says which tensors are tied
 
@@ -142,7 +144,7 @@ class GpuChannel(NodeChannel[GpuArrival]):
             return self._publisher.begin(version)
         if self._publisher.committed_version != version:
             self._publisher.resume(version)
-        return self._publisher._begin_again()
+        return self._publisher.begin_again()
 
     # --- its parts --------------------------------------------------------------------------------
 
@@ -191,11 +193,12 @@ class GpuChannel(NodeChannel[GpuArrival]):
             marking.cancel()
             await asyncio.wait({marking})
 
+    def _writer(self, arrival: GpuArrival) -> PartWriter:
+        return PartWriter(self._publisher, arrival.transaction)
+
     async def _lend(self, arrival: GpuArrival, number: int) -> tuple[int, int]:
         if number not in arrival.lent:
-            sent = arrival.transaction._sent
-            await self._publisher._later(sent.lend_part, None)
-            arrival.lent[number] = sent.lent()
+            arrival.lent[number] = await self._writer(arrival).lend_async()
             arrival.lengths[number] = arrival.lent[number][1]
         return arrival.lent[number]
 
@@ -206,7 +209,7 @@ class GpuChannel(NodeChannel[GpuArrival]):
             for number in parts:
                 await (await landing.get())
                 if number == arrival.written:
-                    arrival.transaction._sent.part_written()
+                    self._writer(arrival).written()
                     arrival.note_written()
         except RollringError as error:
             arrival.note_problem(str(error))

@@ -189,7 +189,7 @@ class HostChannel(NodeChannel[HostArrival]):
                 if self._publisher.committed_version != memory.version:
                     self._publisher.resume(memory.version)
                 if self._publisher.behind or not self._is_stamped:
-                    async with self._publisher._begin_again() as transaction:
+                    async with self._publisher.begin_again() as transaction:
                         for name, tensor in memory.tensors.items():
                             await transaction.put_async(name, tensor)
                         await transaction.commit_async()

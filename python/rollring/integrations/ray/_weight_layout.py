@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..._weight_parts import Piece
-from ..._weights import TensorAt
 from ...adapters import NUMPY_DTYPES
+from ...relay import Piece, TensorAt
 
 ALIGNED = 512  # as in the slots of a channel, so that runs of tensors stay runs
 

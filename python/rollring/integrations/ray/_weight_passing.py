@@ -10,12 +10,16 @@ from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 
-from ... import RollringError, VersionAbortedError, WeightSubscriber, WeightUpdate, describe_weights
-from ._nccl import NcclError
+from ... import RollringError, WeightSubscriber
+from ...errors import VersionAbortedError
+from ...relay import PartReader
+from ...stat import stat_weights
+from ...weights import WeightUpdate
 from ._weight_gpu import GpuGroup
 from ._weight_layout import WeightLayout
 from ._weight_nodes import Member, Nodes
 from ._weight_ways import GpuWay, HostWay, drop
+from .nccl import NcclError
 
 _log = logging.getLogger("rollring")
 
@@ -91,7 +95,7 @@ class Passing:
         Raises:
             RollringError: The channel cannot go on.
         """
-        version, parts = update.version, channel._end.parts()
+        version, parts = update.version, PartReader(channel).parts
         try:
             await self._begin(version, parts, committed)
             try:
@@ -150,18 +154,17 @@ class Passing:
         )
 
     async def _send(self, channel: WeightSubscriber, version: int, parts: int) -> None:
-        end, origin = channel._end, self._origin
-        host = HostWay(self, version, origin.window, channel._device)
+        reader, origin = PartReader(channel), self._origin
+        host = HostWay(self, version, origin.window, reader.device)
         gpus = GpuWay(self, version, origin.group) if origin.group is not None else None
 
         async def send() -> None:
             for number in range(parts):
-                await channel._later(end.part, version, number, None)
-                pieces = end.pieces()
+                pieces = await reader.take_async(version, number)
                 cuts = origin.layout.cuts(pieces, origin.places, PIECE_BYTES)
                 await host.send(cuts, number == parts - 1)
                 if gpus is None:
-                    end.done_part(version, number, channel._stream())
+                    reader.done(version, number)
                 else:
                     cut = origin.layout.cut(pieces, origin.places)
                     await gpus.send(number, cut, origin.slot_bytes)
@@ -170,7 +173,7 @@ class Passing:
             """Each slot at once: the trainer fills several of them in its turn at the GPU."""
             for number in range(parts):
                 await way.arrived()
-                end.done_part(version, number, channel._stream())
+                reader.done(version, number)
 
         try:
             if gpus is None:
@@ -209,7 +212,7 @@ class Passing:
         """It cannot have been committed: this end has not staged it."""
         return any(
             one["version"] > version or (one["version"] == version and one["state"] == "aborted")
-            for one in describe_weights(self._origin.ring)
+            for one in stat_weights(self._origin.ring)
         )
 
     async def _all(self, what: str, version: int, *given: object) -> None:

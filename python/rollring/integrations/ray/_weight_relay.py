@@ -8,12 +8,12 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from ... import RollringError, describe, describe_weights, remove
+from ... import RollringError, remove, stat_ring
+from ...stat import stat_weights
 from ._actors import end_with, this_node
 from ._carried import note
 from ._lane import Answer
 from ._names import About, receiver_name, relay_name
-from ._nccl import NcclError
 from ._node_ring import make_node_ring
 from ._stream import Listener
 from ._weight_channel import NodeChannel
@@ -22,6 +22,7 @@ from ._weight_gpu_channel import GpuArrival, GpuChannel
 from ._weight_host_channel import HostArrival, HostChannel
 from ._weight_layout import NO_TENSORS, Span, WeightLayout
 from ._weight_wire import PieceReader
+from .nccl import NcclError
 
 OK: Answer = ("ok", "")
 GONE: Answer = ("gone", "the relay has restarted")
@@ -136,7 +137,7 @@ class WeightRelay:
         with contextlib.suppress(RollringError):
             engines = sum(
                 engine["state"] != "refused"
-                for one in describe_weights(self._ring)
+                for one in stat_weights(self._ring)
                 for engine in one["engines"]
             )
         return RelayStatus(
@@ -146,7 +147,7 @@ class WeightRelay:
             self._engines.read_text() if isinstance(channel, GpuChannel) else "",
             b"" if self._group is None else self._group.key,
             -1 if channel is None else channel.held,
-            describe(self._ring)["policy_version"],
+            stat_ring(self._ring)["policy_version"],
             engines,
             self._problem or ("" if channel is None else channel.problem),
             *(("", 0), "") if self._listener is None else self._listener.about(),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import InvalidArgumentError
 from ...adapters import TimeLeft, device_of
+from ...errors import InvalidArgumentError
 from ._actors import ask, asking, this_node
 from ._connect import fabric_of, relay_on
 from ._weight_gpu import uuid_of

@@ -13,14 +13,11 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from ... import (
-    RollringError,
-    TimedOutError,
-    WeightSubscriber,
-    WeightUpdate,
-    describe,
-    describe_weights,
-)
+from ... import RollringError, WeightSubscriber, stat_ring
+from ...errors import TimedOutError
+from ...relay import PartReader
+from ...stat import stat_weights
+from ...weights import WeightUpdate
 from ._actors import end_with
 from ._names import source_name
 from ._weight_gpu import GpuGroup, gpu_called
@@ -96,7 +93,7 @@ class WeightSource:
     async def _follow_one(self) -> None:
         """A trainer, if there is one."""
         try:
-            stat = describe(self._ring)
+            stat = stat_ring(self._ring)
             if int(stat["ring_id"]) != self._ring_id:  # another run's
                 await asyncio.sleep(LOOK_S)
                 return
@@ -121,13 +118,13 @@ class WeightSource:
         )
 
     def _trainer(self) -> dict[str, Any] | None:
-        return next((one for one in describe_weights(self._ring) if one["rank"] == 0), None)
+        return next((one for one in stat_weights(self._ring) if one["rank"] == 0), None)
 
     def _origin(self, channel: WeightSubscriber, about: dict[str, Any]) -> Origin:
-        end, gpu = channel._end, _gpu(about)
-        layout = WeightLayout(tuple(end.tensors()), end.part_bytes(), about["checksums"])
+        reader, gpu = PartReader(channel), _gpu(about)
+        layout = WeightLayout(tuple(reader.tensors), reader.part_bytes, about["checksums"])
         if gpu and gpu not in self._groups:
-            self._groups[gpu] = GpuGroup(channel._device)
+            self._groups[gpu] = GpuGroup(reader.device)
         return Origin(
             self._ring,
             layout,
@@ -143,15 +140,15 @@ class WeightSource:
         if about is None:  # gone already
             return
         origin = self._origin(channel, about)
-        trainer = channel._end.publisher_id()
+        trainer = PartReader(channel).publisher_id
         late = self._passing(origin, lambda _: False)
         catching_up: asyncio.Task[None] | None = None
         nodes = self._nodes
         try:
-            committed = describe(self._ring)["policy_version"]
+            committed = stat_ring(self._ring)["policy_version"]
             await nodes.show(Offer(trainer, origin.layout, committed, _gpu(about)))
             while True:
-                committed = describe(self._ring)["policy_version"]
+                committed = stat_ring(self._ring)["policy_version"]
                 nodes.offer = Offer(trainer, origin.layout, committed, _gpu(about))
                 if catching_up is None or catching_up.done():
                     late = self._passing(origin, methodcaller("lags", committed))
@@ -170,7 +167,7 @@ class WeightSource:
     async def _carry(self, origin: Origin, channel: WeightSubscriber, update: WeightUpdate) -> None:
         """To all nodes; one that counts already, and is sent again, to those that lack it."""
         version = update.version
-        counts = describe(self._ring)["policy_version"] >= version
+        counts = stat_ring(self._ring)["policy_version"] >= version
         passing = self._passing(origin, lambda one: not counts or one.lags(version))
         await passing.carry(channel, update, committed=counts)
 

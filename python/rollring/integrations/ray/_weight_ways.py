@@ -14,11 +14,11 @@ import numpy as np
 import ray
 
 from ...adapters import borrow_bytes
-from ._nccl import NcclError, unique
 from ._weight_gpu import GpuGroup
 from ._weight_layout import Cut
 from ._weight_nodes import Member
 from ._weight_wire import ANSWER_S, PieceSender
+from .nccl import NcclError, unique
 
 _log = logging.getLogger("rollring")
 

@@ -31,17 +31,7 @@ from typing import Any
 import torch
 import torch.multiprocessing  # teaches the pickler tensors  # noqa: F401
 
-from ... import (
-    InvalidArgumentError,
-    LayoutMismatchError,
-    PeerGoneError,
-    RejectedError,
-    RollringError,
-    TimedOutError,
-    WeightPublisher,
-    WeightSubscriber,
-    WeightUpdate,
-)
+from ... import RollringError, WeightPublisher, WeightSubscriber
 from ...adapters import (
     LOOK_S,
     Attachment,
@@ -56,6 +46,14 @@ from ...adapters import (
     report_refusal,
     torch_dtype,
 )
+from ...errors import (
+    InvalidArgumentError,
+    LayoutMismatchError,
+    PeerGoneError,
+    RejectedError,
+    TimedOutError,
+)
+from ...weights import WeightUpdate
 from ._loads import load_watched
 
 __all__ = ["Sender", "load"]

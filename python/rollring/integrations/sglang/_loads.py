@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ... import LayoutMismatchError
+from ...errors import LayoutMismatchError
 
 _log = logging.getLogger("sglang.rollring")
 

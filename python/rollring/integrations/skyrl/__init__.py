@@ -21,13 +21,16 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ... import Producer, RequestBoard, RollringError, Stash, TimedOutError, create
+from ... import Producer, RollringError, Stash, create
+from ...errors import TimedOutError
+from ...extras import RequestBoard
 from ._rows import STOP_ERROR, failed_record, requests_of, row_of, why_failed
 from ._workers import serve as serve
 from ._workers import serve_async as serve_async
 
 if TYPE_CHECKING:
-    from ... import Codec, Group
+    from ... import Group
+    from ...extras import Codec
 
 _log = logging.getLogger("rollring")
 

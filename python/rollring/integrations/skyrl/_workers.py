@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import ClosedError, Producer, Request, RequestBoard, RollringError
+from ... import Producer, RollringError
+from ...errors import ClosedError
+from ...extras import Request, RequestBoard
 from ._rows import key_of
 
 if TYPE_CHECKING:
-    from ... import Codec
+    from ...extras import Codec
 
     Rollout = Mapping[str, Any]
 

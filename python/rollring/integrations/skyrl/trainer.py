@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ... import UnsupportedError, create
+from ... import create
+from ...errors import UnsupportedError
 from ..vllm.trainer import RollringTrainer, RollringTrainerInitInfo
 from .weights import settings
 

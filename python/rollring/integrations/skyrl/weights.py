@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from ... import InvalidArgumentError
+from ...errors import InvalidArgumentError
 
 __all__ = ["enable", "register", "runtime_env"]
 

@@ -8,22 +8,19 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ... import (
+from ... import Producer, RollringError, WeightSubscriber
+from ...adapters import HeldVersion
+from ...errors import (
     ClosedError,
     ForkedError,
     PeerGoneError,
-    Producer,
-    Request,
-    RequestBoard,
     RingNotFoundError,
-    RollringError,
     VersionAbortedError,
-    WeightSubscriber,
 )
-from ...adapters import HeldVersion
+from ...extras import Request, RequestBoard
 
 if TYPE_CHECKING:
-    from ... import Codec
+    from ...extras import Codec
 
     Answer = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ import importlib
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from ... import PlainCodec, RingQueue
+from ...extras import PlainCodec, RingQueue
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -7,10 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ... import RequestBoard, RollringError, Stash, TimedOutError, create
+from ... import RollringError, Stash, create
+from ...errors import TimedOutError
+from ...extras import RequestBoard
 
 if TYPE_CHECKING:
-    from ... import Batch, Codec, Member
+    from ... import Batch, Member
+    from ...extras import Codec
 
     Key = tuple[str, int]
 

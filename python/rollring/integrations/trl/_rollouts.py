@@ -15,7 +15,8 @@ from ._requests import RolloutRequests
 from ._weights import RingWeightTransfer
 
 if TYPE_CHECKING:
-    from ... import Codec, Member
+    from ... import Member
+    from ...extras import Codec
 
     Columns = dict[str, list[Any] | None]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ... import InvalidArgumentError
 from ...adapters import find_or_create
+from ...errors import InvalidArgumentError
 from ._ranks import first_rank
 
 

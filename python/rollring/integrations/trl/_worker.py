@@ -12,19 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ... import (
-    BusyError,
-    ClosedError,
-    Group,
-    NoProgressError,
-    Stash,
-    TimedOutError,
-    WeightPublisher,
-    check,
-    describe,
-    describe_groups,
-)
+from ... import Group, Stash, WeightPublisher, check, stat_ring
 from ...adapters import find_or_create
+from ...errors import BusyError, ClosedError, NoProgressError, TimedOutError
+from ...stat import stat_stash
 from .. import record_fields
 from ._callback import callback_of
 from ._ledger import Lease, Ledger
@@ -207,7 +198,7 @@ class RingRolloutWorker:
         if first_rank.failure is not None:
             raise first_rank.failure
         self._open()
-        lanes = describe(self.ring)["lanes"]
+        lanes = stat_ring(self.ring)["lanes"]
         idle = time.monotonic() - self._idle_since
         if any(lane["alive"] for lane in lanes):
             ages = [lane["newest_age_s"] for lane in lanes if lane["committed_records"]]
@@ -286,14 +277,14 @@ class RingRolloutWorker:
         """Of this moment, for a checkpoint."""
         if self._stash is None:
             return {}
-        return {"ring_id": describe(self.ring)["ring_id"], **self._ledger.state()}
+        return {"ring_id": stat_ring(self.ring)["ring_id"], **self._ledger.state()}
 
     def _settle(self, stash: Stash) -> None:
         """What the weights of the checkpoint were trained on does not come again."""
         saved, self._resumes = self._resumes, {}
         if not saved:
             return
-        if saved["ring_id"] != describe(self.ring)["ring_id"]:
+        if saved["ring_id"] != stat_ring(self.ring)["ring_id"]:
             _log.warning("ring %s was made after the checkpoint: it has other groups", self.ring)
             return
         for receipt in self._ledger.resume(saved):
@@ -404,7 +395,7 @@ class RingRolloutWorker:
         """Groups that wait for one must not take the memory without which no step ends."""
         if self._acknowledge != "save" or self._stash is None or not self._ledger.tokens:
             return False
-        ring = describe(self.ring)
+        ring = stat_ring(self.ring)
         sent = sum(lane["committed_tokens"] for lane in ring["lanes"])
         of_a_token = sum(lane["committed_bytes"] for lane in ring["lanes"]) / max(sent, 1)
         alive = sum(lane["alive"] for lane in ring["lanes"])
@@ -423,14 +414,14 @@ class RingRolloutWorker:
         at, count = self._looked
         now = time.monotonic()
         if now - at > 0.1 and self._stash is not None and not self._over:
-            rows = describe_groups(self.ring)["groups"]
+            rows = stat_stash(self.ring)["groups"]
             count = sum(row["records"] for row in rows if row["state"] == "ready")
             self._looked = now, count
         return len(self._ready) + count
 
     def _tell(self) -> None:
         """For the trainer's log. Dropped where nobody reads it."""
-        stash = describe_groups(self.ring)
+        stash = stat_stash(self.ring)
         dropped = sum(each["records"] for each in stash["account"]["dropped"].values())
         try:
             self.metrics_queue.put_nowait(

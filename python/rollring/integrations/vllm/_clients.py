@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from ... import UnsupportedError, describe_weights
+from ...errors import UnsupportedError
+from ...stat import stat_weights
 from ._generation import HTTPVLLMWeightSyncClient, finish
 
 _log = logging.getLogger("rollring")
@@ -142,7 +143,7 @@ class Pause:
 
 def engines_of(ring: str) -> list[dict[str, Any]]:
     """What the channel of a ring says of its engines."""
-    return [engine for rank in describe_weights(ring) for engine in rank["engines"]]
+    return [engine for rank in stat_weights(ring) for engine in rank["engines"]]
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ... import WeightView
+from ...weights import WeightView
 from ._generation import is_deferred_attention_layer
 from ._record import Copy, Place, Record, record
 from ._trial import Loadable, obstacle

@@ -23,20 +23,20 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from ... import (
+from ... import WeightSubscriber
+from ...adapters import HeldVersion, next_announced, published_tensors, report_refusal, torch_dtype
+from ...errors import (
     InvalidArgumentError,
     PeerGoneError,
     ReleasedError,
     UnsupportedError,
     VersionAbortedError,
-    WeightSubscriber,
 )
-from ...adapters import HeldVersion, next_announced, published_tensors, report_refusal, torch_dtype
 from . import _generation as _generation  # refuses a vLLM that is too old
 from ._model import LoadedModel
 
 if TYPE_CHECKING:
-    from ... import WeightUpdate
+    from ...weights import WeightUpdate
 
 _log = logging.getLogger("vllm.rollring")  # vLLM shows what its own loggers say
 

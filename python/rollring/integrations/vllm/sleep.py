@@ -1,4 +1,4 @@
-"""vLLM's sleep mode over `rollring.MemoryDomain`.
+"""vLLM's sleep mode over `rollring.extras.MemoryDomain`.
 
     vllm serve MODEL --enable-sleep-mode --sleep-mode-backend rollring
 
@@ -17,8 +17,9 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ... import DeviceError, MemoryDomain, NotEnoughMemoryError, UnsupportedError
 from ...adapters import why_no_gpu
+from ...errors import DeviceError, NotEnoughMemoryError, UnsupportedError
+from ...extras import MemoryDomain
 
 if TYPE_CHECKING:
     SleepModeBackend = Any

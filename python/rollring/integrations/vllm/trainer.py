@@ -21,15 +21,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 
-from ... import (
-    InvalidArgumentError,
-    PeerGoneError,
-    RejectedError,
-    RollringError,
-    WeightPublisher,
-    WeightTransaction,
-)
+from ... import RollringError, WeightPublisher
 from ...adapters import put_checked, raise_if_failed, refusals
+from ...errors import InvalidArgumentError, PeerGoneError, RejectedError
+from ...weights import WeightTransaction
 from ._clients import FleetClient, HTTPClient, InProcessClient, Pause, engines_of, said
 from ._generation import TrainerEngine, TrainerInitInfo, finish, make_trainer
 

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
-from ._arrays import NUMPY_DTYPES, dtype_name, torch_dtype
-from ._blocks import Closes, shown
-from ._codecs import Codec, PlainCodec
-from ._errors import NotStoredError
-from ._ring import to_bytes
+from .. import _core
+from ..adapters import NUMPY_DTYPES, Closes, dtype_name, shown, to_bytes, torch_dtype
+from ..errors import NotStoredError
+from .codecs import Codec, PlainCodec
 
 # What a value was put as, in its tag.
 ARRAY, TENSOR, ENCODED = 0, 1, 2
@@ -125,9 +123,9 @@ class Store(Closes):
     outlives the process that put it. Any thread may use a store; a forked child opens its own, and
     pickling it opens it again by its name.
 
-        store = rr.Store("run42-rows", capacity="4GiB")
+        store = rr.extras.Store("run42-rows", capacity="4GiB")
         at = store.put(torch.arange(4096), key="17", column="input_ids")   # a number, for anyone
-        rr.Store("run42-rows").get(at)                           # in another process: a copy
+        rr.extras.Store("run42-rows").get(at)                           # in another process: a copy
         store.clear(at)                                          # in any
 
     Args:

@@ -10,14 +10,20 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import _core
-from ._blocks import Closes, shown
-from ._codecs import Codec, OpaqueRecords, PlainCodec, TrajectoryCodec
-from ._errors import BusyError, ClosedError, QueueClosedError, TimedOutError
-from ._producer import Producer
-from ._ring import Column, declared, describe, find_or_create, to_bytes
-from ._turns import TaskTurns
-from ._waits import in_thread, readable
+from .. import Column, Producer, _core
+from ..adapters import (
+    Closes,
+    TaskTurns,
+    declared,
+    find_or_create,
+    in_thread,
+    readable,
+    shown,
+    to_bytes,
+)
+from ..errors import BusyError, ClosedError, QueueClosedError, TimedOutError
+from ..stat import stat_ring
+from .codecs import Codec, OpaqueRecords, PlainCodec, TrajectoryCodec
 
 
 class RingQueue(Closes):
@@ -235,7 +241,7 @@ class RingQueue(Closes):
     def _count(self) -> int:
         return sum(
             max(1, lane["committed_records"] - lane["released_records"])
-            for lane in describe(self.name)["lanes"]
+            for lane in stat_ring(self.name)["lanes"]
             if lane["depth_bytes"]
         )
 

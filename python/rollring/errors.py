@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from . import _core
-
-T = TypeVar("T")
 
 
 class RollringError(Exception):
@@ -194,14 +191,6 @@ class ProducerDiedError(TroubleError):
 
 class NoProgressError(TroubleError, TimeoutError):
     """The trainer has all that was sent, no group is complete, and nothing comes any more."""
-
-
-def named(call: Callable[..., T], *args: Any) -> T:
-    """For what is looked for and is no ring."""
-    try:
-        return call(*args)
-    except RingNotFoundError as error:
-        raise NotFoundError(str(error), error.code) from None
 
 
 _core.set_error_classes(

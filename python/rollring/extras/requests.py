@@ -8,12 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import _core
-from ._blocks import Closes, shown, unpicklable
-from ._codecs import Codec, PlainCodec
-from ._errors import ClosedError, ForkedError, TimedOutError
-from ._turns import TaskTurns
-from ._waits import readable
+from .. import _core
+from ..adapters import Closes, TaskTurns, readable, shown, unpicklable
+from ..errors import ClosedError, ForkedError, TimedOutError
+from .codecs import Codec, PlainCodec
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,6 +1,7 @@
-"""The calls of torch_memory_saver, over `rollring.MemoryDomain`.
+"""The calls of torch_memory_saver, over `rollring.extras.MemoryDomain`.
 
-    from rollring.memory_saver import torch_memory_saver  # in place of: from torch_memory_saver
+    # in place of: from torch_memory_saver import torch_memory_saver
+    from rollring.extras.memory_saver import torch_memory_saver
 
     with torch_memory_saver.region(tag="weights", enable_cpu_backup=True):
         model = Model().cuda()
@@ -19,9 +20,9 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from . import _core
-from ._errors import InvalidArgumentError, ReleasedError, RollringError, UnsupportedError
-from ._memory import MemoryDomain, in_region, outside
+from ..adapters import why_no_gpu
+from ..errors import InvalidArgumentError, ReleasedError, RollringError, UnsupportedError
+from .memory import MemoryDomain, in_region, outside
 
 __all__ = ["MemorySaver", "configure_subprocess", "torch_memory_saver"]
 
@@ -198,7 +199,7 @@ class MemorySaver:
     @property
     def enabled(self) -> bool:
         """Whether there is a GPU to save memory of."""
-        return not _core.why_no_gpu()
+        return not why_no_gpu()
 
     @property
     def retain_cpu_backup(self) -> bool:

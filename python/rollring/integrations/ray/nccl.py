@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-from ... import UnsupportedError
+from ...errors import UnsupportedError
 
 UNIQUE_BYTES = 128
 _IN_PROGRESS = 7

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from . import _core
-from ._arrays import NUMPY_DTYPES, TEXTS, decoded
-from ._errors import BadRecordError
+from .. import _core
+from ..adapters import NUMPY_DTYPES, TEXTS, decoded
+from ..errors import BadRecordError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from . import _core
-from ._blocks import shown, unpicklable
-from ._errors import InvalidArgumentError, named
-from ._ring import to_bytes
+from .. import _core
+from ..adapters import named, shown, to_bytes, unpicklable
+from ..errors import InvalidArgumentError
 
 _log = logging.getLogger("rollring")
 

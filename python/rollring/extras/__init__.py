@@ -1,0 +1,23 @@
+"""Beside rings, the stash and weights, and on their public names: a store of values, a board of
+requests, a queue, and GPU memory in turns. The promises P1 to P10 do not name them.
+"""
+
+from __future__ import annotations
+
+from .codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec
+from .memory import MemoryDomain
+from .queue import RingQueue
+from .requests import Request, RequestBoard
+from .store import Store
+
+__all__ = [
+    "Codec",
+    "MemoryDomain",
+    "PickleCodec",
+    "PlainCodec",
+    "Request",
+    "RequestBoard",
+    "RingQueue",
+    "Store",
+    "TrajectoryCodec",
+]

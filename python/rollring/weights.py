@@ -1,0 +1,15 @@
+"""The weight channel: its two ends, and a version on its way out of one and into the other."""
+
+from __future__ import annotations
+
+from ._weight_publisher import WeightPublisher, WeightTransaction
+from ._weight_subscriber import WeightSubscriber, WeightUpdate
+from ._weights import WeightView
+
+__all__ = [
+    "WeightPublisher",
+    "WeightSubscriber",
+    "WeightTransaction",
+    "WeightUpdate",
+    "WeightView",
+]
