@@ -4,6 +4,7 @@ show.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -62,6 +63,48 @@ def test_the_page_shows_the_versions_that_are_tested() -> None:
     tested = {name for name in known.sections() if frameworks.tests(known[name]["tests"])}
     assert "torch" in tested
     assert _disagreements(page, _pinned(), tested) == []
+
+
+MODULES = {  # of the table's systems
+    "Atropos": "atropos",
+    "SkyRL": "skyrl",
+    "TRL": "trl",
+    "verl": "verl",
+    "TransferQueue": "transfer_queue",
+    "Ray": "ray",
+    "vLLM": "vllm",
+    "checkpoint-engine": "checkpoint_engine",
+    "SGLang": "sglang",
+    "verifiers": "verifiers",
+    "slime": "slime",
+}
+
+
+def _opening(module: str) -> dict[str, str]:
+    """What an integration says of itself behind its first sentence."""
+    place = ROOT / "python/rollring/integrations" / module
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    block = text.split("\n\n")[1]
+    rows = re.split(r"^    (?=\w)", block, flags=re.MULTILINE)[1:]
+    return {row[:12].strip(): " ".join(row[12:].split()) for row in rows}
+
+
+@pytest.mark.parametrize("system", MODULES)
+def test_an_integration_begins_with_versions_proof_and_caller(system: str) -> None:
+    page = (ROOT / "docs/integrations.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| {re.escape(system)} \|(.*)\|$", page, re.MULTILINE)
+    _, versions, proven, *_ = (cell.strip() for cell in row.split("|"))
+    opening = _opening(MODULES[system])
+    assert opening["versions"].replace("`", "") == versions.replace("`", "")
+    assert proven.startswith(opening["proven"])
+    assert opening["called by"]
+
+
+def test_each_integration_is_in_the_table() -> None:
+    place = ROOT / "python/rollring/integrations"
+    found = {one.stem for one in place.iterdir() if not one.name.startswith("_")}
+    assert found == {*MODULES.values(), "record_fields"}
 
 
 def test_every_package_has_a_version() -> None:

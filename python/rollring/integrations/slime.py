@@ -1,5 +1,9 @@
 """slime's rollout function over a ring: prompts out to rollout workers, whole groups back.
 
+    versions    stand-ins with its fields: it is on no index
+    proven      stand-ins, on a CPU
+    called by   slime's rollout manager (`generate_rollout`)
+
     --rollout-function-path rollring.integrations.slime.generate_rollout
 
 docs/slime.md has the other side, and what happens when a process dies.

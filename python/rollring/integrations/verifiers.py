@@ -1,5 +1,9 @@
 """Episodes of verifiers as records: each trace a member of its group, each branch a subsequence.
 
+    versions    verifiers 0.4.0
+    proven      a real environment and client on a CPU
+    called by   a rollout worker of your own
+
     producer.push_many(records(episode, group_size=8, repetition_id=3, policy_version=7))
 
 Nothing of verifiers is imported: what an environment returns (Episode) and what a client of its

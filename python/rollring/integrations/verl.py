@@ -1,5 +1,9 @@
 """verl's checkpoint engine "rollring": weights of a trainer through the weight channel of a ring.
 
+    versions    verl 0.9.1, torch 2.13.0
+    proven      its own manager, workers and actor on Ray, on a CPU, without an inference engine
+    called by   verl's checkpoint engine manager and workers
+
     actor_rollout_ref.rollout.checkpoint_engine.backend=rollring
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=rollring.integrations.verl
     +actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs.rollring.ring=run42

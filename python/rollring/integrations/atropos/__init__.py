@@ -1,5 +1,9 @@
 """Environments of Atropos that send their groups into a ring, and not as JSON.
 
+    versions    atroposlib 0.4.0
+    proven      real environments on a CPU, without a language model
+    called by   Atropos' environments; `rollring serve-atropos` is their server
+
 They go on talking to the server for everything else: `rollring serve-atropos` has both.
 
     class Mine(RollringSendMixin, GSM8kEnv):

