@@ -8,9 +8,9 @@ import rollring as rr
 from rollring.integrations.ray import Fabric, connect, weight_ring
 RING, logits = (sys.argv[1:] or ["run42"])[0], np.zeros(64, np.float32)
 def follow(name, held):  # in a thread: the trainer waits for it, the worker for the trainer
-    with suppress(rr.RingNotFoundError):  # the run has ended
+    with suppress(rr.errors.NotFoundError):  # the run has ended
         while ring := weight_ring(RING):  # attaches again if a relay or the trainer is gone
-            with suppress(rr.PeerGoneError):
+            with suppress(rr.errors.PeerGoneError):
                 for new in rr.WeightSubscriber(ring, {"logits": logits}, name=name, timeout=None):
                     new.finish()
                     held[0] = new.version, logits.copy()  # the next version is written in place
@@ -18,7 +18,7 @@ def follow(name, held):  # in a thread: the trainer waits for it, the worker for
 def work(name):  # it samples tokens, and rewards even ones
     held, draw = [(-1, logits.copy())], np.random.default_rng()
     threading.Thread(target=follow, args=[name, held], daemon=True).start()
-    with suppress(rr.ClosedError), connect(RING, name) as producer:
+    with suppress(rr.errors.ClosedError), connect(RING, name) as producer:
         for i in range(1 << 60):  # until the run ends
             version, policy = held[0]
             ids = (policy + draw.gumbel(size=(32, 64))).argmax(axis=1).astype(np.int32)

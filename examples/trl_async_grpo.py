@@ -4,15 +4,15 @@ import multiprocessing
 import sys
 import rollring as rr
 import tiny  # a model made on the spot, and attention for a CPU: a run on GPUs needs neither
-
 RING = (sys.argv[1:] or ["run42"])[0]
 def work(name, folder):  # any process, in any number; they may come and go
     model, tokenizer = tiny.load(folder)
     into, held, i = dict(model.named_parameters()), -1, 0
     with rr.Producer(RING, name) as producer:
         while True:  # if the trainer dies, attach to the next one, with the version that is held
-            with contextlib.suppress(rr.PeerGoneError, rr.VersionAbortedError), rr.WeightSubscriber(
-                    RING, into, name=name, held_version=held, timeout=None) as weights:
+            with (contextlib.suppress(rr.errors.PeerGoneError, rr.errors.VersionError),
+                  rr.WeightSubscriber(RING, into, name=name, held_version=held, timeout=None)
+                  as weights):
                 while True:
                     with contextlib.suppress(TimeoutError), weights.next(None if held < 0 else 0):
                         held = -1  # the model is a mixture of versions, until this block ends

@@ -84,12 +84,14 @@ def python_texts(source, is_public=lambda name: not name.startswith("_")):
 
 
 def exported():
-    """The names that `import rollring` has."""
-    tree = ast.parse((ROOT / "python/rollring/__init__.py").read_text(encoding="utf-8"))
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
-            return set(ast.literal_eval(node.value))
-    sys.exit("python/rollring/__init__.py has no __all__")
+    """The names that rollring and its public modules have."""
+    found = set()
+    for path in (ROOT / "python/rollring").glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+                found |= set(ast.literal_eval(node.value))
+    return found or sys.exit("python/rollring has no __all__")
 
 
 def texts_of(path, names):

@@ -61,7 +61,7 @@ def views(batch, pinned):
 
 def gathered(batch):
     return batch.to(
-        GPU, rr.GatherColumn("token_ids", dtype=torch.int64), "logprobs", layout="padded"
+        GPU, rr.batches.GatherColumn("token_ids", dtype=torch.int64), "logprobs", layout="padded"
     )
 
 

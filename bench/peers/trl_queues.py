@@ -107,7 +107,7 @@ def maxsize(tokens: int) -> int:
 
 def ways(tokens: int):
     yield "mp.Queue", SPAWN.Queue(maxsize(tokens))
-    with rr.RingQueue(maxsize(tokens), codec=SampleCodec(RolloutSample), lanes=2,
+    with rr.extras.RingQueue(maxsize(tokens), codec=SampleCodec(RolloutSample), lanes=2,
                       lane_bytes="256MiB") as queue:
         yield "RingQueue", queue
 

@@ -161,7 +161,7 @@ class Workers:
             producer.open_group(
                 f"run/{group}", group_size=GROUP, timeout=max(0.0, self.end - time.monotonic())
             )
-        except rr.TimedOutError:
+        except rr.errors.TimedOutError:
             return None
         finally:
             with self.lock:
@@ -293,7 +293,7 @@ def paced(
                 opened.clear()
             try:
                 batch = stash.next(5)
-            except rr.TimedOutError:
+            except rr.errors.TimedOutError:
                 idle += time.monotonic() - now
                 continue
             with batch:
@@ -305,7 +305,7 @@ def paced(
                 records += len(batch.sequences)
         wall = time.monotonic() - begin
         while not over(0):  # whoever waits to push comes to an end
-            with suppress(rr.TimedOutError):
+            with suppress(rr.errors.TimedOutError):
                 stash.next(0.2).ack()
     return {
         "workers": workers,

@@ -3,7 +3,7 @@
 them back, beside what the link gives in the same process.
 
 Each method has a process of its own, with the tensors of Llama-3.1-8B (16.1 GB) in its memory:
-  rollring             rollring.memory_saver
+  rollring             rollring.extras.memory_saver
   rollring_sleep       rollring's sleep mode backend over vLLM's own CuMemAllocator
   vllm                 vLLM's own backend over the same allocator
   torch_memory_saver   torch_memory_saver itself, in its mode "torch"
@@ -119,7 +119,7 @@ def in_turns(name, pool, pause, resume, args):
 
 
 def of_rollring(args):
-    from rollring.memory_saver import MemorySaver
+    from rollring.extras.memory_saver import MemorySaver
     saver = MemorySaver()
     return in_turns("rollring", lambda: saver.region("weights", enable_cpu_backup=True),
                     lambda: saver.pause("weights"), lambda: saver.resume("weights"), args)

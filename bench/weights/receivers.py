@@ -76,8 +76,8 @@ def checkpoint_engine(ring: str, syncs: int, options: dict[str, Any]) -> dict[st
             if version % 50 == 0:
                 print(version, times(took[len(took) // 10 :]), here[-1], rest[1], flush=True)
             if version == 1:
-                first = rr.describe_weights(ring)[0]["handles_passed"]
-        (stat,) = rr.describe_weights(ring)
+                first = rr.stat.stat_weights(ring)[0]["handles_passed"]
+        (stat,) = rr.stat.stat_weights(ring)
         assert stat["handles_passed"] == first, (first, stat["handles_passed"])
     give.send(None)
     child.join()
@@ -116,7 +116,7 @@ def sglang(ring: str, syncs: int, staging: str) -> dict[str, Any]:
                 state = json.load(answer)
             assert (state["whole"], state["label"]) == (version % 128, str(version)), state
             here.append(ce_engine.footprint())
-        (stat,) = rr.describe_weights(ring)
+        (stat,) = rr.stat.stat_weights(ring)
     child.kill()
     child.join()
     return {

@@ -76,7 +76,7 @@ class NodeWorker(RingWorker):
     def close(self) -> None:
         """Once all of this node's records have arrived, including those of killed workers: then the
         trainer learns that no more records follow."""
-        while any(lane["depth_bytes"] for lane in rr.describe(self._producer.ring)["lanes"]):
+        while any(lane["depth_bytes"] for lane in rr.stat_ring(self._producer.ring)["lanes"]):
             self.refresh()
             time.sleep(LOOK)
         super().close()

@@ -77,7 +77,7 @@ class RingWorker:
     def _push(self, key: str, **fields: object) -> bool:
         try:
             self._producer.push(key, timeout=0.01, **fields)
-        except rr.TimedOutError:
+        except rr.errors.TimedOutError:
             return False
         return True
 
@@ -88,11 +88,11 @@ class RingWorker:
         try:
             with channel.next(timeout=0) as update:
                 pass
-        except rr.TimedOutError:  # no new version
+        except rr.errors.TimedOutError:  # no new version
             return self.version
-        except rr.VersionError:  # aborted by the trainer
+        except rr.errors.VersionError:  # aborted by the trainer
             return self.version
-        except (rr.PeerGoneError, rr.ExpelledError):
+        except rr.errors.PeerGoneError:
             self._leave()
             return self.version
         for name, tensor in self._next.items():
@@ -105,7 +105,9 @@ class RingWorker:
         now = time.monotonic()
         if self._channel is None and now >= self._attach_at:
             self._attach_at = now + 0.1
-            with contextlib.suppress(rr.TimedOutError, rr.BusyError, rr.PeerGoneError):
+            with contextlib.suppress(
+                rr.errors.TimedOutError, rr.errors.BusyError, rr.errors.PeerGoneError
+            ):
                 self._channel = rr.WeightSubscriber(
                     self._weight_ring,
                     self._next,
@@ -174,7 +176,7 @@ class RingTrainer:
     def take(self, timeout: float) -> Batch | None:
         try:
             return self._taken(self._stash.next(timeout))
-        except rr.TimedOutError:
+        except rr.errors.TimedOutError:
             return None
 
     def rest(self) -> Batch | None:

@@ -83,7 +83,7 @@ class Run:
         """A stash's account of drops stays in the ring until the next stash opens."""
         if self.plan.transport != "ring":
             return
-        account = rr.describe_groups(self.plan.ring)["account"]
+        account = rr.stat.stat_stash(self.plan.ring)["account"]
         self.groups_dropped += account["groups_dropped"]
         for reason, amount in account["dropped"].items():
             self.dropped[reason] = self.dropped.get(reason, 0) + amount["records"]

@@ -56,9 +56,9 @@ def transport_facts(run: Run) -> dict[str, str]:
     """Of the ring, from outside."""
     if run.plan.transport != "ring":
         return {}
-    found = rr.stats(run.plan.ring, prefix="")
-    groups = rr.describe_groups(run.plan.ring)
-    lanes = rr.describe(run.plan.ring)["lanes"]
+    found = rr.stat.stats(run.plan.ring, prefix="")
+    groups = rr.stat.stat_stash(run.plan.ring)
+    lanes = rr.stat_ring(run.plan.ring)["lanes"]
     return {
         "groups": f"{len(groups['groups'])} wait, {groups['account']['groups']} shipped, "
                   f"{run.groups_dropped + groups['account']['groups_dropped']} dropped",

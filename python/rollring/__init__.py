@@ -17,6 +17,7 @@ Two processes speak to each other only if both run on one machine, as one user.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 try:
@@ -68,7 +69,12 @@ __all__ = [
 
 _former.know_former_names()
 
-if not TYPE_CHECKING:  # else every misspelled name would have a type
+if TYPE_CHECKING:
+    from . import extras as extras
+    from . import rollouts as rollouts
+else:  # a type checker would let every misspelled name pass
 
     def __getattr__(name: str) -> object:
+        if name in ("extras", "rollouts"):  # imported by programs that use them
+            return importlib.import_module(f".{name}", __name__)
         return _former.found(name)

@@ -43,7 +43,7 @@ def unpicklable(what: str, remedy: str) -> Any:
 
 
 def named(call: Callable[..., T], *args: Any) -> T:
-    """For what is looked for and is no ring."""
+    """Call, for a thing that is not a ring: `NotFoundError` in place of `RingNotFoundError`."""
     try:
         return call(*args)
     except RingNotFoundError as error:

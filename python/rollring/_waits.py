@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def in_thread(call: Any, *args: Any) -> Any:
-    """What a call answers that may wait for something else than a descriptor."""
+    """The answer of a call that may wait for something else than a descriptor."""
     import asyncio
 
     return await asyncio.to_thread(call, *args)

@@ -289,7 +289,7 @@ def device_of(device: Any) -> tuple[Any, int]:
 
 
 class TimeLeft:
-    """What is left of a timeout that several waits share."""
+    """The rest of a timeout that several waits share."""
 
     def __init__(self, timeout: float | None) -> None:
         self._end = None if timeout is None else time.monotonic() + timeout

@@ -1,10 +1,30 @@
-"""What rollring raises. Each error's text says what was tried, why it failed, and what to do."""
+"""The errors of rollring. The text of each says what was tried, why it failed, and what to do; its
+`code` tells apart what one class covers, and never changes.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from . import _core
+
+__all__ = [
+    "AccessError",
+    "BadRecordError",
+    "BusyError",
+    "ClosedError",
+    "DeviceError",
+    "InvalidArgumentError",
+    "NotEnoughMemoryError",
+    "NotFoundError",
+    "NotLeasedError",
+    "PeerGoneError",
+    "RingExistsError",
+    "RollringError",
+    "TimedOutError",
+    "TroubleError",
+    "VersionError",
+]
 
 
 class RollringError(Exception):
@@ -31,49 +51,33 @@ class RollringError(Exception):
 
 
 class InvalidArgumentError(RollringError, ValueError):
-    """An option, a name or a shape is out of its range."""
+    """An option, a name, a shape, a dtype or a tensor is not one that this call takes."""
 
     _usual_code = "invalid_argument"
 
 
 class BadRecordError(RollringError, ValueError):
-    """A record breaks the ring's schema. It was not sent."""
+    """A record breaks the ring's schema, or can never fit. It was not sent."""
 
 
-class TooLargeError(BadRecordError):
-    """A record, or its group, can never fit into the ring. It was not sent."""
+class NotFoundError(RollringError, KeyError):
+    """There is no ring, column, engine, tag or value of that name."""
 
 
 class RingExistsError(RollringError, FileExistsError):
     """A ring of that name exists."""
 
 
-class NotFoundError(RollringError, KeyError):
-    """There is no engine, or no tag, of that name."""
-
-
-class RingNotFoundError(NotFoundError):
-    """There is no ring of that name, or it was not finished in time."""
-
-
-class NoColumnError(RollringError, KeyError):
-    """The ring's schema has no column of that name."""
-
-
-class NotOursError(RollringError):
-    """A shared object is damaged, of another version of rollring, or no ring at all."""
-
-
 class AccessError(RollringError, PermissionError):
-    """The ring belongs to another user, or the system refused."""
+    """A shared object is another user's, damaged, of another version, or none of rollring's."""
 
 
 class NotEnoughMemoryError(RollringError, MemoryError):
-    """Shared memory, host memory or the GPU has too little left."""
+    """Shared memory, host memory, the GPU or a store has too little left."""
 
 
 class BusyError(RollringError):
-    """A live process holds the requested resource: the consumer's seat, a lane, the ring."""
+    """A live process holds it: the seat, a lane, a ring, or memory under arrays in use."""
 
 
 class TimedOutError(RollringError, TimeoutError):
@@ -84,84 +88,20 @@ class ClosedError(RollringError):
     """The object was closed, or its ring was removed."""
 
 
-class QueueClosedError(ClosedError, OSError, ValueError):
-    """This process has closed the queue. The standard library's raise one or the other."""
-
-
-class ForkedError(ClosedError):
-    """The object belongs to the process that forked this one. Open another one here."""
-
-
 class NotLeasedError(RollringError):
-    """A batch or a draft was already given back: its memory no longer belongs to it."""
-
-
-class StaleTicketError(RollringError):
-    """The batch of a ticket was acknowledged or given back, or another trainer has its ring. Data
-    that was read from it since the last successful check must not be used.
-    """
-
-
-class StoreFullError(RollringError, MemoryError):
-    """A store has no room, because values were put and not cleared."""
-
-
-class NotStoredError(NotFoundError):
-    """The store has no value at this location: it was cleared or replaced."""
-
-
-class ViewsAliveError(RollringError, BufferError):
-    """Arrays over shared memory are still in use. The call had no effect."""
-
-
-class UnsupportedError(RollringError, ValueError):
-    """A tensor, or a way of sharing memory, that rollring cannot handle."""
-
-    _usual_code = "unsupported"
-
-
-class NoGpuError(RollringError):
-    """No GPU, no driver, a build without CUDA, or a GPU that cannot read the other one's memory."""
+    """A batch, a draft or a ticket was given back: its memory no longer belongs to it."""
 
 
 class DeviceError(RollringError):
-    """A call of the GPU's driver failed."""
-
-
-class ReleasedError(RollringError):
-    """The memory of a tag is released and must not be, or is not and should be."""
-
-
-class LayoutMismatchError(RollringError, ValueError):
-    """Tensors of trainer and engine differ in name, dtype or shape."""
-
-
-class StaleVersionError(RollringError, ValueError):
-    """The ring has had a version as high as this one."""
+    """There is no GPU that can do it, or it failed, or its memory is released."""
 
 
 class VersionError(RollringError):
-    """A version of the weights did not become the one that is served."""
-
-
-class RejectedError(VersionError):
-    """An engine could not take the version."""
-
-
-class VersionAbortedError(VersionError):
-    """The version was given up."""
-
-
-class ChecksumError(VersionError):
-    """Bytes of a tensor did not arrive as they were sent."""
+    """A version of the weights cannot begin, or did not become the one that is served."""
 
 
 class PeerGoneError(RollringError, ConnectionError):
     """The other end of the weight channel closed or died: attach again."""
-
-
-class ExpelledError(PeerGoneError):
-    """The trainer went on without this engine: attach again."""
 
 
 class TroubleError(RollringError):
@@ -183,6 +123,90 @@ class TroubleError(RollringError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.code), self.__dict__
+
+
+# One code each, or few, of a class above: by these names, except clauses of earlier programs catch
+# what they caught. New programs name the class above, and compare `code`.
+
+
+class UnsupportedError(InvalidArgumentError):
+    """A tensor, or a way of sharing memory, that rollring cannot handle."""
+
+    _usual_code = "unsupported"
+
+
+class LayoutMismatchError(InvalidArgumentError):
+    """Tensors of trainer and engine differ in name, dtype or shape."""
+
+
+class StaleVersionError(VersionError, ValueError):
+    """The ring has had a version as high as this one."""
+
+
+class TooLargeError(BadRecordError):
+    """A record, or its group, can never fit into the ring. It was not sent."""
+
+
+class RingNotFoundError(NotFoundError):
+    """There is no ring of that name, or it was not finished in time."""
+
+
+class NoColumnError(NotFoundError):
+    """The ring's schema has no column of that name."""
+
+
+class NotStoredError(NotFoundError):
+    """The store has no value at this location: it was cleared or replaced."""
+
+
+class NotOursError(AccessError):
+    """A shared object is damaged, of another version of rollring, or no ring at all."""
+
+
+class StoreFullError(NotEnoughMemoryError):
+    """A store has no room, because values were put and not cleared."""
+
+
+class ViewsAliveError(BusyError, BufferError):
+    """Arrays over shared memory are still in use. The call had no effect."""
+
+
+class ForkedError(ClosedError):
+    """The object belongs to the process that forked this one. Open another one here."""
+
+
+class QueueClosedError(ClosedError, OSError, ValueError):
+    """This process has closed the queue. The standard library's raise one or the other."""
+
+
+class StaleTicketError(NotLeasedError):
+    """The batch of a ticket was acknowledged or given back, or another trainer has its ring. Data
+    that was read from it since the last successful check must not be used.
+    """
+
+
+class NoGpuError(DeviceError):
+    """No GPU, no driver, a build without CUDA, or a GPU that cannot read the other one's memory."""
+
+
+class ReleasedError(DeviceError):
+    """The memory of a tag is released and must not be, or is not and should be."""
+
+
+class RejectedError(VersionError):
+    """An engine could not take the version."""
+
+
+class VersionAbortedError(VersionError):
+    """The version was given up."""
+
+
+class ChecksumError(VersionError):
+    """Bytes of a tensor did not arrive as they were sent."""
+
+
+class ExpelledError(PeerGoneError):
+    """The trainer went on without this engine: attach again."""
 
 
 class ProducerDiedError(TroubleError):

@@ -31,7 +31,7 @@ Outbox = _core.Outbox
 
 
 def described(publisher: WeightPublisher) -> list[Described]:
-    """What a channel was told of its tensors, in their order."""
+    """The descriptions of a publisher's tensors, in their order."""
     return list(publisher._described.values())
 
 

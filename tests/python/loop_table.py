@@ -30,12 +30,12 @@ from loop_cases import (
 # The calls, by file and name, and the case that makes them.
 TABLE: dict[type[Case], list[str]] = {
     Pushes: ["_producer.Producer.push_async"],
-    Puts: ["_queue.RingQueue.aput"],
-    Gets: ["_queue.RingQueue.aget"],
-    Posts: ["_requests.RequestBoard.post_async"],
-    GivenUp: ["_requests.RequestBoard.given_up_async"],
-    Takes: ["_requests.RequestBoard.take_async"],
-    TakesInALoop: ["_requests.RequestBoard.__aiter__"],
+    Puts: ["extras.queue.RingQueue.aput"],
+    Gets: ["extras.queue.RingQueue.aget"],
+    Posts: ["extras.requests.RequestBoard.post_async"],
+    GivenUp: ["extras.requests.RequestBoard.given_up_async"],
+    Takes: ["extras.requests.RequestBoard.take_async"],
+    TakesInALoop: ["extras.requests.RequestBoard.__aiter__"],
     Batches: ["_stash.Stash.next_async"],
     BatchesInALoop: ["_stash.Stash.__aiter__"],
     Groups: ["_stash.Stash.group"],
@@ -71,6 +71,8 @@ TABLE: dict[type[Case], list[str]] = {
 # What no second event loop comes to.
 ELSEWHERE = {
     "_group_waits.GroupWaits.group": "what Stash.group is",
+    "relay.PartReader.take_async": "relays alone have it, in one loop",
+    "relay.PartWriter.lend_async": "the same",
     "_waits.readable": "what the calls of the table wait with",
     "_waits.in_thread": "the first aput of a process: a thread's answer",
     "_turns.Turn.__aenter__": "the same as readable",

@@ -18,7 +18,7 @@ import rollring as rr
 from conftest import PATIENCE
 from rollring import _core
 from rollring.adapters import borrow_bytes
-from rollring.memory_saver import MemorySaver
+from rollring.extras.memory_saver import MemorySaver
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available() or _core.why_no_gpu():

@@ -12,8 +12,9 @@ import pytest
 
 import rollring as rr
 from memory_fakes import FakeCore, FakeTorch
-from rollring import _core, _memory
-from rollring.memory_saver import MemorySaver, configure_subprocess, torch_memory_saver
+from rollring import _core
+from rollring.extras import memory as _memory
+from rollring.extras.memory_saver import MemorySaver, configure_subprocess, torch_memory_saver
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ from conftest import PATIENCE, send_group
 
 CLASSES = [
     cls
-    for name in rr.__all__
-    if inspect.isclass(cls := getattr(rr, name)) and not issubclass(cls, BaseException)
+    for module in (rr, rr.batches, rr.weights, rr.extras)
+    for name in module.__all__
+    if inspect.isclass(cls := getattr(module, name)) and not issubclass(cls, BaseException)
 ]
 
 

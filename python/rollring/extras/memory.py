@@ -258,12 +258,12 @@ def _only_pool(enter: Callable[[], AbstractContextManager[Any]] | None) -> Itera
 
 
 def outside() -> AbstractContextManager[None]:
-    """What this thread allocates in the block lies in no region, although one is open."""
+    """Allocations of this thread in the block lie in no region, although one is open."""
     return _only_pool(None)
 
 
 def in_region() -> bool:
-    """Whether what this thread allocates lies in a region."""
+    """Whether allocations of this thread lie in a region."""
     return _thread.pool is not None and _thread.pool.is_region
 
 

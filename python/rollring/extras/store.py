@@ -30,7 +30,7 @@ Block = tuple[list[str], str, int, str, tuple[int, ...], int, int]
 
 
 def block_of(value: Any, key: str, column: str, codec: Codec) -> tuple[Block, Any]:
-    """A value as the store takes it, and what keeps its memory there until it was put."""
+    """A value as the store takes it, and the owner of its memory until it was put."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         name = _name_of(value.dtype)

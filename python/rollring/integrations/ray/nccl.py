@@ -35,7 +35,7 @@ class _Config(ctypes.Structure):
 
 
 class NcclError(UnsupportedError):
-    """What NCCL cannot do, or a member of the group that has failed."""
+    """NCCL refused a call, or a member of the group has failed."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, "unsupported")
@@ -53,7 +53,7 @@ def _library() -> Any:
 
 
 def unique() -> bytes:
-    """What those who belong together have to know; one of them makes it."""
+    """The name of a new group: one member makes it, and all pass it to `Communicator`."""
     library = _library()
     made = _Unique()
     code = library.ncclGetUniqueId(ctypes.byref(made))
@@ -63,7 +63,7 @@ def unique() -> bytes:
 
 
 class Communicator:
-    """One end. Threads may share it. Nothing here waits for ever: whoever waits sees an `abort`.
+    """One end. Threads may share it. No wait is for ever: each sees an `abort`.
 
     Args:
         unique: Of all ends.
@@ -117,11 +117,11 @@ class Communicator:
         self._settle(code, time.monotonic() + QUEUE_S)
 
     def check(self) -> None:
-        """Raises what has become of it."""
+        """Raise if an end has failed."""
         self._settle(0, None)
 
     def abort(self) -> None:
-        """Ends what GPUs do for it, also where another end is gone."""
+        """End the work of GPUs for it, also where another end is gone."""
         with self._lock:
             if self._handle and not self._aborted:
                 self._library.ncclCommAbort(self._handle)
