@@ -26,9 +26,10 @@ from .errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from typing_extensions import Never, Self
+    from typing_extensions import Never, Self, Unpack
 
     from ._arrays import Array
+    from .options import RecordFields
 
 
 _OUTCOME = frozenset(
@@ -111,7 +112,7 @@ class Draft:
 
 
 def refuse_options_of_open_group(unknown: Iterable[str]) -> None:
-    """Refuse what `Producer.open_group` does not know, and name the option that was meant."""
+    """Refuse options that `Producer.open_group` does not have, and name the one that was meant."""
     for name in unknown:
         known = ["visit", "group_size", "record_bytes", "timeout"]
         close = difflib.get_close_matches(name, known, 1)
@@ -179,7 +180,7 @@ class Producer:
         instance_id: str,
         *,
         timeout: float | None = None,
-        **fields: Any,
+        **fields: Unpack[RecordFields],
     ) -> None:
         """Send one trajectory. From then on it survives this process.
 
@@ -191,8 +192,9 @@ class Producer:
                 * ``token_ids`` i32[n], ``loss_mask`` u8[n], ``logprobs`` f32[n], ``advantages``
                   f32[n], ``ref_logprobs`` f32[n], ``token_rewards`` f32[n], ``routed_experts``
                   [n, layers, k], ``topk_ids`` i32[n, k], ``topk_logprobs`` f32[n, k], ``labels``
-                  i32[n], and the ring's own columns: numpy arrays, lists, torch tensors or any
-                  buffer. Other dtypes of the same kind are converted.
+                  i32[n], and the ring's own columns (for type checkers from a ``dict[str, Any]``):
+                  numpy arrays, lists, torch tensors or any buffer. Other dtypes of the same
+                  kind are converted.
                 * ``repetition_id`` (which member of the group; duplicates are recognised by it.
                   All members of a group have one, or none has: then each record is a member of
                   its own), ``group_size``, ``visit``, ``subsequence_index``,
@@ -217,7 +219,7 @@ class Producer:
         self._attach().push(instance_id, timeout, fields, False)
 
     async def push_async(
-        self, /, instance_id: str, *, timeout: float | None = None, **fields: Any
+        self, /, instance_id: str, *, timeout: float | None = None, **fields: Unpack[RecordFields]
     ) -> None:
         """As `push`, for asyncio and uvloop: other tasks run while it waits for room.
 
@@ -232,12 +234,14 @@ class Producer:
                 core.end_push()
 
     def push_later(
-        self, /, instance_id: str, *, timeout: float | None = None, **fields: Any
+        self, /, instance_id: str, *, timeout: float | None = None, **fields: Unpack[RecordFields]
     ) -> None:
         """As `push`, visible with the next `flush`, `push` or wait for room."""
         self._push_later(instance_id, timeout, fields)
 
-    def _push_later(self, instance_id: str, timeout: float | None, fields: dict[str, Any]) -> None:
+    def _push_later(
+        self, instance_id: str, timeout: float | None, fields: Mapping[str, object]
+    ) -> None:
         self._attach().push(instance_id, timeout, fields, True)
 
     def push_many(
@@ -289,7 +293,7 @@ class Producer:
         ),
         *,
         timeout: float | None = None,
-        **fields: Any,
+        **fields: Unpack[RecordFields],
     ) -> Draft:
         """Take room for a record of up to ``tokens`` tokens, to be written in place.
 

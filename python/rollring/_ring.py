@@ -62,6 +62,8 @@ def create(
     *,
     lanes: int | None = None,
     lane_bytes: int | str | None = None,
+    columns: Mapping[str, Column | object] | None = None,
+    exist_ok: bool = False,
     spill_bytes: int | str | None = None,
     overflow_dir: str | None = None,
     overflow_bytes: int | str | None = None,
@@ -70,8 +72,6 @@ def create(
     requests: int | None = None,
     request_bytes: int | str | None = None,
     soft_bytes: int | str | None = None,
-    columns: Mapping[str, Column | object] | None = None,
-    exist_ok: bool = False,
 ) -> None:
     """Create a ring.
 
@@ -82,6 +82,9 @@ def create(
         lanes: Producers at once, 1 to 4096. Default: 64.
         lane_bytes: Memory of a lane, in bytes or as "64MiB". A record must fit. Taken from
             ``/dev/shm`` when a producer comes. Default: 64 MiB, or less where memory is less.
+        columns: More columns by name, each a `Column` or a dtype (then one number a token).
+        exist_ok: A ring of that name that exists already will do, if it has what is given here.
+            Options that are not given do not count.
         spill_bytes: The most memory for records of groups that stay incomplete, taken as it is
             used. Default: what there is beside the lanes.
         overflow_dir: A directory on a disk where the spill may go on.
@@ -93,9 +96,6 @@ def create(
         request_bytes: Of the longest request; 2 MiB by default. Taken from ``/dev/shm`` as it is
             used.
         soft_bytes: When a lane turns back early to stay in cache; 0: chosen for this machine.
-        columns: More columns by name, each a `Column` or a dtype (then one number a token).
-        exist_ok: A ring of that name that exists already will do, if it has what is given here.
-            Options that are not given do not count.
 
     Raises:
         RingExistsError: There is a ring of that name, and ``exist_ok`` is false, or the ring
@@ -135,8 +135,8 @@ def create(
 
 
 def find_or_create(ring: str, given: Mapping[str, Any], **otherwise: Any) -> None:
-    """`create` with ``exist_ok``, for adapters: a ring that is there has to agree with what was
-    given (None: nothing was); ``otherwise`` holds where the ring is made.
+    """`create` with ``exist_ok``, for adapters: a ring that is there has to agree with the given
+    options (None: not given); ``otherwise`` holds where the ring is made.
     """
     given = {option: value for option, value in given.items() if value is not None}
     try:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _core
 from ._batch import Batch
@@ -28,9 +28,9 @@ from .errors import (
 from .stat import stats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from typing_extensions import Self, Unpack
 
-    from typing_extensions import Self
+    from .options import StashOptions
 
 
 class Stash:
@@ -57,11 +57,10 @@ class Stash:
         at_deadline: What becomes of it then: "ship" (at least ``min_size`` members), "drop", or
             "hold".
         timeout: Seconds to wait for the ring to appear and for the seat.
-        **options: extra, select, seed, min_size, on_failed, bad_reward, zero_variance,
-            zero_variance_tolerance, zero_variance_run, stale, order, window_fraction,
-            source_weights (weight by source_id), max_open_groups, count_leased, max_open_bytes,
-            tombstone, tombstones, no_progress: as StashOptions of the C++ library; spans are in
-            seconds.
+        **policies: Seldom needed, see `StashOptions`: min_size, extra, select, seed, on_failed,
+            bad_reward, zero_variance, zero_variance_tolerance, zero_variance_run, stale, order,
+            window_fraction, source_weights (weight by source_id), max_open_groups,
+            max_open_bytes, count_leased, tombstone, tombstones, no_progress.
 
     Raises:
         RingNotFoundError: There is no such ring.
@@ -78,14 +77,13 @@ class Stash:
         batch_tokens: int | None = None,
         group_size: int = 8,
         max_lag: int = -1,
-        advantages: str = "grpo",
-        deviation: str = "sample",
+        advantages: Literal["grpo", "mean", "loo", "none"] = "grpo",
+        deviation: Literal["sample", "population"] = "sample",
         deviation_epsilon: float = 1e-4,
         deadline: float | None = None,
-        at_deadline: str | None = None,
-        source_weights: Mapping[int, float] | None = None,
+        at_deadline: Literal["ship", "drop", "hold"] | None = None,
         timeout: float = 10.0,
-        **options: Any,
+        **policies: Unpack[StashOptions],
     ) -> None:
         targets = {
             "batch_groups": batch_groups,
@@ -95,20 +93,21 @@ class Stash:
         given = {name: amount for name, amount in targets.items() if amount is not None}
         if len(given) > 1:
             raise ValueError(f"a batch has exactly one target: choose one of {', '.join(given)}")
-        options.update(
-            given,
-            group_size=group_size,
-            max_lag=max_lag,
-            advantages=advantages,
-            deviation=deviation,
-            deviation_epsilon=deviation_epsilon,
-        )
+        options: dict[str, Any] = {
+            **policies,
+            **given,
+            "group_size": group_size,
+            "max_lag": max_lag,
+            "advantages": advantages,
+            "deviation": deviation,
+            "deviation_epsilon": deviation_epsilon,
+        }
         if deadline is not None:
             options["deadline"] = deadline
         if at_deadline is not None:
             options["at_deadline"] = at_deadline
-        if source_weights is not None:
-            options["source_weights"] = dict(source_weights)
+        if (weights := options.pop("source_weights", None)) is not None:
+            options["source_weights"] = dict(weights)
         self.ring = ring
         by_key = options.get("batch_groups") == 1 and options.get("order") == "freshest"
         self._group_waits = GroupWaits(ring, self.next_async) if by_key else None
@@ -251,9 +250,11 @@ class Stash:
             raise told from None
 
     @property
-    def last_step(self) -> int:
+    def last_acked_step(self) -> int:
         """Of the last `Batch.ack`, of any trainer of this ring; -1: none yet."""
         return self._core.last_step()
+
+    last_step = last_acked_step  # its former name
 
     @property
     def policy_version(self) -> int:

@@ -71,7 +71,7 @@ class WeightTransaction(OneVersion):
     def _note_put(self, name: str) -> None:
         self._at = max(self._at, self._publisher._order.get(name, -1) + 1)
 
-    def put_rest(self, timeout: float | None = None) -> None:
+    def put_all(self, timeout: float | None = None) -> None:
         """Send all that was not put, from where it always lies, as `commit` would.
 
         Raises:
@@ -88,7 +88,7 @@ class WeightTransaction(OneVersion):
             self._sent.put(name, moved.get(name, 0), left(), publisher._stream())
             self._note_put(name)
 
-    async def _put_rest_async(self, timeout: float | None) -> None:
+    async def _put_all_async(self, timeout: float | None) -> None:
         self._sent.check_open()
         publisher = self._publisher
         moved = self._moved()
@@ -152,13 +152,13 @@ class WeightTransaction(OneVersion):
             RejectedError: An engine could not take it; the text says which, and why.
         """
         left = TimeLeft(timeout)
-        self.put_rest(left())
+        self.put_all(left())
         self._sent.wait_staged(left())
 
     async def wait_staged_async(self, timeout: float | None = None) -> None:
         """As `wait_staged`, for asyncio and uvloop."""
         left = TimeLeft(timeout)
-        await self._put_rest_async(left())
+        await self._put_all_async(left())
         await self._publisher._later(self._sent.wait_staged, left())
 
     def commit(self, timeout: float | None = None) -> dict[str, Any]:
@@ -171,14 +171,14 @@ class WeightTransaction(OneVersion):
             VersionAbortedError: Another rank gave it up.
         """
         left = TimeLeft(timeout)
-        self.put_rest(left())
+        self.put_all(left())
         self._sent.commit(left())
         return self._committed()
 
     async def commit_async(self, timeout: float | None = None) -> dict[str, Any]:
         """As `commit`, for asyncio and uvloop."""
         left = TimeLeft(timeout)
-        await self._put_rest_async(left())
+        await self._put_all_async(left())
         await self._publisher._later(self._sent.commit, left())
         return self._committed()
 
@@ -187,11 +187,14 @@ class WeightTransaction(OneVersion):
         self.report = self._sent.report()
         return self.report
 
-    def give_up(self, why: str = "aborted by the trainer") -> None:
+    def abort(self, why: str = "aborted by the trainer") -> None:
         """Engines drop the version. Nothing, once it is over."""
         if not self._over:
             self._sent.give_up(as_utf8(why))
             self._finish()
+
+    give_up = abort  # its former name, as that of `put_all`
+    put_rest = put_all
 
     def _finish(self) -> None:
         self._over = True
@@ -204,7 +207,7 @@ class WeightTransaction(OneVersion):
         await self.commit_async()
 
     def _give_up(self, why: str) -> None:
-        self.give_up(why)
+        self.abort(why)
 
     __reduce__ = unpicklable(
         "a version that is being sent",

@@ -12,11 +12,15 @@ from ._weight_publisher import WeightPublisher, WeightTransaction
 from ._weights import TimeLeft, refused
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .options import PublisherOptions
+
     Tensors = Iterable[tuple[str, Any]]
 
 
 class WeightStream:
-    """Publishes what generators of (name, tensor) yield, a version each.
+    """Publishes versions whose tensors come from generators of (name, tensor).
 
     The channel needs to know all tensors before the first one is sent. So those of the first
     version are kept in host memory, whole, until the last has come; from then on each goes out as
@@ -27,7 +31,8 @@ class WeightStream:
         ring: Its weight channel is used; the ring must exist.
         timeout: Seconds that each step waits for engines.
         publish_as: The dtype in which float32 goes out, such as "bfloat16".
-        **options: Of the `WeightPublisher`: name, memory, slot_bytes, checksums, ...
+        name: For people.
+        **options: Of the `WeightPublisher`: memory, slot_bytes, checksums, ...
     """
 
     def __init__(
@@ -36,11 +41,13 @@ class WeightStream:
         *,
         timeout: float | None = 300.0,
         publish_as: str | None = None,
-        **options: Any,
+        name: str = "trainer",
+        **options: Unpack[PublisherOptions],
     ) -> None:
         self.ring = ring
         self.timeout = timeout
         self._publish_as = publish_as
+        self._name = name
         self._options = options
         self._device: Any = None
         self._described: dict[str, Any] = {}
@@ -72,12 +79,12 @@ class WeightStream:
         try:
             self._put(transaction, tensors)
         except BaseException as error:
-            transaction.give_up(f"{type(error).__name__}: {error}")
+            transaction.abort(f"{type(error).__name__}: {error}")
             raise
         return transaction
 
     def close(self) -> None:
-        """Leave the channel: engines go on with what they have. Twice is fine."""
+        """Leave the channel: engines go on with their version. Twice is fine."""
         if self.publisher is not None:
             self.publisher.close()
             self.publisher = None
@@ -95,7 +102,12 @@ class WeightStream:
             floats = [name for name, tensor in kept.items() if dtype_name(tensor.dtype) == "f32"]
             cast = dict.fromkeys(floats, self._publish_as)
         self.publisher = WeightPublisher(
-            self.ring, self._described, device=self._device, publish_as=cast, **self._options
+            self.ring,
+            self._described,
+            device=self._device,
+            publish_as=cast,
+            name=self._name,
+            **self._options,
         )
         return kept.items(), self.publisher
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -55,6 +56,49 @@ def test_the_package_and_its_examples_are_clean(examples: list[str], tmp_path: P
     loose = ["--allow-untyped-defs", "--allow-untyped-calls", "--allow-incomplete-defs"]
     for example in examples:
         passes("mypy", *settings, *loose, example, cwd=tmp_path)
+
+
+KEYWORDS = """
+from typing import Any
+import numpy as np
+import rollring as rr
+
+producer = rr.Producer("run42")
+producer.push("p/1", token_ids=[1], reward=np.float32(1), repetition_id=0, status="completed")
+own: dict[str, Any] = {"entropy": [0.5]}  # a column of the ring's
+producer.push("p/1", token_ids=[1], **own)
+producer.push("p/1", token_ids=[1], rewards=1.0)  # refused
+producer.push("p/1", token_ids=[1], reward="1.0")  # refused
+producer.push_later("p/1", token_ids=[1], status="complete")  # refused
+producer.reserve("p/1", 8, repetition=0)  # refused
+rr.Stash("run42", batch_groups=4, min_size=2, order="fifo")
+rr.Stash("run42", batch_group=4)  # refused
+rr.Stash("run42", zero_variance="dropped")  # refused
+rr.create("run42", lanes=4)
+rr.create("run42", lane=4)  # refused
+rr.nothing  # refused
+"""
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_a_checker_refuses_keywords_that_there_are_not(checker: str, tmp_path: Path) -> None:
+    pytest.importorskip(checker)
+    program = tmp_path / f"{checker}_keywords.py"
+    program.write_text(KEYWORDS, encoding="utf-8")
+    command = {
+        "mypy": ["mypy", "--config-file", os.devnull, "--cache-dir", str(tmp_path)],
+        "pyright": ["pyright", "--pythonpath", sys.executable],
+    }[checker]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, program.name],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    reported = {int(number) for number in re.findall(r"_keywords\.py:(\d+):.*error", done.stdout)}
+    refused = [at for at, line in enumerate(KEYWORDS.split("\n"), 1) if "# refused" in line]
+    assert sorted(reported) == refused, done.stdout + done.stderr
 
 
 def test_all_python_is_clean(tmp_path: Path) -> None:

@@ -36,7 +36,10 @@ from ..errors import InvalidArgumentError, NotFoundError, TimedOutError
 from ..stat import stat_weights
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .. import WeightPublisher
+    from ..options import PublisherOptions
     from ..weights import WeightTransaction, WeightUpdate
 
 __all__ = ["RollringCheckpointEngine"]
@@ -69,7 +72,7 @@ class RollringCheckpointEngine(CheckpointEngine):
         publish_as: str | None = None,
         lanes: int | None = None,
         lane_bytes: int | str | None = None,
-        **options: Any,
+        **options: Unpack[PublisherOptions],
     ) -> None:
         self.bucket_size = bucket_size
         self.is_master = is_master
@@ -204,7 +207,7 @@ class RollringCheckpointEngine(CheckpointEngine):
 
     def _drop(self, why: str) -> None:
         if self._sent is not None:
-            self._sent.give_up(why)
+            self._sent.abort(why)
         if self._received is not None:
             with contextlib.suppress(RollringError):
                 self._received.reject(why)

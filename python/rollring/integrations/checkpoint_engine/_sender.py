@@ -108,7 +108,7 @@ class Sender:
             talk.opened.wait()
             talk.check()
             with self._publisher.begin(version) as transaction:
-                put_checked(transaction.put_rest, talk.check, timeout)
+                put_checked(transaction.put_all, talk.check, timeout)
                 talk.done.result()
                 report = transaction.commit(left())
         except BaseException:

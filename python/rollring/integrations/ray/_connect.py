@@ -8,6 +8,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Iterator, Mapping
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -31,7 +32,9 @@ from ._names import About, Source, forwarder_name, receiver_name, relay_name, wo
 from ._weight_relay import WeightRelay
 
 if TYPE_CHECKING:
-    from typing_extensions import Never
+    from typing_extensions import Never, Unpack
+
+    from ...options import RecordFields
 
 WHY_S = 2.0  # in which the receiver says why a run is over
 NAMED_MOST = 4096  # groups that are remembered as opened by name
@@ -195,18 +198,20 @@ class NodeProducer(Producer):
             self._receiver.cancel_group.remote(self._source, self._worker, instance_id, visit)
         return True
 
-    def push(self, /, instance_id: str, *, timeout: float | None = None, **fields: Any) -> None:
+    def push(
+        self, /, instance_id: str, *, timeout: float | None = None, **fields: Unpack[RecordFields]
+    ) -> None:
         left = TimeLeft(timeout)
         self._admit(instance_id, fields, left)
         with self._told_why():
             super().push(instance_id, timeout=left(), **fields)
 
     async def push_async(
-        self, /, instance_id: str, *, timeout: float | None = None, **fields: Any
+        self, /, instance_id: str, *, timeout: float | None = None, **fields: Unpack[RecordFields]
     ) -> None:
         left = TimeLeft(timeout)
-        visit = fields.get("visit") or 0
-        group_size = fields.get("group_size") or 0
+        visit = index(fields.get("visit") or 0)
+        group_size = index(fields.get("group_size") or 0)
         while not self._may_send(instance_id, visit, group_size):
             self.flush()
             asked = self._receiver.open_group.remote(
@@ -226,14 +231,21 @@ class NodeProducer(Producer):
         with self._told_why():
             await super().push_async(instance_id, timeout=left(), **fields)
 
-    def _push_later(self, instance_id: str, timeout: float | None, fields: dict[str, Any]) -> None:
+    def _push_later(
+        self, instance_id: str, timeout: float | None, fields: Mapping[str, object]
+    ) -> None:
         left = TimeLeft(timeout)
         self._admit(instance_id, fields, left)
         with self._told_why():
             super()._push_later(instance_id, left(), fields)
 
     def reserve(
-        self, /, instance_id: str, *args: Any, timeout: float | None = None, **fields: Any
+        self,
+        /,
+        instance_id: str,
+        *args: Any,
+        timeout: float | None = None,
+        **fields: Unpack[RecordFields],
     ) -> Draft:
         left = TimeLeft(timeout)
         self._admit(instance_id, fields, left)

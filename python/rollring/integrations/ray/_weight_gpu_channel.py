@@ -220,7 +220,7 @@ class GpuChannel(NodeChannel[GpuArrival]):
             await self.leave(arrival)  # before the slots are others'
         await self._cut_off()
         if arrival is not None:
-            arrival.transaction.give_up("it was aborted by the trainer, or is sent again")
+            arrival.transaction.abort("it was aborted by the trainer, or is sent again")
 
     async def close(self) -> None:
         await super().close()

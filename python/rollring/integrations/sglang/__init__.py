@@ -261,7 +261,7 @@ class Sender:
             asked = in_background("rollring-sglang", lambda: self._order("stage", version, timeout))
             self._wait_attached(asked, left)
             with self._publisher.begin(version) as transaction:
-                put_checked(transaction.put_rest, lambda: raise_if_failed(asked), timeout)
+                put_checked(transaction.put_all, lambda: raise_if_failed(asked), timeout)
                 # The channel would commit without a server that died meanwhile.
                 wait([asked], left())
                 raise_if_failed(asked)

@@ -33,8 +33,11 @@ from ._workers import serve as serve
 from ._workers import serve_async as serve_async
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ... import Group
     from ...extras import Codec
+    from ...options import RingOptions
 
 _log = logging.getLogger("rollring")
 
@@ -71,7 +74,7 @@ class RollringGenerator:
         logprobs: bool = True,
         attempts: int = 3,
         codec: Codec | None = None,
-        **ring_options: Any,
+        **ring_options: Unpack[RingOptions],
     ) -> None:
         if on_missing not in {"mask", "raise"}:
             raise ValueError(f"on_missing is {on_missing!r}: use 'mask' or 'raise'")

@@ -12,8 +12,11 @@ from ...errors import TimedOutError
 from ...extras import RequestBoard
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ... import Batch, Member
     from ...extras import Codec
+    from ...options import RingOptions
 
     Key = tuple[str, int]
 
@@ -29,7 +32,13 @@ class RolloutRequests:
     """
 
     def __init__(
-        self, ring: str, *, timeout: float, attempts: int, codec: Codec | None, **ring_options: Any
+        self,
+        ring: str,
+        *,
+        timeout: float,
+        attempts: int,
+        codec: Codec | None,
+        **ring_options: Unpack[RingOptions],
     ) -> None:
         create(ring, exist_ok=True, **ring_options)
         self.ring = ring

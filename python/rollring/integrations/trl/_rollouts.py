@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections import deque
@@ -15,8 +16,11 @@ from ._requests import RolloutRequests
 from ._weights import RingWeightTransfer
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ... import Member
     from ...extras import Codec
+    from ...options import RingOptions
 
     Columns = dict[str, list[Any] | None]
 
@@ -54,10 +58,12 @@ class RingRollouts:
         attempts: int = 3,
         codec: Codec | None = None,
         publish_as: str | None = None,
-        **ring_options: Any,
+        **ring_options: Unpack[RingOptions],
     ) -> None:
         self.ring = ring
-        self._options = {"timeout": timeout, "attempts": attempts, "codec": codec, **ring_options}
+        self._ask = functools.partial(
+            RolloutRequests, ring, timeout=timeout, attempts=attempts, codec=codec, **ring_options
+        )
         self._requests: RolloutRequests | None = None
         self._transfer: RingWeightTransfer | None = None
         if weights:
@@ -96,7 +102,7 @@ class RingRollouts:
 
     def _open(self) -> RolloutRequests:
         if self._requests is None:
-            self._requests = RolloutRequests(self.ring, **self._options)
+            self._requests = self._ask()
         return self._requests
 
     def _send_weights(self, trainer: Any) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import WeightPublisher
 from ...adapters import WeightStream, find_or_create
 from ._ranks import first_rank
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ...options import PublisherOptions
 
 
 class RingWeightTransfer:
@@ -44,7 +49,7 @@ class RingWeightTransfer:
         publish_as: str | None = None,
         lanes: int | None = None,
         lane_bytes: int | str | None = None,
-        **options: Any,
+        **options: Unpack[PublisherOptions],
     ) -> None:
         self.ring = ring
         self.report: dict[str, Any] | None = None

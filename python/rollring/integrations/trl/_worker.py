@@ -389,7 +389,7 @@ class RingRolloutWorker:
         if stash is None:  # on another rank than the one that reads
             return
         for batch in self._ledger.take_trained():
-            batch.ack(max(stash.last_step, stash.policy_version, 0))
+            batch.ack(max(stash.last_acked_step, stash.policy_version, 0))
 
     def _wants_checkpoint(self) -> bool:
         """Groups that wait for one must not take the memory without which no step ends."""

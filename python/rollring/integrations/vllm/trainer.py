@@ -281,7 +281,7 @@ class RollringTrainer(TrainerEngine):
         """All tensors, as engines make room for them. `check` raises when they will not."""
         deadline_s = self._info.deadline_s
         if self._standing is not None:
-            put_checked(transaction.put_rest, check, deadline_s)
+            put_checked(transaction.put_all, check, deadline_s)
             return
         for name, tensor in _tensors(self.source):
             laid = tensor.detach()
