@@ -17,45 +17,38 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-# numpy's dtype for rollring's; bf16 and 8-bit floats, which numpy lacks, come as their bits.
+# Of each dtype the names that numpy and torch have for it. Where numpy has none, the one for its
+# bits. The C++ table is in lib/record/schema.cpp.
+_DTYPES = {
+    "i8": ("int8", "int8"),
+    "i16": ("int16", "int16"),
+    "i32": ("int32", "int32"),
+    "i64": ("int64", "int64"),
+    "u8": ("uint8", "uint8"),
+    "u16": ("uint16", "uint16"),
+    "u32": ("uint32", "uint32"),
+    "u64": ("uint64", "uint64"),
+    "f16": ("float16", "float16"),
+    "f32": ("float32", "float32"),
+    "f64": ("float64", "float64"),
+    "bf16": ("uint16", "bfloat16"),
+    "bool": ("bool", "bool"),
+    "f8e4m3": ("uint8", "float8_e4m3fn"),
+    "f8e5m2": ("uint8", "float8_e5m2"),
+}
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
-    "i8": np.dtype("i1"),
-    "i16": np.dtype("i2"),
-    "i32": np.dtype("i4"),
-    "i64": np.dtype("i8"),
-    "u8": np.dtype("u1"),
-    "u16": np.dtype("u2"),
-    "u32": np.dtype("u4"),
-    "u64": np.dtype("u8"),
-    "f16": np.dtype("f2"),
-    "f32": np.dtype("f4"),
-    "f64": np.dtype("f8"),
-    "bf16": np.dtype("u2"),
-    "bool": np.dtype("?"),
-    "f8e4m3": np.dtype("u1"),
-    "f8e5m2": np.dtype("u1"),
+    name: np.dtype(numpys) for name, (numpys, _) in _DTYPES.items()
 }
-_NAMES: dict[str, str] = {
-    **{
-        dtype.name: name
-        for name, dtype in NUMPY_DTYPES.items()
-        if name not in {"bf16", "f8e4m3", "f8e5m2"}
-    },
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2",
-}
-
-
 # What numpy has no dtype for: torch's.
-TORCH_ALONE = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+TORCH_ALONE = {name: torchs for name, (numpys, torchs) in _DTYPES.items() if numpys != torchs}
+_NAMES = {torchs: name for name, (_, torchs) in _DTYPES.items()}
 
 
 def torch_dtype(name: str) -> Any:
     """torch's dtype for one of rollring's names."""
     import torch
 
-    return getattr(torch, TORCH_ALONE.get(name) or NUMPY_DTYPES[name].name)
+    return getattr(torch, _DTYPES[name][1])
 
 
 def dtype_name(dtype: object) -> str:
@@ -102,8 +95,8 @@ def _buffer_of(value: Any, column: str, dtype: str) -> tuple[Any, str]:
     if torch is not None and isinstance(value, torch.Tensor):
         tensor = value.detach().to("cpu").contiguous()
         name = dtype_name(tensor.dtype)
-        if name in {"bf16", "f8e4m3", "f8e5m2"}:
-            tensor = tensor.view(torch.int16 if name == "bf16" else torch.uint8)
+        if name in TORCH_ALONE:
+            tensor = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
         return tensor.numpy(), name
     if isinstance(value, (list, tuple)):
         # Integers stay what they are, so that floats among them are refused and not cut.

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+import rollring as rr
+
 MOVED = {
     name: f"rollring.integrations.{name}"
     for name in ("checkpoint_engine", "ray", "sglang", "transfer_queue", "verl", "vllm")
@@ -53,3 +55,98 @@ def test_a_former_name_is_looked_for_without_its_framework() -> None:
     assert importlib.util.find_spec("rollring.vllm.engine") is not None
     with pytest.raises(ModuleNotFoundError, match=r"rollring\.integrations\.vllm\.none"):
         importlib.import_module("rollring.vllm.none")
+
+
+# What `import rollring` had, as far as another module has it now.
+FRONT_DOOR = [
+    "AccessError",
+    "BadRecordError",
+    "BusyError",
+    "ChecksumError",
+    "ClosedError",
+    "Codec",
+    "DeviceError",
+    "ExpelledError",
+    "ForkedError",
+    "GatherColumn",
+    "InvalidArgumentError",
+    "LayoutMismatchError",
+    "MemoryDomain",
+    "NoColumnError",
+    "NoGpuError",
+    "NoProgressError",
+    "NotEnoughMemoryError",
+    "NotFoundError",
+    "NotLeasedError",
+    "NotOursError",
+    "NotStoredError",
+    "PeerGoneError",
+    "PickleCodec",
+    "PlainCodec",
+    "ProducerDiedError",
+    "QueueClosedError",
+    "Reader",
+    "RejectedError",
+    "ReleasedError",
+    "Request",
+    "RequestBoard",
+    "RingExistsError",
+    "RingNotFoundError",
+    "RingQueue",
+    "Share",
+    "StaleTicketError",
+    "StaleVersionError",
+    "Store",
+    "StoreFullError",
+    "TimedOutError",
+    "TooLargeError",
+    "TrajectoryCodec",
+    "TroubleError",
+    "UnsupportedError",
+    "VersionAbortedError",
+    "VersionError",
+    "ViewsAliveError",
+    "WeightTransaction",
+    "WeightUpdate",
+    "WeightView",
+    "describe",
+    "describe_groups",
+    "describe_requests",
+    "describe_weights",
+    "read_rollouts",
+    "stats",
+]
+
+
+def test_the_front_door_answers_for_what_it_had() -> None:
+    code = (
+        f"import rollring\nfor name in {FRONT_DOOR}:\n    print(getattr(rollring, name).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    changed = {
+        "describe": "stat_ring",
+        "describe_groups": "stat_stash",
+        "describe_requests": "stat_requests",
+        "describe_weights": "stat_weights",
+    }
+    wanted = [changed.get(name, name) for name in FRONT_DOOR]
+    assert done.stdout.split() == wanted, done.stderr
+    assert not set(FRONT_DOOR) & set(rr.__all__)
+
+
+def test_former_words_of_methods() -> None:
+    assert rr.weights.WeightTransaction.give_up is rr.weights.WeightTransaction.abort
+    assert rr.weights.WeightTransaction.put_rest is rr.weights.WeightTransaction.put_all
+    assert rr.Stash.last_step is rr.Stash.last_acked_step
+
+
+def test_an_error_of_a_former_name_is_of_a_class_that_has_a_place() -> None:
+    """And has the builtin base that it had."""
+    families = [getattr(rr.errors, name) for name in rr.errors.__all__ if name != "RollringError"]
+    for name in (name for name in FRONT_DOOR if name.endswith("Error")):
+        kind = getattr(rr, name)
+        assert sum(issubclass(kind, family) for family in families) == 1, name
+    assert issubclass(rr.ViewsAliveError, BufferError)
+    assert issubclass(rr.QueueClosedError, OSError) and issubclass(rr.QueueClosedError, ValueError)
+    assert issubclass(rr.NoProgressError, TimeoutError)
+    assert issubclass(rr.StaleVersionError, ValueError)

@@ -124,8 +124,10 @@ def test_what_the_long_form_sets_is_read_by_a_test_of_that_framework() -> None:
     seen = 0
     for name in frameworks.frameworks().sections():
         pins = frameworks.frameworks()[name]
-        read = "".join((ROOT / each.partition("::")[0]).read_text(encoding="utf-8")
-                       for each in frameworks.tests(pins["tests"]))
+        read = "".join(
+            (ROOT / each.partition("::")[0]).read_text(encoding="utf-8")
+            for each in frameworks.tests(pins["tests"])
+        )
         for pair in pins["long"].split():
             variable, _, count = pair.partition("=")
             assert f'"{variable}"' in read and int(count) > 0, pair
