@@ -222,7 +222,7 @@ def wrong_use_and_failures_have_their_codes(folder, rollouts):
         assert "Examples:" in run(command, "--help")[0], command
     for command in ("stat", "rm"):
         _, err = run(command, PREFIX + "nowhere", code=1)
-        assert err.startswith(f"rollring: not_found: ring '{PREFIX}nowhere' not found; "), err
+        assert err.startswith(f"rollring: not_found: ring {PREFIX}nowhere not found; "), err
         assert "rollring ls" in err, err
     _, err = run("produce", "x", "--input", folder / "nowhere", code=1)
     assert err.startswith("rollring: not_found: "), err

@@ -44,7 +44,7 @@ def a_ring_that_is_not_there_is_waited_for_aloud(folder, rollouts):
         name = f"{PREFIX}late{len(command)}{command[0]}"
         process = start(command[0], name, *command[1:])
         told = Lines(process.stderr)
-        told.wait_for(f"waiting .* at most.*: ring '{name}' not found")
+        told.wait_for(f"waiting .* at most.*: ring {name} not found")
         run("create", name)
         told.wait_for("continuing after")
         if command[0] == "consume":

@@ -177,7 +177,7 @@ int serve(ServeOptions& options) {
     if (!hub) return fail(hub.error());
     if (!has_standard_columns((*hub)->schema())) {
         return fail(Errc::bad_record,
-                    fmt::format("ring '{}' does not begin with the standard columns, which this "
+                    fmt::format("ring {} does not begin with the standard columns, which this "
                                 "program fills",
                                 options.hub.ring));
     }

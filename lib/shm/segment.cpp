@@ -28,6 +28,11 @@ std::string object_prefix() {
     return fmt::format("rollring.{}.", getuid());
 }
 
+std::string_view ring_of(std::string_view object) {
+    // Behind "/rollring.<uid>.", of the uid that opened it: a process may change its own.
+    return object.substr(object.find('.', object.find('.') + 1) + 1);
+}
+
 bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes) {
     ssize_t got = 0;
     do {
@@ -110,8 +115,8 @@ Result<SharedObject> open_object(const std::string& object, Access access) {
     if (opened) return std::move(*opened);
     const int error = opened.error();
     if (error == ENOENT) {
-        const std::string name = object.substr(1 + object_prefix().size());
-        return refused(Errc::not_found, fmt::format("ring '{}' not found; create it with 'rollring "
+        const std::string_view name = ring_of(object);
+        return refused(Errc::not_found, fmt::format("ring {} not found; create it with 'rollring "
                                                     "create {}', or list rings with 'rollring ls'",
                                                     name, name));
     }
@@ -134,9 +139,7 @@ const std::string& Segment::name() const {
     return object_->name;
 }
 std::string_view Segment::ring() const {
-    // Behind "/rollring.<uid>.", of the uid that opened it: a process may change its own.
-    const std::string_view name = object_->name;
-    return name.substr(name.find('.', name.find('.') + 1) + 1);
+    return detail::ring_of(object_->name);
 }
 const Geometry& Segment::geometry() const {
     return object_->geometry;
@@ -242,7 +245,7 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
                 return refused(
                     Errc::not_ready,
                     fmt::format(
-                        "ring {} is not finished: its creator {}", *object,
+                        "ring {} is not finished: its creator {}", detail::ring_of(*object),
                         creating
                             ? "is still at work"
                             : "died; 'rollring create' or 'rollring doctor --fix' removes it"));
@@ -271,7 +274,7 @@ Result<bool> Segment::stays(Deadline deadline) const {
         if (deadline.passed()) {
             return refused(
                 Errc::not_ready,
-                fmt::format("ring {} is being made or removed by another process", name()));
+                fmt::format("ring {} is being made or removed by another process", ring()));
         }
         detail::pause_before_retry();
     }

@@ -280,14 +280,15 @@ Result<std::optional<LifeLock>> lock_for_removal(int fd, const std::string& obje
     auto lock = LifeLock::take(fd, LifeByte::creation());
     if (!lock) return std::unexpected(lock.error());
     if (!lock->has_value() && !force) {
-        return refused(Errc::busy, fmt::format("ring {} is being made or removed", object));
+        return refused(Errc::busy,
+                       fmt::format("ring {} is being made or removed", ring_of(object)));
     }
     if (!force && attached(fd)) {
         return refused(
             Errc::busy,
             fmt::format("ring {} is in use by a live process: stop it, or force the removal "
                         "(--force; in Python, force=True)",
-                        object));
+                        ring_of(object)));
     }
     return std::move(*lock);
 }

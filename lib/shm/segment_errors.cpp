@@ -55,10 +55,10 @@ Error explain(Error error, const std::string& object) {
                                          user_text(*owner), user_text(geteuid()));
         }
     } else if (error.code == Errc::not_found) {
-        const std::string name = object.substr(1 + object_prefix().size());
+        const std::string_view name = ring_of(object);
         if (const auto owner = other_user_with(name)) {
             error.message = fmt::format(
-                "ring '{0}' of {1} not found, but {2} has a ring of that name: a ring serves the "
+                "ring {0} of {1} not found, but {2} has a ring of that name: a ring serves the "
                 "processes of one user, so run this as {2}, or create a ring of your own",
                 name, user_text(geteuid()), user_text(*owner));
         }

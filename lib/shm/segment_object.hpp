@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "human.hpp"
 #include "segment.hpp"
@@ -34,6 +35,8 @@ Geometry geometry_of(const SegmentHeader& header);
 std::uint64_t owner_mark_of(std::uint64_t ring_id);
 std::uint64_t purpose_mark_of(std::uint64_t ring_id, Purpose purpose);
 std::string object_prefix();
+// The name that its ring was given.
+std::string_view ring_of(std::string_view object);
 // `remedy`: which option asks for less.
 std::unexpected<Error> no_space(int error, std::uint64_t wanted_bytes, std::string_view what,
                                 std::string_view remedy = "lower --lane-bytes or --lanes");

@@ -255,7 +255,7 @@ class RollringCheckpointEngine(CheckpointEngine):
                 return
             if left() == 0:
                 raise TimedOutError(
-                    f"rollout workers did not attach to ring '{self._ring}' within "
+                    f"rollout workers did not attach to ring {self._ring} within "
                     f"{self._timeout} s: {', '.join(sorted(missing))}",
                     "timed_out",
                 )

@@ -40,7 +40,7 @@ def look_at(name: str) -> Look:
         ring, stash = rr.stat_ring(name), rr.stat.stat_stash(name)
         requests = rr.stat.stat_requests(name)
     except KeyError:
-        return Look(now, problem=f"ring '{name}' not found: waiting for it")
+        return Look(now, problem=f"ring {name} not found: waiting for it")
     except rr.RollringError as error:
         return Look(now, problem=str(error))
     try:

@@ -238,7 +238,7 @@ class _Session:
         import zmq
 
         error = PeerGoneError(
-            f"the sender of ring '{self._channel.ring}' ended before its version was committed",
+            f"the sender of ring {self._channel.ring} ended before its version was committed",
             "peer_gone",
         )
         _log.error("receiver %s: %s", self._channel.name, error)

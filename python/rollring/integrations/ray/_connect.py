@@ -68,7 +68,7 @@ def connect(
         except (*AWAY, RingNotFoundError, GetTimeoutError) as error:
             if left() == 0:
                 raise TimedOutError(
-                    f"ring '{ring}' of node {about.node} ({about.host}): node {this_node()} got no "
+                    f"ring {ring} of node {about.node} ({about.host}): node {this_node()} got no "
                     f"way to it in time: {last_line(error)}",
                     "timed_out",
                 ) from error
@@ -81,7 +81,7 @@ def _connected(name: str, receiver: Any, about: About, left: TimeLeft, checksum:
         producer = Producer(ring, name, timeout=left() or 0.0, checksum=checksum)
         if int(stat_ring(ring)["ring_id"]) != about.ring_id:
             producer.close()
-            raise RingNotFoundError(f"ring '{ring}' was made again", "not_found")
+            raise RingNotFoundError(f"ring {ring} was made again", "not_found")
         return producer
     title = forwarder_name(ring, about.ring_id, node)
     forwarder = actor_on(node, title, Forwarder, about, receiver)
@@ -108,7 +108,7 @@ def fabric_of(ring: str, run: str, left: TimeLeft) -> tuple[Any, About]:
             receiver = actor_named(receiver_name(run or ring))
             about: About = ray.get(receiver.about.remote(), timeout=left())
             if about.ring != ring:
-                why = f"run '{about.run}' is that of ring '{about.ring}' of node {about.node}"
+                why = f"run '{about.run}' is that of ring {about.ring} of node {about.node}"
             elif about.over:
                 why = f"it {about.over} on node {about.node} ({about.host})"
             else:
@@ -119,7 +119,7 @@ def fabric_of(ring: str, run: str, left: TimeLeft) -> tuple[Any, About]:
             cause = error
         if left() == 0:
             raise RingNotFoundError(
-                f"ring '{ring}': {why}: create one in the trainer with "
+                f"ring {ring}: {why}: create one in the trainer with "
                 f"rollring.integrations.ray.Fabric('{ring}'{option})",
                 "not_found",
             ) from cause
@@ -286,7 +286,7 @@ class NodeProducer(Producer):
     def _over(self, why: str) -> ClosedError:
         about = self._about
         return ClosedError(
-            f"ring '{about.ring}' ({about.ring_id:016x}) of node {about.node} ({about.host}) "
+            f"ring {about.ring} ({about.ring_id:016x}) of node {about.node} ({about.host}) "
             f"{why}: connect again once the trainer has another fabric",
             "closed",
         )

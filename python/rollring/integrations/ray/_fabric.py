@@ -119,7 +119,7 @@ class Fabric:
                 return found
             dropped = _end_run(about.run, about.ring, about.ring_id, found)
             _log.warning(
-                "ring '%s' of node %s (%s) %s: its fabric is ended, %d records that had not "
+                "ring %s of node %s (%s) %s: its fabric is ended, %d records that had not "
                 "arrived are dropped",
                 *(about.ring, about.node, about.host, about.over, dropped),
             )
@@ -128,7 +128,7 @@ class Fabric:
         name, receiver = source_name(self.ring, self._ring_id), receiver_name(self.run)
         given = (self.ring, self._ring_id, window, self._receiver, receiver)
         source = actor_on(this_node(), name, WeightSource, *given)
-        with asking(f"the source of weights of ring '{self.ring}'"):
+        with asking(f"the source of weights of ring {self.ring}"):
             ask(source.ready.remote, left)
         return source
 
@@ -147,7 +147,7 @@ class Fabric:
     def _rows(self, actor: Any) -> list[dict[str, Any]]:
         name = receiver_name(self.run)
         try:
-            with asking(f"the fabric of ring '{self.ring}'"):
+            with asking(f"the fabric of ring {self.ring}"):
                 rows: list[dict[str, Any]] = ask(
                     actor.nodes.remote, TimeLeft(ANSWER_S), lambda: is_gone(self._receiver, name)
                 )
@@ -155,7 +155,7 @@ class Fabric:
             if not is_gone(self._receiver, name):
                 raise
             raise ClosedError(
-                f"ring '{self.ring}' has no fabric any more: it was closed, or its ring was "
+                f"ring {self.ring} has no fabric any more: it was closed, or its ring was "
                 f"removed; create another with rollring.integrations.ray.Fabric('{self.ring}')",
                 "closed",
             ) from error
@@ -178,7 +178,7 @@ class Fabric:
 
 def _taken(about: About) -> BusyError:
     return BusyError(
-        f"run '{about.run}' is that of another ring '{about.ring}', on node {about.node} "
+        f"run '{about.run}' is that of another ring {about.ring}, on node {about.node} "
         f"({about.host}, process {about.pid}): choose another name with run=, or close that fabric",
         "busy",
     )
@@ -189,7 +189,7 @@ def _refuse_others(about: About, options: Options) -> None:
         has, given = (getattr(one, field.name) for one in (about.options, options))
         if has != given:
             raise InvalidArgumentError(
-                f"ring '{about.ring}' has a fabric with {field.name}={has!r}, and not {given!r}: "
+                f"ring {about.ring} has a fabric with {field.name}={has!r}, and not {given!r}: "
                 f"give the same options, or close that fabric first"
             )
 
@@ -198,7 +198,7 @@ def _warn_of_lanes(ring: str, lanes: int) -> None:
     others = len(living_nodes()) - 1
     if lanes < others:
         _log.warning(
-            "ring '%s' has %d lanes, and this cluster has %d other nodes, each of which needs one "
+            "ring %s has %d lanes, and this cluster has %d other nodes, each of which needs one "
             "once it has workers: create the ring with lanes=%d or more",
             *(ring, lanes, others, others),
         )

@@ -108,7 +108,7 @@ class Carrier:
             except (RayError, RollringError, OSError) as error:
                 self.over = self._why_over(error)
                 if not self._warned and not self.over:
-                    _log.warning("ring '%s': %s; retrying", self.source.ring, error)
+                    _log.warning("ring %s: %s; retrying", self.source.ring, error)
                 self._warned = True
                 self._stopped.wait(AGAIN_S)
 
@@ -167,7 +167,7 @@ class Carrier:
             return Stream(*given)
         except OSError as error:
             _log.warning(
-                "ring '%s': no connection to the receiver at %s:%d (%s): records go by calls of "
+                "ring %s: no connection to the receiver at %s:%d (%s): records go by calls of "
                 "actors, which are slower. Allow TCP between the nodes, or make the fabric with "
                 "direct=False",
                 *(self.source.ring, *attached.address, error),
@@ -356,7 +356,7 @@ class Forwarder:
         about, why = self._about, self._carriers[self._own_ring].over
         dropped = self._drop()
         _log.warning(
-            "ring '%s' of node %s (%s) %s: %d records of node %s that had not arrived are dropped",
+            "ring %s of node %s (%s) %s: %d records of node %s that had not arrived are dropped",
             *(about.ring, about.node, about.host, why, dropped, self._node),
         )
         end_own(forwarder_name(about.ring, about.ring_id, self._node), self._number)
@@ -398,7 +398,7 @@ class Forwarder:
                 try:
                     self._take(name, self._node)
                 except RollringError as error:  # another forwarder of this machine has it
-                    _log.info("ring '%s': %s", name, error)
+                    _log.info("ring %s: %s", name, error)
             elif carrier.idle:
                 carrier.stop()
                 del self._carriers[name]

@@ -89,6 +89,6 @@ def _is_free(path: Path, ring: str, run: str) -> bool:
         path.unlink(missing_ok=True)
         return True
     raise InvalidArgumentError(
-        f"ring '{ring}' has a fabric with run='{has}', and not '{run}': give the same run, or "
+        f"ring {ring} has a fabric with run='{has}', and not '{run}': give the same run, or "
         f"close that fabric first"
     )

@@ -206,7 +206,7 @@ class Receiver:
         if len(rows) < has or any(row["producer"] == name for row in rows):
             return ""
         return (
-            f"ring '{self._ring}' has {has} lanes, none is free, and node {source.node} "
+            f"ring {self._ring} has {has} lanes, none is free, and node {source.node} "
             f"({source.host}) needs one: create the ring with lanes={has + 1} or more, one for "
             f"each other node with workers and one for each producer on this node"
         )
@@ -247,16 +247,16 @@ class Receiver:
             try:
                 living = await asyncio.to_thread(living_nodes)
             except Exception as error:  # the head is away
-                _log.warning("ring '%s': the live nodes are unknown: %s", self._ring, error)
+                _log.warning("ring %s: the live nodes are unknown: %s", self._ring, error)
                 continue
             for number, lane in list(self._lanes.items()):
                 if lane.source.node not in living:
-                    _log.warning("ring '%s': node %s has left", self._ring, lane.source.node)
+                    _log.warning("ring %s: node %s has left", self._ring, lane.source.node)
                     await self._let_go(number)
 
     async def _end(self) -> None:
         """The ring is gone, and with it the run: everybody is told, and then this actor ends."""
-        _log.warning("ring '%s' of node %s %s: its fabric ends", self._ring, self._node, self._over)
+        _log.warning("ring %s of node %s %s: its fabric ends", self._ring, self._node, self._over)
         error = ClosedError(self._over, "closed")
         for lane in list(self._lanes.values()):
             lane.fail(error)
@@ -279,7 +279,7 @@ class Receiver:
                 lane.begin("")
                 await asyncio.to_thread(lane.close)
             except RollringError as error:
-                _log.warning("ring '%s': %s", self._ring, error)
+                _log.warning("ring %s: %s", self._ring, error)
             self._gone[lane.source.ring] = self._row(lane.source, False) | stats
 
     async def close(self) -> None:

@@ -101,7 +101,7 @@ class NodeChannel(Generic[Coming]):
                 await transaction.wait_staged_async(SILENT_S)
             except TimedOutError as error:
                 self.problem = str(error)
-                _log.warning("ring '%s': %s", self.ring, error)
+                _log.warning("ring %s: %s", self.ring, error)
             else:
                 self.problem = ""
                 break

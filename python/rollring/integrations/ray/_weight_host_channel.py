@@ -196,7 +196,7 @@ class HostChannel(NodeChannel[HostArrival]):
                 self.problem = ""
             except RollringError as error:
                 if str(error) != self.problem:
-                    _log.warning("ring '%s': %s", self.ring, error)
+                    _log.warning("ring %s: %s", self.ring, error)
                 self.problem = str(error)
             await asyncio.sleep(LOOK_S)
 

@@ -95,12 +95,12 @@ class Nodes:
         try:
             living, found = await asyncio.to_thread(self._found)
         except Exception as error:  # the head is away
-            _log.warning("weights of ring '%s': the live nodes are unknown: %s", self._ring, error)
+            _log.warning("weights of ring %s: the live nodes are unknown: %s", self._ring, error)
             return set()
         for node in self._known.keys() & self._living - living:
             status = self._known[node].status
             _log.warning(
-                "weights of ring '%s': node %s (%s), at version %d, has left",
+                "weights of ring %s: node %s (%s), at version %d, has left",
                 self._ring,
                 node,
                 status.host,
@@ -128,7 +128,7 @@ class Nodes:
         try:
             status = await asyncio.wait_for(actor.look.remote(self.session, self.offer), ANSWER_S)
         except (RayError, asyncio.TimeoutError) as error:
-            _log.warning("weights of ring '%s': node %s: %s", self._ring, node, error)
+            _log.warning("weights of ring %s: node %s: %s", self._ring, node, error)
             if node in self._known:
                 self._known[node].answers = False
         else:

@@ -115,7 +115,7 @@ class Passing:
             await asyncio.shield(self._all("give_up", version))
             if not isinstance(error, VersionAbortedError):
                 raise
-            _log.warning("weights of ring '%s': %s", self._origin.ring, error)
+            _log.warning("weights of ring %s: %s", self._origin.ring, error)
             return
         await self._all("commit", version)
         self._nodes.committed(self.members, version)
@@ -246,7 +246,7 @@ class Passing:
         self.members.remove(member)
         if why:
             _log.warning(
-                "weights of ring '%s': node %s (%s) is left behind at version %d: %s",
+                "weights of ring %s: node %s (%s) is left behind at version %d: %s",
                 self._origin.ring,
                 member.node,
                 member.status.host,

@@ -38,11 +38,11 @@ def weight_ring(ring: str, *, device: Any = None, run: str = "", timeout: float 
         return ring
     if not about.options.weights:
         raise InvalidArgumentError(
-            f"the fabric of ring '{ring}' has no weights: create it with weights=True"
+            f"the fabric of ring {ring} has no weights: create it with weights=True"
         )
     relay = relay_on(node, about, receiver)
     found, index = (None, -1) if device is None else device_of(device)
     gpu = "" if index < 0 else uuid_of(found)
-    with asking(f"ring '{ring}': the relay of node {node}"):
+    with asking(f"ring {ring}: the relay of node {node}"):
         name: str = ask(lambda: relay.open.remote(gpu), left)
     return name

@@ -69,7 +69,7 @@ class WeightSource:
         except asyncio.CancelledError:
             pass
         except BaseException:
-            _log.exception("weights of ring '%s': the source ended and is restarted", self._ring)
+            _log.exception("weights of ring %s: the source ended and is restarted", self._ring)
             os._exit(1)
 
     async def _serve(self) -> None:
@@ -87,7 +87,7 @@ class WeightSource:
             try:
                 await self._follow_one()
             except (RollringError, RayError) as error:
-                _log.warning("weights of ring '%s': %s", self._ring, error)
+                _log.warning("weights of ring %s: %s", self._ring, error)
                 await asyncio.sleep(LOOK_S)
 
     async def _follow_one(self) -> None:
@@ -198,7 +198,7 @@ class WeightSource:
             finally:
                 end.close()
         except (RollringError, RayError) as error:
-            _log.warning("weights of ring '%s': %s", self._ring, error)
+            _log.warning("weights of ring %s: %s", self._ring, error)
 
 
 def _gpu(about: dict[str, Any]) -> str:

@@ -145,7 +145,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             if update.version != update_info.version:
                 raise InvalidArgumentError(
                     f"the trainer announced version {update_info.version}, but version "
-                    f"{update.version} arrived: do two trainers use ring '{self._info.ring}'?",
+                    f"{update.version} arrived: do two trainers use ring {self._info.ring}?",
                     "invalid_argument",
                 )
             update.load(deadline)
@@ -220,7 +220,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             timeout=self._info.deadline_s,
         )
         _log.info(
-            "vLLM engine %s: %d modules of ring '%s' are written directly, %d by their loaders; "
+            "vLLM engine %s: %d modules of ring %s are written directly, %d by their loaders; "
             "%.1f MB beside the model",
             self._name,
             len(self._model.direct),

@@ -370,7 +370,7 @@ def _reason(ring: str, error: BaseException, version: int | None = None) -> Base
         return RejectedError("; ".join(told), "rejected")
     if not attached:
         return PeerGoneError(
-            f"no engine is attached to ring '{ring}', so none took version {version} ({error}): "
+            f"no engine is attached to ring {ring}, so none took version {version} ({error}): "
             "create the trainer's end again, which asks the engines to attach",
             "peer_gone",
         )
