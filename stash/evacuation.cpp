@@ -4,6 +4,20 @@
 
 namespace rollring {
 
+// As LaneWriter finds it, but for the jump over what lies in the middle.
+bool fits(const RingMap& map, const LaneFeed& feed, std::uint64_t bytes) {
+    const std::uint64_t capacity = feed.capacity_bytes();
+    const std::uint64_t tail = observe(map.owner(feed.lane()).tail);
+    const std::uint64_t head = feed.head();
+    if (bytes > capacity || head >= tail) return true;  // refused, or nothing is held
+    const std::uint64_t at = tail % capacity;
+    const std::uint64_t lap = tail - at;
+    if (head >= lap) return capacity - at >= bytes || head - lap >= bytes + line_bytes;
+    if (lap - head > capacity) return false;
+    const std::uint64_t end = head - (lap - capacity);
+    return at > end ? capacity - at >= bytes : end - at >= bytes + line_bytes;
+}
+
 Result<void> Evacuation::open() {
     const std::uint32_t lane = core_->map().geometry().spill_lane();
     if (core_->map().geometry().spill_bytes == 0) return {};

@@ -13,6 +13,9 @@
 
 namespace rollring {
 
+// Whether a record of so many bytes, its frame included, finds room in the lane as it is now.
+bool fits(const RingMap& map, const LaneFeed& feed, std::uint64_t bytes);
+
 class Evacuation {
   public:
     // All outlive this. A record that moves is changed in `records`.

@@ -112,7 +112,7 @@ void ShownStash::grow_room(std::int64_t now_ns) {
         room_->room_bytes() - std::min(room_->room_bytes(), spill->usable_bytes());
     if (wanted <= room_->room_bytes()) return;
     static_cast<void>(spill->grow_in_memory(wanted - kept, core_->map(), now_ns));
-    room_grew_ |= room_->show(core_->roster().active(), core_->roster().feeds(), spill);
+    show_room_of(*spill);
 }
 
 // Each group once: one call may touch it several times.
@@ -173,10 +173,24 @@ std::string ShownStash::oldest_text(std::size_t count, std::int64_t now_ns) cons
     return text;
 }
 
+void ShownStash::show_room_of(const Spill& spill) {
+    LaneLoad lanes(room_->lane_share());
+    for (const std::uint32_t lane : core_->roster().active()) {
+        const LaneFeed& feed = core_->roster().feed(lane);
+        if (!feed.is_spill()) lanes.add(feed.pinned_bytes(), feed.unreleased_bytes());
+    }
+    room_grew_ |= room_->show(lanes, {.live_bytes = spill.live_bytes(),
+                                      .usable_bytes = spill.usable_bytes(),
+                                      .usable_most_bytes = spill.usable_most_bytes()});
+}
+
 void ShownStash::show_room() {
-    Spill* const own = evacuation_->spill();
-    if (own != nullptr) own->note_live(core_->roster().feed(core_->map().geometry().spill_lane()));
-    room_grew_ |= room_->show(core_->roster().active(), core_->roster().feeds(), own);
+    if (Spill* const own = evacuation_->spill(); own != nullptr) {
+        own->note_live(core_->roster().feed(core_->map().geometry().spill_lane()));
+        show_room_of(*own);
+    } else {
+        room_->show_no_room();
+    }
     if (room_->runs_short(core_->roster().active())) grow_room(monotonic_ns());
 }
 

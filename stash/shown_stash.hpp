@@ -69,6 +69,7 @@ class ShownStash {
     StashPage& begin_page();
     void wake_openers();
     void grow_room(std::int64_t now_ns);
+    void show_room_of(const Spill& spill);
 
     ConsumerCore* core_;
     const Slab<Record>* records_;

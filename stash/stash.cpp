@@ -119,7 +119,7 @@ Result<void> Stash::Impl::start() {
     copied_before = peek(control.copied_bytes);
     evacuated_before = peek(control.evacuated_records);
     shares.open();
-    room.start(options);
+    room.start(options.group_size, options.extra);
     shown.start(max_open_groups, !options.count_leased);
     return {};
 }

@@ -1,6 +1,6 @@
 #pragma once
 // The bound on open groups, as producers and the stash read it alike: who may open a group, and who
-// will wait for one to end (producer/admission.hpp).
+// will wait for one to end (lib/credits/admission.hpp).
 
 #include <algorithm>
 #include <cstdint>

@@ -1,21 +1,17 @@
 #pragma once
 // How much memory the groups that are open may still need, and how much there is: what producers
-// ask before they open one more (producer/admission.hpp). The argument is in docs/progress.md.
+// ask before they open one more (lib/credits/admission.hpp). The argument is in docs/progress.md.
 //
 //   owed   what open groups have not received yet + what lies in the spill
 //          + what would have to move there for every lane to go on
 //   room   what the spill may hold + what the fullest lane can still keep without blocking
 
+#include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "lane_feed.hpp"
 #include "ring_map.hpp"
-#include "rollring/stash_options.hpp"
-#include "spill.hpp"
 
 namespace rollring {
 
@@ -27,14 +23,42 @@ struct Wish {
 };
 Wish wish_of(const RingMap& map, std::uint32_t lane);
 
-// Whether a record of so many bytes, its frame included, finds room in the lane as it is now.
-bool fits(const RingMap& map, const LaneFeed& feed, std::uint64_t bytes);
+// What the producers' lanes keep for the stash, of which each lane is added once.
+class LaneLoad {
+  public:
+    // `share`: GroupRoom::lane_share() of now.
+    explicit LaneLoad(std::uint64_t share) : share_(share), spare_(share) {}
+
+    // `pinned_bytes` from the oldest record that is not released, which has to be moved before the
+    // lane can go on; `unreleased_bytes` of records, without the holes between them.
+    void add(std::uint64_t pinned_bytes, std::uint64_t unreleased_bytes) {
+        const std::uint64_t within = std::min(pinned_bytes, share_);
+        // What keeps the lane beyond its share is moved to free the rest, dead or not.
+        owed_ += std::min(pinned_bytes - within, unreleased_bytes);
+        spare_ = std::min(spare_, share_ - within);
+    }
+    [[nodiscard]] std::uint64_t owed_bytes() const { return owed_; }
+    // What the fullest lane can still keep.
+    [[nodiscard]] std::uint64_t spare_bytes() const { return spare_; }
+
+  private:
+    std::uint64_t share_;
+    std::uint64_t spare_;
+    std::uint64_t owed_ = 0;
+};
+
+// What the spill keeps, what it may hold now, and what it could ever hold.
+struct SpillLoad {
+    std::uint64_t live_bytes = 0;
+    std::uint64_t usable_bytes = 0;
+    std::uint64_t usable_most_bytes = 0;
+};
 
 class GroupRoom {
   public:
     // `control` is the ring's, writable; both outlive this.
     GroupRoom(const RingMap& map, ReaderControl& control);
-    void start(const StashOptions& options);
+    void start(std::uint32_t group_size, std::uint32_t group_extra);
 
     // A record came.
     void saw(std::uint32_t lines);
@@ -46,8 +70,9 @@ class GroupRoom {
     void forget_inherited() { inherited_bytes_ = 0; }
 
     // For producers. True if a group could be opened now that could not before.
-    bool show(std::span<const std::uint32_t> lanes, std::span<const std::optional<LaneFeed>> feeds,
-              const Spill* spill);
+    bool show(const LaneLoad& lanes, const SpillLoad& spill);
+    // Without a spill nothing is promised: only groups are counted.
+    void show_no_room();
     // As much as this is to be had, though it was promised: every producer waits. Until less is
     // owed than now: then there is room as it was promised, and not for others on top.
     void widen(std::uint64_t bytes) {

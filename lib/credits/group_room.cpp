@@ -11,7 +11,7 @@ constexpr std::uint32_t records_remembered = 1024;
 constexpr std::uint64_t wish_most = std::uint64_t{1} << 48;  // more than any memory; sums fit
 
 // Of one lane.
-std::uint32_t lines_most(const RingMap& map) {
+std::uint32_t lane_lines(const RingMap& map) {
     return static_cast<std::uint32_t>(map.geometry().lane_bytes / line_bytes);
 }
 // Of the ring.
@@ -29,27 +29,13 @@ Wish wish_of(const RingMap& map, std::uint32_t lane) {
             place_bytes % 2 == 0};
 }
 
-// As LaneWriter finds it, but for the jump over what lies in the middle.
-bool fits(const RingMap& map, const LaneFeed& feed, std::uint64_t bytes) {
-    const std::uint64_t capacity = feed.capacity_bytes();
-    const std::uint64_t tail = observe(map.owner(feed.lane()).tail);
-    const std::uint64_t head = feed.head();
-    if (bytes > capacity || head >= tail) return true;  // refused, or nothing is held
-    const std::uint64_t at = tail % capacity;
-    const std::uint64_t lap = tail - at;
-    if (head >= lap) return capacity - at >= bytes || head - lap >= bytes + line_bytes;
-    if (lap - head > capacity) return false;
-    const std::uint64_t end = head - (lap - capacity);
-    return at > end ? capacity - at >= bytes : end - at >= bytes + line_bytes;
-}
-
 GroupRoom::GroupRoom(const RingMap& map, ReaderControl& control) : map_(&map), control_(&control) {}
 
-void GroupRoom::start(const StashOptions& options) {
-    longest_lines_ = std::min(peek(control_->record_lines), lines_most(*map_));
+void GroupRoom::start(std::uint32_t group_size, std::uint32_t group_extra) {
+    longest_lines_ = std::min(peek(control_->record_lines), lane_lines(*map_));
     inherited_bytes_ = std::min(control_->owed_bytes.load(), bytes_most(map_->geometry()));
-    group_size_ = options.group_size;
-    group_extra_ = options.extra;
+    group_size_ = group_size;
+    group_extra_ = group_extra;
 }
 
 void GroupRoom::saw(std::uint32_t lines) {
@@ -66,7 +52,7 @@ std::uint32_t GroupRoom::longest_lines() const {
 
 std::uint32_t GroupRoom::declared_lines(std::uint32_t lane) const {
     if (lane >= map_->geometry().lane_count) return 0;
-    return std::min(peek(map_->owner(lane).record_lines), lines_most(*map_));
+    return std::min(peek(map_->owner(lane).record_lines), lane_lines(*map_));
 }
 
 void GroupRoom::saw_member(std::uint32_t index, std::uint32_t lines, std::uint32_t lane) {
@@ -91,29 +77,20 @@ std::uint64_t GroupRoom::lane_share() const {
     return third - std::min(third, 3 * record);
 }
 
-bool GroupRoom::show(std::span<const std::uint32_t> lanes,
-                     std::span<const std::optional<LaneFeed>> feeds, const Spill* spill) {
+void GroupRoom::show_no_room() {
     keep(control_->group_size, group_size_);
     keep(control_->group_extra, group_extra_);
-    if (spill == nullptr) {  // nothing is promised: only groups are counted
-        keep(control_->room_bytes, std::uint64_t{0});
-        return false;
-    }
+    keep(control_->room_bytes, std::uint64_t{0});
+}
+
+bool GroupRoom::show(const LaneLoad& lanes, const SpillLoad& spill) {
+    keep(control_->group_size, group_size_);
+    keep(control_->group_extra, group_extra_);
     keep(control_->record_lines, longest_lines());
-    const std::uint64_t share = lane_share();
-    std::uint64_t owed = owed_total_lines_ * line_bytes;
-    std::uint64_t kept = share;
-    for (const std::uint32_t lane : lanes) {
-        const LaneFeed& feed = *feeds[lane];
-        if (feed.is_spill()) continue;
-        const std::uint64_t pinned = feed.pinned_bytes();
-        // What keeps the lane beyond its share is moved to free the rest, dead or not.
-        owed += std::min(pinned - std::min(pinned, share), feed.unreleased_bytes());
-        kept = std::min(kept, share - std::min(pinned, share));
-    }
-    owed = std::max(owed, inherited_bytes_) + spill->live_bytes();
+    const std::uint64_t coming = owed_total_lines_ * line_bytes + lanes.owed_bytes();
+    const std::uint64_t owed = std::max(coming, inherited_bytes_) + spill.live_bytes;
     if (owed < widened_owed_bytes_) widen(0);
-    const std::uint64_t room = std::max(spill->usable_bytes() + kept, widened_bytes_);
+    const std::uint64_t room = std::max(spill.usable_bytes + lanes.spare_bytes(), widened_bytes_);
     const bool more = owed < shown_owed_bytes_ || room > shown_room_bytes_;
     // Whoever sees that less is owed sees the smaller room.
     if (room < shown_room_bytes_) keep(control_->room_bytes, room);
@@ -121,7 +98,7 @@ bool GroupRoom::show(std::span<const std::uint32_t> lanes,
     shown_owed_bytes_ = owed;
     shown_room_bytes_ = room;
     const Geometry& geometry = map_->geometry();
-    most_bytes_ = spill->usable_most_bytes() + geometry.lane_count * geometry.lane_bytes;
+    most_bytes_ = spill.usable_most_bytes + geometry.lane_count * geometry.lane_bytes;
     keep(control_->room_most, most_bytes_);
     keep(control_->room_bytes, room);
     return more;
@@ -137,7 +114,7 @@ std::uint64_t GroupRoom::taken_places(std::span<const std::uint32_t> lanes) cons
     return groups;
 }
 
-// As producers ask (producer/admission.cpp).
+// As producers ask (lib/credits/admission.cpp).
 bool GroupRoom::lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lanes) const {
     const std::uint64_t bytes_bound = peek(control_->max_open_bytes);
     if (bytes_bound != 0 && peek(control_->held_bytes) >= bytes_bound) return false;
@@ -157,7 +134,8 @@ std::uint64_t GroupRoom::claimed_bytes(std::span<const std::uint32_t> lanes) con
         if (lane >= map_->geometry().lane_count) continue;
         const std::uint32_t lines =
             peek(map_->owner(lane).lines_claimed) - peek(map_->entry(lane).lines_arrived);
-        // As producers count it (producer/admission.cpp): what no room would allow is not believed.
+        // As producers count it (lib/credits/admission.cpp): what no room would allow is not
+        // believed.
         const bool sound = claim_is_sound(lines * line_bytes, most_bytes_);
         if (sound && peek(map_->entry(lane).quarantine) == 0) bytes += lines * line_bytes;
     }
