@@ -161,20 +161,31 @@ def put_header(header):
     (HEADERS / header.name).write_text("\n".join(lines), encoding="utf-8")
 
 
+PYTHON_MODULES = ("", "errors", "stat", "batches", "weights", "options", "extras", "rollouts",
+                  "torch", "adapters", "relay")
+
+
+def public_names(module):
+    for node in module.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return ast.literal_eval(node.value)
+    raise ValueError("a public module has no __all__")
+
+
 def put_python_api():
-    """A page of all that `import rollring` gives, by the modules that it comes from. Nothing is
+    """A page of all that `rollring` and its public modules give, by their `__all__`. Nothing is
     imported: docstrings and signatures are read."""
     package = ROOT / "python/rollring"
     lines = ["# API for Python", ""]
-    for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
-        if not isinstance(node, ast.ImportFrom) or not node.level or not node.module:
-            continue
-        path = package / f"{node.module}.py"
-        if not path.exists():
-            path = package / node.module / "__init__.py"
-        module = ast.parse(path.read_text(encoding="utf-8"))
-        lines += [f"## {ast.get_docstring(module).splitlines()[0].rstrip('.')}", ""]
-        lines += [f"::: rollring.{name.name}\n" for name in node.names]
+    shown = set()  # under the first module that has it
+    for name in PYTHON_MODULES:
+        places = (package / f"{name}.py", package / name / "__init__.py")
+        module = ast.parse(next(one for one in places if one.exists()).read_text(encoding="utf-8"))
+        whole = f"rollring.{name}".rstrip(".")
+        lines += [f"## {whole}", "", ast.get_docstring(module).split("\n\n")[0], ""]
+        names = [one for one in public_names(module) if one not in shown]
+        shown.update(names)
+        lines += [f"::: {whole}.{one}\n" for one in names]
     (PAGES / "api-python.md").write_text("\n".join(lines), encoding="utf-8")
 
 
