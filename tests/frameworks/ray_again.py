@@ -28,6 +28,7 @@ from ray_engines import Engine, served  # noqa: E402
 from ray_kills import Run  # noqa: E402
 from ray_weight_trainer import said, weights_log  # noqa: E402
 from rollring.integrations.ray import Fabric, connect  # noqa: E402
+from test_ray_runs import leaves_nothing  # noqa: E402
 
 SIZE = kill_oracle.SIZE
 WHO = 1_000_000  # tells rings apart, and goes into tokens
@@ -274,3 +275,4 @@ def check_that_runs_stand(cluster: Any, folder: Path, victims: dict[str, int], k
         with contextlib.suppress(rr.RollringError):  # so nodes remove their rings
             Fabric(ring, weights=True).close()
         rr.remove(ring, force=True, missing_ok=True)
+    ray_world.until(lambda: leaves_nothing(ring))  # actors of earlier runs end by themselves

@@ -362,6 +362,19 @@ def test_a_worker_without_a_time_limit_waits_for_the_fabric(cluster: Any, ring: 
         assert received(ring, 1) == {"late": 1}
 
 
+def test_the_ring_of_a_lost_node_goes_with_its_run(cluster: Any, ring: str) -> None:
+    """Its forwarder is lost, too, and there is none on another node."""
+    lost = cluster.add_node(**ray_world.NODE)
+    cluster.wait_for_nodes()
+    Fabric(ring)
+    ray.get(push_one.options(**ray_world.on(lost.node_id)).remote(ring), timeout=ray_world.PATIENCE)
+    assert node_rings(ring)
+    cluster.remove_node(lost, allow_graceful=False)
+    rr.remove(ring, force=True)
+    ray_world.until(lambda: leaves_nothing(ring))
+    assert not node_rings(ring)
+
+
 @pytest.mark.parametrize("direct", [True, False])
 def test_records_come_over_connections_or_by_calls(cluster: Any, ring: str, direct: bool) -> None:
     with Fabric(ring, direct=direct) as fabric:

@@ -266,6 +266,7 @@ class Receiver:
             await self._let_go(number)
         forget_run(self._ring, self._ring_id)
         await asyncio.sleep(LINGER_S)
+        self._remove_rings()  # others have removed theirs
         name = receiver_name(self._run)
         await asyncio.to_thread(end_own, name, self._number)
 
@@ -290,8 +291,12 @@ class Receiver:
             self._listener.close()
         for number in list(self._lanes):
             await self._let_go(number)
-        for name in rings():  # of nodes of this machine that have nobody any more
+        self._remove_rings()
+        forget_all_but(rings())
+
+    def _remove_rings(self) -> None:
+        """Of nodes of this machine that have nobody any more, and what was written down of all."""
+        for name in rings():
             if name.startswith(node_rings(self._ring, self._ring_id)):
                 remove(name, force=True, missing_ok=True)
         forget_run(self._ring, self._ring_id)
-        forget_all_but(rings())
