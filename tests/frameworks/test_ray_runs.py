@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,12 @@ pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-from rollring.integrations.ray import Fabric, connect, weight_ring  # noqa: E402
+from rollring.integrations.ray import Fabric, _stream, connect, weight_ring  # noqa: E402
 from rollring.integrations.ray._actors import NAMESPACE  # noqa: E402
-from rollring.integrations.ray._names import receiver_name  # noqa: E402
+from rollring.integrations.ray._connect import NodeProducer  # noqa: E402
+from rollring.integrations.ray._forwarder import Carrier  # noqa: E402
+from rollring.integrations.ray._names import About, Source, receiver_name  # noqa: E402
+from rollring.integrations.ray._node_ring import make_node_ring  # noqa: E402
 
 NEW_NAMESPACE = 0x20000
 
@@ -383,3 +388,42 @@ def test_records_come_over_connections_or_by_calls(cluster: Any, ring: str, dire
         assert received(ring, 1) == {"late": 1}
         ray.get(pushed, timeout=ray_world.PATIENCE)
         assert [row["direct"] for row in fabric.nodes() if row["node"] == node] == [direct]
+
+
+def push_beside(about: About, source: Source, receiver: Any, instance_id: str) -> None:
+    with NodeProducer(
+        about, "", source, receiver, timeout=ray_world.PATIENCE, checksum=False
+    ) as producer:
+        producer.push(instance_id, token_ids=[1], group_size=1)
+
+
+def test_calls_become_a_connection_once_one_can_be_had(
+    cluster: Any, ring: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network was bad when the node's forwarder began. Its part is played by this process."""
+    is_good = threading.Event()
+    create = socket.create_connection
+
+    def connection(*given: Any) -> socket.socket:
+        if not is_good.is_set():
+            raise TimeoutError("the network is bad")
+        return create(*given)
+
+    monkeypatch.setattr(socket, "create_connection", connection)
+    monkeypatch.setattr(_stream, "REACH_S", (0.1, 0.1))
+    with Fabric(ring) as fabric, ThreadPoolExecutor(1) as others:
+        about = ray.get(fabric._receiver.about.remote())
+        name = make_node_ring(about, f"{about.node}-beside")
+        stat = rr.describe(name)
+        source = Source(name, int(stat["ring_id"]), stat["lane_count"], about.node, about.host)
+        carrier = Carrier(about, source, fabric._receiver)
+        try:
+            for run, direct in (("called", False), ("connected", True)):
+                ways = [direct]
+                ray_world.until(lambda ways=ways: [row["direct"] for row in fabric.nodes()] == ways)
+                sent = others.submit(push_beside, about, source, fabric._receiver, f"{run}/0")
+                assert received(ring, 1) == {run: 1}
+                sent.result()
+                is_good.set()
+        finally:
+            carrier.stop()

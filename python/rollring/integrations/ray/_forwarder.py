@@ -34,7 +34,7 @@ from ._names import (
     worker_number,
 )
 from ._node_ring import make_node_ring
-from ._stream import Stream
+from ._stream import Reach, Stream
 
 _log = logging.getLogger("rollring")
 
@@ -72,6 +72,7 @@ class Carrier:
         self._parcels: collections.deque[_Parcel] = collections.deque()  # that have not arrived
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._stream: Stream | None = None  # the session's connection
+        self._reach: Reach | None = None  # without one: until it can be had
         self._session = ""
         self._window = 0
         self._flying = 0
@@ -132,6 +133,7 @@ class Carrier:
         """One session with one receiver, until one of the two fails."""
         self._session = uuid.uuid4().hex
         self._number = self._flying = 0
+        self._stream = self._reach = None
         attached = self._attach()
         if attached.over:
             self.over = attached.over
@@ -146,8 +148,9 @@ class Carrier:
                 self._send(parcel)
             self._forward()
         finally:
-            if self._stream is not None:
-                self._stream.close()
+            for one in (self._stream, self._reach):
+                if one is not None:
+                    one.close()
 
     def _new_stream(self, attached: Attached) -> Stream | None:
         """None: parcels go by calls."""
@@ -156,11 +159,17 @@ class Carrier:
         session, numbered = self._session, self._numbered
         numbered.clear()
 
+        def hear(parcel: _Parcel | None, result: Callable[[], Arrived | None]) -> None:
+            self._answers.put((session, parcel, result))
+            self._outbox.interrupt()
+
         def heard(answer: tuple[int, int, int, bool, int] | None) -> None:
             parcel = None if answer is None else numbered.pop(answer[0], None)
             arrived = None if parcel is None or answer is None else Arrived(*answer[1:])
-            self._answers.put((session, parcel, lambda: arrived))
-            self._outbox.interrupt()
+            hear(parcel, lambda: arrived)
+
+        def found() -> Arrived:
+            raise ConnectionError("the receiver can be connected to by now")
 
         given = (attached.address, attached.token, self.source.ring_id, session, heard)
         try:
@@ -172,6 +181,7 @@ class Carrier:
                 "direct=False",
                 *(self.source.ring, *attached.address, error),
             )
+            self._reach = Reach(attached.address, lambda: hear(None, found))
             return None
 
     def _forward(self) -> None:

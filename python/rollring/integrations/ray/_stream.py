@@ -30,6 +30,7 @@ _log = logging.getLogger("rollring")
 CONNECT_S = 3.0
 HELLO_S = 5.0
 AGAIN_S = 0.2  # before the next connection, where one could not be taken
+REACH_S = (10.0, 300.0)  # before the first look for a connection, and before a late one
 LOST_MS = 60_000  # without an acknowledgement of the peer's kernel
 ALIGNMENT = 64  # of a record
 KEPT = 8  # buffers that are used again
@@ -303,3 +304,26 @@ class Stream:
         for number, window, spare, is_short, asked in answers(self._connection, _ANSWER):
             self._heard((number, window, spare, bool(is_short), asked))
         self._heard(None)
+
+
+class Reach:
+    """Looks now and then whether an address can be connected to that could not be: a network is bad
+    for a while. Then `found` is called, once, on a thread."""
+
+    def __init__(self, address: Address, found: Callable[[], None]) -> None:
+        self._address = address
+        self._found = found
+        self._closed = threading.Event()
+        threading.Thread(target=self._look, name="rollring-reach", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _look(self) -> None:
+        wait, longest = REACH_S
+        while not self._closed.wait(wait):
+            with contextlib.suppress(OSError):
+                socket.create_connection(self._address, CONNECT_S).close()
+                self._found()
+                return
+            wait = min(2 * wait, longest)
