@@ -14,7 +14,7 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
-from rollring.integrations.ray import _weight_ways  # noqa: E402
+from rollring.integrations.ray import _stream, _weight_ways, _weight_wire  # noqa: E402
 from rollring.integrations.ray._stream import Listener  # noqa: E402
 from rollring.integrations.ray._weight_host_channel import HostArrival  # noqa: E402
 from rollring.integrations.ray._weight_layout import (  # noqa: E402
@@ -223,6 +223,38 @@ def test_a_node_whose_connection_ends_is_left_behind_and_others_get_all(
         assert (bytes_of(relay.arrival)[: len(part)] == part).all()
         assert passing.left == [("b", "its connection was lost")]
         assert passing.asked == [("c", number) for number in range(8)]
+
+    run(test, monkeypatch)
+
+
+def test_a_slow_network_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece may take longer than the time in which something has to get there."""
+    for module in (_weight_ways, _weight_wire):
+        monkeypatch.setattr(module, "ANSWER_S", 2.0)
+    few = 1 << 16  # bytes at once
+    pause = threading.Event()
+
+    def read_slowly(connection: socket.socket, memory: memoryview) -> bool:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, few)
+        for at in range(0, len(memory), few):
+            pause.wait(0.05)
+            if not _stream.read(connection, memory[at : at + few]):
+                return False
+        return True
+
+    monkeypatch.setattr(_weight_wire, "read", read_slowly)
+    part = np.frombuffer(random.Random(3).randbytes(4 << 20), np.uint8)
+
+    async def test(relay: Relay) -> None:
+        passing = Passing({"a": relay})
+        way = _weight_ways.HostWay(passing, 7, 1 << 18, None)
+        piece = Cut(part.ctypes.data, len(part), [(0, len(part), 0)], 0)
+        await way.send([piece], True)
+        await way.finish()
+        way.stop()
+        assert not passing.left
+        assert relay.arrival is not None
+        assert (bytes_of(relay.arrival)[: len(part)] == part).all()
 
     run(test, monkeypatch)
 

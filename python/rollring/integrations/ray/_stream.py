@@ -10,11 +10,14 @@ same parcels are calls of the receiver. The state of a session is the same eithe
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hmac
 import logging
 import select
 import socket
 import struct
+import sys
+import termios
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -78,8 +81,16 @@ def hello(connection: socket.socket, source: int, session: str, token: str) -> N
     connection.setblocking(False)
 
 
-def send_some(connection: socket.socket, parts: list[memoryview]) -> Iterator[None]:
-    """Sends all of it. Stops now and then while the peer takes nothing more."""
+def unacknowledged(connection: socket.socket) -> int:
+    """Bytes that have not got to the peer's kernel."""
+    memory = bytearray(4)
+    fcntl.ioctl(connection, termios.TIOCOUTQ, memory)
+    return int.from_bytes(memory, sys.byteorder)
+
+
+def send_some(connection: socket.socket, parts: list[memoryview]) -> Iterator[int]:
+    """Sends all of it. Stops now and then while the peer takes nothing more: so many bytes are
+    left."""
     left = [part for part in parts if part.nbytes]
     poll = select.poll()
     poll.register(connection, select.POLLOUT)
@@ -88,7 +99,7 @@ def send_some(connection: socket.socket, parts: list[memoryview]) -> Iterator[No
             sent = connection.sendmsg(left[:512])
         except BlockingIOError:
             if not poll.poll(50):
-                yield
+                yield sum(part.nbytes for part in left)
             continue
         while left and sent >= left[0].nbytes:
             sent -= left.pop(0).nbytes
@@ -288,7 +299,7 @@ class Stream:
         self._thread = threading.Thread(target=self._hear, name="rollring-answers", daemon=True)
         self._thread.start()
 
-    def send(self, number: int, index: bytes, spans: list[Any], places: int) -> Iterator[None]:
+    def send(self, number: int, index: bytes, spans: list[Any], places: int) -> Iterator[int]:
         """Stops at each moment at which the peer takes nothing more."""
         sizes = np.array([span.nbytes for span in spans], np.uint64).tobytes()
         header = _PARCEL.pack(number, places, len(index), len(spans))

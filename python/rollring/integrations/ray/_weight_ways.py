@@ -17,11 +17,12 @@ from ...adapters import borrow_bytes
 from ._weight_gpu import GpuGroup
 from ._weight_layout import Cut
 from ._weight_nodes import Member
-from ._weight_wire import ANSWER_S, PieceSender
+from ._weight_wire import ANSWER_S, PieceSender, Quiet
 from .nccl import NcclError, unique
 
 _log = logging.getLogger("rollring")
 
+LOOK_S = 1.0  # between looks whether anything gets there
 TRIES = 3  # of a part, among nodes that all live
 
 
@@ -85,7 +86,9 @@ class HostWay:
         for one in members:
             if (sender := self._senders[one]) is not None:
                 given = self._version, number, cut, is_last, data
-                landed.append(asyncio.ensure_future(self._landed(one, sender.landed(number))))
+                landed.append(
+                    asyncio.ensure_future(self._landed(one, sender, sender.landed(number)))
+                )
                 sending.append(asyncio.ensure_future(self._over(one, sender, *given)))
         others = [one for one in members if self._senders[one] is None]
         try:
@@ -133,12 +136,16 @@ class HostWay:
             await asyncio.wait({sends})
             raise
 
-    async def _landed(self, member: Member, landed: asyncio.Future[bool]) -> None:
-        try:
-            came = await asyncio.wait_for(landed, ANSWER_S)
-            why = "" if came else "its connection was lost"
-        except asyncio.TimeoutError:
-            why = f"no answer within {ANSWER_S:g} s"
+    async def _landed(
+        self, member: Member, sender: PieceSender, landed: asyncio.Future[bool]
+    ) -> None:
+        quiet = Quiet()
+        while not (await asyncio.wait({landed}, timeout=LOOK_S))[0]:
+            if quiet.seconds(sender.under_way()) > ANSWER_S:
+                why = f"no answer within {ANSWER_S:g} s"
+                break
+        else:
+            why = "" if landed.result() else "its connection was lost"
         if why:
             self._passing.leave_behind(member, self._version, why)
 

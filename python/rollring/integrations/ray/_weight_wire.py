@@ -13,7 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from ._stream import CONNECT_S, Address, answers, hello, read, read_struct, send_some, shut
+from ._stream import (
+    CONNECT_S,
+    Address,
+    answers,
+    hello,
+    read,
+    read_struct,
+    send_some,
+    shut,
+    unacknowledged,
+)
 from ._weight_host_channel import HostArrival, Writer
 from ._weight_layout import Cut
 
@@ -23,6 +33,20 @@ _PIECE = struct.Struct("=QQQQQ")  # version, number, tensors that are whole, the
 _LANDED = struct.Struct("=Q")  # number
 
 
+class Quiet:
+    """For how long nothing has changed."""
+
+    def __init__(self) -> None:
+        self._last: object = None
+        self._since = 0.0
+
+    def seconds(self, state: object) -> float:
+        now = time.monotonic()
+        if state != self._last:
+            self._last, self._since = state, now
+        return now - self._since
+
+
 class PieceSender:
     """The source's end, for one version and one node."""
 
@@ -30,6 +54,7 @@ class PieceSender:
         """Blocks; within an event loop's thread pool. OSError: no connection is to be had."""
         self._landed: dict[int, asyncio.Future[bool]] = {}
         self._lost = False
+        self._left = 0  # bytes of a piece that the kernel has not taken
         self._connection = socket.create_connection(address, CONNECT_S)
         try:
             hello(self._connection, 0, session, token)
@@ -58,10 +83,16 @@ class PieceSender:
         header = _PIECE.pack(version, number, cut.whole, is_last, len(cut.spans))
         runs = [memoryview(data)[start : start + nbytes] for _, nbytes, start in cut.spans]
         left = [memoryview(header), memoryview(spans), *runs]
-        deadline = time.monotonic() + ANSWER_S
-        for _ in send_some(self._connection, left):
-            if time.monotonic() > deadline:
+        quiet = Quiet()
+        for left_over in send_some(self._connection, left):
+            self._left = left_over
+            if quiet.seconds(self.under_way()) > ANSWER_S:
                 raise TimeoutError(f"nothing was taken within {ANSWER_S:g} s")
+        self._left = 0
+
+    def under_way(self) -> tuple[int, int]:
+        """What has yet to get there. While it changes, the network is slow, and no more."""
+        return self._left, 0 if self._lost else unacknowledged(self._connection)
 
     def end(self) -> None:
         """A thread that sends gets OSError."""
