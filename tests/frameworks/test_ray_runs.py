@@ -21,10 +21,15 @@ pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
 import rollring as rr  # noqa: E402
-from rollring.integrations.ray import Fabric, _stream, connect, weight_ring  # noqa: E402
+from rollring.integrations.ray import (  # noqa: E402
+    Fabric,
+    _forwarder,
+    _stream,
+    connect,
+    weight_ring,
+)
 from rollring.integrations.ray._actors import NAMESPACE  # noqa: E402
 from rollring.integrations.ray._connect import NodeProducer  # noqa: E402
-from rollring.integrations.ray._forwarder import Carrier  # noqa: E402
 from rollring.integrations.ray._names import About, Source, receiver_name  # noqa: E402
 from rollring.integrations.ray._node_ring import make_node_ring  # noqa: E402
 
@@ -367,6 +372,21 @@ def test_a_worker_without_a_time_limit_waits_for_the_fabric(cluster: Any, ring: 
         assert received(ring, 1) == {"late": 1}
 
 
+def test_a_forwarder_whose_run_is_over_still_says_which_ring_it_had(
+    cluster: Any, ring: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For workers that connect meanwhile: they find the ring gone, and ask for the next run."""
+    monkeypatch.setattr(_forwarder, "this_actor", lambda: "")
+    with Fabric(ring) as fabric:
+        about = ray.get(fabric._receiver.about.remote())
+        forwarder = _forwarder.Forwarder(about, fabric._receiver)
+        source = forwarder.source()
+        assert source.ring in rr.rings()
+        forwarder.close()
+        assert source.ring not in rr.rings()
+        assert forwarder.source() == source
+
+
 def test_the_ring_of_a_lost_node_goes_with_its_run(cluster: Any, ring: str) -> None:
     """Its forwarder is lost, too, and there is none on another node."""
     lost = cluster.add_node(**ray_world.NODE)
@@ -416,7 +436,7 @@ def test_calls_become_a_connection_once_one_can_be_had(
         name = make_node_ring(about, f"{about.node}-beside")
         stat = rr.describe(name)
         source = Source(name, int(stat["ring_id"]), stat["lane_count"], about.node, about.host)
-        carrier = Carrier(about, source, fabric._receiver)
+        carrier = _forwarder.Carrier(about, source, fabric._receiver)
         try:
             for run, direct in (("called", False), ("connected", True)):
                 ways = [direct]

@@ -333,15 +333,15 @@ class Forwarder:
         self._number = this_actor()
         self._carriers: dict[str, Carrier] = {}
         self._own_ring = make_node_ring(about, self._node)
-        self._take(self._own_ring, self._node)
+        self._own = self._take(self._own_ring, self._node)
         self._ended = self._carriers[self._own_ring].ended
         self._stopped = threading.Event()
         self._watch = threading.Thread(target=self._watch_rings, name="rollring-adopt", daemon=True)
         self._watch.start()
 
     def source(self) -> Source:
-        """The ring of this node."""
-        return self._carriers[self._own_ring].source
+        """The ring of this node, also once that is dropped: a worker then finds it gone."""
+        return self._own
 
     def close(self) -> int:
         """Stop, and remove the node's ring, and those of nodes that are gone, with all that has
@@ -371,14 +371,14 @@ class Forwarder:
         )
         end_own(forwarder_name(about.ring, about.ring_id, self._node), self._number)
 
-    def _take(self, name: str, node: str) -> None:
+    def _take(self, name: str, node: str) -> Source:
         stat = stat_ring(name)
         source = Source(name, int(stat["ring_id"]), stat["lane_count"], node, socket.gethostname())
         deadline = time.monotonic() + ANSWER_S
         while True:
             try:
                 self._carriers[name] = Carrier(self._about, source, self._receiver)
-                return
+                return source
             except BusyError:  # of a predecessor that is about to die
                 if time.monotonic() > deadline:
                     raise
