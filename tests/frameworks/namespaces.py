@@ -43,7 +43,7 @@ def missing() -> str:
     return ""
 
 
-def _ip(*words: object) -> None:
+def ip(*words: object) -> None:
     subprocess.run(["ip", *map(str, words)], check=True)
 
 
@@ -56,10 +56,10 @@ class Link:
 
     def cut(self) -> None:
         """The place has its address yet, and hears nothing."""
-        _ip("-n", "switch", "link", "set", self.port, "down")
+        ip("-n", "switch", "link", "set", self.port, "down")
 
     def mend(self) -> None:
-        _ip("-n", "switch", "link", "set", self.port, "up")
+        ip("-n", "switch", "link", "set", self.port, "up")
 
 
 class Network:
@@ -68,30 +68,38 @@ class Network:
     def __init__(self) -> None:
         self._places = ["switch"]
         self._links = 0
-        _ip("netns", "add", "switch")
-        _ip("-n", "switch", "link", "add", "hub", "type", "bridge")
-        _ip("-n", "switch", "link", "set", "hub", "up")
+        ip("netns", "add", "switch")
+        ip("-n", "switch", "link", "add", "hub", "type", "bridge")
+        ip("-n", "switch", "link", "set", "hub", "up")
 
     def link(self, place: str = "") -> Link:
         """To a new namespace of that name; without one, to ours."""
         self._links += 1
-        link = Link(f"{NETWORK}.{self._links}", f"port{self._links}")
         within: tuple[str, ...] = ()
         if place:
-            _ip("netns", "add", place)
+            ip("netns", "add", place)
             self._places.append(place)
             within = ("-n", place)
-        end = ("type", "veth", "peer", "name", link.port, "netns", "switch")
-        _ip(*within, "link", "add", "eth0", *end)
-        _ip("-n", "switch", "link", "set", link.port, "master", "hub", "up")
-        _ip(*within, "address", "add", f"{link.address}/24", "dev", "eth0")
+        link = self.join(place, f"port{self._links}", f"{NETWORK}.{self._links}")
+        ip(*within, "address", "add", f"{link.address}/24", "dev", "eth0")
         for name in ("lo", "eth0"):
-            _ip(*within, "link", "set", name, "up")
+            ip(*within, "link", "set", name, "up")
         return link
+
+    def join(self, place: str, port: str, address: str) -> Link:
+        """Makes the place's eth0, and joins it with a port of the switch."""
+        within = ("-n", place) if place else ()
+        end = ("type", "veth", "peer", "name", port, "netns", "switch")
+        ip(*within, "link", "add", "eth0", *end)
+        ip("-n", "switch", "link", "set", port, "master", "hub", "up")
+        return Link(address, port)
+
+    def settle(self) -> None:
+        """All places are there that a run begins with."""
 
     def close(self) -> None:
         for place in reversed(self._places):
-            _ip("netns", "delete", place)
+            ip("netns", "delete", place)
 
 
 if __name__ == "__main__":

@@ -254,12 +254,14 @@ class Runs(Run):
         return count
 
 
-def check_that_runs_stand(cluster: Any, folder: Path, victims: dict[str, int], kills: int) -> None:
+def check_that_runs_stand(
+    kind: type[Runs], cluster: Any, folder: Path, victims: dict[str, int], kills: int
+) -> None:
     """So many kills, and the last run comes whole."""
     ring = f"again-{os.getpid()}"
     workers = [produce.remote(ring, member, str(folder)) for member in range(SIZE)]
     workers += [serve.remote(ring, number, str(folder)) for number in range(ENGINES)]
-    run = Runs(cluster, ring, folder, workers, [], victims, kills)
+    run = kind(cluster, ring, folder, workers, [], victims, kills)
     try:
         run.strike_until_all_are_killed()
         run.end_trainer("again")

@@ -4,6 +4,7 @@ processes, a /dev/shm and a folder for Ray of its own. `namespaces.run_apart` ru
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +13,8 @@ import ray
 from ray.cluster_utils import Cluster
 
 import ray_world
-from namespaces import Link, Network
+import weather
+from namespaces import Link
 
 # A node whose link is cut is lost after some 20 s, and stands a cut of a few.
 HEALTH = {
@@ -73,7 +75,7 @@ class NetworkCluster(Cluster):
     """
 
     def __init__(self, initialize_head: bool, head_node_args: dict[str, Any]) -> None:
-        self._network = Network()
+        self._network = weather.network(os.environ[ray_world.APART])
         self._machines = 0
         self.link = self._network.link()
         own = {"node_ip_address": self.link.address, "_system_config": HEALTH}
@@ -91,6 +93,7 @@ class NetworkCluster(Cluster):
 
     def wait_for_nodes(self, timeout: float = 0) -> None:
         ray_world.until(self._all_are_there)
+        self._network.settle()
 
     def _all_are_there(self) -> bool:
         for machine in self.worker_nodes:
@@ -103,6 +106,10 @@ class NetworkCluster(Cluster):
             self.worker_nodes.remove(node)
         else:
             super().remove_node(node, allow_graceful)
+
+    def frames(self) -> dict[str, int]:
+        """What became of them, where the network counts."""
+        return self._network.counts()
 
     def shutdown(self) -> None:
         super().shutdown()

@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("ray.cluster_utils")
 
 import ray_world  # noqa: E402
-from ray_again import VICTIMS, check_that_runs_stand  # noqa: E402
+from ray_again import VICTIMS, Runs, check_that_runs_stand  # noqa: E402
 
 KILLS = int(os.environ.get("ROLLRING_KILLS", "60"))
 
 
 def test_no_record_and_no_version_crosses_runs(tmp_path: Path) -> None:
     with ray_world.cluster(3) as cluster:
-        check_that_runs_stand(cluster, tmp_path, VICTIMS, KILLS)
+        check_that_runs_stand(Runs, cluster, tmp_path, VICTIMS, KILLS)
