@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,24 +44,54 @@ def trains(text: str) -> None:
 def test_ray_rollouts(cluster: Any, ring: str, tmp_path: Path) -> None:
     (block,) = pages.named(RUNNER, "program")
     assert block.text == PROGRAM.read_text(encoding="utf-8"), f"{block} is not {PROGRAM.name}"
-    for again in (False, True):  # nothing of a run follows the next one of its name
-        if again:
-            rr.create(ring)  # which `run` removes
-        trains(run(ring, tmp_path, sys.executable, str(PROGRAM), RAY_ADDRESS=cluster.address))
+    trains(run(ring, tmp_path, sys.executable, str(PROGRAM), RAY_ADDRESS=cluster.address))
+
+
+def changed(path: Path, *changes: tuple[str, str]) -> Path:
+    """The program with other lines, at that path."""
+    text = PROGRAM.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@contextlib.contextmanager
+def endless(
+    cluster: Any, ring: str, folder: Path, *changes: tuple[str, str]
+) -> Iterator[Callable[[], int]]:
+    """The program, which trains until the block ends: how many steps it has made."""
+    program = changed(folder / "endless.py", ("range(40)", "range(1 << 30)"), *changes)
+    said = folder / "said"
+
+    def steps() -> int:
+        return said.read_text(encoding="utf-8").count("step ")
+
+    with (
+        said.open("w") as out,
+        subprocess.Popen(
+            [sys.executable, "-u", str(program), ring],
+            env={**os.environ, "RAY_ADDRESS": cluster.address},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        ) as running,
+    ):
+        try:
+            yield steps
+        finally:
+            running.terminate()
+    rr.remove(ring, force=True)
 
 
 def test_workers_that_fail_are_shown_and_the_next_run_starts(
     cluster: Any, ring: str, tmp_path: Path
 ) -> None:
-    text = PROGRAM.read_text(encoding="utf-8")
-    for old, new in (
+    failing = changed(
+        tmp_path / "failing.py",
         ("            ids = (", f'            assert i < 80, "{FAILS}"\n            ids = ('),
         ("stash.next(timeout=300)", "stash.next(timeout=30)"),
-    ):
-        assert old in text
-        text = text.replace(old, new)
-    failing = tmp_path / "failing.py"
-    failing.write_text(text, encoding="utf-8")
+    )
     environment = {**os.environ, "RAY_ADDRESS": cluster.address}
     command = [sys.executable, str(failing), ring]
     done = subprocess.run(
@@ -77,41 +108,45 @@ def test_workers_that_fail_are_shown_and_the_next_run_starts(
     trains(done.stdout + done.stderr)
 
 
+def test_a_worker_that_fails_leaves_no_engine(cluster: Any, ring: str, tmp_path: Path) -> None:
+    """Ray keeps processes of workers for others, and with them their threads."""
+    process = tmp_path / "process"
+    begin = "    held, draw = ["
+    fails = (
+        begin,
+        f"""    import os, pathlib
+    if name == "env-0":
+        threading.Thread(target=follow, args=[name, [0]], daemon=True).start()
+        pathlib.Path({str(process)!r}).write_text(str(os.getpid()))
+        raise ValueError("{FAILS}")
+{begin}""",
+    )
+    with endless(cluster, ring, tmp_path, fails) as steps:
+        ray_world.until(lambda: process.exists() and steps() > 20)
+        one = Path("/proc", process.read_text())
+        ray_world.until(lambda: not one.exists())
+        then = steps() + 20
+        ray_world.until(lambda: steps() > then)
+
+
 def test_workers_follow_again_once_their_relay_was_killed(
     cluster: Any, ring: str, tmp_path: Path
 ) -> None:
-    text = PROGRAM.read_text(encoding="utf-8")
-    assert "range(40)" in text
-    endless, said = tmp_path / "endless.py", tmp_path / "said"
-    endless.write_text(text.replace("range(40)", "range(1 << 30)"), encoding="utf-8")
+    with endless(cluster, ring, tmp_path) as steps:
+        ray_world.until(lambda: steps() > 20)
+        with Fabric(ring, weights=True) as fabric:
 
-    def steps() -> int:
-        return said.read_text(encoding="utf-8").count("step ")
+            def all_follow(version: int) -> bool:
+                nodes = fabric.nodes()
+                return len(nodes) == 2 and all(
+                    node.get("engines", 0) > 0 and node["version"] > version for node in nodes
+                )
 
-    with said.open("w") as out, subprocess.Popen(
-        [sys.executable, "-u", str(endless), ring],
-        env={**os.environ, "RAY_ADDRESS": cluster.address},
-        stdout=out,
-        stderr=subprocess.STDOUT,
-    ) as running:
-        try:
-            ray_world.until(lambda: steps() > 20)
-            with Fabric(ring, weights=True) as fabric:
-
-                def all_follow(version: int) -> bool:
-                    nodes = fabric.nodes()
-                    return len(nodes) == 2 and all(
-                        node.get("engines", 0) > 0 and node["version"] > version for node in nodes
-                    )
-
-                ray_world.until(lambda: all_follow(20))
-                killed = ray_world.kill("WeightRelay")
-                ray_world.until(lambda: len({*ray_world.actors("WeightRelay")} - {killed}) == 2)
-                then = steps() + 20
-                ray_world.until(lambda: all_follow(then))
-        finally:
-            running.terminate()
-    rr.remove(ring, force=True)
+            ray_world.until(lambda: all_follow(20))
+            killed = ray_world.kill("WeightRelay")
+            ray_world.until(lambda: len({*ray_world.actors("WeightRelay")} - {killed}) == 2)
+            then = steps() + 20
+            ray_world.until(lambda: all_follow(then))
 
 
 def test_the_blocks_of_the_page_run_in_their_order(cluster: Any, tmp_path: Path) -> None:
