@@ -11,6 +11,7 @@
 #include "consumer_core.hpp"
 #include "group_places.hpp"
 #include "handed.hpp"
+#include "rollring/relay.hpp"
 
 namespace rollring {
 
@@ -100,18 +101,20 @@ Poll Consumer::wait(Record& record, Deadline deadline) {
     return got;
 }
 
-void Consumer::bound_groups(std::uint64_t places) {
-    if (!impl_->core.usable()) return;
-    impl_->core.tell_claims_with_release();
-    impl_->places = places;
-    impl_->show_bound();
+void RelayConsumer::bound_groups(Consumer& consumer, std::uint64_t places) {
+    Consumer::Impl& impl = *consumer.impl_;
+    if (!impl.core.usable()) return;
+    impl.core.tell_claims_with_release();
+    impl.places = places;
+    impl.show_bound();
 }
 
-std::uint64_t Consumer::announced_groups() const {
-    const RingMap& map = impl_->core.map();
+std::uint64_t RelayConsumer::announced_groups(const Consumer& consumer) {
+    const Consumer::Impl& impl = *consumer.impl_;
+    const RingMap& map = impl.core.map();
     std::uint64_t groups = 0;
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
-        groups += rollring::announced_groups(map, lane, impl_->bound_most());
+        groups += rollring::announced_groups(map, lane, impl.bound_most());
     }
     return groups;
 }

@@ -1,6 +1,7 @@
 // Places for groups: taken, given back, and passed on.
 
 #include "producer_impl.hpp"
+#include "rollring/relay.hpp"
 
 namespace rollring {
 
@@ -39,31 +40,34 @@ bool Producer::cancel_group(const GroupKey& key) {
     return true;
 }
 
-bool Producer::holds_place(const GroupKey& key) const {
-    return impl_->admission->holds(key);
+bool RelayProducer::holds_place(const Producer& producer, const GroupKey& key) {
+    return producer.impl_->admission->holds(key);
 }
 
-void Producer::inherit_place(const GroupKey& key, const GroupPlan& plan) {
-    Impl& impl = *impl_;
+void RelayProducer::inherit_place(Producer& producer, const GroupKey& key, const GroupPlan& plan) {
+    Producer::Impl& impl = *producer.impl_;
     if (!impl.usable() || !impl.admission->active()) return;
     const std::uint64_t bytes = impl.declare(plan);
     impl.admission->inherit(key, {plan.group_size, bytes}, impl.owner());
 }
 
-bool Producer::take_spare_place(const GroupKey& stand_in, const GroupPlan& plan) {
-    Impl& impl = *impl_;
+bool RelayProducer::take_spare_place(Producer& producer, const GroupKey& stand_in,
+                                     const GroupPlan& plan) {
+    Producer::Impl& impl = *producer.impl_;
     if (!impl.usable()) return false;
     const std::uint64_t bytes = impl.declare(plan);
     return impl.admission->take_spare(stand_in, {plan.group_size, bytes}, impl.owner());
 }
 
-bool Producer::pass_place(const GroupKey& stand_in, const GroupKey& key) {
-    return impl_->usable() && impl_->admission->pass(stand_in, key);
+bool RelayProducer::pass_place(Producer& producer, const GroupKey& stand_in, const GroupKey& key) {
+    Producer::Impl& impl = *producer.impl_;
+    return impl.usable() && impl.admission->pass(stand_in, key);
 }
 
-Producer::Places Producer::places() const {
-    if (!impl_->usable() || !impl_->admission->active()) return Places::not_asked_for;
-    return impl_->admission->has_plenty() ? Places::plenty : Places::scarce;
+RelayProducer::Places RelayProducer::places(const Producer& producer) {
+    const Producer::Impl& impl = *producer.impl_;
+    if (!impl.usable() || !impl.admission->active()) return Places::not_asked_for;
+    return impl.admission->has_plenty() ? Places::plenty : Places::scarce;
 }
 
 }  // namespace rollring

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "clock.hpp"
+#include "rollring/relay.hpp"
 #include "rollring/ring.hpp"
 
 namespace bench::scale {
@@ -112,12 +113,14 @@ bool TrainerRing::ask(std::uint32_t node, std::uint32_t group) {
 }
 
 bool TrainerRing::has_plenty(std::uint32_t node) const {
-    return lanes_[node]->places() == rollring::Producer::Places::plenty;
+    return rollring::RelayProducer::places(*lanes_[node]) ==
+           rollring::RelayProducer::Places::plenty;
 }
 
 bool TrainerRing::take_spare(std::uint32_t node) {
     const rollring::GroupKey key{stand_ins_made_, stand_in_mark};
-    if (!lanes_[node]->take_spare_place(key, {settings_->group_size, 0})) return false;
+    if (!rollring::RelayProducer::take_spare_place(*lanes_[node], key, {settings_->group_size, 0}))
+        return false;
     stand_ins_made_++;
     stand_ins_[node].push_back(key);
     return true;
@@ -131,7 +134,8 @@ void TrainerRing::give_spare_back(std::uint32_t node) {
 bool TrainerRing::pass_spare(std::uint32_t node, std::uint32_t rollout) {
     if (stand_ins_[node].empty()) return false;
     const auto key = rollring::GroupKey::of(fmt::format("g{}", rollout / settings_->group_size), 0);
-    if (!lanes_[node]->pass_place(stand_ins_[node].back(), key)) return false;
+    if (!rollring::RelayProducer::pass_place(*lanes_[node], stand_ins_[node].back(), key))
+        return false;
     stand_ins_[node].pop_back();
     return true;
 }

@@ -114,14 +114,6 @@ class ROLLRING_API Consumer {
     // answers timed_out at once. For a clean end, and for threads that take turns.
     void interrupt();
 
-    // For who hands records on to where places for groups are to be had: producers open so many
-    // groups at once from now on, and a group counts until its first record is released, or it is
-    // cancelled. Until this is called they open as many as they like. As a stash that bounds its
-    // groups; one that is open elsewhere is not known here, and needs a place.
-    void bound_groups(std::uint64_t places);
-    // Which count.
-    [[nodiscard]] std::uint64_t announced_groups() const;
-
     // Looks at a delivered, not yet released record once more. False if it is not held (any more),
     // or its bytes have been damaged since; the view is then empty.
     bool view(const RecordRef& record, TrajectoryView& view) const;
@@ -153,6 +145,7 @@ class ROLLRING_API Consumer {
     [[nodiscard]] std::int64_t policy_version() const;
 
   private:
+    friend class RelayConsumer;
     struct ROLLRING_LOCAL Impl;
     explicit Consumer(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;

@@ -109,24 +109,6 @@ class ROLLRING_API Producer {
     bool cancel_group(std::string_view instance_id, std::uint64_t visit);
     bool cancel_group(const GroupKey& key);
 
-    // Places that outlive a producer, for whoever writes them down (ProducerOptions::keep_for).
-    // Whether we hold one for this group: it was taken here, and no record of it is committed.
-    [[nodiscard]] bool holds_place(const GroupKey& key) const;
-    // Takes the place that a predecessor held, at once, before anything is sent. Its place was
-    // anybody's meanwhile: so there may be as many more groups than the bounds allow.
-    void inherit_place(const GroupKey& key, const GroupPlan& plan);
-
-    // Places in advance, for whoever hands on what producers of other rings send, who need not wait
-    // for it then. A stand-in is a key of no group. A place is had in advance only while there is
-    // plenty (nobody waits, and less than a half of the bounds is taken), and is to be given back
-    // by cancel_group() once there is not.
-    enum class Places { not_asked_for, plenty, scarce };
-    [[nodiscard]] Places places() const;
-    [[nodiscard]] bool take_spare_place(const GroupKey& stand_in, const GroupPlan& plan);
-    // The stand-in's place is the group's from now on. False, and nothing happens, if the group
-    // needs none: it is open, or has one.
-    bool pass_place(const GroupKey& stand_in, const GroupKey& key);
-
     // Reserves room for a draft whose columns may have null data, to be filled in place.
     Push reserve(const Draft& draft, Deadline deadline, Reservation& reservation);
 
@@ -146,6 +128,7 @@ class ROLLRING_API Producer {
 
   private:
     friend class Reservation;
+    friend class RelayProducer;
     struct ROLLRING_LOCAL Impl;
     struct LetGo {
         void operator()(Impl* impl) const noexcept;

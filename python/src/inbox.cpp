@@ -1,4 +1,5 @@
 #include "inbox.hpp"
+#include "rollring/relay.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -36,7 +37,7 @@ Inbox::Inbox(Producer producer, Carried carried)
     : producer_(std::move(producer)), carried_(std::move(carried)) {
     const RecordRef last = producer_.last();
     for (const Places::Place& place : carried_.recover(last.lane, last.position)) {
-        producer_.inherit_place(place.key, place.plan);
+        RelayProducer::inherit_place(producer_, place.key, place.plan);
         if (place.worker == Places::nobody) spare_.inherit(place.key);
     }
     lanes_.resize(carried_.lanes());
@@ -151,7 +152,7 @@ void Inbox::answer_asked(News& news) {
             producer_.open_group(one.instance_id, one.visit, Deadline::now(), one.plan);
         if (push == Push::timed_out) return false;
         const GroupKey key = GroupKey::of(one.instance_id, one.visit);
-        if (producer_.holds_place(key) && !places.has(key)) {
+        if (RelayProducer::holds_place(producer_, key) && !places.has(key)) {
             places.add({key, one.plan, one.worker});
         }
         news.answers.push_back({one.number, push, push == Push::ok ? "" : producer_.problem()});

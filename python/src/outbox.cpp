@@ -13,6 +13,7 @@
 #include "owned.hpp"
 #include "parcel.hpp"
 #include "rollring/consumer.hpp"
+#include "rollring/relay.hpp"
 
 namespace rollring::python {
 namespace {
@@ -58,7 +59,7 @@ class PyOutbox {
             return Consumer::open(ring, {.attach_timeout = std::chrono::nanoseconds(0)});
         }();
         owned_.hold(value_or_raise(std::move(opened)));
-        if (places) owned_.object->bound_groups(*places);
+        if (places) RelayConsumer::bound_groups(*owned_.object, *places);
     }
 
     // (index, spans, bytes, records) of what is there, once something is: so many bytes, or what
@@ -97,12 +98,13 @@ class PyOutbox {
     // Producers may open so many groups at once: a group counts until its first record is released.
     void bound_groups(std::uint64_t places) {
         owned_.in_turn([&](Consumer& consumer) {
-            consumer.bound_groups(places);
+            RelayConsumer::bound_groups(consumer, places);
             return true;
         });
     }
     [[nodiscard]] std::uint64_t announced_groups() {
-        return owned_.in_turn([](Consumer& consumer) { return consumer.announced_groups(); });
+        return owned_.in_turn(
+            [](Consumer& consumer) { return RelayConsumer::announced_groups(consumer); });
     }
     void interrupt() {
         if (owned_.object) owned_.object->interrupt();

@@ -1,4 +1,5 @@
 #include "rollring/producer.hpp"
+#include "rollring/relay.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -131,7 +132,7 @@ class PyProducer {
     void inherit_place(const std::string& instance_id, std::uint64_t visit) {
         shared_->check();
         shared_->in_turn([&](Producer& producer) {
-            producer.inherit_place(GroupKey::of(instance_id, visit), {});
+            RelayProducer::inherit_place(producer, GroupKey::of(instance_id, visit), {});
             return true;
         });
     }

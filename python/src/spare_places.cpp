@@ -1,4 +1,5 @@
 #include "spare_places.hpp"
+#include "rollring/relay.hpp"
 
 #include <algorithm>
 #include <random>
@@ -32,7 +33,7 @@ void SparePlaces::settle() {
     const GroupPlan plan{group_size_, 0};
     while (stand_ins_.size() < wanted_ && !places_->is_full()) {
         const GroupKey key{serial_, stand_in_mark};
-        if (!producer_->take_spare_place(key, plan)) return;
+        if (!RelayProducer::take_spare_place(*producer_, key, plan)) return;
         serial_++;
         places_->add({key, plan, Places::nobody});
         stand_ins_.push_back(key);
@@ -41,13 +42,16 @@ void SparePlaces::settle() {
 
 void SparePlaces::pass(const GroupKey& key, std::uint32_t group_size, std::uint64_t worker) {
     group_size_ = std::max(group_size_, group_size);
-    if (stand_ins_.empty() || !producer_->pass_place(stand_ins_.back(), key)) return;
+    if (stand_ins_.empty() || !RelayProducer::pass_place(*producer_, stand_ins_.back(), key))
+        return;
     places_->pass(stand_ins_.back(), key, worker);
     stand_ins_.pop_back();
 }
 
 std::uint64_t SparePlaces::count() const {
-    return producer_->places() == Producer::Places::not_asked_for ? wanted_ : stand_ins_.size();
+    return RelayProducer::places(*producer_) == RelayProducer::Places::not_asked_for
+               ? wanted_
+               : stand_ins_.size();
 }
 
 }  // namespace rollring::python

@@ -7,6 +7,7 @@
 
 #include "places.hpp"
 #include "rollring/producer.hpp"
+#include "rollring/relay.hpp"
 
 namespace rollring::python {
 
@@ -24,7 +25,9 @@ class SparePlaces {
     void pass(const GroupKey& key, std::uint32_t group_size, std::uint64_t worker);
     // That are to be had. Where nobody need ask: as many as are wanted.
     [[nodiscard]] std::uint64_t count() const;
-    [[nodiscard]] bool is_short() const { return producer_->places() == Producer::Places::scarce; }
+    [[nodiscard]] bool is_short() const {
+        return RelayProducer::places(*producer_) == RelayProducer::Places::scarce;
+    }
 
   private:
     Producer* producer_;

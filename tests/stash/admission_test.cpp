@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ring_map.hpp"
+#include "rollring/relay.hpp"
 #include "settled.hpp"
 
 using namespace rollring;
@@ -299,16 +300,16 @@ TEST_CASE("admission: a successor has the places of its predecessor, beyond the 
         REQUIRE(producers[0].open_group(prompt(i), 0, Deadline::now()) == Push::ok);
     }
     const GroupKey key = GroupKey::of("old", 0);
-    CHECK(producers[0].holds_place(GroupKey::of(prompt(0), 0)));
-    CHECK_FALSE(producers[1].holds_place(key));
-    producers[1].inherit_place(key, {.group_size = 2});
-    producers[1].inherit_place(key, {.group_size = 2});  // once only
-    CHECK(producers[1].holds_place(key));
+    CHECK(RelayProducer::holds_place(producers[0], GroupKey::of(prompt(0), 0)));
+    CHECK_FALSE(RelayProducer::holds_place(producers[1], key));
+    RelayProducer::inherit_place(producers[1], key, {.group_size = 2});
+    RelayProducer::inherit_place(producers[1], key, {.group_size = 2});  // once only
+    CHECK(RelayProducer::holds_place(producers[1], key));
     // There are eleven now: one that ends leaves none.
     CHECK(producers[0].cancel_group(prompt(0), 0));
     CHECK(producers[0].open_group("new", 0, Deadline::now()) == Push::timed_out);
     CHECK(send(producers[1], "old", 0, Deadline::now()) == Push::ok);
-    CHECK_FALSE(producers[1].holds_place(key));
+    CHECK_FALSE(RelayProducer::holds_place(producers[1], key));
     CHECK_FALSE(producers[1].cancel_group(key));
     Batch batch;
     REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);

@@ -26,6 +26,7 @@
 #include "rollring/producer.hpp"
 #include "rollring/read_batches.hpp"
 #include "rollring/reader.hpp"
+#include "rollring/relay.hpp"
 #include "rollring/requests.hpp"
 #include "rollring/stash.hpp"
 #include "rollring/store.hpp"
@@ -124,11 +125,16 @@ void try_ends_of_a_ring() {
         {"Producer::open_group", [&] { return closed(producer.open_group("q", 0, now)); }},
         {"Producer::may_send", [&] { return !producer.may_send("q", 0); }},
         {"Producer::cancel_group", [&] { return !producer.cancel_group("prompt", 0); }},
-        {"Producer::inherit_place", inert([&] { producer.inherit_place(key, {}); })},
-        {"Producer::holds_place", tells([&] { return producer.holds_place(key); })},
-        {"Producer::pass_place", [&] { return !producer.pass_place(key, key); }},
-        {"Producer::take_spare_place", [&] { return !producer.take_spare_place(key, {}); }},
-        {"Producer::places", [&] { return producer.places() == Producer::Places::not_asked_for; }},
+        {"RelayProducer::inherit_place",
+         inert([&] { RelayProducer::inherit_place(producer, key, {}); })},
+        {"RelayProducer::holds_place",
+         tells([&] { return RelayProducer::holds_place(producer, key); })},
+        {"RelayProducer::pass_place",
+         [&] { return !RelayProducer::pass_place(producer, key, key); }},
+        {"RelayProducer::take_spare_place",
+         [&] { return !RelayProducer::take_spare_place(producer, key, {}); }},
+        {"RelayProducer::places",
+         [&] { return RelayProducer::places(producer) == RelayProducer::Places::not_asked_for; }},
         {"Producer::flush", inert([&] { producer.flush(); })},
         {"Producer::lane", tells([&] { return producer.lane(); })},
         {"Producer::lane_bytes", tells([&] { return producer.lane_bytes(); })},
@@ -141,8 +147,9 @@ void try_ends_of_a_ring() {
         {"Consumer::poll", [&] { return consumer.poll(record) == Poll::closed; }},
         {"Consumer::wait", [&] { return consumer.wait(record, patience()) == Poll::closed; }},
         {"Consumer::interrupt", inert([&] { consumer.interrupt(); })},
-        {"Consumer::bound_groups", inert([&] { consumer.bound_groups(1); })},
-        {"Consumer::announced_groups", tells([&] { return consumer.announced_groups(); })},
+        {"RelayConsumer::bound_groups", inert([&] { RelayConsumer::bound_groups(consumer, 1); })},
+        {"RelayConsumer::announced_groups",
+         tells([&] { return RelayConsumer::announced_groups(consumer); })},
         {"Consumer::view", [&] { return !consumer.view(record.ref, view); }},
         {"Consumer::release", [&] { return !consumer.release(record.ref); }},
         {"Consumer::release_all",

@@ -1,0 +1,54 @@
+#pragma once
+// Experimental: the calls of a relay, a process that reads a ring of its node and sends its records
+// into the ring of another node (rollring.integrations.ray). All other programs need none of them.
+//
+// Thread and process safety are those of the Producer or the Consumer that a call is given. In a
+// forked child a call writes nothing.
+//
+// A place is the right to open one group: Producer::open_group() takes it, and the group's end at
+// the stash, Producer::cancel_group() or Producer::close() gives it back.
+
+#include <cstdint>
+
+#include "rollring/consumer.hpp"
+#include "rollring/export.hpp"
+#include "rollring/producer.hpp"
+
+namespace rollring {
+
+// Places that outlive a producer, for a relay that records them (ProducerOptions::keep_for), and
+// places that are taken in advance.
+class ROLLRING_API RelayProducer {
+  public:
+    // Whether the producer holds a place for this group: it was taken here, and no record of the
+    // group is committed.
+    [[nodiscard]] static bool holds_place(const Producer& producer, const GroupKey& key);
+    // Takes the place that a predecessor held, at once, before anything is sent. The place was free
+    // meanwhile, so the bounds may be exceeded by as many groups.
+    static void inherit_place(Producer& producer, const GroupKey& key, const GroupPlan& plan);
+
+    // Spare places let a relay accept the records of a new group without a wait. A stand-in is a
+    // key of no group. A spare place is to be had only while places are plenty (no producer waits,
+    // and less than half of the bounds is taken), and is to be given back by cancel_group() once
+    // they are scarce.
+    enum class Places { not_asked_for, plenty, scarce };
+    [[nodiscard]] static Places places(const Producer& producer);
+    [[nodiscard]] static bool take_spare_place(Producer& producer, const GroupKey& stand_in,
+                                               const GroupPlan& plan);
+    // Gives the stand-in's place to the group. False, without an effect, if the group needs none:
+    // it is open, or has one.
+    static bool pass_place(Producer& producer, const GroupKey& stand_in, const GroupKey& key);
+};
+
+class ROLLRING_API RelayConsumer {
+  public:
+    // Bounds the groups that producers of this ring may have open at once; without this call there
+    // is no bound. A group counts until its first record is released or the group is cancelled, as
+    // at a stash with a bound. A group that is open at the other node is unknown here, and needs a
+    // place.
+    static void bound_groups(Consumer& consumer, std::uint64_t places);
+    // The groups that count now.
+    [[nodiscard]] static std::uint64_t announced_groups(const Consumer& consumer);
+};
+
+}  // namespace rollring
