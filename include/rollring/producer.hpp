@@ -176,7 +176,7 @@ class ROLLRING_API Reservation {
 
   private:
     friend class Producer;
-    [[nodiscard]] bool good() const;
+    [[nodiscard]] ROLLRING_LOCAL bool good() const;
     Push commit(bool now);
     Producer::Shared impl_;
     std::uint64_t serial_ = 0;  // of the call that made it: the next one takes its room

@@ -151,8 +151,8 @@ class ROLLRING_API Schema {
 
   private:
     friend Result<Schema> from_page(const SchemaPage& page);
-    static Result<Schema> make(std::vector<Column> columns);
-    static Schema of(std::vector<Column> columns);
+    ROLLRING_LOCAL static Result<Schema> make(std::vector<Column> columns);
+    ROLLRING_LOCAL static Schema of(std::vector<Column> columns);
     std::vector<Column> columns_;
     std::uint64_t id_ = 0;
     std::uint32_t required_ = 0;

@@ -76,10 +76,11 @@ class ROLLRING_API Batch : public Sequences {
 
   private:
     friend class LeaseBook;
-    void clear();
-    [[nodiscard]] Result<void> check_leased() const;
+    ROLLRING_LOCAL void clear();
+    [[nodiscard]] ROLLRING_LOCAL Result<void> check_leased() const;
     // `dropped`: why, if not because it was trained on.
-    Result<void> end_lease(std::int64_t step, Deadline readers, std::optional<DropReason> dropped);
+    ROLLRING_LOCAL Result<void> end_lease(std::int64_t step, Deadline readers,
+                                          std::optional<DropReason> dropped);
     std::uint64_t id_ = 0;      // of the stash's count of batches
     std::uint64_t shared_ = 0;  // its number as one that has tickets; 0: it has none
     std::uint32_t shared_row_ = 0;

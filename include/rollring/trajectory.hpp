@@ -339,8 +339,8 @@ class ROLLRING_API Encoder {
     void write(std::span<std::byte> to, std::uint64_t run_id, std::int64_t policy_version) const;
 
   private:
-    std::string_view lay_out(const Schema& schema);
-    void take_versions(const DraftColumn& runs);
+    ROLLRING_LOCAL std::string_view lay_out(const Schema& schema);
+    ROLLRING_LOCAL void take_versions(const DraftColumn& runs);
 
     const Draft* draft_;
     Checksum checksum_;

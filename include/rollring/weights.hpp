@@ -101,7 +101,7 @@ class [[nodiscard]] ROLLRING_API Transaction {
     // Also once it is over.
     [[nodiscard]] std::int64_t version() const { return version_; }
     // invalid_argument: it is over, committed or aborted. Each call below but abort() answers so.
-    [[nodiscard]] Result<void> check_open() const;
+    [[nodiscard]] ROLLRING_LOCAL Result<void> check_open() const;
 
     // Packs all tensors from where they lie. Waits, in between, for subscribers to free slots.
     // Errors: timed_out (names the subscriber; may be called again, goes on where it was),
@@ -139,7 +139,7 @@ class [[nodiscard]] ROLLRING_API Transaction {
   private:
     friend class Publisher;
     explicit Transaction(weights::PublisherImpl* impl);
-    [[nodiscard]] bool mine() const;
+    [[nodiscard]] ROLLRING_LOCAL bool mine() const;
     weights::PublisherImpl* impl_ = nullptr;
     std::uint64_t publication_ = 0;
     std::int64_t version_ = -1;
@@ -288,8 +288,8 @@ class [[nodiscard]] ROLLRING_API Update {
   private:
     friend class Subscriber;
     explicit Update(weights::SubscriberImpl* impl);
-    [[nodiscard]] bool mine() const;
-    [[nodiscard]] Result<void> check_open() const;
+    [[nodiscard]] ROLLRING_LOCAL bool mine() const;
+    [[nodiscard]] ROLLRING_LOCAL Result<void> check_open() const;
     weights::SubscriberImpl* impl_ = nullptr;
     std::uint64_t publication_ = 0;
     std::int64_t version_ = -1;
