@@ -44,7 +44,8 @@ def check_listing():
         site_pages.put_python_api()
         site_pages.PAGES = before[1]
         api = (root / "api-python.md").read_text(encoding="utf-8")
-        assert "::: rollring.Stash\n" in api and "::: rollring.read_rollouts\n" in api, api
+        for public in ("rollring.Stash", "rollring.rollouts.read_rollouts"):
+            assert f"::: {public}\n" in api, api
         assert text == "# examples\n\n - [one.cpp](one.cpp.md)\n", text
 
 
