@@ -18,6 +18,8 @@ import rollring as rr  # noqa: E402
 from ray_engines import TIED, WeightEngine, fill, model, stamped  # noqa: E402
 from ray_world import PATIENCE  # noqa: E402
 from rollring.integrations.ray import Fabric  # noqa: E402
+from rollring.integrations.ray._fabric import _end_run  # noqa: E402
+from test_ray import push_until_full  # noqa: E402
 
 NODES = 2
 STREAMED: dict[str, Any] = {"slots": 2, "slot_bytes": 1 << 20, "tied": TIED}  # in parts
@@ -204,3 +206,16 @@ def test_a_node_that_comes_back_gets_the_version_that_counts(cluster: Any, ring:
         cluster.remove_node(again, allow_graceful=False)
     # Also of nodes that are gone.
     assert not list(Path("/dev/shm").glob(f"rollring-carried.{os.getuid()}.{ring}*"))
+
+
+def test_the_end_of_a_run_counts_the_records_that_it_drops(fabric: Any, ring: str) -> None:
+    """Also where a relay shares the node's ring with the forwarder."""
+    node = ray_world.other_nodes()[0]
+    ray.get(push_until_full.options(**ray_world.on(node)).remote(ring, 65_536))
+    (name,) = [row["ring"] for row in fabric.nodes()]
+    waiting = sum(
+        lane["committed_records"] - lane["released_records"] for lane in rr.describe(name)["lanes"]
+    )
+    ring_id = int(rr.describe(ring)["ring_id"])
+    assert waiting > 0
+    assert _end_run(fabric.run, ring, ring_id, fabric._receiver) == waiting

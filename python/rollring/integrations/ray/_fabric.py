@@ -210,7 +210,7 @@ def _end_run(run: str, ring: str, ring_id: int, receiver: Any) -> int:
         ray.get(receiver.ends.remote("has no fabric any more: it was closed"), timeout=ANSWER_S)
     names = [source_name(ring, ring_id)]
     for node in living_nodes():
-        names += [relay_name(ring, ring_id, node), forwarder_name(ring, ring_id, node)]
+        names += [forwarder_name(ring, ring_id, node), relay_name(ring, ring_id, node)]
     dropped = 0
     for name in names:
         with contextlib.suppress(ValueError):
