@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t attach_ms = 2'000;   // for a predecessor's seat
 constexpr std::int64_t arrive_ms = 10'000;  // from the ring to the stash, at the most
-constexpr std::int64_t slice_ms = 20;
+constexpr std::int64_t lease_slice_ms = 20;
 
 // Groups are whole or not at all: what a dead server has left of one was not said to be received,
 // and whoever sent it sends it again.
@@ -163,7 +163,7 @@ bool AtroposHub::lease_all(std::span<const AtroposEntry> wanted) {
     const auto missing = [this](const AtroposEntry& entry) { return !leased_.contains(entry.id); };
     while (std::ranges::any_of(wanted, missing)) {
         if (deadline.passed()) return false;
-        lease_what_came(Deadline::after_ms(slice_ms));
+        lease_what_came(Deadline::after_ms(lease_slice_ms));
     }
     return true;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ring_geometry.hpp"
 #include "rollring/sizing.hpp"
 
 namespace rollring::detail {
@@ -38,7 +39,6 @@ std::string size_hint(const Unfit& unfit) {
 }
 
 std::string option_bytes(std::uint64_t bytes) {
-    constexpr std::uint64_t mib = 1 << 20;
     constexpr std::uint64_t gib = 1 << 30;
     return bytes < 8 * gib ? fmt::format("{}MiB", divided_up(bytes, mib))
                            : fmt::format("{}GiB", divided_up(bytes, gib));
