@@ -8,10 +8,14 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 
-from program import LIMIT_S, PREFIX, ROOT, Lines, Ring, ended, main, run, start, test, wait_until
+from program import (
+    LIMIT_S, PREFIX, PROGRAM, ROOT, Lines, Ring, ended, main, run, start, test, wait_until,
+)
 
 FAMILY = re.compile(r"# HELP (\S+) (.+)\n# TYPE \1 (counter|gauge)\n")
 LOAD = ("--synthetic", "groups=3,group-size=4,tokens=9")
@@ -135,6 +139,46 @@ def wrong_use_is_named(folder, _):
         assert exporter.ask(method="POST")[0] == 405
         status, _, text = exporter.ask(method="HEAD")
         assert (status, text) == (200, "")
+
+
+@test
+def the_program_beside_serves(folder, _):
+    """In the same process, which keeps its arguments."""
+    with Exporter("--listen", "127.0.0.1:0") as exporter:
+        place = f"/proc/{exporter.process.pid}"
+        assert os.readlink(f"{place}/exe") == f"{os.path.realpath(PROGRAM)}-serve"
+        with open(f"{place}/cmdline", encoding="utf-8") as words:
+            assert words.read().split("\0")[1:] == ["metrics", "--listen", "127.0.0.1:0", ""]
+
+
+@test
+def without_the_program_beside_only_serving_fails(folder, _):
+    alone = shutil.copy(PROGRAM, folder / "rollring")
+    library = os.path.dirname(os.path.dirname(os.path.realpath(PROGRAM)))
+
+    def said(*arguments, code):
+        done = subprocess.run([alone, *arguments], text=True, capture_output=True, check=False,
+                              env={**os.environ, "LD_LIBRARY_PATH": f"{library}:{library}/lib"})
+        assert done.returncode == code, done
+        return done.stdout + done.stderr
+
+    assert f"{folder}/rollring-serve" in said("metrics", "--listen", "127.0.0.1:0", code=1)
+    assert f"{folder}/rollring-serve" in said("serve-atropos", f"{PREFIX}none", code=1)
+    assert "rollring_up" in said("metrics", f"{PREFIX}none", "--once", code=0)
+    assert "--max-body" in said("serve-atropos", "--help", code=0)
+    assert "--port" in said("serve-atropos", "r", "--port", "99999", code=2)
+
+
+@test
+def a_signal_at_any_time_ends_it(folder, _):
+    """Before the first program hears signals, while it becomes the second one, or afterwards."""
+    for spins in range(0, 200_000, 10_000):
+        process = start("metrics", "--listen", "127.0.0.1:0")
+        for _ in range(spins):
+            pass
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT_S)
+        assert process.returncode in (143, -signal.SIGTERM), process.returncode
 
 
 @test

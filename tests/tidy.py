@@ -92,7 +92,7 @@ ARROWS = {
     "cli/formats": ("cli/terminal",),
     "cli/serve": ("cli/formats", "cli/terminal"),
     "cli/commands": ("cli/serve", "cli/formats", "cli/terminal"),
-    "cli": ("cli/commands", "cli/terminal"),
+    "cli": ("cli/commands",),
     "python/src": (),
     "examples": (),
     "bench": ("cli/terminal",),

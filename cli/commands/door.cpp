@@ -2,15 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 namespace rollring::cli {
-
-std::string token_of(const std::string& option) {
-    if (!option.empty()) return option;
-    const char* token = std::getenv("ROLLRING_TOKEN");
-    return token != nullptr ? token : "";
-}
 
 Result<Listener> open_door(const std::string& host, std::uint16_t port, const std::string& token) {
     auto listener = Listener::open(host, port);
@@ -20,14 +12,6 @@ Result<Listener> open_door(const std::string& host, std::uint16_t port, const st
         fmt::format("{} can be reached from other machines: require a --token, or listen "
                     "on 127.0.0.1",
                     host));
-}
-
-CLI::Option* add_token(CLI::App* app, std::string& token) {
-    return app
-        ->add_option("--token", token,
-                     "Token that clients must send (Authorization: Bearer TOKEN);\n"
-                     "default: $ROLLRING_TOKEN, which other users cannot see")
-        ->type_name("TOKEN");
 }
 
 }  // namespace rollring::cli

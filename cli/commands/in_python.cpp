@@ -7,7 +7,8 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
+
+#include "cli/commands/program.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -68,10 +69,8 @@ Result<std::string> missing_package(const std::string& python,
 }  // namespace
 
 std::string default_python() {
-    std::error_code error;
-    const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-    const auto beside = program.parent_path() / "python3";
-    return !error && ::access(beside.c_str(), X_OK) == 0 ? beside.string() : "python3";
+    const std::string beside = path_beside("python3");
+    return ::access(beside.c_str(), X_OK) == 0 ? beside : "python3";
 }
 
 CLI::Option* add_python(CLI::App* app, std::string& python) {

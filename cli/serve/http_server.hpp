@@ -14,6 +14,7 @@
 #include <string_view>
 #include <thread>
 
+#include "cli/serve/http_limits.hpp"
 #include "cli/serve/socket.hpp"
 
 namespace rollring::cli {
@@ -36,16 +37,6 @@ struct HttpAnswer {
     std::string body;
     std::string content_type = "application/json";
     std::function<void(bool written)> done = {};  // called once, in the same thread
-};
-
-struct HttpLimits {
-    std::size_t body_bytes = std::size_t{1} << 30;  // of one body, unpacked
-    std::size_t small_bytes = std::size_t{64} << 10;
-    std::ptrdiff_t large_bodies = 4;  // more than small_bytes: so many are in memory at a time, and
-                                      // others stay in their sockets
-    std::size_t connections = 512;    // a further one is answered 503
-    std::int64_t silence_ms = 30'000;  // in the middle of what is asked or answered
-    std::int64_t idle_ms = 120'000;    // between two questions
 };
 
 // One thread a connection. `answer` is called in any of them, several at a time.

@@ -15,21 +15,29 @@ void on_signal(int number) {
     caught_signal.store(number);
 }
 
-}  // namespace
-
-void catch_interrupts() {
+// The terminal is gone; under nohup that shall not matter, and SIGHUP is left ignored.
+void handle_all(void (*handler)(int), int flags) {
     struct sigaction action{};
-    action.sa_handler = on_signal;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second one kills
+    action.sa_handler = handler;
+    action.sa_flags = flags;
     static_cast<void>(::sigemptyset(&action.sa_mask));
     static_cast<void>(::sigaction(SIGINT, &action, nullptr));
     static_cast<void>(::sigaction(SIGTERM, &action, nullptr));
-    // The terminal is gone; under nohup that shall not matter.
     struct sigaction before{};
     const bool known = ::sigaction(SIGHUP, nullptr, &before) == 0;
     if (known && before.sa_handler != SIG_IGN) {
         static_cast<void>(::sigaction(SIGHUP, &action, nullptr));
     }
+}
+
+}  // namespace
+
+void catch_interrupts() {
+    handle_all(on_signal, static_cast<int>(SA_RESETHAND));  // a second one kills
+}
+
+void release_interrupts() {
+    handle_all(SIG_DFL, 0);
 }
 
 bool interrupted() {

@@ -7,6 +7,8 @@ namespace rollring::cli {
 
 // From the first SIGINT, SIGTERM or SIGHUP on interrupted() is true; a second one kills.
 void catch_interrupts();
+// As it was before: the first one kills. What came until then stays known.
+void release_interrupts();
 bool interrupted();
 int interrupt_exit();  // 130, 143 or 129
 // Sleeps, but not beyond an interrupt.

@@ -9,6 +9,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 PROGRAM = Path(sys.executable).parent / "rollring"
+SERVER = PROGRAM.with_name("rollring-serve")
 # Every Linux that the wheel's tag allows has these.
 SYSTEM_LIBRARIES = re.compile(
     r"(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|z))\.so(\.\d+)?"
@@ -29,17 +30,25 @@ def check_tags() -> None:
     assert tags and all("-manylinux_" in tag for tag in tags), tags
 
 
-def check_program() -> None:
-    """The program itself, no script in its place; it has all libraries and knows its Python."""
-    import rollring
-
-    assert PROGRAM.read_bytes()[:4] == b"\x7fELF", f"{PROGRAM} is a script"
+def check_libraries(program: Path) -> None:
+    """The program itself, no script in its place; it has all libraries."""
+    assert program.read_bytes()[:4] == b"\x7fELF", f"{program} is a script"
     environment = {**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"}  # as ldd has it
-    listed = subprocess.check_output([PROGRAM], env=environment, text=True)
+    listed = subprocess.check_output([program], env=environment, text=True)
     libraries = [Path(line.split()[0]).name for line in listed.splitlines()]
     assert "libc.so.6" in libraries, listed
     foreign = [name for name in libraries if not SYSTEM_LIBRARIES.fullmatch(name)]
     assert not foreign and "not found" not in listed, listed
+
+
+def check_program() -> None:
+    """It knows its Python, and the program that serves."""
+    import rollring
+
+    check_libraries(PROGRAM)
+    check_libraries(SERVER)
+    answer = said_by(PROGRAM, "metrics", "--listen", "nowhere", succeeds=False)
+    assert "ADDRESS:PORT" in answer, answer
     assert said_by(PROGRAM, "--version").split()[-1] == rollring.__version__
     answer = said_by(PROGRAM, "run-env", "no_such_module:Environment", succeeds=False)
     assert "No module named 'no_such_module'" in answer, answer

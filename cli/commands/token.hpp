@@ -1,0 +1,14 @@
+#pragma once
+// What a command that serves has its clients say.
+
+#include <string>
+
+#include "cli/commands/command.hpp"
+
+namespace rollring::cli {
+
+CLI::Option* add_token(CLI::App* app, std::string& token);
+// Of --token, or else of $ROLLRING_TOKEN, which other users cannot see. Empty: none.
+std::string token_of(const std::string& option);
+
+}  // namespace rollring::cli
