@@ -82,9 +82,11 @@ int become_program(const char* beside) {
     release_interrupts();
     if (interrupted()) return interrupt_exit();
     ::execv(path.c_str(), arguments);
-    return fail(Errc::not_found,
-                fmt::format("this command needs the program {}, which cannot be run: {}", path,
-                            std::strerror(errno)));
+    return fail(
+        Errc::not_found,
+        fmt::format("this command needs the program {}, which cannot be run: {} ('./dev build' "
+                    "makes it in a clone)",
+                    path, std::strerror(errno)));
 }
 
 }  // namespace rollring::cli
