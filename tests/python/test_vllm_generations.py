@@ -77,7 +77,7 @@ def test_clients_give_the_label_where_it_is_taken(old: bool) -> None:
 
 
 def test_an_engine_has_no_way_of_its_own_to_send(old: bool) -> None:
-    with pytest.raises(rr.UnsupportedError, match=r"use rollring\.vllm\.trainer"):
+    with pytest.raises(rr.UnsupportedError, match=r"use rollring\.integrations\.vllm\.trainer"):
         type(made_engine()).trainer_send_weights(iter(()), {})
 
 
