@@ -65,6 +65,11 @@ std::string StoreRings::clears_name(std::string_view name) {
 Result<StoreRings> StoreRings::open(std::string_view name, const StoreOptions& options,
                                     Deadline deadline) {
     if (options.make) {
+        // A ring that is no store gets no second ring beside it.
+        const auto there = RingMap::attach_for(Purpose::values, name, Deadline::now());
+        if (!there && there.error().code == Errc::invalid_argument) {
+            return std::unexpected(there.error());
+        }
         if (auto made = make_both(name, options); !made) return std::unexpected(made.error());
     }
     auto values = RingMap::attach_for(Purpose::values, name, deadline);

@@ -330,5 +330,6 @@ TEST_CASE("store: its ring is no trainer's, and a trainer's ring is no store") {
     const auto refused = Store::open(plain, small);
     CHECK(failed_with(refused, Errc::invalid_argument));
     CHECK(refused.error().to_string().contains("is not a store"));
+    CHECK(failed_with(stat_ring(plain + ".clears"), Errc::not_found));
     CHECK(remove_ring(plain).has_value());
 }
