@@ -14,7 +14,18 @@ import subprocess
 import sys
 
 from program import (
-    LIMIT_S, PREFIX, PROGRAM, ROOT, Lines, Ring, ended, main, run, start, test, wait_until,
+    LIMIT_S,
+    PREFIX,
+    PROGRAM,
+    ROOT,
+    Lines,
+    Ring,
+    ended,
+    main,
+    run,
+    start,
+    test,
+    wait_until,
 )
 
 FAMILY = re.compile(r"# HELP (\S+) (.+)\n# TYPE \1 (counter|gauge)\n")
