@@ -317,6 +317,8 @@ class Resends(Weights):
 
 
 class Updates(Weights):
+    in_hand = False
+
     def __init__(self, stack: ExitStack) -> None:
         super().__init__(stack)
         self.engine = self.attach(**self.options())
@@ -325,11 +327,26 @@ class Updates(Weights):
     def options(self) -> dict[str, Any]:
         return {}
 
+    def check_free(self) -> None:
+        """next() of one task gives up the update that another one has in hand."""
+        if self.in_hand:
+            raise RuntimeError("another task has an update in hand")
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        self.in_hand = True
+        try:
+            yield
+        finally:
+            self.in_hand = False
+
     async def call(self, number: int) -> None:
+        self.check_free()
         update = await self.engine.next_async(PATIENCE)
-        await update.load_async(PATIENCE)
-        await update.stage_async(PATIENCE)
-        await update.adopt_async(PATIENCE)
+        with self.holding():
+            await update.load_async(PATIENCE)
+            await update.stage_async(PATIENCE)
+            await update.adopt_async(PATIENCE)
 
     def feed(self, numbers: list[int], done: Done) -> None:
         for _ in numbers:
@@ -338,22 +355,30 @@ class Updates(Weights):
 
 class UpdatesInALoop(Updates):
     async def call(self, number: int) -> None:
+        self.check_free()
         async for update in self.engine:
-            await update.finish_async(PATIENCE)
+            with self.holding():
+                await update.finish_async(PATIENCE)
             break
 
 
 class UpdatesInABlock(Updates):
     async def call(self, number: int) -> None:
-        async with await self.engine.next_async(PATIENCE):
-            pass
+        self.check_free()
+        update = await self.engine.next_async(PATIENCE)
+        with self.holding():
+            async with update:
+                pass
 
 
 class Tensors(Updates):
     async def call(self, number: int) -> None:
-        async with await self.engine.next_async(PATIENCE) as update:
-            names = [name async for name, _ in update.tensors_async(PATIENCE)]
-            assert sorted(names) == sorted(self.tensors)
+        self.check_free()
+        update = await self.engine.next_async(PATIENCE)
+        with self.holding():
+            async with update:
+                names = [name async for name, _ in update.tensors_async(PATIENCE)]
+                assert sorted(names) == sorted(self.tensors)
 
 
 class Generates(Case):
