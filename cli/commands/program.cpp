@@ -77,8 +77,8 @@ std::string path_beside(const std::string& name) {
 
 int become_program(const char* beside) {
     const std::string path = path_beside(beside);
-    // What has come until now is answered here, and what comes later ends this process, or the next
-    // program hears it.
+    // This process answers signals that came until now. A later one ends it, or reaches the next
+    // program.
     release_interrupts();
     if (interrupted()) return interrupt_exit();
     ::execv(path.c_str(), arguments);

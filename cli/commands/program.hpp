@@ -1,5 +1,5 @@
 #pragma once
-// What the programs `rollring` and `rollring-serve` have in common. The second one has the commands
+// The common part of the programs `rollring` and `rollring-serve`. The second one has the commands
 // that serve HTTP, for Boost.Beast compiles for long: `rollring` becomes it, with the same
 // arguments, and it is nobody else's business.
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a command that serves has its clients say.
+// The token that clients of a serving command send.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What an HTTP server takes, for its options: they are read where Boost.Beast is not.
+// The limits of an HTTP server, apart from Boost.Beast: command lines are read without it.
 
 #include <cstddef>
 #include <cstdint>

@@ -7,7 +7,7 @@ namespace rollring::cli {
 
 // From the first SIGINT, SIGTERM or SIGHUP on interrupted() is true; a second one kills.
 void catch_interrupts();
-// As it was before: the first one kills. What came until then stays known.
+// The default again: the first signal kills. Signals that came before stay known.
 void release_interrupts();
 bool interrupted();
 int interrupt_exit();  // 130, 143 or 129

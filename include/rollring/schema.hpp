@@ -116,8 +116,8 @@ enum class Std : std::uint16_t {
     count,
 };
 
-// What the records of a ring are. Ends of another purpose are refused: a trainer on a store's ring
-// would take its values away.
+// The use of a ring's records. open() refuses an end of another purpose: a trainer on a store's
+// ring would take its values away.
 enum class Purpose : std::uint8_t {
     records,  // for one consumer
     values,   // of a Store

@@ -23,7 +23,7 @@ struct Wish {
 };
 Wish wish_of(const RingMap& map, std::uint32_t lane);
 
-// What the producers' lanes keep for the stash, of which each lane is added once.
+// The sums over the producers' lanes; each lane is added once.
 class LaneLoad {
   public:
     // `share`: GroupRoom::lane_share() of now.
@@ -33,12 +33,12 @@ class LaneLoad {
     // lane can go on; `unreleased_bytes` of records, without the holes between them.
     void add(std::uint64_t pinned_bytes, std::uint64_t unreleased_bytes) {
         const std::uint64_t within = std::min(pinned_bytes, share_);
-        // What keeps the lane beyond its share is moved to free the rest, dead or not.
+        // Records beyond the lane's share move to the spill, so that the rest becomes free.
         owed_ += std::min(pinned_bytes - within, unreleased_bytes);
         spare_ = std::min(spare_, share_ - within);
     }
     [[nodiscard]] std::uint64_t owed_bytes() const { return owed_; }
-    // What the fullest lane can still keep.
+    // The bytes that the fullest lane can still keep.
     [[nodiscard]] std::uint64_t spare_bytes() const { return spare_; }
 
   private:
@@ -47,7 +47,7 @@ class LaneLoad {
     std::uint64_t owed_ = 0;
 };
 
-// What the spill keeps, what it may hold now, and what it could ever hold.
+// The spill's bytes in use, its capacity now, and its largest capacity.
 struct SpillLoad {
     std::uint64_t live_bytes = 0;
     std::uint64_t usable_bytes = 0;
