@@ -1,4 +1,4 @@
-#include <rollring/requests.hpp>
+#include <rollring/extras/requests.hpp>
 
 #include <iostream>
 #include <string_view>

@@ -67,33 +67,39 @@ NEVER_IN = [
 # point down; tests may look anywhere. A folder with C++ that is neither here nor a test's is a
 # breach.
 PUBLIC = "include/rollring"
+PUBLIC_EXTRAS = "include/rollring/extras"
 ARROWS = {
     PUBLIC: (),
+    PUBLIC_EXTRAS: (),
     "lib/base": (),
     "lib/shm": ("lib/base",),
     "lib/record": ("lib/shm", "lib/base"),
     "lib/ring": ("lib/record", "lib/shm", "lib/base"),
     "lib/credits": ("lib/ring", "lib/shm", "lib/base"),
-    "lib/requests": ("lib/ring", "lib/shm", "lib/base"),
     "lib/device": ("lib/shm", "lib/base"),
-    "lib/domain": ("lib/device", "lib/shm", "lib/base"),
     "lib/weights": ("lib/device", "lib/shm", "lib/base"),
     "lib/gather": ("lib/device", "lib/shm", "lib/base"),
-    "lib/stat": ("lib/weights", "lib/requests", "lib/ring", "lib/shm", "lib/base"),
+    "lib/stat": ("lib/weights", "lib/ring", "lib/shm", "lib/base"),
     "lib/cuda": ("lib/device", "lib/base"),
     "producer": ("lib/credits", "lib/ring", "lib/record", "lib/shm", "lib/base"),
     "consumer": ("lib/credits", "lib/ring", "lib/shm", "lib/base"),
-    "shares": ("consumer", "lib/ring", "lib/shm", "lib/base"),
     "stash/groups": (),
-    "stash": ("stash/groups", "shares", "consumer", "lib/credits", "lib/ring", "lib/record",
+    "stash/shares": ("consumer", "lib/ring", "lib/shm", "lib/base"),
+    "stash": ("stash/groups", "stash/shares", "consumer", "lib/credits", "lib/ring", "lib/record",
               "lib/base"),
-    "store": ("lib/ring", "lib/record", "lib/shm", "lib/base"),
+    "extras/memory": ("lib/device", "lib/shm", "lib/base"),
+    "extras/relay": (),
+    "extras/requests": ("lib/ring", "lib/shm", "lib/base"),
+    "extras/store": ("lib/ring", "lib/record", "lib/shm", "lib/base"),
     "cli/terminal": (),
     "cli/formats": ("cli/terminal",),
-    "cli/serve": ("cli/formats", "cli/terminal"),
-    "cli/commands": ("cli/serve", "cli/formats", "cli/terminal"),
+    "cli/http": ("cli/formats", "cli/terminal"),
+    "integrations/atropos": ("cli/http", "cli/formats", "cli/terminal"),
+    "cli/records": ("integrations/atropos", "cli/formats", "cli/terminal"),
+    "cli/commands": ("integrations/atropos", "cli/http", "cli/records", "cli/formats",
+                     "cli/terminal"),
     "cli": ("cli/commands",),
-    "python/src": (),
+    "python/src": ("extras/relay",),
     "examples": (),
     "bench": ("cli/terminal",),
     "bench/ring": ("bench",),
@@ -193,7 +199,7 @@ class Arrows:
         them: the build's include paths know only what ARROWS allows. In <...>, a name without a
         folder is a system's."""
         folder = folder_of(path)
-        allowed = {folder, PUBLIC, *ARROWS[folder]}
+        allowed = {folder, PUBLIC, PUBLIC_EXTRAS, *ARROWS[folder]}
         for number, line in enumerate(text.split("\n"), 1):
             found = OWN_INCLUDE.match(line)
             name = found and (found[1] or "/" in found[2] and found[2])

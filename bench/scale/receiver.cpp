@@ -129,8 +129,8 @@ void Receiver::drain(std::uint32_t node) {
     for (Parcel* parcel : sent) answer(*parcel);
 }
 
-// As python/src/spare_places.cpp does. Those who wait for a place are in our queue, where the real
-// ring would see them.
+// As extras/relay/spare_places.cpp does. Those who wait for a place are in our queue, where the
+// real ring would see them.
 void Receiver::keep_spare(std::uint32_t node) {
     while (ring_.spare(node) > wanted_[node]) {
         ring_.give_spare_back(node);

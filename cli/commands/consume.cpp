@@ -9,7 +9,7 @@
 #include "cli/commands/consume_run.hpp"
 #include "cli/commands/holder.hpp"
 #include "cli/formats/json_tree.hpp"
-#include "cli/formats/record_output.hpp"
+#include "cli/records/record_output.hpp"
 
 namespace rollring::cli {
 namespace {

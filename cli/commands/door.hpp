@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/commands/command.hpp"
-#include "cli/serve/socket.hpp"
+#include "cli/http/socket.hpp"
 
 namespace rollring::cli {
 

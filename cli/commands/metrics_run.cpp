@@ -9,7 +9,7 @@
 #include "cli/commands/door.hpp"
 #include "cli/commands/metrics.hpp"
 #include "cli/commands/token.hpp"
-#include "cli/serve/http_server.hpp"
+#include "cli/http/http_server.hpp"
 
 namespace rollring::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cli/commands/command.hpp"
-#include "cli/serve/atropos_hub.hpp"
-#include "cli/serve/http_limits.hpp"
+#include "integrations/atropos/atropos_hub.hpp"
+#include "cli/http/http_limits.hpp"
 
 namespace rollring::cli {
 

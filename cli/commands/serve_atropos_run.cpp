@@ -11,7 +11,7 @@
 #include "cli/commands/serve_atropos.hpp"
 #include "cli/commands/token.hpp"
 #include "cli/formats/json_tree.hpp"
-#include "cli/serve/atropos_api.hpp"
+#include "integrations/atropos/atropos_api.hpp"
 #include "rollring/memory_bounds.hpp"
 #include "rollring/ring.hpp"
 

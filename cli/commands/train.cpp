@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cli/commands/consume_run.hpp"
-#include "cli/formats/record_output.hpp"
+#include "cli/records/record_output.hpp"
 #include "cli/formats/stat_report.hpp"
 #include "rollring/ring.hpp"
 

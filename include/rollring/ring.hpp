@@ -45,8 +45,8 @@ struct RingOptions {
     // Groups that a stash can have open at once: 208 bytes each for a power of two,
     // at most 288, reserved when it opens.
     std::uint32_t group_rows = 32768;
-    // Requests to workers that are under way at once (rollring/requests.hpp), at most 65,536; 0:
-    // none can be posted.
+    // Requests to workers that are under way at once (rollring/extras/requests.hpp), at most
+    // 65,536; 0: none can be posted.
     std::uint32_t requests = 1024;
     std::uint64_t request_bytes = std::uint64_t{2} << 20;  // of the longest; reserved when used
     Schema schema = Schema::standard();

@@ -14,7 +14,7 @@
 
 #include "rollring/consumer.hpp"
 #include "rollring/producer.hpp"
-#include "rollring/requests_stat.hpp"
+#include "rollring/extras/requests_stat.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/stash.hpp"
 #include "rollring/stash_stat.hpp"

@@ -1,6 +1,6 @@
 #pragma once
-// What this build can do with GPUs: one table, behind which lib/weights, lib/domain and lib/gather
-// neither know nor link CUDA.
+// What this build can do with GPUs: one table, behind which lib/weights, lib/gather and
+// extras/memory neither know nor link CUDA.
 
 #include <memory>
 #include <vector>

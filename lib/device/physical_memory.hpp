@@ -1,6 +1,6 @@
 #pragma once
-// What a memory domain (lib/domain) needs of a GPU, so that its state machine can be tested over a
-// fake that fails where it is told to. No header of CUDA here.
+// What a memory domain (extras/memory) needs of a GPU, so that its state machine can be tested over
+// a fake that fails where it is told to. No header of CUDA here.
 //
 // A call that returns an error has done nothing. Errors say which driver call failed and on what;
 // the domain puts the tags before it.

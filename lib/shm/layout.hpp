@@ -341,8 +341,8 @@ struct Tombstone {
 };
 static_assert(sizeof(Tombstone) == 32);
 
-// Requests: lib/requests has what they mean. Written by the board, but for what is given up: that
-// is counted by who sees it.
+// Requests: extras/requests has what they mean. Written by the board, but for what is given up:
+// that is counted by who sees it.
 struct RequestControl {
     std::atomic<std::uint32_t> epoch;     // grows with each board that takes the seat
     std::atomic<std::uint32_t> attempts;  // workers that may begin a request

@@ -11,7 +11,7 @@
 
 #include "errors.hpp"
 #include "owned.hpp"
-#include "rollring/memory_domain.hpp"
+#include "rollring/extras/memory_domain.hpp"
 
 namespace rollring::python {
 namespace {

@@ -9,7 +9,7 @@
 #include "bytes.hpp"
 #include "memory.hpp"
 #include "owned.hpp"
-#include "rollring/requests.hpp"
+#include "rollring/extras/requests.hpp"
 
 namespace rollring::python {
 namespace {

@@ -13,7 +13,7 @@
 #include "errors.hpp"
 #include "memory.hpp"
 #include "released.hpp"
-#include "rollring/store.hpp"
+#include "rollring/extras/store.hpp"
 #include "turn.hpp"
 
 namespace rollring::python {

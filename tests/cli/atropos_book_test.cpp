@@ -1,6 +1,6 @@
 // Which groups make a batch, by the rules of Atropos' server and where those starve.
 
-#include "cli/serve/atropos_book.hpp"
+#include "integrations/atropos/atropos_book.hpp"
 
 #include <doctest/doctest.h>
 

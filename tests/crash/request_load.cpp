@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-#include "rollring/requests.hpp"
+#include "rollring/extras/requests.hpp"
 
 namespace rollring::test {
 namespace {

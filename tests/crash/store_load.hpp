@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "rollring/store.hpp"
+#include "rollring/extras/store.hpp"
 #include "support/load.hpp"
 
 namespace rollring::test {

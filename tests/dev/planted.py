@@ -23,7 +23,7 @@ PLANTS = {
     "lib/planted/new.hpp": "#pragma once\n",
     "bench/gather/new.cuh": "__device__ int planted();\n",
     "python/src/reaches_in.cpp": '#include <lib/shm/layout.hpp>\n#include "lane_reader.hpp"\n',
-    "stash/reaches_extra.hpp": '#pragma once\n#include "rollring/store.hpp"\n',
+    "stash/reaches_extra.hpp": '#pragma once\n#include "rollring/extras/store.hpp"\n',
     "examples/reaches_in.py": "import rollring\nfrom rollring._core import Stash\n"
                               "print(rollring.Stash('a')._core)\n",
 }
@@ -39,7 +39,7 @@ WANTED = (
     "bench/gather:1: no folder of ARROWS",
     "python/src/reaches_in.cpp:1: python/src may not include lib/shm",
     "python/src/reaches_in.cpp:2: python/src may not include lib/ring",
-    "stash/reaches_extra.hpp:2: stash may not include include/rollring/store.hpp",
+    "stash/reaches_extra.hpp:2: stash may not include include/rollring/extras",
     "examples/reaches_in.py:2: _core.Stash is private to core",
     "examples/reaches_in.py:3: _core is private to core",
     "core may not see extras.RingQueue, which is of extras",

@@ -14,7 +14,7 @@
 
 #include "backends.hpp"
 #include "raw_gpu.hpp"
-#include "rollring/memory_domain.hpp"
+#include "rollring/extras/memory_domain.hpp"
 #include "rollring/time.hpp"
 
 using namespace rollring;

@@ -14,7 +14,7 @@
 
 #include "gives_back.hpp"
 #include "raw_gpu.hpp"
-#include "rollring/memory_domain.hpp"
+#include "rollring/extras/memory_domain.hpp"
 
 namespace rollring::test {
 namespace {

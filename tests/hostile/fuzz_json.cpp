@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "cli/formats/atropos_json.hpp"
+#include "integrations/atropos/atropos_json.hpp"
 #include "cli/formats/rollring_json.hpp"
 
 using namespace rollring;

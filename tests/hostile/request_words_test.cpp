@@ -8,7 +8,7 @@
 
 #include "pages.hpp"
 #include "request_word.hpp"
-#include "rollring/requests.hpp"
+#include "rollring/extras/requests.hpp"
 #include "support/splitmix64.hpp"
 
 using namespace rollring;

@@ -137,7 +137,7 @@ def check_nvcc(scratch, flags):
 
 
 KERNEL = """#include <rollring/error.hpp>
-#include <rollring/memory_domain.hpp>
+#include <rollring/extras/memory_domain.hpp>
 #include <rollring/time.hpp>
 #include <rollring/weights.hpp>
 __global__ void scale(float* values) { values[threadIdx.x] *= 2; }

@@ -1,6 +1,6 @@
 // Goal: what is put into a store can be read and cleared by any process, by where it lies; nobody's
 // death takes it away, keeps it for ever, or makes other bytes of it.
-#include "rollring/store.hpp"
+#include "rollring/extras/store.hpp"
 
 #include <doctest/doctest.h>
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "rollring/store.hpp"
+#include "rollring/extras/store.hpp"
 #include "support/process.hpp"
 
 namespace rollring::test {

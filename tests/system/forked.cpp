@@ -27,9 +27,9 @@
 #include "rollring/read_batches.hpp"
 #include "rollring/reader.hpp"
 #include "rollring/relay.hpp"
-#include "rollring/requests.hpp"
+#include "rollring/extras/requests.hpp"
 #include "rollring/stash.hpp"
-#include "rollring/store.hpp"
+#include "rollring/extras/store.hpp"
 
 using namespace rollring;
 using namespace rollring::test;

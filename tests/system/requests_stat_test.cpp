@@ -1,5 +1,5 @@
 // A look at a ring's requests from outside: who has which since when, and what came of all.
-#include "rollring/requests_stat.hpp"
+#include "rollring/extras/requests_stat.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "rollring/requests.hpp"
+#include "rollring/extras/requests.hpp"
 #include "rollring/ring.hpp"
 #include "support/in_child.hpp"
 #include "support/test_ring.hpp"

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "rollring/requests.hpp"
+#include "rollring/extras/requests.hpp"
 #include "support/in_child.hpp"
 #include "support/test_ring.hpp"
 

@@ -1,6 +1,6 @@
 """Atropos' groups as records: the same columns that `rollring serve-atropos` makes of their JSON.
 
-The fields and their columns are listed in cli/formats/atropos_json.hpp.
+The fields and their columns are listed in integrations/atropos/atropos_json.hpp.
 """
 
 from __future__ import annotations

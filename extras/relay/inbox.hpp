@@ -1,0 +1,136 @@
+#pragma once
+// What a receiver puts into its ring of what another ring's forwarder has sent.
+//
+// Records of a lane of the source go in order, and wait for each other as they would wait in their
+// producer; those of other lanes do not wait for them. Nothing waits for a group's place but its
+// own lane's records.
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "carried.hpp"
+#include "parcel.hpp"
+#include "rollring/producer.hpp"
+#include "spare_places.hpp"
+
+namespace rollring::relay {
+
+struct InboxStats {
+    std::uint64_t records;
+    std::uint64_t tokens;
+    std::uint64_t bytes;
+    std::uint64_t repeated;  // that had been carried before
+    std::uint64_t refused;   // that the ring can never hold, or that are damaged
+    std::uint64_t waiting;   // that were given, and are not in the ring
+};
+
+class Inbox {
+  public:
+    // A group that a producer on another node wants to open.
+    struct Asked {
+        std::uint64_t number;
+        std::uint64_t worker;  // whoever it is
+        std::string instance_id;
+        std::uint64_t visit;
+        GroupPlan plan;
+    };
+    struct Answer {
+        std::uint64_t number;
+        Push push;
+        std::string why;
+    };
+    // What came of a step.
+    struct News {
+        std::vector<std::uint64_t> sent;  // parcels, all of whose records are in the ring
+        std::vector<Answer> answers;
+        std::uint64_t spare = 0;  // places that the source has in advance
+        bool is_short = false;    // it is to give back those that it does not use
+        Push problem = Push::ok;  // closed: the ring is gone, or the lane
+        std::string why;
+    };
+
+    Inbox(Producer producer, Carried carried);
+
+    // Any thread. Spans stay as they are until the parcel was sent or dropped. `spare`: places that
+    // the source wants to have in advance. What is wrong with it; empty: nothing.
+    std::string_view give(std::uint64_t number, std::vector<ParcelEntry> entries,
+                          const std::vector<std::span<const std::byte>>& spans,
+                          std::uint64_t spare);
+    void ask(Asked asked);
+    void forget(std::uint64_t asked);  // nobody waits for it any more
+    // A place is given back that this worker has taken, and in whose group nothing was sent.
+    void cancel(std::uint64_t worker, const GroupKey& key);
+    void worker_gone(std::uint64_t worker);  // all its places
+    // The source's forwarder begins anew: what was not sent comes again. No step is under way.
+    void drop_parcels();
+    // Who has places. No step is under way.
+    [[nodiscard]] std::vector<std::uint64_t> workers() { return carried_.places().workers(); }
+    [[nodiscard]] std::uint64_t spare() const { return spare_.count(); }
+    void interrupt();
+
+    // One thread. Waits until there is something to tell.
+    News step(Deadline deadline);
+    void close();
+    [[nodiscard]] InboxStats stats() const;
+
+  private:
+    struct alignas(64) Line {
+        std::byte bytes[64];
+    };
+    struct Parcel {
+        std::uint64_t number;
+        std::vector<ParcelEntry> entries;
+        std::vector<std::span<const std::byte>> spans;
+        std::uint64_t spare;
+        std::vector<std::vector<Line>> aligned =
+            {};                // of spans that did not lie as records have to
+        std::size_t left = 0;  // entries that are not in the ring
+    };
+    struct Item {
+        std::shared_ptr<Parcel> parcel;
+        const ParcelEntry* entry;
+    };
+    // Whose places are given back.
+    struct Cancelled {
+        std::uint64_t worker;
+        std::optional<GroupKey> key;  // none: of all groups
+    };
+    enum class Went { on, no_room, no_place, closed };
+
+    void take_in(News& news);
+    void give_back(const Cancelled& cancelled);
+    void settle();
+    void answer_asked(News& news);
+    bool look(const Item& item);
+    Went send(const Item& item, Deadline deadline);
+    Went send_next(std::size_t lane, Deadline deadline, News& news);
+    Went send_all(News& news, std::size_t& first);
+    void wait(Went why, std::size_t first, Deadline deadline, News& news);
+
+    Producer producer_;
+    Carried carried_;
+    SparePlaces spare_{producer_, carried_.places()};
+    TrajectoryView view_;
+    Draft draft_;
+    std::vector<std::deque<Item>> lanes_;
+    std::size_t turn_ = 0;  // the lane that is first
+    std::deque<Asked> asked_;
+    InboxStats stats_{};
+
+    mutable std::mutex mutex_;  // of what is below
+    std::condition_variable given_;
+    std::vector<std::shared_ptr<Parcel>> parcels_;
+    std::vector<Asked> new_asked_;
+    std::vector<std::uint64_t> forgotten_;
+    std::vector<Cancelled> cancelled_;
+    bool interrupted_ = false;
+    InboxStats shown_{};
+};
+
+}  // namespace rollring::relay

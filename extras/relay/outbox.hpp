@@ -1,0 +1,59 @@
+#pragma once
+// What a forwarder takes out of a ring of its node: records as parcels. A record stays in its lane
+// until the other node has it; a forwarder that dies leaves it to its successor.
+//
+// Thread and process safety are a Consumer's, of which an outbox has the ring's only one.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "parcel.hpp"
+#include "rollring/consumer.hpp"
+#include "rollring/time.hpp"
+
+namespace rollring::relay {
+
+// Spans of memory and, for each record, where it lies in them.
+struct Parcel {
+    std::vector<ParcelEntry> entries;
+    std::vector<std::span<const std::byte>> spans;
+    std::uint64_t bytes = 0;  // of the records
+
+    void add(const Record& record);
+};
+
+class Outbox {
+  public:
+    // The ring exists. `places`: its producers may have so many groups open at once from the start.
+    static Result<Outbox> open(std::string_view ring, std::optional<std::uint64_t> places);
+
+    // Adds what is there, once something is: so many bytes, or what comes within `linger_ns` of the
+    // first. Spans hold until release() of their records, and end with the outbox.
+    Poll collect(Parcel& parcel, std::uint64_t bytes, std::int64_t linger_ns, Deadline deadline);
+    // The oldest records that were collected, so many: nobody may look at their spans any more.
+    void release(std::uint64_t records);
+
+    // A group counts until its first record is released.
+    void bound_groups(std::uint64_t places);
+    [[nodiscard]] std::uint64_t announced_groups() const;
+    // (lane, epoch) of producers that have gone since it was asked last.
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> gone();
+    [[nodiscard]] std::uint32_t producers() const;
+    [[nodiscard]] std::string problem() const;  // after Poll::closed
+    // From any thread: the wait under way, or else the next one, ends.
+    void interrupt();
+
+  private:
+    explicit Outbox(Consumer consumer) : consumer_(std::move(consumer)) {}
+
+    Consumer consumer_;
+    std::deque<RecordRef> held_;
+};
+
+}  // namespace rollring::relay

@@ -1,0 +1,138 @@
+#pragma once
+// Values that any process of the machine may read and any may clear, by where they lie.
+//
+//   auto store = rollring::Store::open("rows");   // in each process; the first one makes it
+//   if (!store) ...
+//   const std::vector<float> rewards = {0.5F, 1.0F};
+//   const rollring::StoreValue value = {
+//       .key = "17", .column = "rewards", .form = {.dtype = rollring::dtype_f32, .shape = {2}},
+//       .data = rewards.data()};
+//   rollring::Location at;
+//   if (!store->put({&value, 1}, {&at, 1}, rollring::Deadline::after_ms(1000))) ...
+//   std::vector<float> copy(2);   // in any process that was told where
+//   if (!store->read(at, std::as_writable_bytes(std::span(copy)))) ...
+//   if (!store->clear({&at, 1}, rollring::Deadline::after_ms(1000))) ...
+//
+// It stands on a ring (docs/store.md): each process that writes has lanes of it, and one process,
+// whichever it is, keeps the books. Whoever dies, what was put stays until somebody clears it, and
+// the next process keeps the books. After its name was removed, each call in each process returns
+// Errc::closed within about half a second.
+//
+// Any thread may use it. In a forked child it is inert, and returns Errc::forked.
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "rollring/error.hpp"
+#include "rollring/export.hpp"
+#include "rollring/schema.hpp"
+#include "rollring/time.hpp"
+
+namespace rollring {
+
+// Where a value lies. A store gives none twice; below 2^63.
+struct Location {
+    std::uint64_t number = 0;  // 0: none
+    friend bool operator==(const Location&, const Location&) = default;
+};
+
+// What a value is, but for its bytes.
+struct ValueForm {
+    DType dtype = dtype_u8;
+    std::uint8_t dims = 1;  // how many of shape are set, 1 to 4
+    std::array<std::uint32_t, 4> shape{};
+    std::uint16_t tag = 0;  // the application's own
+
+    [[nodiscard]] std::uint64_t bytes() const {
+        std::uint64_t count = dtype.bytes();
+        for (std::uint8_t i = 0; i < dims; i++) count *= shape[i];
+        return count;
+    }
+    friend bool operator==(const ValueForm&, const ValueForm&) = default;
+};
+
+// A value as a store has found it, for that store to read.
+struct StoredValue {
+    Location at = {};
+    ValueForm form = {};
+    std::uint64_t offset = 0;  // the store's own: where its bytes lie
+};
+
+struct StoreValue {
+    // The newest value of a column of a key takes the place of the one before, whoever put that.
+    // Empty: it has no key.
+    std::string_view key = {};
+    std::string_view column = {};
+    ValueForm form = {};
+    const void* data = nullptr;
+};
+
+struct StoreOptions {
+    std::string name = {};  // of this process, for people; up to 39 bytes
+    bool make = true;       // if it is not there; Errc::not_found otherwise
+    // The next two for who makes it; who comes later takes it as it is.
+    // As it stands, experts of 128 thousand tokens in 48 layers fit. Memory is taken a piece at a
+    // time.
+    std::uint64_t capacity_bytes = std::uint64_t{8} << 30;
+    // The capacity comes in so many pieces, 2 to 4095. Each process that writes has one or more,
+    // and no value is larger. What was put first into a piece and stays keeps the others' room.
+    std::uint32_t lanes = 64;
+    std::chrono::nanoseconds attach_timeout = std::chrono::seconds(10);
+};
+
+struct StoreStat {
+    std::uint64_t capacity_bytes;
+    std::uint64_t used_bytes;       // that cannot be written now
+    std::uint64_t value_bytes;      // of them, those of values; the rest lies behind older ones
+    std::uint64_t values;           // put, and not cleared
+    std::uint64_t value_bytes_max;  // the largest that can be put, about
+    std::uint32_t lanes;
+    std::uint32_t lanes_taken;  // by processes that live
+    bool kept;                  // some process keeps the books
+};
+
+class ROLLRING_API Store {
+  public:
+    // Errc::timed_out and those of a ring that cannot be made or attached.
+    static Result<Store> open(std::string_view name, const StoreOptions& options = {});
+    // Takes the name away, and with it all values. Errc::busy while somebody has it open, unless
+    // forced.
+    static Result<void> remove(std::string_view name, bool force = false);
+
+    Store(Store&&) noexcept;
+    Store& operator=(Store&&) noexcept;
+    ~Store();  // what was put stays
+
+    // Copies the values in, and says where each lies. Waits for room until the deadline:
+    // Errc::store_full. Errc::too_large: one of them can never fit. If it fails none of them is
+    // there, and what keys had before may be gone.
+    Result<void> put(std::span<const StoreValue> values, std::span<Location> at, Deadline deadline);
+
+    // What lies there. Errc::not_stored: one of them was cleared, or replaced.
+    Result<void> find(std::span<const Location> at, std::span<StoredValue> found) const;
+    // Copies values out, each to where there is room for its bytes. Errc::not_stored: likewise,
+    // also while they were read; there may be anything then where they go.
+    Result<void> read(std::span<const StoredValue> found, std::span<std::byte* const> to) const;
+    // Both for one, which has just so many bytes.
+    Result<void> read(Location at, std::span<std::byte> to) const;
+
+    // Nobody can read them afterwards, and their room comes free. Those that are not there are
+    // passed over. Errc::timed_out: they will be cleared, but may not have been yet.
+    Result<void> clear(std::span<const Location> values, Deadline deadline);
+    // Whatever was put under these keys before this call, in all columns.
+    Result<void> clear_keys(std::span<const std::string_view> keys, Deadline deadline);
+
+    [[nodiscard]] StoreStat stat() const;
+
+  private:
+    struct ROLLRING_LOCAL Impl;
+    explicit Store(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rollring

@@ -1,0 +1,143 @@
+#pragma once
+// An Atropos server's groups, in a ring: what is posted goes into lanes, and a batch is leased from
+// the stash until the trainer asks for the next one.
+//
+//   posted  -> in the ring, before `received` is said: no death of a process loses it
+//   batch   -> leased; its records stay in the ring
+//   the next batch is asked for -> acknowledged
+//   the trainer registers again, or was not there to read the answer -> the same batch once more
+//
+// Any thread may call any function.
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "integrations/atropos/atropos_json.hpp"
+#include "cli/formats/parsed_record.hpp"
+#include "integrations/atropos/atropos_book.hpp"
+#include "integrations/atropos/atropos_state.hpp"
+#include "integrations/atropos/lane_pool.hpp"
+#include "rollring/stash.hpp"
+
+namespace rollring::cli {
+
+struct AtroposHubOptions {
+    std::string ring;
+    std::string state_path;
+    std::int64_t hold_ms = 240'000;  // below the 5 minutes that their client waits for an answer
+};
+
+class AtroposHub {
+  public:
+    static Result<std::unique_ptr<AtroposHub>> open(const AtroposHubOptions& options);
+
+    [[nodiscard]] const Schema& schema() const { return lanes_->schema(); }
+    [[nodiscard]] const std::string& ring() const { return options_.ring; }
+
+    // The members of one group; `id` from next_id(), in each one's meta.visit. Waits while the
+    // ring is full. How many sequences are kept, if it is not of the size that its environment has
+    // announced.
+    struct Posted {
+        LaneSend sent;
+        std::optional<std::uint64_t> buffered = {};
+        std::string problem = {};
+    };
+    Posted post(std::span<ParsedRecord> members, const std::function<bool()>& gone);
+    std::uint64_t next_id();  // rises, also from one process to the next
+
+    // The next batch, as the JSON of its groups; nothing if the groups that are there make none.
+    // `delivered` is to be called, in the same thread, with whether the answer was written.
+    struct Handed {
+        std::optional<std::string> groups;
+        std::function<void(bool written)> delivered = {};
+        std::string problem = {};  // why there is no trainer's side: try again
+    };
+    Handed next_batch();
+    // Whoever trains begins anew: a batch that was handed out comes again.
+    void register_trainer(const AtroposTrainer& trainer);
+    // Whether a trainer reads the ring that does not ask this server: what is sent goes to it.
+    [[nodiscard]] bool read_by_another() const { return !reads_ && lanes_->consumer_alive(); }
+    // Enters into the book what others have sent into the ring, if a trainer has asked before and
+    // does not ask now.
+    void look();
+    // Everything is dropped, what lies in the ring included. Why not, if not.
+    std::string reset();
+
+    // The book under its lock; what `change` does to it is written down if `keep`.
+    template <class F>
+    auto with_book(F&& change, bool keep) {
+        const std::scoped_lock lock(book_mutex_);
+        struct Kept {
+            AtroposHub* hub;
+            ~Kept() {
+                if (hub != nullptr) hub->save();
+            }
+        } kept{keep ? this : nullptr};
+        return std::forward<F>(change)(book_);
+    }
+
+    struct Counts {
+        std::uint64_t groups = 0;     // received
+        std::uint64_t batches = 0;    // acknowledged
+        std::uint64_t sequences = 0;  // in them
+        std::uint64_t handed = 0;     // in the batch that is not acknowledged yet
+    };
+    [[nodiscard]] Counts counts();
+    // Whether a server that starts later has anything to go on with: a trainer or an environment
+    // that has registered.
+    [[nodiscard]] bool has_clients();
+    // To be asked where there is no room: is it for want of a batch that can be made?
+    [[nodiscard]] std::optional<std::string> stuck();
+
+  private:
+    struct Leased {
+        AtroposEntry entry;
+        Batch batch;
+    };
+    struct ByHash {
+        bool operator()(const GroupKey& one, const GroupKey& other) const {
+            return std::pair(one.low, one.high) < std::pair(other.low, other.high);
+        }
+    };
+
+    explicit AtroposHub(AtroposHubOptions options) : options_(std::move(options)) {}
+    // All below with trainer_mutex_ held.
+    std::string open_stash();
+    void finish_last();
+    bool lease_all(std::span<const AtroposEntry> wanted);
+    void lease_what_came(Deadline deadline = Deadline::now());
+    void adopt(Leased stranger);
+    std::string text_of(std::span<const AtroposEntry> entries);
+    void delivered(bool written);
+    // With book_mutex_ held.
+    [[nodiscard]] Result<void> write_down() const;
+    void save();
+
+    AtroposHubOptions options_;
+    std::uint64_t ring_id_ = 0;
+    std::unique_ptr<LanePool> lanes_;
+
+    std::mutex trainer_mutex_;  // taken before book_mutex_: the stash and what it has leased
+    std::unique_ptr<Stash> stash_;
+    std::atomic<bool> reads_ = false;         // stash_ is there
+    std::map<std::uint64_t, Leased> leased_;  // by id
+    std::vector<AtroposEntry> handed_;        // the batch that the trainer has
+    bool written_ = false;                    // and has read
+
+    std::mutex book_mutex_;
+    AtroposBook book_;
+    std::map<GroupKey, std::uint64_t, ByHash> posted_;  // the id of what was not leased yet
+    std::vector<std::string> receipts_;                 // of handed_, once it is written
+    bool again_ = false;                                // the trainer has registered since
+    std::uint64_t last_id_ = 0;
+    Counts counts_;
+};
+
+}  // namespace rollring::cli
