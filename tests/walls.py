@@ -48,7 +48,7 @@ PUBLIC = "include/rollring"
 # The includes that a header of the core, or a folder, has beyond its walls.
 INCLUDES = {
     "include/rollring/requests.hpp": ("include/rollring/extras",),  # a former name
-    "include/rollring/stat_fields.hpp": ("include/rollring/extras",),
+    "include/rollring/requests_stat.hpp": ("include/rollring/extras",),  # a former name
     "include/rollring/store.hpp": ("include/rollring/extras",),  # a former name
     "extras/memory": ("lib/base", "lib/device", "lib/shm"),
     "extras/requests": ("lib/base", "lib/ring", "lib/shm"),

@@ -10,7 +10,7 @@
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
 #include "cli/terminal/colour.hpp"
-#include "rollring/extras/requests_stat.hpp"
+#include "rollring/extras/requests.hpp"
 
 namespace rollring::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/formats/metric_set.hpp"
-#include "rollring/extras/requests_stat.hpp"
+#include "rollring/extras/requests.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/weights.hpp"

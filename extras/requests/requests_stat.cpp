@@ -1,4 +1,4 @@
-#include "rollring/extras/requests_stat.hpp"
+#include "rollring/extras/requests.hpp"
 
 #include <fmt/format.h>
 

@@ -21,7 +21,7 @@
 #include "relay.hpp"
 #include "released.hpp"
 #include "requests.hpp"
-#include "rollring/extras/requests_stat.hpp"
+#include "rollring/extras/requests.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/sizing.hpp"
 #include "rollring/stash_stat.hpp"

@@ -1,6 +1,4 @@
 // A look at a ring's requests from outside: who has which since when, and what came of all.
-#include "rollring/extras/requests_stat.hpp"
-
 #include <doctest/doctest.h>
 
 #include <unistd.h>

@@ -20,10 +20,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "rollring/error.hpp"
 #include "rollring/export.hpp"
+#include "rollring/stat_fields.hpp"
 #include "rollring/time.hpp"
 
 namespace rollring {
@@ -116,5 +118,131 @@ class ROLLRING_API RequestWorker {
     explicit RequestWorker(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
 };
+
+// A look at the requests from another process, as stat_ring() is one at a ring's lanes: attaches
+// read-only, takes no part, and shows what was last when the trainer is gone.
+
+enum class RequestState : std::uint8_t {
+    waiting,    // for a worker
+    taken,      // by one that is alive, or whose death nobody has seen yet
+    withdrawn,  // taken, and not wanted any more: its worker has yet to let go of it
+    given_up,   // begun too often; the trainer has yet to ask for it
+};
+ROLLRING_API std::string_view name(RequestState state);
+
+// One request that is not over.
+struct RequestStat {
+    std::uint64_t number;  // as RequestBoard::post() has told it
+    RequestState state;
+    std::uint32_t attempt;      // workers that have begun it before
+    std::int64_t age_ns;        // since it was posted
+    std::int64_t unchanged_ns;  // since it was posted, taken, let go of or given up
+    std::uint64_t bytes;        // of its body
+    std::string worker;         // that has it: "name (seat 3)"; empty: none
+};
+
+// A seat of workers, and who had it last.
+struct RequestWorkerStat {
+    std::uint32_t seat;
+    std::string name;
+    std::uint32_t pid;       // in its own PID namespace: for people, not for decisions
+    bool alive;              // proven by its lock
+    std::uint64_t taken;     // that it has, the withdrawn ones included
+    std::int64_t oldest_ns;  // since it took the first of these; -1: it has none
+    std::uint64_t answered;  // of all workers that have had the seat
+};
+
+struct RequestsStat {
+    std::string ring;
+    std::uint64_t places;  // that may be under way at once
+    bool used;             // a board or a worker was opened on this ring once
+    bool board_alive;
+    std::uint32_t board_pid;    // in its own PID namespace, of the latest
+    std::uint32_t board_epoch;  // how many boards there were
+    std::uint32_t attempts;     // workers that may begin a request
+    std::uint64_t workers_alive;
+    std::uint64_t waiting;  // now
+    std::uint64_t taken;    // now, and not withdrawn
+    // Over the ring's life. posted = waiting + taken + answered + given_up + withdrawn, where
+    // nobody is in the middle of changing one, or was killed there.
+    std::uint64_t posted;
+    std::uint64_t answered;
+    std::uint64_t given_up;
+    std::uint64_t withdrawn;
+    std::int64_t oldest_waiting_ns;  // since that one waits; -1: none does
+    std::int64_t oldest_taken_ns;    // since that one was taken; -1: none is
+    std::vector<RequestWorkerStat> workers;
+    std::vector<RequestStat> requests;  // oldest first
+};
+
+// Never waits for anybody.
+ROLLRING_API Result<RequestsStat> stat_requests(std::string_view ring);
+
+// The fields of these, as stat_fields.hpp has them of other stats.
+
+inline constexpr std::tuple request_fields{
+    Field{"number", FieldUnit::none, detail::fact, &RequestStat::number},
+    Field{"state", FieldUnit::none, detail::fact, &RequestStat::state},
+    Field{"attempt", FieldUnit::none, detail::fact, &RequestStat::attempt},
+    Field{"age_s", FieldUnit::seconds, detail::gauge, &RequestStat::age_ns},
+    Field{"unchanged_s", FieldUnit::seconds, detail::gauge, &RequestStat::unchanged_ns},
+    Field{"bytes", FieldUnit::bytes, detail::fact, &RequestStat::bytes},
+    Field{"worker", FieldUnit::none, detail::fact, &RequestStat::worker},
+};
+
+inline constexpr std::tuple request_worker_fields{
+    Field{"seat", FieldUnit::none, detail::fact, &RequestWorkerStat::seat},
+    Field{"worker", FieldUnit::none, detail::fact, &RequestWorkerStat::name},
+    Field{"pid", FieldUnit::none, detail::fact, &RequestWorkerStat::pid},
+    Field{"alive", FieldUnit::none, detail::gauge, &RequestWorkerStat::alive,
+          "Whether the worker is alive"},
+    Field{"taken", FieldUnit::count, detail::gauge, &RequestWorkerStat::taken,
+          "Requests that the worker has"},
+    Field{"oldest_s", FieldUnit::seconds, detail::gauge, &RequestWorkerStat::oldest_ns,
+          "Time since it took the first of these"},
+    Field{"answered", FieldUnit::count, detail::counter, &RequestWorkerStat::answered,
+          "Requests that workers of this seat have answered"},
+};
+
+inline constexpr std::tuple requests_fields{
+    Field{"ring", FieldUnit::none, detail::fact, &RequestsStat::ring},
+    Field{"places", FieldUnit::count, detail::fact, &RequestsStat::places,
+          "Requests that may be under way at once"},
+    Field{"used", FieldUnit::none, detail::gauge, &RequestsStat::used,
+          "Whether a request board or a worker was ever opened on the ring"},
+    Field{"board_alive", FieldUnit::none, detail::gauge, &RequestsStat::board_alive,
+          "Whether the request poster is alive"},
+    Field{"board_pid", FieldUnit::none, detail::fact, &RequestsStat::board_pid},
+    Field{"board_epoch", FieldUnit::none, detail::counter, &RequestsStat::board_epoch,
+          "Request boards that have had the ring"},
+    Field{"attempts", FieldUnit::none, detail::fact, &RequestsStat::attempts},
+    Field{"workers_alive", FieldUnit::count, detail::gauge, &RequestsStat::workers_alive,
+          "Live request workers"},
+    Field{"waiting", FieldUnit::count, detail::gauge, &RequestsStat::waiting,
+          "Requests that wait for a worker"},
+    Field{"taken", FieldUnit::count, detail::gauge, &RequestsStat::taken,
+          "Requests that a worker has"},
+    Field{"posted", FieldUnit::count, detail::counter, &RequestsStat::posted, "Requests posted"},
+    Field{"answered", FieldUnit::count, detail::counter, &RequestsStat::answered,
+          "Requests answered"},
+    Field{"given_up", FieldUnit::count, detail::counter, &RequestsStat::given_up,
+          "Requests given up, because too many workers had begun them"},
+    Field{"withdrawn", FieldUnit::count, detail::counter, &RequestsStat::withdrawn,
+          "Requests that the trainer took back"},
+    Field{"oldest_waiting_s", FieldUnit::seconds, detail::gauge, &RequestsStat::oldest_waiting_ns,
+          "Waiting time of the oldest waiting request"},
+    Field{"oldest_taken_s", FieldUnit::seconds, detail::gauge, &RequestsStat::oldest_taken_ns,
+          "Time since the oldest taken request was taken"},
+};
+
+constexpr const auto& fields_of(const RequestStat&) {
+    return request_fields;
+}
+constexpr const auto& fields_of(const RequestWorkerStat&) {
+    return request_worker_fields;
+}
+constexpr const auto& fields_of(const RequestsStat&) {
+    return requests_fields;
+}
 
 }  // namespace rollring

@@ -1,0 +1,3 @@
+#pragma once
+// A former name, until version 0.2.
+#include "rollring/extras/requests.hpp"
