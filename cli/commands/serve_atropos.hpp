@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cli/commands/command.hpp"
-#include "integrations/atropos/atropos_hub.hpp"
 #include "cli/http/http_limits.hpp"
+#include "integrations/atropos/atropos_hub.hpp"
 
 namespace rollring::cli {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "cli/commands/consume_run.hpp"
-#include "cli/records/record_output.hpp"
 #include "cli/formats/stat_report.hpp"
+#include "cli/records/record_output.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::cli {

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
-#include "integrations/atropos/atropos_json.hpp"
 #include "cli/formats/census.hpp"
 #include "cli/formats/json_values.hpp"
 #include "cli/formats/lines.hpp"
 #include "cli/formats/rollring_json.hpp"
+#include "integrations/atropos/atropos_json.hpp"
 
 namespace rollring::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <string>
 
-#include "integrations/atropos/atropos_hub.hpp"
 #include "cli/http/http_server.hpp"
+#include "integrations/atropos/atropos_hub.hpp"
 
 namespace rollring::cli {
 

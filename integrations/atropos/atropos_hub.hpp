@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "integrations/atropos/atropos_json.hpp"
 #include "cli/formats/parsed_record.hpp"
 #include "integrations/atropos/atropos_book.hpp"
+#include "integrations/atropos/atropos_json.hpp"
 #include "integrations/atropos/atropos_state.hpp"
 #include "integrations/atropos/lane_pool.hpp"
 #include "rollring/stash.hpp"

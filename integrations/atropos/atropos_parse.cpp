@@ -4,10 +4,10 @@
 #include <array>
 #include <random>
 
-#include "integrations/atropos/atropos_json.hpp"
 #include "cli/formats/custom_columns.hpp"
 #include "cli/formats/json_columns.hpp"
 #include "cli/formats/json_values.hpp"
+#include "integrations/atropos/atropos_json.hpp"
 
 namespace rollring::cli {
 namespace {

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <set>
 
-#include "integrations/atropos/atropos_json.hpp"
 #include "cli/formats/custom_columns.hpp"
 #include "cli/formats/json_columns.hpp"
+#include "integrations/atropos/atropos_json.hpp"
 
 namespace rollring::cli {
 namespace {

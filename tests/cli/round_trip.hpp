@@ -10,9 +10,9 @@
 #include <string>
 #include <string_view>
 
-#include "integrations/atropos/atropos_json.hpp"
 #include "cli/formats/json_text.hpp"
 #include "cli/formats/rollring_json.hpp"
+#include "integrations/atropos/atropos_json.hpp"
 
 namespace rollring::cli {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "integrations/atropos/atropos_json.hpp"
 #include "cli/formats/rollring_json.hpp"
+#include "integrations/atropos/atropos_json.hpp"
 
 using namespace rollring;
 using namespace rollring::cli;

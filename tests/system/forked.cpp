@@ -22,14 +22,14 @@
 
 #include "forked.hpp"
 #include "rollring/consumer.hpp"
+#include "rollring/extras/requests.hpp"
+#include "rollring/extras/store.hpp"
 #include "rollring/gather.hpp"
 #include "rollring/producer.hpp"
 #include "rollring/read_batches.hpp"
 #include "rollring/reader.hpp"
 #include "rollring/relay.hpp"
-#include "rollring/extras/requests.hpp"
 #include "rollring/stash.hpp"
-#include "rollring/extras/store.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
