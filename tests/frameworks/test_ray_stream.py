@@ -6,9 +6,11 @@ from __future__ import annotations
 import queue
 import socket
 import struct
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
+import namespaces  # noqa: E402
 from rollring.integrations.ray._stream import Incoming, Listener, Stream  # noqa: E402
 
 PATIENCE = 30.0
@@ -201,3 +204,9 @@ def test_without_an_address_of_this_node_there_is_no_listener(
     listener = Listener(lambda *_: None)
     assert listener.address == ("", 0)
     listener.close()
+
+
+def test_a_receiver_that_dies_while_its_link_is_down_is_heard_of() -> None:
+    if why := namespaces.missing():
+        pytest.skip(why)
+    assert namespaces.run_apart(sys.executable, str(Path(__file__).with_name("half_open.py"))) == 0

@@ -35,6 +35,8 @@ HELLO_S = 5.0
 AGAIN_S = 0.2  # before the next connection, where one could not be taken
 REACH_S = (10.0, 300.0)  # before the first look for a connection, and before a late one
 LOST_MS = 60_000  # without an acknowledgement of the peer's kernel
+SILENT_S = 10  # without a word, until the peer's kernel is asked whether it knows the connection
+ASK_S = 5  # before it is asked again
 ALIGNMENT = 64  # of a record
 KEPT = 8  # buffers that are used again
 
@@ -46,8 +48,12 @@ _ANSWER = struct.Struct("=QQQIQ")  # number, window, places in advance, few of t
 
 
 def prepare(connection: socket.socket) -> None:
+    """A peer that dies while its link is down says so once, to nobody. By default the kernel asks
+    for such a peer after two hours."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASK_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_MS)
 
 
