@@ -11,7 +11,13 @@ from concurrent import futures
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError, RayError
+from ray.exceptions import (
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    GetTimeoutError,
+    RayActorError,
+    RayError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...adapters import TimeLeft
@@ -41,8 +47,23 @@ def actor_on(node: str, name: str, kind: type, *given: object) -> Any:
 
 
 def actor_named(name: str) -> Any:
-    """ValueError: there is none."""
-    return ray.get_actor(name, NAMESPACE)
+    """ValueError: there is none. RayError: nobody knows, for example while a link fails."""
+    try:
+        return ray.get_actor(name, NAMESPACE)
+    except AssertionError as error:  # Ray expects an answer of the head, and has got none
+        raise ActorUnavailableError(f"the head does not tell of {name}: {error}", None) from error
+
+
+def find_actor(name: str) -> Any:
+    """actor_named(), asked again for some seconds while nobody knows."""
+    left = TimeLeft(END_S)
+    while True:
+        try:
+            return actor_named(name)
+        except AWAY:
+            if left() == 0:
+                raise
+            time.sleep(AGAIN_S)
 
 
 def is_gone(actor: Any, name: str) -> bool:
@@ -108,7 +129,7 @@ def end_own(name: str, number: str, *, close: bool = False) -> None:
     """The actor of this process, of that number, which may close before. Ray would restart an actor
     whose process just ends."""
     with contextlib.suppress(ValueError):
-        found = actor_named(name)
+        found = find_actor(name)
         if found._actor_id.hex() != number:  # its successor
             return
         if close:  # by a future, as in end_with()

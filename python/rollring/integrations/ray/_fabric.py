@@ -17,11 +17,11 @@ from ...adapters import TimeLeft, to_bytes
 from ...errors import BusyError, ClosedError, InvalidArgumentError, TimedOutError
 from ._actors import (
     AGAIN_S,
-    actor_named,
     actor_on,
     ask,
     asking,
     end,
+    find_actor,
     is_gone,
     living_nodes,
     this_node,
@@ -214,6 +214,6 @@ def _end_run(run: str, ring: str, ring_id: int, receiver: Any) -> int:
     dropped = 0
     for name in names:
         with contextlib.suppress(ValueError):
-            dropped += end(actor_named(name), name)
+            dropped += end(find_actor(name), name)
     end(receiver, receiver_name(run))
     return dropped

@@ -10,7 +10,7 @@ import weakref
 from pathlib import Path
 
 from ...errors import InvalidArgumentError
-from ._actors import actor_named
+from ._actors import asking, find_actor
 from ._carried import note, notes, run_note
 from ._names import receiver_name
 
@@ -84,7 +84,8 @@ def _is_free(path: Path, ring: str, run: str) -> bool:
     if has == run:
         return False
     try:
-        actor_named(receiver_name(has))
+        with asking(f"ring {ring}: the head of the cluster"):
+            find_actor(receiver_name(has))
     except ValueError:
         path.unlink(missing_ok=True)
         return True
