@@ -26,8 +26,9 @@ HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 # The sidebar; a page that no group names comes last.
 GROUPS = {
     "Guide": ("using", "python", "formats", "store", "watching", "memory", "containers", "grpo"),
-    "Integrations": ("integrations", "atropos", "trl", "verl", "skyrl", "transfer_queue",
-                     "verifiers", "slime", "areal", "vllm", "sglang", "checkpoint_engine", "ray"),
+    "Integrations": ("integrations", "atropos", "torchtitan", "trl", "verl", "skyrl",
+                     "transfer_queue", "verifiers", "slime", "areal", "vllm", "sglang",
+                     "checkpoint_engine", "ray"),
     "How it works": ("design", "stash", "weights", "progress", "shared-memory", "glossary"),
     "Measurements": ("benchmarks", "scale", "experiments"),
     "Working on rollring": ("finding-your-way", "testing"),

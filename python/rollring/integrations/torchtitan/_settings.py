@@ -1,0 +1,87 @@
+"""What a run says of its ring, beside torchtitan's own configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ...errors import InvalidArgumentError
+
+SETTING = "ROLLRING_TORCHTITAN"
+_CHOICES = {
+    "rollouts": ("ring", "rest"),
+    "logprobs": ("theirs", "aligned"),
+    "acknowledge": ("step", "checkpoint"),
+    "weights": ("theirs", "vllm", "channel"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of `ROLLRING_TORCHTITAN`: the ring's name, or JSON with these fields.
+
+    Attributes:
+        ring: Its name. Default: ``ROLLRING_RING``, else what the server says.
+        server: The URL of ``rollring serve-atropos``, where it is not at port 8000 of the host that
+            torchtitan's client looks at.
+        rollouts: "rest": by torchtitan's own REST client.
+        logprobs: "aligned": each label beside its own log-probability, and not beside that of the
+            token before it, as torchtitan's client has it.
+        acknowledge: "step": the groups of a step, when the next one begins; "checkpoint": when a
+            checkpoint that contains them is written.
+        weights: "theirs": through groups of NCCL with a patched vLLM; "vllm": to the vLLM servers
+            of ``grpo.sglang_urls``, unpatched, which were started with the backend "rollring";
+            "channel": to engines that attach to the ring's weight channel by themselves.
+        engines: With "channel": how many are waited for before the first version.
+        publish_as: The dtype in which float32 goes out; "": as it is.
+        vllm: Other fields of `rollring.integrations.vllm.trainer.RollringTrainerInitInfo`, such as
+            {"pause": "keep"}.
+        stash: Options of `rollring.Stash`, such as {"max_lag": 4}.
+    """
+
+    ring: str = ""
+    server: str = ""
+    rollouts: str = "ring"
+    logprobs: str = "theirs"
+    acknowledge: str = "step"
+    weights: str = "theirs"
+    engines: int = 0
+    publish_as: str = "bfloat16"
+    vllm: dict[str, Any] = field(default_factory=dict)
+    stash: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InvalidArgumentError(
+                    f"{name} is {getattr(self, name)!r}: use {' or '.join(map(repr, choices))}",
+                    "invalid_argument",
+                )
+
+    @classmethod
+    def of_environment(cls) -> Settings:
+        """
+        Raises:
+            InvalidArgumentError: The setting is no JSON, or has a field that there is not.
+        """
+        text = os.environ.get(SETTING, "")
+        given: dict[str, Any] = {}
+        if text.startswith("{"):
+            try:
+                given = json.loads(text)
+            except ValueError as error:
+                raise InvalidArgumentError(
+                    f"{SETTING} is not JSON: {error}", "invalid_argument"
+                ) from error
+        elif text:
+            given = {"ring": text}
+        known = {one.name for one in fields(cls)}
+        if unknown := sorted(set(given) - known):
+            raise InvalidArgumentError(
+                f"{SETTING} has {', '.join(unknown)}: its fields are {', '.join(sorted(known))}",
+                "invalid_argument",
+            )
+        given.setdefault("ring", os.environ.get("ROLLRING_RING", ""))
+        return cls(**given)

@@ -1,0 +1,201 @@
+"""Weights of torchtitan's GRPO trainer through the weight channel, in the place of its groups of
+NCCL with a patched vLLM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ... import WeightPublisher
+from ...errors import UnsupportedError
+from ._ranks import distributed, failing_together
+from ._rollouts import ring_of
+from ._settings import Settings
+
+_log = logging.getLogger("rollring")
+
+DEADLINE_S = 300.0  # for engines, at each step of a version
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+class Source:
+    """The trainer's parameters under the names of Hugging Face, as vLLM's trainers take them: the
+    ranks gather one after the other, together.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        made = trainer.train_spec.state_dict_adapter
+        model = trainer.job_config.model
+        if made is None:
+            raise UnsupportedError(
+                f"torchtitan has no names of Hugging Face for {model.name}", "unsupported"
+            )
+        self._adapter = made(trainer.model_args, model.hf_assets_path)
+        self._parts = trainer.model_parts
+        self._left: Iterator[tuple[str, Any]] = iter(())
+
+    def _parameters(self) -> Iterator[tuple[str, Any]]:
+        for part in self._parts:
+            for name, parameter in part.named_parameters():
+                for wrapper in _WRAPPERS:
+                    name = name.replace(wrapper, "")
+                yield name, parameter
+
+    def _named(self, name: str, tensor: Any) -> Iterator[tuple[str, Any]]:
+        yield from self._adapter.to_hf({name: tensor}).items()
+
+    def metadata(self) -> list[Any]:
+        """Name, dtype and shape of each tensor; nothing is gathered."""
+        torch: Any = importlib.import_module("torch")
+        return [
+            SimpleNamespace(name=key, dtype=one.dtype, shape=tuple(one.shape))
+            for name, parameter in self._parameters()
+            for key, one in self._named(
+                name, torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+            )
+        ]
+
+    def iter_full(self) -> Iterator[tuple[str, Any]]:
+        """On every rank."""
+        self._left = self._gathered()
+        return self._left
+
+    __iter__ = iter_full
+
+    def _gathered(self) -> Iterator[tuple[str, Any]]:
+        for name, parameter in self._parameters():
+            whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+            yield from self._named(name, whole.detach())
+
+    def drain(self) -> None:
+        """Gather the rest, which other ranks wait for."""
+        for _ in self._left:
+            pass
+
+
+class ToChannel:
+    """To engines that attach to the channel by themselves."""
+
+    def __init__(self, ring: str, source: Source, settings: Settings, device: str) -> None:
+        torch: Any = importlib.import_module("torch")
+        self._source = source
+        described = {
+            one.name: torch.empty(one.shape, dtype=one.dtype, device="meta")
+            for one in source.metadata()
+        }
+        cast = {
+            name: settings.publish_as
+            for name, tensor in described.items()
+            if tensor.dtype == torch.float32 and settings.publish_as
+        }
+        self._publisher = WeightPublisher(
+            ring, described, name="torchtitan", device=device, publish_as=cast
+        )
+        self._publisher.wait_subscribers(settings.engines, timeout=DEADLINE_S)
+
+    def send(self, step: int) -> None:
+        with self._publisher.begin(max(step, self._publisher.next_version)) as version:
+            for name, tensor in self._source.iter_full():
+                version.put(name, tensor.contiguous(), timeout=DEADLINE_S)
+            version.commit(timeout=DEADLINE_S)
+
+
+class ToServers:
+    """To the unpatched vLLM servers of ``grpo.sglang_urls``, on the rank that sends."""
+
+    def __init__(self, ring: str, source: Source, settings: Settings, trainer: Any) -> None:
+        theirs: Any = importlib.import_module("rollring.integrations.vllm.trainer")
+        clients = [
+            theirs.HTTPClient(f"http://{url}") for url in trainer.job_config.grpo.sglang_urls
+        ]
+        info = theirs.RollringTrainerInitInfo(
+            ring,
+            rank=0,
+            publish_as=settings.publish_as or None,
+            device=trainer.device.type,
+            **{"deadline_s": DEADLINE_S, **settings.vllm},
+        )
+        client = clients[0] if len(clients) == 1 else theirs.FleetClient(clients)
+        self._engine = theirs.make_trainer(info, client=client, source=source)
+
+    def send(self, step: int) -> None:
+        self._engine.send_weights(max(step, self._engine.next_version))
+
+
+class Sender:
+    """One rank's side: one of them publishes, and the others gather with it."""
+
+    def __init__(self, trainer: Any, settings: Settings) -> None:
+        if trainer.parallel_dims.pp_enabled:
+            raise UnsupportedError(
+                "the weights of pipeline stages are not gathered: use pipeline_parallel_degree = "
+                '1, or say {"weights": "theirs"}',
+                "unsupported",
+            )
+        self._source = Source(trainer)
+        self._rank = trainer.metrics_rank
+        self._is_sender = distributed().get_rank() == self._rank
+        self._to: Any = None
+        if self._is_sender:
+            url = settings.server.rstrip("/") or trainer.data_handler.server_url
+            ring = ring_of(settings, url)
+            if settings.weights == "vllm":
+                self._to = ToServers(ring, self._source, settings, trainer)
+            else:
+                self._to = ToChannel(ring, self._source, settings, trainer.device.type)
+
+    def send(self, step: int) -> None:
+        """The weights as they are now. On every rank; engines serve them when this returns.
+
+        Raises:
+            RollringError: An engine could not take them. The engines keep the version before.
+        """
+        with failing_together(self._rank):
+            try:
+                if self._is_sender:
+                    self._to.send(step)
+                else:
+                    self._source.iter_full()
+            finally:
+                self._source.drain()
+
+
+def take_weights(module: Any, handling: Any, settings: Settings) -> None:
+    """Replace `Trainer.send_weights` in the trainer's module, and what it makes groups with."""
+    marker = _mark()
+    module.setup_group = lambda *_, **__: (None, None)
+    module.new_group = lambda *_, **__: None
+    # Of its own REST client, which engines of a group would wait with.
+    handling.send_wait = lambda *_, **__: None
+    senders: weakref.WeakKeyDictionary[Any, Sender] = weakref.WeakKeyDictionary()
+
+    def send_weights(self: Any) -> None:
+        sender = senders.get(self)
+        if sender is None:
+            if marker is not None:
+                marker.unlink(missing_ok=True)
+            with failing_together(self.metrics_rank):
+                sender = senders[self] = Sender(self, settings)
+        sender.send(self.step)
+
+    module.Trainer.send_weights = send_weights
+
+
+def _mark() -> Path | None:
+    """The file of dtypes that its trainer waits for, which a patched vLLM would write."""
+    folder = os.environ.get("LOGDIR")
+    if not folder:  # its trainer says so
+        return None
+    marker = Path(folder) / "sglang_dtypes.json"
+    with contextlib.suppress(FileExistsError), marker.open("x", encoding="utf-8") as file:
+        file.write("{}")
+        return marker
+    return None

@@ -1,0 +1,213 @@
+"""Nous' torchtitan for test_torchtitan.py: ranks as threads, and stand-ins with its fields."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollring as rr
+from rollring.integrations.atropos._fields import records
+
+PATIENCE = 60.0
+MASKED = -100
+
+
+class World:
+    """torch.distributed, of threads: what they send each other is pickled."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self._barrier = threading.Barrier(ranks)
+        self._here = threading.local()
+        self._slots: list[bytes] = [b""] * ranks
+
+    def get_rank(self) -> int:
+        return int(self._here.rank)
+
+    def get_world_size(self) -> int:
+        return self.ranks
+
+    def barrier(self) -> None:
+        self._barrier.wait(PATIENCE)
+
+    def _exchange(self, value: Any) -> list[bytes]:
+        self._slots[self.get_rank()] = pickle.dumps(value)
+        self.barrier()
+        found = list(self._slots)
+        self.barrier()
+        return found
+
+    def broadcast_object_list(self, values: list[Any], source: int) -> None:
+        values[:] = pickle.loads(self._exchange(values)[source])
+
+    def all_gather_object(self, into: list[Any], value: Any) -> None:
+        into[:] = map(pickle.loads, self._exchange(value))
+
+    def run(self, work: Callable[[int], Any]) -> list[Any]:
+        """What it gives on each rank; a rank that fails gives its error."""
+
+        def one(rank: int) -> Any:
+            self._here.rank = rank
+            try:
+                return work(rank)
+            except Exception as error:
+                return error
+
+        with ThreadPoolExecutor(self.ranks) as threads:
+            return list(threads.map(one, range(self.ranks)))
+
+
+def rows_of_step(tokens: int, local: int, accumulated: int, seq_len: int, parts: int) -> Any:
+    """Rows of a batch and batches of a rank: as many rows, a power of two, as there is room for."""
+    rows = min(local * seq_len // tokens, local * accumulated // parts) // local
+    rows = 2 ** int(math.log2(rows)) * local
+    return rows, local * accumulated // rows
+
+
+class OnlineDataHandler:
+    """The fields that are read, and the method that stays."""
+
+    def __init__(self, metrics_rank: int = 0) -> None:
+        self.metrics_rank = metrics_rank
+        self.server_url = "http://localhost:8000"
+        self.registered: list[tuple[str, int, int]] = []
+
+    def register_atropos(self, job_config: Any, step: int, global_batch_size: int) -> None:
+        self.registered.append((self.server_url, step, global_batch_size))
+
+    def data_handling(self, *_: Any) -> None:
+        raise AssertionError("its own REST client was called")
+
+
+def stand_in(patch: pytest.MonkeyPatch, world: World, waits: list[Any]) -> Any:
+    """torchtitan.grpo.data_handling, and torch.distributed. Their classes are new each time."""
+    theirs: Any = ModuleType("torchtitan.grpo.data_handling")
+    theirs.OnlineDataHandler = type("OnlineDataHandler", (), dict(vars(OnlineDataHandler)))
+    theirs.get_dynamic_batch_gas = lambda local, accumulated, seq_len, tokens, parts: rows_of_step(
+        tokens, local, accumulated, seq_len, parts
+    )
+    theirs.send_wait = lambda group, device: waits.append(group)
+    requests: Any = ModuleType("requests")
+    requests.ConnectionError = type("ConnectionError", (OSError,), {})
+    for name, module in {
+        "torchtitan": ModuleType("torchtitan"),
+        "torchtitan.grpo": ModuleType("torchtitan.grpo"),
+        "torchtitan.grpo.data_handling": theirs,
+        "torch.distributed": world,
+        "requests": requests,
+    }.items():
+        patch.setitem(sys.modules, name, module)
+    return theirs
+
+
+def config(
+    batch: int, *, seq_len: int = 256, local: int = 1, parts: int = 1, scale: bool = False
+) -> Any:
+    return SimpleNamespace(
+        training=SimpleNamespace(
+            global_batch_size=batch, local_batch_size=local, seq_len=seq_len, steps=100
+        ),
+        checkpoint=SimpleNamespace(folder="checkpoint", interval=1),
+        grpo=SimpleNamespace(scale_adv_by_len=scale, num_microbatches=parts),
+    )
+
+
+# --- groups as environments of Atropos make them, and what its own client makes of them
+
+
+def group_of(seed: int, size: int = 4, longest: int = 150, logprobs: bool = True) -> Any:
+    chance = np.random.default_rng(seed)
+    lengths = chance.integers(20, longest, size)
+    tokens = [chance.integers(1, 2000, n).tolist() for n in lengths]
+    made: dict[str, Any] = {
+        "tokens": tokens,
+        "masks": [[MASKED] * 5 + ids[5:] for ids in tokens],
+        "scores": chance.integers(0, 3, size).astype(float).tolist(),
+        "inference_logprobs": None,
+        "overrides": None,
+    }
+    if logprobs:
+        made["inference_logprobs"] = [
+            [1.0] * 5 + (-chance.random(n - 5).astype(np.float32)).astype(float).tolist()
+            for n in lengths
+        ]
+    return made
+
+
+def push(producer: rr.Producer, group: Any, number: int) -> None:
+    for record in records(group, f"g/{number}", 0):
+        producer.push(record.pop("instance_id"), timeout=PATIENCE, **record)
+
+
+def advantages_of(group: Any, scale: bool) -> list[float]:
+    trained = [sum(each != MASKED for each in mask) for mask in group["masks"]]
+    scores = np.array(group["scores"])
+    if scale:
+        scores = scores * np.array(trained, float)
+    if len(scores) > 1:
+        scores = scores - scores.mean()
+        scores = scores / max(scores.std(), 1e-8)
+    zeroed = group["overrides"] or [{}] * len(scores)
+    return [
+        0.0 if each.get("set_advantage_to_zero") else float(score)
+        for score, each in zip(scores, zeroed, strict=True)
+    ]
+
+
+def rounded(tokens: int, cp: int) -> int:
+    return math.ceil((tokens - 1) / (64 * cp)) * 64 * cp
+
+
+def expected(
+    groups: Sequence[Any], cp: int, buckets: int, *, scale: bool = False, aligned: bool = False
+) -> tuple[list[Any], int, list[int]]:
+    """Each row of a step in its order, the tokens of a row, and the rows' own rounded lengths."""
+    sequences = []
+    for group in groups:
+        for member, score in enumerate(advantages_of(group, scale)):
+            logprobs = group["inference_logprobs"]
+            sequences.append(
+                (
+                    group["tokens"][member],
+                    group["masks"][member],
+                    None if logprobs is None else logprobs[member],
+                    score,
+                )
+            )
+    longest = max(rounded(len(one[0]), cp) for one in sequences)
+    by_length = sorted(sequences, key=lambda one: rounded(len(one[0]), cp), reverse=True)
+    in_order = [one for bucket in range(buckets) for one in by_length[bucket::buckets]]
+    rows = []
+    for tokens, mask, logprobs, score in in_order:
+        rest = longest + 1 - len(tokens)
+        labels = [*tokens, *[MASKED] * rest][1:]
+        trained = [int(each != MASKED) for each in [*mask, *[MASKED] * rest]][1:]
+        if logprobs is None:
+            inferred = [1.0] * (longest + 1)
+        else:
+            inferred = [*logprobs, *[0.0] * rest]
+            inferred = inferred[1:] if aligned else inferred[:-1]
+        rows.append(([*tokens, *[0] * rest][:-1], labels, trained, inferred, score))
+    return rows, longest, [rounded(len(one[0]), cp) for one in in_order]
+
+
+def taken(
+    handler: Any, rank: int, dp: int, settings: Any, step: int, group: Any = None, cp: int = 1
+) -> Any:
+    """A rank's part of a step, as its trainer slices it; each batch as five lists of rows."""
+    batches, longest, rows, count, lengths, *_ = handler.data_handling(
+        group, cp, dp, 0, None, settings, step
+    )
+    mine = batches[rank * count : (rank + 1) * count]
+    assert all(array.shape[0] == rows for batch in mine for array in batch)
+    found = [row for batch in mine for row in zip(*(a.tolist() for a in batch), strict=True)]
+    return found, longest, lengths
