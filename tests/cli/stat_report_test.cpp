@@ -6,6 +6,7 @@
 
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
+#include "rollring/extras/requests.hpp"
 
 using namespace rollring;
 using namespace rollring::cli;
