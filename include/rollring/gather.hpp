@@ -29,10 +29,10 @@
 #include <string>
 #include <vector>
 
+#include "rollring/batch.hpp"
 #include "rollring/error.hpp"
 #include "rollring/export.hpp"
 #include "rollring/schema.hpp"
-#include "rollring/sequences.hpp"
 #include "rollring/time.hpp"
 #include "rollring/weight_tensor.hpp"
 

@@ -25,10 +25,10 @@
 #include <string_view>
 #include <vector>
 
+#include "rollring/batch.hpp"
 #include "rollring/error.hpp"
 #include "rollring/export.hpp"
 #include "rollring/schema.hpp"
-#include "rollring/sequences.hpp"
 
 namespace rollring {
 

@@ -22,9 +22,9 @@
 #include <string_view>
 #include <vector>
 
+#include "rollring/batch.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/export.hpp"
-#include "rollring/sequences.hpp"
 #include "rollring/split.hpp"
 #include "rollring/stash_options.hpp"
 #include "rollring/stash_stat.hpp"

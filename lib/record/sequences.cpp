@@ -1,4 +1,4 @@
-#include "rollring/sequences.hpp"
+#include "rollring/batch.hpp"
 
 #include <atomic>
 #include <utility>

@@ -8,7 +8,7 @@
 
 #include "errors.hpp"
 #include "gathering.hpp"
-#include "rollring/sequences.hpp"
+#include "rollring/batch.hpp"
 #include "turn.hpp"
 #include "window.hpp"
 
