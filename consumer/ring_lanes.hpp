@@ -3,7 +3,7 @@
 // may be replaced by the overflow file.
 
 #include "ring_map.hpp"
-#include "rollring/lease.hpp"
+#include "rollring/batch.hpp"
 
 namespace rollring {
 

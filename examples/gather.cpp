@@ -1,5 +1,4 @@
 #include <rollring/gather.hpp>
-#include <rollring/read_batches.hpp>
 #include <rollring/stash.hpp>
 
 #include <iostream>

@@ -1,4 +1,4 @@
-#include "rollring/read_batches.hpp"
+#include "rollring/gather.hpp"
 
 #include <chrono>
 #include <optional>

@@ -9,7 +9,6 @@
 #include "cli/formats/json_tree.hpp"
 #include "cli/formats/schema_file.hpp"
 #include "rollring/ring.hpp"
-#include "rollring/sizing.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::cli {

@@ -18,7 +18,6 @@
 #include "cli/terminal/progress.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/ring.hpp"
-#include "rollring/sizing.hpp"
 
 namespace rollring::cli {
 namespace {

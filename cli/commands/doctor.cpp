@@ -9,7 +9,7 @@
 #include "cli/commands/inspect.hpp"
 #include "cli/formats/stat_report.hpp"
 #include "cli/terminal/colour.hpp"
-#include "rollring/memory_bounds.hpp"
+#include "rollring/ring.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::cli {

@@ -12,7 +12,6 @@
 #include "cli/commands/token.hpp"
 #include "cli/formats/json_tree.hpp"
 #include "integrations/atropos/atropos_api.hpp"
-#include "rollring/memory_bounds.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::cli {

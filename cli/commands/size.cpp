@@ -6,8 +6,7 @@
 
 #include "cli/commands/command.hpp"
 #include "cli/formats/json_tree.hpp"
-#include "rollring/memory_bounds.hpp"
-#include "rollring/sizing.hpp"
+#include "rollring/ring.hpp"
 
 namespace rollring::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include "cli/formats/json_values.hpp"
 #include "cli/formats/rollring_json.hpp"
 #include "cli/formats/token_keys.hpp"
-#include "rollring/version_runs.hpp"
+#include "rollring/trajectory.hpp"
 
 namespace rollring::cli {
 namespace {

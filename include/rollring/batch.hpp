@@ -1,20 +1,125 @@
 #pragma once
-// The records of a batch, or of a rank's share of one, where they lie: what both of them show, and
-// all that packing and gathering need to know of either.
+// A batch of whole groups: its records where they lie (Sequences), the lease over their memory, the
+// advantages of its groups, and its division among ranks and into micro-batches. A Stash fills a
+// Batch (stash.hpp); a Reader opens a rank's share of one in another process (reader.hpp).
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "rollring/export.hpp"
-#include "rollring/lease.hpp"
+#include "rollring/error.hpp"
+#include "rollring/time.hpp"
 #include "rollring/trajectory.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
+
+enum class DropReason : std::uint8_t;  // stash.hpp
+
+// What the stash computes from the rewards of a group: GRPO's advantages and their relatives.
+enum class Advantages : std::uint8_t { none, grpo, mean, loo };
+// Of a group's rewards: over n - 1 (torch's `std`), or over n (numpy's).
+enum class Deviation : std::uint8_t { sample, population };
+// As they are written here.
+ROLLRING_API std::string_view name(Advantages kind);
+ROLLRING_API std::string_view name(Deviation kind);
+
+// The defaults are those of TRL's GRPOTrainer.
+struct AdvantageFormula {
+    Advantages kind = Advantages::grpo;
+    Deviation deviation = Deviation::sample;  // grpo divides by it
+    double epsilon = 1e-4;                    // and by this in addition
+};
+
+// Advantages of one group, from the rewards of its members:
+//   none  0
+//   grpo  (r - mean) / (deviation + epsilon)
+//   mean  r - mean
+//   loo   r - mean of the others (RLOO)
+// A NaN stands for a reward that is absent. It takes no part, and an infinite reward takes none:
+// the advantage of that member is 0, and those of the others are computed as if it were not in the
+// group. All are 0 where fewer than two rewards are left, and in a flat group. Never NaN.
+// Source: DeepSeekMath (GRPO); Ahmadian et al. 2024 (RLOO). advantages.size() == rewards.size().
+ROLLRING_API void group_advantages(std::span<const double> rewards, const AdvantageFormula& formula,
+                                   std::span<double> advantages);
+
+// Whether the rewards of a group differ by rounding only. That holds where the highest and the
+// lowest are no more than 1e-6 of their size apart; their size is the larger magnitude of the two,
+// and 1e-6 at least (sums that cancel out leave rounding near 0). float32 has 1.2e-7.
+[[nodiscard]] ROLLRING_API bool are_flat(double lowest, double highest);
+
+class Batch;
+class Sequences;
+
+namespace detail {
+ROLLRING_API extern std::uint64_t
+    forks;  // of this process and its ancestors: grows in each forked child
+}
+
+// Memory of one lane of a ring, as this process has it mapped.
+struct MappedLane {
+    const std::byte* data;
+    std::uint64_t bytes;
+    std::uint64_t generation;  // another one once its pages were given back to the system
+    bool used;                 // by a producer
+};
+
+// The lanes of a ring that is mapped here, in the order of their addresses: for code that registers
+// them with a device. May be asked from any thread.
+class ROLLRING_API MappedLanes {
+  public:
+    MappedLanes() = default;
+    MappedLanes(const MappedLanes&) = delete;
+    MappedLanes& operator=(const MappedLanes&) = delete;
+    virtual ~MappedLanes() = default;
+    [[nodiscard]] virtual std::size_t count() const = 0;
+    [[nodiscard]] virtual MappedLane lane(std::size_t number) const = 0;
+};
+
+// One lease of one batch, or of a share of one (reader.hpp). Cheap to copy; may outlive its Batch
+// and its Stash. As long as one lives, the memory under the batch's views stays mapped, but once it
+// does not hold, the bytes there may be another record's. Bindings ask it, whose arrays may be kept
+// for longer than the batch that they show.
+class Lease {
+  public:
+    Lease() = default;
+
+    // False after the batch's ack() or nack(), when its stash is gone, and in a forked child; of a
+    // share, after its close(). May be asked from any thread.
+    [[nodiscard]] bool holds() const {
+        return state_ != nullptr && state_->leased.load() && state_->forks == detail::forks;
+    }
+    // Another one for each lease of this process; 0: none.
+    [[nodiscard]] std::uint64_t id() const { return state_ == nullptr ? 0 : state_->id; }
+    // Where the views lie; stays mapped while it is kept. Null where there is no lease.
+    [[nodiscard]] std::shared_ptr<const MappedLanes> lanes() const {
+        return state_ == nullptr ? nullptr : state_->lanes;
+    }
+
+  private:
+    friend class Stash;
+    friend class Batch;
+    friend class LeaseBook;
+    friend class Sequences;
+    friend class Share;
+    struct State {
+        std::uint64_t id;
+        std::uint64_t forks;
+        std::shared_ptr<void> stash;
+        Batch* batch;  // where it is now; null: of a share
+        std::shared_ptr<const MappedLanes> lanes;
+        std::atomic<bool> leased{true};
+    };
+    std::shared_ptr<State> state_;
+};
 
 // One record of a batch: a sequence to train on.
 struct Sequence {
@@ -74,7 +179,9 @@ struct RecordPlace {
 
 }  // namespace detail
 
-// All of it is empty once it is not leased any more.
+// The records of a batch, or of a rank's share of one, where they lie: what both of them show, and
+// all that packing and gathering need to know of either. All of it is empty once it is not leased
+// any more.
 class ROLLRING_API Sequences {
   public:
     Sequences(const Sequences&) = delete;
@@ -101,7 +208,7 @@ class ROLLRING_API Sequences {
     // -1: unknown.
     [[nodiscard]] std::span<const std::int64_t> policy_versions() const { return versions_; }
 
-    // For who reads columns of many of them.
+    // For code that reads columns of many of them.
     [[nodiscard]] std::span<const detail::RecordPlace> places() const { return places_; }
     [[nodiscard]] std::span<const detail::RecordForm> forms() const { return forms_; }
 
@@ -135,5 +242,106 @@ class ROLLRING_API Sequences {
     std::vector<std::uint32_t> repetition_ids_;
     std::vector<std::int64_t> versions_;
 };
+
+// Which rank of a training job reads which sequences of a batch.
+enum class SplitBy : std::uint8_t {
+    tokens,        // sequences, so that ranks have about as many tokens: the longest first, each to
+                   // the rank that has the fewest
+    group_tokens,  // the same with whole groups
+    sequences,     // runs of sequences in the batch's order, as many to each rank
+    groups,        // runs of whole groups, as many to each rank
+    same,          // all of it to each rank
+};
+ROLLRING_API std::string_view name(SplitBy by);
+
+// The same batch, split in the same way over as many ranks, gives the same shares in any process.
+// Ranks are numbered as Megatron and torch's DeviceMesh("pipeline", "data", "tensor") do: those of
+// one tensor parallel group stand side by side, and a pipeline's stages lie furthest apart.
+struct RankShare {
+    std::uint32_t rank = 0;
+    std::uint32_t world = 1;  // ranks of the job
+    SplitBy by = SplitBy::tokens;
+    // So many ranks side by side read the same, and so do the ranks of all stages: a stage reads
+    // those columns that it needs, and what is not read costs nothing.
+    std::uint32_t tensor = 1;
+    std::uint32_t pipeline = 1;  // stages
+
+    // Among `parts()` different shares. The numbers must have been checked (Batch::ticket does).
+    [[nodiscard]] std::uint32_t part() const { return rank / tensor % parts(); }
+    [[nodiscard]] std::uint32_t parts() const { return world / tensor / pipeline; }
+};
+
+struct Split {
+    std::vector<std::vector<std::uint32_t>> parts;  // indices of sequences(), in its order
+    std::vector<std::uint64_t> tokens;              // of each part
+
+    // The most tokens of a part, over what each would have if all had as many; 1: even.
+    [[nodiscard]] ROLLRING_API double imbalance() const;
+};
+
+// A part may be empty. Errc::invalid_argument: no parts, or more than 65,536.
+ROLLRING_API Result<Split> split(const Sequences& batch, SplitBy by, std::uint32_t parts);
+
+// A lease over whole groups. Given back (nack) when destroyed without ack(). Its views must not
+// outlive it. If its Stash goes first, it is not leased any more: its groups come again to the
+// next. In a forked child it still shows what was leased at the fork, which is good for as long as
+// its parent's lease. It may be handed to next_batch() again and again, and then its arrays need no
+// new memory.
+class ROLLRING_API Batch : public Sequences {
+  public:
+    Batch();
+    Batch(Batch&& other) noexcept;
+    Batch& operator=(Batch&& other) noexcept;
+    ~Batch();
+
+    // Releases all its records and stores `step` with them, as one event. Steps do not go back;
+    // several batches may have the same one. Its tickets open no further share, and
+    // ack() waits for the shares that are open, until `readers` (10 s) at most; not for those of
+    // processes that have died.
+    // Errors, after which nothing has changed: not_leased (acknowledged or given back before, or
+    // its Stash is gone), forked, invalid_argument (`step` is negative or lower than the last one),
+    // busy (it names a reader that is alive and still has a share open).
+    Result<void> ack(std::int64_t step);
+    Result<void> ack(std::int64_t step, Deadline readers);
+    // Gives its groups back untrained, and for good: they do not come again, and its records count
+    // as dropped by `reason`. For a trainer that knows of one that the stash does not. Waits for
+    // readers, and fails, as ack() does.
+    Result<void> discard(DropReason reason);
+    // For a rank in another process, which reads its share in place (reader.hpp): bytes that name
+    // the share's records, 64 each, and stay good until ack(), nack(), or another trainer.
+    // Errc::invalid_argument: no such rank. Errc::busy: 63 batches have tickets.
+    Result<std::string> ticket(const RankShare& share = {});
+    // Names its records, 32 bytes each, to be kept in the trainer's own checkpoint: if the trainer
+    // dies between writing that and ack(), Stash::settle() acknowledges them afterwards.
+    [[nodiscard]] std::string receipt() const;
+    // Puts the groups back: they come again with a later batch. Nothing if it is not leased. Does
+    // not wait for readers: their next check says that the ticket is stale.
+    void nack();
+
+  private:
+    friend class LeaseBook;
+    ROLLRING_LOCAL void clear();
+    [[nodiscard]] ROLLRING_LOCAL Result<void> check_leased() const;
+    // `dropped`: why, if not because it was trained on.
+    ROLLRING_LOCAL Result<void> end_lease(std::int64_t step, Deadline readers,
+                                          std::optional<DropReason> dropped);
+    std::uint64_t id_ = 0;      // of the stash's count of batches
+    std::uint64_t shared_ = 0;  // its number as one that has tickets; 0: it has none
+    std::uint32_t shared_row_ = 0;
+    std::vector<RecordRef> refs_;         // of everything that goes with ack()
+    std::vector<std::uint32_t> indices_;  // of the same among the records that the stash has
+};
+
+// The sequences of a batch in bins of so many tokens: micro-batches that fill what a step can hold.
+struct MicroBatches {
+    std::vector<std::vector<std::uint32_t>> bins;  // indices of sequences, in rising order
+    double fill = 0;                               // tokens of all over bins times the budget
+};
+
+// Best fit, the longest first: never more than 11/9 of the fewest bins that can be, plus one.
+// `lengths`: tokens of each sequence. The same for the same lengths, whoever asks.
+// Errc::invalid_argument where a sequence is longer than the budget, or the budget is 0.
+ROLLRING_API Result<MicroBatches> micro_batches(std::span<const std::uint32_t> lengths,
+                                                std::uint64_t token_budget);
 
 }  // namespace rollring

@@ -13,10 +13,9 @@
 #include <string_view>
 
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
-#include "rollring/record_ref.hpp"
 #include "rollring/time.hpp"
 #include "rollring/trajectory.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 

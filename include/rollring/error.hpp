@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "rollring/export.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 

@@ -12,13 +12,14 @@
 #include <vector>
 
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
-#include "rollring/record_ref.hpp"
 #include "rollring/time.hpp"
 #include "rollring/trajectory.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 
+// Most runs set name alone, and max_records where the ring has a Consumer and no Stash. The fields
+// keep their order, in which programs initialise them.
 struct ProducerOptions {
     std::string name = {};  // up to 39 bytes, shown by `rollring stat`; default: the program
     std::chrono::nanoseconds attach_timeout =

@@ -27,8 +27,8 @@
 
 #include "rollring/batch.hpp"
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
 #include "rollring/schema.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 

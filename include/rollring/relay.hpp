@@ -11,8 +11,8 @@
 #include <cstdint>
 
 #include "rollring/consumer.hpp"
-#include "rollring/export.hpp"
 #include "rollring/producer.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 

@@ -1,5 +1,5 @@
 #pragma once
-// A ring as a named thing: make it, remove it, look at it from outside.
+// A ring as a named thing: make it, remove it, look at it from outside, and plan its memory.
 //
 // A ring is one shared-memory object `/rollring.<uid>.<name>`, mode 0600, with a number of lanes.
 // Each producer takes one lane; one consumer reads all of them. Memory is reserved when it is
@@ -13,14 +13,16 @@
 #include <vector>
 
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
 #include "rollring/schema.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 
+// Most runs set lanes alone, and lane_bytes where records are long. The fields keep their order, in
+// which programs initialise them.
 struct RingOptions {
     std::uint32_t lanes = 64;  // producers at once, 1 to 4096
-    // Rounded up to 4096; a record must fit. 0: 64 MiB, or less where memory is less (sizing.hpp).
+    // Rounded up to 4096; a record must fit. 0: 64 MiB, or less where memory is less (plan_ring).
     std::uint64_t lane_bytes = 0;
     // Turn back to the lane's start after so many bytes while the consumer keeps up, so that the
     // lane stays in cache. 0: the smaller of 4 MiB and a quarter of the last-level cache.
@@ -217,5 +219,69 @@ ROLLRING_API SharedMemorySpace shared_memory_space();
 
 // Text that others wrote, as a terminal may show it: control characters become '?'.
 ROLLRING_API std::string printable(std::string_view text);
+
+// What a ring with these options gets on this machine: what create_ring() chooses where nothing is
+// given.
+struct RingPlan {
+    std::uint64_t lane_bytes;
+    std::uint64_t spill_bytes;
+    std::uint64_t taken_bytes;  // with every lane in use, and a trainer; the spill hardly used
+    std::string why;            // how sizes that were not given were chosen; empty where all were
+    std::string warning;        // not all lanes can be had at once; empty where they can
+};
+ROLLRING_API Result<RingPlan> plan_ring(const RingOptions& options);
+
+// A run as it is expected, by its lengths.
+struct RunShape {
+    std::uint32_t producers = 64;
+    std::uint32_t group_size = 16;
+    std::uint32_t tokens = 131'072;   // of the longest rollout, its prompt included
+    std::uint32_t token_bytes = 9;    // token_ids (4), logprobs (4), loss_mask (1)
+    std::uint32_t batch_groups = 16;  // that the trainer takes at once
+};
+
+// What a ring needs so that such a run does not wait for memory.
+struct RunSizes {
+    std::uint64_t record_bytes;
+    std::uint64_t lane_bytes;
+    std::uint64_t lanes_bytes;  // of all lanes together
+    std::uint64_t spill_bytes;
+    std::uint64_t fixed_bytes;     // control pages, the board of groups, released-bits
+    std::uint64_t memory_bytes;    // all of it, in /dev/shm
+    std::vector<std::string> why;  // the arithmetic, a line for each number
+};
+ROLLRING_API Result<RunSizes> size_run(const RunShape& shape);
+
+// Something that bounds the memory of a ring on this machine.
+struct MemoryBound {
+    enum class Kind : std::uint8_t {
+        space,          // of /dev/shm
+        files,          // inodes of /dev/shm: a count, not bytes
+        cgroup,         // memory.max or memory.limit_in_bytes, of each level of the hierarchy
+        machine,        // memory and swap that the machine has
+        object_length,  // RLIMIT_FSIZE: of one object, holes included
+        address_space,  // RLIMIT_AS: of all that this process maps
+    };
+    Kind kind;
+    std::string name;     // "/dev/shm", "RLIMIT_FSIZE (ulimit -f)", ...
+    std::uint64_t free;   // bytes, or files
+    std::uint64_t total;  // likewise
+    std::string remedy;   // a phrase: "raise the limit"
+
+    // Whether pages that are reserved count against it.
+    [[nodiscard]] bool of_pages() const {
+        return kind == Kind::space || kind == Kind::cgroup || kind == Kind::machine;
+    }
+};
+
+// All bounds that are there and known, those of pages first, the least of them in front. A bound
+// that cannot be read is left out, and so is a /dev/shm without a limit (statvfs: 0 blocks).
+ROLLRING_API std::vector<MemoryBound> memory_bounds();
+
+// The least of those that count pages: how many bytes can be reserved now. Nothing known: 2^63.
+ROLLRING_API MemoryBound least_memory_bound();
+
+// The least total of those: what a machine like this one has for rings. Nothing known: 2^63.
+ROLLRING_API std::uint64_t memory_total();
 
 }  // namespace rollring

@@ -1,8 +1,9 @@
 #pragma once
 // The columns that records of a ring may carry. Declared once, when the ring is created, and kept
-// in the ring; records then name a column by its index.
+// in the ring; records then name a column by its index. And the dtypes of their elements.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 
@@ -158,5 +159,21 @@ class ROLLRING_API Schema {
     std::uint32_t required_ = 0;
     std::array<Rule, 32> rules_{};
 };
+
+// Numbers of one dtype as numbers of another: 8 to 64 bit integers, f16, bf16, f32, f64, bool. As
+// C++ converts them, a float to an integer towards zero, a float to a shorter one to the nearest
+// (ties to even); every number but 0 is true. No allocation, any thread.
+//
+// Equal dtypes always can, also those that are no numbers here (f8e4m3).
+ROLLRING_API bool can_convert(DType from, DType to);
+
+// False if a value is out of the range of an integer target (that element is 0 then, the others
+// are right), or if it cannot be converted at all. `from` and `to` are aligned to their elements
+// and do not overlap.
+ROLLRING_API bool convert(DType from_type, const std::byte* from, DType to_type, std::byte* to,
+                          std::uint64_t elements);
+
+// The same number in each element. False as above, and nothing is written.
+ROLLRING_API bool fill(DType type, double value, std::byte* to, std::uint64_t elements);
 
 }  // namespace rollring

@@ -10,10 +10,16 @@
 //       if (!batch.ack(step++)) ...         // all or nothing, whatever instruction we die at
 //   }
 //
+// The stash turns interleaved rollouts into complete, prompt-aligned groups, as StashOptions say;
+// its account says what became of each record.
+//
 // One thread at a time. A Stash is the ring's consumer. If it dies, its successor gets every record
 // that was not acknowledged and none that was, and forms the groups anew. In a forked child a Stash
 // and its batches are inert: they write nothing, and what returns an error returns Errc::forked.
 
+#include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,12 +30,250 @@
 
 #include "rollring/batch.hpp"
 #include "rollring/consumer.hpp"
-#include "rollring/export.hpp"
-#include "rollring/split.hpp"
-#include "rollring/stash_options.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/error.hpp"
+#include "rollring/trajectory.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
+
+enum class AtDeadline : std::uint8_t { ship, drop, hold };
+enum class OnFailed : std::uint8_t { shrink, void_group, hold };
+enum class BadReward : std::uint8_t { fail, void_group, absent };
+enum class Select : std::uint8_t { first, uniform };
+enum class ZeroVariance : std::uint8_t { keep, drop };
+enum class Stale : std::uint8_t { drop, withhold };
+enum class Order : std::uint8_t { windowed, fifo, freshest };
+// As they are written here.
+ROLLRING_API std::string_view name(AtDeadline policy);
+ROLLRING_API std::string_view name(OnFailed policy);
+ROLLRING_API std::string_view name(BadReward policy);
+ROLLRING_API std::string_view name(Select policy);
+ROLLRING_API std::string_view name(ZeroVariance policy);
+ROLLRING_API std::string_view name(Stale policy);
+ROLLRING_API std::string_view name(Order order);
+
+struct SourceWeight {
+    std::int64_t source_id;
+    double weight;  // share of tokens relative to the other sources; 1 where not listed
+};
+
+// How much makes a batch, counted in one unit.
+class BatchTarget {
+  public:
+    enum class Unit : std::uint8_t { groups, sequences, tokens };
+
+    static constexpr BatchTarget groups(std::uint32_t count) { return {Unit::groups, count}; }
+    // Records, as Batch::sequences().
+    static constexpr BatchTarget sequences(std::uint32_t count) { return {Unit::sequences, count}; }
+    static constexpr BatchTarget tokens(std::uint64_t count) { return {Unit::tokens, count}; }
+
+    [[nodiscard]] constexpr Unit unit() const { return unit_; }
+    [[nodiscard]] constexpr std::uint64_t amount() const { return amount_; }
+    // The amount if it is counted in this unit, else 0.
+    [[nodiscard]] constexpr std::uint64_t of(Unit unit) const {
+        return unit == unit_ ? amount_ : 0;
+    }
+    friend bool operator==(const BatchTarget&, const BatchTarget&) = default;
+
+  private:
+    constexpr BatchTarget(Unit unit, std::uint64_t amount) : unit_(unit), amount_(amount) {}
+    Unit unit_;
+    std::uint64_t amount_;
+};
+ROLLRING_API std::string_view name(BatchTarget::Unit unit);
+
+// Defaults suit GRPO with groups of 8 on one trainer. Most runs set group_size, batch and max_lag,
+// and some a deadline; the other options say how unusual groups end. The fields keep their order,
+// in which programs initialise them.
+struct StashOptions {
+    // A group is complete when this many members are final. A record's own group_size wins.
+    std::uint32_t group_size = 8;
+    // Accept so many members beyond the size, and ship `size` of them: the first to finish (which
+    // favours short ones) or a uniform choice of all that were asked for.
+    std::uint32_t extra = 0;
+    Select select = Select::first;
+    std::uint64_t seed = 0;  // of the uniform choice
+
+    // No group is shipped in part or dropped because time has passed, unless a deadline is asked
+    // for: then a group that is older is shipped if it has min_size members, or dropped, or kept
+    // (hold). One that is kept is told as an event (overdue), with what it waits for, and does not
+    // stand in the way of younger ones; without a deadline from its tenth minute on. The age counts
+    // from when its first record was read; for what an earlier trainer has read already, from when
+    // that was sent, so that restarts do not put the deadline off. A group is decided when all has
+    // been read that was sent by its deadline, not before.
+    std::optional<std::chrono::nanoseconds> deadline = {};
+    std::optional<AtDeadline> at_deadline = {};  // ship, where there is a deadline
+    std::uint32_t min_size = 2;  // a smaller group ships never (unless its size is smaller)
+
+    // A member that failed: ship without it, drop the whole group, or wait for a retry.
+    OnFailed on_failed = OnFailed::shrink;
+
+    // A member whose reward is there and is NaN or infinite: it counts as failed (on_failed says
+    // what the group does then), its whole group is dropped, or it stays and counts as one that has
+    // no reward. Counted in StashAccount::bad_rewards, and told with the batch.
+    BadReward bad_reward = BadReward::fail;
+
+    // Groups whose rewards are all equal, or differ by rounding only (are_flat), carry no signal.
+    // At most zero_variance_run are dropped in a row, then one is kept: a run whose rewards never
+    // differ must not starve the trainer. Members without a reward are not compared. Rewards that
+    // are no more than zero_variance_tolerance apart count as equal, too.
+    ZeroVariance zero_variance = ZeroVariance::keep;
+    double zero_variance_tolerance = 0.0;
+    std::uint32_t zero_variance_run = 1024;
+
+    // Policy versions that the oldest generated token of a member may lag behind; -1: any. Checked
+    // when a member comes and again when its batch is cut. A stale member is dropped, or withheld:
+    // it counts for the group's baseline and is marked as not to be trained on.
+    std::int64_t max_lag = -1;
+    Stale stale = Stale::drop;
+
+    // Which complete groups a batch takes: the oldest within a window of (batch / window_fraction)
+    // groups, strictly the oldest (waits for stragglers), or the latest to complete.
+    Order order = Order::windowed;
+    double window_fraction = 0.3;
+
+    // A batch is cut when this much is complete. Groups are never split, so a batch by sequences or
+    // tokens may exceed its target by less than one group.
+    BatchTarget batch = BatchTarget::groups(16);
+    std::vector<SourceWeight> source_weights = {};
+
+    // Producers wait before they open a new group while so many are open (incomplete, ready or
+    // leased) or announced, or while so many bytes of records are held; never in the middle of a
+    // group. May be passed by one group per producer, the bytes by what is in the lanes, and by one
+    // group at a time where all producers wait and nothing else could complete a group. 0: as many
+    // groups as the ring's board has rows (RingOptions::group_rows), less one for each lane where
+    // there are more than two a lane; as many bytes as fit.
+    std::uint32_t max_open_groups = 0;
+    std::uint64_t max_open_bytes = 0;
+    // Whether leased groups count as open. Not for a trainer that asks for batches while it holds
+    // others, and gives those back only when it has got enough: producers that wait for a leased
+    // group to end would wait for ever. Its leased groups come on top of max_open_groups, as far as
+    // the board has rows.
+    bool count_leased = true;
+
+    // Computed for each group when its batch is cut, by the formulas of batch.hpp. grpo
+    // divides by the deviation of the group's rewards plus deviation_epsilon; the defaults are
+    // those of TRL's GRPOTrainer. TRL's AsyncGRPOTrainer has population and 1e-8.
+    Advantages advantages = Advantages::grpo;
+    Deviation deviation = Deviation::sample;
+    double deviation_epsilon = 1e-4;
+
+    // How long, and of how many groups, it is remembered that they are over: a late member must not
+    // open a ghost.
+    std::chrono::nanoseconds tombstone = std::chrono::hours(1);
+    std::uint32_t tombstones = 1 << 20;
+
+    // Nothing shipped for so long while groups are open: time to say which groups wait for what.
+    std::chrono::nanoseconds no_progress = std::chrono::minutes(1);
+
+    // What the two above come to.
+    [[nodiscard]] std::chrono::nanoseconds due_after() const {
+        return deadline.value_or(std::chrono::minutes(10));
+    }
+    [[nodiscard]] AtDeadline when_due() const {
+        return at_deadline.value_or(deadline ? AtDeadline::ship : AtDeadline::hold);
+    }
+};
+
+// Names the first field that is out of its range.
+ROLLRING_API Result<void> validate(const StashOptions& options);
+
+// Why a record left without being shipped.
+enum class DropReason : std::uint8_t {
+    duplicate,   // the same (group, repetition, subsequence, attempt) was there already, or all of
+                 // its member from another producer
+    superseded,  // a higher attempt of the member is known
+    late,        // its group was shipped, leased or dropped before it came
+    surplus,     // beyond the group's size, or not chosen
+    failed,      // the mark of a failed member
+    bad_reward,  // its member's reward is NaN or infinite, and the policy fails such members
+    group_void,  // another member failed or has a bad reward, and the policy voids the group
+    too_few,     // fewer than min_size members can ever be final
+    deadline,    // the group was too old, and the policy drops it
+    zero_variance,  // all rewards equal, but for rounding
+    stale,          // its oldest generated token lags too far behind
+    unfinished,  // subsequences of a member whose others had not come when the group was decided,
+                 // or when their producer was gone
+    mixed_numbers,  // it has a repetition_id and the first of its group has none, or the other way
+                    // round
+    oversized,      // its group has more records than one acknowledgement can hold: the ring needs
+                    // more journal_records (create --journal-records)
+    count,
+};
+ROLLRING_API std::string_view name(DropReason reason);
+
+struct Amount {
+    std::uint64_t records = 0;
+    std::uint64_t tokens = 0;
+
+    Amount& operator+=(const Amount& more) {
+        records += more.records;
+        tokens += more.tokens;
+        return *this;
+    }
+    Amount& operator-=(const Amount& less) {
+        records -= less.records;
+        tokens -= less.tokens;
+        return *this;
+    }
+    friend bool operator==(const Amount&, const Amount&) = default;
+};
+
+// One amount for each DropReason.
+using DropAmounts = std::array<Amount, static_cast<std::size_t>(DropReason::count)>;
+
+// Promise P5, at every moment: accepted = shipped + dropped + held + leased.
+struct ROLLRING_API StashAccount {
+    Amount accepted;
+    Amount shipped;
+    Amount held;
+    Amount leased;
+    DropAmounts dropped;
+    std::uint64_t groups_opened = 0;
+    std::uint64_t groups_shipped = 0;
+    std::uint64_t groups_partial = 0;  // shipped with fewer members than their size
+    std::uint64_t groups_dropped = 0;
+    std::uint64_t batches = 0;         // acknowledged
+    std::uint64_t size_conflicts = 0;  // members that name another group size than the first did
+    std::uint64_t bad_rewards = 0;     // records with a reward that is NaN or infinite
+
+    [[nodiscard]] Amount dropped_total() const;
+    [[nodiscard]] bool conserved() const;
+};
+
+enum class GroupState : std::uint8_t {
+    free,     // there is no group
+    open,     // waits for members
+    ready,    // waits for a batch
+    leased,   // in a batch: trained on
+    unknown,  // its row is damaged
+};
+ROLLRING_API std::string_view name(GroupState state);
+
+// One group that is not over: from stat_stash(), and from Stash::explain() in the trainer itself.
+struct ROLLRING_API GroupStat {
+    GroupKey key;
+    std::string instance_id;  // printable; from outside its first 40 bytes
+    GroupState state;
+    std::int64_t age_ns;        // since its first record
+    std::int64_t unchanged_ns;  // since its last change; negative if the board has no row for it
+    std::uint32_t size;         // members asked for
+    std::uint32_t complete;     // members that are complete
+    std::uint32_t failed;
+    std::uint32_t records;  // held
+    std::uint64_t tokens;   // held
+    // Repetition ids that an open group waits for; from outside those below 64.
+    std::vector<std::uint32_t> missing;
+    // Producers of its records: "name (lane 3)", or "name (lane 3, died)". From outside, on a ring
+    // of more than 64 lanes, some of them may have sent none.
+    std::vector<std::string> producers;
+    std::vector<std::uint32_t> lanes;  // the same, by lane
+
+    [[nodiscard]] std::string missing_text() const;    // "1, 4-7", or "none"
+    [[nodiscard]] std::string producers_text() const;  // with commas between them
+    // All of it in one line, as events and messages say it; of what is missing the first.
+    [[nodiscard]] std::string to_string() const;
+};
 
 enum class [[nodiscard]] NextBatch {
     batch,
@@ -37,56 +281,6 @@ enum class [[nodiscard]] NextBatch {
     closed,     // this process is a forked child, or the ring was removed: see problem()
 };
 ROLLRING_API std::string_view name(NextBatch answer);
-
-// A lease over whole groups. Given back (nack) when destroyed without ack(). Its views must not
-// outlive it. If its Stash goes first, it is not leased any more: its groups come again to the
-// next. In a forked child it still shows what was leased at the fork, which is good for as long as
-// its parent's lease. It may be handed to next_batch() again and again, and then its arrays need no
-// new memory.
-class ROLLRING_API Batch : public Sequences {
-  public:
-    Batch();
-    Batch(Batch&& other) noexcept;
-    Batch& operator=(Batch&& other) noexcept;
-    ~Batch();
-
-    // Releases all its records and stores `step` with them, as one event. Steps do not go back;
-    // several batches may have the same one. If there are tickets of it, nobody begins to read by
-    // them any more, and whoever does so is waited for, until `readers` (10 s) at most; not those
-    // that have died.
-    // Errors, after which nothing has changed: not_leased (acknowledged or given back before, or
-    // its Stash is gone), forked, invalid_argument (`step` is negative or lower than the last one),
-    // busy (it names a reader that is alive and still has a share open).
-    Result<void> ack(std::int64_t step);
-    Result<void> ack(std::int64_t step, Deadline readers);
-    // Gives its groups back untrained, and for good: they do not come again, and its records count
-    // as dropped by `reason`. For a trainer that knows of one that the stash does not. Waits for
-    // readers, and fails, as ack() does.
-    Result<void> discard(DropReason reason);
-    // For a rank in another process, who reads its share in place (reader.hpp): bytes that name the
-    // share's records, 64 each, and stay good until ack(), nack(), or another trainer.
-    // Errc::invalid_argument: no such rank. Errc::busy: 63 batches have tickets.
-    Result<std::string> ticket(const RankShare& share = {});
-    // Names its records, 32 bytes each, to be kept in the trainer's own checkpoint: if the trainer
-    // dies between writing that and ack(), Stash::settle() acknowledges them afterwards.
-    [[nodiscard]] std::string receipt() const;
-    // Puts the groups back: they come again with a later batch. Nothing if it is not leased. Does
-    // not wait for readers: their next check says that the ticket is stale.
-    void nack();
-
-  private:
-    friend class LeaseBook;
-    ROLLRING_LOCAL void clear();
-    [[nodiscard]] ROLLRING_LOCAL Result<void> check_leased() const;
-    // `dropped`: why, if not because it was trained on.
-    ROLLRING_LOCAL Result<void> end_lease(std::int64_t step, Deadline readers,
-                                          std::optional<DropReason> dropped);
-    std::uint64_t id_ = 0;      // of the stash's count of batches
-    std::uint64_t shared_ = 0;  // its number as one that has tickets; 0: it has none
-    std::uint32_t shared_row_ = 0;
-    std::vector<RecordRef> refs_;         // of everything that goes with ack()
-    std::vector<std::uint32_t> indices_;  // of the same among the records that the stash has
-};
 
 // What the stash did with memory, since it was opened.
 struct StashCopies {

@@ -9,45 +9,11 @@
 #include <vector>
 
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
-#include "rollring/stash_options.hpp"
+#include "rollring/stash.hpp"
 #include "rollring/trajectory.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
-
-enum class GroupState : std::uint8_t {
-    free,     // there is no group
-    open,     // waits for members
-    ready,    // waits for a batch
-    leased,   // in a batch: trained on
-    unknown,  // its row is damaged
-};
-ROLLRING_API std::string_view name(GroupState state);
-
-// One group that is not over: from stat_stash(), and from Stash::explain() in the trainer itself.
-struct ROLLRING_API GroupStat {
-    GroupKey key;
-    std::string instance_id;  // printable; from outside its first 40 bytes
-    GroupState state;
-    std::int64_t age_ns;        // since its first record
-    std::int64_t unchanged_ns;  // since its last change; negative if the board has no row for it
-    std::uint32_t size;         // members asked for
-    std::uint32_t complete;     // members that are complete
-    std::uint32_t failed;
-    std::uint32_t records;  // held
-    std::uint64_t tokens;   // held
-    // Repetition ids that an open group waits for; from outside those below 64.
-    std::vector<std::uint32_t> missing;
-    // Producers of its records: "name (lane 3)", or "name (lane 3, died)". From outside, on a ring
-    // of more than 64 lanes, some of them may have sent none.
-    std::vector<std::string> producers;
-    std::vector<std::uint32_t> lanes;  // the same, by lane
-
-    [[nodiscard]] std::string missing_text() const;    // "1, 4-7", or "none"
-    [[nodiscard]] std::string producers_text() const;  // with commas between them
-    // All of it in one line, as events and messages say it; of what is missing the first.
-    [[nodiscard]] std::string to_string() const;
-};
 
 // The batch that was leased last.
 struct LatestBatch {

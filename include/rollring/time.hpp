@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "rollring/export.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 

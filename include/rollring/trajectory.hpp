@@ -27,9 +27,8 @@
 #include <vector>
 
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
 #include "rollring/schema.hpp"
-#include "rollring/version_runs.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 
@@ -320,6 +319,21 @@ class ROLLRING_API TrajectoryView {
     ColumnList columns_;
 };
 
+// The oldest and the newest policy version that sampled a generated token; -1: none did. The column
+// policy_version has them as runs of {start token, version}.
+struct VersionRange {
+    std::int64_t min = -1;
+    std::int64_t max = -1;
+    std::string_view problem;  // of runs that are none: which start outside the tokens, or disorder
+};
+[[nodiscard]] ROLLRING_API VersionRange version_range(std::span<const std::int64_t> runs,
+                                                      std::uint32_t n_tokens,
+                                                      std::uint32_t n_prompt);
+
+// The runs of one version per token.
+[[nodiscard]] ROLLRING_API std::vector<std::int64_t> version_runs(
+    std::span<const std::int64_t> of_tokens);
+
 // Lays a draft out. Used by Producer; on its own for records outside a ring.
 class ROLLRING_API Encoder {
   public:
@@ -353,6 +367,16 @@ class ROLLRING_API Encoder {
     std::array<std::uint64_t, 32> column_bytes_;  // as many as the draft has columns
     bool holes_ = false;
     VersionRange versions_;  // of the draft's column policy_version
+};
+
+// Names a delivered record of a ring; small, trivially copyable, valid until released.
+struct RecordRef {
+    std::uint64_t position;
+    std::uint32_t lane;
+    std::uint32_t lines;  // bytes in the lane / 64
+
+    [[nodiscard]] std::uint64_t bytes() const { return std::uint64_t{lines} * 64; }
+    friend bool operator==(const RecordRef&, const RecordRef&) = default;
 };
 
 }  // namespace rollring

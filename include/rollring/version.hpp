@@ -1,10 +1,15 @@
 #pragma once
-// Which rollring this is: of the headers, of the library that runs with them, of shared memory.
+// Which rollring this is: of the headers, of the library that runs with them, of shared memory. And
+// the mark of what the library exports.
 
 #include <cstdint>
 #include <string_view>
 
-#include "rollring/export.hpp"
+// What librollring.so shows. The library is compiled with hidden visibility: nothing leaves it but
+// what carries the first of these marks.
+#define ROLLRING_API [[gnu::visibility("default")]]
+// A type that a public header has to name, and that stays inside.
+#define ROLLRING_LOCAL [[gnu::visibility("hidden")]]
 
 // Of these headers. Below 1.0 another minor version may break programs, and has another soname.
 #define ROLLRING_VERSION "0.1.0"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "rollring/export.hpp"
 #include "rollring/schema.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 

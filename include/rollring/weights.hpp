@@ -35,8 +35,8 @@
 #include <vector>
 
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
 #include "rollring/time.hpp"
+#include "rollring/version.hpp"
 #include "rollring/weight_tensor.hpp"
 
 namespace rollring {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "rollring/convert.hpp"
 #include "rollring/ring.hpp"
+#include "rollring/schema.hpp"
 
 namespace rollring::gathering {
 namespace {

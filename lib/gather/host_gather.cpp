@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "column_plan.hpp"
-#include "rollring/convert.hpp"
+#include "rollring/schema.hpp"
 
 namespace rollring {
 namespace gathering {

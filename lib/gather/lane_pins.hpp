@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "gather_device.hpp"
-#include "rollring/lease.hpp"
+#include "rollring/batch.hpp"
 
 namespace rollring::gathering {
 

@@ -1,4 +1,4 @@
-#include "rollring/micro_batches.hpp"
+#include "rollring/batch.hpp"
 
 #include <fmt/format.h>
 

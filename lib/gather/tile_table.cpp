@@ -5,7 +5,7 @@
 #include <bit>
 #include <limits>
 
-#include "rollring/convert.hpp"
+#include "rollring/schema.hpp"
 
 namespace rollring::gathering {
 namespace {

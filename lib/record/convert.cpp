@@ -1,4 +1,4 @@
-#include "rollring/convert.hpp"
+#include "rollring/schema.hpp"
 
 #include <bit>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "rollring/version_runs.hpp"
+#include "rollring/trajectory.hpp"
 
 #include <algorithm>
 

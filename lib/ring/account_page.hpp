@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "layout.hpp"
-#include "rollring/stash_options.hpp"
+#include "rollring/stash.hpp"
 #include "rollring/stash_stat.hpp"
 
 namespace rollring {

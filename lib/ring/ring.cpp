@@ -5,7 +5,6 @@
 #include "channel_names.hpp"
 #include "liveness.hpp"
 #include "ring_geometry.hpp"
-#include "rollring/memory_bounds.hpp"
 #include "schema_page.hpp"
 #include "segment.hpp"
 

@@ -7,7 +7,7 @@
 #include <bit>
 
 #include "human.hpp"
-#include "rollring/memory_bounds.hpp"
+#include "rollring/ring.hpp"
 #include "round_up.hpp"
 
 namespace rollring {

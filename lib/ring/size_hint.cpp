@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "ring_geometry.hpp"
-#include "rollring/sizing.hpp"
+#include "rollring/ring.hpp"
 
 namespace rollring::detail {
 namespace {

@@ -1,4 +1,4 @@
-#include "rollring/sizing.hpp"
+#include "rollring/ring.hpp"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,6 @@
 #include "geometry.hpp"
 #include "human.hpp"
 #include "ring_geometry.hpp"
-#include "rollring/memory_bounds.hpp"
 #include "round_up.hpp"
 
 namespace rollring {

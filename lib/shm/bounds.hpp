@@ -1,5 +1,5 @@
 #pragma once
-// Bounds of memory as the library itself asks for them; memory_bounds.hpp has what they are.
+// Bounds of memory as the library itself asks for them; rollring/ring.hpp has what they are.
 
 #include <cstdint>
 #include <optional>
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rollring/memory_bounds.hpp"
+#include "rollring/ring.hpp"
 
 namespace rollring::detail {
 

@@ -31,7 +31,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "rollring/record_ref.hpp"
+#include "rollring/trajectory.hpp"
 #include "words.hpp"
 
 namespace rollring {

@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "fd.hpp"
+#include "rollring/batch.hpp"
 #include "rollring/error.hpp"
-#include "rollring/lease.hpp"
 
 namespace rollring {
 

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "errors.hpp"
-#include "rollring/convert.hpp"
-#include "rollring/version_runs.hpp"
+#include "rollring/schema.hpp"
+#include "rollring/trajectory.hpp"
 
 namespace rollring::python {
 namespace {

@@ -23,7 +23,6 @@
 #include "requests.hpp"
 #include "rollring/extras/requests.hpp"
 #include "rollring/ring.hpp"
-#include "rollring/sizing.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/version.hpp"
 #include "rollring/weights.hpp"

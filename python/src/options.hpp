@@ -3,7 +3,7 @@
 
 #include "nb.hpp"
 #include "rollring/ring.hpp"
-#include "rollring/stash_options.hpp"
+#include "rollring/stash.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::python {

@@ -1,6 +1,6 @@
 #include "views.hpp"
 
-#include "rollring/micro_batches.hpp"
+#include "rollring/batch.hpp"
 
 namespace rollring::python {
 

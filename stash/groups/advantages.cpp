@@ -1,4 +1,4 @@
-#include "rollring/advantages.hpp"
+#include "rollring/batch.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "intrusive_list.hpp"
-#include "rollring/stash_options.hpp"
+#include "rollring/stash.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/trajectory.hpp"
 

@@ -20,7 +20,7 @@
 #include "member_selection.hpp"
 #include "placement.hpp"
 #include "record_book.hpp"
-#include "rollring/stash_options.hpp"
+#include "rollring/stash.hpp"
 #include "shortage.hpp"
 #include "slab.hpp"
 #include "source_shares.hpp"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "rollring/stash_options.hpp"
+#include "rollring/stash.hpp"
 #include "rollring/trajectory.hpp"
 
 namespace rollring {

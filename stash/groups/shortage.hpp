@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "rollring/stash_options.hpp"
+#include "rollring/stash.hpp"
 
 namespace rollring {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "rollring/stash_options.hpp"
+#include "rollring/stash.hpp"
 
 namespace rollring {
 

@@ -1,4 +1,4 @@
-#include "rollring/split.hpp"
+#include "rollring/batch.hpp"
 
 #include <fmt/format.h>
 

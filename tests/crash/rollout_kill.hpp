@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "rollring/stash_options.hpp"
+#include "rollring/stash.hpp"
 
 namespace rollring::test {
 

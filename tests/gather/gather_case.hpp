@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "rollring/convert.hpp"
 #include "rollring/gather.hpp"
+#include "rollring/schema.hpp"
 #include "support/pairs.hpp"
 
 namespace rollring::test {

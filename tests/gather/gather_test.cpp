@@ -7,7 +7,7 @@
 #include <random>
 
 #include "gather_case.hpp"
-#include "rollring/micro_batches.hpp"
+#include "rollring/batch.hpp"
 
 using namespace rollring;
 using namespace rollring::test;

@@ -2,7 +2,7 @@
 // and a device that failed gives it back.
 #include <doctest/doctest.h>
 
-#include "rollring/read_batches.hpp"
+#include "rollring/gather.hpp"
 #include "support/pairs.hpp"
 
 using namespace rollring;

@@ -26,7 +26,6 @@
 #include "rollring/extras/store.hpp"
 #include "rollring/gather.hpp"
 #include "rollring/producer.hpp"
-#include "rollring/read_batches.hpp"
 #include "rollring/reader.hpp"
 #include "rollring/relay.hpp"
 #include "rollring/stash.hpp"

@@ -14,7 +14,6 @@
 
 #include "bounds.hpp"
 #include "rollring/ring.hpp"
-#include "rollring/sizing.hpp"
 #include "sealed.hpp"
 #include "size_hint.hpp"
 #include "support/in_child.hpp"

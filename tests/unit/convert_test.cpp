@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "rollring/convert.hpp"
+#include "rollring/schema.hpp"
 
 using namespace rollring;
 

@@ -10,7 +10,7 @@ import sys
 
 include, *compiler = sys.argv[1:]
 BLOCK = re.compile(r"(?:^ *//   .*\n|^ *//\n)+", flags=re.MULTILINE)
-AROUND = """#include <rollring/{header}>
+AROUND = """#include <{header}>
 using namespace rollring;
 template <class T> void train(const T&);
 int shown(std::int64_t step) {{
@@ -38,13 +38,14 @@ def refused(name, code):
 
 def main():
     count = 0
-    for header in sorted(pathlib.Path(include).glob("rollring/*.hpp")):
+    for header in sorted(pathlib.Path(include).rglob("*.hpp")):
+        name = header.relative_to(include)
         for code in blocks(header):
             count += 1
-            problem = refused(header.name, code)
+            problem = refused(name, code)
             if problem:
-                sys.exit(f"{header.name} shows what does not compile:\n{code}\n{problem}")
-            if not refused(header.name, code + "\n    int no = shown;"):
+                sys.exit(f"{name} shows what does not compile:\n{code}\n{problem}")
+            if not refused(name, code + "\n    int no = shown;"):
                 sys.exit("the check is blind")
     if count == 0:
         sys.exit("no header shows code: is it indented by three blanks?")

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "rollring/version_runs.hpp"
+#include "rollring/trajectory.hpp"
 #include "support/test_ring.hpp"
 
 using namespace rollring;

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
+#include "rollring/version.hpp"
 #include "rollring/weight_tensor.hpp"
 
 namespace rollring {

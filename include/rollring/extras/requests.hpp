@@ -24,9 +24,9 @@
 #include <vector>
 
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
 #include "rollring/stat_fields.hpp"
 #include "rollring/time.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 

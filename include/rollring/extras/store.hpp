@@ -29,9 +29,9 @@
 #include <string_view>
 
 #include "rollring/error.hpp"
-#include "rollring/export.hpp"
 #include "rollring/schema.hpp"
 #include "rollring/time.hpp"
+#include "rollring/version.hpp"
 
 namespace rollring {
 
