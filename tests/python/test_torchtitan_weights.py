@@ -63,6 +63,7 @@ class Trainer:
     device: Any = field(default_factory=lambda: torch.device("cpu"))
     parallel_dims: Any = field(default_factory=lambda: SimpleNamespace(pp_enabled=False))
     urls: list[str] = field(default_factory=list)
+    peft: bool = False
 
     def __hash__(self) -> int:
         return id(self)
@@ -79,7 +80,8 @@ class Trainer:
     @property
     def job_config(self) -> Any:
         model = SimpleNamespace(name="toy", hf_assets_path="assets")
-        return SimpleNamespace(model=model, grpo=SimpleNamespace(sglang_urls=self.urls))
+        grpo = SimpleNamespace(sglang_urls=self.urls)
+        return SimpleNamespace(model=model, grpo=grpo, peft=SimpleNamespace(enable_peft=self.peft))
 
     @property
     def data_handler(self) -> Any:
@@ -224,11 +226,13 @@ def test_servers_of_vllm_are_those_of_its_configuration(
     ]
 
 
-def test_pipeline_stages_are_refused_on_every_rank(
-    ring: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["pipeline stages", "adapters"])
+def test_weights_that_are_not_gathered_are_refused_on_every_rank(
+    ring: str, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     made = Trial(monkeypatch, ring, weights="channel")
     for trainer in made.trainers:
-        trainer.parallel_dims.pp_enabled = True
+        trainer.parallel_dims.pp_enabled = what == "pipeline stages"
+        trainer.peft = what == "adapters"
     for error in made.send(1):
-        assert isinstance(error, rr.RollringError) and "pipeline stages" in str(error)
+        assert isinstance(error, rr.RollringError) and what in str(error)

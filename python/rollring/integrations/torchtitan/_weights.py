@@ -134,12 +134,15 @@ class Sender:
     """One rank's side: one of them publishes, and the others gather with it."""
 
     def __init__(self, trainer: Any, settings: Settings) -> None:
-        if trainer.parallel_dims.pp_enabled:
-            raise UnsupportedError(
-                "the weights of pipeline stages are not gathered: use pipeline_parallel_degree = "
-                '1, or say {"weights": "theirs"}',
-                "unsupported",
-            )
+        for what, is_so in {
+            "pipeline stages": trainer.parallel_dims.pp_enabled,
+            "adapters (peft)": trainer.job_config.peft.enable_peft,
+        }.items():
+            if is_so:
+                raise UnsupportedError(
+                    f'the weights of {what} are not gathered: say {{"weights": "theirs"}}',
+                    "unsupported",
+                )
         self._source = Source(trainer)
         self._rank = trainer.metrics_rank
         self._is_sender = distributed().get_rank() == self._rank
