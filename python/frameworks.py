@@ -4,6 +4,7 @@
     frameworks.py names                  of all
     frameworks.py python NAME            the CPythons that it runs on, the first to be preferred
     frameworks.py tests NAME             what pytest is to run; nothing where there is none yet
+    frameworks.py laid NAME              the variable that names its folder, if no index has it
     frameworks.py long NAME              what --long adds to their environment
     frameworks.py install NAME PYTHON    into .cache/frameworks/NAME, anew if its versions changed
 
@@ -166,8 +167,8 @@ def main(arguments: list[str]) -> None:
         print(known[name]["python"])
     elif what == "tests":
         print(*tests(known[name]["tests"]))
-    elif what == "long":
-        print(known[name]["long"])
+    elif what in ("laid", "long"):
+        print(known[name][what])
     elif what == "install" and len(arguments) == 3:
         install(name, arguments[2])
     else:

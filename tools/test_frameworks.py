@@ -58,6 +58,9 @@ class Frameworks:
         numbers, tests = facts("python", name), facts("tests", name)
         if not tests:
             return self.skip(name, "it has no tests yet")
+        for variable in facts("laid", name):
+            if not os.environ.get(variable):
+                return self.skip(name, f"{variable} does not name the folder in which it lies")
         found = python_for(numbers)
         if found is None:
             return self.skip(name, f"no CPython {' '.join(numbers)} is here")

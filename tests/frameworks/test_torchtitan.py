@@ -1,0 +1,213 @@
+"""Nous' own torchtitan (pull request 2627 of pytorch/torchtitan) over a ring, on gloo ranks.
+
+Its files are on no index and not here: ROLLRING_NOUS_TORCHTITAN names the folder in which they lie.
+docs/torchtitan.md says how to lay them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FORK = os.environ.get("ROLLRING_NOUS_TORCHTITAN", "")
+if not FORK:
+    pytest.skip("ROLLRING_NOUS_TORCHTITAN names no torchtitan of Nous", allow_module_level=True)
+
+import requests  # noqa: E402
+
+import rollring as rr  # noqa: E402
+from python.atropos_servers import free_port, ours, theirs  # noqa: E402
+from python.torchtitan_world import group_of  # noqa: E402
+from titan_runs import LONGEST, SEQUENCES, Outcome, Run  # noqa: E402
+
+HERE = Path(__file__).parent
+PATIENCE = 1800.0
+STEPS = 3
+
+
+@pytest.fixture
+def rings(tmp_path: Path) -> Iterator[Any]:
+    """Names, of rings that are removed."""
+    made: list[str] = []
+
+    def name() -> str:
+        made.append(f"titan-{os.getpid()}-{len(made)}")
+        return made[-1]
+
+    yield name
+    for one in made:
+        rr.remove(one, force=True, missing_ok=True)
+
+
+def groups_of(count: int, size: int, longest: int) -> list[Any]:
+    groups = [group_of(number, size, longest) for number in range(count)]
+    for group in groups:
+        scores = group["scores"]
+        if len(set(scores)) == 1:
+            scores[0] = 1.0 - scores[0]
+    groups[1]["overrides"] = [{"set_advantage_to_zero": number == 1} for number in range(size)]
+    return groups
+
+
+def post(url: str, groups: list[Any], longest: int) -> None:
+    env = {"max_token_length": longest, "desired_name": "env", "weight": 1.0}
+    with requests.Session() as session:
+        answer = session.post(
+            f"{url}/register-env", json={**env, "group_size": len(groups[0]["tokens"])}
+        ).json()
+        for group in groups:
+            body = {**group, "env_id": answer.get("env_id", 0)}
+            session.post(f"{url}/scored_data", json=body).raise_for_status()
+
+
+def wait_for(path: Path, processes: list[subprocess.Popen[str]]) -> None:
+    for _ in range(int(PATIENCE / 0.05)):
+        if path.exists():
+            return
+        ended = [one for one in processes if one.poll() not in (None, 0)]
+        assert not ended, ended[0].communicate()[1][-4000:]
+        signal.sigtimedwait([], 0.05)
+    raise AssertionError(f"{path.name} never came")
+
+
+def ranks_of(world: int, given: dict[str, Any]) -> list[subprocess.Popen[str]]:
+    port = str(free_port())
+    return [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "titan_ranks.py"), json.dumps(given)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            },
+        )
+        for rank in range(world)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("world", "parts", "scale", "hub"), [(2, 1, True, True), (4, 2, False, False)]
+)
+def test_each_rank_trains_on_what_its_rest_client_gives_it(
+    rings: Any, tmp_path: Path, world: int, parts: int, scale: bool, hub: bool
+) -> None:
+    """Its handler, unmodified, behind serve-atropos, with the ring, and behind Atropos' own hub."""
+    size, longest, a_step = 4, 300, 4
+    groups = groups_of(STEPS * a_step, size, longest)
+    with ExitStack() as stack:
+        (tmp_path / "rest").mkdir()
+        servers = {
+            "rest": stack.enter_context(ours(rings(), tmp_path / "rest")),
+            "ring": stack.enter_context(ours(rings(), tmp_path)),
+        }
+        if hub:
+            servers["hub"] = stack.enter_context(theirs())
+        given = {
+            "fork": FORK, "folder": str(tmp_path), "steps": STEPS, "batch": size * a_step,
+            "seq_len": 512, "scale": scale, "parts": parts,
+            "urls": {way: server.url for way, server in sorted(servers.items())},
+        }  # fmt: skip
+        given["urls"] = {way: servers[way].url for way in ("hub", "rest", "ring") if way in servers}
+        ranks = ranks_of(world, given)
+        try:
+            for way in given["urls"]:
+                wait_for(tmp_path / f"{way}.registered", ranks)
+                post(servers[way].url, groups, longest)
+                (tmp_path / f"{way}.fed").touch()
+            said = [rank.communicate(timeout=PATIENCE)[1][-2000:] for rank in ranks]
+            assert not any(rank.returncode for rank in ranks), "\n".join(said)
+        finally:
+            for rank in ranks:
+                rank.kill()
+    found = [
+        json.loads((tmp_path / f"rank{rank}.json").read_text(encoding="utf-8"))
+        for rank in range(world)
+    ]
+    for one in found:
+        assert one["ring"]["steps"] == one["rest"]["steps"]
+        assert len(one["ring"]["steps"]) == STEPS
+    if hub:  # which hands out the latest batch first
+        by_way = [
+            sorted(row for one in found for step in one[way]["steps"] for row in step["rows"])
+            for way in ("hub", "ring")
+        ]
+        assert by_way[0] == by_way[1] and len(by_way[0]) == len(groups) * size
+    seconds = {way: max(one[way]["seconds"][-1] for one in found) for way in given["urls"]}
+    print(json.dumps({"ranks": world, "seconds of a step": seconds}))
+
+
+def whole_run(stack: ExitStack, rings: Any, folder: Path, *starts: dict[str, Any]) -> list[Outcome]:
+    """The trainer, fed once; started again as often as there is something to start it with."""
+    folder.mkdir()
+    ring = rings()
+    server = stack.enter_context(ours(ring, folder))
+    run = Run(FORK, folder, ring, server.url, STEPS)
+    stack.callback(run.kill)
+    outcomes = []
+    for start in starts:
+        run.start(**start)
+        if not outcomes:
+            while server.get("/info")["batch_size"] in (-1, None):  # until it has registered
+                assert run.alive(), run.end().log[-4000:]
+                signal.sigtimedwait([], 0.2)
+            post(server.url, groups_of(2 * STEPS, SEQUENCES // 2, LONGEST), LONGEST)
+        outcomes.append(run.end())
+    return outcomes
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Three steps of its trainer over a ring, and weights to an engine."""
+    names: list[str] = []
+
+    def ring() -> str:
+        names.append(f"titan-{os.getpid()}-whole")
+        return names[-1]
+
+    try:
+        with ExitStack() as stack:
+            folder = tmp_path_factory.mktemp("whole") / "ring"
+            (outcome,) = whole_run(stack, ring, folder, {})
+    finally:
+        for name in names:
+            rr.remove(name, force=True, missing_ok=True)
+    assert outcome.code == 0, outcome.log[-4000:]
+    assert list(outcome.served) == [1, 2, 3] and len(outcome.served[3]) == 57
+    assert list(outcome.norms) == [1, 2, 3] and outcome.served[1] != outcome.served[3]
+    return outcome
+
+
+def test_its_whole_trainer_makes_the_same_steps_as_with_its_rest_client(
+    undisturbed: Outcome, rings: Any, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        (rest,) = whole_run(stack, rings, tmp_path / "rest", {"rollouts": "rest"})
+    assert rest.code == 0, rest.log[-4000:]
+    assert (rest.norms, rest.served) == (undisturbed.norms, undisturbed.served)
+
+
+@pytest.mark.parametrize("dies", ["2:send_weights", "3:train_step"])
+def test_a_trainer_that_is_killed_ends_with_the_same_weights(
+    undisturbed: Outcome, rings: Any, tmp_path: Path, dies: str
+) -> None:
+    """Within a step, and between the checkpoint of a step and its acknowledgement."""
+    with ExitStack() as stack:
+        killed, again = whole_run(stack, rings, tmp_path / "killed", {"dies": dies}, {})
+    assert killed.code != 0 and list(killed.norms) == list(range(1, int(dies[0])))
+    assert again.code == 0, again.log[-4000:]
+    assert list(again.norms) == list(range(int(dies[0]), STEPS + 1))
+    assert again.served[STEPS] == undisturbed.served[STEPS]
+    assert {**killed.norms, **again.norms} == undisturbed.norms
