@@ -45,7 +45,7 @@ Result<ReaderSeat> ReaderSeat::take(std::string_view ring, Purpose purpose, Dead
     }
     const Segment& segment = map->segment();
     const Geometry& geometry = map->geometry();
-    auto all = segment.map(0, geometry.requests_offset(), false);
+    auto all = segment.map(0, geometry.share_seats_offset(), false);
     if (!all) return std::unexpected(all.error());
     auto overflow = Overflow::open(*map);
     if (!overflow) return std::unexpected(overflow.error());

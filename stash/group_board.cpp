@@ -24,7 +24,7 @@ GroupBoard::GroupBoard(Mapping memory, const Geometry& geometry, ReaderControl& 
 
 Result<GroupBoard> GroupBoard::open(const RingMap& map, ReaderControl& control) {
     const Geometry& geometry = map.geometry();
-    const std::uint64_t bytes = geometry.requests_offset() - geometry.board_offset();
+    const std::uint64_t bytes = geometry.share_seats_offset() - geometry.board_offset();
     if (auto reserved = map.segment().reserve(geometry.board_offset(), bytes, "the board of groups",
                                               "create the ring with fewer --group-rows");
         !reserved) {

@@ -350,6 +350,20 @@ def inspection(folder, rollouts):
         assert line == f"{ring}: healthy (ok): idle: empty, no process is attached", line
 
 
+@test
+def what_lies_beside_a_ring_that_is_gone_is_reported_and_goes_with_its_name(folder, rollouts):
+    ring = f"{PREFIX}gone"
+    left = Path(f"/dev/shm/rollring.{os.getuid()}.{ring}~0123456789abcdef.requests")
+    left.touch(0o600)
+    told, _ = finish(start("doctor", "--json"), 1)
+    assert f"/{left.name}" in json.loads(told)["leftovers"], told
+    assert f"/dev/shm/{left.name}: leftover: " in run_doctor()
+    assert all("~" not in entry["ring"] for entry in report("ls"))
+    run("rm", ring)
+    assert not left.exists()
+    run("rm", ring, code=1)
+
+
 def run_doctor():
     return start("doctor").communicate()[0]
 

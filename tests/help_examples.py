@@ -173,6 +173,7 @@ def doctor(folder, rollouts):
                 "rollring produce idle --synthetic groups=1,tokens=5 >&2\n"
                 "rollring consume idle --until-closed >&2\n"
                 "rollring create left; truncate -s 0 /dev/shm/rollring.0.left\n"
+                "touch /dev/shm/rollring.0.gone~0123456789abcdef.requests\n"
                 "rollring demo --synthetic groups=100000,tokens=2000:4000 >&2 & demo=$!\n"
                 "until rollring ls | grep -q '^demo-.* ok '; do :; done; kill -9 $demo\n"
                 "until rollring doctor | grep -q 'its owner has ended'; do :; done >&2\n" + line +
@@ -180,6 +181,7 @@ def doctor(folder, rollouts):
         out = done(shell(text, folder, before=("unshare", "--mount")))
         assert "left: leftover (unfinished): left behind by a dead process; removed" in out, out
         assert re.search(r"demo-\S+: leftover \(ok\): its owner has ended; removed", out), out
+        assert re.search(r"gone~\S+: leftover: .* is gone; removed", out), out
         assert [entry["ring"] for entry in json.loads(out.splitlines()[-1])] == ["idle"], out
 
 

@@ -26,7 +26,7 @@ SOURCES = CPP + ("*.py", "*.sh", "*.ini", "*meson.build", "meson_options.txt", "
 PROSE = ("*.md",)  # its words and file names are looked at, too
 DOUBLES = ("tests/system/refusals.*",)  # of the C library's functions
 MAPPING = ("lib/shm/mapping.cpp",)
-SEGMENT = ("lib/shm/segment*.cpp",) + DOUBLES
+SEGMENT = ("lib/shm/make_once.cpp", "lib/shm/segment*.cpp") + DOUBLES
 NOWHERE = ()
 
 # (pattern, the only files that may contain it, what to do instead)

@@ -24,7 +24,8 @@ A ring is stale if no live process uses it and it is damaged, or its creator die
 it was finished, or its owner has ended (demo, a RingQueue without a name). A sound ring
 is never removed, used or not: an idle one may belong to a run between two restarts, and
 one with records waits for its next consumer. `rollring rm` removes those. Rings of
-incompatible versions are only reported.
+incompatible versions are only reported. Objects that lay beside a ring which is gone
+(/dev/shm/rollring.UID.NAME~...) are stale, too.
 Exit code 1 if a stale or unusable ring is left.)";
 
 constexpr const char* verdict_names[] = {"healthy", "kept", "leftover", "problem"};
@@ -107,11 +108,8 @@ Result<void> remove_leftover(const RingDiagnosis& diagnosis) {
     return refused(Errc::busy, "it is in use again");
 }
 
-int doctor(bool fix, bool json) {
-    const SharedMemorySpace space = shared_memory_space();
-    const std::vector<MemoryBound> bounds = memory_bounds();
-    const std::string warning = space_warning(bounds);
-    Json rings = Json::array();
+std::string memory_text(const SharedMemorySpace& space, const std::vector<MemoryBound>& bounds,
+                        const std::string& warning) {
     std::string text = fmt::format("/dev/shm: {} free of {}\n", bytes_text(space.free_bytes),
                                    bytes_text(space.total_bytes));
     if (!bounds.empty() && bounds.front().name != "/dev/shm") {
@@ -125,6 +123,32 @@ int doctor(bool fix, bool json) {
     if (!warning.empty()) {
         text += painted(Style::warning, "warning: " + warning, STDOUT_FILENO) + "\n";
     }
+    return text;
+}
+
+// What is beside rings that are gone, and the dead publishers' sockets. Grows `left` by what stays.
+std::string others_text(bool fix, const std::vector<std::string>& leftovers, std::uint32_t dead,
+                        int& left) {
+    std::string text;
+    const char* removed = fix ? "; removed" : "";
+    for (const std::string& name : leftovers) {
+        text += fmt::format("/dev/shm{}: leftover: the ring that it lay beside is gone{}\n", name,
+                            removed);
+    }
+    if (dead > 0) {
+        text += fmt::format("weight channels: {} socket{} of dead publishers{}\n", dead,
+                            dead == 1 ? "" : "s", removed);
+    }
+    if (!fix) left += static_cast<int>(leftovers.size()) + (dead > 0 ? 1 : 0);
+    return text;
+}
+
+int doctor(bool fix, bool json) {
+    const SharedMemorySpace space = shared_memory_space();
+    const std::vector<MemoryBound> bounds = memory_bounds();
+    const std::string warning = space_warning(bounds);
+    Json rings = Json::array();
+    std::string text = memory_text(space, bounds, warning);
     int left = 0;
     for (const auto& ring : list_rings()) {
         const RingDiagnosis diagnosis = diagnose_ring(ring);
@@ -153,17 +177,16 @@ int doctor(bool fix, bool json) {
         text += "\n";
     }
     const std::uint32_t dead = fix ? remove_dead_channels() : dead_channels();
-    if (dead > 0) {
-        text += fmt::format("weight channels: {} socket{} of dead publishers{}\n", dead,
-                            dead == 1 ? "" : "s", fix ? "; removed" : "");
-        if (!fix) left++;
-    }
+    const std::vector<std::string> leftovers = list_leftovers();
+    if (fix) remove_leftovers();
+    text += others_text(fix, leftovers, dead, left);
     if (json) {
         print_json({{"free_bytes", space.free_bytes},
                     {"total_bytes", space.total_bytes},
                     {"bounds", json_of(bounds)},
                     {"warning", warning.empty() ? Json() : Json(warning)},
                     {"rings", rings},
+                    {"leftovers", leftovers},
                     {"dead_channels", dead},
                     {"left", left}});
     } else {

@@ -15,6 +15,9 @@ namespace rollring {
 
 using requests::Bodies;
 using requests::LookAround;
+using requests::request_seats;
+using requests::RequestControl;
+using requests::RequestEntry;
 using requests::RequestPages;
 using requests::State;
 using requests::Word;
@@ -49,7 +52,7 @@ namespace {
 
 Result<std::optional<LifeLock>> take_board(const RequestPages& pages, Deadline deadline) {
     while (true) {
-        auto lock = LifeLock::take(pages.fd(), LifeByte::request_board());
+        auto lock = LifeLock::take(pages.fd(), requests::board_byte());
         if (!lock || lock->has_value() || deadline.passed()) return lock;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -147,7 +150,7 @@ Result<RequestBoard> RequestBoard::open(std::string_view ring, const RequestBoar
             return refused(Errc::busy,
                            fmt::format("another process posts requests on ring {}", ring));
         }
-        auto stays = pages->segment().stays(deadline);
+        auto stays = pages->stays(deadline);
         if (!stays) return std::unexpected(stays.error());
         if (!*stays) continue;
         RequestControl& control = pages->control();
@@ -165,12 +168,12 @@ Result<RequestBoard> RequestBoard::open(std::string_view ring, const RequestBoar
 
 Result<std::uint64_t> RequestBoard::post(std::span<const std::byte> body, Deadline deadline) {
     const RequestPages& pages = impl_->pages;
-    if (body.size() > pages.geometry().request_bytes) {
+    if (body.size() > pages.body_bytes()) {
         return refused(
             Errc::too_large,
             fmt::format(
                 "a request has {}, but the ring allows {}: create it with larger --request-bytes",
-                human_bytes(body.size()), human_bytes(pages.geometry().request_bytes)));
+                human_bytes(body.size()), human_bytes(pages.body_bytes())));
     }
     std::optional<std::uint32_t> place;
     Result<void> usable;
@@ -255,7 +258,7 @@ RequestCounts RequestBoard::counts() const {
         counts.given_up += state == State::given_up;
     }
     for (std::uint32_t seat = 0; seat < request_seats; seat++) {
-        counts.workers += alive(pages.fd(), LifeByte::request_seat(seat));
+        counts.workers += alive(pages.fd(), requests::seat_byte(seat));
     }
     return counts;
 }

@@ -8,37 +8,58 @@
 
 namespace rollring::requests {
 
-RequestPages::RequestPages(RingMap map, Mapping shared, Mapping bodies)
-    : map_(std::move(map)), shared_(std::move(shared)), bodies_(std::move(bodies)) {}
+Result<RequestGeometry> RequestGeometry::of(const Companion& object) {
+    const auto [places, bytes] = object.header().sizes;
+    const bool sound = places > 0 && places <= requests_max && bytes > 0 &&
+                       bytes <= lane_bytes_max && bytes % page_bytes == 0;
+    const RequestGeometry geometry{static_cast<std::uint32_t>(places), bytes};
+    if (sound && geometry.plan().object_bytes == object.header().object_bytes) return geometry;
+    return refused(Errc::not_a_ring,
+                   fmt::format("{} is damaged: remove the ring with 'rollring rm'", object.name()));
+}
+
+RequestPages::RequestPages(RingMap map, Companion object, RequestGeometry geometry, Mapping shared,
+                           Mapping bodies)
+    : map_(std::move(map)),
+      object_(std::move(object)),
+      geometry_(geometry),
+      shared_(std::move(shared)),
+      bodies_(std::move(bodies)) {}
 
 Result<RequestPages> RequestPages::attach(std::string_view ring, Deadline deadline, Bodies bodies) {
     auto map = RingMap::attach(ring, deadline);
     if (!map) return std::unexpected(map.error());
-    const Geometry& geometry = map->geometry();
-    if (geometry.requests == 0) {
+    const SegmentHeader& header = map->segment().header();
+    if (header.requests == 0) {
         return refused(
             Errc::invalid_argument,
             fmt::format("ring {} was created without requests: create it with --requests", ring));
     }
-    const std::uint64_t from = geometry.requests_offset();
-    const std::uint64_t bytes = geometry.request_bodies_offset() - from;
-    if (auto reserved =
-            map->segment().reserve(from, bytes, "the requests of a ring", "lower --requests");
-        !reserved) {
-        return std::unexpected(reserved.error());
-    }
-    auto shared = map->segment().map(from, bytes, true);
+    const RequestGeometry wanted{header.requests, header.request_bytes};
+    auto object = Companion::open_or_make(map->segment(), kind, wanted.plan(), deadline);
+    // There may be a new ring of that name.
+    if (!object && object.error().code == Errc::closed) return attach(ring, deadline, bodies);
+    if (!object) return std::unexpected(object.error());
+    auto geometry = RequestGeometry::of(*object);
+    if (!geometry) return std::unexpected(geometry.error());
+    const std::uint64_t from = RequestGeometry::shared_offset();
+    auto shared = object->map(from, geometry->bodies_offset() - from, true);
     if (!shared) return std::unexpected(shared.error());
-    auto mapped =
-        map->segment().map(geometry.request_bodies_offset(),
-                           geometry.requests * geometry.request_bytes, bodies == Bodies::written);
+    auto mapped = object->map(geometry->bodies_offset(), geometry->places * geometry->body_bytes,
+                              bodies == Bodies::written);
     if (!mapped) return std::unexpected(mapped.error());
-    return RequestPages(std::move(*map), std::move(*shared), std::move(*mapped));
+    return RequestPages(std::move(*map), std::move(*object), *geometry, std::move(*shared),
+                        std::move(*mapped));
 }
 
 Result<void> RequestPages::reserve(std::uint32_t place, std::uint64_t bytes) const {
-    return segment().reserve(geometry().request_bodies_offset() + place * geometry().request_bytes,
-                             bytes, "a request", "lower --requests or --request-bytes");
+    return object_.reserve(geometry_.body_offset(place), bytes, "a request", kind.remedy);
+}
+
+Result<bool> RequestPages::stays(Deadline deadline) const {
+    auto ring = map_.segment().stays(deadline);
+    if (!ring || !*ring) return ring;
+    return object_.linked();
 }
 
 // Of several who do this at a time the latest counts: one may have been stopped in between.
@@ -55,8 +76,8 @@ Result<void> RequestPages::usable(std::uint64_t generation, bool thorough) const
         return refused(Errc::forked,
                        "it belongs to the parent process: open another one after the fork");
     }
-    if (map_.is_removed(thorough)) {
-        return refused(Errc::closed, fmt::format("ring {} was removed", segment().ring()));
+    if (map_.is_removed(thorough) || (thorough && !object_.linked())) {
+        return refused(Errc::closed, fmt::format("ring {} was removed", map_.segment().ring()));
     }
     return {};
 }
@@ -92,7 +113,7 @@ bool RequestPages::let_go_of_dead() const {
         if (Word::of(word).state != State::taken) continue;
         // The word was read before the byte was asked: a worker that has the seat by now has let go
         // of all that it found, and the word is another one.
-        if (alive(fd(), LifeByte::request_seat(Word::of(word).seat))) continue;
+        if (alive(fd(), seat_byte(Word::of(word).seat))) continue;
         found |= let_go(place, word);
     }
     return found;

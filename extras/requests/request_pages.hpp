@@ -1,9 +1,9 @@
 #pragma once
-// A ring's pages of requests, as either end maps them.
+// The pages of a ring's requests, as either end maps them.
 
 #include <string_view>
 
-#include "request_word.hpp"
+#include "request_layout.hpp"
 #include "ring_map.hpp"
 
 namespace rollring::requests {
@@ -13,35 +13,35 @@ enum class Bodies { written, read };
 
 class RequestPages {
   public:
-    // Waits for the ring, and reserves what both ends write.
+    // Waits for the ring. The first one to come makes the object.
     static Result<RequestPages> attach(std::string_view ring, Deadline deadline, Bodies bodies);
 
-    [[nodiscard]] int fd() const { return map_.segment().fd(); }
-    [[nodiscard]] const Segment& segment() const { return map_.segment(); }
-    [[nodiscard]] const Geometry& geometry() const { return map_.geometry(); }
-    [[nodiscard]] std::uint32_t count() const { return geometry().requests; }
+    [[nodiscard]] int fd() const { return object_.fd(); }
+    [[nodiscard]] std::uint32_t count() const { return geometry_.places; }
+    [[nodiscard]] std::uint64_t body_bytes() const { return geometry_.body_bytes; }
 
     [[nodiscard]] Bell& worker_bell() const { return shared_.at<Bell>(0); }
     [[nodiscard]] Bell& board_bell() const { return shared_.at<Bell>(sizeof(Bell)); }
     [[nodiscard]] RequestControl& control() const {
-        return shared_.at<RequestControl>(2 * sizeof(Bell));
+        return shared<RequestControl>(RequestGeometry::control_offset());
     }
     [[nodiscard]] RequestSeat& seat(std::uint32_t seat) const {
-        return shared_.at<RequestSeat>(page_bytes + seat * sizeof(RequestSeat));
+        return shared<RequestSeat>(RequestGeometry::seats_offset() + seat * sizeof(RequestSeat));
     }
     [[nodiscard]] RequestEntry& entry(std::uint32_t place) const {
-        return shared_.at<RequestEntry>(geometry().request_entries_offset() -
-                                        geometry().requests_offset() +
-                                        place * sizeof(RequestEntry));
+        return shared<RequestEntry>(RequestGeometry::entries_offset() +
+                                    place * sizeof(RequestEntry));
     }
     [[nodiscard]] std::byte* body(std::uint32_t place) const {
-        return bodies_.data() + place * geometry().request_bytes;
+        return bodies_.data() + place * geometry_.body_bytes;
     }
     // Notes that the word of it has changed just now, for those who look.
     void changed(std::uint32_t place) const;
     // Of a body, whose pages are reserved from its start on.
     [[nodiscard]] Result<void> reserve(std::uint32_t place, std::uint64_t bytes) const;
 
+    // To be asked with a life byte in hand: Segment::stays(), of the ring and of this object.
+    [[nodiscard]] Result<bool> stays(Deadline deadline) const;
     // Why neither end can go on; nothing if it can. Cheap, unless `thorough`.
     [[nodiscard]] Result<void> usable(std::uint64_t generation, bool thorough) const;
 
@@ -54,8 +54,16 @@ class RequestPages {
     bool let_go(std::uint32_t place, std::uint64_t word) const;
 
   private:
-    RequestPages(RingMap map, Mapping shared, Mapping bodies);
+    RequestPages(RingMap map, Companion object, RequestGeometry geometry, Mapping shared,
+                 Mapping bodies);
+    // At an offset of the object.
+    template <class T>
+    [[nodiscard]] T& shared(std::uint64_t offset) const {
+        return shared_.at<T>(offset - RequestGeometry::shared_offset());
+    }
     RingMap map_;
+    Companion object_;
+    RequestGeometry geometry_;
     Mapping shared_;  // the bells to the entries
     Mapping bodies_;
 };

@@ -13,7 +13,10 @@ namespace rollring {
 
 using requests::Bodies;
 using requests::LookAround;
+using requests::request_seats;
+using requests::RequestEntry;
 using requests::RequestPages;
+using requests::RequestSeat;
 using requests::State;
 using requests::Word;
 
@@ -37,7 +40,7 @@ namespace {
 // gone.
 Result<std::optional<std::pair<std::uint32_t, LifeLock>>> take_seat(const RequestPages& pages) {
     for (std::uint32_t seat = 0; seat < request_seats; seat++) {
-        auto lock = LifeLock::take(pages.fd(), LifeByte::request_seat(seat));
+        auto lock = LifeLock::take(pages.fd(), requests::seat_byte(seat));
         if (!lock) return std::unexpected(lock.error());
         if (!lock->has_value()) continue;
         FAULT_POINT("requests.seat_taken");
@@ -70,7 +73,7 @@ std::optional<TakenRequest> RequestWorker::Impl::find() const {
         FAULT_POINT("requests.taken");
         pages.changed(*oldest);
         const std::uint64_t bytes = peek(entry.bytes);
-        if (bytes > pages.geometry().request_bytes) {  // somebody has written over it
+        if (bytes > pages.body_bytes()) {  // somebody has written over it
             pages.let_go(*oldest, mine.packed());
             continue;
         }
@@ -110,7 +113,7 @@ Result<RequestWorker> RequestWorker::open(std::string_view ring, std::string_vie
             return refused(Errc::busy, fmt::format("ring {} already has {} request workers", ring,
                                                    request_seats));
         }
-        auto stays = pages->segment().stays(deadline);
+        auto stays = pages->stays(deadline);
         if (!stays) return std::unexpected(stays.error());
         if (!*stays) continue;  // removed meanwhile: there may be a new one of that name
         RequestSeat& own = pages->seat((*seat)->first);

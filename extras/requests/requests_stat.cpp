@@ -7,35 +7,39 @@
 #include <optional>
 
 #include "liveness.hpp"
-#include "request_word.hpp"
+#include "request_layout.hpp"
 #include "ring_map.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring {
 namespace {
 
+using requests::request_seats;
+using requests::RequestControl;
+using requests::RequestEntry;
+using requests::RequestGeometry;
+using requests::RequestSeat;
 using requests::State;
 using requests::Word;
 
 // Copies by system calls, which allocate no page of the sparse object; each word is read whole.
 template <class T>
-std::vector<T> read_all(const Segment& segment, std::uint64_t offset, std::uint64_t count) {
+std::vector<T> read_all(const Companion& object, std::uint64_t offset, std::uint64_t count) {
     std::vector<T> rows(count);
-    if (!segment.read(offset, rows.data(), count * sizeof(T))) rows.clear();
+    if (!object.read(offset, rows.data(), count * sizeof(T))) rows.clear();
     return rows;
 }
 
 // Seats are taken from the first one on: behind one that nobody has had there is none.
-void read_workers(const RingMap& map, RequestsStat& stat) {
+void read_workers(const Companion& object, RequestsStat& stat) {
     constexpr std::uint32_t per_read = 64;
     for (std::uint32_t first = 0; first < request_seats; first += per_read) {
         const auto seats = read_all<RequestSeat>(
-            map.segment(), map.geometry().request_seats_offset() + first * sizeof(RequestSeat),
-            per_read);
+            object, RequestGeometry::seats_offset() + first * sizeof(RequestSeat), per_read);
         for (std::uint32_t i = 0; i < seats.size(); i++) {
             const std::uint32_t pid = peek(seats[i].pid);
             if (pid == 0) return;
-            const bool lives = alive(map.segment().fd(), LifeByte::request_seat(first + i));
+            const bool lives = alive(object.fd(), requests::seat_byte(first + i));
             stat.workers.push_back({first + i, printable(seats[i].name.load()), pid, lives, 0, -1,
                                     peek(seats[i].finished)});
             stat.workers_alive += lives;
@@ -67,10 +71,10 @@ std::string tell_worker(RequestsStat& stat, std::uint32_t seat, std::int64_t sin
     return fmt::format("{} (seat {})", worker.name, seat);
 }
 
-void read_requests(const RingMap& map, RequestsStat& stat) {
+void read_requests(const Companion& object, RequestsStat& stat) {
     const std::int64_t now_ns = monotonic_ns();
-    const auto entries = read_all<RequestEntry>(
-        map.segment(), map.geometry().request_entries_offset(), map.geometry().requests);
+    const auto entries =
+        read_all<RequestEntry>(object, RequestGeometry::entries_offset(), stat.places);
     for (std::uint32_t place = 0; place < entries.size(); place++) {
         const RequestEntry& entry = entries[place];
         const Word word = Word::of(peek(entry.word));
@@ -118,22 +122,26 @@ Result<RequestsStat> stat_requests(std::string_view ring) {
     if (!map) return std::unexpected(map.error());
     RequestsStat stat{};
     stat.ring = ring;
-    stat.places = map->geometry().requests;
+    stat.places = map->segment().header().requests;
     stat.oldest_waiting_ns = stat.oldest_taken_ns = -1;
     if (stat.places == 0) return stat;
-    const Segment& segment = map->segment();
-    const auto control =
-        read_all<RequestControl>(segment, map->geometry().request_control_offset(), 1);
+    const auto object = Companion::look(map->segment(), requests::kind);
+    if (!object && object.error().code == Errc::not_found) return stat;  // neither end has come yet
+    if (!object) return std::unexpected(object.error());
+    const auto geometry = RequestGeometry::of(*object);
+    if (!geometry) return std::unexpected(geometry.error());
+    stat.places = geometry->places;
+    const auto control = read_all<RequestControl>(*object, RequestGeometry::control_offset(), 1);
     if (control.empty()) return stat;
-    stat.board_alive = alive(segment.fd(), LifeByte::request_board());
+    stat.board_alive = alive(object->fd(), requests::board_byte());
     stat.board_pid = peek(control[0].pid);
     stat.board_epoch = peek(control[0].epoch);
     stat.attempts = peek(control[0].attempts);
     stat.posted = peek(control[0].posted);
     stat.given_up = peek(control[0].given_up);
     stat.withdrawn = peek(control[0].withdrawn);
-    read_workers(*map, stat);
-    if (stat.board_epoch != 0) read_requests(*map, stat);
+    read_workers(*object, stat);
+    if (stat.board_epoch != 0) read_requests(*object, stat);
     stat.used = stat.board_epoch != 0 || !stat.workers.empty();
     return stat;
 }

@@ -3,7 +3,8 @@
 //
 // A ring is one shared-memory object `/rollring.<uid>.<name>`, mode 0600, with a number of lanes.
 // Each producer takes one lane; one consumer reads all of them. Memory is reserved when it is
-// taken: the control pages at creation, a lane's pages when a producer comes.
+// taken: the control pages at creation, a lane's pages when a producer comes. Extras may have
+// objects beside a ring, which go with it.
 
 #include <cstdint>
 #include <memory>
@@ -47,10 +48,11 @@ struct RingOptions {
     // Groups that a stash can have open at once: 208 bytes each for a power of two,
     // at most 288, reserved when it opens.
     std::uint32_t group_rows = 32768;
-    // Requests to workers that are under way at once (rollring/extras/requests.hpp), at most
-    // 65,536; 0: none can be posted.
+    // The size that the ring's requests to workers get when the first of their ends opens
+    // (rollring/extras/requests.hpp): how many are under way at once, at most 65,536, and the bytes
+    // of the longest. 0: none can be posted. They take no memory before.
     std::uint32_t requests = 1024;
-    std::uint64_t request_bytes = std::uint64_t{2} << 20;  // of the longest; reserved when used
+    std::uint64_t request_bytes = std::uint64_t{2} << 20;
     Schema schema = Schema::standard();
     Purpose purpose = Purpose::records;
 };
@@ -77,11 +79,11 @@ struct RingExpectation {
 // Errc::already_exists names the first option in which it differs, with both values.
 ROLLRING_API Result<void> expect_ring(std::string_view name, const RingExpectation& wanted);
 
-// Removes the name, and the overflow file; memory goes when the last process lets go. Errc::busy
-// while someone alive is attached, unless forced. Unreleased records are lost: that is what
-// removing means. A producer that lives is told Push::closed with its next record, or within a
-// second or so if the name was taken away by other means; a consumer that lives still reads what
-// had been sent.
+// Removes the name, the overflow file and the objects beside it; memory goes when the last process
+// lets go. Errc::busy while someone alive is attached, unless forced. Unreleased records are lost:
+// that is what removing means. A producer that lives is told Push::closed with its next record, or
+// within a second or so if the name was taken away by other means; a consumer that lives still
+// reads what had been sent.
 ROLLRING_API Result<void> remove_ring(std::string_view name, bool force = false);
 
 // A ring that lives as long as this object, which removes it. If its process is killed, the ring is
@@ -122,6 +124,12 @@ class ROLLRING_API ServerSeat {
 
 // All objects of this user that carry our prefix, damaged and half-made ones included.
 ROLLRING_API std::vector<std::string> list_rings();
+
+// The objects of this user that extras have beside rings, and that are left of rings which are
+// gone: their remover was killed. The next ring of the name removes them, too.
+ROLLRING_API std::vector<std::string> list_leftovers();
+// Returns how many it has removed.
+ROLLRING_API std::uint32_t remove_leftovers();
 
 enum class LaneState {
     free,         // for the next producer
@@ -175,7 +183,7 @@ struct RingStat {
     std::uint64_t overflow_resident_bytes;  // that the file has on the disk now
     std::string overflow_path;
     std::uint64_t object_bytes;    // virtual: most of it is holes
-    std::uint64_t resident_bytes;  // reserved so far
+    std::uint64_t resident_bytes;  // reserved so far, with what extras have beside the ring
     bool consumer_alive;
     std::uint32_t consumer_pid;
     std::uint32_t consumer_epoch;

@@ -1,10 +1,13 @@
 #include "rollring/ring.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include "channel_names.hpp"
+#include "companion.hpp"
 #include "liveness.hpp"
 #include "ring_geometry.hpp"
+#include "round_up.hpp"
 #include "schema_page.hpp"
 #include "segment.hpp"
 
@@ -13,13 +16,22 @@ namespace {
 
 constexpr std::int64_t create_timeout_ms = 5'000;
 
+Result<SegmentPlan> plan_of(const RingOptions& options) {
+    auto geometry = detail::geometry_of(options);
+    if (!geometry) return std::unexpected(geometry.error());
+    const std::uint64_t request_bytes =
+        options.requests == 0 ? 0 : round_up(options.request_bytes, page_bytes);
+    return SegmentPlan{*geometry,        to_page(options.schema),
+                       options.purpose,  options.overflow_dir,
+                       options.requests, request_bytes};
+}
+
 }  // namespace
 
 Result<void> create_ring(std::string_view name, const RingOptions& options) {
-    auto geometry = detail::geometry_of(options);
-    if (!geometry) return std::unexpected(geometry.error());
-    auto segment = Segment::create(name, *geometry, to_page(options.schema), options.purpose,
-                                   Deadline::after_ms(create_timeout_ms), options.overflow_dir);
+    auto plan = plan_of(options);
+    if (!plan) return std::unexpected(plan.error());
+    auto segment = Segment::create(name, *plan, Deadline::after_ms(create_timeout_ms));
     if (!segment) return std::unexpected(segment.error());
     return {};
 }
@@ -48,12 +60,10 @@ const std::string& OwnedRing::name() const {
 
 Result<OwnedRing> OwnedRing::create(std::string_view name, const RingOptions& options) {
     remove_orphaned_rings();
-    auto geometry = detail::geometry_of(options);
-    if (!geometry) return std::unexpected(geometry.error());
+    auto plan = plan_of(options);
+    if (!plan) return std::unexpected(plan.error());
     std::optional<LifeLock> owner;
-    auto segment =
-        Segment::create(name, *geometry, to_page(options.schema), options.purpose,
-                        Deadline::after_ms(create_timeout_ms), options.overflow_dir, &owner);
+    auto segment = Segment::create(name, *plan, Deadline::after_ms(create_timeout_ms), &owner);
     if (!segment) return std::unexpected(segment.error());
     if (!owner) {
         return refused(Errc::busy, fmt::format("the owner's byte of ring {} is taken", name));
@@ -105,6 +115,16 @@ Result<ServerSeat> ServerSeat::take(std::string_view ring) {
 
 std::vector<std::string> list_rings() {
     return Segment::list();
+}
+
+std::vector<std::string> list_leftovers() {
+    return stale_companions();
+}
+
+std::uint32_t remove_leftovers() {
+    std::uint32_t removed = 0;
+    for (const std::string& name : stale_companions()) removed += shm_unlink(name.c_str()) == 0;
+    return removed;
 }
 
 SharedMemorySpace shared_memory_space() {

@@ -147,8 +147,6 @@ Result<Geometry> detail::geometry_of(const RingOptions& options) {
     geometry.lane_count = options.lanes;
     geometry.journal_records = options.journal_records;
     geometry.group_rows = options.group_rows;
-    geometry.requests = options.requests;
-    if (options.requests != 0) geometry.request_bytes = round_up(options.request_bytes, page_bytes);
     choose_sizes(options, geometry);
     geometry.soft_bytes = options.soft_bytes == 0 ? default_soft_bytes() : options.soft_bytes;
     geometry.soft_bytes = std::min(round_up(geometry.soft_bytes, line_bytes), geometry.lane_bytes);

@@ -24,7 +24,7 @@ constexpr std::uint64_t records_a_lane = 16;
 // What a trainer reserves with its first look: the board of groups, their keys, those that are
 // over.
 std::uint64_t board_bytes(const Geometry& geometry) {
-    return geometry.requests_offset() - geometry.board_offset();
+    return geometry.share_seats_offset() - geometry.board_offset();
 }
 
 // What lanes and a trainer take at the least, with all lanes in use.

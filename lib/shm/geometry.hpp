@@ -36,8 +36,6 @@ struct Geometry {
     std::uint64_t spill_bytes;
     std::uint32_t group_rows;
     std::uint64_t overflow_bytes;
-    std::uint32_t requests;
-    std::uint64_t request_bytes;
 
     [[nodiscard]] constexpr std::uint32_t spill_lane() const { return lane_count; }
     [[nodiscard]] constexpr std::uint64_t capacity(std::uint32_t lane) const {
@@ -107,25 +105,8 @@ struct Geometry {
         return group_rows > 2 * lane_count ? group_rows - lane_count : group_rows;
     }
     [[nodiscard]] constexpr std::uint64_t tombstone_count() const { return key_count(); }
-    // bell 0 is that of the workers, bell 1 the board's; then the control
-    [[nodiscard]] constexpr std::uint64_t requests_offset() const {
-        return tombstones_offset() + round_up(tombstone_count() * sizeof(Tombstone), page_bytes);
-    }
-    [[nodiscard]] constexpr std::uint64_t request_control_offset() const {
-        return requests_offset() + 2 * sizeof(Bell);
-    }
-    [[nodiscard]] constexpr std::uint64_t request_seats_offset() const {
-        return requests_offset() + page_bytes;
-    }
-    [[nodiscard]] constexpr std::uint64_t request_entries_offset() const {
-        return request_seats_offset() + request_seats * sizeof(RequestSeat);
-    }
-    [[nodiscard]] constexpr std::uint64_t request_bodies_offset() const {
-        if (requests == 0) return requests_offset();
-        return request_entries_offset() + round_up(requests * sizeof(RequestEntry), page_bytes);
-    }
     [[nodiscard]] constexpr std::uint64_t share_seats_offset() const {
-        return request_bodies_offset() + requests * request_bytes;
+        return tombstones_offset() + round_up(tombstone_count() * sizeof(Tombstone), page_bytes);
     }
     [[nodiscard]] constexpr std::uint64_t share_seats_bytes() const {
         return round_up(share_seats * sizeof(ShareSeat), page_bytes);

@@ -17,12 +17,11 @@
 //                  who has the seat maps the overflow file (OverflowPath), if the ring has one
 //   board          the consumer: the stash's open groups, one GroupRow each; their keys, hashed,
 //                  for producers; the tombstones of groups that are over
-//   requests       the trainer's RequestBoard: control, bodies; each RequestWorker: its seat; both:
-//                  the words that say whose a request is
 //   share seats    each Reader: its seat
 //
-// Lanes are reserved when taken, the spill and the board when a stash opens, the requests when one
-// of their two ends does, the share seats when a reader comes or a batch has tickets.
+// Lanes are reserved when taken, the spill and the board when a stash opens, the share seats when a
+// reader comes or a batch has tickets. What extras need is not here: it lies beside the ring, in
+// objects of its own (companion.hpp).
 //
 // A *position* is a byte count that only grows. position mod lane_bytes is the offset in the data.
 
@@ -40,14 +39,13 @@ inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, whatever th
 inline constexpr std::uint64_t page_bytes = 4096;
 
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
-inline constexpr std::uint32_t abi_version = 11;
+inline constexpr std::uint32_t abi_version = 12;
 inline constexpr std::uint32_t lanes_max = 4096;
 inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1}
                                                 << 37;  // an offset in lines fits 32 bits
 inline constexpr std::uint32_t columns_max = 32;
 inline constexpr std::uint32_t group_rows_max = 1 << 24;
 inline constexpr std::uint32_t requests_max = 1 << 16;
-inline constexpr std::uint32_t request_seats = 1024;
 inline constexpr std::uint32_t share_seats = 256;
 inline constexpr std::uint32_t shares_a_seat = 8;
 
@@ -67,10 +65,10 @@ struct SegmentHeader {
     std::int64_t created_ns;  // CLOCK_REALTIME
     std::uint64_t schema_id;
     std::uint32_t group_rows;      // of the board
-    std::uint32_t requests;        // places for them; 0: none
+    std::uint32_t requests;        // a hint: places in the object of extras/requests; 0: none
     std::uint64_t spill_bytes;     // of the spill in memory; 0: none
     std::uint64_t overflow_bytes;  // of the spill in the overflow file behind that; 0: none
-    std::uint64_t request_bytes;   // of the longest body
+    std::uint64_t request_bytes;   // likewise: of each of them
     std::uint64_t check;           // xxh3 of all the above
     std::uint64_t owner_mark;      // owner_mark_of(ring_id): the ring goes with its owner; else 0
     std::uint64_t purpose_mark;    // purpose_mark_of(ring_id, purpose); 0: Purpose::records
@@ -340,41 +338,6 @@ struct Tombstone {
     std::atomic<std::uint64_t> number;  // from 1: tells it from one of a later group
 };
 static_assert(sizeof(Tombstone) == 32);
-
-// Requests: extras/requests has what they mean. Written by the board, but for what is given up:
-// that is counted by who sees it.
-struct RequestControl {
-    std::atomic<std::uint32_t> epoch;     // grows with each board that takes the seat
-    std::atomic<std::uint32_t> attempts;  // workers that may begin a request
-    std::atomic<std::uint32_t> pid;       // in its own PID namespace: for people
-    std::uint8_t reserved[4];
-    std::atomic<std::uint64_t> posted;  // over the ring's life, as are the next
-    std::atomic<std::uint64_t> withdrawn;
-    std::atomic<std::uint64_t> given_up;
-    std::uint8_t reserved1[24];
-};
-static_assert(sizeof(RequestControl) == line_bytes);
-static_assert(std::has_unique_object_representations_v<RequestControl>);
-
-// What a worker says of itself, under its life byte.
-struct RequestSeat {
-    std::atomic<std::uint32_t> pid;  // in its own PID namespace: for people
-    std::uint8_t reserved[4];
-    SharedText<40> name;                  // UTF-8, NUL-padded
-    std::atomic<std::uint64_t> finished;  // by all who have had the seat; not what was withdrawn
-    std::uint8_t reserved1[8];
-};
-static_assert(sizeof(RequestSeat) == line_bytes);
-
-struct RequestEntry {
-    std::atomic<std::uint64_t> word;       // whose it is: requests::Word
-    std::atomic<std::uint64_t> bytes;      // of its body
-    std::atomic<std::int64_t> posted_ns;   // CLOCK_MONOTONIC, as is the next
-    std::atomic<std::int64_t> changed_ns;  // when its word last changed; only grows until a post
-    std::uint8_t reserved[32];
-};
-static_assert(sizeof(RequestEntry) == line_bytes);
-static_assert(std::has_unique_object_representations_v<RequestEntry>);
 
 // What a reader of shares says of itself, under its life byte. A batch whose number stands in one
 // of `holds` is read.

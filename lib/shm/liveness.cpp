@@ -64,13 +64,19 @@ int keep(int fd) {
     return static_cast<int>(locks().fds.size()) - 1;
 }
 
-struct flock one_byte(LifeByte byte) {
+// `bytes`: 0 for all from there on.
+struct flock lock_of(std::int64_t at, std::int64_t bytes) {
     struct flock request{};
     request.l_type = F_WRLCK;
     request.l_whence = SEEK_SET;
-    request.l_start = byte.at;
-    request.l_len = 1;
+    request.l_start = at;
+    request.l_len = bytes;
     return request;
+}
+
+// A failed query proves nothing: say held, for a false death is worse than a late one.
+bool held_by_any(int fd, struct flock request) {
+    return fcntl(fd, F_OFD_GETLK, &request) != 0 || request.l_type != F_UNLCK;
 }
 
 }  // namespace
@@ -87,7 +93,7 @@ Result<std::optional<LifeLock>> LifeLock::take(int fd, LifeByte byte) {
                                   "mounted?",
                                   path));
     }
-    struct flock request = one_byte(byte);
+    struct flock request = lock_of(byte.at, 1);
     if (fcntl(own, F_OFD_SETLK, &request) == 0) return LifeLock(keep(own), fork_generation());
     const int error = errno;
     close(own);
@@ -125,9 +131,11 @@ int ProcessFd::get() const {
 }
 
 bool alive(int fd, LifeByte byte) {
-    struct flock request = one_byte(byte);
-    // A failed query proves nothing: say alive, for a false death is worse than a late one.
-    return fcntl(fd, F_OFD_GETLK, &request) != 0 || request.l_type != F_UNLCK;
+    return held_by_any(fd, lock_of(byte.at, 1));
+}
+
+bool anybody_alive(int fd) {
+    return held_by_any(fd, lock_of(LifeByte::creation().at + 1, 0));
 }
 
 Result<void> MakerProcess::check(std::string_view object) const {

@@ -25,12 +25,12 @@ struct LifeByte {
     static LifeByte creation() { return {base}; }
     static LifeByte consumer() { return {base + 1}; }
     static LifeByte counting() { return {base + 2}; }  // of a ring with a bound on its records
-    static LifeByte request_board() { return {base + 3}; }
-    static LifeByte owner() { return {base + 4}; }   // of a ring that goes with its owner
-    static LifeByte server() { return {base + 5}; }  // one server at a time
+    static LifeByte owner() { return {base + 4}; }     // of a ring that goes with its owner
+    static LifeByte server() { return {base + 5}; }    // one server at a time
     static LifeByte lane(std::uint32_t index) { return {base + 16 + index}; }
-    static LifeByte request_seat(std::uint32_t seat) { return {base + 16384 + seat}; }
     static LifeByte share_seat(std::uint32_t seat) { return {base + 20480 + seat}; }
+    // On an object beside a ring: what its extra makes of them.
+    static LifeByte beside(std::uint32_t index) { return {base + 16 + index}; }
     // On the control memory of a weight channel.
     static LifeByte publisher() { return {base}; }
     static LifeByte subscriber(std::uint32_t seat) { return {base + 16 + seat}; }
@@ -83,6 +83,8 @@ class ProcessFd {
 
 // Whether any process holds the byte. `fd` must hold no locks itself. 0.24 us.
 bool alive(int fd, LifeByte byte);
+// Whether any process holds any of them, but for the creation byte.
+bool anybody_alive(int fd);
 
 // Grows in each forked child: objects made before the fork compare it and refuse to work.
 inline std::uint64_t fork_generation() {

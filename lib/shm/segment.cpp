@@ -28,18 +28,21 @@ std::string object_prefix() {
     return fmt::format("rollring.{}.", getuid());
 }
 
+std::vector<std::string> files_of_user() {
+    std::vector<std::string> files;
+    const std::string prefix = object_prefix();
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(shm_directory, error)) {
+        std::string file = entry.path().filename().string();
+        if (file.starts_with(prefix)) files.push_back(std::move(file));
+    }
+    std::ranges::sort(files);
+    return files;
+}
+
 std::string_view ring_of(std::string_view object) {
     // Behind "/rollring.<uid>.", of the uid that opened it: a process may change its own.
     return object.substr(object.find('.', object.find('.') + 1) + 1);
-}
-
-bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes) {
-    ssize_t got = 0;
-    do {
-        got = pread(fd, to, bytes, static_cast<off_t>(offset));
-    } while (got < 0 && errno == EINTR);
-    if (got >= 0) errno = 0;
-    return got == static_cast<ssize_t>(bytes);
 }
 
 std::unexpected<Error> unreadable(const std::string& object) {
@@ -47,9 +50,8 @@ std::unexpected<Error> unreadable(const std::string& object) {
 }
 
 Geometry geometry_of(const SegmentHeader& header) {
-    return {header.lane_count,     header.journal_records, header.lane_bytes,
-            header.soft_bytes,     header.spill_bytes,     header.group_rows,
-            header.overflow_bytes, header.requests,        header.request_bytes};
+    return {header.lane_count,  header.journal_records, header.lane_bytes,    header.soft_bytes,
+            header.spill_bytes, header.group_rows,      header.overflow_bytes};
 }
 
 std::uint64_t owner_mark_of(std::uint64_t ring_id) {
@@ -130,25 +132,20 @@ void pause_before_retry() {
 
 }  // namespace detail
 
-Segment::Segment(std::unique_ptr<Object> object) : object_(std::move(object)) {}
+Segment::Segment(NamedObject named, std::unique_ptr<Object> object)
+    : NamedObject(std::move(named)), object_(std::move(object)) {}
 Segment::Segment(Segment&&) noexcept = default;
 Segment& Segment::operator=(Segment&&) noexcept = default;
 Segment::~Segment() = default;
 
-const std::string& Segment::name() const {
-    return object_->name;
-}
 std::string_view Segment::ring() const {
-    return detail::ring_of(object_->name);
+    return detail::ring_of(name());
 }
 const Geometry& Segment::geometry() const {
     return object_->geometry;
 }
 const SegmentHeader& Segment::header() const {
     return object_->header.get();
-}
-int Segment::fd() const {
-    return object_->fd();
 }
 Purpose Segment::purpose() const {
     const SegmentHeader& seen = header();
@@ -176,13 +173,10 @@ Result<std::string> Segment::object_name(std::string_view name) {
 
 std::vector<std::string> Segment::list() {
     std::vector<std::string> names;
-    const std::string prefix = detail::object_prefix();
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(detail::shm_directory, error)) {
-        const std::string file = entry.path().filename().string();
-        if (file.starts_with(prefix)) names.push_back(file.substr(prefix.size()));
+    for (const std::string& file : detail::files_of_user()) {
+        std::string name = file.substr(detail::object_prefix().size());
+        if (object_name(name)) names.push_back(std::move(name));
     }
-    std::ranges::sort(names);
     return names;
 }
 
@@ -207,7 +201,6 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
                 auto checked = detail::check_header(header, *object,
                                                     static_cast<std::uint64_t>(status->st_size));
                 if (!checked) return std::unexpected(checked.error());
-                made->name = *object;
                 made->geometry = detail::geometry_of(header);
                 if (header.overflow_bytes != 0) {
                     auto path = detail::overflow_path(fd, header.ring_id);
@@ -232,8 +225,7 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
                                     "it with 'rollring rm'",
                                     *object));
                 }
-                made->shm = std::move(*shm);
-                return Segment(std::move(made));
+                return Segment(NamedObject(std::move(*object), std::move(*shm)), std::move(made));
             }
             if (whole && made->header.get().magic != 0 &&
                 made->header.get().magic != segment_magic) {
@@ -258,11 +250,6 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
     }
 }
 
-bool Segment::linked() const {
-    struct stat status{};
-    return fstat(fd(), &status) != 0 || status.st_nlink > 0;
-}
-
 void Segment::tell_removed() const {
     detail::mark_removed(fd(), name());
 }
@@ -281,67 +268,6 @@ Result<bool> Segment::stays(Deadline deadline) const {
     struct stat status{};
     if (fstat(fd(), &status) == 0) return status.st_nlink > 0;
     return failed(Errc::system, errno, "cannot fstat " + name());
-}
-
-std::uint64_t Segment::resident_bytes() const {
-    struct stat status{};
-    return fstat(fd(), &status) == 0 ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
-}
-
-Result<Mapping> Segment::map(std::uint64_t offset, std::uint64_t bytes, bool writable) const {
-    auto mapping = Mapping::of(fd(), offset, bytes, writable);
-    if (mapping) return std::move(*mapping);
-    return failed(Errc::system, mapping.error(),
-                  fmt::format("cannot map {} at {} of {}: is RLIMIT_AS (ulimit -v) too low?",
-                              human_bytes(bytes), offset, name()));
-}
-
-// Where memory is short, a piece at a time, each asked for before: pages that the object has need
-// none. What does not fit is undone, unless something was written there.
-Result<void> Segment::reserve_slowly(std::uint64_t offset, std::uint64_t bytes,
-                                     std::string_view what, std::string_view remedy) const {
-    constexpr std::uint64_t piece_bytes = std::uint64_t{2} << 20;
-    for (std::uint64_t done = 0; done < bytes; done += piece_bytes) {
-        const std::uint64_t next = std::min(piece_bytes, bytes - done);
-        const auto bound = detail::bound_of_pages(piece_bytes);
-        const int error = bound ? 0 : detail::allocate(fd(), offset + done, next);
-        if (!bound && error == 0) continue;
-        give_back_unused(offset, bytes);
-        const std::string whose = fmt::format("{} of {}", what, name());
-        if (error == 0 || error == ENOSPC || error == ENOMEM) {
-            return detail::no_space(error, bytes, whose, remedy);
-        }
-        return failed(Errc::system, error, "cannot reserve pages of " + name());
-    }
-    return {};
-}
-
-Result<void> Segment::reserve(std::uint64_t offset, std::uint64_t bytes, std::string_view what,
-                              std::string_view remedy) const {
-    // Some of these pages may be there already.
-    if (detail::bound_of_pages(bytes)) return reserve_slowly(offset, bytes, what, remedy);
-    const int error = detail::allocate(fd(), offset, bytes);
-    if (error == 0) return {};
-    if (error == ENOSPC || error == ENOMEM) {
-        return detail::no_space(error, bytes, fmt::format("{} of {}", what, name()), remedy);
-    }
-    return failed(Errc::system, error, "cannot reserve pages of " + name());
-}
-
-void Segment::give_back(std::uint64_t offset, std::uint64_t bytes) const {
-    fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-              static_cast<off_t>(bytes));
-}
-
-// Pages that are reserved and not written count as a hole.
-void Segment::give_back_unused(std::uint64_t offset, std::uint64_t bytes) const {
-    const off_t data = lseek(fd(), static_cast<off_t>(offset), SEEK_DATA);
-    const bool unused = data < 0 ? errno == ENXIO : data >= static_cast<off_t>(offset + bytes);
-    if (unused) give_back(offset, bytes);
-}
-
-bool Segment::read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
-    return detail::read_at(fd(), offset, to, bytes);
 }
 
 }  // namespace rollring

@@ -1,5 +1,5 @@
 #pragma once
-// What segment.cpp and segment_create.cpp share: the raw object behind a Segment.
+// What the files behind a Segment, and behind what lies beside one, share.
 
 #include <sys/stat.h>
 
@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "human.hpp"
 #include "segment.hpp"
@@ -35,6 +36,8 @@ Geometry geometry_of(const SegmentHeader& header);
 std::uint64_t owner_mark_of(std::uint64_t ring_id);
 std::uint64_t purpose_mark_of(std::uint64_t ring_id, Purpose purpose);
 std::string object_prefix();
+// Of /dev/shm: all that begin so.
+std::vector<std::string> files_of_user();
 // The name that its ring was given.
 std::string_view ring_of(std::string_view object);
 // `remedy`: which option asks for less.
@@ -62,13 +65,9 @@ void pause_before_retry();
 }  // namespace detail
 
 struct Segment::Object {
-    std::string name;
-    SharedObject shm;
     detail::HeaderImage header;
     Geometry geometry;
     std::string overflow_path;
-
-    [[nodiscard]] int fd() const { return shm.fd(); }
 };
 
 }  // namespace rollring

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "checked_frame.hpp"
+#include "companion.hpp"
 #include "frames_by_read.hpp"
 #include "overflow_file.hpp"
 #include "ring_map.hpp"
@@ -112,7 +113,7 @@ Result<RingStat> stat_ring(std::string_view name) {
     stat.overflow_resident_bytes =
         header.overflow_bytes == 0 ? 0 : OverflowFile::resident_bytes(stat.overflow_path);
     stat.object_bytes = header.segment_bytes;
-    stat.resident_bytes = map->segment().resident_bytes();
+    stat.resident_bytes = map->segment().resident_bytes() + detail::companion_bytes(map->segment());
     stat.consumer_alive = map->consumer_alive();
     stat.consumer_pid = peek(map->control().pid);
     stat.consumer_epoch = peek(map->control().epoch);

@@ -73,7 +73,7 @@ Result<SharedRing> SharedRing::attach(std::string_view ring, std::string_view na
         auto stays = map->segment().stays(deadline);
         if (!stays) return std::unexpected(stays.error());
         if (!*stays) continue;  // removed meanwhile: there may be a new one of that name
-        auto all = map->segment().map(0, map->geometry().requests_offset(), false);
+        auto all = map->segment().map(0, map->geometry().share_seats_offset(), false);
         if (!all) return std::unexpected(all.error());
         return SharedRing(std::move(*map), std::move((*seat)->life), std::move(*seats),
                           std::move(*all), (*seat)->number);

@@ -98,6 +98,14 @@ const std::vector<Point> points = {
     {"admit.before_sleep", admit_run, {1}},
     {"bound.in_turn", bound_run, {1, 2, 20}},
     {"bound.claimed", bound_run, {1, 2, 20}},
+    {"create.after_open", request_object_run, {1}},
+    {"create.after_claim", request_object_run, {1}},
+    {"create.after_allocate", request_object_run, {1}},
+    {"companion.before_ready", request_object_run, {1}},
+    {"create.before_clear", request_object_run, {1}},
+    {"create.after_claim", request_remade_run, {1}},
+    {"companion.before_ready", request_remade_run, {1}},
+    {"remove.after_unlink", request_removal_run, {1}},
     {"requests.seat_taken", request_run, {1}},
     {"requests.taken", request_run, {1, 2, 5}},
     {"requests.before_finish", request_run, {1, 2, 5}},
@@ -120,7 +128,7 @@ const std::vector<Point> points = {
 std::set<std::string> named_in_sources(const std::filesystem::path& root) {
     const std::regex call(R"re(FAULT_POINT\("([a-z_.]+)"\);)re");
     std::set<std::string> names;
-    for (const char* folder : {"lib", "producer", "consumer", "shares", "stash", "store"}) {
+    for (const char* folder : {"lib", "producer", "consumer", "stash", "extras"}) {
         if (!std::filesystem::exists(root / folder)) continue;
         for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
             if (entry.path().extension() != ".cpp" && entry.path().extension() != ".hpp") continue;

@@ -26,6 +26,9 @@ bool stash_run(const Fault& fault, Dice& dice);
 bool admit_run(const Fault& fault, Dice& dice);
 bool bound_run(const Fault& fault, Dice& dice);
 bool request_run(const Fault& fault, Dice& dice);
+bool request_object_run(const Fault& fault, Dice& dice);
+bool request_remade_run(const Fault& fault, Dice& dice);
+bool request_removal_run(const Fault& fault, Dice& dice);
 bool share_run(const Fault& fault, Dice& dice);
 bool store_run(const Fault& fault, Dice& dice);
 

@@ -52,6 +52,10 @@ class RequestRun {
     };
     Role& board() { return roles_[0]; }
     Role& worker(std::size_t index) { return roles_[1 + index]; }
+    [[nodiscard]] const std::string& ring() const { return ring_.name(); }
+    void make_ring_again() {
+        require(create_ring(ring_.name(), options_).has_value(), "the name is not free");
+    }
     [[nodiscard]] std::uint64_t steps() const { return ledger_->steps; }
 
     void start(Role& role, const std::string& fault = {}) {
@@ -97,8 +101,8 @@ class RequestRun {
     }
 
   private:
-    ScratchRing ring_{"requests",
-                      {.lanes = 1, .lane_bytes = 64 << 10, .requests = 8, .request_bytes = 4096}};
+    RingOptions options_{.lanes = 1, .lane_bytes = 64 << 10, .requests = 8, .request_bytes = 4096};
+    ScratchRing ring_{"requests", options_};
     Shared<RequestLedger> ledger_;
     std::array<Role, 3> roles_{{{"--request-board"}, {"--request-worker"}, {"--request-worker"}}};
     std::uint32_t deaths_ = 0;

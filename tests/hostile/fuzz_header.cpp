@@ -34,8 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t cou
             geometry.segment_bytes() == object_bytes && geometry.lane_count > 0 &&
             geometry.data_offset(geometry.lane_count) + geometry.capacity(geometry.lane_count) ==
                 geometry.board_offset() &&
-            geometry.tombstones_offset() < geometry.requests_offset() &&
-            geometry.request_bodies_offset() <= geometry.share_seats_offset() &&
+            geometry.tombstones_offset() < geometry.share_seats_offset() &&
             geometry.share_seats_offset() + geometry.share_seats_bytes() == object_bytes &&
             geometry.owner_offset(0) > geometry.journal_offset() + geometry.journal_records &&
             geometry.lane_bytes % page_bytes == 0;

@@ -72,7 +72,7 @@ class Scribbler {
         }
         add(geometry.board_offset(), geometry.keys_offset());
         add(geometry.keys_offset(), geometry.tombstones_offset());
-        add(geometry.tombstones_offset(), geometry.requests_offset());
+        add(geometry.tombstones_offset(), geometry.share_seats_offset());
     }
 
     void scribble() {

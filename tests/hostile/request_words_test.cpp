@@ -6,13 +6,15 @@
 #include <optional>
 #include <vector>
 
-#include "pages.hpp"
-#include "request_word.hpp"
+#include "request_layout.hpp"
 #include "rollring/extras/requests.hpp"
 #include "support/splitmix64.hpp"
+#include "support/test_ring.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
+using requests::RequestEntry;
+using requests::RequestGeometry;
 using requests::State;
 using requests::Word;
 
@@ -35,8 +37,14 @@ std::uint64_t rubbish(Dice& dice) {
 TEST_CASE("words: whatever the entries of requests say, both ends go on") {
     const TestRing ring(
         {.lanes = 1, .lane_bytes = 64 << 10, .requests = places, .request_bytes = 4096});
-    const Pages pages(ring);
-    const Geometry& geometry = pages.geometry;
+    REQUIRE(RequestBoard::open(ring.name()).has_value());
+    const auto segment = Segment::attach(ring.name(), patience());
+    const auto object = Companion::look(*segment, requests::kind, Access::read_write);
+    REQUIRE(object.has_value());
+    const std::uint64_t at = RequestGeometry::shared_offset();
+    const std::uint64_t entries = RequestGeometry::entries_offset() - at;
+    const auto all = object->map(at, entries + places * sizeof(RequestEntry), true);
+    REQUIRE(all.has_value());
     Dice dice{7};
     const std::vector<std::byte> body(100);
     std::uint64_t taken_ever = 0;
@@ -48,8 +56,8 @@ TEST_CASE("words: whatever the entries of requests say, both ends go on") {
             REQUIRE(worker.has_value());
             std::vector<TakenRequest> has;
             for (int step = 0; step < 500; step++) {
-                auto& entry = pages.all.at<RequestEntry>(geometry.request_entries_offset() +
-                                                         dice.below(places) * sizeof(RequestEntry));
+                auto& entry =
+                    all->at<RequestEntry>(entries + dice.below(places) * sizeof(RequestEntry));
                 switch (dice.below(9)) {
                     case 0:
                         entry.word = rubbish(dice);
@@ -58,12 +66,8 @@ TEST_CASE("words: whatever the entries of requests say, both ends go on") {
                         entry.bytes = dice.below(2) == 0 ? dice.next() : dice.below(8192);
                         break;
                     case 2: {  // bells, control, seats
-                        const std::uint64_t bytes =
-                            geometry.request_entries_offset() - geometry.requests_offset();
                         const std::uint64_t word = dice.next();
-                        std::memcpy(pages.all.data() + geometry.requests_offset() +
-                                        dice.below(bytes / 8) * 8,
-                                    &word, sizeof word);
+                        std::memcpy(all->data() + dice.below(entries / 8) * 8, &word, sizeof word);
                         break;
                     }
                     case 3:
@@ -75,7 +79,7 @@ TEST_CASE("words: whatever the entries of requests say, both ends go on") {
                         break;
                     case 5:
                         if (auto taken = worker->take(Deadline::now()); taken && *taken) {
-                            CHECK((*taken)->body.size() <= geometry.request_bytes);
+                            CHECK((*taken)->body.size() <= 4096);
                             has.push_back(**taken);
                             taken_ever++;
                         }

@@ -20,7 +20,7 @@ std::string text_of(const std::set<Id>& ids) {
 Segment attach_whole(const std::string& ring) {
     auto segment = Segment::attach(ring, patience());
     require(segment.has_value(), "{}", segment ? "" : segment.error().to_string());
-    const auto reserved = segment->reserve(0, segment->geometry().requests_offset());
+    const auto reserved = segment->reserve(0, segment->geometry().share_seats_offset());
     require(reserved.has_value(), "{}", reserved ? "" : reserved.error().to_string());
     return std::move(*segment);
 }

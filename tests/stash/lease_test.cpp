@@ -32,7 +32,7 @@ class Shared {
     explicit Shared(const TestRing& ring) {
         auto segment = Segment::attach(ring.name(), patience());
         REQUIRE(segment.has_value());
-        auto all = segment->map(0, segment->geometry().requests_offset(), false);
+        auto all = segment->map(0, segment->geometry().share_seats_offset(), false);
         REQUIRE(all.has_value());
         all_.emplace(std::move(*all));
     }

@@ -174,6 +174,9 @@ std::size_t leftovers() {
     const std::string mark = fmt::format("test-{}-", getpid());
     std::size_t count = 0;
     for (const std::string& name : list_rings()) count += name.starts_with(mark) ? 1 : 0;
+    for (const std::string& name : list_leftovers()) {
+        count += name.find("." + mark) != std::string::npos ? 1 : 0;
+    }
     return count;
 }
 

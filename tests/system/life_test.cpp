@@ -215,7 +215,7 @@ TEST_CASE("life: a forked child's reservation and consumer write nothing") {
     REQUIRE(producer.reserve(draft(), patience(), *room) == Push::ok);
     const auto segment = Segment::attach(ring.name(), patience());
     REQUIRE(segment.has_value());
-    const auto all = segment->map(0, segment->geometry().requests_offset(), false);
+    const auto all = segment->map(0, segment->geometry().share_seats_offset(), false);
     REQUIRE(all.has_value());
     const auto bytes = [&] { return std::vector(all->data(), all->data() + all->bytes()); };
     const auto before = bytes();

@@ -2,11 +2,16 @@
 // up when it has been begun too often.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "rollring/extras/requests.hpp"
@@ -51,6 +56,26 @@ std::string text(const TakenRequest& request) {
 bool nothing(RequestWorker& worker) {
     const auto taken = worker.take(Deadline::now());
     return taken.has_value() && !taken->has_value();
+}
+
+// The objects beside rings of this name.
+std::vector<std::filesystem::path> beside(const TestRing& ring) {
+    std::vector<std::filesystem::path> found;
+    const std::string start = fmt::format("rollring.{}.{}~", getuid(), ring.name());
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+        if (entry.path().filename().string().starts_with(start)) found.push_back(entry.path());
+    }
+    return found;
+}
+
+void make_again(const TestRing& ring) {
+    REQUIRE(create_ring(ring.name(), {.lanes = 1, .lane_bytes = 1 << 20, .spill_bytes = 1 << 20})
+                .has_value());
+}
+
+// As a remover leaves it that is killed in the middle.
+void take_name_away(const TestRing& ring) {
+    REQUIRE(std::filesystem::remove(fmt::format("/dev/shm/rollring.{}.{}", getuid(), ring.name())));
 }
 
 }  // namespace
@@ -256,4 +281,102 @@ TEST_CASE("requests: many workers in threads take each of many requests once") {
     for (std::thread& thread : threads) thread.join();
     CHECK(finished == many);
     for (const std::atomic<int>& times : seen) REQUIRE(times == 1);
+}
+
+TEST_CASE("requests: they lie beside the ring, from the first end on, and go with it") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 1 << 20, .requests = 2, .request_bytes = 4096});
+    const std::uint64_t before = stat_ring(ring.name())->resident_bytes;
+    CHECK(stat_requests(ring.name())->places == 2);
+    CHECK(beside(ring).empty());
+    {
+        RequestWorker worker = worker_of(ring);
+        REQUIRE(beside(ring).size() == 1);
+        const std::uint64_t after = stat_ring(ring.name())->resident_bytes;
+        CHECK(after > before);
+        RequestBoard board = board_of(ring);
+        post(board, "prompt");
+        CHECK(text(take(worker)) == "prompt");
+        CHECK(beside(ring).size() == 1);
+        CHECK(stat_ring(ring.name())->resident_bytes > after);  // the body
+        CHECK(remove_ring(ring.name()).error().code == Errc::busy);
+        CHECK(diagnose_ring(ring.name()).in_use);
+        CHECK(std::ranges::count(list_rings(), ring.name()) == 1);
+    }
+    CHECK_FALSE(diagnose_ring(ring.name()).in_use);
+    CHECK(remove_ring(ring.name()).has_value());
+    CHECK(beside(ring).empty());
+    const TestRing none({.lanes = 1, .lane_bytes = 1 << 20, .requests = 0});
+    CHECK_FALSE(RequestBoard::open(none.name()).has_value());
+    CHECK(beside(none).empty());
+}
+
+TEST_CASE("requests: a ring made again under the name has none of those before") {
+    const TestRing ring;
+    RequestBoard old_board = board_of(ring);
+    RequestWorker old_worker = worker_of(ring);
+    post(old_board, "old");
+    REQUIRE(remove_ring(ring.name(), true).has_value());
+    make_again(ring);
+    RequestWorker worker = worker_of(ring);
+    RequestBoard board = board_of(ring);  // its seat is another one
+    CHECK(nothing(worker));
+    post(board, "new");
+    CHECK(old_worker.take(patience()).error().code == Errc::closed);
+    CHECK(old_board.post({}, patience()).error().code == Errc::closed);
+    CHECK(text(take(worker)) == "new");
+    CHECK(beside(ring).size() == 1);
+}
+
+TEST_CASE("requests: what is left beside a ring that is gone is listed, and goes") {
+    const TestRing ring;
+    {
+        RequestBoard board = board_of(ring);
+        post(board, "old");
+    }
+    take_name_away(ring);
+    const auto left = beside(ring);
+    REQUIRE(left.size() == 1);
+    const auto is_listed = [&] {
+        return std::ranges::count(list_leftovers(), "/" + left[0].filename().string()) == 1;
+    };
+    CHECK(is_listed());
+    CHECK(std::ranges::count(list_rings(), ring.name()) == 0);
+    CHECK(RequestWorker::open(ring.name(), {}, Deadline::now()).error().code == Errc::not_found);
+    SUBCASE("with the name") {
+        CHECK(remove_ring(ring.name()).has_value());
+        CHECK(remove_ring(ring.name()).error().code == Errc::not_found);
+    }
+    SUBCASE("when there is a ring of that name again") {
+        make_again(ring);
+        RequestWorker worker = worker_of(ring);
+        CHECK(nothing(worker));
+    }
+    CHECK_FALSE(std::filesystem::exists(left[0]));
+    CHECK_FALSE(is_listed());
+}
+
+TEST_CASE("requests: an object that is not this ring's, or is damaged, is refused by all") {
+    const TestRing ring;
+    const TestRing other;
+    for (const TestRing* each : {&ring, &other}) board_of(*each);
+    const std::filesystem::path own = beside(ring).at(0);
+    const auto refused = [&] {
+        const Errc code = RequestBoard::open(ring.name()).error().code;
+        CHECK(RequestWorker::open(ring.name()).error().code == code);
+        CHECK(stat_requests(ring.name()).error().code == code);
+        return code;
+    };
+    for (int word = 0; word < 7; word++) {
+        std::fstream memory(own, std::ios::in | std::ios::out | std::ios::binary);
+        char bytes[8];
+        memory.seekg(word * 8).read(bytes, sizeof bytes);
+        const char kept = std::exchange(bytes[0], static_cast<char>(bytes[0] ^ 1));
+        memory.seekp(word * 8).write(bytes, sizeof bytes).flush();
+        CHECK(refused() == (word == 1 ? Errc::abi_mismatch : Errc::not_a_ring));
+        bytes[0] = kept;
+        memory.seekp(word * 8).write(bytes, sizeof bytes).flush();
+        CHECK(RequestBoard::open(ring.name()).has_value());
+    }
+    std::filesystem::rename(beside(other).at(0), own);
+    CHECK(refused() == Errc::not_a_ring);
 }

@@ -6,8 +6,9 @@
 // been begun too often is given up, and the trainer is told. A request is bytes, of up to
 // RingOptions::request_bytes; what they mean is between the two ends.
 //
-// A ring has room for RingOptions::requests of them. A request keeps its place until its worker is
-// done with it, so that it survives the worker.
+// They lie in an object beside the ring, which the end that opens first makes, with room for
+// RingOptions::requests of them, and which goes with the ring. A request keeps its place until its
+// worker is done with it, so that it survives the worker.
 //
 // Both ends: one thread at a time, but for interrupt(). In a forked child they are inert, and
 // return Errc::forked. Where the ring was removed they return Errc::closed.
