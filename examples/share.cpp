@@ -13,7 +13,7 @@ int main() {
         return 1;
     }
     rollring::Batch batch;
-    const auto got = (*stash)->next_batch(batch, Deadline::after_ms(100));
+    const auto got = (*stash)->next(batch, Deadline::after_ms(100));
     if (got != rollring::NextBatch::batch) return 0;  // no record was sent
     for (std::uint32_t rank = 0; rank < 2; rank++) {
         const auto ticket = batch.ticket({.rank = rank, .world = 2});

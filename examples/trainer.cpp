@@ -10,7 +10,7 @@ int main() {
     }
     std::int64_t step = (*stash)->last_acked_step() + 1;  // continue after a restart
     rollring::Batch batch;
-    while ((*stash)->next_batch(batch, rollring::Deadline::after_ms(2'000)) ==
+    while ((*stash)->next(batch, rollring::Deadline::after_ms(2'000)) ==
            rollring::NextBatch::batch) {
         for (std::size_t i = 0; i < batch.sequences().size(); i++) {
             const auto& view = batch.sequences()[i].view;  // spans over shared memory

@@ -223,7 +223,7 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
     if (auto usable = core.check_usable(); !usable) return std::unexpected(usable.error());
     if (polled) {
         return refused(Errc::invalid_argument,
-                       "settle receipts before the first next_batch(): their records may be in "
+                       "settle receipts before the first next(): their records may be in "
                        "another batch by now");
     }
     auto entries = read_receipt(receipt, core.map().ring_id());
@@ -332,7 +332,7 @@ void Stash::Impl::ship(Batch& batch, std::shared_ptr<void> self) {
     notices.note_batch();
 }
 
-NextBatch Stash::next_batch(Batch& batch, Deadline deadline) {
+NextBatch Stash::next(Batch& batch, Deadline deadline) {
     batch.nack();
     Impl& impl = *impl_;
     if (!impl.core.usable()) return NextBatch::closed;
@@ -383,7 +383,7 @@ void Stash::interrupt() {
 
 NextBatch Stash::rest(Batch& batch) {
     // Also where it says closed: what was read before the ring was removed is still to come.
-    if (next_batch(batch, Deadline::now()) == NextBatch::batch) return NextBatch::batch;
+    if (next(batch, Deadline::now()) == NextBatch::batch) return NextBatch::batch;
     if (!impl_->core.usable()) return NextBatch::closed;
     if (!impl_->cut_rest(monotonic_ns())) return NextBatch::timed_out;
     impl_->ship(batch, impl_);

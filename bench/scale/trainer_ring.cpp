@@ -165,7 +165,7 @@ bool TrainerRing::next() {
     std::uint64_t read = 0;
     do {
         read = account().accepted.records;
-        switch (stash_->next_batch(batch_, Deadline::now())) {
+        switch (stash_->next(batch_, Deadline::now())) {
             case rollring::NextBatch::batch:
                 leased_ = true;
                 return true;

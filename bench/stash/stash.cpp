@@ -116,7 +116,7 @@ void take_batches(const std::string& ring, Board& board, const Plan& plan) {
     Clock clock(board, plan);
     rollring::Batch batch;
     for (std::int64_t step = 0; !clock.done(); step++) {
-        const auto got = stash->next_batch(batch, rollring::Deadline::after_ms(10'000));
+        const auto got = stash->next(batch, rollring::Deadline::after_ms(10'000));
         if (got != rollring::NextBatch::batch) board.give_up("no batch within 10 s");
         for (const rollring::Sequence& sequence : batch.sequences()) check(board, sequence.view);
         const std::uint64_t records = batch.sequences().size();

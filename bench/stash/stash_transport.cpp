@@ -34,7 +34,7 @@ void consume(const std::string& ring, Board& board, const Plan& plan) {
     Meter meter(board, plan);
     rollring::Batch batch;
     for (std::int64_t step = 0; !meter.done(); step++) {
-        if (stash->next_batch(batch, rollring::Deadline::after_ms(10'000)) !=
+        if (stash->next(batch, rollring::Deadline::after_ms(10'000)) !=
             rollring::NextBatch::batch) {
             board.give_up("no batch within 10 s");
         }

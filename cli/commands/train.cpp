@@ -116,7 +116,7 @@ class TrainRun {
 bool TrainRun::next(std::int64_t wait_ns) {
     const std::uint64_t before = stash_->account().accepted.records;
     const std::int64_t began_ns = monotonic_ns();
-    const NextBatch got = stash_->next_batch(batch_, Deadline::after_ns(wait_ns));
+    const NextBatch got = stash_->next(batch_, Deadline::after_ns(wait_ns));
     if (stash_->account().accepted.records != before) clock_.came(began_ns);
     tell_events(*stash_, progress_, options_->quiet);
     tell_no_progress();

@@ -285,7 +285,7 @@ ROLLRING_API Result<Split> split(const Sequences& batch, SplitBy by, std::uint32
 // A lease over whole groups. Given back (nack) when destroyed without ack(). Its views must not
 // outlive it. If its Stash goes first, it is not leased any more: its groups come again to the
 // next. In a forked child it still shows what was leased at the fork, which is good for as long as
-// its parent's lease. It may be handed to next_batch() again and again, and then its arrays need no
+// its parent's lease. It may be handed to next() again and again, and then its arrays need no
 // new memory.
 class ROLLRING_API Batch : public Sequences {
   public:

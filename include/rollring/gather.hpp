@@ -3,7 +3,7 @@
 // packed, padded, or a number for each sequence, for all sequences or for some in any order,
 // converted on the way.
 //
-//   extern const Sequences& batch;         // a Batch as next_batch() filled it, or a Share
+//   extern const Sequences& batch;         // a Batch as next() filled it, or a Share
 //   extern const Stream stream;            // of the trainer's
 //   extern std::span<std::byte> gpu_memory;
 //   const Schema& schema = Schema::standard();   // of the ring: stash.schema()

@@ -5,7 +5,7 @@
 //   if (!opened) ...                        // opened.error() says why
 //   rollring::Stash& stash = **opened;
 //   rollring::Batch batch;
-//   while (stash.next_batch(batch, Deadline::after_ms(60'000)) == NextBatch::batch) {
+//   while (stash.next(batch, Deadline::after_ms(60'000)) == NextBatch::batch) {
 //       train(batch);                       // spans over shared memory, whole groups
 //       if (!batch.ack(step++)) ...         // all or nothing, whatever instruction we die at
 //   }
@@ -305,7 +305,7 @@ class ROLLRING_API Stash {
   public:
     static Result<std::unique_ptr<Stash>> open(std::string_view ring, const StashOptions& options,
                                                const ConsumerOptions& consumer_options = {});
-    // Acknowledges the records of a receipt that are still there, before the first next_batch() of
+    // Acknowledges the records of a receipt that are still there, before the first next() of
     // a restarted trainer. Returns how many were; 0 if ack() had been done. `step` as in ack(),
     // only that a lower one than the last leaves that one as it is.
     // Errc::invalid_argument if it is no receipt of this ring, or comes too late; Errc::forked.
@@ -317,12 +317,14 @@ class ROLLRING_API Stash {
 
     // Reads records and leases a batch as soon as enough groups are complete. After the deadline it
     // still takes what lies there, up to 4,096 records.
-    NextBatch next_batch(Batch& batch, Deadline deadline);
-    // Any thread may call this while another one uses the stash: its next_batch(), or else its next
+    NextBatch next(Batch& batch, Deadline deadline);
+    // A former name.
+    NextBatch next_batch(Batch& batch, Deadline deadline) { return next(batch, deadline); }
+    // Any thread may call this while another one uses the stash: its next(), or else its next
     // one, answers timed_out soon, whatever its deadline.
     void interrupt();
     // Whatever is complete, be it less than a batch; for the end of a run. Reads what lies there,
-    // as next_batch does, and does not wait.
+    // as next() does, and does not wait.
     NextBatch rest(Batch& batch);
 
     [[nodiscard]] StashAccount account() const;
@@ -333,7 +335,7 @@ class ROLLRING_API Stash {
     // The oldest incomplete groups, at most `count`: what stat_stash() says of them from outside,
     // with the whole instance_id, all that is missing, and those producers alone who have sent.
     [[nodiscard]] std::vector<GroupStat> explain(std::size_t count) const;
-    // For people, where next_batch() has timed out: what the oldest groups wait for, who has sent
+    // For people, where next() has timed out: what the oldest groups wait for, who has sent
     // to them and has died, and what was dropped since the last batch, with the likely cause.
     [[nodiscard]] std::string waits_for() const;
     // Makes events of what was counted and not told yet: before the last look at them.
@@ -344,7 +346,7 @@ class ROLLRING_API Stash {
     bool next_event(Event& event);
     // Producers that lost a third or more as duplicate or late, since this stash was opened.
     [[nodiscard]] std::vector<RepeatedKeys> repeated_keys() const;
-    // Why next_batch() says `closed`, for people; empty if it does not.
+    // Why next() says `closed`, for people; empty if it does not.
     [[nodiscard]] std::string problem() const;
 
     [[nodiscard]] const Schema& schema() const;

@@ -128,7 +128,7 @@ void AtroposHub::adopt(Leased stranger) {
 // or is sent by those who use the ring themselves.
 void AtroposHub::lease_what_came(Deadline deadline) {
     Batch batch;
-    while (stash_->next_batch(batch, deadline) == NextBatch::batch) {
+    while (stash_->next(batch, deadline) == NextBatch::batch) {
         deadline = Deadline::now();  // for the first alone
         const auto& first = batch.sequences().front().view;
         AtroposEntry entry{.id = 0,

@@ -42,7 +42,7 @@ class PyStash {
             shared_->turns, deadline_of(timeout),
             [&](Deadline deadline) {
                 if (shared_->closing) return NextBatch::closed;
-                return shared_->object->next_batch(*leased->batch, deadline);
+                return shared_->object->next(*leased->batch, deadline);
             },
             NextBatch::timed_out);
         return answered(answer, std::move(leased));
@@ -62,9 +62,9 @@ class PyStash {
         const auto step = [waiting = waiting_.get()](Deadline deadline) {
             SharedStash& shared = *waiting->leased->shared;
             return shared.turns.in_wait([&] {
-                waiting->answer =
-                    shared.closing ? NextBatch::closed
-                                   : shared.object->next_batch(*waiting->leased->batch, deadline);
+                waiting->answer = shared.closing
+                                      ? NextBatch::closed
+                                      : shared.object->next(*waiting->leased->batch, deadline);
                 return waiting->answer != NextBatch::timed_out;
             });
         };

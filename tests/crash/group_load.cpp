@@ -49,14 +49,14 @@ class Trainer {
         for (;;) {
             const bool last_round = paper_.senders_ended.load() == paper_.senders.load();
             Batch batch;
-            NextBatch got = stash_->next_batch(batch, Deadline::after_ms(last_round ? 0 : 20));
+            NextBatch got = stash_->next(batch, Deadline::after_ms(last_round ? 0 : 20));
             if (got == NextBatch::timed_out && last_round) got = stash_->rest(batch);
             note_copies();
             if (got == NextBatch::batch) {
                 progress_ns = monotonic_ns();
                 train(batch);
             } else {
-                require(got == NextBatch::timed_out, "next_batch: closed");
+                require(got == NextBatch::timed_out, "next: closed");
                 if (last_round) break;
                 require(monotonic_ns() - progress_ns < stalled_ns, "nothing came for long: {}",
                         waiting());

@@ -116,7 +116,7 @@ class RolloutKill {
 
     void turn(std::int64_t patience_ms) {
         Batch batch;
-        const NextBatch got = stash_->next_batch(batch, Deadline::after_ms(patience_ms));
+        const NextBatch got = stash_->next(batch, Deadline::after_ms(patience_ms));
         Event event;
         while (stash_->next_event(event)) {
             if (event.kind >= Event::Kind::dropped) continue;  // of records, whoever has sent them
@@ -130,7 +130,7 @@ class RolloutKill {
         most_open_ = std::max(most_open_, stash_->open_groups());
         const std::int64_t now_ns = monotonic_ns();
         if (got != NextBatch::batch) {
-            require(got == NextBatch::timed_out, "next_batch: closed");
+            require(got == NextBatch::timed_out, "next: closed");
             require(progress_ns_ == 0 || now_ns - progress_ns_ < rollouts_stalled_ns,
                     "the run has stalled: {} groups open", stash_->open_groups());
             return;

@@ -30,9 +30,8 @@ class ShareTrainer {
     void run() {
         Batch batch;
         while (ledger_.end < 2 || ledger_.groups != ledger_.sent) {
-            const NextBatch got = ledger_.end < 2
-                                      ? stash_->next_batch(batch, Deadline::after_ms(20))
-                                      : stash_->rest(batch);
+            const NextBatch got =
+                ledger_.end < 2 ? stash_->next(batch, Deadline::after_ms(20)) : stash_->rest(batch);
             if (got != NextBatch::batch) continue;
             for (std::uint32_t reader = 0; reader < share_readers; reader++) post(batch, reader);
             wait_for_readers();

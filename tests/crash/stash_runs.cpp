@@ -131,7 +131,7 @@ bool admit_run(const Fault& fault, Dice& /*dice*/) {
     bool lost = false;
     const auto turn = [&] {
         Batch batch;
-        require(stash.next_batch(batch, Deadline::after_ms(1)) == NextBatch::timed_out,
+        require(stash.next(batch, Deadline::after_ms(1)) == NextBatch::timed_out,
                 "a batch of halves");
         Event event;
         while (stash.next_event(event)) lost |= event.kind == Event::Kind::producer_died;

@@ -33,12 +33,12 @@ TEST_CASE("damage: what is held in front of it is moved out of the lane") {
         send(bad, "damaged", 0, 2);
         Batch batch;
         while (stash->open_groups() < 2) {
-            REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+            REQUIRE(stash->next(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
         }
         with_record(ring, 1, [](Frame& frame, RecordHeader&) { frame.magic = 0; });
         bad.close();
         for (bool told = false; !told;) {
-            REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+            REQUIRE(stash->next(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
             for (Event event; stash->next_event(event);) {
                 told |= event.kind == Event::Kind::producer_closed;
             }
@@ -49,7 +49,7 @@ TEST_CASE("damage: what is held in front of it is moved out of the lane") {
     const auto stash = open_stash(ring, freshest_pair);
     std::multiset<std::string> seen;
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     check_pairs(batch, seen);
     CHECK(seen == std::multiset<std::string>{"held"});
     CHECK(stash->copies().evacuated_records == 1);
@@ -65,7 +65,7 @@ TEST_CASE(
     send(producer, "pair", 0, 2);
     Batch batch;
     while (stash->open_groups() < 1) {
-        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
     }
     with_record(ring, 0, [](Frame&, RecordHeader& header) {
         header.repetition_id = 1;
@@ -74,7 +74,7 @@ TEST_CASE(
     });
     send(producer, "pair", 1, 2);
     std::multiset<std::string> seen;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     check_pairs(batch, seen);
     CHECK(batch.sequences()[0].view.n_tokens() == 200);
     CHECK(batch.sequences()[0].view.token_ids().size() == 200);
@@ -88,7 +88,7 @@ TEST_CASE("damage: nor what became of a header before its record was moved to th
     send(producer, "straggler", 0, 2);
     Batch batch;
     while (stash->open_groups() < 1) {
-        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
     }
     // Whole in itself: it passes every check, with half of the tokens.
     with_record(ring, 0, [](Frame&, RecordHeader& header) {
@@ -101,11 +101,11 @@ TEST_CASE("damage: nor what became of a header before its record was moved to th
     for (int i = 0; stash->copies().evacuated_records == 0; i++) {
         send(producer, std::to_string(i), 0, 2);
         send(producer, std::to_string(i), 1, 2);
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         REQUIRE(batch.ack(i).has_value());
     }
     send(producer, "straggler", 1, 2);
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     check_pairs(batch, seen);
     CHECK(batch.sequences()[0].view.token_ids().size() == 200);
     CHECK(batch.cu_seqlens().back() == 400);

@@ -203,14 +203,14 @@ TEST_CASE("hostile: groups that a damaged lane announces take no places of other
         auto bad = ring.producer({.name = "bad"});
         auto good = ring.producer({.name = "good"});
         Batch batch;
-        REQUIRE((*stash)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        REQUIRE((*stash)->next(batch, Deadline::now()) == NextBatch::timed_out);
         const Wild lane(ring, bad.lane());
         lane.owner().groups_opened += plausible ? 100 : std::uint64_t{1} << 40;
         if (plausible) {  // then it takes the quarantine
             CHECK(good.open_group("prompt", 0, Deadline::now()) == Push::timed_out);
             lane.owner().tail += 1024;
             for (Event event{}; event.kind != Event::Kind::quarantined;) {
-                REQUIRE((*stash)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+                REQUIRE((*stash)->next(batch, Deadline::now()) == NextBatch::timed_out);
                 while (event.kind != Event::Kind::quarantined && (*stash)->next_event(event)) {
                 }
             }

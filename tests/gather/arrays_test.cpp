@@ -54,7 +54,7 @@ TEST_CASE("arrays: packed and padded hold every sequence at its place") {
     send_tokens(*producer, 1, 3, false);
     auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     const Schema& schema = stash->schema();
     const GatherColumn ids{.column = ids_column};
     const GatherColumn wide{.column = ids_column, .dtype = dtype_i64};

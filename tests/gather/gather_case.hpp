@@ -41,7 +41,7 @@ struct GatherCase {
             push(*producer, member, members, count, dice);
         }
         stash = open_stash(ring, {.group_size = members, .batch = BatchTarget::groups(1)});
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         REQUIRE(batch.sequences().size() == members);
     }
     [[nodiscard]] const Schema& schema() const { return stash->schema(); }

@@ -63,7 +63,7 @@ TEST_CASE("gather: where a record's columns lie is what its view says, of one fo
     }
     auto stash = open_stash(ring, {.group_size = 1, .batch = BatchTarget::groups(records)});
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     REQUIRE(batch.places().size() == records);
     std::uint32_t formless = 0;
     std::vector<std::int32_t> wanted_ids;

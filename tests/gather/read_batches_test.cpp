@@ -22,7 +22,7 @@ struct World {
     }
     Batch next() {
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         return batch;
     }
     [[nodiscard]] std::int64_t step() const { return stash->last_acked_step(); }

@@ -140,7 +140,7 @@ struct LengthsCase {
         }
         stash = open_stash(ring, {.group_size = static_cast<std::uint32_t>(lengths.size()),
                                   .batch = BatchTarget::groups(1)});
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     }
     void gather(gathering::DeviceGather& gatherer, std::int32_t shift = 0) {
         std::vector<std::int32_t> got(ids.size(), -1);

@@ -84,7 +84,7 @@ class Load {
             }
         }
         for (int i = 0; i < 1000 && batch.groups().size() < groups_; i++) {
-            static_cast<void>(stash_->next_batch(batch, Deadline::after_ms(100)));
+            static_cast<void>(stash_->next(batch, Deadline::after_ms(100)));
         }
         if (batch.groups().size() < groups_) {
             throw std::runtime_error(fmt::format("a batch of {} groups came, not of {}",
@@ -95,7 +95,7 @@ class Load {
         while (producer.push(draft, Deadline::after_ms(100)) != Push::ok) {
             // What it has sent must be read before a producer may open more groups. A batch that is
             // cut early goes back.
-            static_cast<void>(stash_->next_batch(batch, Deadline::now()));
+            static_cast<void>(stash_->next(batch, Deadline::now()));
             batch.nack();
         }
     }

@@ -112,7 +112,7 @@ TEST_CASE("gather: a lane whose pages went back to the system is read anew") {
     for (std::int32_t life = 1; life <= 40; life++) {
         CAPTURE(life);
         send_one(*producer, "prompt " + std::to_string(life), life);
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         if (life % 2 == 1)
             RawGpu::must(gatherer.prepare(batch));  // every second time it is staged, maybe
         const auto rows = gathered(gpu, gatherer, batch, schema, {.column = token_ids}, {});
@@ -122,7 +122,7 @@ TEST_CASE("gather: a lane whose pages went back to the system is read anew") {
         producer.reset();
         Event event{};
         for (bool closed = false; !closed;) {
-            REQUIRE(stash->next_batch(batch, Deadline::after_ms(20)) == NextBatch::timed_out);
+            REQUIRE(stash->next(batch, Deadline::after_ms(20)) == NextBatch::timed_out);
             while (stash->next_event(event)) closed |= event.kind == Event::Kind::producer_closed;
         }
         producer.emplace(RawGpu::must(Producer::open(ring.name())));

@@ -132,14 +132,14 @@ TEST_CASE("frame: a receipt does not settle it, and the next stash refuses it") 
             {
                 auto stash = *Stash::open(one.ring.name(), options);
                 Batch batch;
-                REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+                REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
                 receipt = batch.receipt();
             }
             if (damaged) damage.make(one.frame());
             auto stash = *Stash::open(one.ring.name(), options);
             CHECK(*stash->settle(receipt, 1) == (damaged ? 0 : 1));
             Batch batch;
-            CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+            CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
             CHECK(stash->stats().quarantines == (damaged ? 1 : 0));
         }
     }

@@ -55,7 +55,7 @@ struct World {
                 require(producer.push(draft, Deadline::after_ms(10'000)) == Push::ok);
             }
         }
-        require(stash->next_batch(batch, Deadline::after_ms(10'000)) == NextBatch::batch);
+        require(stash->next(batch, Deadline::after_ms(10'000)) == NextBatch::batch);
         real = good(Ticket::read(good(batch.ticket())));
         reader.emplace(good(Reader::attach(name)));
     }

@@ -281,7 +281,7 @@ class Run {
             if (!receipt_.empty()) static_cast<void>(stash_->settle(receipt_, -1).has_value());
         }
         for (std::uint64_t i = dice_.below(4); i > 0; i--) {
-            if (stash_->next_batch(batch_, soon()) != NextBatch::batch) continue;
+            if (stash_->next(batch_, soon()) != NextBatch::batch) continue;
             counts_.batches++;
             scribbler_.scribble();
             for (const Sequence& sequence : batch_.sequences()) {

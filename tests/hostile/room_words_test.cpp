@@ -23,7 +23,7 @@ void await_word(Stash& stash, const Word& word, T value) {
     Batch batch;
     const Deadline deadline = patience();
     while (peek(word) != value && !deadline.passed()) {
-        CHECK(stash.next_batch(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
+        CHECK(stash.next(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
     }
     REQUIRE(peek(word) == value);
 }
@@ -58,7 +58,7 @@ TEST_CASE("words: what a producer has claimed is said again with its next claim"
     pages.owner(0).lines_claimed += lines_of_all_room;
     pages.owner(0).groups_opened += peek(pages.control().max_open_groups) - 1;
     Batch batch;
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     // The groups are counted before the first of ours says its number again.
     pages.owner(0).groups_opened = pages.entry(0).groups_arrived.load();
     pass_pairs(producer, *stash, "b", 20, seen);
@@ -82,7 +82,7 @@ TEST_CASE("words: what the stash has seen of claims is said again") {
     producer.close();
     Batch batch;
     for (const Deadline deadline = patience(); !pages.map.lane_is_idle(0) && !deadline.passed();) {
-        CHECK(stash->next_batch(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
+        CHECK(stash->next(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
     }
     REQUIRE(pages.map.lane_is_idle(0));
     pages.entry(0).lines_arrived = 7 * lines_of_all_room;
@@ -110,7 +110,7 @@ TEST_CASE("words: the room for groups is said again") {
         control.group_extra = static_cast<std::uint32_t>(word);
         control.spill_reserved_bytes = word;
         Batch batch;
-        CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
         CHECK(control.owed_bytes.load() < small_lanes.lane_bytes);
         CHECK(control.group_size.load() == 2);
         CHECK(control.group_extra.load() == 0);
@@ -132,8 +132,8 @@ TEST_CASE("words: a stash takes over what was written over its predecessor's roo
         pages.control().spill_reserved_bytes = word;
         const auto stash = open_stash(ring, freshest_pair);
         Batch batch;
-        CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
-        CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);  // all is read
+        CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
+        CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);  // all is read
         CHECK(pages.control().record_lines.load() <= small_lanes.lane_bytes / 64);
         CHECK(pages.control().spill_reserved_bytes.load() == small_lanes.spill_bytes.value());
         pass_pairs(producer, *stash, "b", 20, seen);
@@ -154,17 +154,17 @@ TEST_CASE("words: a wish that nothing could grant neither hangs nor grows beyond
         pass_pairs(producer, *stash, "a", 2, seen);
         send(producer, "open", 0);  // something is owed
         Batch batch;
-        CHECK(stash->next_batch(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
+        CHECK(stash->next(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
         auto& openers = pages.all.at<Bell>(pages.geometry.bells_offset()).openers;
         pages.owner(2).wants_place_bytes = wish;  // the spill's page: nobody's
         openers = 1;
-        CHECK(stash->next_batch(batch, Deadline::after_ms(50)) == NextBatch::timed_out);
+        CHECK(stash->next(batch, Deadline::after_ms(50)) == NextBatch::timed_out);
         CHECK(pages.control().spill_reserved_bytes.load() == std::uint64_t{1} << 20);  // the least
         pages.owner(0).wants_place_bytes = wish;
         pages.owner(0).wants_room_bytes = wish;
         pages.owner(0).record_lines = ~0U;
         openers = 1;
-        CHECK(stash->next_batch(batch, Deadline::after_ms(50)) == NextBatch::timed_out);
+        CHECK(stash->next(batch, Deadline::after_ms(50)) == NextBatch::timed_out);
         CHECK(pages.control().spill_reserved_bytes.load() == *options.spill_bytes);
         pass_pairs(producer, *stash, "b", 20, seen);
     }
@@ -195,7 +195,7 @@ TEST_CASE("words: a lane with a false tail that is given up keeps no fresh group
     pages.owner(victim->lane()).tail = std::uint64_t{1} << 60;
     NextBatch got = NextBatch::closed;
     Batch batch;
-    std::thread trainer([&] { got = stash->next_batch(batch, patience()); });
+    std::thread trainer([&] { got = stash->next(batch, patience()); });
     const ReaderEntry& entry = pages.entry(victim->lane());
     const Deadline deadline = patience();
     const auto await = [&](const auto& done) {

@@ -243,8 +243,8 @@ TEST_CASE("words: a record in the spill that names a lane which is none is given
     frame->lane = 60'000;
     const auto stash = open_stash(ring, freshest_pair);
     Batch batch;
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);  // all is read
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);  // all is read
     CHECK(stash->explain(4).empty());
     // And the spill takes stragglers again.
     send(producer, "older", 0);
@@ -252,7 +252,7 @@ TEST_CASE("words: a record in the spill that names a lane which is none is given
     CHECK(stash->copies().evacuated_records == 1);
     REQUIRE(stash->explain(4).size() == 1);
     send(producer, "older", 1);
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     check_pairs(batch, seen);
     CHECK(seen.count("older") == 1);
 }
@@ -274,7 +274,7 @@ TEST_CASE("words: what is written over the spill's own page meanwhile is not ask
     CHECK(stash->copies().evacuated_records >= 1);
     send(producer, "old", 1);
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     check_pairs(batch, seen);
     CHECK(seen.count("old") == 1);
 }
@@ -287,7 +287,7 @@ TEST_CASE("words: a frame that is changed after it was read moves as who it was"
     std::multiset<std::string> seen;
     send(producer, "old", 0);
     Batch batch;
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     auto* frame = reinterpret_cast<Frame*>(pages.data(producer.lane()));
     frame->lane = 60'000;
     frame->sequence = 1 << 20;
@@ -308,7 +308,7 @@ TEST_CASE("words: a receipt is of what was checked, and settles it whatever the 
         send(producer, "p", 0);
         send(producer, "p", 1);
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         const std::string before = batch.receipt();
         reinterpret_cast<Frame*>(pages.data(producer.lane()))->sequence += 5;
         receipt = batch.receipt();
@@ -317,7 +317,7 @@ TEST_CASE("words: a receipt is of what was checked, and settles it whatever the 
     const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     CHECK(*stash->settle(receipt, 7) == 2);
     Batch batch;
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(stash->open_groups() == 0);
 }
 
@@ -393,10 +393,10 @@ TEST_CASE("words: admission goes on when the consumer's bounds were written over
     const Deadline deadline = patience();
     Batch batch;
     while (!try_send(producer, "q", 0, Deadline::now()) && !deadline.passed()) {
-        CHECK(stash->next_batch(batch, Deadline::after_ms(5)) == NextBatch::timed_out);
+        CHECK(stash->next(batch, Deadline::after_ms(5)) == NextBatch::timed_out);
     }
     send(producer, "q", 1);
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     check_pairs(batch, seen);
     CHECK(seen.count("q") == 1);
 }
@@ -411,7 +411,7 @@ TEST_CASE("words: tombstones and rows that say anything are read as that") {
         pass_pairs(producer, *stash, "p", 3, seen);
         send(producer, "open", 0);
         Batch batch;
-        CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
         auto* tombstones = &pages.all.at<Tombstone>(pages.geometry.tombstones_offset());
         tombstones[1].over_ns = std::numeric_limits<std::int64_t>::max();
         tombstones[2].over_ns = std::numeric_limits<std::int64_t>::min();

@@ -80,7 +80,7 @@ void ShareSurvivor::drain(Stash& stash, Reader& reader, const std::set<Id>& held
     std::set<Id> come;
     std::int64_t step = stash.last_acked_step();
     Batch batch;
-    while (stash.next_batch(batch, Deadline::now()) == NextBatch::batch ||
+    while (stash.next(batch, Deadline::now()) == NextBatch::batch ||
            stash.rest(batch) == NextBatch::batch) {
         const std::set<Id> ids = verified(batch);
         for (const Id& id : ids) {

@@ -49,7 +49,7 @@ void SharingTrainer::push_some() {
 
 bool SharingTrainer::lease() {
     Leased made;
-    if (stash_->next_batch(made.batch, Deadline::now()) != NextBatch::batch) return false;
+    if (stash_->next(made.batch, Deadline::now()) != NextBatch::batch) return false;
     const auto ticket = made.batch.ticket();
     require(ticket.has_value(), "{}", ticket ? "" : ticket.error().to_string());
     made.shared = {number_of(*ticket), *ticket, verified(made.batch)};

@@ -1,4 +1,4 @@
-// A trainer stepped through next_batch() (which moves stragglers to the spill), ack and nack, of
+// A trainer stepped through next() (which moves stragglers to the spill), ack and nack, of
 // batches of which some are shared.
 
 #include <algorithm>
@@ -176,7 +176,7 @@ int stepped_trainer_role(const std::vector<std::string>& arguments) {
     obey(*orders.operator->(), [&] {
         switch (static_cast<Act>(orders->what.load())) {
             case Act::batch: {
-                if (stash->next_batch(batch, Deadline::now()) == NextBatch::batch) {
+                if (stash->next(batch, Deadline::now()) == NextBatch::batch) {
                     std::vector<Id> ids;
                     for (const Sequence& one : batch.sequences()) {
                         ids.push_back(SmallLoad::id_of(one.view));

@@ -34,7 +34,7 @@ struct PairBatch {
         }
         lease();
     }
-    void lease() { REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch); }
+    void lease() { REQUIRE(stash->next(batch, patience()) == NextBatch::batch); }
     std::string ticket(const RankShare& share = {}) {
         const auto made = batch.ticket(share);
         REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().to_string()));

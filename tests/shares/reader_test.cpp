@@ -208,7 +208,7 @@ TEST_CASE("reader: eight shares at a time, 63 batches, and a batch that moves") 
                          {.prompt = "m" + std::to_string(i), .repetition = r, .group_size = 2}) ==
                     Push::ok);
         }
-        REQUIRE(world.stash->next_batch(batches[i], patience()) == NextBatch::batch);
+        REQUIRE(world.stash->next(batches[i], patience()) == NextBatch::batch);
         if (i < 63) CHECK(batches[i].ticket().has_value());
     }
     CHECK(failed_with(batches[63].ticket(), Errc::busy));
@@ -257,7 +257,7 @@ TEST_CASE("reader: a lane that somebody may still look at is not given back to t
     int closed = 0;
     const auto until_closed = [&](int producers) {
         for (Event event; closed < producers;) {
-            static_cast<void>(world.stash->next_batch(world.batch, Deadline::after_ms(1)));
+            static_cast<void>(world.stash->next(world.batch, Deadline::after_ms(1)));
             while (world.stash->next_event(event)) {
                 closed += event.kind == Event::Kind::producer_closed ? 1 : 0;
             }
@@ -289,7 +289,7 @@ TEST_CASE("reader: records in the spill are read there") {
     REQUIRE(stash->copies().evacuated_records == 1);
     send(producer, "old", 1);
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     auto reader = Reader::attach(ring.name());
     REQUIRE(reader.has_value());
     const auto share = reader->open(*batch.ticket());

@@ -29,13 +29,13 @@ TEST_CASE("admission: the eleventh group waits, members of the ten never do") {
     CHECK(send(producers[0], prompt(10), 0, Deadline::now()) == Push::timed_out);
     CHECK(producers[0].problem().find("no new group") != std::string::npos);
     CHECK(producers[1].open_group(prompt(10), 0, Deadline::now()) == Push::timed_out);
-    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(stash->open_groups() == 10);
     CHECK(send(producers[1], prompt(10), 0, Deadline::now()) == Push::timed_out);
     // The other producer did not open them, and finishes them.
     for (int i = 0; i < 10; i++)
         CHECK(send(producers[1], prompt(i), 1, Deadline::now()) == Push::ok);
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     CHECK(send(producers[0], prompt(10), 0, Deadline::now()) == Push::timed_out);  // still leased
     REQUIRE(batch.ack(0).has_value());
     CHECK(send(producers[0], prompt(10), 0, patience()) == Push::ok);
@@ -58,7 +58,7 @@ TEST_CASE("admission: who waits for a place is woken by the trainer") {
     std::size_t most = 0;
     for (int i = 0; i < 500; i++) {
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         most = std::max(most, stash->open_groups());
         REQUIRE(batch.ack(i).has_value());
     }
@@ -92,7 +92,7 @@ TEST_CASE("admission: many producers open interleaved groups; bound and completi
     int shipped = 0;
     for (int step = 0; shipped < groups; step++) {
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         most = std::max(most, stash->open_groups());
         shipped += static_cast<int>(batch.groups().size());
         REQUIRE(batch.ack(step).has_value());
@@ -112,7 +112,7 @@ TEST_CASE("admission: bytes are bounded too") {
     Batch batch;
     while (send(producer, prompt(sent), 0, Deadline::now()) == Push::ok) {
         sent++;
-        REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
         REQUIRE(sent < 100);
     }
     CHECK(producer.problem().find("of records are held") != std::string::npos);
@@ -151,7 +151,7 @@ TEST_CASE("admission: places of a producer that dies or closes are written off")
         done = true;
     });
     Batch batch;
-    while (!done) REQUIRE(stash->next_batch(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
+    while (!done) REQUIRE(stash->next(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
     rollouts.join();
 }
 
@@ -164,9 +164,9 @@ TEST_CASE("admission: a restarted trainer counts the groups that were open, and 
         REQUIRE(send(producer, prompt(0), 1, patience()) == Push::ok);
         REQUIRE(send(producer, prompt(1), 1, patience()) == Push::ok);
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         REQUIRE(batch.ack(0).has_value());
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     }
     auto opened = Stash::open(ring.name(), ten);
     REQUIRE(opened.has_value());
@@ -174,9 +174,9 @@ TEST_CASE("admission: a restarted trainer counts the groups that were open, and 
     CHECK(send(producer, "tenth", 0, Deadline::now()) == Push::ok);
     CHECK(send(producer, "eleventh", 0, Deadline::now()) == Push::timed_out);
     Batch batch;
-    REQUIRE((*opened)->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE((*opened)->next(batch, patience()) == NextBatch::batch);
     REQUIRE(batch.ack(1).has_value());
-    REQUIRE((*opened)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    REQUIRE((*opened)->next(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK((*opened)->open_groups() == 9);
     CHECK(send(producer, "eleventh", 0, Deadline::now()) == Push::ok);
     CHECK(send(producer, "twelfth", 0, Deadline::now()) == Push::timed_out);
@@ -211,7 +211,7 @@ TEST_CASE("admission: a plain consumer between two trainers leaves what the seco
         const auto stash = open_settled(ring, ten);
         for (int i = 0; i < 10; i++) REQUIRE(send(producer, prompt(i), 0, patience()) == Push::ok);
         Batch batch;
-        REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     }
     {
         auto consumer = ring.consumer();
@@ -237,7 +237,7 @@ TEST_CASE("admission: a member behind a group that may not be opened does not st
     Batch batch;
     std::size_t groups = 0;
     for (std::int64_t step = 0; groups < 3; step++) {
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         groups += batch.groups().size();
         REQUIRE(batch.ack(step).has_value());
     }
@@ -260,14 +260,14 @@ TEST_CASE("admission: a batch is not cut short while a place that was given away
         REQUIRE(second.open_group("on its way", 0, patience(), {1, 0}) == Push::ok);
         const std::int64_t before_ns = monotonic_ns();
         REQUIRE(send(first, "complete", 0, patience()) == Push::ok);
-        REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
         REQUIRE(third.open_group("one more", 0, Deadline::now(), {1, 0}) == Push::timed_out);
-        const NextBatch got = stash->next_batch(batch, Deadline::now());
+        const NextBatch got = stash->next(batch, Deadline::now());
         if (monotonic_ns() - before_ns > 900'000'000) continue;
         waited = true;
         REQUIRE(got == NextBatch::timed_out);
         REQUIRE(send(second, "on its way", 0, patience()) == Push::ok);
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         CHECK(batch.groups().size() == 2);
         CHECK(stash->copies().batches_short == 0);
     }
@@ -312,7 +312,7 @@ TEST_CASE("admission: a successor has the places of its predecessor, beyond the 
     CHECK_FALSE(RelayProducer::holds_place(producers[1], key));
     CHECK_FALSE(producers[1].cancel_group(key));
     Batch batch;
-    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(stash->open_groups() == 1);
     CHECK(producers[0].open_group("new", 0, Deadline::now()) == Push::timed_out);
     CHECK(producers[0].cancel_group(prompt(1), 0));
@@ -341,13 +341,13 @@ TEST_CASE("admission: a place that is not needed is given back") {
     for (int i = 2; i < 10; i++) CHECK(producers[0].cancel_group(prompt(i), 0));
     // Two are open, so eight places are free, and none of them twice.
     Batch batch;
-    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(stash->open_groups() == 2);
     for (int i = 0; i < 8; i++) {
         CHECK(send(producers[1], "more " + prompt(i), 0, Deadline::now()) == Push::ok);
     }
     CHECK(send(producers[1], "more", 0, Deadline::now()) == Push::timed_out);
-    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(stash->open_groups() == 10);
     CHECK(send(producers[1], "more", 0, Deadline::now()) == Push::timed_out);
 }
@@ -379,7 +379,7 @@ TEST_CASE("admission: with its place a group gives back the room that was claime
         REQUIRE(send(producers[0], prompt(0), member, Deadline::now()) == Push::ok);
     }
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     REQUIRE(batch.ack(0).has_value());
     CHECK(open(1, "new") == Push::ok);
     CHECK(open(1, "newer") == Push::timed_out);

@@ -96,7 +96,7 @@ TEST_CASE("board: a group of which every record so far was dropped has its name"
         ring, {.group_size = 2, .max_lag = 0, .batch = BatchTarget::groups(1)});
     Batch batch;
     while (stash->open_groups() < 1) {
-        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
     }
     CHECK(stash->account().dropped[static_cast<std::size_t>(DropReason::stale)].records == 1);
     const auto stat = stat_stash(ring.name());

@@ -139,7 +139,7 @@ TEST_CASE("deadlines: restarts do not put them off") {
     for (int life = 0; life < 40 && !shipped; life++) {
         auto stash = open_stash(ring, options);
         Batch batch;
-        shipped = stash->next_batch(batch, Deadline::after_ms(30)) == NextBatch::batch;
+        shipped = stash->next(batch, Deadline::after_ms(30)) == NextBatch::batch;
     }
     CHECK(shipped);
 }
@@ -153,11 +153,11 @@ TEST_CASE("deadlines: what lies in a lane unread completes a group that is due")
     auto stash = open_stash(ring, options);
     Batch batch;
     send(producer, "p", 0);
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     const auto due = Deadline::after_ns(options.due_after().count());
     send(producer, "p", 1);
     while (!due.passed()) std::this_thread::yield();  // the trainer is at work
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     CHECK(batch.groups()[0].members == 2);
 }
 

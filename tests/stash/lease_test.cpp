@@ -58,8 +58,8 @@ TEST_CASE("lease: in a forked child a stash and its batches are inert") {
     send(producer, "half", 0);
     Batch batch;
     Batch second;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
-    REQUIRE(stash->next_batch(second, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(second, patience()) == NextBatch::batch);
     const std::string receipt = batch.receipt();
     const Lease lease = batch.lease();
     CHECK(lease.holds());
@@ -71,12 +71,12 @@ TEST_CASE("lease: in a forked child a stash and its batches are inert") {
         if (!is(batch.ack(0), Errc::forked)) return 2;
         if (!batch.receipt().empty()) return 3;
         Batch other;
-        if (stash->next_batch(other, Deadline::now()) != NextBatch::closed) return 4;
+        if (stash->next(other, Deadline::now()) != NextBatch::closed) return 4;
         if (stash->problem().find("fork") == std::string::npos) return 5;
         if (stash->rest(other) != NextBatch::closed) return 6;
         const auto settled = stash->settle(receipt, 0);
         if (settled || settled.error().code != Errc::forked) return 7;
-        if (stash->next_batch(batch, patience()) != NextBatch::closed) return 8;
+        if (stash->next(batch, patience()) != NextBatch::closed) return 8;
         second.nack();
         if (!is(second.ack(0), Errc::not_leased)) return 9;
         Event event;
@@ -98,7 +98,7 @@ TEST_CASE("lease: in a forked child a stash and its batches are inert") {
     REQUIRE(batch.sequences().size() == 2);
     CHECK(batch.ack(0).has_value());
     CHECK(second.ack(1).has_value());
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     CHECK(batch.ack(2).has_value());
     CHECK(stash->account().shipped.records == 6);
     CHECK(stash->account().conserved());
@@ -112,7 +112,7 @@ TEST_CASE("lease: a forked child that only ends writes nothing") {
         std::unique_ptr<Stash> stash = open_stash(ring, freshest_pair);
         send_pair(producer, "a");
         std::optional<Batch> batch(std::in_place);
-        REQUIRE(stash->next_batch(*batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(*batch, patience()) == NextBatch::batch);
         const Shared shared(ring);
         const auto before = shared.bytes();
         const int status = in_child([&] {
@@ -136,7 +136,7 @@ TEST_CASE("lease: a batch is acknowledged or given back once, and knows it") {
     CHECK(batch.lease().id() == 0);
     CHECK_FALSE(batch.lease().holds());
     send_pair(producer, "a");
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     const Lease first = batch.lease();
     Batch moved = std::move(batch);
     CHECK(first.holds());
@@ -146,7 +146,7 @@ TEST_CASE("lease: a batch is acknowledged or given back once, and knows it") {
     CHECK_FALSE(first.holds());
     CHECK(is(moved.ack(0), Errc::not_leased));
     CHECK(moved.receipt().empty());
-    REQUIRE(stash->next_batch(moved, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(moved, patience()) == NextBatch::batch);
     CHECK(moved.lease().id() != first.id());
     CHECK(moved.lease().holds());
     CHECK_FALSE(first.holds());
@@ -169,7 +169,7 @@ TEST_CASE("lease: a discarded batch is gone for good, and its records count as d
         const auto stash = open_stash(ring, freshest_pair);
         Batch batch;
         send_pair(producer, "a");
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         CHECK(is(batch.discard(DropReason::count), Errc::invalid_argument));
         REQUIRE(batch.discard(DropReason::stale).has_value());
         CHECK_FALSE(batch.leased());
@@ -180,16 +180,16 @@ TEST_CASE("lease: a discarded batch is gone for good, and its records count as d
         CHECK((account.groups_dropped == 1 && account.batches == 0 && account.conserved()));
         CHECK(stash->last_acked_step() == -1);  // it was no step
         send(producer, "a", 0);                 // the group is over: this one is late
-        CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
         CHECK(stash->account().dropped[static_cast<std::size_t>(DropReason::late)].records == 1);
     }
     const auto next = open_stash(ring, freshest_pair);
     Batch batch;
     send_pair(producer, "b");
-    REQUIRE(next->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(next->next(batch, patience()) == NextBatch::batch);
     CHECK(batch.groups().size() == 1);
     REQUIRE(batch.ack(0).has_value());
-    CHECK(next->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(next->next(batch, Deadline::now()) == NextBatch::timed_out);
 }
 
 TEST_CASE("lease: a batch may outlive its stash") {
@@ -201,7 +201,7 @@ TEST_CASE("lease: a batch may outlive its stash") {
     Lease lease;
     {
         const auto stash = open_stash(ring, freshest_pair);
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         view = batch.sequences()[1].view.token_ids();
         lease = batch.lease();
     }
@@ -213,7 +213,7 @@ TEST_CASE("lease: a batch may outlive its stash") {
     // The seat is free at once, and the group comes again.
     const auto next = open_stash(ring, freshest_pair);
     Batch again;
-    REQUIRE(next->next_batch(again, patience()) == NextBatch::batch);
+    REQUIRE(next->next(again, patience()) == NextBatch::batch);
     CHECK(again.lease().id() != lease.id());
     CHECK(is(batch.ack(0), Errc::not_leased));
     CHECK(again.leased());
@@ -224,7 +224,7 @@ TEST_CASE("lease: a batch may outlive its stash") {
     CHECK(again.ack(0).has_value());
     // Batches of one stash may be handed to another.
     send_pair(producer, "b");
-    REQUIRE(next->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(next->next(batch, patience()) == NextBatch::batch);
     CHECK(batch.ack(1).has_value());
 }
 
@@ -236,21 +236,21 @@ TEST_CASE("lease: steps do not go back") {
     {
         const auto stash = open_stash(ring, freshest_pair);
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         CHECK(is(batch.ack(-1), Errc::invalid_argument));
         REQUIRE(batch.leased());
         REQUIRE(batch.ack(5).has_value());
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         const auto lower = batch.ack(4);
         REQUIRE(is(lower, Errc::invalid_argument));
         CHECK(lower.error().message.find("step 4") != std::string::npos);
         CHECK(lower.error().message.find("is 5") != std::string::npos);
         REQUIRE(batch.sequences().size() == 2);
         REQUIRE(batch.ack(5).has_value());  // several batches to one step
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         receipt = batch.receipt();
         Batch later;
-        REQUIRE(stash->next_batch(later, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(later, patience()) == NextBatch::batch);
         REQUIRE(later.ack(7).has_value());
     }
     const auto stash = open_stash(ring, freshest_pair);
@@ -260,7 +260,7 @@ TEST_CASE("lease: steps do not go back") {
     CHECK(stash->last_acked_step() == 7);
     CHECK(stash->consumer().last_acked_step() == 7);
     Batch batch;
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
 }
 
 TEST_CASE("lease: policy versions are those of each sequence") {
@@ -281,7 +281,7 @@ TEST_CASE("lease: policy versions are those of each sequence") {
         }
     }
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     const auto versions = batch.policy_versions();
     CHECK(std::vector(versions.begin(), versions.end()) == std::vector<std::int64_t>{0, 1, 10, 11});
     CHECK(batch.ack(0).has_value());

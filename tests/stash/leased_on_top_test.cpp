@@ -30,10 +30,10 @@ TEST_CASE("admission: groups opened before the trainer came count") {
     int step = 0;
     for (; step < 15; step++) {
         CHECK(send(other, prompt(sent), 0, Deadline::now()) == Push::timed_out);
-        REQUIRE((*stash)->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE((*stash)->next(batch, patience()) == NextBatch::batch);
         REQUIRE(batch.ack(step).has_value());
     }
-    REQUIRE((*stash)->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE((*stash)->next(batch, patience()) == NextBatch::batch);
     REQUIRE(batch.ack(step).has_value());
     CHECK(send(other, prompt(sent), 0, patience()) == Push::ok);
 }
@@ -51,7 +51,7 @@ TEST_CASE("admission: leased groups come on top where the trainer asks for more 
         // Woken by the lease, not by its end.
         REQUIRE(send(producer, prompt(sent), 0, patience()) == Push::ok);
         REQUIRE(send(producer, prompt(sent++), 1, patience()) == Push::ok);
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     }
     REQUIRE(send(producer, prompt(sent++), 0, patience()) == Push::ok);
     REQUIRE(send(producer, prompt(sent), 0, patience()) == Push::ok);
@@ -72,13 +72,13 @@ TEST_CASE("admission: a group beyond the bound is let in though others are lease
     Batch batch;
     REQUIRE(send(producer, prompt(0), 0, patience()) == Push::ok);
     REQUIRE(send(producer, prompt(0), 1, patience()) == Push::ok);
-    REQUIRE(stash->next_batch(held, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(held, patience()) == NextBatch::batch);
     // Its other half will never come: only the bound stands between the trainer and the next group.
     REQUIRE(send(producer, prompt(1), 0, patience()) == Push::ok);
     std::thread rollouts([&] {
         REQUIRE(send(producer, prompt(2), 0, patience()) == Push::ok);
         REQUIRE(send(producer, prompt(2), 1, patience()) == Push::ok);
     });
-    CHECK(stash->next_batch(batch, patience()) == NextBatch::batch);
+    CHECK(stash->next(batch, patience()) == NextBatch::batch);
     rollouts.join();
 }

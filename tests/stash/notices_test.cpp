@@ -23,7 +23,7 @@ void send(Producer& producer, const Sent& record) {
 // Reads all there is.
 void read_all(Stash& stash) {
     Batch batch;
-    REQUIRE(stash.next_batch(batch, Deadline::after_ms(20)) == NextBatch::timed_out);
+    REQUIRE(stash.next(batch, Deadline::after_ms(20)) == NextBatch::timed_out);
 }
 
 std::vector<Event> told(Stash& stash, Event::Kind kind) {
@@ -66,7 +66,7 @@ TEST_CASE(
     CHECK(has(stash->waits_for(), "8 records dropped as duplicate"));
     for (std::uint32_t i = 1; i < 4; i++) send(one, {.prompt = "a/0", .repetition = i});
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     REQUIRE(batch.ack(0).has_value());
     CHECK(stash->dropped_since_batch().empty());
     send(one, {.prompt = "a/0"});
@@ -126,7 +126,7 @@ TEST_CASE("notices: each group that ships in part because of its deadline is tol
         send(producer, {.prompt = prompt, .repetition = 1});
     }
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     const auto partial = told(*stash, Event::Kind::partial);
     REQUIRE(partial.size() == 2);
     CHECK(has(partial[1].detail, "ships with 2 of 4 members (2 such groups so far): q"));

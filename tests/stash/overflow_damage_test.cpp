@@ -36,7 +36,7 @@ TEST_CASE("overflow: a record whose bytes have changed in the file is told, and 
     const Deadline deadline = patience();
     while (stash->stats().records + torn < groups && !deadline.passed()) {
         Batch none;
-        CHECK(stash->next_batch(none, Deadline::after_ms(5)) == NextBatch::timed_out);
+        CHECK(stash->next(none, Deadline::after_ms(5)) == NextBatch::timed_out);
         for (Event event{}; stash->next_event(event);) {
             if (event.kind != Event::Kind::torn) continue;
             CHECK(event.detail.find("checksum") != std::string::npos);
@@ -103,7 +103,7 @@ TEST_CASE("overflow: a damaged frame costs what it leads to, and the records beh
         for (bool all = false; !all && !deadline.passed();) {
             all = stash->stats().records == groups - lost;
             Batch none;
-            CHECK(stash->next_batch(none, Deadline::after_ms(5)) == NextBatch::timed_out);
+            CHECK(stash->next(none, Deadline::after_ms(5)) == NextBatch::timed_out);
             for (Event event{}; stash->next_event(event);) {
                 CHECK(event.kind != Event::Kind::quarantined);
                 torn += event.kind == Event::Kind::torn ? 1U : 0U;

@@ -37,7 +37,7 @@ void send_members(const TestRing& ring, std::uint32_t member, int groups) {
 void ship(Stash& stash, std::size_t groups, std::multiset<std::string>& seen) {
     while (seen.size() < groups) {
         Batch batch;
-        REQUIRE(stash.next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash.next(batch, patience()) == NextBatch::batch);
         check_pairs(batch, seen);
         REQUIRE(batch.ack(next_step(stash)).has_value());
     }
@@ -65,7 +65,7 @@ std::string stall_of(Stash& stash) {
     const Deadline deadline = patience();
     while (!deadline.passed()) {
         Batch batch;
-        static_cast<void>(stash.next_batch(batch, Deadline::after_ms(10)));
+        static_cast<void>(stash.next(batch, Deadline::after_ms(10)));
         for (Event event; stash.next_event(event);) {
             if (event.kind == Event::Kind::stalled) return event.detail;
         }
@@ -179,7 +179,7 @@ TEST_CASE("overflow: ranks read their shares out of the file") {
     });
     for (int shipped = 0; shipped < groups; shipped++) {
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         const auto ticket = batch.ticket();
         REQUIRE(ticket.has_value());
         const auto same = [&](const Share& share) {

@@ -62,7 +62,7 @@ inline void open_groups(Producer& producer, Stash& stash, int from, int to) {
     for (bool more = true; more;) {
         more = !done;
         Batch none;
-        CHECK(stash.next_batch(none, Deadline::after_ms(5)) == NextBatch::timed_out);
+        CHECK(stash.next(none, Deadline::after_ms(5)) == NextBatch::timed_out);
     }
     rollouts.join();
 }

@@ -18,7 +18,7 @@ namespace {
 
 std::size_t train_once(Stash& stash, std::int64_t step) {
     Batch batch;
-    const NextBatch got = stash.next_batch(batch, patience());
+    const NextBatch got = stash.next(batch, patience());
     std::string told;
     for (Event event; got != NextBatch::batch && stash.next_event(event);) {
         told += event.detail + '\n';
@@ -32,7 +32,7 @@ std::size_t train_once(Stash& stash, std::int64_t step) {
 
 void look(Stash& stash) {
     Batch batch;
-    REQUIRE(stash.next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    REQUIRE(stash.next(batch, Deadline::now()) == NextBatch::timed_out);
 }
 
 }  // namespace
@@ -212,7 +212,7 @@ TEST_CASE("progress: a trainer that only polls gets what is complete, too") {
         const auto repetition = static_cast<std::uint32_t>(sent % 2);
         const Push pushed = send_bytes(producer, prompt, repetition, 50'000, Deadline::now());
         sent += pushed == Push::ok ? 1 : 0;
-        CHECK(stash->next_batch(batch, Deadline::now()) != NextBatch::closed);
+        CHECK(stash->next(batch, Deadline::now()) != NextBatch::closed);
     }
     REQUIRE(batch.leased());  // there is no room for eight groups
     CHECK(batch.groups().size() == sent / 2);
@@ -234,7 +234,7 @@ TEST_CASE("progress: where nothing can move it is told after a second, with the 
     Event event{};
     while (event.kind != Event::Kind::stalled) {
         Batch batch;
-        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
         while (event.kind != Event::Kind::stalled && stash->next_event(event)) {
         }
     }
@@ -268,7 +268,7 @@ TEST_CASE(
     CHECK(open(1) == Push::timed_out);
     while (stash->account().groups_dropped == 0) {
         Batch batch;
-        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
     }
     look(*stash);
     CHECK(open(0) == Push::ok);
@@ -307,7 +307,7 @@ TEST_CASE("progress: it is told, too, where one waits for room and others have n
     Event event{};
     while (event.kind != Event::Kind::stalled) {
         Batch batch;
-        REQUIRE(stash->next_batch(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::after_ms(10)) == NextBatch::timed_out);
         while (event.kind != Event::Kind::stalled && stash->next_event(event)) {
         }
     }

@@ -138,9 +138,9 @@ TEST_CASE("journal: a trainer meets no group that it cannot acknowledge") {
     for (std::uint32_t i = 0; i < 2; i++) test::send(producer, "short", i, 2);
     auto stash = test::open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     CHECK(batch.sequences()[0].view.instance_id() == "short");
     CHECK(batch.ack(0).has_value());
     CHECK(stash->account().dropped[static_cast<std::size_t>(DropReason::oversized)].records == 5);
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
 }

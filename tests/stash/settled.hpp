@@ -30,7 +30,7 @@ inline std::unique_ptr<Stash> open_settled(const TestRing& ring, const StashOpti
     REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().to_string()));
     auto stash = std::move(*opened);
     Batch batch;  // reads what a predecessor left, so that its groups are counted
-    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     return stash;
 }
 

@@ -145,7 +145,7 @@ TEST_CASE("places: one that was had in advance becomes a group's") {
     CHECK(send(carrier, 3) == Push::ok);
     // One that is open at the stash needs none.
     Batch batch;
-    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(stash->open_groups() == 4);
     CHECK(!RelayProducer::pass_place(carrier, stand_in(2), GroupKey::of(prompt(0), 0)));
 }
@@ -192,7 +192,7 @@ TEST_CASE("places: those in advance take what the spill may grow to, and leave a
     int more = 0;
     for (int turn = 0; turn < 8; turn++) {
         REQUIRE(open_one(turn) == Push::ok);
-        REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
         (turn == 0 ? at_first : more) += take_all();
     }
     CHECK(more > at_first);

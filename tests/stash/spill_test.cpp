@@ -30,7 +30,7 @@ TEST_CASE("straggler: older than 100 lane-fulls, and no producer stalls, memory 
     for (int i = 0; i < 5; i++) send(producer, "straggler" + std::to_string(i), 1);
     for (int i = 0; i < 5; i++) {
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         check_pairs(batch, seen);
         REQUIRE(batch.ack(next_step(*stash)).has_value());
     }
@@ -53,7 +53,7 @@ TEST_CASE("straggler: many at once, so that the spill is compacted") {
         for (int i = 0; i < 4; i++) {
             send(producer, late + std::to_string(i), 1);
             Batch batch;
-            REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+            REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
             check_pairs(batch, seen);
             REQUIRE(batch.ack(next_step(*stash)).has_value());
         }
@@ -63,7 +63,7 @@ TEST_CASE("straggler: many at once, so that the spill is compacted") {
     CHECK(stash->copies().copied_bytes > 3 * 64 * kib);
     send(producer, "first", 1);
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     check_pairs(batch, seen);
     CHECK(seen.count("first") == 1);
     CHECK(seen.size() == 60 * 24 + 1);
@@ -88,13 +88,13 @@ TEST_CASE("straggler: a spill that was full takes more once it has room") {
         while (open < 7 && try_send(producer, late + std::to_string(open), 0, Deadline::now())) {
             open++;
             Batch none;
-            REQUIRE(stash->next_batch(none, Deadline::now()) == NextBatch::timed_out);
+            REQUIRE(stash->next(none, Deadline::now()) == NextBatch::timed_out);
         }
         REQUIRE(open >= 3);
         const auto finish = [&](int i) {
             send(producer, late + std::to_string(i), 1);
             Batch batch;
-            REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+            REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
             check_pairs(batch, seen);
             REQUIRE(batch.ack(next_step(*stash)).has_value());
         };
@@ -127,10 +127,10 @@ TEST_CASE("straggler: its evacuated record survives the trainer, once") {
     const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     send(producer, "straggler", 1);
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     check_pairs(batch, seen);
     REQUIRE(batch.ack(next_step(*stash)).has_value());
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(seen.count("straggler") == 1);
 }
 
@@ -161,7 +161,7 @@ TEST_CASE("straggler: a successor reads a long spill again before it puts more t
     });
     for (int i = 0; i < 60 + 100 + 4; i++) {  // and what was ready before
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         check_pairs(batch, seen);
         REQUIRE(batch.ack(next_step(*stash)).has_value());
     }
@@ -196,7 +196,7 @@ TEST_CASE("straggler: a successor ships the attempt in the spill, not an older o
     const auto stash = open_stash(
         ring, {.group_size = 2, .order = Order::freshest, .batch = BatchTarget::groups(11)});
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     bool found = false;
     for (const Sequence& sequence : batch.sequences()) {
         const Meta& meta = sequence.view.meta();
@@ -243,7 +243,7 @@ TEST_CASE("full: lanes filled with incomplete groups are relieved, so that the r
     });
     std::multiset<std::string> seen;
     Batch batch;
-    CHECK(stash->next_batch(batch, patience()) == NextBatch::batch);
+    CHECK(stash->next(batch, patience()) == NextBatch::batch);
     rollouts.join();
     check_pairs(batch, seen);
     CHECK(seen.size() == 40);
@@ -266,7 +266,7 @@ TEST_CASE("full: a batch that lanes and spill cannot hold ships what is ready") 
     std::multiset<std::string> seen;
     while (seen.size() < 200) {
         Batch batch;
-        const bool came = stash->next_batch(batch, Deadline::after_ms(200)) == NextBatch::batch;
+        const bool came = stash->next(batch, Deadline::after_ms(200)) == NextBatch::batch;
         if (!came && stash->rest(batch) != NextBatch::batch) continue;
         check_pairs(batch, seen);
         REQUIRE(batch.ack(next_step(*stash)).has_value());
@@ -288,7 +288,7 @@ TEST_CASE("receipt: settles what was leased when the trainer died, and only that
     {
         const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         receipt = batch.receipt();
         CHECK(receipt.size() == 32 + 2 * 32);
     }
@@ -303,7 +303,7 @@ TEST_CASE("receipt: settles what was leased when the trainer died, and only that
         CHECK(stash->last_acked_step() == 7);
         std::multiset<std::string> seen;
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         check_pairs(batch, seen);
         CHECK(seen.count("p1") == 1);
         CHECK(!stash->settle(receipt, 7).has_value());  // too late
@@ -313,10 +313,10 @@ TEST_CASE("receipt: settles what was leased when the trainer died, and only that
     CHECK(*stash->settle(receipt, 9) == 0);
     CHECK(stash->last_acked_step() == 8);
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     CHECK(batch.sequences()[0].view.instance_id() == "p2");
     REQUIRE(batch.ack(9).has_value());
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
 }
 
 TEST_CASE("receipt: finds its records in the spill, if they were nacked and moved") {
@@ -329,7 +329,7 @@ TEST_CASE("receipt: finds its records in the spill, if they were nacked and move
         send(producer, "old", 0);
         send(producer, "old", 1);
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         receipt = batch.receipt();
     }
     {
@@ -343,7 +343,7 @@ TEST_CASE("receipt: finds its records in the spill, if they were nacked and move
     CHECK(*stash->settle(receipt, 100) == 2);
     send(producer, "old", 1);  // late: no ghost
     Batch batch;
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(stash->open_groups() == 0);
 }
 
@@ -358,7 +358,7 @@ TEST_CASE("tombstones: a late member opens no ghost in the next trainer's time e
     const auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     send(producer, "p0", 1);
     Batch batch;
-    CHECK(stash->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     CHECK(stash->open_groups() == 0);
     const auto late = stash->account().dropped[static_cast<std::size_t>(DropReason::late)];
     CHECK(late.records == 1);
@@ -385,7 +385,7 @@ TEST_CASE("orphans: a member begun by a producer that died in a predecessor's ti
     }
     const auto stash = open_stash(ring, options);
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     CHECK(batch.sequences().size() == 1);
     CHECK(batch.groups()[0].members == 1);
 }

@@ -41,7 +41,7 @@ TEST_CASE("trainer: interleaved rollouts of two producers come as whole groups, 
     std::map<std::string, int> seen;
     Batch batch;
     for (int step = 0; step < 2; step++) {
-        REQUIRE(stash.next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash.next(batch, patience()) == NextBatch::batch);
         REQUIRE(batch.groups().size() == 3);
         REQUIRE(batch.sequences().size() == 12);
         CHECK(batch.cu_seqlens().back() == 36);
@@ -81,7 +81,7 @@ TEST_CASE("trainer: a batch tells of rewards that are no numbers, and of absent 
     auto opened = Stash::open(ring.name(), {.group_size = 4, .batch = BatchTarget::groups(1)});
     REQUIRE(opened.has_value());
     Batch batch;
-    REQUIRE((*opened)->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE((*opened)->next(batch, patience()) == NextBatch::batch);
     REQUIRE(batch.groups().size() == 1);
     CHECK(batch.groups()[0].members == 3);
     CHECK(batch.groups()[0].bad_rewards == 1);
@@ -108,14 +108,14 @@ TEST_CASE("trainer: a batch that is not acknowledged comes again") {
     REQUIRE(opened.has_value());
     {
         Batch dropped_on_the_floor;
-        REQUIRE((*opened)->next_batch(dropped_on_the_floor, patience()) == NextBatch::batch);
+        REQUIRE((*opened)->next(dropped_on_the_floor, patience()) == NextBatch::batch);
     }
     Batch batch;
-    REQUIRE((*opened)->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE((*opened)->next(batch, patience()) == NextBatch::batch);
     CHECK(batch.sequences().size() == 4);
-    CHECK((*opened)->next_batch(batch, Deadline::now()) == NextBatch::batch);
+    CHECK((*opened)->next(batch, Deadline::now()) == NextBatch::batch);
     CHECK(batch.ack(0).has_value());
-    CHECK((*opened)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+    CHECK((*opened)->next(batch, Deadline::now()) == NextBatch::timed_out);
 }
 
 TEST_CASE("trainer: resume with a complete batch pending") {
@@ -131,12 +131,12 @@ TEST_CASE("trainer: resume with a complete batch pending") {
         REQUIRE(opened.has_value());
         CHECK((*opened)->last_acked_step() == life - 1);
         Batch batch;
-        REQUIRE((*opened)->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE((*opened)->next(batch, patience()) == NextBatch::batch);
         CHECK(batch.sequences()[0].view.instance_id() == "p" + std::to_string(life));
         REQUIRE(batch.ack(life).has_value());
         Batch leased_when_we_die;
         if (life < 2) {
-            REQUIRE((*opened)->next_batch(leased_when_we_die, patience()) == NextBatch::batch);
+            REQUIRE((*opened)->next(leased_when_we_die, patience()) == NextBatch::batch);
         }
     }
 }
@@ -151,7 +151,7 @@ TEST_CASE("trainer: what is complete when the deadline has passed is not late") 
         for (std::uint32_t repetition = 0; repetition < 2; repetition++) {
             send_reward(producer, "p" + std::to_string(prompt), repetition, 0);
         }
-        REQUIRE((*opened)->next_batch(batch, Deadline::now()) == NextBatch::batch);
+        REQUIRE((*opened)->next(batch, Deadline::now()) == NextBatch::batch);
         REQUIRE(batch.ack(prompt).has_value());
     }
 }
@@ -167,7 +167,7 @@ TEST_CASE("trainer: a deadline is kept while records that make no batch keep com
             send_reward(producer, "the same", 0, 0);  // one member, the rest are duplicates
     });
     Batch batch;
-    CHECK((*opened)->next_batch(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
+    CHECK((*opened)->next(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
     enough = true;
     rollouts.join();
 }
@@ -179,13 +179,13 @@ TEST_CASE("trainer: another thread ends the wait for a batch, whatever its deadl
     Stash& stash = **opened;
     Batch batch;
     NextBatch answer = NextBatch::closed;
-    std::thread waits([&] { answer = stash.next_batch(batch, Deadline::never()); });
+    std::thread waits([&] { answer = stash.next(batch, Deadline::never()); });
     stash.interrupt();
     waits.join();
     CHECK(answer == NextBatch::timed_out);
     auto producer = ring.producer();
     for (const std::uint32_t repetition : {0U, 1U}) send_reward(producer, "p", repetition, 0);
-    CHECK(stash.next_batch(batch, Deadline::never()) == NextBatch::batch);
+    CHECK(stash.next(batch, Deadline::never()) == NextBatch::batch);
 }
 
 TEST_CASE(
@@ -196,7 +196,7 @@ TEST_CASE(
         std::move(*Stash::open(ring.name(), {.group_size = 2, .batch = BatchTarget::groups(2)}));
     Batch batch;
     const auto train = [&](std::int64_t step) {
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         REQUIRE(batch.ack(step).has_value());
     };
     const auto send_groups = [](Producer& producer, const std::string& prefix) {
@@ -228,7 +228,7 @@ TEST_CASE(
     // Still so when the lane's producer is gone.
     Event event;
     for (bool gone = false; !gone;) {
-        REQUIRE(stash->next_batch(batch, Deadline::after_ms(20)) == NextBatch::timed_out);
+        REQUIRE(stash->next(batch, Deadline::after_ms(20)) == NextBatch::timed_out);
         while (stash->next_event(event)) gone |= event.kind == Event::Kind::producer_closed;
     }
     const auto found = stash->repeated_keys();
@@ -271,7 +271,7 @@ TEST_CASE("trainer: the freshest groups come first, also out of what lay unread 
     }
     for (int group = groups - 1; group > groups - 6; group--) {
         Batch batch;
-        REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         CHECK(batch.sequences()[0].view.instance_id() == "g" + std::to_string(group));
         REQUIRE(batch.ack(groups - group).has_value());
     }
@@ -279,6 +279,14 @@ TEST_CASE("trainer: the freshest groups come first, also out of what lay unread 
     REQUIRE(send_bytes(one, "later", 0, kib, patience(), 2) == Push::ok);
     REQUIRE(send_bytes(other, "later", 1, kib, patience(), 2) == Push::ok);
     Batch batch;
-    REQUIRE(stash->next_batch(batch, Deadline::now()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::batch);
     CHECK(batch.sequences()[0].view.instance_id() == "later");
+}
+
+TEST_CASE("trainer: the former name of next") {
+    const TestRing ring;
+    auto stash = Stash::open(ring.name(), {});
+    REQUIRE(stash.has_value());
+    Batch batch;
+    CHECK((*stash)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
 }

@@ -96,7 +96,7 @@ TEST_CASE("unnumbered: from a draft to a batch, where members are counted as the
         REQUIRE(producer.push(draft, patience()) == Push::ok);
     }
     Batch batch;
-    REQUIRE(stash->next_batch(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     REQUIRE(batch.sequences().size() == 4);
     for (std::uint32_t i = 0; i < 4; i++) {
         CHECK(!batch.sequences()[i].view.meta().repetition_id.has_value());

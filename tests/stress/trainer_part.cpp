@@ -33,7 +33,7 @@ class Trainer {
         Deadline deadline = patience();
         for (Batch batch;;) {
             const bool last = part_.board->trainer_ends != 0;
-            NextBatch got = stash_->next_batch(batch, Deadline::after_ms(last ? 1 : 20));
+            NextBatch got = stash_->next(batch, Deadline::after_ms(last ? 1 : 20));
             if (got == NextBatch::timed_out && last) got = stash_->rest(batch);
             tell_events();
             tell_drops();
@@ -43,7 +43,7 @@ class Trainer {
                 train(batch);
                 continue;
             }
-            require(got == NextBatch::timed_out, "next_batch: closed");
+            require(got == NextBatch::timed_out, "next: closed");
             journal_.say(Kind::waiting);
             if (!last) {
                 deadline = patience();

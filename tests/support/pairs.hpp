@@ -86,7 +86,7 @@ inline void pass_pairs(Producer& producer, Stash& stash, const std::string& pref
         send(producer, prompt, 0, 2);
         send(producer, prompt, 1, 2);
         Batch batch;
-        REQUIRE(stash.next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash.next(batch, patience()) == NextBatch::batch);
         check_pairs(batch, seen);
         REQUIRE(batch.ack(stash.last_acked_step() + 1).has_value());
     }

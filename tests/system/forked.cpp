@@ -193,7 +193,7 @@ void try_stash_and_shares() {
     auto reader = opened(Reader::attach(ring.name()), "reader");
     auto gatherer = opened(Gatherer::open(Device::host()), "gatherer");
     Batch batch;
-    require(stash->next_batch(batch, patience()) == NextBatch::batch, "a batch");
+    require(stash->next(batch, patience()) == NextBatch::batch, "a batch");
     const std::string ticket = opened(batch.ticket({.rank = 0, .world = 1}), "ticket");
     const std::string receipt = batch.receipt();
     auto share = opened(reader.open(ticket), "share");
@@ -225,7 +225,7 @@ void try_stash_and_shares() {
          [&] { return refused_as_forked(reading.ack_after(Batch(), 0, gatherer)); }},
         {"ReadBatches::advance", tells([&] { return reading.advance(); })},
         {"ReadBatches::finish", tells([&] { return reading.finish(Deadline::now()); })},
-        {"Stash::next_batch", [&] { return closed(stash->next_batch(other, patience())); }},
+        {"Stash::next", [&] { return closed(stash->next(other, patience())); }},
         {"Stash::rest", [&] { return closed(stash->rest(other)); }},
         {"Stash::settle", [&] { return refused_as_forked(stash->settle(receipt, 0)); }},
         {"Stash::interrupt", inert([&] { stash->interrupt(); })},

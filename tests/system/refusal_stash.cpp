@@ -33,7 +33,7 @@ class Trainer : public Case {
         for (std::uint64_t next = 2; acked_.size() < 2 * groups;) {
             if (next < 2 + 2 * groups && send(next) == Push::ok) next++;
             Batch batch;
-            const NextBatch got = stash.next_batch(batch, Deadline::now());
+            const NextBatch got = stash.next(batch, Deadline::now());
             require(got != NextBatch::closed, "the stash says that the ring is gone");
             require(!closed_, "the producer says: {}", producer_->problem());
             if (got == NextBatch::timed_out) {
@@ -45,7 +45,7 @@ class Trainer : public Case {
         evacuated_ = stash.copies().evacuated_records;
         require(send(1) == Push::ok, "the last record");
         Batch batch;
-        if (stash.next_batch(batch, Deadline::after_ms(2'000)) != NextBatch::batch) {
+        if (stash.next(batch, Deadline::after_ms(2'000)) != NextBatch::batch) {
             return std::unexpected(timed_out());
         }
         return acknowledge(batch);

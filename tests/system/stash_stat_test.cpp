@@ -88,7 +88,7 @@ TEST_CASE("stash stat: the latest batch has a mean reward and its tokens") {
             REQUIRE(producer.push(draft, Deadline::after_ms(10'000)) == Push::ok);
         }
         Batch batch;
-        REQUIRE((*opened)->next_batch(batch, Deadline::after_ms(10'000)) == NextBatch::batch);
+        REQUIRE((*opened)->next(batch, Deadline::after_ms(10'000)) == NextBatch::batch);
         const StashStat stat = look(ring);  // while it is trained on
         CHECK(stat.account_whole);
         REQUIRE(batch.ack(0));
@@ -120,7 +120,7 @@ TEST_CASE("stash stat: shows what is open, and leaves out what never holds still
     Batch batch;
     // Twice: what is read in the last turn of a call is shown by the next one.
     for (int i = 0; i < 2; i++) {
-        REQUIRE((*opened)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        REQUIRE((*opened)->next(batch, Deadline::now()) == NextBatch::timed_out);
     }
     StashStat stat = look(ring);
     CHECK(stat.open);
@@ -159,7 +159,7 @@ TEST_CASE("stash stat: a trainer says of its groups what is seen of them from ou
     REQUIRE(opened.has_value());
     Batch batch;
     for (int i = 0; i < 2; i++) {
-        REQUIRE((*opened)->next_batch(batch, Deadline::now()) == NextBatch::timed_out);
+        REQUIRE((*opened)->next(batch, Deadline::now()) == NextBatch::timed_out);
     }
     std::vector<GroupStat> inside = (*opened)->explain(10);
     StashStat stat = look(ring);

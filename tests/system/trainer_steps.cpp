@@ -67,7 +67,7 @@ Visits all_of(const std::string& ring) {
     Visits visits;
     std::vector<Batch> batches(groups);
     for (Batch& batch : batches) {
-        if (stash->next_batch(batch, Deadline::after_ms(30)) != NextBatch::batch &&
+        if (stash->next(batch, Deadline::after_ms(30)) != NextBatch::batch &&
             stash->rest(batch) != NextBatch::batch) {
             break;
         }
@@ -88,7 +88,7 @@ void acknowledge(const std::string& ring, std::uint64_t records) {
     const auto stash = stash_of(ring);
     for (std::int64_t step = stash->last_acked_step() + 1; records != 0; step++) {
         Batch batch;
-        if (stash->next_batch(batch, Deadline::after_ms(30)) != NextBatch::batch) {
+        if (stash->next(batch, Deadline::after_ms(30)) != NextBatch::batch) {
             require(stash->rest(batch) == NextBatch::batch, "{} records do not come", records);
         }
         records -= batch.sequences().size();
@@ -104,7 +104,7 @@ int trainer(const std::string& ring, Act act) {
     const auto stash = stash_of(ring);
     if (act == Act::open) return raise(SIGSTOP);
     Batch batch;
-    if (stash->next_batch(batch, patience()) != NextBatch::batch) return 1;
+    if (stash->next(batch, patience()) != NextBatch::batch) return 1;
     static_cast<void>(raise(SIGSTOP));
     if (act == Act::ack && !batch.ack(1)) return 1;
     if (act == Act::nack) batch.nack();

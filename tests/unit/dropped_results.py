@@ -11,7 +11,7 @@ include, *compiler = sys.argv[1:]
 CALLS = """\
 batch.ack(0)
 stash.settle("", 0)
-stash.next_batch(batch, now)
+stash.next(batch, now)
 stash.rest(batch)
 Stash::open("ring", {})
 Consumer::open("ring")

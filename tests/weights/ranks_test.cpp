@@ -213,7 +213,7 @@ TEST_CASE("a committed version is stamped on rollouts, and stale ones are known"
     Batch batch;
     std::vector<std::pair<std::string, std::int64_t>> seen;
     for (int i = 0; i < 2; i++) {
-        REQUIRE(stash.next_batch(batch, patience()) == NextBatch::batch);
+        REQUIRE(stash.next(batch, patience()) == NextBatch::batch);
         seen.emplace_back(batch.sequences()[0].view.instance_id(), batch.policy_versions()[0]);
         REQUIRE_OK(batch.ack(i));
     }

@@ -17,7 +17,7 @@ void World::train() {
         return;
     }
     auto batch = std::make_unique<Batch>();
-    NextBatch got = stash_->next_batch(*batch, Deadline::now());
+    NextBatch got = stash_->next(*batch, Deadline::now());
     if (got == NextBatch::timed_out && all_sent()) got = stash_->rest(*batch);
     lie();
     for (Event event; stash_->next_event(event);) {
@@ -103,7 +103,7 @@ void World::check_end() {
     for (int i = 0; i < 1000; i++) {  // what came late is read and dropped
         auto batch = std::make_unique<Batch>();
         clock_ns += ms;
-        if (stash_->next_batch(*batch, Deadline::now()) == NextBatch::batch) {
+        if (stash_->next(*batch, Deadline::now()) == NextBatch::batch) {
             fail("a batch after the last one");
         }
         if (stash_->account().held.records == 0 && i > 2) break;
