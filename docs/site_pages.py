@@ -147,19 +147,21 @@ def put_header(header):
     """Doxygen reads `///`; what stands behind a declaration is `///<`; the first block is the
     file's. Specialisations have no anchor there, and their template says what they do."""
     lines, first = [], True
+    name = header.relative_to(ROOT / "include/rollring")
     text = re.sub(r"^template <>\n.*?^\}\n", "", header.read_text(encoding="utf-8"),
                   flags=re.MULTILINE | re.DOTALL)
     for line in text.split("\n"):
         if re.match(r"\s*//", line):
             line = re.sub(r"//", "///", line, count=1)
             if first:
-                lines.append(f"/// \\file {header.name}")
+                lines.append(f"/// \\file {name}")
                 first = False
         elif line.strip() and not line.startswith("#"):
             first = False
             line = re.sub(r"([;,{}(]) +// ", r"\1  ///< ", line)
         lines.append(line)
-    (HEADERS / header.name).write_text("\n".join(lines), encoding="utf-8")
+    (HEADERS / name).parent.mkdir(exist_ok=True)
+    (HEADERS / name).write_text("\n".join(lines), encoding="utf-8")
 
 
 PYTHON_MODULES = ("", "errors", "stat", "batches", "weights", "options", "extras", "rollouts",
@@ -235,8 +237,9 @@ def main():
     for folder in (PAGES, HEADERS):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    for header in sorted((ROOT / "include/rollring").glob("*.hpp")):
-        put_header(header)
+    for header in sorted((ROOT / "include/rollring").rglob("*.hpp")):
+        if "\n// A former name" not in header.read_text(encoding="utf-8"):
+            put_header(header)
     for glob in GLOBS:
         for page in sorted(ROOT.glob(glob)):
             put_page(page)
