@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "cli/commands/command.hpp"
 #include "cli/commands/spill_options.hpp"
@@ -14,7 +16,7 @@
 namespace rollring::cli {
 namespace {
 
-constexpr const char* create_footer = R"(Examples:
+constexpr std::string_view create_footer = R"(Examples:
   rollring create r                       # sizes derived from this machine
   rollring create r --lanes 64 --lane-bytes 16MiB
   rollring create r --lane-bytes 8GiB --soft-bytes 8GiB    # no soft wrap
@@ -22,9 +24,9 @@ constexpr const char* create_footer = R"(Examples:
   rollring create r --exist-ok --lanes 64    # an existing ring of 64 lanes is accepted
   rollring create r --schema more.json    # standard columns plus those in the file
 A schema file is a list of columns to add:
-  [{"name":"entropy","dtype":"f32","per":"token","dims":[],"required":false}]
-`dims` are the lengths behind the first one, 0 for any; dtypes are i8 to i64, u8 to
-u64, f16, bf16, f32, f64, bool.
+  [{{"name":"entropy","dtype":"f32","per":"token","dims":[],"required":false}}]
+`dims` are the lengths behind the first one, 0 for any; dtypes are
+{}.
 Bytes are rounded up to pages of 4 KiB. A lane takes memory in /dev/shm when a
 producer takes the lane; the largest record must fit. `rollring size` says how much
 a run needs.)";
@@ -153,7 +155,12 @@ struct RmOptions {
 Command add_create(CLI::App& app) {
     auto options = std::make_shared<CreateOptions>();
     CLI::App* sub = app.add_subcommand("create", "Create a ring");
-    sub->footer(create_footer);
+    std::string dtypes;
+    for (const KnownDType& known : known_dtypes) {
+        dtypes += dtypes.empty() ? "" : ", ";
+        dtypes += known.name;
+    }
+    sub->footer(fmt::format(create_footer, dtypes));
     add_ring_name(sub, options->ring);
     sub->add_option("--lanes", options->made.lanes,
                     "Maximum number of concurrent producers, 1 to 4096")

@@ -150,8 +150,7 @@ void read_column(JsonValue value, const Schema& schema, std::uint16_t column,
     const Column& declared = schema.columns()[column];
     if (value.is_object()) return read_blob(declared.name, value, schema, column, record);
     const DType dtype = declared.dtype;
-    const bool listed =
-        dtype.code <= 1 || dtype == dtype_f32 || dtype == dtype_f64 || dtype == dtype_bool;
+    const bool listed = dtype == dtype_bool || with_number(dtype, [](auto) { return true; });
     if (!listed) {
         bad(declared.name, fmt::format("is {}, which has no JSON number: use "
                                        "{{\"dtype\":\"{}\",\"shape\":[...],\"base64\":\"...\"}}",
@@ -159,24 +158,14 @@ void read_column(JsonValue value, const Schema& schema, std::uint16_t column,
     }
     const Shape shape = shape_of(declared, value);
     const auto bytes = record.make(column, dtype, shape.lengths, shape.dims);
-    const auto as = [&]<class T>(T) {
-        fill_bytes<T>(declared, value, shape.dims, bytes, element<T>);
-    };
     if (dtype == dtype_bool) {
         fill_bytes<std::uint8_t>(declared, value, shape.dims, bytes, truth);
-    } else if (dtype.code == 2) {
-        dtype.bits == 32 ? as(float{}) : as(double{});
-    } else if (dtype.code == 0) {
-        dtype.bits == 8    ? as(std::int8_t{})
-        : dtype.bits == 16 ? as(std::int16_t{})
-        : dtype.bits == 32 ? as(std::int32_t{})
-                           : as(std::int64_t{});
-    } else {
-        dtype.bits == 8    ? as(std::uint8_t{})
-        : dtype.bits == 16 ? as(std::uint16_t{})
-        : dtype.bits == 32 ? as(std::uint32_t{})
-                           : as(std::uint64_t{});
+        return;
     }
+    with_number(dtype, [&]<class T>(T) {
+        fill_bytes<T>(declared, value, shape.dims, bytes, element<T>);
+        return true;
+    });
 }
 
 void read_blob(std::string_view key, JsonValue value, const Schema& schema, std::uint16_t column,

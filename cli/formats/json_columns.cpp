@@ -24,21 +24,10 @@ void append_nested(std::string& out, std::span<const T> values,
 
 template <class T>
 bool append_as(std::string& out, const ColumnView& column) {
-    const DType dtype{std::is_floating_point_v<T> ? std::uint8_t{2}
-                      : std::is_signed_v<T>       ? std::uint8_t{0}
-                                                  : std::uint8_t{1},
-                      sizeof(T) * 8};
-    const bool as_bits = column.dtype == dtype_bool && dtype == dtype_u8;
-    if (column.dtype != dtype && !as_bits) return false;
     const std::span values(reinterpret_cast<const T*>(column.data.data()),
                            column.data.size() / sizeof(T));
     append_nested<T>(out, values, std::span(column.shape).first(column.dims));
     return true;
-}
-
-template <class... T>
-bool append_as_any(std::string& out, const ColumnView& column) {
-    return (append_as<T>(out, column) || ...);
 }
 
 // Dims behind an empty one cost no bytes, so that a short record may claim any number of lists.
@@ -55,9 +44,9 @@ bool few_lists(const ColumnView& column) {
 }  // namespace
 
 void append_column(std::string& out, const ColumnView& column) {
+    const DType dtype = column.dtype == dtype_bool ? dtype_u8 : column.dtype;  // as its bits
     if (few_lists(column) &&
-        append_as_any<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t,
-                      std::uint16_t, std::uint32_t, std::uint64_t, float, double>(out, column)) {
+        with_number(dtype, [&]<class T>(T) { return append_as<T>(out, column); })) {
         return;
     }
     append_blob(out, column);

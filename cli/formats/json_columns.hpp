@@ -10,8 +10,6 @@
 
 namespace rollring::cli {
 
-inline constexpr DType dtype_bool{6, 8};
-
 template <class T>
 void append_element(std::string& out, T value) {
     if constexpr (std::is_floating_point_v<T>) {

@@ -3,6 +3,7 @@
 // in the ring; records then name a column by its index. And the dtypes of their elements.
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -22,51 +23,91 @@ struct ROLLRING_API DType {
     std::uint8_t bits;  // per element: 8, 16, 32, 64
 
     friend bool operator==(const DType&, const DType&) = default;
-    [[nodiscard]] std::uint32_t bytes() const { return bits / 8; }
-    [[nodiscard]] bool is_integer() const { return code <= 1; }
+    [[nodiscard]] constexpr std::uint32_t bytes() const { return bits / 8; }
+    [[nodiscard]] constexpr bool is_integer() const { return code <= 1; }
 
     // "i32", "u8", "f32", "bf16"; empty if unknown.
     [[nodiscard]] std::string to_string() const;
     static std::optional<DType> parse(std::string_view text);
 };
 
-inline constexpr DType dtype_i32{0, 32};
-inline constexpr DType dtype_i64{0, 64};
-inline constexpr DType dtype_u8{1, 8};
-inline constexpr DType dtype_u16{1, 16};
-inline constexpr DType dtype_u32{1, 32};
-inline constexpr DType dtype_f32{2, 32};
-inline constexpr DType dtype_f64{2, 64};
+struct KnownDType {
+    std::string_view name;
+    std::string_view full_name;  // numpy's, where it has one, and torch's
+    DType dtype;
+    const char* letter;  // struct's, or where Python has none that for as many bits
+    bool is_number;      // convert() knows its numbers; of others there are bits alone
+};
+// All element types, a line each. Columns, weights, the program and the Python package take them
+// from here.
+inline constexpr KnownDType known_dtypes[] = {
+    {"i8", "int8", {0, 8}, "b", true},
+    {"i16", "int16", {0, 16}, "h", true},
+    {"i32", "int32", {0, 32}, "i", true},
+    {"i64", "int64", {0, 64}, "q", true},
+    {"u8", "uint8", {1, 8}, "B", true},
+    {"u16", "uint16", {1, 16}, "H", true},
+    {"u32", "uint32", {1, 32}, "I", true},
+    {"u64", "uint64", {1, 64}, "Q", true},
+    {"f16", "float16", {2, 16}, "e", true},
+    {"f32", "float32", {2, 32}, "f", true},
+    {"f64", "float64", {2, 64}, "d", true},
+    {"bf16", "bfloat16", {4, 16}, "H", true},
+    {"bool", "bool", {6, 8}, "?", true},
+    {"f8e4m3", "float8_e4m3fn", {10, 8}, "B", false},
+    {"f8e5m2", "float8_e5m2", {12, 8}, "B", false},
+};
+
+namespace detail {
+consteval DType dtype_named(std::string_view name) {
+    for (const KnownDType& known : known_dtypes) {
+        if (known.name == name) return known.dtype;
+    }
+    ROLLRING_ASSERT(false, name);  // which does not compile
+}
+}  // namespace detail
+
+inline constexpr DType dtype_i32 = detail::dtype_named("i32");
+inline constexpr DType dtype_i64 = detail::dtype_named("i64");
+inline constexpr DType dtype_u8 = detail::dtype_named("u8");
+inline constexpr DType dtype_u16 = detail::dtype_named("u16");
+inline constexpr DType dtype_u32 = detail::dtype_named("u32");
+inline constexpr DType dtype_f16 = detail::dtype_named("f16");
+inline constexpr DType dtype_f32 = detail::dtype_named("f32");
+inline constexpr DType dtype_f64 = detail::dtype_named("f64");
+inline constexpr DType dtype_bf16 = detail::dtype_named("bf16");
+inline constexpr DType dtype_bool = detail::dtype_named("bool");
+inline constexpr DType dtype_f8_e4m3 = detail::dtype_named("f8e4m3");
+inline constexpr DType dtype_f8_e5m2 = detail::dtype_named("f8e5m2");
+
+namespace detail {
+template <class... T>
+struct Numbers {
+    template <class U>
+    static constexpr bool have = (std::same_as<T, U> || ...);
+    template <class Visit>
+    static constexpr bool visit(const Visit& one) {
+        return (one(T{}) || ...);
+    }
+};
+// Those that C++ itself has.
+using OwnNumbers = Numbers<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t,
+                           std::uint16_t, std::uint32_t, std::uint64_t, float, double>;
+}  // namespace detail
 
 template <class T>
-constexpr DType dtype_of();
-template <>
-constexpr DType dtype_of<std::int32_t>() {
-    return dtype_i32;
+    requires detail::OwnNumbers::have<T>
+constexpr DType dtype_of() {
+    constexpr std::uint8_t code = std::floating_point<T> ? 2 : std::unsigned_integral<T> ? 1 : 0;
+    return {code, sizeof(T) * 8};
 }
-template <>
-constexpr DType dtype_of<std::int64_t>() {
-    return dtype_i64;
-}
-template <>
-constexpr DType dtype_of<std::uint8_t>() {
-    return dtype_u8;
-}
-template <>
-constexpr DType dtype_of<std::uint16_t>() {
-    return dtype_u16;
-}
-template <>
-constexpr DType dtype_of<std::uint32_t>() {
-    return dtype_u32;
-}
-template <>
-constexpr DType dtype_of<float>() {
-    return dtype_f32;
-}
-template <>
-constexpr DType dtype_of<double>() {
-    return dtype_f64;
+
+// Calls visit(T{}) for the number T of C++ that has the dtype. False if none has it, or visit says
+// so.
+template <class Visit>
+constexpr bool with_number(DType dtype, const Visit& visit) {
+    return detail::OwnNumbers::visit(
+        [&]<class T>(T number) { return dtype == dtype_of<T>() && visit(number); });
 }
 
 enum class Per : std::uint8_t {

@@ -12,11 +12,6 @@
 
 namespace rollring {
 
-inline constexpr DType dtype_f16{2, 16};
-inline constexpr DType dtype_bf16{4, 16};
-inline constexpr DType dtype_f8_e4m3{10, 8};  // DLPack 1.1: kDLFloat8_e4m3fn
-inline constexpr DType dtype_f8_e5m2{12, 8};
-
 // Where tensors lie and who copies them.
 struct Device {
     int gpu = -1;  // -1: host memory, copied by the CPU; else an ordinal of this process

@@ -10,7 +10,6 @@
 namespace rollring::gathering {
 namespace {
 
-constexpr DType dtype_bool{6, 8};
 constexpr std::uint64_t rows_max = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint64_t row_bytes_max = std::uint64_t{1} << 30;
 

@@ -1,5 +1,6 @@
 #include "rollring/schema.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -131,38 +132,15 @@ struct Tag {
 
 // Calls visit(Tag<T>) for the type that stands for a dtype; false if there is none.
 template <class Visit>
-bool with_type(DType type, Visit visit) {
-    switch (type.code << 8 | type.bits) {
-        case 0x008:
-            return visit(Tag<std::int8_t>{});
-        case 0x010:
-            return visit(Tag<std::int16_t>{});
-        case 0x020:
-            return visit(Tag<std::int32_t>{});
-        case 0x040:
-            return visit(Tag<std::int64_t>{});
-        case 0x108:
-            return visit(Tag<std::uint8_t>{});
-        case 0x110:
-            return visit(Tag<std::uint16_t>{});
-        case 0x120:
-            return visit(Tag<std::uint32_t>{});
-        case 0x140:
-            return visit(Tag<std::uint64_t>{});
-        case 0x210:
-            return visit(Tag<Half>{});
-        case 0x220:
-            return visit(Tag<float>{});
-        case 0x240:
-            return visit(Tag<double>{});
-        case 0x410:
-            return visit(Tag<BFloat16>{});
-        case 0x608:
-            return visit(Tag<Truth>{});
-        default:
-            return false;
-    }
+constexpr bool with_type(DType type, Visit visit) {
+    return with_number(type, [&]<class T>(T) { return visit(Tag<T>{}); }) ||
+           (type == dtype_f16 && visit(Tag<Half>{})) ||
+           (type == dtype_bf16 && visit(Tag<BFloat16>{})) ||
+           (type == dtype_bool && visit(Tag<Truth>{}));
 }
+static_assert(std::ranges::all_of(known_dtypes, [](const KnownDType& known) {
+    return known.is_number == with_type(known.dtype, [](auto) { return true; });
+}));
 
 }  // namespace
 

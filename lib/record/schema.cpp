@@ -12,16 +12,6 @@
 namespace rollring {
 namespace {
 
-struct NamedDType {
-    std::string_view name;
-    DType dtype;
-};
-constexpr NamedDType dtypes[] = {
-    {"i8", {0, 8}},   {"i16", {0, 16}},  {"i32", {0, 32}}, {"i64", {0, 64}},    {"u8", {1, 8}},
-    {"u16", {1, 16}}, {"u32", {1, 32}},  {"u64", {1, 64}}, {"f16", {2, 16}},    {"f32", {2, 32}},
-    {"f64", {2, 64}}, {"bf16", {4, 16}}, {"bool", {6, 8}}, {"f8e4m3", {10, 8}}, {"f8e5m2", {12, 8}},
-};
-
 std::vector<Column> standard_columns() {
     const auto token = [](const char* name, DType dtype) {
         return Column{.name = name, .dtype = dtype};
@@ -80,14 +70,14 @@ std::string problem_of(const Column& column, std::size_t index) {
 }  // namespace
 
 std::string DType::to_string() const {
-    for (const auto& known : dtypes) {
+    for (const KnownDType& known : known_dtypes) {
         if (known.dtype == *this) return std::string(known.name);
     }
     return {};
 }
 
 std::optional<DType> DType::parse(std::string_view text) {
-    for (const auto& known : dtypes) {
+    for (const KnownDType& known : known_dtypes) {
         if (known.name == text) return known.dtype;
     }
     return std::nullopt;

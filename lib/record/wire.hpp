@@ -1,11 +1,13 @@
 #pragma once
 // A record's bytes: header, directory, columns. Little endian, every column at a multiple of 64.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 #include "layout.hpp"
+#include "rollring/schema.hpp"
 
 namespace rollring {
 
@@ -68,6 +70,9 @@ struct ColumnEntry {
     [[nodiscard]] std::uint64_t offset() const { return offset_lines * line_bytes; }
 };
 static_assert(sizeof(ColumnEntry) == 32);
+static_assert(std::ranges::all_of(known_dtypes, [](const KnownDType& known) {
+    return known.dtype.code < 16 && known.dtype.bits % 8 == 0;
+}));
 static_assert(std::has_unique_object_representations_v<ColumnEntry>);
 
 }  // namespace rollring

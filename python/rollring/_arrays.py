@@ -17,38 +17,27 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-# Of each dtype the names that numpy and torch have for it. Where numpy has none, the one for its
-# bits. The C++ table is in lib/record/schema.cpp.
-_DTYPES = {
-    "i8": ("int8", "int8"),
-    "i16": ("int16", "int16"),
-    "i32": ("int32", "int32"),
-    "i64": ("int64", "int64"),
-    "u8": ("uint8", "uint8"),
-    "u16": ("uint16", "uint16"),
-    "u32": ("uint32", "uint32"),
-    "u64": ("uint64", "uint64"),
-    "f16": ("float16", "float16"),
-    "f32": ("float32", "float32"),
-    "f64": ("float64", "float64"),
-    "bf16": ("uint16", "bfloat16"),
-    "bool": ("bool", "bool"),
-    "f8e4m3": ("uint8", "float8_e4m3fn"),
-    "f8e5m2": ("uint8", "float8_e5m2"),
-}
+# Of each dtype torch's name and struct's letter, which is that of its bits where numpy has none.
+# The table is C++'s: known_dtypes of include/rollring/schema.hpp.
+_DTYPES = {name: (full_name, letter) for name, full_name, letter in _core.dtypes()}
+# By its name: numpy tells "q" from "l", which are the same here.
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(numpys) for name, (numpys, _) in _DTYPES.items()
+    name: np.dtype(np.dtype(letter).name) for name, (_, letter) in _DTYPES.items()
 }
 # What numpy has no dtype for: torch's.
-TORCH_ALONE = {name: torchs for name, (numpys, torchs) in _DTYPES.items() if numpys != torchs}
-_NAMES = {torchs: name for name, (_, torchs) in _DTYPES.items()}
+TORCH_ALONE = {
+    name: full_name
+    for name, (full_name, _) in _DTYPES.items()
+    if NUMPY_DTYPES[name].name != full_name
+}
+_NAMES = {full_name: name for name, (full_name, _) in _DTYPES.items()}
 
 
 def torch_dtype(name: str) -> Any:
     """torch's dtype for one of rollring's names."""
     import torch
 
-    return getattr(torch, _DTYPES[name][1])
+    return getattr(torch, _DTYPES[name][0])
 
 
 def dtype_name(dtype: object) -> str:

@@ -38,7 +38,7 @@ std::optional<DType> dtype_of_letter(const char* format, Py_ssize_t item_bytes) 
     const auto bits = static_cast<std::uint8_t>(item_bytes * 8);
     switch (format[0]) {
         case '?':
-            return DType{6, 8};
+            return dtype_bool;
         case 'b':
         case 'h':
         case 'i':
@@ -123,30 +123,12 @@ bool take_numbers(PyObject* list, Py_ssize_t count, std::byte* to) {
 }
 
 bool take_numbers_as(DType dtype, PyObject* list, Py_ssize_t count, std::byte* to) {
-    switch (dtype.code << 8 | dtype.bits) {
-        case 0x008:
-            return take_numbers<std::int8_t>(list, count, to);
-        case 0x010:
-            return take_numbers<std::int16_t>(list, count, to);
-        case 0x020:
-            return take_numbers<std::int32_t>(list, count, to);
-        case 0x040:
-            return take_numbers<std::int64_t>(list, count, to);
-        case 0x108:
-            return take_numbers<std::uint8_t>(list, count, to);
-        case 0x110:
-            return take_numbers<std::uint16_t>(list, count, to);
-        case 0x120:
-            return take_numbers<std::uint32_t>(list, count, to);
-        case 0x140:
-            return take_numbers<std::uint64_t>(list, count, to);
-        case 0x220:
-            return take_numbers<float>(list, count, to);
-        case 0x240:
-            return take_numbers<double>(list, count, to);
-        default:
-            break;
-    }
+    bool taken = false;
+    const bool is_own = with_number(dtype, [&]<class T>(T) {
+        taken = take_numbers<T>(list, count, to);
+        return true;
+    });
+    if (is_own) return taken;
     std::vector<double> numbers(static_cast<std::size_t>(count));
     auto* first = reinterpret_cast<std::byte*>(numbers.data());
     return take_numbers<double>(list, count, first) &&

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "batch.hpp"
 #include "column_input.hpp"
@@ -23,6 +24,7 @@
 #include "requests.hpp"
 #include "rollring/extras/requests.hpp"
 #include "rollring/ring.hpp"
+#include "rollring/schema.hpp"
 #include "rollring/stash_stat.hpp"
 #include "rollring/version.hpp"
 #include "rollring/weights.hpp"
@@ -158,6 +160,16 @@ nb::object find_trouble(const std::string& name_of, double stale_after, bool wai
     return made;
 }
 
+// Name, full name and struct's letter of each.
+nb::list dtypes() {
+    const auto text = [](std::string_view of) { return nb::str(of.data(), of.size()); };
+    nb::list made;
+    for (const KnownDType& known : known_dtypes) {
+        made.append(nb::make_tuple(text(known.name), text(known.full_name), text(known.letter)));
+    }
+    return made;
+}
+
 }  // namespace
 
 NB_MODULE(_core, module) {
@@ -182,6 +194,7 @@ NB_MODULE(_core, module) {
     module.def("set_error_classes", &set_error_classes);
     module.def("set_helpers", &set_helpers);
     nb::module_::import_("atexit").attr("register")(nb::cpp_function(&Released::end));
+    module.def("dtypes", &dtypes);
     module.def("version", [] { return std::string(version()); });
     module.def("create", &create);
     nb::class_<PyOwnedRing>(module, "OwnedRing")

@@ -93,16 +93,8 @@ Window::~Window() {
 }
 
 const char* letter_of(DType dtype) {
-    switch (dtype.code) {
-        case 0:
-            return dtype.bits == 8 ? "b" : dtype.bits == 16 ? "h" : dtype.bits == 32 ? "i" : "q";
-        case 2:
-            return dtype.bits == 16 ? "e" : dtype.bits == 32 ? "f" : "d";
-        case 6:
-            return "?";
-        default:
-            return dtype.bits == 8 ? "B" : dtype.bits == 16 ? "H" : dtype.bits == 32 ? "I" : "Q";
-    }
+    const auto* known = std::ranges::find(known_dtypes, dtype, &KnownDType::dtype);
+    return known != std::end(known_dtypes) ? known->letter : "B";
 }
 
 int Window::get_buffer(PyObject* self, Py_buffer* view, int flags) {

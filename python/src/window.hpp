@@ -74,8 +74,7 @@ class Window {
     Window* after_ = nullptr;
 };
 
-// struct's letter for a dtype, "H" for bf16 and "B" for 8-bit floats, which Python has no letter
-// for.
+// struct's letter for a dtype, as KnownDType has it.
 const char* letter_of(DType dtype);
 
 void bind_window(nb::module_& module);

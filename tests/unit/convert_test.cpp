@@ -126,3 +126,17 @@ TEST_CASE("convert: what is no number here goes to itself alone") {
     CHECK(fill(dtype_u8, 255, reinterpret_cast<std::byte*>(&byte), 1));
     CHECK(byte == 255);
 }
+
+TEST_CASE("each dtype has a short and a full name, one each") {
+    for (const KnownDType& known : known_dtypes) {
+        CHECK(known.dtype.to_string() == known.name);
+        CHECK(DType::parse(known.name) == known.dtype);
+        CHECK(can_convert(known.dtype, known.dtype));
+        CHECK(can_convert(known.dtype, dtype_f64) == known.is_number);
+        for (const KnownDType& other : known_dtypes) {
+            const bool same = &known == &other;
+            CHECK((known.full_name == other.full_name) == same);
+            CHECK((known.dtype == other.dtype) == same);
+        }
+    }
+}
