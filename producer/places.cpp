@@ -40,6 +40,10 @@ bool Producer::cancel_group(const GroupKey& key) {
     return true;
 }
 
+std::uint64_t RelayProducer::ring_id(const Producer& producer) {
+    return producer.impl_->map.ring_id();
+}
+
 bool RelayProducer::holds_place(const Producer& producer, const GroupKey& key) {
     return producer.impl_->admission->holds(key);
 }

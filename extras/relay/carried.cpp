@@ -77,6 +77,10 @@ void Carried::take_over(std::uint64_t end) {
     for (std::size_t lane = 0; lane < ends_.size(); lane++) ends_[lane] = page_->end_of(lane);
 }
 
+std::uint64_t Carried::destination() const {
+    return page_->destination;
+}
+
 bool Carried::has(std::uint32_t lane, std::uint64_t position) const {
     return position < ends_[lane];
 }

@@ -29,6 +29,8 @@ class Carried {
     // are still to be had. In another lane than a predecessor's nothing is known of what it sent
     // last, which comes again: a stash drops what it has.
     std::vector<Places::Place> recover(std::uint32_t lane, std::uint64_t end);
+    // The ring that all of it goes into.
+    [[nodiscard]] std::uint64_t destination() const;
     [[nodiscard]] Places& places() { return places_; }
     [[nodiscard]] bool has(std::uint32_t lane, std::uint64_t position) const;
     [[nodiscard]] std::uint32_t lanes() const { return static_cast<std::uint32_t>(ends_.size()); }

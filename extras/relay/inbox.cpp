@@ -33,6 +33,16 @@ void show(const TrajectoryView& view, Draft& draft) {
 
 }  // namespace
 
+Result<std::unique_ptr<Inbox>> Inbox::open(std::string_view ring, const ProducerOptions& options,
+                                           Carried carried) {
+    auto producer = Producer::open(ring, options);
+    if (!producer) return std::unexpected(producer.error());
+    if (RelayProducer::ring_id(*producer) != carried.destination()) {
+        return refused(Errc::closed, "ring " + std::string(ring) + " was removed and made again");
+    }
+    return std::unique_ptr<Inbox>(new Inbox(std::move(*producer), std::move(carried)));
+}
+
 Inbox::Inbox(Producer producer, Carried carried)
     : producer_(std::move(producer)), carried_(std::move(carried)) {
     const RecordRef last = producer_.last();

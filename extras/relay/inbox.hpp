@@ -55,7 +55,10 @@ class Inbox {
         std::string why;
     };
 
-    Inbox(Producer producer, Carried carried);
+    // Takes a lane of the ring whose RingStat::ring_id is `carried.destination()`. Errc::closed:
+    // another ring has that name by now, and nothing was sent to it.
+    static Result<std::unique_ptr<Inbox>> open(std::string_view ring,
+                                               const ProducerOptions& options, Carried carried);
 
     // Any thread. Spans stay as they are until the parcel was sent or dropped. `spare`: places that
     // the source wants to have in advance. What is wrong with it; empty: nothing.
@@ -80,6 +83,8 @@ class Inbox {
     [[nodiscard]] InboxStats stats() const;
 
   private:
+    Inbox(Producer producer, Carried carried);
+
     struct alignas(64) Line {
         std::byte bytes[64];
     };

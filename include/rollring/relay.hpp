@@ -20,6 +20,10 @@ namespace rollring {
 // places that are taken in advance.
 class ROLLRING_API RelayProducer {
   public:
+    // RingStat::ring_id of the ring that the producer writes to. A name leads to another ring once
+    // its ring was made again.
+    [[nodiscard]] static std::uint64_t ring_id(const Producer& producer);
+
     // Whether the producer holds a place for this group: it was taken here, and no record of the
     // group is committed.
     [[nodiscard]] static bool holds_place(const Producer& producer, const GroupKey& key);

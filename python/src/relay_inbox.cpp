@@ -44,10 +44,9 @@ class PyInbox {
             static_cast<std::int64_t>(std::clamp(timeout, 0.0, 1e6) * 1e9));
         auto opened = [&] {
             const Released released;
-            return Producer::open(ring, options);
+            return Inbox::open(ring, options, std::move(carried));
         }();
-        if (!opened) raise(opened.error());
-        inbox_ = std::make_unique<Inbox>(std::move(*opened), std::move(carried));
+        inbox_ = value_or_raise(std::move(opened));
     }
     ~PyInbox() {
         if (forks_ != fork_number()) static_cast<void>(inbox_.release());

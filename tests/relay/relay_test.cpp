@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
@@ -28,18 +29,28 @@ constexpr std::uint64_t streams = 3;
 // Of a carrier, in this process or a child.
 struct Ends {
     Outbox outbox;
-    Inbox inbox;
+    std::unique_ptr<Inbox> inbox;
 };
+
+std::uint64_t id_of(const TestRing& ring) {
+    const auto stat = stat_ring(ring.name());
+    require(stat.has_value(), "ring {} is gone", ring.name());
+    return stat->ring_id;
+}
 
 class World {
   public:
     [[nodiscard]] Ends open() {
         auto outbox = Outbox::open(from.name(), {});
         require(outbox.has_value(), "no outbox: {}", outbox ? "" : outbox.error().to_string());
-        auto producer = Producer::open(to.name(), {.name = "carrier", .keep_for = from.name()});
-        require(producer.has_value(), "no lane: {}", producer ? "" : producer.error().to_string());
+        auto inbox = open_inbox(id_of(to));
+        require(inbox.has_value(), "no lane: {}", inbox ? "" : inbox.error().to_string());
+        return {std::move(*outbox), std::move(*inbox)};
+    }
+    [[nodiscard]] Result<std::unique_ptr<Inbox>> open_inbox(std::uint64_t destination) {
         const std::span bytes(static_cast<std::byte*>(memory_.data()), Carried::bytes(ring_lanes));
-        return {std::move(*outbox), Inbox(std::move(*producer), Carried(bytes, 1, 2, ring_lanes))};
+        return Inbox::open(to.name(), {.name = "carrier", .keep_for = from.name()},
+                           Carried(bytes, id_of(from), destination, ring_lanes));
     }
 
     const TestRing from;
@@ -60,9 +71,9 @@ int carry(World& world, std::uint64_t bytes) {
         static_cast<void>(ends.outbox.collect(parcel, bytes, 0, Deadline::after_ms(1)));
         if (!parcel.entries.empty()) {
             under_way.push_back(parcel.entries.size());
-            require(ends.inbox.give(next++, parcel.entries, parcel.spans, 0).empty(), "refused");
+            require(ends.inbox->give(next++, parcel.entries, parcel.spans, 0).empty(), "refused");
         }
-        for (const std::uint64_t number : ends.inbox.step(Deadline::now()).sent) {
+        for (const std::uint64_t number : ends.inbox->step(Deadline::now()).sent) {
             arrived.insert(number);
         }
         for (; arrived.erase(oldest) != 0; oldest++) {
@@ -129,6 +140,18 @@ TEST_CASE("relay: a carrier is killed at any moment, and each record arrives onc
     CHECK(kill_and_collect(last));
 }
 
+TEST_CASE("relay: a ring that was made again gets nothing of what was meant for the one before") {
+    World world;
+    const std::uint64_t before = id_of(world.to);
+    REQUIRE(remove_ring(world.to.name(), true).has_value());
+    REQUIRE(create_ring(world.to.name(), {.lanes = ring_lanes, .lane_bytes = 1 << 20}).has_value());
+    const auto inbox = world.open_inbox(before);
+    REQUIRE_FALSE(inbox.has_value());
+    CHECK(inbox.error().code == Errc::closed);
+    CHECK(inbox.error().message.find("made again") != std::string::npos);
+    CHECK(world.open_inbox(id_of(world.to)).has_value());
+}
+
 TEST_CASE("relay: records of a lane that follow each other are one span") {
     World world;
     Producer producer = world.from.producer();
@@ -158,11 +181,11 @@ TEST_CASE("relay: a parcel whose index names memory that it lacks is refused, an
     wrong[4].offset = ~std::uint64_t{63};
     wrong[5].bytes = ~std::uint64_t{0};
     for (const ParcelEntry& one : wrong) {
-        CHECK_FALSE(ends.inbox.give(0, {one}, parcel.spans, 0).empty());
+        CHECK_FALSE(ends.inbox->give(0, {one}, parcel.spans, 0).empty());
     }
-    REQUIRE(ends.inbox.give(1, parcel.entries, parcel.spans, 0).empty());
-    CHECK(ends.inbox.step(patience()).sent == std::vector<std::uint64_t>{1});
-    CHECK(ends.inbox.stats().records == 1);
+    REQUIRE(ends.inbox->give(1, parcel.entries, parcel.spans, 0).empty());
+    CHECK(ends.inbox->step(patience()).sent == std::vector<std::uint64_t>{1});
+    CHECK(ends.inbox->stats().records == 1);
 }
 
 TEST_CASE("relay: what lies anywhere arrives, what is damaged is counted, what came is passed") {
@@ -179,10 +202,10 @@ TEST_CASE("relay: what lies anywhere arrives, what is damaged is counted, what c
     damaged.front() ^= std::byte{255};
     std::uint64_t number = 0;
     const auto give = [&](std::span<const std::byte> memory) {
-        REQUIRE(ends.inbox.give(number, parcel.entries, {memory}, 0).empty());
-        REQUIRE(ends.inbox.step(patience()).sent == std::vector{number});
+        REQUIRE(ends.inbox->give(number, parcel.entries, {memory}, 0).empty());
+        REQUIRE(ends.inbox->step(patience()).sent == std::vector{number});
         number++;
-        return ends.inbox.stats();
+        return ends.inbox->stats();
     };
     const InboxStats first = give(damaged);
     CHECK(first.records == 1);  // the one that is whole

@@ -128,6 +128,7 @@ void try_ends_of_a_ring() {
          inert([&] { RelayProducer::inherit_place(producer, key, {}); })},
         {"RelayProducer::holds_place",
          tells([&] { return RelayProducer::holds_place(producer, key); })},
+        {"RelayProducer::ring_id", tells([&] { return RelayProducer::ring_id(producer) != 0; })},
         {"RelayProducer::pass_place",
          [&] { return !RelayProducer::pass_place(producer, key, key); }},
         {"RelayProducer::take_spare_place",

@@ -102,7 +102,9 @@ class WeightSource:
         except TimedOutError:
             return
         try:
-            await self._follow(channel)
+            # It was attached by the name, which may have been given to another ring meanwhile.
+            if int(stat_ring(self._ring)["ring_id"]) == self._ring_id:
+                await self._follow(channel)
         finally:
             channel.close()
 
