@@ -28,6 +28,7 @@ from ray_engines import Engine, served  # noqa: E402
 from ray_kills import Run  # noqa: E402
 from ray_weight_trainer import said, weights_log  # noqa: E402
 from rollring.integrations.ray import Fabric, connect  # noqa: E402
+from rollring.stat import stat_stash  # noqa: E402
 from test_ray_runs import leaves_nothing  # noqa: E402
 
 SIZE = kill_oracle.SIZE
@@ -229,7 +230,11 @@ class Runs(Run):
 
     def check_all_came(self, who: int, wanted: set[str]) -> None:
         log, ends = log_of(self.folder, who), self.ends_of.get(who, [])
-        kill_oracle.until_all_came(log, ends, wanted, ray_world.PATIENCE)
+        try:
+            kill_oracle.until_all_came(log, ends, wanted, ray_world.PATIENCE)
+        except AssertionError:
+            print("the oldest groups:", *stat_stash(self.ring)["groups"][:8], sep="\n")
+            raise
 
     def check_runs(self) -> int:
         """That no run has got what is another's, or got it twice. How many runs there were."""
