@@ -47,10 +47,10 @@ class World {
         require(inbox.has_value(), "no lane: {}", inbox ? "" : inbox.error().to_string());
         return {std::move(*outbox), std::move(*inbox)};
     }
-    [[nodiscard]] Result<std::unique_ptr<Inbox>> open_inbox(std::uint64_t destination) {
+    [[nodiscard]] Result<std::unique_ptr<Inbox>> open_inbox(std::uint64_t ring_id) {
         const std::span bytes(static_cast<std::byte*>(memory_.data()), Carried::bytes(ring_lanes));
         return Inbox::open(to.name(), {.name = "carrier", .keep_for = from.name()},
-                           Carried(bytes, id_of(from), destination, ring_lanes));
+                           Carried(bytes, id_of(from), ring_id, ring_lanes));
     }
 
     const TestRing from;
