@@ -319,9 +319,22 @@ def test_run_env_puts_the_mixin_before_the_class(tmp_path: Path) -> None:
     assert done.stdout == (
         "Mine RollringSendMixin True ['my_env:Mine', 'serve', '--slurm', 'false']\n"
     )
-    for wrong, told in (("my_env", "MODULE:CLASS"), ("my_env:No", "No"), ("no_env:A", "no_env")):
+    for wrong, told in (
+        ("my_env", "'my_env' is not MODULE:CLASS"),
+        (":Mine", "':Mine' is not MODULE:CLASS"),
+        ("my_env:No", "the module my_env has no class No"),
+        ("no_env:A", "No module named 'no_env': run this in its folder"),
+        ("no_env.inner:A", "No module named 'no_env': run this in its folder"),
+    ):
         done = run(wrong)
-        assert done.returncode == 2 and told in done.stderr, done
+        assert done.returncode == 2, done
+        assert done.stderr.startswith("rollring run-env: ") and told in done.stderr, done
+    # A fault of the module itself is not one of the command line: it is shown with its place.
+    for line, told in (("import no_such_package", "ModuleNotFound"), ("None.x", "Attribute")):
+        (tmp_path / "bad_env.py").write_text(f"\n{line}\n")
+        done = run("bad_env:A")
+        assert done.returncode == 1, done
+        assert f"{told}Error: " in done.stderr and 'bad_env.py", line 2' in done.stderr, done
 
 
 def own_command_line(*words: str, tokenizer: str) -> list[str]:

@@ -4,8 +4,8 @@ usage: rollring run-env MODULE:CLASS [ARGUMENTS OF ITS OWN ...]
 
     rollring run-env my_envs.gsm8k:GSM8kEnv serve --slurm false
 
-In the place of running that file with the same arguments. The server at its rollout_server_url
-is `rollring serve-atropos`, which says what the ring's name is (or $ROLLRING_RING does).
+Use it instead of running that file, with the same arguments. The server at its rollout_server_url
+must be `rollring serve-atropos`, which tells it the ring's name ($ROLLRING_RING overrides it).
 """
 
 from __future__ import annotations
@@ -16,20 +16,28 @@ import sys
 from . import with_rollring
 
 
+def misused(why: str) -> int:
+    print(f"rollring run-env: {why}", file=sys.stderr)
+    return 2
+
+
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else 2
-    module, colon, name = arguments[0].partition(":")
-    if not colon:
-        print(f"run_env: '{arguments[0]}' is not MODULE:CLASS; see --help", file=sys.stderr)
-        return 2
+    module, _, name = arguments[0].partition(":")
+    if not module or not name:
+        return misused(f"'{arguments[0]}' is not MODULE:CLASS; see 'rollring run-env --help'")
     sys.path.insert(0, "")  # as python -m finds modules
     try:
-        environment = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        print(f"run_env: {error}", file=sys.stderr)
-        return 2
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not error.name or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and lacks one: the traceback shows which line asks for it
+        return misused(f"{error}: run this in its folder, or add that to PYTHONPATH")
+    environment = getattr(loaded, name, None)
+    if environment is None:
+        return misused(f"the module {module} has no class {name}")
     sys.argv = [f"{module}:{name}", *arguments[1:]]
     with_rollring(environment).cli()  # type: ignore[attr-defined]
     return 0
