@@ -172,7 +172,8 @@ def test_what_the_policy_drops_is_counted(tmp_path: Path) -> None:
     records = [record(0, 0), record(0, 0), record(0, 1)]  # a duplicate
     path = lines_of(tmp_path / "rollouts.jsonl", *records)
     out, _ = run("--input", path, "--group-size", "2", "--producers", "1")
-    assert "dropped      1\n" in out and "groups       1 in 1 batches" in out
+    assert "dropped      1\n" in out and "groups       1 in 1 batch;" in out
+    assert out.startswith("1 producer, one trainer, ")
     assert "were not compared" in out.splitlines()[-1]
 
 

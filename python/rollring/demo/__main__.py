@@ -146,7 +146,8 @@ def demo(options: argparse.Namespace, load: Load) -> int:
         if came := seen.tally.records:
             print(f"FAILED after {came:,} record{'s' * (came != 1)}", flush=True)
     else:
-        print(f"{options.producers} producers, one trainer, lanes of {lanes}, all in Python")
+        producers = f"{options.producers} producer{'s' * (options.producers != 1)}"
+        print(f"{producers}, one trainer, lanes of {lanes}, all in Python")
         print(as_text(report), flush=True)
     return 128 + stopped if stopped else int(not report["ok"])
 

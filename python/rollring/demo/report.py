@@ -119,7 +119,7 @@ def as_text(report: dict[str, Any]) -> str:
         None: "not compared: some records were not read",
     }[report["digest_equal"]]
     groups = (
-        f"{report['groups']:,} in {report['batches']:,} batches; "
+        f"{report['groups']:,} in {report['batches']:,} batch{'es' * (report['batches'] != 1)}; "
         f"{report['groups_partial']:,} partial, {report['groups_twice']:,} twice"
     )
     rows = {
