@@ -15,7 +15,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
         prog="rollring top",
         description="Show a live page of a ring: lanes, groups, versions, engines.",
         epilog="Keys: q quits, p pauses, s sorts the table, tab selects the next table, "
-        "enter explains the selected group.",
+        "enter explains the selected group or worker.",
     )
     parser.add_argument("name", metavar="NAME", help="name of the ring, which may not exist yet")
     parser.add_argument(
