@@ -1,6 +1,6 @@
 #pragma once
-// What a ring shows of its stash: groups in rows, the account, and the bounds and the room that
-// producers ask for before they open a group. And what wakes those who wait for it.
+// The public state of a ring's stash: groups in rows, the account, and the bounds and the room that
+// producers read before they open a group. It also wakes producers that wait for a place.
 
 #include <cstdint>
 #include <optional>
@@ -32,20 +32,21 @@ class ShownStash {
 
     // Reserves the board, and then shows the stash as open.
     Result<void> open();
-    // `leased_on_top`: of that bound.
+    // `leased_on_top`: leased groups are added to that bound.
     void start(std::uint64_t max_open_groups, bool leased_on_top);
     [[nodiscard]] std::uint32_t rows() const { return board_->rows(); }
     // The oldest groups that wait for members, at most `count`, for people.
     [[nodiscard]] std::vector<GroupStat> oldest_open(std::size_t count, std::int64_t now_ns) const;
     // The same as "; the oldest: (...), (...)", or nothing.
     [[nodiscard]] std::string oldest_text(std::size_t count, std::int64_t now_ns) const;
-    // Of one group, which is not over.
+    // The state of one group, which is not over.
     [[nodiscard]] GroupStat stat_of(std::uint32_t index, std::int64_t now_ns) const;
     [[nodiscard]] std::vector<KnownTombstone> tombstones() const { return board_->tombstones(); }
 
-    // What groups have changed. `has_tombstone`: theirs were written before.
+    // Shows the changes of the touched groups. `has_tombstone`: their tombstones are already
+    // written.
     void show_touched(std::int64_t now_ns, bool has_tombstone = false);
-    // Its group has none yet, and perhaps no record by which it could get one later.
+    // Sets the name of a row without one: its group may never hold a record to take the name from.
     void name(std::uint32_t index, std::string_view instance_id);
     // Tombstones for groups that the next journal entry ends.
     void prepare_tombstones(std::span<const GroupKey> keys, std::int64_t now_ns) {
@@ -57,12 +58,12 @@ class ShownStash {
     void show_account(bool room_changed);
     void show_batch(const LatestBatch& batch);
     void show_bounds();
-    // One more group may open than max_open_groups and max_open_bytes allow, until narrow(). False
-    // where neither is in its way, or the ring has no row for it. `taken`: groups that are open or
-    // announced.
+    // Lets one more group open than max_open_groups and max_open_bytes allow, until narrow(). False
+    // if neither bound is reached, or the ring has no row for the group. `taken`: groups that are
+    // open or announced.
     bool widen(std::uint64_t taken);
     void narrow();
-    // All that was there when we came has been read.
+    // All records that were there when this stash opened have been read.
     void note_caught_up();
 
   private:
@@ -79,12 +80,13 @@ class ShownStash {
     std::uint64_t max_open_bytes_;
     std::uint64_t max_open_groups_ = 0;
     bool leased_on_top_ = false;
-    std::uint64_t widened_groups_ = 0;  // the bounds that are shown where they are higher
+    // Bounds of widen(): each is shown in place of the normal one while it is higher.
+    std::uint64_t widened_groups_ = 0;
     std::uint64_t widened_bytes_ = 0;
     std::optional<GroupBoard> board_;
-    std::int64_t woke_ns_ = 0;  // when producers that wait to open a group were told to look
+    std::int64_t woke_ns_ = 0;  // when producers that wait to open a group were last woken
     bool room_grew_ = false;    // since then
-    std::uint64_t inherited_groups_ = 0;  // open at a predecessor, and not all read again yet
+    std::uint64_t inherited_groups_ = 0;  // open at a predecessor, until all are read again
     bool caught_up_ = false;
 };
 

@@ -25,7 +25,7 @@ struct Carried::Page {
     std::uint64_t source;
     std::uint64_t destination;
     std::uint64_t lanes;
-    std::atomic<std::uint64_t> into;  // the destination's lane, and 1
+    std::atomic<std::uint64_t> into;  // the destination's lane number plus 1; 0: none
     std::atomic<std::uint64_t> count;
     std::array<Note, notes_max> notes;
     Places::Slots places;

@@ -1,9 +1,9 @@
 #pragma once
-// What a receiver puts into its ring of what another ring's forwarder has sent.
+// The records that a forwarder of another ring has sent, put into the receiver's ring.
 //
 // Records of a lane of the source go in order, and wait for each other as they would wait in their
-// producer; those of other lanes do not wait for them. Nothing waits for a group's place but its
-// own lane's records.
+// producer; those of other lanes do not wait for them. Only records of the same lane wait for a
+// group's place.
 
 #include <condition_variable>
 #include <deque>
@@ -25,9 +25,9 @@ struct InboxStats {
     std::uint64_t records;
     std::uint64_t tokens;
     std::uint64_t bytes;
-    std::uint64_t repeated;  // that had been carried before
-    std::uint64_t refused;   // that the ring can never hold, or that are damaged
-    std::uint64_t waiting;   // that were given, and are not in the ring
+    std::uint64_t repeated;  // carried before
+    std::uint64_t refused;   // damaged, or too long for the ring
+    std::uint64_t waiting;   // given, and not in the ring yet
 };
 
 class Inbox {
@@ -35,7 +35,7 @@ class Inbox {
     // A group that a producer on another node wants to open.
     struct Asked {
         std::uint64_t number;
-        std::uint64_t worker;  // whoever it is
+        std::uint64_t worker;  // its number
         std::string instance_id;
         std::uint64_t visit;
         GroupPlan plan;
@@ -45,12 +45,12 @@ class Inbox {
         Push push;
         std::string why;
     };
-    // What came of a step.
+    // The results of a step.
     struct News {
         std::vector<std::uint64_t> sent;  // parcels, all of whose records are in the ring
         std::vector<Answer> answers;
         std::uint64_t spare = 0;  // places that the source has in advance
-        bool is_short = false;    // it is to give back those that it does not use
+        bool is_short = false;    // the source is to give back places that it does not use
         Push problem = Push::ok;  // closed: the ring is gone, or the lane
         std::string why;
     };
@@ -60,19 +60,19 @@ class Inbox {
     static Result<std::unique_ptr<Inbox>> open(std::string_view ring,
                                                const ProducerOptions& options, Carried carried);
 
-    // Any thread. Spans stay as they are until the parcel was sent or dropped. `spare`: places that
-    // the source wants to have in advance. What is wrong with it; empty: nothing.
+    // Any thread. Spans stay unchanged until the parcel was sent or dropped. `spare`: places that
+    // the source wants to have in advance. Returns the fault of the parcel; empty: there is none.
     std::string_view give(std::uint64_t number, std::vector<ParcelEntry> entries,
                           const std::vector<std::span<const std::byte>>& spans,
                           std::uint64_t spare);
     void ask(Asked asked);
-    void forget(std::uint64_t asked);  // nobody waits for it any more
-    // A place is given back that this worker has taken, and in whose group nothing was sent.
+    void forget(std::uint64_t asked);  // its worker no longer waits
+    // Gives back a place that this worker has taken for a group of which nothing was sent.
     void cancel(std::uint64_t worker, const GroupKey& key);
     void worker_gone(std::uint64_t worker);  // all its places
-    // The source's forwarder begins anew: what was not sent comes again. No step is under way.
+    // The source's forwarder begins anew and sends again what was not sent. No step is under way.
     void drop_parcels();
-    // Who has places. No step is under way.
+    // The workers that have places. No step is under way.
     [[nodiscard]] std::vector<std::uint64_t> workers() { return carried_.places().workers(); }
     [[nodiscard]] std::uint64_t spare() const { return spare_.count(); }
     void interrupt();
@@ -93,15 +93,15 @@ class Inbox {
         std::vector<ParcelEntry> entries;
         std::vector<std::span<const std::byte>> spans;
         std::uint64_t spare;
-        std::vector<std::vector<Line>> aligned =
-            {};                // of spans that did not lie as records have to
+        // Copies of spans that were not aligned as records must be.
+        std::vector<std::vector<Line>> aligned = {};
         std::size_t left = 0;  // entries that are not in the ring
     };
     struct Item {
         std::shared_ptr<Parcel> parcel;
         const ParcelEntry* entry;
     };
-    // Whose places are given back.
+    // A worker whose places are given back.
     struct Cancelled {
         std::uint64_t worker;
         std::optional<GroupKey> key;  // none: of all groups

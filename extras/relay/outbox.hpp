@@ -1,8 +1,8 @@
 #pragma once
-// What a forwarder takes out of a ring of its node: records as parcels. A record stays in its lane
-// until the other node has it; a forwarder that dies leaves it to its successor.
+// The records that a forwarder takes out of a ring of its node, as parcels. A record stays in its
+// lane until the other node has it; a forwarder that dies leaves it to its successor.
 //
-// Thread and process safety are a Consumer's, of which an outbox has the ring's only one.
+// An outbox has the ring's only Consumer, and its thread and process safety.
 
 #include <cstdint>
 #include <deque>
@@ -19,7 +19,7 @@
 
 namespace rollring::relay {
 
-// Spans of memory and, for each record, where it lies in them.
+// Spans of memory and, for each record, its place in them.
 struct Parcel {
     std::vector<ParcelEntry> entries;
     std::vector<std::span<const std::byte>> spans;
@@ -30,19 +30,21 @@ struct Parcel {
 
 class Outbox {
   public:
-    // The ring exists. `places`: its producers may have so many groups open at once from the start.
+    // The ring exists. `places`: the number of groups that its producers may have open at once from
+    // the start.
     static Result<Outbox> open(std::string_view ring, std::optional<std::uint64_t> places);
 
-    // Adds what is there, once something is: so many bytes, or what comes within `linger_ns` of the
-    // first. Spans hold until release() of their records, and end with the outbox.
+    // Waits for a record, then collects until the parcel has `bytes`, or until `linger_ns` have
+    // passed since the first record and no other is there. Spans are valid until release() of their
+    // records, and end with the outbox.
     Poll collect(Parcel& parcel, std::uint64_t bytes, std::int64_t linger_ns, Deadline deadline);
-    // The oldest records that were collected, so many: nobody may look at their spans any more.
+    // Releases that many of the collected records, the oldest first. Their spans are invalid then.
     void release(std::uint64_t records);
 
     // A group counts until its first record is released.
     void bound_groups(std::uint64_t places);
     [[nodiscard]] std::uint64_t announced_groups() const;
-    // (lane, epoch) of producers that have gone since it was asked last.
+    // (lane, epoch) of producers that have gone since the previous call.
     std::vector<std::pair<std::uint32_t, std::uint32_t>> gone();
     [[nodiscard]] std::uint32_t producers() const;
     [[nodiscard]] std::string problem() const;  // after Poll::closed

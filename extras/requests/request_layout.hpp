@@ -1,6 +1,6 @@
 #pragma once
-// Every structure of a ring's requests, and where they lie: in an object of their own beside the
-// ring (lib/shm/companion.hpp), which is made by the end that opens first.
+// Every structure of a ring's requests. They lie in an object of their own beside the ring
+// (lib/shm/companion.hpp), which is made by the end that opens first.
 //
 //   header page    CompanionHeader; sizes: places, bytes of each body
 //   control page   the bells of the workers and of the board: both; RequestControl: the board
@@ -8,7 +8,8 @@
 //   entries        both: the words that say whose a request is
 //   bodies         the board
 //
-// All but the bodies is reserved when the object is made; a body when one of that length is posted.
+// All memory except the bodies is reserved when the object is made; a body when a request of that
+// length is posted.
 
 #include <atomic>
 #include <cstdint>
@@ -30,7 +31,8 @@ inline constexpr CompanionKind kind{.name = "requests",
 inline constexpr std::uint32_t request_seats = 1024;
 static_assert(requests_max == 1U << place_bits);
 
-// Written by the board, but for what is given up: that is counted by who sees it.
+// Written by the board, except for given_up: the process that ends a request's last attempt adds to
+// it.
 struct RequestControl {
     std::atomic<std::uint32_t> epoch;     // grows with each board that takes the seat
     std::atomic<std::uint32_t> attempts;  // workers that may begin a request
@@ -44,12 +46,12 @@ struct RequestControl {
 static_assert(sizeof(RequestControl) == line_bytes);
 static_assert(std::has_unique_object_representations_v<RequestControl>);
 
-// What a worker says of itself, under its life byte.
+// A worker's own words, under its life byte.
 struct RequestSeat {
     std::atomic<std::uint32_t> pid;  // in its own PID namespace: for people
     std::uint8_t reserved[4];
     SharedText<40> name;                  // UTF-8, NUL-padded
-    std::atomic<std::uint64_t> finished;  // by all who have had the seat; not what was withdrawn
+    std::atomic<std::uint64_t> finished;  // by all workers of the seat, without withdrawn ones
     std::uint8_t reserved1[8];
 };
 static_assert(sizeof(RequestSeat) == line_bytes);
@@ -88,7 +90,7 @@ struct RequestGeometry {
         return {{places, body_bytes}, body_offset(places), bodies_offset()};
     }
 
-    // Errc::not_a_ring, where the header says what cannot be.
+    // Errc::not_a_ring if the header has impossible values.
     static Result<RequestGeometry> of(const Companion& object);
 };
 

@@ -10,8 +10,8 @@
 namespace rollring {
 namespace {
 
-constexpr std::uint32_t lanes_most = 4095;   // a lane's number and one fit 12 bits
-constexpr std::uint32_t clears_lanes = 256;  // of processes that have cleared something of late
+constexpr std::uint32_t lanes_most = 4095;   // a lane's number plus 1 must fit 12 bits
+constexpr std::uint32_t clears_lanes = 256;  // for processes that have cleared values recently
 constexpr std::uint64_t clears_lane_bytes = std::uint64_t{256} << 10;
 
 Result<void> make(std::string_view name, const RingOptions& options) {
@@ -42,7 +42,7 @@ Result<void> make_both(std::string_view name, const StoreOptions& options) {
     auto schema = Schema::standard_with(
         {{.name = "value", .dtype = dtype_u8, .per = Per::record, .accepts = Accepts::any}});
     if (!schema) return std::unexpected(schema.error());
-    // First what the other one needs: whoever finds that has both.
+    // The ring of clears first: a process that finds the ring of values can then rely on both.
     if (auto made = make_clears(name); !made) return made;
     RingOptions ring{.lanes = options.lanes,
                      .lane_bytes = options.capacity_bytes / options.lanes,
@@ -65,7 +65,7 @@ std::string StoreRings::clears_name(std::string_view name) {
 Result<StoreRings> StoreRings::open(std::string_view name, const StoreOptions& options,
                                     Deadline deadline) {
     if (options.make) {
-        // A ring that is no store gets no second ring beside it.
+        // A ring that is not a store gets no second ring beside it.
         const auto there = RingMap::attach_for(Purpose::values, name, Deadline::now());
         if (!there && there.error().code == Errc::invalid_argument) {
             return std::unexpected(there.error());
@@ -80,7 +80,7 @@ Result<StoreRings> StoreRings::open(std::string_view name, const StoreOptions& o
             Errc::invalid_argument,
             fmt::format("ring {} is not a store: its schema differs", values->segment().ring()));
     }
-    // Where nobody uses the store it is empty, and may have been removed as a leftover.
+    // The ring of clears of an unused store is empty, and may have been removed as a leftover.
     if (auto made = make_clears(name); !made) return std::unexpected(made.error());
     auto clears = RingMap::attach_for(Purpose::values, clears_name(name), deadline);
     if (!clears) return std::unexpected(clears.error());

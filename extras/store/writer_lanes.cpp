@@ -18,7 +18,7 @@ Push WriterLanes::push_later(const Draft& draft, Deadline deadline, RecordRef& a
         const bool over = deadline.passed();
         Push got = push_to_held(draft, Deadline::now(), at);
         if (got != Push::timed_out && got != Push::closed) return got;
-        // One that is empty, or else what is left of one that others have written to.
+        // An empty lane, or else the rest of a lane that other processes have written to.
         if (take_lane(false) || take_lane(true)) continue;
         if (held_.empty()) {
             if (over || got == Push::closed) return got;
@@ -38,7 +38,7 @@ Push WriterLanes::push_later(const Draft& draft, Deadline deadline, RecordRef& a
     }
 }
 
-// The first that has room becomes the first.
+// Moves the first lane with room to the front.
 Push WriterLanes::push_to_held(const Draft& draft, Deadline deadline, RecordRef& at) {
     Push got = Push::timed_out;
     for (std::size_t i = 0; i < held_.size();) {
@@ -78,7 +78,7 @@ bool WriterLanes::some_lane_is_free(bool any) const {
     return false;
 }
 
-// `any`: also one that has values, which would be of use only to who has none.
+// `any`: also takes a lane that already holds values; only for a writer that has no lane yet.
 bool WriterLanes::take_lane(bool any) {
     if (any && !held_.empty()) return false;
     if (held_.size() >= most_ || !some_lane_is_free(any)) return false;

@@ -1,7 +1,7 @@
 #pragma once
-// The lanes of a ring that one process writes to. It goes on in another one when one is full, comes
-// back to those that were read out, and gives back what it has not needed for a while. One thread
-// at a time.
+// The lanes of a ring that one process writes to. It continues in another lane when one is full,
+// returns to lanes that were read out, and gives back lanes that it has not needed for a while. One
+// thread at a time.
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ class WriterLanes {
     // Visible with flush() at the latest.
     Push push_later(const Draft& draft, Deadline deadline, RecordRef& at);
     void flush();
-    // Lanes without records that were not written to of late.
+    // Gives back lanes without records that were not written to recently.
     void give_back_idle();
     // Why the last call did not return Push::ok.
     [[nodiscard]] const std::string& problem() const { return problem_; }

@@ -142,14 +142,14 @@ struct BatchGroupInfo {
 
 namespace detail {
 
-// What the columns of records are that have the same ones: with the number of tokens it says where
-// in a record each begins.
+// The layout shared by all records with the same columns. With a record's number of tokens it gives
+// the place of each column.
 struct RecordForm {
     struct Column {
         std::uint64_t head;  // of its view: head_of()
         std::array<std::uint32_t, 3> inner;
-        std::uint32_t row_bytes;  // of each token; 0: it has no row for each
-        std::uint32_t bytes;      // from there to the next column, where it has none
+        std::uint32_t row_bytes;  // of each token; 0: the column is not per token
+        std::uint32_t bytes;      // without rows: the distance to the next column
     };
     std::vector<Column> columns;
 
@@ -163,13 +163,13 @@ struct RecordForm {
         std::memcpy(&head, static_cast<const void*>(&column), sizeof head);
         return head & ((std::uint64_t{1} << (8 * bytes)) - 1);
     }
-    // From a column of so many tokens to the next one.
+    // The distance from a column with that many tokens to the next one.
     static std::uint64_t bytes_of(std::uint64_t row_bytes, std::uint64_t tokens) {
         return (row_bytes * tokens + line - 1) / line * line;
     }
 };
 
-// Where the columns of a sequence lie: what its view says, in fewer lines, one after the other.
+// The place of a sequence's columns, as its view gives it, in fewer cache lines and in one array.
 struct RecordPlace {
     const std::byte* columns;  // where the first begins
     std::uint32_t tokens;
@@ -314,15 +314,15 @@ class ROLLRING_API Batch : public Sequences {
     // Names its records, 32 bytes each, to be kept in the trainer's own checkpoint: if the trainer
     // dies between writing that and ack(), Stash::settle() acknowledges them afterwards.
     [[nodiscard]] std::string receipt() const;
-    // Puts the groups back: they come again with a later batch. Nothing if it is not leased. Does
-    // not wait for readers: their next check says that the ticket is stale.
+    // Puts the groups back: a later batch delivers them again. Does nothing if the batch is not
+    // leased. Does not wait for readers: their next check reports a stale ticket.
     void nack();
 
   private:
     friend class LeaseBook;
     ROLLRING_LOCAL void clear();
     [[nodiscard]] ROLLRING_LOCAL Result<void> check_leased() const;
-    // `dropped`: why, if not because it was trained on.
+    // `dropped`: the reason if the lease ends without training.
     ROLLRING_LOCAL Result<void> end_lease(std::int64_t step, Deadline readers,
                                           std::optional<DropReason> dropped);
     std::uint64_t id_ = 0;      // of the stash's count of batches

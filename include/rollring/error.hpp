@@ -76,8 +76,8 @@ class [[nodiscard]] Result : public std::expected<T, Error> {
     using std::expected<T, Error>::expected;
 };
 
-// What a function returns where its Result is due, and it failed: because of a system call, or
-// because of what it was asked or found.
+// The return values of a function that fails: failed() because of a system call, refused() because
+// of a bad argument or a bad state.
 inline std::unexpected<Error> failed(Errc code, int system_errno, std::string message) {
     return std::unexpected(Error{code, system_errno, std::move(message)});
 }

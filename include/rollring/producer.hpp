@@ -27,15 +27,15 @@ struct ProducerOptions {
     std::chrono::nanoseconds spin =
         std::chrono::microseconds(20);  // before sleeping; 0 on a single CPU
     Checksum checksum = Checksum::none;
-    // Wait while the ring holds so many records that were sent and not released; 0: no bound. It
-    // holds for all who name the same one: at most so many are there, whoever is killed. For a
-    // Consumer; a Stash bounds its groups itself. A reservation has a place from reserve() on, and
-    // leaves it to the next call where it is abandoned.
+    // Wait while the ring holds that many records that were sent and not released; 0: no bound. The
+    // records of all producers count. If all producers give the same number, the ring never holds
+    // more, even if some are killed. For a Consumer; a Stash bounds its groups itself. A
+    // reservation has a place from reserve() on; an abandoned one leaves it to the next call.
     std::uint64_t max_records = 0;
-    // Not empty: if this process dies, nobody gets the lane but the next producer that gives the
-    // same words, once the consumer has read what was sent. Its last() says after open() where that
-    // ends: who writes down where its records lie, before flush() shows them, learns so which of
-    // them were sent. One producer at a time for the same words. close() lets the lane go.
+    // Not empty: if this process dies, only the next producer with the same words gets the lane,
+    // once the consumer has read all sent records. After open(), its last() gives their end: a
+    // producer that notes the places of its records before each flush() can tell from it which were
+    // sent. One producer at a time for the same words. close() gives the lane up.
     std::string keep_for = {};
     Purpose purpose = Purpose::records;  // of the ring; open() refuses one of another purpose
 };
@@ -50,8 +50,8 @@ enum class [[nodiscard]] Push {
 };
 ROLLRING_API std::string_view name(Push push);
 
-// What is known of a group before it is generated; what is left 0 is taken from what the ring has
-// seen of late.
+// The facts about a group that are known before its generation. A 0 leaves one to the ring, which
+// knows the stash's group_size and the lengths of recent records.
 struct GroupPlan {
     std::uint32_t group_size = 0;    // members; 0: as many as the stash expects
     std::uint64_t record_bytes = 0;  // of its longest record
@@ -94,14 +94,14 @@ class ROLLRING_API Producer {
     // cannot take yet are not begun. push() does the same with the first member of a group: where a
     // stash bounds its open groups, a new one waits for a place, and a member of an open group
     // never does. Push::ok at once if the group is open already, or if the consumer forms none.
-    // Before a trainer comes the bounds hold that the ring was made with. Push::timed_out if no
-    // place was free by the deadline. A place is taken until the group is over at the stash, or
-    // given back by cancel_group() or when this producer closes. With a plan the room for the group
-    // is known from the start: where the whole ring has less, it is Push::too_large at once.
+    // Before a trainer comes, the ring's own bounds hold. Push::timed_out if no place was free by
+    // the deadline. A place is taken until the group is over at the stash, or given back by
+    // cancel_group() or when this producer closes. With a plan the room for the group is known from
+    // the start: Push::too_large at once if the whole ring has less.
     Push open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline,
                     const GroupPlan& plan = {});
-    // The same, but never waits and is no refusal: false if another group should go first. For one
-    // who has records of several groups at hand.
+    // Like open_group(), but never waits; false is not a refusal, it means "send another group
+    // first". For a caller that holds records of several groups.
     [[nodiscard]] bool may_send(std::string_view instance_id, std::uint64_t visit,
                                 const GroupPlan& plan = {});
 
@@ -122,8 +122,8 @@ class ROLLRING_API Producer {
     [[nodiscard]] std::uint32_t lane() const;
     [[nodiscard]] std::uint64_t lane_bytes() const;
     [[nodiscard]] ProducerStats stats() const;
-    // Where the record lies that was committed last; no lines: there is none yet, and the first one
-    // lies there or behind it.
+    // The place of the latest committed record. Without lines: there is none yet, and the first one
+    // will lie there or behind it.
     [[nodiscard]] RecordRef last() const;
     [[nodiscard]] bool consumer_alive() const;
 
@@ -161,8 +161,8 @@ class ROLLRING_API Reservation {
     // Fewer tokens than reserved for: per-token columns are cut to `n_tokens` rows and moved up.
     void shrink(std::uint32_t n_tokens);
 
-    // Tells how it ended, after the room was reserved. False, and nothing is set, if n_prompt is
-    // more than the tokens that it has, or there is no room (any more).
+    // Sets the outcome after the room was reserved. False, and nothing is set, if n_prompt exceeds
+    // the number of tokens, or the reservation has no room (any more).
     bool set(const RolloutOutcome& outcome);
 
     // The record as the consumer will see it.
@@ -170,8 +170,8 @@ class ROLLRING_API Reservation {
 
     // Makes it visible (now, or with the next flush()). Push::ok: the record survives this process,
     // after commit_later() once it was flushed. Push::closed: the producer was closed, destroyed or
-    // forked away. Push::not_reserved: there is nothing (any more) to commit. Push::bad_record:
-    // runs in the column policy_version that are none; the record is abandoned.
+    // forked away. Push::not_reserved: there is nothing (any more) to commit. Push::bad_record: the
+    // column policy_version has invalid runs; the record is abandoned.
     Push commit();
     Push commit_later();
 
@@ -182,7 +182,7 @@ class ROLLRING_API Reservation {
     Producer::Shared impl_;
     std::uint64_t serial_ = 0;  // of the call that made it: the next one takes its room
     std::span<std::byte> payload_;
-    bool versions_named_ = false;  // by the draft, or by set(): runs that are written do not count
+    bool versions_named_ = false;  // by the draft or set(), not by runs written into the column
 };
 
 }  // namespace rollring

@@ -2,7 +2,7 @@
 // A rank's share of a batch, read in place in another process than the one that leased it.
 //
 //   extern const std::string ticket;   // batch.ticket({.rank = 1, .world = 2}) of the trainer, who
-//                                      // has the stash; sent by whatever the job has
+//                                      // has the stash; sent by any means of the job
 //   auto reader = rollring::Reader::attach("ring");   // rank 1, once
 //   auto share = reader->open(ticket);
 //   if (!share) ...
@@ -10,10 +10,10 @@
 //   if (!share->close()) ...           // stale_ticket: the memory was given back meanwhile
 //
 // While a share is open, its batch's ack() waits for it, up to its deadline; not for one whose
-// process has died. What a share shows can be given back under it all the same: when the trainer
-// gives the batch back untrained, and when another trainer has taken its place. The memory stays
-// mapped then, but there may be other bytes: check(), once more after the last read, says so, and
-// what was read since the last good check is not to be used.
+// process has died. The batch can still be given back while a share is open: if the trainer
+// returns it untrained, or if a new trainer takes over. The memory stays mapped then, but may hold
+// other bytes. check() reports this: call it once more after the last read, and discard all data
+// read since the last good check.
 //
 // One thread at a time for a Reader and its shares. In a forked child they are inert, and return
 // Errc::forked.

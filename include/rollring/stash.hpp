@@ -94,13 +94,12 @@ struct StashOptions {
     Select select = Select::first;
     std::uint64_t seed = 0;  // of the uniform choice
 
-    // No group is shipped in part or dropped because time has passed, unless a deadline is asked
-    // for: then a group that is older is shipped if it has min_size members, or dropped, or kept
-    // (hold). One that is kept is told as an event (overdue), with what it waits for, and does not
-    // stand in the way of younger ones; without a deadline from its tenth minute on. The age counts
-    // from when its first record was read; for what an earlier trainer has read already, from when
-    // that was sent, so that restarts do not put the deadline off. A group is decided when all has
-    // been read that was sent by its deadline, not before.
+    // Only a deadline ships groups incomplete or drops them for their age: an older group ships if
+    // it has min_size members, or is dropped, or kept (hold). The event `overdue` reports kept
+    // groups with their missing members, without a deadline from the tenth minute on; they do not
+    // delay younger ones. The age begins when the first record is read; for records that an earlier
+    // trainer has read, when they were sent, so that restarts do not postpone the deadline. A group
+    // is decided once all records sent by its deadline are read.
     std::optional<std::chrono::nanoseconds> deadline = {};
     std::optional<AtDeadline> at_deadline = {};  // ship, where there is a deadline
     std::uint32_t min_size = 2;  // a smaller group ships never (unless its size is smaller)
@@ -108,9 +107,9 @@ struct StashOptions {
     // A member that failed: ship without it, drop the whole group, or wait for a retry.
     OnFailed on_failed = OnFailed::shrink;
 
-    // A member whose reward is there and is NaN or infinite: it counts as failed (on_failed says
-    // what the group does then), its whole group is dropped, or it stays and counts as one that has
-    // no reward. Counted in StashAccount::bad_rewards, and told with the batch.
+    // A member whose reward is NaN or infinite: it counts as failed (on_failed decides about its
+    // group), its whole group is dropped, or it stays and counts as a member without a reward. The
+    // count is in StashAccount::bad_rewards, and with each batch.
     BadReward bad_reward = BadReward::fail;
 
     // Groups whose rewards are all equal, or differ by rounding only (are_flat), carry no signal.
@@ -137,18 +136,17 @@ struct StashOptions {
     BatchTarget batch = BatchTarget::groups(16);
     std::vector<SourceWeight> source_weights = {};
 
-    // Producers wait before they open a new group while so many are open (incomplete, ready or
-    // leased) or announced, or while so many bytes of records are held; never in the middle of a
-    // group. May be passed by one group per producer, the bytes by what is in the lanes, and by one
-    // group at a time where all producers wait and nothing else could complete a group. 0: as many
-    // groups as the ring's board has rows (RingOptions::group_rows), less one for each lane where
-    // there are more than two a lane; as many bytes as fit.
+    // Producers wait before they open a group while that many groups are open (incomplete, ready or
+    // leased) or announced, or that many bytes of records held; never within a group. The groups
+    // may be exceeded by one for each producer, the bytes by the records in the lanes, and both by
+    // one group at a time while all producers wait and no group could complete otherwise. 0: as
+    // many groups as RingOptions::group_rows, minus the number of lanes if there are more than two
+    // rows a lane; as many bytes as fit.
     std::uint32_t max_open_groups = 0;
     std::uint64_t max_open_bytes = 0;
-    // Whether leased groups count as open. Not for a trainer that asks for batches while it holds
-    // others, and gives those back only when it has got enough: producers that wait for a leased
-    // group to end would wait for ever. Its leased groups come on top of max_open_groups, as far as
-    // the board has rows.
+    // Whether leased groups count as open. Set it to false for a trainer that collects several
+    // batches before it gives any back: producers that wait for a leased group to end would wait
+    // for ever. Leased groups are then added to max_open_groups, up to its default.
     bool count_leased = true;
 
     // Computed for each group when its batch is cut, by the formulas of batch.hpp. grpo
@@ -158,12 +156,13 @@ struct StashOptions {
     Deviation deviation = Deviation::sample;
     double deviation_epsilon = 1e-4;
 
-    // How long, and of how many groups, it is remembered that they are over: a late member must not
-    // open a ghost.
+    // For how long, and for how many groups, the stash remembers that they are over: a late member
+    // must not open its group again.
     std::chrono::nanoseconds tombstone = std::chrono::hours(1);
     std::uint32_t tombstones = 1 << 20;
 
-    // Nothing shipped for so long while groups are open: time to say which groups wait for what.
+    // After this time without a batch, while groups are open, the stash reports their missing
+    // members.
     std::chrono::nanoseconds no_progress = std::chrono::minutes(1);
 
     // What the two above come to.

@@ -51,8 +51,8 @@ class RingMap {
 
     [[nodiscard]] Bell& share_bell() const { return lane_bell(geometry().lane_count + 1); }
 
-    // From a lane's start: what its records go round in while the consumer keeps up. Touched for
-    // the first time in the middle of records, each of its pages would cost both sides a fault.
+    // The bytes from a lane's start that its records reuse while the consumer keeps up. Touch these
+    // pages early: a first touch between records costs both sides a page fault.
     [[nodiscard]] std::uint64_t near_bytes() const {
         constexpr std::uint64_t most = std::uint64_t{8} << 20;
         return std::min(geometry().soft_bytes, most);
@@ -60,19 +60,19 @@ class RingMap {
 
     [[nodiscard]] bool consumer_alive() const;
     [[nodiscard]] bool producer_alive(std::uint32_t lane) const;
-    // Whether the consumer is done with the lane's last producer, or there was none. What that
-    // producer says of itself decides nothing: it may have written over its own epoch.
+    // Whether the consumer is done with the lane's last producer, or there was none. The producer's
+    // own words decide nothing: it may have written over its own epoch.
     [[nodiscard]] bool lane_is_idle(std::uint32_t lane) const;
-    // Of an idle lane: whether a producer can begin where the consumer says. If not, the consumer's
-    // page was damaged, and the lane is left alone until a consumer has put that right.
+    // Whether a producer can begin in this idle lane, at the consumer's position. If not, the
+    // consumer's page was damaged, and the lane stays unused until a consumer has repaired it.
     [[nodiscard]] bool lane_is_sound(std::uint32_t lane) const;
 
-    // A reader of a stale share would touch a hole where pages were given back, which takes memory,
-    // or is SIGBUS where there is none.
+    // True while readers of shares live. Pages must not be given back then: a reader of a stale
+    // share would touch a hole, which allocates memory or ends in SIGBUS.
     [[nodiscard]] bool has_share_readers() const;
-    // Whether the ring's name was taken away, which is for good: the process that finds that out
-    // tells all others, so that both ends stop. `thorough`: looks for the name even if no process
-    // has told. A claim that it is gone is not believed while the name is there.
+    // Whether the ring's name was removed, which is final: the first process to find this tells all
+    // others, so that both ends stop. `thorough`: looks for the name even if no process has told. A
+    // claim that it is gone is not believed while the name is there.
     [[nodiscard]] bool is_removed(bool thorough) const;
 
   private:
@@ -91,13 +91,13 @@ inline NativeBell bell_of(Bell& bell) {
     return {bell.sequence, bell.waiting};
 }
 
-// Others only read this word: says it again, should somebody have written over it.
+// For a word that others only read: restores the value if it was overwritten.
 template <class T>
 void keep(std::atomic<T>& word, T value) {
     if (peek(word) != value) store_release(word, value);
 }
 
-// How long ago another process's clock says that something was; 0 if it says what cannot be.
+// The age of a timestamp from another process; 0 if it is unset or in the future.
 inline std::int64_t age_ns(std::int64_t now_ns, std::int64_t then_ns) {
     return then_ns > 0 && then_ns < now_ns ? now_ns - then_ns : 0;
 }
@@ -109,8 +109,8 @@ inline void ring_bell(Bell& bell) {
 
 // The producer's name, fit to be shown.
 std::string load_name(const LaneOwner& owner);
-// And where it is, of one that had the lane at this epoch, and whether it is gone: "env-3 (lane
-// 2)", "env-3 (lane 2, died)".
+// The name of the producer that had the lane at this epoch, its lane, and whether it is gone:
+// "env-3 (lane 2)", "env-3 (lane 2, died)".
 std::string load_sender(const RingMap& map, std::uint32_t lane, std::uint32_t epoch);
 
 }  // namespace rollring

@@ -209,7 +209,8 @@ class Reader {
         return tensor == packing.tensors.size() ? Step{} : bad("a tensor lacks pieces");
     }
 
-    // Steps over tensors that are covered, with what they say of their pieces checked.
+    // Advances past tensors whose pieces are complete, and checks each tensor's first piece and
+    // number of pieces.
     Step skip_whole_tensors(std::uint64_t& tensor, std::uint64_t& covered, std::uint32_t piece) {
         const auto& tensors = made_.packing.tensors;
         while (tensor < tensors.size()) {

@@ -1,6 +1,6 @@
 #pragma once
 // One subscriber at one publisher: the connection, the seat, the words of both in control memory,
-// the publisher's slots as they are mapped here, and what is being read of them.
+// the publisher's slots as they are mapped here, and the reads that are under way.
 
 #include <cstdint>
 #include <memory>
@@ -26,23 +26,23 @@ namespace rollring::weights {
 
 class Session {
   public:
-    // Says hello to the publisher of a rank, checks its manifest and maps its slots. What it is
-    // given outlives it. not_found and peer_gone: it may be about to come.
+    // Says hello to the publisher of a rank, checks its manifest and maps its slots. The arguments
+    // outlive the session. After not_found or peer_gone try again: the publisher may be starting.
     static Result<std::unique_ptr<Session>> meet(std::string_view ring, std::uint32_t rank,
                                                  const SubscriberOptions& options,
                                                  const RingLink& link, const device::Gpus& gpus,
                                                  const Holding& holding, Patience& patience);
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
-    // Takes the seat, waits until it is admitted to it, and confirms that it stays: from then on
-    // the publisher counts it. Work since the welcome takes none of the patience.
+    // Takes the seat, waits to be admitted, and confirms: from then on the publisher counts this
+    // engine. The time of its own work since the welcome is not taken from the patience.
     Result<void> enter(Patience& patience);
-    // Leaves with the publisher why this engine, which has no seat yet, takes no version.
+    // Tells the publisher why this engine, which has no seat yet, takes no version.
     void tell_refusal(const RingLink& link, std::string_view why) const;
     // Unmaps everything and says so. False: the device may still read, it must not be destroyed.
     bool close();
 
-    // In a forked child all this is the parent's.
+    // In a forked child the session is the parent's.
     [[nodiscard]] bool is_ours() const { return maker_.is_this(); }
     [[nodiscard]] Result<void> check_process() const { return maker_.check("subscriber"); }
     [[nodiscard]] const Manifest& manifest() const { return manifest_; }

@@ -142,8 +142,8 @@ std::size_t owner_of(const Packing& packing, std::size_t index) {
     return tied_to < 0 ? index : static_cast<std::size_t>(tied_to);
 }
 
-// Names that only one side has. One that is tied to a name which both have is no difference: its
-// bytes go to the memory of that one.
+// The names that only one side has. A name tied to a common name does not count, because its bytes
+// go to that tensor's memory.
 Differences compare(const Packing& packing, const Targets& targets, const Named& left,
                     bool partial) {
     Differences found;

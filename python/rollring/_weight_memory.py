@@ -15,7 +15,7 @@ from .errors import InvalidArgumentError, UnsupportedError
 
 _log = logging.getLogger("rollring")
 
-# Dtypes that torch has and rollring has no name for, and as what their bits may travel.
+# torch dtypes without a name in rollring, each with the dtype that may carry their bits.
 AS_BITS = {
     "float8_e8m0fnu": "u8",
     "float8_e4m3fnuz": "u8",
@@ -34,10 +34,10 @@ def name_dtype(name: str, dtype: Any, bits: bool) -> str:
     Args:
         name: Of the tensor, for errors.
         dtype: torch's or numpy's.
-        bits: One without a name goes as its bits.
+        bits: Send a dtype without a name as its bits.
 
     Raises:
-        UnsupportedError: It has none.
+        UnsupportedError: The dtype has no name.
     """
     text = str(dtype).removeprefix("torch.")
     if bits and text in AS_BITS:
@@ -200,8 +200,8 @@ class Memory:
             share their memory as long as the parameters lie there.
 
     The channel holds addresses. A parameter whose ``data`` was exchanged (offloading, merging of
-    adapters, repacking) or whose storage was freed lies elsewhere, and what lies at its old address
-    is another's. Tensors of other packages and of numpy cannot change theirs while they are held.
+    adapters, repacking) or whose storage was freed lies elsewhere, and its old address may belong
+    to another tensor. Tensors of numpy and other packages keep their address while they are held.
     """
 
     def __init__(self, tensors: Iterable[tuple[str, Any]], detached: bool = False) -> None:
@@ -215,7 +215,7 @@ class Memory:
             and tensor.numel() != 0
         ]
         self._by_name = {place.name: place for place in self._places}
-        # Whose memory somebody else holds, too.
+        # Those whose memory other tensors hold, too.
         self._shared = [one for one in self._places if detached and _holders(one.tensor) > 1]
 
     def moved(self, only: str | None = None) -> dict[str, int]:
@@ -263,7 +263,7 @@ class Memory:
             )
 
     def storages(self, only: str | None = None) -> list[Any]:
-        """What keeps the memory alive that the tensors have now, or one of them."""
+        """The storages that keep the present memory of the tensors, or of one of them, alive."""
         places = self._places
         if only is not None:
             places = [self._by_name[only]] if only in self._by_name else []

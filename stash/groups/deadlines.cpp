@@ -6,8 +6,8 @@
 
 namespace rollring {
 
-// Behind those that are older. What a predecessor had comes again in another order, in which
-// neighbours are close: the look back is short, and bounded.
+// Inserts the group behind all older ones. After a restart groups arrive slightly out of order, so
+// a short, bounded look back is enough.
 void Deadlines::enter(std::uint32_t index) {
     constexpr int look_back = 256;
     Group& group = (*groups_)[index];

@@ -1,6 +1,6 @@
 #pragma once
-// When groups are due that are not complete. A list by age gives nearly all deadlines in order, for
-// nothing; those that are not in its order are in a heap.
+// The deadlines of incomplete groups. A list by age has nearly all of them in order, at no cost; a
+// heap has those that are not in its order.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,13 +19,13 @@ class Deadlines {
 
     [[nodiscard]] const AgeList& by_age() const { return by_age_; }
 
-    // A group that is open from its `opened_ns` on.
+    // Adds a group, which is open from its `opened_ns` on.
     void enter(std::uint32_t index);
-    // It is over.
+    // Removes a group that is over.
     void leave(std::uint32_t index);
-    // It is due then, and not as its age says.
+    // Gives a group a deadline that does not follow from its age.
     void set(std::uint32_t index, std::int64_t due_ns);
-    // A predecessor has had it for longer than we knew.
+    // Corrects the age of a group that was already open at a predecessor.
     void note_opened(std::uint32_t index, std::int64_t opened_ns);
     // An open group whose deadline has passed, each once; Group::none: there is none.
     [[nodiscard]] std::uint32_t take_due(std::int64_t now_ns);

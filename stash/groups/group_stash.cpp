@@ -57,7 +57,7 @@ void GroupStash::reopen(Index index, std::int64_t now_ns) {
     Group& group = groups_[index];
     ready_.erase(index);
     group.state = GroupState::open;
-    // Its deadline passed while it was ready: the retry gets one of its own.
+    // If its deadline passed while it was ready, the retry gets a deadline of its own.
     if (group.due_ns <= now_ns) deadlines_.set(index, now_ns + options_.due_after().count());
 }
 
@@ -71,14 +71,14 @@ void GroupStash::evaluate(Index index, std::int64_t now_ns) {
         drop_group(index, DropReason::group_void, now_ns);
         return;
     }
-    // Without members to spare it can only grow.
+    // Without spare members it can only grow.
     if (options_.extra == 0 && drop_oversized(index, now_ns)) return;
     const std::uint64_t wanted = std::uint64_t{group.size} + options_.extra;
     const std::uint64_t final_count =
         group.complete + (options_.on_failed == OnFailed::shrink ? group.failed : 0);
     const bool enough = options_.select == Select::first && group.complete >= group.size;
-    // Past its deadline it waits no more for members to spare; in part only where one was asked
-    // for.
+    // Past its deadline a group no longer waits for spare members. It ships incomplete only if a
+    // deadline was set.
     const bool late = group.expired && final_count >= group.size &&
                       (group.complete >= group.size || options_.deadline.has_value());
     if (!enough && final_count < wanted && !late) return;
@@ -89,7 +89,7 @@ void GroupStash::evaluate(Index index, std::int64_t now_ns) {
     make_ready(index, now_ns);
 }
 
-// What no acknowledgement can hold is never leased: it would come back for ever.
+// A group that no acknowledgement can hold is never leased: it would return for ever.
 bool GroupStash::drop_oversized(Index index, std::int64_t now_ns) {
     if (groups_[index].total.records <= batch_records_max_) return false;
     drop_group(index, DropReason::oversized, now_ns);
@@ -127,8 +127,8 @@ void GroupStash::expire(Index index, std::int64_t now_ns) {
     group.expired = true;
     deadlines_.note_overdue();
     shortage_.note_change();
-    // A predecessor may have released what made the rest of its members final: surplus, stale
-    // ones.
+    // A predecessor may already have released the records that made the other members final
+    // (surplus or stale).
     const bool whole = group.complete >= group.size;
     const AtDeadline policy = options_.when_due();
     if (policy == AtDeadline::drop && !whole) {

@@ -48,8 +48,8 @@ _ANSWER = struct.Struct("=QQQIQ")  # number, window, places in advance, few of t
 
 
 def prepare(connection: socket.socket) -> None:
-    """A peer that dies while its link is down says so once, to nobody. By default the kernel asks
-    for such a peer after two hours."""
+    """Sets keep-alive: a peer that dies while its link is down sends its reset once, and that is
+    lost. By default the kernel asks for such a peer only after two hours."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)

@@ -21,12 +21,13 @@ class GpuArrival(Arrival):
     """A version whose parts are written into slots of the channel, in their order.
 
     Attributes:
-        transaction: That shows them to engines.
-        parts: How many there are.
-        written: So many first ones lie here, and are the engines'.
-        lent: Slots of those that do not yet: where each is written, and how long it is.
-        called: So many first ones are being sent. What is queued before keeps the GPU from others.
-        problem: Why no more comes, until another group is joined.
+        transaction: Shows the parts to engines.
+        parts: Their number.
+        written: The number of parts, from the first, that are complete and readable by engines.
+        lent: The slots of parts that are still to be written: address and length.
+        called: The number of parts, from the first, that the trainer has begun to send. A receive
+            that is queued earlier would block the GPU for other work.
+        problem: Why no more parts arrive, until another group is joined.
     """
 
     def __init__(self, version: int, parts: int, transaction: WeightTransaction) -> None:
@@ -45,7 +46,7 @@ class GpuArrival(Arrival):
         self._called = asyncio.Event()
 
     async def more_than(self, parts: int) -> None:
-        """Until more are written. NcclError: they do not come."""
+        """Waits until more parts than that are written. NcclError: they do not arrive."""
         while self.written <= parts:
             if self.problem:
                 raise NcclError(self.problem)
@@ -53,7 +54,7 @@ class GpuArrival(Arrival):
             await self._changed.wait()
 
     def call(self, number: int) -> None:
-        """This part is being sent."""
+        """The trainer has begun to send this part."""
         self.called = max(self.called, number + 1)
         self._called.set()
 
@@ -75,10 +76,10 @@ class GpuArrival(Arrival):
 
 
 class GpuChannel(NodeChannel[GpuArrival]):
-    """Nothing of a version is kept here but what lies in the slots.
+    """Keeps only those parts of a version that lie in the slots.
 
     Args:
-        group: That this node joins.
+        group: The group that this node joins.
     """
 
     def __init__(self, ring: str, layout: WeightLayout, trainer: int, group: GpuGroup) -> None:
@@ -103,22 +104,23 @@ class GpuChannel(NodeChannel[GpuArrival]):
     @property
     def held(self) -> int:
         """The committed version that all engines and producers of the node have; -1: some lack it,
-        and it is not here."""
+        and its parts are not here."""
         if self._arrival is None and (self._publisher.behind or not self._is_stamped):
             return -1
         return self._publisher.committed_version
 
     async def consider(self, trainer: int, version: int) -> None:
-        """This version of that publisher counts."""
+        """This version of that publisher is committed."""
         if self._arrival is None and version > self._publisher.committed_version:
             self._publisher.resume(version)
 
     async def begin(self, version: int, parts: int, *, committed: bool) -> None:
-        """What is open is given up.
+        """Gives up the open version, and begins this one.
 
         Raises:
-            RollringError: This one cannot be sent here; StaleVersionError: an earlier source has
-                left it: engines were told that it was given up, and get it once it counts.
+            StaleVersionError: An earlier source abandoned this version, so engines dropped it; they
+                receive it again once it is committed.
+            RollringError: It cannot be sent here for another reason.
         """
         await self._stop()
         if not committed and version <= self._opened:
@@ -128,7 +130,8 @@ class GpuChannel(NodeChannel[GpuArrival]):
         self._arrival = arrival = GpuArrival(version, parts, self._open(version, committed))
         self._task = asyncio.create_task(self._publish(arrival))
         self._group.user = arrival
-        if self._group.key:  # of the version before: whoever sends need not ask
+        # The group of the previous version is still joined: the sender need not ask this node to.
+        if self._group.key:
             self._receiving = asyncio.create_task(self._receive(arrival, 0))
         else:
             arrival.note_problem("this node has not joined a group yet")
@@ -149,11 +152,11 @@ class GpuChannel(NodeChannel[GpuArrival]):
     # --- its parts --------------------------------------------------------------------------------
 
     async def join(self, arrival: GpuArrival, key: bytes, rank: int, ranks: int, at: int) -> None:
-        """The group to which parts from number ``at`` on are sent: those that were written already
-        are received all the same, and dropped.
+        """Joins the group that gets the parts from number ``at`` on. Parts that are already written
+        here are received again, and dropped.
 
         Raises:
-            NcclError: Not all came.
+            NcclError: Not all members joined.
         """
         await self.leave(arrival)
         await self._group.join(key, rank, ranks, arrival)
@@ -161,7 +164,8 @@ class GpuChannel(NodeChannel[GpuArrival]):
         self._receiving = asyncio.create_task(self._receive(arrival, at))
 
     async def leave(self, arrival: GpuArrival) -> int:
-        """How many parts are written: no more are, until another group is joined."""
+        """Leaves the group. Returns the number of written parts, which is final until another group
+        is joined."""
         await self._group.leave()
         if self._receiving is not None:
             self._receiving.cancel()
@@ -171,7 +175,7 @@ class GpuChannel(NodeChannel[GpuArrival]):
         return arrival.written
 
     async def _receive(self, arrival: GpuArrival, at: int) -> None:
-        """Queues part after part while slots are free; engines have each as soon as it is there."""
+        """Queues part after part while slots are free; engines get each once it is written."""
         landing: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
         first = arrival.written
         marking = asyncio.create_task(self._mark(arrival, landing, range(at, arrival.parts)))

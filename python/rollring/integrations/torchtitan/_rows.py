@@ -26,9 +26,9 @@ class Plan(NamedTuple):
     """Which sequence goes where, for all ranks.
 
     Attributes:
-        order: Of each row, the index of its sequence among those of the step.
-        lengths: Of each row, rounded up.
-        longest: Tokens of a row.
+        order: For each row, the index of its sequence among those of the step.
+        lengths: The length of each row, rounded up.
+        longest: The length of the longest row.
     """
 
     order: list[int]
@@ -43,7 +43,8 @@ def rounded(tokens: int, cp_degree: int) -> int:
 
 
 def plan(tokens: Sequence[int], cp_degree: int, buckets: int) -> Plan:
-    """The longest first, dealt out to the buckets in turns, a bucket behind the other."""
+    """Sorts by falling length, deals the sequences to the buckets in turn, and lists one bucket
+    after another."""
     lengths = [rounded(count, cp_degree) for count in tokens]
     by_length = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     order = [index for bucket in range(buckets) for index in by_length[bucket::buckets]]

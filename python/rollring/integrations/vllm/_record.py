@@ -89,12 +89,12 @@ def disjoint(boxes: list[Any]) -> bool:
 
 
 class Record:
-    """What came of it.
+    """The result of a recording.
 
     Attributes:
         copies: In the order in which they were made.
-        spoiled: Modules of which something was done that copies of views do not say, with what.
-        unloaded: Published names that the loaders could not be shown, with why.
+        spoiled: Modules, each with an operation of its loader that copies of views cannot express.
+        unloaded: Published names that the loaders could not be given, each with the reason.
     """
 
     def __init__(self) -> None:
