@@ -248,3 +248,27 @@ def test_a_record_that_was_read_is_pushed_by_its_keys(ring: str, tmp_path: Path)
             assert [one.instance_id for one in batch.sequences] == ["p0"] * 4
         with pytest.raises(TypeError, match="instance_id"):
             producer.push(token_ids=[1])
+
+
+@pytest.mark.parametrize(
+    ("module", "packages"),
+    [
+        ("pyarrow.parquet", "pyarrow"),
+        ("datasets", "datasets"),
+        ("transformers", "transformers jinja2"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, packages: str
+) -> None:
+    """The command needs no clone: an installation from a wheel has none."""
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved/state.json").write_text("{}")
+    (tmp_path / "dump.parquet").write_bytes(b"PAR1PAR1")
+    write(tmp_path / "text.jsonl", [{"prompt": "a", "completion": "b"}])
+    inputs = {"pyarrow.parquet": "dump.parquet", "datasets": "saved", "transformers": "text.jsonl"}
+    tokenizer = "model/" if module == "transformers" else None
+    with pytest.raises(rr.BadRecordError) as found:
+        list(rr.read_rollouts(str(tmp_path / inputs[module]), tokenizer=tokenizer))
+    assert str(found.value).endswith(f": run '{sys.executable} -m pip install {packages}'")

@@ -1,4 +1,4 @@
-"""What a page has its reader install is what the tests of its framework have: no less, no more."""
+"""What a page has its reader install is what tests or the extras of the package have."""
 
 from __future__ import annotations
 
@@ -17,3 +17,12 @@ def test_trl() -> None:
     pins.read(ROOT / "python/frameworks.ini", encoding="utf-8")
     tested = {line.partition("==")[0] for line in pins["trl"]["packages"].split()}
     assert set(command.split()) == tested - BROUGHT_ALONG
+
+
+def test_formats() -> None:
+    """In place of the extras of those names, for which pip would compile a clone again."""
+    page = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras = re.findall(r"^(?:datasets|text) = \[(.*)\]", project, re.MULTILINE)
+    named = {" ".join(re.findall(r'"(\w+)>=', extra)) for extra in extras}
+    assert set(re.findall(r"`pip install ([^`]*)`", page)) == named and len(named) == 2

@@ -33,14 +33,15 @@ def refused(place: str, why: str) -> BadRecordError:
     return BadRecordError(f"{place}: {why}", "bad_record")
 
 
-def needed(module: str, extra: str, what: str) -> Any:
-    """A package that only some formats need."""
+def needed(module: str, what: str, packages: str = "") -> Any:
+    """A package that only some formats need. `packages`: those to install, if not it alone."""
     try:
         return importlib.import_module(module)
     except ImportError:
+        package = module.partition(".")[0]
         raise BadRecordError(
-            f"{what} needs the package {module.partition('.')[0]}: in a clone of rollring, "
-            f"pip install '.[{extra}]'",
+            f"{what} needs the package {package}: "
+            f"run '{sys.executable} -m pip install {packages or package}'",
             "bad_record",
         ) from None
 
@@ -91,9 +92,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def _rows_of_dataset(folder: Path) -> Iterator[Row]:
-    dataset = needed("datasets", "datasets", f"{folder}: a folder of datasets").load_from_disk(
-        str(folder)
-    )
+    dataset = needed("datasets", f"{folder}: a folder of datasets").load_from_disk(str(folder))
     if isinstance(dataset, dict):
         raise refused(str(folder), f"it holds splits: name one, {folder}/{next(iter(dataset))}")
     for number, row in enumerate(dataset):
@@ -101,7 +100,7 @@ def _rows_of_dataset(folder: Path) -> Iterator[Row]:
 
 
 def _rows_of_parquet(path: Path) -> Iterator[Row]:
-    parquet = needed("pyarrow.parquet", "datasets", f"{path}: a Parquet file")
+    parquet = needed("pyarrow.parquet", f"{path}: a Parquet file")
     number = 0
     for batch in parquet.ParquetFile(path).iter_batches(batch_size=1024):
         for row in batch.to_pylist():

@@ -19,7 +19,9 @@ class Tokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         if isinstance(tokenizer, str):
-            transformers = needed("transformers", "text", f"the tokenizer {tokenizer}")
+            transformers = needed(
+                "transformers", f"the tokenizer {tokenizer}", "transformers jinja2"
+            )
             tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer)
         self._tokenizer = tokenizer
 
