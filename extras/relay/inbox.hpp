@@ -128,7 +128,7 @@ class Inbox {
     std::deque<Asked> asked_;
     InboxStats stats_{};
 
-    mutable std::mutex mutex_;  // of what is below
+    mutable std::mutex mutex_;  // guards the members below
     std::condition_variable given_;
     std::vector<std::shared_ptr<Parcel>> parcels_;
     std::vector<Asked> new_asked_;

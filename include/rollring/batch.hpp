@@ -24,9 +24,10 @@ namespace rollring {
 
 enum class DropReason : std::uint8_t;  // stash.hpp
 
-// What the stash computes from the rewards of a group: GRPO's advantages and their relatives.
+// The formula by which the stash computes advantages from the rewards of a group: GRPO's, or one of
+// its relatives.
 enum class Advantages : std::uint8_t { none, grpo, mean, loo };
-// Of a group's rewards: over n - 1 (torch's `std`), or over n (numpy's).
+// The deviation of a group's rewards: over n - 1 (torch's `std`), or over n (numpy's).
 enum class Deviation : std::uint8_t { sample, population };
 // As they are written here.
 ROLLRING_API std::string_view name(Advantages kind);
@@ -44,9 +45,9 @@ struct AdvantageFormula {
 //   grpo  (r - mean) / (deviation + epsilon)
 //   mean  r - mean
 //   loo   r - mean of the others (RLOO)
-// A NaN stands for a reward that is absent. It takes no part, and an infinite reward takes none:
-// the advantage of that member is 0, and those of the others are computed as if it were not in the
-// group. All are 0 where fewer than two rewards are left, and in a flat group. Never NaN.
+// A NaN stands for a missing reward. A member with a NaN or an infinite reward has the advantage 0,
+// and the others are computed as if it were not in the group. All are 0 if fewer than two rewards
+// are left, and in a flat group. Never NaN.
 // Source: DeepSeekMath (GRPO); Ahmadian et al. 2024 (RLOO). advantages.size() == rewards.size().
 ROLLRING_API void group_advantages(std::span<const double> rewards, const AdvantageFormula& formula,
                                    std::span<double> advantages);
@@ -86,8 +87,8 @@ class ROLLRING_API MappedLanes {
 
 // One lease of one batch, or of a share of one (reader.hpp). Cheap to copy; may outlive its Batch
 // and its Stash. As long as one lives, the memory under the batch's views stays mapped, but once it
-// does not hold, the bytes there may be another record's. Bindings ask it, whose arrays may be kept
-// for longer than the batch that they show.
+// does not hold, the bytes there may be another record's. It is for bindings, whose arrays may
+// outlive the batch that they show.
 class Lease {
   public:
     Lease() = default;
@@ -97,9 +98,9 @@ class Lease {
     [[nodiscard]] bool holds() const {
         return state_ != nullptr && state_->leased.load() && state_->forks == detail::forks;
     }
-    // Another one for each lease of this process; 0: none.
+    // A number that no other lease of this process has; 0: none.
     [[nodiscard]] std::uint64_t id() const { return state_ == nullptr ? 0 : state_->id; }
-    // Where the views lie; stays mapped while it is kept. Null where there is no lease.
+    // The memory under the views; stays mapped while this pointer is kept. Null without a lease.
     [[nodiscard]] std::shared_ptr<const MappedLanes> lanes() const {
         return state_ == nullptr ? nullptr : state_->lanes;
     }
@@ -188,7 +189,7 @@ class ROLLRING_API Sequences {
     Sequences& operator=(const Sequences&) = delete;
 
     [[nodiscard]] bool leased() const { return lease_.holds(); }
-    // To be kept with what is made of its views.
+    // To be kept with objects that are made from its views.
     [[nodiscard]] const Lease& lease() const { return lease_; }
     [[nodiscard]] std::span<const BatchGroupInfo> groups() const { return groups_; }
     // Group by group, member by member (in order of repetition), subsequence by subsequence.
@@ -208,7 +209,7 @@ class ROLLRING_API Sequences {
     // -1: unknown.
     [[nodiscard]] std::span<const std::int64_t> policy_versions() const { return versions_; }
 
-    // For code that reads columns of many of them.
+    // For code that reads columns of many sequences.
     [[nodiscard]] std::span<const detail::RecordPlace> places() const { return places_; }
     [[nodiscard]] std::span<const detail::RecordForm> forms() const { return forms_; }
 
@@ -256,13 +257,13 @@ ROLLRING_API std::string_view name(SplitBy by);
 
 // The same batch, split in the same way over as many ranks, gives the same shares in any process.
 // Ranks are numbered as Megatron and torch's DeviceMesh("pipeline", "data", "tensor") do: those of
-// one tensor parallel group stand side by side, and a pipeline's stages lie furthest apart.
+// one tensor parallel group are adjacent, and a pipeline's stages lie furthest apart.
 struct RankShare {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;  // ranks of the job
     SplitBy by = SplitBy::tokens;
-    // So many ranks side by side read the same, and so do the ranks of all stages: a stage reads
-    // those columns that it needs, and what is not read costs nothing.
+    // The number of adjacent ranks that read the same share. The ranks of all stages read it, too:
+    // each stage reads the columns that it needs, and the others cost nothing.
     std::uint32_t tensor = 1;
     std::uint32_t pipeline = 1;  // stages
 
@@ -275,7 +276,7 @@ struct Split {
     std::vector<std::vector<std::uint32_t>> parts;  // indices of sequences(), in its order
     std::vector<std::uint64_t> tokens;              // of each part
 
-    // The most tokens of a part, over what each would have if all had as many; 1: even.
+    // The tokens of the largest part, over the mean of all parts; 1: even.
     [[nodiscard]] ROLLRING_API double imbalance() const;
 };
 
@@ -283,9 +284,9 @@ struct Split {
 ROLLRING_API Result<Split> split(const Sequences& batch, SplitBy by, std::uint32_t parts);
 
 // A lease over whole groups. Given back (nack) when destroyed without ack(). Its views must not
-// outlive it. If its Stash goes first, it is not leased any more: its groups come again to the
-// next. In a forked child it still shows what was leased at the fork, which is good for as long as
-// its parent's lease. It may be handed to next() again and again, and then its arrays need no
+// outlive it. If its Stash is destroyed first, the lease ends, and the next Stash delivers the
+// groups again. In a forked child it still shows the groups leased at the fork, and is valid as
+// long as its parent's lease. One Batch may be passed to next() repeatedly: its arrays then need no
 // new memory.
 class ROLLRING_API Batch : public Sequences {
   public:
@@ -303,9 +304,9 @@ class ROLLRING_API Batch : public Sequences {
     // busy (it names a reader that is alive and still has a share open).
     Result<void> ack(std::int64_t step);
     Result<void> ack(std::int64_t step, Deadline readers);
-    // Gives its groups back untrained, and for good: they do not come again, and its records count
-    // as dropped by `reason`. For a trainer that knows of one that the stash does not. Waits for
-    // readers, and fails, as ack() does.
+    // Gives its groups up untrained: they are not delivered again, and its records count as dropped
+    // for `reason`. For a trainer that knows a reason that the stash does not. Waits for readers,
+    // and fails, as ack() does.
     Result<void> discard(DropReason reason);
     // For a rank in another process, which reads its share in place (reader.hpp): bytes that name
     // the share's records, 64 each, and stay good until ack(), nack(), or another trainer.
@@ -332,15 +333,15 @@ class ROLLRING_API Batch : public Sequences {
     std::vector<std::uint32_t> indices_;  // of the same among the records that the stash has
 };
 
-// The sequences of a batch in bins of so many tokens: micro-batches that fill what a step can hold.
+// The sequences of a batch in bins with a budget of tokens: micro-batches that fill a step.
 struct MicroBatches {
     std::vector<std::vector<std::uint32_t>> bins;  // indices of sequences, in rising order
     double fill = 0;                               // tokens of all over bins times the budget
 };
 
-// Best fit, the longest first: never more than 11/9 of the fewest bins that can be, plus one.
-// `lengths`: tokens of each sequence. The same for the same lengths, whoever asks.
-// Errc::invalid_argument where a sequence is longer than the budget, or the budget is 0.
+// Best fit, the longest first: at most 11/9 of the smallest possible number of bins, plus one.
+// `lengths`: tokens of each sequence. The same lengths give the same bins in any process.
+// Errc::invalid_argument if a sequence is longer than the budget, or the budget is 0.
 ROLLRING_API Result<MicroBatches> micro_batches(std::span<const std::uint32_t> lengths,
                                                 std::uint64_t token_budget);
 

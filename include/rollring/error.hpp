@@ -57,7 +57,7 @@ enum class Errc : std::uint32_t {
     not_stored = 37,            // no value of a store lies there: it was cleared, or replaced
 };
 
-// The name of a code as it stands above, for logs and --json; empty for a number that is none.
+// The name of a code as written above, for logs and --json; empty for a number without a code.
 ROLLRING_API std::string_view name(Errc code);
 
 struct ROLLRING_API Error {

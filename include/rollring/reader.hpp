@@ -47,13 +47,13 @@ class ROLLRING_API Share : public Sequences {
 
     [[nodiscard]] std::uint32_t rank() const { return rank_; }
     [[nodiscard]] std::uint32_t world() const { return world_; }
-    // Of each sequence, its index among those of the batch.
+    // For each sequence, its index among those of the batch.
     [[nodiscard]] std::span<const std::uint32_t> indices() const { return indices_; }
 
-    // Whether all that was read of it until now is what the ticket names. Errc::stale_ticket,
-    // Errc::not_leased (it was closed), Errc::forked.
+    // Whether all data read from the share until now are the records of the ticket.
+    // Errc::stale_ticket, Errc::not_leased (it was closed), Errc::forked.
     [[nodiscard]] Result<void> check() const;
-    // Lets go of it, after a last check. It is empty then.
+    // Gives the share up, after a last check. It is empty then.
     Result<void> close();
 
   private:
@@ -67,7 +67,7 @@ class ROLLRING_API Share : public Sequences {
     std::uint32_t world_ = 0;
 };
 
-// Up to 256 for a ring. It maps the ring to be read, and writes nothing of it but its own seat.
+// Up to 256 for a ring. It maps the ring read-only, except for its own seat.
 class ROLLRING_API Reader {
   public:
     // Errc::busy: all seats are taken.
@@ -76,9 +76,9 @@ class ROLLRING_API Reader {
     Reader& operator=(Reader&&) noexcept;
     ~Reader();  // its shares stay open
 
-    // Up to eight at a time. Whatever the bytes are, nothing but records of this ring is read.
+    // Up to eight at a time. Even a forged ticket shows only records of this ring.
     // Errc::stale_ticket: its batch was acknowledged or given back, or is another trainer's.
-    // Errc::invalid_argument: it is no ticket. Errc::bad_record: what it names is not there.
+    // Errc::invalid_argument: it is not a ticket. Errc::bad_record: its records are not there.
     // Errc::busy: eight are open.
     Result<Share> open(std::string_view ticket);
 

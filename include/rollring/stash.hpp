@@ -57,7 +57,7 @@ struct SourceWeight {
     double weight;  // share of tokens relative to the other sources; 1 where not listed
 };
 
-// How much makes a batch, counted in one unit.
+// The amount that makes a batch, counted in one unit.
 class BatchTarget {
   public:
     enum class Unit : std::uint8_t { groups, sequences, tokens };
@@ -88,8 +88,8 @@ ROLLRING_API std::string_view name(BatchTarget::Unit unit);
 struct StashOptions {
     // A group is complete when this many members are final. A record's own group_size wins.
     std::uint32_t group_size = 8;
-    // Accept so many members beyond the size, and ship `size` of them: the first to finish (which
-    // favours short ones) or a uniform choice of all that were asked for.
+    // The number of members to accept beyond the size. `size` of them are shipped: the first to
+    // finish (which favours short ones) or a uniform choice of all that were asked for.
     std::uint32_t extra = 0;
     Select select = Select::first;
     std::uint64_t seed = 0;  // of the uniform choice
@@ -165,7 +165,7 @@ struct StashOptions {
     // members.
     std::chrono::nanoseconds no_progress = std::chrono::minutes(1);
 
-    // What the two above come to.
+    // The values of deadline and at_deadline, with their defaults.
     [[nodiscard]] std::chrono::nanoseconds due_after() const {
         return deadline.value_or(std::chrono::minutes(10));
     }
@@ -270,7 +270,7 @@ struct ROLLRING_API GroupStat {
 
     [[nodiscard]] std::string missing_text() const;    // "1, 4-7", or "none"
     [[nodiscard]] std::string producers_text() const;  // with commas between them
-    // All of it in one line, as events and messages say it; of what is missing the first.
+    // The group in one line, as events and messages show it, with the first of its missing members.
     [[nodiscard]] std::string to_string() const;
 };
 
@@ -281,7 +281,7 @@ enum class [[nodiscard]] NextBatch {
 };
 ROLLRING_API std::string_view name(NextBatch answer);
 
-// What the stash did with memory, since it was opened.
+// The stash's copies since it was opened.
 struct StashCopies {
     std::uint64_t copied_bytes;       // to the spill; 0 unless groups stayed incomplete for long
     std::uint64_t evacuated_records;  // the same in records
@@ -305,25 +305,25 @@ class ROLLRING_API Stash {
     static Result<std::unique_ptr<Stash>> open(std::string_view ring, const StashOptions& options,
                                                const ConsumerOptions& consumer_options = {});
     // Acknowledges the records of a receipt that are still there, before the first next() of
-    // a restarted trainer. Returns how many were; 0 if ack() had been done. `step` as in ack(),
-    // only that a lower one than the last leaves that one as it is.
-    // Errc::invalid_argument if it is no receipt of this ring, or comes too late; Errc::forked.
+    // a restarted trainer. Returns their number; 0 if ack() had been done. `step` is as in ack(),
+    // but one below the last step leaves that unchanged.
+    // Errc::invalid_argument if it is not a receipt of this ring, or comes too late; Errc::forked.
     Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
 
     Stash(const Stash&) = delete;
     Stash& operator=(const Stash&) = delete;
-    ~Stash();  // gives the seat back; what is leased comes again to the next
+    ~Stash();  // gives the seat back; the next Stash delivers the leased groups again
 
     // Reads records and leases a batch as soon as enough groups are complete. After the deadline it
-    // still takes what lies there, up to 4,096 records.
+    // still reads the records that are there, up to 4,096.
     NextBatch next(Batch& batch, Deadline deadline);
     // A former name.
     NextBatch next_batch(Batch& batch, Deadline deadline) { return next(batch, deadline); }
     // Any thread may call this while another one uses the stash: its next(), or else its next
     // one, answers timed_out soon, whatever its deadline.
     void interrupt();
-    // Whatever is complete, be it less than a batch; for the end of a run. Reads what lies there,
-    // as next() does, and does not wait.
+    // Leases all complete groups, even if they are less than a batch; for the end of a run. Reads
+    // the records that are there, as next() does, and does not wait.
     NextBatch rest(Batch& batch);
 
     [[nodiscard]] StashAccount account() const;
@@ -331,13 +331,14 @@ class ROLLRING_API Stash {
     [[nodiscard]] std::size_t open_groups() const;
     // Nothing was acknowledged for StashOptions::no_progress while groups are open.
     [[nodiscard]] bool no_progress() const;
-    // The oldest incomplete groups, at most `count`: what stat_stash() says of them from outside,
-    // with the whole instance_id, all that is missing, and those producers alone who have sent.
+    // The oldest incomplete groups, at most `count`, as stat_stash() shows them from outside, but
+    // with the whole instance_id, all missing members, and only producers that have sent.
     [[nodiscard]] std::vector<GroupStat> explain(std::size_t count) const;
-    // For people, where next() has timed out: what the oldest groups wait for, who has sent
-    // to them and has died, and what was dropped since the last batch, with the likely cause.
+    // A text for people after next() has timed out: the missing members of the oldest groups, their
+    // producers and which of them have died, and the records dropped since the last batch, with the
+    // likely cause.
     [[nodiscard]] std::string waits_for() const;
-    // Makes events of what was counted and not told yet: before the last look at them.
+    // Makes events of counts that were not reported yet: call it before the last next_event().
     void tell_all();
     // The last part of waits_for() alone; empty if nothing was dropped.
     [[nodiscard]] std::string dropped_since_batch() const;
@@ -349,7 +350,7 @@ class ROLLRING_API Stash {
     [[nodiscard]] std::string problem() const;
 
     [[nodiscard]] const Schema& schema() const;
-    // Of ack() and settle(), also by predecessors; -1: none yet.
+    // The last step of ack() and settle(), also of predecessors; -1: none yet.
     [[nodiscard]] std::int64_t last_acked_step() const;
     // Version last committed on the weight channel; -1: none.
     [[nodiscard]] std::int64_t policy_version() const;
@@ -357,7 +358,7 @@ class ROLLRING_API Stash {
     [[nodiscard]] std::uint32_t producers_active() const;
     // Records that one ack() can release, at most: the length of the ring's journal.
     [[nodiscard]] std::uint64_t journal_records() const;
-    // Counts of what was read, as Consumer::stats(); account() says what became of it.
+    // Counts of the records read, as Consumer::stats(); account() says what became of them.
     [[nodiscard]] ConsumerStats stats() const;
     // The methods above were once those of a Consumer inside, and programs ask it for them.
     [[nodiscard]] const Stash& consumer() const { return *this; }

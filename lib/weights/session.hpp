@@ -139,7 +139,7 @@ Result<void> Session::wait(std::string_view what, Deadline deadline, const Look&
         looked_ns = now;
         problem = check_publisher();
         if (problem) problem = backend_.mover->health();
-        // What it did before it went counts.
+        // The publisher's last words before it went still count.
         if (!problem && look()) problem = {};
         return !problem || look();
     };

@@ -100,7 +100,7 @@ std::uint32_t GroupStash::min_size(const Group& group) const {
     return std::min(options_.min_size, group.size);
 }
 
-// The group ships with what is complete now; the rest leaves.
+// The group ships with members that are complete now; the others are dropped.
 void GroupStash::make_ready(Index index, std::int64_t now_ns) {
     Group& group = groups_[index];
     selection_.select(group);

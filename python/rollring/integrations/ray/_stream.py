@@ -88,15 +88,14 @@ def hello(connection: socket.socket, source: int, session: str, token: str) -> N
 
 
 def unacknowledged(connection: socket.socket) -> int:
-    """Bytes that have not got to the peer's kernel."""
+    """The number of bytes that the peer's kernel has not acknowledged."""
     memory = bytearray(4)
     fcntl.ioctl(connection, termios.TIOCOUTQ, memory)
     return int.from_bytes(memory, sys.byteorder)
 
 
 def send_some(connection: socket.socket, parts: list[memoryview]) -> Iterator[int]:
-    """Sends all of it. Stops now and then while the peer takes nothing more: so many bytes are
-    left."""
+    """Sends all parts. While the peer takes no more, yields now and then the bytes left."""
     left = [part for part in parts if part.nbytes]
     poll = select.poll()
     poll.register(connection, select.POLLOUT)

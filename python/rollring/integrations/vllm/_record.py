@@ -124,7 +124,7 @@ class Recorder(TorchDispatchMode):
         self.record = Record()
         self._sources = {_memory(tensor): name for name, tensor in sources.items()}
         self._places: dict[int, Place] = {}
-        self._kept: list[Any] = []  # or the address of their memory would come again
+        self._kept: list[Any] = []  # or the address of their memory would be reused
         for module_name, module in model.named_modules():
             for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
                 if tensor is not None:
