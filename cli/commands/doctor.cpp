@@ -219,7 +219,8 @@ Command add_doctor(CLI::App& app) {
     auto options = std::make_shared<Options>();
     CLI::App* sub = app.add_subcommand("doctor", "Diagnose and clean up stale rings");
     sub->footer(doctor_footer);
-    sub->add_flag("--fix", options->fix, "Remove stale rings");
+    sub->add_flag("--fix", options->fix,
+                  "Remove damaged and unfinished rings, and those of an owner that has ended");
     sub->add_flag("--json", options->json, "Print the report as one JSON object");
     return {sub, [options] { return doctor(options->fix, options->json); }};
 }

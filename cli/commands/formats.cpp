@@ -22,8 +22,8 @@ constexpr const char* readers =
     "missing on a line are named at once.\n\n";
 constexpr const char* python_reader =
     "The Python package reads these as well, and Parquet files and folders of `datasets`\n"
-    "(pip install '.[datasets]'). It makes tokens of text by a tokenizer of transformers (pip\n"
-    "install '.[text]'), and prints lines for --input:\n"
+    "(after `pip install datasets`). It makes tokens of text by a tokenizer of transformers\n"
+    "(after `pip install transformers jinja2`), and prints lines for --input:\n"
     "  python3 -m rollring.rollouts FILE --tokenizer PATH | rollring produce r --input -\n"
     "In Python: rollring.read_rollouts(FILE, tokenizer=PATH).\n\n";
 

@@ -305,8 +305,8 @@ std::string Admission::why(Answer answer, const GroupNeed& need) const {
                 human_bytes(peek(control_->max_open_bytes)), trainer);
         case Answer::no_room:
             return fmt::format(
-                "no new group may be opened: it may need {}, and {} of {} of the room for "
-                "groups are claimed; {}; 'rollring groups' shows what waits, a ring with more "
+                "no new group can open: it may need {}, and {} of the room for groups ({} in "
+                "all) are reserved; {}; 'rollring groups' shows what waits, a ring with more "
                 "--spill-bytes (or --overflow) has more room",
                 human_bytes(claim_bytes(need)),
                 human_bytes(claimed_bytes() + control_->owed_bytes.load()),
