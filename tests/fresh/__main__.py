@@ -5,6 +5,7 @@ which a newcomer comes to them. All steps work in one copy of the bare system, i
 """
 import argparse
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,11 +106,23 @@ def run_steps(root, wanted):
     return failed
 
 
+def objects():
+    """Where this machine's ccache has what was compiled."""
+    if shutil.which("ccache") is None:
+        return None
+    asked = subprocess.run(["ccache", "--get-config", "cache_dir"], check=True,
+                           capture_output=True, text=True)
+    return Path(asked.stdout.strip())
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./dev fresh", description=__doc__.split("\n\n")[0])
     parser.add_argument("--quick", action="store_true",
                         help="both commands of the README (the test as --quick), its Python, the "
                              "installation for C++ and the quickstart")
+    parser.add_argument("--ccache", action="store_true",
+                        help="with the objects of this machine's ccache, for a run whose times "
+                             "nobody looks at")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -124,7 +137,7 @@ def main():
         print("     this tree has changes that are not committed: they are not tried")
     try:
         print("== a bare Debian 12", flush=True)
-        with BareRoot(FOLDER, pages.ROOT, log) as root:
+        with BareRoot(FOLDER, pages.ROOT, log, objects() if options.ccache else None) as root:
             failed = run_steps(root, wanted)
     except Unavailable as lacking:
         print(f"SKIPPED fresh: {lacking}")

@@ -32,7 +32,7 @@ echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/unsafe-io
 useradd --create-home --shell /bin/bash {USER}
 echo '{USER} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{USER}
 cp -a /carried/clone {HOME}/rollring
-chown -R {USER}:{USER} {HOME} /kept/pip
+chown -R {USER}:{USER} {HOME} /kept/pip /kept/ccache
 """
 
 
@@ -69,7 +69,7 @@ def environment():
     taken = {name: os.environ[name] for name in names if name in os.environ}
     return {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "HOME": HOME,
             "USER": USER, "LOGNAME": USER, "SHELL": "/bin/bash", "LANG": "C.UTF-8",
-            "PIP_CACHE_DIR": "/kept/pip", **taken}
+            "PIP_CACHE_DIR": "/kept/pip", "CCACHE_DIR": "/kept/ccache", **taken}
 
 
 def carry(folder):
@@ -117,10 +117,11 @@ def carry_apt_settings(folder):
 
 class BareRoot:
     """`with BareRoot(folder, tree, log) as root`: a copy of the bare system with a clone of HEAD
-    of `tree` in the home of a user who may use sudo."""
+    of `tree` in the home of a user who may use sudo. `objects`: a cache of ccache; by default it
+    has none."""
 
-    def __init__(self, folder, tree, log):
-        self.folder, self.tree, self.log = folder, tree, log
+    def __init__(self, folder, tree, log, objects=None):
+        self.folder, self.tree, self.log, self.objects = folder, tree, log, objects
         self.unshare = namespaces()
         if shutil.which("debootstrap") is None:
             raise Unavailable("no debootstrap")
@@ -168,7 +169,12 @@ class BareRoot:
         begun.rename(base)
 
     def copy(self):
-        for name in ("root", "upper", "work", "carried", "kept/archives/partial", "kept/pip"):
+        self.as_root("rm", "-rf", self.folder / "kept/ccache")
+        if self.objects is not None and self.objects.is_dir():
+            (self.folder / "kept").mkdir(exist_ok=True)
+            shutil.copytree(self.objects, self.folder / "kept/ccache")
+        for name in ("root", "upper", "work", "carried", "kept/archives/partial", "kept/pip",
+                     "kept/ccache"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         if not self.overlays():
             for name in ("root", "upper", "work"):
