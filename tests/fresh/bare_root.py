@@ -5,6 +5,7 @@ they are ended by. Where apt and pip find their servers is taken over from this 
 """
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,9 +32,19 @@ rm -rf /var/lib/apt/lists/*
 echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/unsafe-io
 useradd --create-home --shell /bin/bash {USER}
 echo '{USER} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{USER}
-cp -a /carried/clone {HOME}/rollring
 chown -R {USER}:{USER} {HOME} /kept/pip /kept/ccache
 """
+CLONE = f"{HOME}/rollring"
+# Objects of ccache are those of sources at the same place: what Meson compiles in groups names its
+# files by their whole path.
+PUT_CLONE = """
+mkdir -p "${place%/*}"
+at=
+for folder in $(dirname "$place" | tr / ' '); do at="$at/$folder"; chmod a+x "$at"; done
+cp -a /carried/clone "$place"
+chown -R USER:USER "$place"
+[ "$place" = CLONE ] || ln -s "$place" CLONE
+""".replace("USER", USER).replace("CLONE", CLONE)
 
 
 class Unavailable(Exception):
@@ -183,16 +194,17 @@ class BareRoot:
         carry(self.folder / "carried")
         subprocess.run(["git", "-c", "safe.directory=*", "clone", "--quiet", "--no-hardlinks",
                         self.tree, self.folder / "carried/clone"], check=True)
-        self.run(PREPARE, self.log, user="root")
+        place = CLONE if self.objects is None else self.tree.resolve()
+        self.run(f"{PREPARE}place={shlex.quote(str(place))}\n{PUT_CLONE}", self.log, user="root")
 
     def start_again_with(self, folder):
         """In a new copy, whose user has this folder of the clone, as far as there is one, alone."""
-        self.run(f"rm -rf /kept/{folder}; cp -a {HOME}/rollring/{folder} /kept/ || true", self.log,
+        self.run(f"rm -rf /kept/{folder}; cp -a {CLONE}/{folder} /kept/ || true", self.log,
                  user="root")
         self.remove_copy()
         self.copy()
-        self.run(f"rm -rf {HOME}/rollring; mkdir {HOME}/rollring; "
-                 f"mv /kept/{folder} {HOME}/rollring/ || true; chown -R {USER}:{USER} {HOME}",
+        self.run(f"rm -rf {CLONE}; mkdir {CLONE}; "
+                 f"mv /kept/{folder} {CLONE}/ || true; chown -R {USER}:{USER} {HOME}",
                  self.log, user="root")
 
     def overlays(self):
@@ -207,7 +219,7 @@ class BareRoot:
 
     def start(self, script, log, user=USER):
         """Bash runs the script where a newcomer stands: in the clone."""
-        place = "/" if user == "root" else f"{HOME}/rollring"
+        place = "/" if user == "root" else CLONE
         command = ["bash", "-c", f"cd {place} && exec bash -euo pipefail -c \"$1\"", "bash", script]
         return subprocess.Popen([*self.unshare, ENTER, self.folder, user, *command],
                                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
