@@ -36,6 +36,10 @@ struct Geometry {
     std::uint64_t spill_bytes;
     std::uint32_t group_rows;
     std::uint64_t overflow_bytes;
+    // Of requests, which lie in an object beside the ring and have no place here. They complete the
+    // numbers that a ring is made of, for programs that name them all.
+    std::uint32_t requests = 0;
+    std::uint64_t request_bytes = 0;
 
     [[nodiscard]] constexpr std::uint32_t spill_lane() const { return lane_count; }
     [[nodiscard]] constexpr std::uint64_t capacity(std::uint32_t lane) const {
