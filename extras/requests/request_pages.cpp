@@ -76,8 +76,16 @@ Result<void> RequestPages::usable(std::uint64_t generation, bool thorough) const
         return refused(Errc::forked,
                        "it belongs to the parent process: open another one after the fork");
     }
-    if (map_.is_removed(thorough) || (thorough && !object_.linked())) {
+    // Looked at before the ring's name, which a remover takes away first.
+    const bool gone = thorough && !object_.linked();
+    if (map_.is_removed(thorough)) {
         return refused(Errc::closed, fmt::format("ring {} was removed", map_.segment().ring()));
+    }
+    if (gone) {
+        return refused(Errc::closed,
+                       fmt::format("the requests of ring {} were removed, and the ring was not: "
+                                   "open the board and the workers again",
+                                   map_.segment().ring()));
     }
     return {};
 }

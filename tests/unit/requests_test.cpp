@@ -310,6 +310,27 @@ TEST_CASE("requests: they lie beside the ring, from the first end on, and go wit
     CHECK(beside(none).empty());
 }
 
+TEST_CASE("requests: where they alone were removed, both ends say so, and can be opened again") {
+    const TestRing ring({.lanes = 1, .lane_bytes = 1 << 20, .requests = 2});
+    {
+        RequestBoard board = board_of(ring);
+        RequestWorker worker = worker_of(ring);
+        std::filesystem::remove(beside(ring).at(0));
+        const auto given_up = board.given_up(patience());
+        const auto taken = worker.take(patience());
+        REQUIRE_FALSE(given_up.has_value());
+        REQUIRE_FALSE(taken.has_value());
+        for (const Error& error : {given_up.error(), taken.error()}) {
+            CHECK(error.code == Errc::closed);
+            CHECK(error.message.find("the ring was not") != std::string::npos);
+        }
+    }
+    RequestBoard board = board_of(ring);
+    RequestWorker worker = worker_of(ring);
+    post(board, "prompt");
+    CHECK(text(take(worker)) == "prompt");
+}
+
 TEST_CASE("requests: a ring made again under the name has none of those before") {
     const TestRing ring;
     RequestBoard old_board = board_of(ring);
