@@ -126,7 +126,8 @@ std::string memory_text(const SharedMemorySpace& space, const std::vector<Memory
     return text;
 }
 
-// What is beside rings that are gone, and the dead publishers' sockets. Grows `left` by what stays.
+// The objects beside rings that are gone, and dead publishers' sockets. Adds those that stay to
+// `left`.
 std::string others_text(bool fix, const std::vector<std::string>& leftovers, std::uint32_t dead,
                         int& left) {
     std::string text;

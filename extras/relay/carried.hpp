@@ -3,8 +3,8 @@
 // end of each of its lanes, and what was sent since that was written down, by where it lies in the
 // ring that it was carried into.
 //
-// A record is written down after it was put into the lane and before it is visible there. So who
-// comes after a death, and learns where the lane ends, knows what was sent: each record once.
+// A record is written down after it was put into the lane and before it is visible there. So a
+// successor, which learns where the lane ends, knows what was sent: each record once.
 //
 // The same memory has the places that were taken for groups (places.hpp).
 

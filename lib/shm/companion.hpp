@@ -5,11 +5,10 @@
 //
 // '~' is in no ring's name. The ring's id keeps the object from any other ring of that name, so
 // that one of a ring that is gone is never used. It is made as a ring is, and goes with its ring:
-// whoever removes that removes it too, and whoever has its life bytes uses the ring. What is left
-// of a remover that was killed is removed with the next ring of that name, or by
-// remove_leftovers().
+// the remover of the ring removes it too, and a process with one of its life bytes uses the ring.
+// The leftovers of a killed remover go with the next ring of that name, or by remove_leftovers().
 //
-// What lies in it is its kind's affair, but for the header page, which nobody maps.
+// Its kind defines its contents, apart from the header page, which nobody maps.
 
 #include <atomic>
 #include <cstddef>

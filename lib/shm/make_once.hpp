@@ -3,7 +3,8 @@
 // killed at any instruction: one wins, and a leftover of one that died is replaced.
 //
 // A maker holds the object's creation byte until its last store says that the object is finished.
-// Who finds an unfinished one whose byte is free takes the byte, looks again, and removes it.
+// A process that finds an unfinished one whose byte is free takes the byte, looks again, and
+// removes it.
 
 #include <cstdint>
 #include <optional>

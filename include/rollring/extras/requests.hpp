@@ -4,7 +4,7 @@
 // For trainers that ask for the completions of certain prompts and wait. Each request is taken by
 // exactly one worker. If that worker dies, or gives it back, the next one takes it; one that has
 // been begun too often is given up, and the trainer is told. A request is bytes, of up to
-// RingOptions::request_bytes; what they mean is between the two ends.
+// RingOptions::request_bytes; their meaning is between the two ends.
 //
 // They lie in an object beside the ring, which the end that opens first makes, with room for
 // RingOptions::requests of them, and which goes with the ring. A request keeps its place until its

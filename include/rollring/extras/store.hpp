@@ -13,10 +13,10 @@
 //   if (!store->read(at, std::as_writable_bytes(std::span(copy)))) ...
 //   if (!store->clear({&at, 1}, rollring::Deadline::after_ms(1000))) ...
 //
-// It stands on a ring (docs/store.md): each process that writes has lanes of it, and one process,
-// whichever it is, keeps the books. Whoever dies, what was put stays until somebody clears it, and
-// the next process keeps the books. After its name was removed, each call in each process returns
-// Errc::closed within about half a second.
+// It stands on a ring (docs/store.md): each process that writes has lanes of it, and any one
+// process keeps the books. A value stays until a process clears it, also if its writer dies; if the
+// process that keeps the books dies, another one takes over. After its name was removed, each call
+// in each process returns Errc::closed within about half a second.
 //
 // Any thread may use it. In a forked child it is inert, and returns Errc::forked.
 
@@ -41,7 +41,7 @@ struct Location {
     friend bool operator==(const Location&, const Location&) = default;
 };
 
-// What a value is, but for its bytes.
+// The form of a value: all but its bytes.
 struct ValueForm {
     DType dtype = dtype_u8;
     std::uint8_t dims = 1;  // how many of shape are set, 1 to 4
@@ -64,8 +64,8 @@ struct StoredValue {
 };
 
 struct StoreValue {
-    // The newest value of a column of a key takes the place of the one before, whoever put that.
-    // Empty: it has no key.
+    // The newest value of a column of a key takes the place of the one before, also of another
+    // writer's. Empty: it has no key.
     std::string_view key = {};
     std::string_view column = {};
     ValueForm form = {};
@@ -75,7 +75,7 @@ struct StoreValue {
 struct StoreOptions {
     std::string name = {};  // of this process, for people; up to 39 bytes
     bool make = true;       // if it is not there; Errc::not_found otherwise
-    // The next two for who makes it; who comes later takes it as it is.
+    // The next two are for the process that makes it; all others take it as it is.
     // As it stands, experts of 128 thousand tokens in 48 layers fit. Memory is taken a piece at a
     // time.
     std::uint64_t capacity_bytes = std::uint64_t{8} << 30;
