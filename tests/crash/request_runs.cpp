@@ -69,7 +69,8 @@ bool request_object_run(const Fault& fault, Dice& dice) {
             RequestWorker::open(run.ring(), "rival", Deadline::after_ms(claimed ? 5 : 10'000));
         require(rival.has_value() != claimed, "a rival of a maker that stands still: {}",
                 rival ? "it has opened" : rival.error().to_string());
-        require(rival || rival.error().code == Errc::not_ready, "{}", rival.error().to_string());
+        require(rival || rival.error().code == Errc::not_ready, "{}",
+                rival ? "" : rival.error().to_string());
         kill(victim.pid, SIGCONT);
     } else {
         if (!was_struck(fault, collect(std::exchange(victim.pid, 0)))) return false;
