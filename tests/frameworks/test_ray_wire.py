@@ -227,6 +227,26 @@ def test_a_node_whose_connection_ends_is_left_behind_and_others_get_all(
     run(test, monkeypatch)
 
 
+@pytest.mark.parametrize("error", [ConnectionResetError, BrokenPipeError])
+def test_a_lost_connection_has_one_reason_whichever_call_meets_it_first(
+    error: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_self: object, *_given: object) -> None:
+        raise error(104, "Connection reset by peer")
+
+    monkeypatch.setattr(_weight_ways.PieceSender, "send", refuse)
+    part = np.zeros(1 << 10, np.uint8)
+
+    async def test(relay: Relay) -> None:
+        passing = Passing({"a": relay})
+        way = _weight_ways.HostWay(passing, 7, 1 << 18, None)
+        await way.send([Cut(part.ctypes.data, len(part), [(0, len(part), 0)], 0)], True)
+        way.stop()
+        assert passing.left == [("a", "its connection was lost")]
+
+    run(test, monkeypatch)
+
+
 def test_a_slow_network_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece may take longer than the time in which something has to get there."""
     for module in (_weight_ways, _weight_wire):

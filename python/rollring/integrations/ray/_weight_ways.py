@@ -23,6 +23,7 @@ from .nccl import NcclError, unique
 _log = logging.getLogger("rollring")
 
 LOOK_S = 1.0  # between looks whether anything gets there
+LOST = "its connection was lost"
 TRIES = 3  # of a part, among nodes that all live
 
 
@@ -130,7 +131,8 @@ class HostWay:
         try:
             await asyncio.shield(sends)
         except OSError as error:
-            self._passing.leave_behind(member, self._version, str(error))
+            why = LOST if isinstance(error, ConnectionError) else str(error)
+            self._passing.leave_behind(member, self._version, why)
         except asyncio.CancelledError:
             sender.end()
             await asyncio.wait({sends})
@@ -145,7 +147,7 @@ class HostWay:
                 why = f"no answer within {ANSWER_S:g} s"
                 break
         else:
-            why = "" if landed.result() else "its connection was lost"
+            why = "" if landed.result() else LOST
         if why:
             self._passing.leave_behind(member, self._version, why)
 
