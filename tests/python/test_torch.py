@@ -63,6 +63,15 @@ def test_a_tensordict_has_the_batch_size_of_the_sequences(batch: Any) -> None:
     assert made["rewards"].tolist() == [0.0, 1.0]
 
 
+def test_a_store_gives_empty_tensors_back(ring: str) -> None:
+    with rr.extras.Store(f"{ring}-store", capacity="4MiB", lanes=2) as store:
+        for shape in ((0,), (3, 0), (0, 4)):
+            tensor = torch.empty(shape, dtype=torch.bfloat16)
+            found = store.get(store.put(tensor))
+            assert found.shape == tensor.shape and found.dtype == torch.bfloat16
+    rr.extras.Store.remove(f"{ring}-store")
+
+
 def test_a_tensor_is_a_target(batch: Any) -> None:
     target = torch.empty(2, 8, dtype=torch.int64)
     assert batch.padded("token_ids", pad=-1, multiple_of=8, out=target) is target

@@ -103,6 +103,8 @@ def _made(name: str, shape: tuple[int, ...], tag: int, part: Any) -> Any:
         return part.view(NUMPY_DTYPES[name]).reshape(shape)
     import torch
 
+    if not part.size:  # torch takes no view of it
+        return torch.empty(shape, dtype=torch_dtype(name))
     return torch.from_numpy(part).view(torch_dtype(name)).view(shape)
 
 
