@@ -3,7 +3,7 @@
 An engine's adapter attaches when its trainer announces the first version: `Attachment`,
 `published_tensors`, `next_announced`, `HeldVersion`, `report_refusal`. A trainer's adapter sends
 while the engines' answers are under way: `in_background`, `put_checked`, `refusals`,
-`engine_versions`, `WeightStream`.
+`engine_versions`, `WeightStream`. Both may take their settings from one variable: `settings_of`.
 
 A class of its own takes `Closes`, `shown` and `unpicklable` for its conventions, `TaskTurns`,
 `readable`, `in_thread` and `TimeLeft` for waits of event loops, `to_bytes`, `dtype_name` and
@@ -13,10 +13,13 @@ A class of its own takes `Closes`, `shown` and `unpicklable` for its conventions
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import fields
 from typing import Any
 
 from . import _core
@@ -30,7 +33,7 @@ from ._weight_parts import borrow_bytes
 from ._weight_stream import WeightStream
 from ._weight_subscriber import WeightSubscriber, WeightUpdate
 from ._weights import TimeLeft, as_utf8, device_of
-from .errors import RollringError, TimedOutError, VersionAbortedError
+from .errors import InvalidArgumentError, RollringError, TimedOutError, VersionAbortedError
 from .stat import stat_weights
 
 __all__ = [
@@ -61,6 +64,7 @@ __all__ = [
     "refusals",
     "refuse_options_of_open_group",
     "report_refusal",
+    "settings_of",
     "shown",
     "to_bytes",
     "torch_dtype",
@@ -69,6 +73,33 @@ __all__ = [
 ]
 
 LOOK_S = 0.2  # between looks at another party: whether it failed, or gave the version up
+
+
+def settings_of(kind: Any, variable: str, first: str) -> dict[str, Any]:
+    """Fields of a dataclass from a variable of the environment: JSON, or the text of the one that
+    ``first`` names.
+
+    Raises:
+        InvalidArgumentError: It is no JSON, or has a field that there is not.
+    """
+    text = os.environ.get(variable, "")
+    given: dict[str, Any] = {}
+    if text.startswith("{"):
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"{variable} is not JSON: {error}", "invalid_argument"
+            ) from error
+    elif text:
+        given = {first: text}
+    known = {one.name for one in fields(kind)}
+    if unknown := sorted(set(given) - known):
+        raise InvalidArgumentError(
+            f"{variable} has {', '.join(unknown)}: its fields are {', '.join(sorted(known))}",
+            "invalid_argument",
+        )
+    return given
 
 
 def why_no_gpu() -> str:

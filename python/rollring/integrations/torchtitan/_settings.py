@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
+from ...adapters import settings_of
 from ...errors import InvalidArgumentError
 
 SETTING = "ROLLRING_TORCHTITAN"
@@ -66,22 +66,6 @@ class Settings:
         Raises:
             InvalidArgumentError: The setting is no JSON, or has a field that there is not.
         """
-        text = os.environ.get(SETTING, "")
-        given: dict[str, Any] = {}
-        if text.startswith("{"):
-            try:
-                given = json.loads(text)
-            except ValueError as error:
-                raise InvalidArgumentError(
-                    f"{SETTING} is not JSON: {error}", "invalid_argument"
-                ) from error
-        elif text:
-            given = {"ring": text}
-        known = {one.name for one in fields(cls)}
-        if unknown := sorted(set(given) - known):
-            raise InvalidArgumentError(
-                f"{SETTING} has {', '.join(unknown)}: its fields are {', '.join(sorted(known))}",
-                "invalid_argument",
-            )
+        given = settings_of(cls, SETTING, "ring")
         given.setdefault("ring", os.environ.get("ROLLRING_RING", ""))
         return cls(**given)
