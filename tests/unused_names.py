@@ -33,6 +33,7 @@ UNCALLED = {
         "init_weight_transfer": "TRL calls it",
         "update_model_version": "TRL calls it",
         "clear_data": "TransferQueue calls it",
+        "*_colocate_weight_update": "AReaL calls it",
         "preserves_*": "vLLM calls it",
         "trainer_send_weights": "vLLM 0.26 wants it of every engine",
         "cancel_join_thread": "multiprocessing.Queue has it",

@@ -68,6 +68,7 @@ def test_the_page_shows_the_versions_that_are_tested() -> None:
 MODULES = {  # of the table's systems
     "Atropos": "atropos",
     "torchtitan": "torchtitan",
+    "AReaL": "areal",
     "SkyRL": "skyrl",
     "TRL": "trl",
     "verl": "verl",

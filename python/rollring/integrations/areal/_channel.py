@@ -1,0 +1,51 @@
+"""What AReaL's two ends of a colocated update agree on without a word between them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ...errors import StaleVersionError
+from ._settings import as_name
+
+# A version of AReaL's may be sent again, as its gateway does after a failure, and a channel's
+# versions only grow.
+ATTEMPTS = 1000
+
+
+class Pair(NamedTuple):
+    """A trainer and its engines, of one `connect` of AReaL's gateway."""
+
+    ring: str
+    engines: int  # that attach, all ranks of all of them
+    publishers: int
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Pair:
+        """Of the arguments of `init_colocate_weight_update`.
+
+        Each rank of the trainer sends to the engine on its GPU, where there are as many of both;
+        else the first one sends to all.
+        """
+        engines, ranks = told["infer_world_size"], told["train_world_size"]
+        # The gateway chooses a port for each connect, by which one differs from the next.
+        ring = as_name("areal", told["pair_name"], told["master_port"])
+        return cls(ring, engines, ranks if ranks == engines else 1)
+
+
+def channel_version(version: int, least: int) -> int:
+    """The version of the channel by which one of AReaL's goes out.
+
+    Args:
+        least: That the channel takes.
+
+    Raises:
+        StaleVersionError: The channel has had a later one.
+    """
+    first, last = version * ATTEMPTS, (version + 1) * ATTEMPTS - 1
+    if least > last:
+        raise StaleVersionError(
+            f"version {version} cannot follow version {least // ATTEMPTS} in one connection of "
+            "AReaL's gateway: connect the pair again",
+            "stale_version",
+        )
+    return max(first, least)

@@ -1,0 +1,87 @@
+"""GPU memory that AReaL's trainer and engine release and resume by tag."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+_log = logging.getLogger("rollring")
+
+KEPT = ("weights", "optimizer")  # with their contents; others are dropped
+_domains: list[Any] = []
+
+
+def use_domain(domain: Any) -> None:
+    """Tags of this `rollring.extras.MemoryDomain` are released and resumed by AReaL's gateway, in
+    this process: allocate in ``with domain.region("weights")`` and the like.
+    """
+    _domains[:] = [domain]
+
+
+class Turns:
+    """Of one adapter: tags that a domain of the process has go to it, the others to AReaL's own
+    adapter.
+
+    AReaL may release or resume again what already is: that changes nothing.
+    """
+
+    def __init__(self, theirs: Any, known: tuple[str, ...]) -> None:
+        self._theirs = theirs
+        self._known = known
+        self._warned: set[str] = set()
+
+    def release(self, tags: list[str] | None) -> None:
+        """
+        Raises:
+            NotEnoughMemoryError: There is no pinned host memory to be had. Nothing has changed.
+        """
+        mine, rest = self._split(tags, resident=True)
+        if mine:
+            _domains[0].release(*mine, keep=[tag for tag in mine if tag in KEPT])
+        self._pass_on("release_memory", rest)
+
+    def resume(self, tags: list[str] | None) -> None:
+        """
+        Raises:
+            NotEnoughMemoryError: The GPU has too little free. Nothing has changed: try again.
+        """
+        mine, rest = self._split(tags, resident=False)
+        if mine:
+            _domains[0].resume(*mine)
+        self._pass_on("resume_memory", rest)
+
+    def is_released(self, tag: str) -> bool:
+        return bool(self._split([tag], resident=False)[0])
+
+    def _split(self, tags: list[str] | None, resident: bool) -> tuple[list[str], list[str]]:
+        """Those of the domain that are to change, and those that it does not have."""
+        wanted = list(dict.fromkeys(tags or self._known))
+        there = _domains[0].tags() if _domains else {}
+        mine = [tag for tag in wanted if tag in there and there[tag]["resident"] == resident]
+        return mine, [tag for tag in wanted if tag not in there]
+
+    def _pass_on(self, call: str, tags: list[str]) -> None:
+        if not tags:
+            return
+        if _has_own(self._theirs, call):
+            getattr(self._theirs, call)(tags)
+        elif new := [tag for tag in tags if tag not in self._warned]:
+            self._warned.update(new)
+            _log.warning(
+                "%s: no memory domain of this process has the tag %s, and AReaL's %s has no such "
+                "call: nothing changes (rollring.integrations.areal.use_domain)",
+                call,
+                ", ".join(new),
+                type(self._theirs).__name__,
+            )
+
+
+def _has_own(theirs: Any, call: str) -> bool:
+    """Whether AReaL's adapter does something: one that lacks the call inherits an empty one from
+    its Protocol.
+    """
+    found = getattr(type(theirs), call, None)
+    return found is not None and not any(
+        getattr(base, "_is_protocol", False) and vars(base).get(call) is found
+        for base in type(theirs).__mro__
+    )

@@ -1,0 +1,82 @@
+"""What a run says of rollring, beside AReaL's own configuration."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from ...adapters import settings_of
+from ...errors import InvalidArgumentError
+
+SETTING = "ROLLRING_AREAL"
+_CHOICES = {
+    "rollouts": ("store", "theirs"),
+    "weights": ("channel", "theirs"),
+    "staging": ("out_of_place", "in_place"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of `ROLLRING_AREAL`: the store's name, or JSON with these fields.
+
+    Attributes:
+        store: Its name. Default: of the experiment and the trial that the worker is started for.
+        capacity: The most bytes that it holds.
+        lanes: Pieces that the capacity comes in; no tensor is larger.
+        rollouts: "theirs": by AReaL's own HTTP.
+        weights: "theirs": colocated updates by AReaL's own CUDA IPC.
+        staging: "out_of_place": an engine keeps a version beside its weights until the version is
+            committed, so that one which fails leaves the old one served. "in_place": it needs no
+            memory beside.
+        publish_as: The dtype in which float32 goes out; "": as it is.
+        deadline_s: Seconds to wait for the other side, at each step.
+    """
+
+    store: str = ""
+    capacity: str = "8GiB"
+    lanes: int = 64
+    rollouts: str = "store"
+    weights: str = "channel"
+    staging: str = "out_of_place"
+    publish_as: str = ""
+    deadline_s: float = 100.0
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InvalidArgumentError(
+                    f"{name} is {getattr(self, name)!r}: use {' or '.join(map(repr, choices))}",
+                    "invalid_argument",
+                )
+
+    @classmethod
+    def of_environment(cls) -> Settings:
+        """
+        Raises:
+            InvalidArgumentError: The setting is no JSON, or has a field that there is not.
+        """
+        return cls(**settings_of(cls, SETTING, "store"))
+
+    def store_name(self) -> str:
+        """Empty, where nothing names one: then tensors are read, but none is put."""
+        if self.store:
+            return self.store
+        names = [_argument(option) for option in ("--experiment-name", "--trial-name")]
+        return as_name("areal", *names) if all(names) else ""
+
+
+def as_name(*parts: object) -> str:
+    """Of a ring: other characters than those of names become hyphens."""
+    text = "-".join(map(str, parts))
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in text)
+
+
+def _argument(option: str) -> str:
+    """Of this process's command line."""
+    for given, value in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
+        if given == option:
+            return value
+        if given.startswith(f"{option}="):
+            return given.partition("=")[2]
+    return ""

@@ -1,0 +1,105 @@
+"""AReaL's controller and gateway, with a trainer's ranks and engines in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+# numba, which AReaL imports, would take the file tests/coverage.py for the package.
+sys.modules["coverage"] = None  # type: ignore[assignment]
+
+import httpx
+from areal.experimental.weight_update.controller import (
+    WeightUpdateController,
+    WeightUpdateControllerConfig,
+)
+
+import rollring as rr
+from python.atropos_servers import free_port
+
+HERE = Path(__file__).parent
+PATIENCE = 300.0
+HIDDEN = 64
+
+
+def post(url: str, json: Any = None) -> None:
+    httpx.post(url, json=json, timeout=60).raise_for_status()
+
+
+class World:
+    """A pair, its processes and AReaL's gateway."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pair = f"test-{os.getpid()}-{folder.name}"
+        self.trainers: list[str] = []
+        self.engines: list[str] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.controller: Any = None
+
+    def start(self, role: str, world: int = 1, rank: int = 0, **given: Any) -> None:
+        port = free_port()
+        up = self.folder / f"{role}{port}"
+        given = {"kind": "rollring", "hidden": HIDDEN, "port": port, "up": str(up), **given}
+        if role == "trainer" and rank == 0:
+            self._master = str(free_port())
+        environment = {
+            "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": getattr(self, "_master", "0"), "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        with open(f"{up}.log", "wb") as log:
+            arguments = [role, json.dumps({**given, "world": world})]
+            started = subprocess.Popen(
+                [sys.executable, str(HERE / "areal_workers.py"), *arguments],
+                env=os.environ | environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.processes.append(started)
+        (self.trainers if role == "trainer" else self.engines).append(f"http://127.0.0.1:{port}")
+
+    def connect(self) -> None:
+        for one, url in zip(self.processes, self.urls, strict=True):
+            up = next(self.folder.glob(f"*{url.rpartition(':')[2]}.log")).with_suffix("")
+            for _ in range(int(PATIENCE / 0.1)):
+                if up.exists():
+                    break
+                assert one.poll() is None, up.with_suffix(".log").read_text()[-4000:]
+                signal.sigtimedwait([], 0.1)
+        config = WeightUpdateControllerConfig(
+            host="127.0.0.1", port=0, setup_timeout=PATIENCE, request_timeout=PATIENCE
+        )
+        self.controller = WeightUpdateController(config)
+        self.controller.initialize()
+        self.controller.connect(self.pair, self.trainers, self.engines, colocate=True)
+
+    @property
+    def urls(self) -> list[str]:
+        return [*self.trainers, *self.engines]
+
+    def update(self, version: int) -> Any:
+        for url in self.trainers:
+            post(f"{url}/awex/resume_memory", {"tags": ["weights"]})
+            post(f"{url}/step/{version}")
+        return self.controller.update_weights(version)
+
+    def serve(self, version: int) -> list[bool]:
+        return [httpx.get(f"{url}/serves/{version}", timeout=60).json() for url in self.engines]
+
+    def log(self) -> str:
+        return "\n".join(one.read_text()[-3000:] for one in sorted(self.folder.glob("*.log")))
+
+    def close(self) -> None:
+        if self.controller is not None:
+            self.controller.destroy()
+        for one in self.processes:
+            one.kill()
+            one.wait()
+        for ring in rr.rings():
+            if ring.startswith(f"areal-{self.pair}-"):
+                rr.remove(ring, force=True)

@@ -1,0 +1,136 @@
+"""AReaL's own controller, gateway and routes over the weight channel, colocated, on a CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("areal") is None:
+    pytest.skip("AReaL is not installed", allow_module_level=True)
+
+from areal_world import World, post
+
+import httpx
+from areal.experimental.weight_update.inference_adapter import AwexInferenceAdapter
+from areal.experimental.weight_update.training_adapter import AwexTrainingAdapter
+
+from rollring.integrations.areal import InferenceAdapter, TrainingAdapter
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def test_they_are_adapters_as_areal_asks_for_them() -> None:
+    assert isinstance(TrainingAdapter(object()), AwexTrainingAdapter)
+    assert isinstance(InferenceAdapter(object()), AwexInferenceAdapter)
+
+
+@pytest.mark.parametrize(("ranks", "engines"), [(1, 1), (2, 2), (2, 1)])
+def test_engines_serve_each_version_bit_for_bit(world: World, ranks: int, engines: int) -> None:
+    for rank in range(ranks):
+        world.start("trainer", ranks, rank)
+    for _ in range(engines):
+        world.start("engine")
+    world.connect()
+    for version in range(1, 9):
+        result = world.update(version)
+        assert result.status == "ok", (result, world.log())
+        assert world.serve(version) == [True] * engines
+    assert not any(world.serve(7))
+
+
+def test_memory_is_released_and_resumed_in_the_order_of_the_gateway(world: World) -> None:
+    world.start("trainer")
+    world.start("engine")
+    world.connect()
+    assert world.update(1).status == "ok", world.log()
+    calls = []
+    for role, url in zip(("trainer", "engine"), world.urls, strict=True):
+        calls += [(at, role, call, tags) for at, call, tags in httpx.get(f"{url}/calls").json()]
+    assert [tuple(call[1:]) for call in sorted(calls)] == [
+        ("trainer", "release", ["optimizer"]),
+        ("engine", "resume", ["weights"]),
+        ("trainer", "release", ["weights"]),
+        ("engine", "resume", ["kv_cache"]),
+    ]
+    # Asked for a version while the weights are away, the trainer brings them back for it.
+    result = world.controller.update_weights(2)
+    assert result.status == "ok" and world.serve(1) == [True]
+    own = [(call, tags) for _, call, tags in httpx.get(f"{world.trainers[0]}/calls").json()]
+    assert own[-2:] == [("resume", ["weights"]), ("release", ["weights"])]
+
+
+def survivors(world: World) -> list[str]:
+    return [url for url, one in zip(world.urls, world.processes, strict=True) if one.poll() is None]
+
+
+@pytest.mark.parametrize("fault", ["refuses", "engine dies", "trainer dies"])
+def test_after_a_version_that_fails_the_old_one_is_served(world: World, fault: str) -> None:
+    """AReaL's gateway asks eight times, for a minute and a half, before it gives a version up."""
+    world.start("trainer", **({"dies": 2} if fault == "trainer dies" else {}))
+    world.start("engine")
+    world.start("engine", **({"dies": 2} if fault == "engine dies" else {}))
+    world.connect()
+    assert world.update(1).status == "ok", world.log()
+    assert world.serve(1) == [True, True]
+    if fault == "refuses":
+        post(f"{world.engines[1]}/head/80")
+    result = world.update(2)
+    assert result.status == "error", result
+    dead = [one.poll() for one in world.processes]
+    assert dead.count(-signal.SIGKILL) == (0 if fault == "refuses" else 1)
+    if fault == "refuses":
+        post(f"{world.engines[1]}/head/64")
+    world.engines = [url for url in world.engines if url in survivors(world)]
+    assert all(world.serve(1)), world.log()
+    if fault == "refuses":
+        assert world.update(3).status == "ok", world.log()
+        assert world.serve(3) == [True, True]
+        return
+    # A process in its place, and another connection: versions go on.
+    world.controller.destroy()
+    survived = survivors(world)
+    world.processes = [one for one in world.processes if one.poll() is None]
+    world.trainers = [url for url in world.trainers if url in survived]
+    if fault == "trainer dies":
+        engines, world.engines = world.engines, []
+        processes, world.processes = world.processes, []
+        world.start("trainer")
+        world.engines, world.processes = engines, [*world.processes, *processes]
+    else:
+        world.start("engine")
+    world.connect()
+    assert world.update(3).status == "ok", world.log()
+    assert all(world.serve(3)) and len(world.engines) == 2
+
+
+def test_the_figure_beside_its_own_steps(tmp_path: Path) -> None:
+    """64 MiB on the host; prints milliseconds of a version."""
+    found = {}
+    for kind in ("rollring", "theirs"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        world = World(folder)
+        try:
+            world.start("trainer", kind=kind, hidden=1340)
+            world.start("engine", kind=kind, hidden=1340)
+            world.connect()
+            took = []
+            for version in range(1, 6):
+                result = world.update(version)
+                assert result.status == "ok" and world.serve(version) == [True], world.log()
+                took.append(result.duration_ms)
+            found[kind] = round(statistics.median(took), 1)
+        finally:
+            world.close()
+    print(json.dumps({"MiB": 64, "ms of a version": found}))

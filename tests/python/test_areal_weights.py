@@ -1,0 +1,295 @@
+"""AReaL's colocated updates, against stand-ins of its adapters; its gateway's calls are threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import rollring as rr
+from rollring.integrations.areal import (
+    InferenceAdapter,
+    Settings,
+    TrainingAdapter,
+    _channel,
+    _memory,
+    use_domain,
+)
+
+SHAPES = {"embed": (8, 4), "up": (6, 4), "norm": (4,)}
+SPLIT = "up"  # among an engine's ranks, by its first dimension
+PATIENCE = 60.0
+
+
+def state(version: int) -> dict[str, Any]:
+    made = torch.Generator().manual_seed(version)
+    return {name: torch.randn(shape, generator=made) for name, shape in SHAPES.items()}
+
+
+def meta(name: str, whole: tuple[int, ...], offset: tuple[int, ...]) -> Any:
+    return SimpleNamespace(
+        name=name, global_shape=whole, dtype=torch.float32,
+        shards=[SimpleNamespace(global_offset=offset)],
+    )  # fmt: skip
+
+
+class Adapter:
+    """The members of AReaL's that are used, of a trainer's rank or of an engine's."""
+
+    def __init__(self, ranks: int = 1, rank: int = 0, **parallel: int) -> None:
+        self.parallelism_strategy = {"world_size": ranks, **parallel}
+        self.parameters = state(0)
+        self.offsets = {name: (0,) * len(shape) for name, shape in SHAPES.items()}
+        if ranks > 1:
+            rows = SHAPES[SPLIT][0] // ranks
+            self.parameters[SPLIT] = self.parameters[SPLIT].narrow(0, rank * rows, rows).clone()
+            self.offsets[SPLIT] = (rank * rows, 0)
+        named = SimpleNamespace(
+            named_parameters=lambda: [
+                (f"module.{name}", SimpleNamespace(data=one))
+                for name, one in self.parameters.items()
+            ]
+        )
+        self._engine = SimpleNamespace(model=named, device=torch.device("cpu"))
+        self._scheduler = SimpleNamespace(tp_rank=rank)
+        self.calls: list[tuple[str, Any]] = []
+
+    def _to_hf_name(self, name: str) -> str:
+        return name.removeprefix("module.")
+
+    def get_weight_metadata(self) -> list[Any]:
+        return [meta(name, shape, self.offsets[name]) for name, shape in SHAPES.items()]
+
+    def get_local_shard_parameters(self, required_names: Any = None) -> dict[str, Any]:
+        return self.parameters
+
+    def teardown_weight_update_group(self) -> None:
+        self.calls.append(("teardown", None))
+
+
+Pool = concurrent.futures.ThreadPoolExecutor
+
+
+class Gateway:
+    """It calls all workers at once, and an answer of each is a result or an error."""
+
+    def __init__(self, engines: list[list[Adapter]], settings: Settings) -> None:
+        self.trainer = Adapter()
+        self.training = TrainingAdapter(self.trainer, settings)
+        self.engines = [one for ranks in engines for one in ranks]
+        self.inference = [InferenceAdapter(one, settings) for one in self.engines]
+        self.numbers = [number for number, ranks in enumerate(engines) for _ in ranks]
+        self.told = {
+            "pair_name": f"test {os.getpid()} {uuid.uuid4().hex[:8]}",
+            "infer_world_size": len(self.engines), "train_world_size": 1,
+            "num_engines": len(engines), "master_port": 4711, "kv_store_url": "",
+        }  # fmt: skip
+
+    def _all(self, calls: list[Callable[[], Any]]) -> list[Any]:
+        with Pool(len(calls)) as pool:
+            started = [pool.submit(call) for call in calls]
+            return [one.exception(PATIENCE) for one in started]
+
+    def connect(self) -> list[Any]:
+        self.told["master_port"] += 1  # as the gateway, which takes a free one
+        calls = [
+            lambda one=one, rank=rank: one.init_colocate_weight_update(
+                transfer_rank=rank, **self.told
+            )
+            for one, rank in zip(self.inference, self.numbers, strict=True)
+        ]
+        rank = self.told["infer_world_size"]
+        calls.append(
+            lambda: self.training.init_colocate_weight_update(transfer_rank=rank, **self.told)
+        )
+        return self._all(calls)
+
+    def update(self, version: int) -> list[Any]:
+        return self._all(
+            [
+                lambda one=one: one.execute_colocate_weight_update(version)
+                for one in (self.training, *self.inference)
+            ]
+        )
+
+    def close(self) -> None:
+        for one in (self.training, *self.inference):
+            one.teardown_weight_update_group()
+
+
+@pytest.fixture
+def gateways() -> Iterator[Any]:
+    made: list[Gateway] = []
+
+    def make(*engines: list[Adapter], **settings: Any) -> Gateway:
+        made.append(Gateway(list(engines), Settings(**{"deadline_s": PATIENCE / 2, **settings})))
+        assert made[-1].connect() == [None] * (len(made[-1].engines) + 1)
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+    assert not [ring for ring in rr.rings() if ring.startswith(f"areal-test-{os.getpid()}")]
+
+
+def serves(engine: Adapter, version: int) -> bool:
+    wanted = state(version)
+    for name, one in engine.parameters.items():
+        part = wanted[name]
+        for dim, (start, size) in enumerate(zip(engine.offsets[name], one.shape, strict=True)):
+            part = part.narrow(dim, start, size)
+        if not torch.equal(one, part):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("staging", ["out_of_place", "in_place"])
+def test_ranks_of_an_engine_take_their_parts(gateways: Any, staging: str) -> None:
+    gateway = gateways(
+        [Adapter(2, 0), Adapter(2, 1)], [Adapter(2, 0), Adapter(2, 1)], staging=staging
+    )
+    for version in (3, 4):
+        gateway.trainer.parameters.update(state(version))
+        assert gateway.update(version) == [None] * 5
+        assert all(serves(engine, version) for engine in gateway.engines)
+
+
+def test_a_version_that_one_engine_refuses_no_engine_serves(gateways: Any) -> None:
+    good, bad = Adapter(), Adapter()
+    gateway = gateways([good], [bad])
+    gateway.trainer.parameters.update(state(1))
+    assert gateway.update(1) == [None] * 3
+    kept = bad.parameters["extra"] = torch.zeros(3)
+    gateway.trainer.parameters.update(state(2))
+    for _ in range(2):  # the gateway asks again
+        refused = gateway.update(2)
+        assert isinstance(refused[0], rr.errors.RejectedError)
+        assert "'extra'" in str(refused[2]) and refused[1] is not None
+        assert serves(good, 1)
+    del bad.parameters["extra"]
+    assert kept is not None and serves(bad, 1)
+    assert gateway.update(2) == [None] * 3
+    assert serves(good, 2) and serves(bad, 2)
+    # Asked once more for what it serves, an engine has nothing to wait for.
+    gateway.inference[0].execute_colocate_weight_update(2)
+    with pytest.raises(rr.errors.StaleVersionError, match="connect the pair again"):
+        gateway.training.execute_colocate_weight_update(1)
+
+
+def test_an_engine_that_left_stops_the_version(
+    gateways: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollring.integrations.areal._training.ATTACHED_S", 0.1)
+    gateway = gateways([Adapter()], [Adapter()])
+    gateway.inference[1].teardown_weight_update_group()
+    with pytest.raises(rr.TimedOutError):
+        gateway.training.execute_colocate_weight_update(1)
+    assert gateway.connect() == [None] * 3
+    assert gateway.update(1) == [None] * 3
+
+
+def test_shapes_that_differ_are_named(gateways: Any) -> None:
+    engine = Adapter()
+    gateway = gateways([engine])
+    gateway.trainer.parameters["embed"] = torch.zeros(8, 4)
+    engine.get_weight_metadata = lambda: [  # type: ignore[method-assign]
+        meta(name, (9, 4) if name == "embed" else shape, engine.offsets[name])
+        for name, shape in SHAPES.items()
+    ]
+    assert "'embed' has shape (8, 4) in the trainer, and (9, 4)" in str(gateway.update(1)[1])
+
+
+@pytest.mark.parametrize("parallel", ["pp_size", "ep_size"])
+def test_ranks_without_a_whole_model_are_refused(parallel: str) -> None:
+    adapter = TrainingAdapter(Adapter(**{parallel: 2}), Settings())
+    told = {"pair_name": "x", "infer_world_size": 1, "train_world_size": 1, "master_port": 1}
+    with pytest.raises(rr.UnsupportedError, match=f"{parallel} is 2"):
+        adapter.init_colocate_weight_update(transfer_rank=1, **told)
+    for one in (adapter, InferenceAdapter(Adapter(), Settings())):
+        with pytest.raises(rr.UnsupportedError, match="colocate=True"):
+            one.execute_colocate_weight_update(1)
+
+
+def test_a_pair() -> None:
+    told = {"pair_name": "a/b", "infer_world_size": 2, "train_world_size": 2, "master_port": 7}
+    assert _channel.Pair.of(told) == ("areal-a-b-7", 2, 2)
+    assert _channel.Pair.of(told | {"infer_world_size": 3}).publishers == 1
+    assert _channel.channel_version(5, 0) == 5000 and _channel.channel_version(5, 5003) == 5003
+
+
+class Domain:
+    def __init__(self, **resident: bool) -> None:
+        self.resident = resident
+        self.calls: list[Any] = []
+
+    def tags(self) -> dict[str, Any]:
+        return {tag: {"resident": is_so} for tag, is_so in self.resident.items()}
+
+    def release(self, *tags: str, keep: Any) -> None:
+        self.calls.append(("release", tags, keep))
+        self.resident.update(dict.fromkeys(tags, False))
+
+    def resume(self, *tags: str) -> None:
+        self.calls.append(("resume", tags))
+        self.resident.update(dict.fromkeys(tags, True))
+
+
+@pytest.fixture
+def domain() -> Iterator[Domain]:
+    made = Domain(weights=True, kv_cache=True)
+    use_domain(made)
+    yield made
+    _memory._domains.clear()
+
+
+class Occupation(Adapter):
+    """An adapter with calls of its own."""
+
+    def release_memory(self, tags: list[str]) -> None:
+        self.calls.append(("release", tags))
+
+    def resume_memory(self, tags: list[str]) -> None:
+        self.calls.append(("resume", tags))
+
+
+class HasEmpty(Protocol):
+    def release_memory(self, tags: Any = None) -> None: ...
+
+
+class Inherits(Adapter, HasEmpty):
+    """As AReaL's adapter for FSDP."""
+
+
+def test_tags_go_to_the_domain_that_has_them(domain: Domain) -> None:
+    theirs = Occupation()
+    adapter = TrainingAdapter(theirs, Settings())
+    adapter.release_memory(["optimizer", "weights"])
+    adapter.release_memory(["weights"])  # is already
+    adapter.resume_memory(["weights"])
+    assert domain.calls == [("release", ("weights",), ["weights"]), ("resume", ("weights",))]
+    assert theirs.calls == [("release", ["optimizer"])]
+    InferenceAdapter(theirs, Settings()).release_memory()
+    assert domain.calls[-1] == ("release", ("weights", "kv_cache"), ["weights"])
+
+
+def test_memory_that_stays_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    for theirs in (Adapter(), Inherits()):
+        adapter = TrainingAdapter(theirs, Settings())
+        adapter.release_memory(["optimizer"])
+        adapter.release_memory(["optimizer"])
+    assert caplog.text.count("no memory domain of this process has the tag optimizer") == 2
+
+
+def test_released_weights_come_back_for_an_update(gateways: Any, domain: Domain) -> None:
+    gateway = gateways([Adapter()])
+    gateway.training.release_memory(["weights"])
+    gateway.trainer.parameters.update(state(1))
+    assert gateway.update(1) == [None] * 2
+    assert [call[0] for call in domain.calls] == ["release", "resume", "release"]
