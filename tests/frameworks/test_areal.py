@@ -91,7 +91,8 @@ def test_after_a_version_that_fails_the_old_one_is_served(world: World, fault: s
     assert dead.count(-signal.SIGKILL) == (0 if fault == "refuses" else 1)
     if fault == "refuses":
         post(f"{world.engines[1]}/head/64")
-    world.engines = [url for url in world.engines if url in survivors(world)]
+    alive = survivors(world)
+    world.engines = [url for url in world.engines if url in alive]
     assert all(world.serve(1)), world.log()
     if fault == "refuses":
         assert world.update(3).status == "ok", world.log()
@@ -99,9 +100,8 @@ def test_after_a_version_that_fails_the_old_one_is_served(world: World, fault: s
         return
     # A process in its place, and another connection: versions go on.
     world.controller.destroy()
-    survived = survivors(world)
+    world.trainers = [url for url in world.trainers if url in alive]
     world.processes = [one for one in world.processes if one.poll() is None]
-    world.trainers = [url for url in world.trainers if url in survived]
     if fault == "trainer dies":
         engines, world.engines = world.engines, []
         processes, world.processes = world.processes, []
