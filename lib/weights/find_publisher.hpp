@@ -8,7 +8,7 @@
 #include "backend.hpp"
 #include "control_socket.hpp"
 #include "gpus.hpp"
-#include "patience.hpp"
+#include "greeting.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"
 

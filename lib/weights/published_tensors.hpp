@@ -1,6 +1,5 @@
 #pragma once
-// The tensors of a publisher: where they lie, which piece of them goes where, and the manifest that
-// tells it to subscribers. Nothing of it changes from version to version.
+// What a publisher has to send: its tensors, and those of them that are tied.
 
 #include <cstdint>
 #include <memory>
@@ -12,11 +11,13 @@
 #include <vector>
 
 #include "manifest.hpp"
-#include "memory_places.hpp"
+#include "tensor_memory.hpp"
 #include "sealed.hpp"
 
 namespace rollring::weights {
 
+// The tensors of a publisher: where they lie, which piece of them goes where, and the manifest that
+// tells it to subscribers. Nothing of it changes from version to version.
 class PublishedTensors {
   public:
     // invalid_argument or unsupported, naming the tensor.
@@ -63,6 +64,25 @@ class PublishedTensors {
     MemoryPlaces places_;
     Manifest manifest_;
     Sealed manifest_memory_;
+};
+
+// From where the tensors of the open version were put, for those that are tied: these go with their
+// owner, and other values of their own would never be sent.
+class TiedPuts {
+  public:
+    explicit TiedPuts(const PublishedTensors& tensors) : tensors_(&tensors) {}
+
+    void start() { from_.clear(); }
+    // `source` null: from where it lies.
+    void note(std::uint32_t tensor, const void* source) {
+        from_[tensor] = source == nullptr ? tensors_->address(tensor) : source;
+    }
+    // Of a tied tensor; invalid_argument, naming both, if its owner came from elsewhere.
+    [[nodiscard]] Result<void> check(std::uint32_t tensor, const void* source) const;
+
+  private:
+    const PublishedTensors* tensors_;
+    std::unordered_map<std::uint32_t, const void*> from_;
 };
 
 }  // namespace rollring::weights

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "end_name.hpp"
+#include "greeting.hpp"
 #include "fault_point.hpp"
 #include "find_publisher.hpp"
 

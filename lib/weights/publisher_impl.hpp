@@ -13,12 +13,10 @@
 #include "published_tensors.hpp"
 #include "ranks.hpp"
 #include "reception.hpp"
-#include "refusals.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"
 #include "seats.hpp"
 #include "slot_filler.hpp"
-#include "tied_puts.hpp"
 
 namespace rollring::weights {
 

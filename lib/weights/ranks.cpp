@@ -4,9 +4,173 @@
 
 #include <utility>
 
+#include "control_socket.hpp"
+#include "doorbell.hpp"
 #include "fault_point.hpp"
 
 namespace rollring::weights {
+namespace {
+
+constexpr std::int64_t outcomes = 4;
+
+Result<RanksLink> gone(std::string message) {
+    return refused(Errc::peer_gone, std::move(message));
+}
+
+// Takes a rank. A vote of whoever was this rank before us is not ours: it must be gone by
+// the time that we count as alive, and must stay if that one lives. Only who holds the second byte
+// takes the first, so nobody can between the look and the lock.
+Result<LifeLock> become(const PeerControl& control, std::uint32_t rank) {
+    const int fd = control.memory().fd();
+    const auto here_already = [&] {
+        return refused(Errc::busy, fmt::format("rank {} is already connected", rank));
+    };
+    const auto joining = LifeLock::take(fd, LifeByte::joining(rank));
+    if (!joining) return std::unexpected(joining.error());
+    if (!*joining || alive(fd, LifeByte::rank(rank))) return here_already();
+    store_release(control.ranks_page().ranks[rank].staged, std::int64_t{-1});
+    auto life = LifeLock::take(fd, LifeByte::rank(rank));
+    if (!life) return std::unexpected(life.error());
+    if (!*life) return here_already();
+    return std::move(**life);
+}
+
+}  // namespace
+
+RanksLink::RanksLink(const OwnControl& own)
+    : own_(&own),
+      page_(&own.ranks_page()),
+      bell_(&own.bell(ControlOffsets::publisher_bell())),
+      bells_(bell_),
+      offsets_(own.offsets()) {}
+
+Result<RanksLink> RanksLink::join(std::string_view ring, const Self& self, Deadline deadline) {
+    const auto [rank, ranks, ring_id, token] = self;
+    Result<Fd> socket = connect_to(ring, 0);
+    while (!socket && socket.error().code == Errc::not_found) {
+        if (deadline.passed()) {
+            return refused(Errc::timed_out,
+                           fmt::format("rank {} waits for rank 0 of {}, which has not connected",
+                                       rank, ranks));
+        }
+        nap();
+        socket = connect_to(ring, 0);
+    }
+    if (!socket) return std::unexpected(socket.error());
+    Message hello = make_message(MessageKind::hello_rank);
+    hello.ring_id = ring_id;
+    hello.token = token;
+    hello.rank = rank;
+    if (auto sent = send_message(socket->get(), hello); !sent) return gone(sent.error().message);
+    auto received = receive_message(socket->get(), deadline);
+    if (!received) return std::unexpected(received.error());
+    if (received->message.kind != MessageKind::welcome || received->fds.empty()) {
+        return gone("rank 0 refused this rank: " + text_of(received->message));
+    }
+    auto control =
+        PeerControl::accept(std::move(received->fds[0]), received->message.control_bytes);
+    if (!control) return std::unexpected(control.error());
+    if (control->header().ranks != ranks || control->header().rank != 0) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("rank {} expects {} ranks, rank 0 expects {}", rank, ranks,
+                                   control->header().ranks));
+    }
+    if (auto taken = control->take_rank(); !taken) return std::unexpected(taken.error());
+    auto life = become(*control, rank);
+    if (!life) return std::unexpected(life.error());
+    RanksLink made;
+    made.peer_ = std::move(*control);
+    made.socket_ = ProcessFd(std::move(*socket));
+    made.life_ = std::move(*life);
+    made.page_ = &made.peer_->ranks_page();
+    made.offsets_ = made.peer_->offsets();
+    made.bells_ = &made.peer_->bell(0);
+    made.bell_ = &made.peer_->bell(made.offsets_.rank_bell(rank));
+    made.rank_ = rank;
+    store_release(made.page_->ranks[rank].joined, 1U);
+    return made;
+}
+
+void RanksLink::vote(std::int64_t version) const {
+    store_release(page_->ranks[rank_].staged, version);
+    ring_plain(bells_[0]);
+}
+
+std::optional<Outcome> RanksLink::decision(std::int64_t version) const {
+    const std::int64_t word = observe(page_->decision);
+    if (word < 0 || word / outcomes < version) return {};
+    // A later version was decided: this one cannot have been committed without us.
+    if (word / outcomes > version) return Outcome::aborted;
+    return static_cast<Outcome>(word % outcomes);
+}
+
+Outcome RanksLink::decide(std::int64_t version, Outcome outcome) const {
+    std::int64_t seen = observe(page_->decision);
+    const std::int64_t wanted = version * outcomes + static_cast<std::int64_t>(outcome);
+    while (seen < 0 || seen / outcomes < version) {
+        if (page_->decision.compare_exchange_weak(seen, wanted)) {
+            ring_all();
+            return outcome;
+        }
+    }
+    return decision(version).value_or(Outcome::aborted);
+}
+
+bool RanksLink::rank_alive(std::uint32_t rank) const {
+    return rollring::alive(own_->memory().fd(), LifeByte::rank(rank));
+}
+
+std::string RanksLink::missing(std::int64_t version) const {
+    std::string text;
+    for (std::uint32_t rank = 1; rank < offsets_.ranks; rank++) {
+        const std::int64_t staged = observe(page_->ranks[rank].staged);
+        const bool lives = rank_alive(rank);
+        if (staged == version && lives) continue;
+        text += fmt::format("{}{}", text.empty() ? "" : ", ", rank);
+        if (staged >= 0 && lives) text += fmt::format(" (at version {})", staged);
+    }
+    return text;
+}
+
+std::optional<std::uint32_t> RanksLink::ahead(std::int64_t version) const {
+    for (std::uint32_t rank = 1; rank < offsets_.ranks; rank++) {
+        if (observe(page_->ranks[rank].staged) > version && rank_alive(rank)) return rank;
+    }
+    return {};
+}
+
+std::int64_t RanksLink::version_of_rank_0() const {
+    if (!peer_) return -1;
+    const PublisherPage& page = peer_->publisher();
+    const std::uint64_t publication = observe(page.publication);
+    const auto begun = look_up(page, publication);
+    return publication != 0 && begun ? begun->version : -1;
+}
+
+std::string RanksLink::dead() const {
+    std::string text;
+    for (std::uint32_t rank = 1; rank < offsets_.ranks; rank++) {
+        if (observe(page_->ranks[rank].joined) == 0 || rank_alive(rank)) continue;
+        text += fmt::format("{}{}", text.empty() ? "" : ", ", rank);
+    }
+    return text;
+}
+
+std::int64_t RanksLink::id() const {
+    return peer_ ? peer_->header().created_ns : own_->created_ns();
+}
+
+bool RanksLink::alive() const {
+    return !peer_ || (observe(peer_->publisher().closed) == 0 &&
+                      rollring::alive(peer_->memory().fd(), LifeByte::publisher()));
+}
+
+void RanksLink::ring_all() const {
+    ring_plain(bells_[0]);
+    for (std::uint32_t rank = 0; rank < offsets_.ranks; rank++) {
+        ring_plain(bells_[offsets_.rank_bell(rank) / sizeof(Bell)]);
+    }
+}
 
 Ranks::Ranks(std::string ring, const RanksLink::Self& self, const OwnControl& control, Seats& seats,
              Publication& publication)

@@ -1,16 +1,75 @@
 #pragma once
-// What the other ranks have to say about a version of this one: nothing, where there is one rank.
+// Several publishers (trainer ranks) that commit one version together: what they see of each other,
+// and how they decide.
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "control_map.hpp"
+#include "liveness.hpp"
 #include "publication.hpp"
-#include "ranks_link.hpp"
+#include "rollring/time.hpp"
 #include "seats.hpp"
 
 namespace rollring::weights {
 
+// Rank 0 keeps the ranks page; each rank votes there when all its subscribers have staged, and one
+// word holds the decision: whoever swaps it first decides, so that no rank commits what another
+// aborts. Two-phase commit after Gray, "Notes on data base operating systems", 1978, with the
+// coordinator's log in shared memory.
+class RanksLink {
+  public:
+    // Rank 0 on its own page.
+    explicit RanksLink(const OwnControl& own);
+    // What another rank says of itself.
+    struct Self {
+        std::uint32_t rank;
+        std::uint32_t ranks;
+        std::uint64_t ring_id;
+        std::uint64_t token;
+    };
+    // Connects to rank 0, waiting for it until the deadline.
+    static Result<RanksLink> join(std::string_view ring, const Self& self, Deadline deadline);
+
+    void vote(std::int64_t version) const;
+    // The decision about a version, once there is one.
+    [[nodiscard]] std::optional<Outcome> decision(std::int64_t version) const;
+    // Decides unless it is decided; what it is.
+    Outcome decide(std::int64_t version, Outcome outcome) const;
+    // Ranks whose vote for just this version is missing, by number, with the version that they are
+    // at; a dead one's vote is none. For rank 0.
+    [[nodiscard]] std::string missing(std::int64_t version) const;
+    // A rank that is at a later version, and so never votes for this one; for rank 0.
+    [[nodiscard]] std::optional<std::uint32_t> ahead(std::int64_t version) const;
+    // The version that rank 0 has begun last; -1: none, or unknown. For any other rank.
+    [[nodiscard]] std::int64_t version_of_rank_0() const;
+    // Ranks that were here and are proven dead, by number; for rank 0.
+    [[nodiscard]] std::string dead() const;
+    // Stamps a commit: the same for all ranks of now.
+    [[nodiscard]] std::int64_t id() const;
+    // False if rank 0 is proven dead or closed.
+    [[nodiscard]] bool alive() const;
+    // The bell that this rank sleeps on.
+    [[nodiscard]] Bell& bell() const { return *bell_; }
+
+  private:
+    RanksLink() = default;
+    void ring_all() const;
+    [[nodiscard]] bool rank_alive(std::uint32_t rank) const;
+
+    const OwnControl* own_ = nullptr;  // rank 0's
+    std::optional<PeerControl> peer_;  // of any other rank
+    ProcessFd socket_;
+    std::optional<LifeLock> life_;
+    RanksPage* page_ = nullptr;
+    Bell* bell_ = nullptr;
+    Bell* bells_ = nullptr;  // of all
+    ControlOffsets offsets_{};
+    std::uint32_t rank_ = 0;
+};
+
+// What the other ranks have to say about a version of this one: nothing, where there is one rank.
 class Ranks {
   public:
     // All that it is given outlives it.

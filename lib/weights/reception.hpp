@@ -1,19 +1,46 @@
 #pragma once
-// The thread of a publisher that admits: it answers hellos, passes descriptors, and notices when a
-// connection closes. Publishing never waits for it.
+// The publisher's door: engines that attach, and those that cannot.
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "control_map.hpp"
 #include "control_socket.hpp"
-#include "refusals.hpp"
 #include "seats.hpp"
 
 namespace rollring::weights {
 
+// Engines that cannot take versions and have no seat to say so from: they could not attach, or were
+// asked for a version without being attached. Their reasons stay until the next version is begun.
+// For the publisher's threads.
+class Refusals {
+  public:
+    explicit Refusals(const OwnControl& control) : page_(&control.refusals()) {}
+
+    // The last one of a name counts.
+    void note(std::string_view name, std::uint32_t pid, std::string_view why);
+    // It has attached after all.
+    void forget(std::string_view name);
+    void clear();
+    // "; 'engine' refused: ..." for each; empty if there is none.
+    [[nodiscard]] std::string text() const;
+
+  private:
+    [[nodiscard]] RefusalLine* line_of(std::string_view name) const;
+
+    RefusalsPage* page_;
+    mutable std::mutex mutex_;
+    std::uint64_t noted_ = 0;
+};
+
+// The thread of a publisher that admits: it answers hellos, passes descriptors, and notices when a
+// connection closes. Publishing never waits for it.
 class Reception {
   public:
     struct Facts {

@@ -1,6 +1,5 @@
 #pragma once
-// One subscriber at one publisher: the connection, the seat, the words of both in control memory,
-// the publisher's slots as they are mapped here, and the reads that are under way.
+// A subscriber at one publisher, and the version that it holds.
 
 #include <cstdint>
 #include <memory>
@@ -14,16 +13,47 @@
 #include "control_socket.hpp"
 #include "doorbell.hpp"
 #include "gpus.hpp"
-#include "holding.hpp"
+#include "greeting.hpp"
 #include "liveness.hpp"
 #include "manifest.hpp"
-#include "patience.hpp"
 #include "reading.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::weights {
 
+// What an engine has in its memory, as far as its subscriber knows: a version whole, nothing yet,
+// or a mixture.
+class Holding {
+  public:
+    explicit Holding(std::int64_t held_version) : live_version_(held_version) {}
+
+    [[nodiscard]] SubscriberState state() const { return state_; }
+    [[nodiscard]] std::int64_t live_version() const { return live_version_; }
+    [[nodiscard]] const std::string& problem() const { return problem_; }
+    // Parts of two versions, or of one that may never be committed.
+    [[nodiscard]] bool is_mixed() const {
+        return state_ == SubscriberState::poisoned || being_written_;
+    }
+    // "this subscriber holds version 7 whole"
+    [[nodiscard]] std::string text() const;
+
+    void set(SubscriberState state) { state_ = state; }
+    // A version on its way in may be in the engine's memory from here on, in part.
+    void touch() { being_written_ = true; }
+    // It is not on its way any more. `problem`: why it did not come.
+    void give_up(std::string problem);
+    void adopt(std::int64_t version);
+
+  private:
+    SubscriberState state_ = SubscriberState::ready;
+    std::int64_t live_version_;
+    bool being_written_ = false;
+    std::string problem_;
+};
+
+// One subscriber at one publisher: the connection, the seat, the words of both in control memory,
+// the publisher's slots as they are mapped here, and the reads that are under way.
 class Session {
   public:
     // Says hello to the publisher of a rank, checks its manifest and maps its slots. The arguments

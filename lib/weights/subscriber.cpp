@@ -2,7 +2,10 @@
 
 #include <utility>
 
+#include "channel_names.hpp"
 #include "gpus.hpp"
+#include "greeting.hpp"
+#include "ring_link.hpp"
 #include "subscriber_impl.hpp"
 
 namespace rollring {
@@ -149,6 +152,19 @@ Result<void> Update::adopt(Deadline deadline) {
 void Update::reject(std::string_view why, std::string_view tensor) noexcept {
     if (mine()) impl_->reject(why, tensor);
     impl_ = nullptr;
+}
+
+
+Result<std::uint32_t> refuse_weights(std::string_view ring, std::string_view subscriber,
+                                     std::string_view why) {
+    const auto link = weights::RingLink::attach(ring, Deadline::now(), false);
+    if (!link) return std::unexpected(link.error());
+    std::uint32_t told = 0;
+    for (const std::uint32_t rank : channel::ranks_of(ring)) {
+        const auto socket = weights::connect_to(ring, rank);
+        if (socket && weights::tell_refusal(socket->get(), *link, subscriber, why)) told++;
+    }
+    return told;
 }
 
 }  // namespace rollring

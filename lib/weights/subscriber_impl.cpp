@@ -6,11 +6,10 @@
 #include <type_traits>
 #include <utility>
 
-#include "end_name.hpp"
 #include "fault_point.hpp"
 #include "find_publisher.hpp"
 #include "greeting.hpp"
-#include "memory_places.hpp"
+#include "tensor_memory.hpp"
 #include "packing.hpp"
 
 namespace rollring::weights {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "gpus.hpp"
-#include "holding.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"
 #include "session.hpp"

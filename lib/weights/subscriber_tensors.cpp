@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "overlap.hpp"
+#include "tensor_memory.hpp"
 #include "packing.hpp"
 #include "tensor_view.hpp"
 

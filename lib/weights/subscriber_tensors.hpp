@@ -10,7 +10,7 @@
 
 #include "backend.hpp"
 #include "manifest.hpp"
-#include "memory_places.hpp"
+#include "tensor_memory.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::weights {

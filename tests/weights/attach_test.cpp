@@ -3,7 +3,7 @@
 #include <atomic>
 
 #include "channel.hpp"
-#include "patience.hpp"
+#include "greeting.hpp"
 
 namespace rollring::test {
 

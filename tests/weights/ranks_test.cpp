@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "channel.hpp"
-#include "ranks_link.hpp"
+#include "ranks.hpp"
 #include "ring_link.hpp"
 #include "rollring/stash.hpp"
 
