@@ -1,4 +1,4 @@
-#include "batch.hpp"
+#include "leased.hpp"
 
 #include <optional>
 #include <string>

@@ -1,4 +1,4 @@
-#include "consumer.hpp"
+#include "bindings.hpp"
 
 #include <algorithm>
 #include <memory>

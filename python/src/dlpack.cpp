@@ -1,4 +1,4 @@
-#include "dlpack.hpp"
+#include "bindings.hpp"
 
 #include <nanobind/ndarray.h>
 

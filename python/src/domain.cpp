@@ -1,4 +1,4 @@
-#include "domain.hpp"
+#include "bindings.hpp"
 
 #include <memory>
 #include <mutex>

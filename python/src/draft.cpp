@@ -1,4 +1,4 @@
-#include "draft.hpp"
+#include "producing.hpp"
 
 #include <span>
 #include <string>

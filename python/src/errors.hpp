@@ -2,6 +2,7 @@
 // rollring's errors as Python exceptions: the class by the code, the message as it is.
 
 #include <string>
+#include <string_view>
 
 #include "nb.hpp"
 #include "rollring/error.hpp"
@@ -20,5 +21,9 @@ T value_or_raise(Result<T> result) {
     if (!result) raise(result.error());
     if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
+
+// For a name that is unknown, the known one that was meant: ": did you mean group_size?", or
+// nothing where no name is close.
+std::string did_you_mean(std::string_view given, const nb::list& known);
 
 }  // namespace rollring::python

@@ -4,7 +4,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "suggest.hpp"
+#include "errors.hpp"
 
 namespace rollring::python {
 namespace {

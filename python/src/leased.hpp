@@ -92,4 +92,8 @@ inline void SharedStash::close_if_free() {
     if (std::ranges::none_of(leased, &Leased::in_use)) object.reset();
 }
 
+// Batch for rollring/_batch.py.
+nb::object made_batch(std::shared_ptr<Leased> leased);
+void bind_batch(nb::module_& module);
+
 }  // namespace rollring::python

@@ -1,14 +1,18 @@
 #pragma once
-// Private memory that Python code may look at and write to, and that grows without being cleared.
+// Bytes of ours that Python sees, and bytes of Python's that we see.
 
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <span>
 #include <utility>
+
+#include "nb.hpp"
 
 namespace rollring::python {
 
+// Private memory that Python code may look at and write to, and that grows without being cleared.
 class Memory {
   public:
     Memory() = default;
@@ -47,6 +51,26 @@ class Memory {
     std::byte* data_ = nullptr;
     std::size_t size_ = 0;
     std::size_t capacity_ = 0;
+};
+
+// Contiguous bytes of any object that shows them, for as long as this lives. With the GIL.
+class Bytes {
+  public:
+    // `flags`: PyBUF_WRITABLE where they are to be written.
+    explicit Bytes(nb::handle of, int flags = PyBUF_SIMPLE) {
+        if (PyObject_GetBuffer(of.ptr(), &buffer_, flags) != 0) throw nb::python_error();
+    }
+    Bytes(const Bytes&) = delete;
+    Bytes& operator=(const Bytes&) = delete;
+    ~Bytes() { PyBuffer_Release(&buffer_); }
+
+    [[nodiscard]] std::span<const std::byte> get() const { return writable(); }
+    [[nodiscard]] std::span<std::byte> writable() const {
+        return {static_cast<std::byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
+    }
+
+  private:
+    Py_buffer buffer_{};
 };
 
 }  // namespace rollring::python

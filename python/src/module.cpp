@@ -6,22 +6,15 @@
 #include <string>
 #include <string_view>
 
-#include "batch.hpp"
+#include "bindings.hpp"
 #include "column_input.hpp"
-#include "consumer.hpp"
-#include "dlpack.hpp"
-#include "domain.hpp"
-#include "draft.hpp"
 #include "errors.hpp"
 #include "fields.hpp"
+#include "leased.hpp"
 #include "nb.hpp"
 #include "options.hpp"
-#include "plain.hpp"
-#include "producer.hpp"
-#include "reader.hpp"
-#include "relay.hpp"
+#include "producing.hpp"
 #include "released.hpp"
-#include "requests.hpp"
 #include "rollring/extras/requests.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/schema.hpp"
@@ -29,11 +22,8 @@
 #include "rollring/version.hpp"
 #include "rollring/weights.hpp"
 #include "sequence.hpp"
-#include "stash.hpp"
 #include "stat_dict.hpp"
-#include "store.hpp"
 #include "views.hpp"
-#include "weights.hpp"
 #include "window.hpp"
 
 namespace rollring::python {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "errors.hpp"
-#include "suggest.hpp"
 
 namespace rollring::python {
 namespace {

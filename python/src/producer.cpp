@@ -8,10 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "draft.hpp"
+#include "bindings.hpp"
 #include "given.hpp"
 #include "nb.hpp"
-#include "producer.hpp"
 #include "producing.hpp"
 #include "stat_dict.hpp"
 #include "waiter.hpp"

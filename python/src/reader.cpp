@@ -1,4 +1,4 @@
-#include "reader.hpp"
+#include "bindings.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "requests.hpp"
+#include "bindings.hpp"
 
 #include <map>
 #include <optional>
@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "bytes.hpp"
 #include "memory.hpp"
 #include "owned.hpp"
 #include "rollring/extras/requests.hpp"

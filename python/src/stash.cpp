@@ -1,4 +1,4 @@
-#include "stash.hpp"
+#include "bindings.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "batch.hpp"
 #include "errors.hpp"
 #include "fields.hpp"
 #include "leased.hpp"

@@ -1,4 +1,4 @@
-#include "store.hpp"
+#include "bindings.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "weights.hpp"
+#include "bindings.hpp"
 
 #include <string>
 #include <utility>
