@@ -6,6 +6,9 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+from ._gather import ArrayArgs, LayoutArgs
+from ._weights import Described
+
 _Array = npt.NDArray[Any]
 
 class Window(Buffer): ...
@@ -105,11 +108,6 @@ class SequenceView:
     group_overrides: Any
     extra: Any
 
-# (form, part, order, left, length, multiple of)
-LayoutArgs = tuple[int, int, bytes | None, bool, int, int]
-# (name, dtype or "", missing, pad, shift, beyond, address, bytes)
-ColumnArgs = tuple[str, str, float | None, float, int, float, int, int]
-
 def micro_batches(lengths: list[int], tokens: int, /) -> tuple[list[list[int]], float]: ...
 
 class Views:
@@ -128,12 +126,12 @@ class Views:
     ) -> list[tuple[int, int, int, list[tuple[int, int, float, float, int]]]]: ...
     def common_columns(self) -> list[str]: ...
     def gather_shape(
-        self, column: ColumnArgs, layout: LayoutArgs, /
+        self, column: ArrayArgs, layout: LayoutArgs, /
     ) -> tuple[str, tuple[int, ...]]: ...
     def offsets(self, layout: LayoutArgs, /) -> bytes: ...
     def gather(
         self,
-        columns: list[ColumnArgs],
+        columns: list[ArrayArgs],
         layout: LayoutArgs,
         threads: int,
         gpu: int | None,
@@ -337,7 +335,7 @@ class WeightTransaction:
     def give_up(self, why: str, /) -> None: ...
 
 class WeightPublisher(_WeightEnd):
-    def __init__(self, ring: str, tensors: list[Any], options: dict[str, Any], /) -> None: ...
+    def __init__(self, ring: str, tensors: list[Described], options: dict[str, Any], /) -> None: ...
     def begin(self, version: int, /) -> WeightTransaction: ...
     def resume(self, version: int, /) -> None: ...
     def begin_again(self) -> WeightTransaction: ...
@@ -350,7 +348,7 @@ class WeightPublisher(_WeightEnd):
 
 class WeightSubscriber(_WeightEnd):
     def __init__(
-        self, ring: str, into: list[Any], options: dict[str, Any], timeout: float | None
+        self, ring: str, into: list[Described], options: dict[str, Any], timeout: float | None
     ) -> None: ...
     def next(self, timeout: float | None, later: bool = False) -> None: ...
     def load(
@@ -422,6 +420,7 @@ def set_view_helpers(
     texts: Iterable[str],
     /,
 ) -> None: ...
+
 # Name, full name and struct's letter of each.
 def dtypes() -> list[tuple[str, str, str]]: ...
 def version() -> str: ...

@@ -24,6 +24,30 @@ _FORMS = {"packed": 0, "padded": 1, "per_sequence": 2}
 _PARTS = {"all": 0, "prompt": 1, "response": 2}
 
 
+class LayoutArgs(NamedTuple):
+    """A layout as the library reads it, by these names."""
+
+    form: int
+    part: int
+    order: bytes | None  # u32s
+    left: bool
+    length: int
+    multiple_of: int
+
+
+class ArrayArgs(NamedTuple):
+    """One gathered array as the library reads it, by these names."""
+
+    column: str
+    dtype: str  # "": the column's own
+    missing: float | None
+    pad: float
+    shift: int
+    beyond: float
+    address: int
+    nbytes: int
+
+
 class Layout(NamedTuple):
     """Where each sequence's rows go."""
 
@@ -34,7 +58,7 @@ class Layout(NamedTuple):
     length: int = 0
     multiple_of: int = 1
 
-    def args(self) -> _core.LayoutArgs:
+    def args(self) -> LayoutArgs:
         if self.part not in _PARTS:
             raise ValueError(f"part is {self.part!r}: use 'all', 'prompt' or 'response'")
         if self.side not in {"left", "right"}:
@@ -50,7 +74,7 @@ class Layout(NamedTuple):
                 raise ValueError("order has an index below 0 or beyond the batch")
             order = indices.astype(np.uint32).tobytes()
         form, part = _FORMS[self.form], _PARTS[self.part]
-        return form, part, order, self.side == "left", self.length, self.multiple_of
+        return LayoutArgs(form, part, order, self.side == "left", self.length, self.multiple_of)
 
 
 @dataclass(frozen=True)
@@ -74,8 +98,8 @@ class GatherColumn:
     beyond: float = 0
     out: Any = None
 
-    def args(self, dtype: str = "", address: int = 0, nbytes: int = 0) -> _core.ColumnArgs:
-        return (
+    def args(self, dtype: str = "", address: int = 0, nbytes: int = 0) -> ArrayArgs:
+        return ArrayArgs(
             self.column,
             dtype,
             self.missing,

@@ -126,13 +126,13 @@ class WeightTransaction(OneVersion):
             bits = name in publisher._described
             found, gpu = place(name, tensor, False, kept, bits=bits)
             wanted = publisher._described.get(name)
-            if wanted is not None and (found[1:4], gpu) != (wanted[1:4], publisher._gpu):
+            if wanted is not None and (found.form, gpu) != (wanted.form, publisher._gpu):
                 raise refused(
-                    f"tensor '{name}' has dtype, shape and strides {found[1:4]}, but "
-                    f"{wanted[1:4]} in the publisher, or it is on another device"
+                    f"tensor '{name}' has dtype, shape and strides {found.form}, but "
+                    f"{wanted.form} in the publisher, or it is on another device"
                 )
-            address = found[4]
-            if address == 0 and math.prod(found[2]) != 0:
+            address = found.address
+            if address == 0 and math.prod(found.shape) != 0:
                 raise refused(
                     f"tensor '{name}' has no memory: its storage was freed (FSDP reshards after a "
                     "step, offloading): gather or load it before"
@@ -288,8 +288,8 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         described, self._gpu = describe(
             tensors, False, publish_as or {}, self._views, promised, tied
         )
-        self._described = {one[0]: one for one in described}
-        self._names = [one[0] for one in described]
+        self._described = {one.name: one for one in described}
+        self._names = [one.name for one in described]
         self._order = {name: at for at, name in enumerate(self._names)}
         self._memory = Memory(self._kept.items(), detached=hasattr(tensors, "_metadata"))
         options = {

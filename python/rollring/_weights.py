@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,18 +20,27 @@ from ._waits import readable
 from ._weight_memory import check_plain, name_dtype, provable_ties
 from .errors import InvalidArgumentError
 
-# Name, dtype, shape, strides in elements, address, the dtype that is published, the offset and the
-# strides of a view, and whether it shares the memory of an earlier one for good.
-Described = tuple[
-    str,
-    str,
-    tuple[int, ...],
-    tuple[int, ...],
-    int,
-    "str | None",
-    "tuple[int, tuple[int, ...]] | None",
-    bool,
-]
+
+class ViewAt(NamedTuple):
+    offset: int
+    strides: tuple[int, ...]
+
+
+class Described(NamedTuple):
+    """A tensor as the library reads it, by these names."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements
+    address: int
+    published_dtype: str | None = None
+    view: ViewAt | None = None
+    tied: bool = False  # it shares the memory of an earlier one for good
+
+    @property
+    def form(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        return self.dtype, self.shape, self.strides
 
 
 def refused(text: str) -> InvalidArgumentError:
@@ -165,13 +174,13 @@ def place(
     if isinstance(tensor, TensorAt):
         kept.append(tensor)
         where = tensor.dtype, tensor.shape, tensor.strides, tensor.address
-        return (name, *where, None, None, True), tensor.gpu
+        return Described(name, *where, tied=True), tensor.gpu
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         if tensor.is_meta and promised is not None:
             dtype = name_dtype(name, tensor.dtype, bits)
-            described = dtype, tuple(tensor.shape), tuple(tensor.stride())
-            return (name, *described, 0, None, None, False), promised
+            form = dtype, tuple(tensor.shape), tuple(tensor.stride())
+            return Described(name, *form, address=0), promised
         check_plain(name, tensor)
         if tensor.device.type not in {"cpu", "cuda"}:
             raise refused(
@@ -203,9 +212,8 @@ def place(
             )
         dtype, shape, strides, address, gpu, view = found
         kept.append(view)
-        return (name, dtype, shape, strides, address, None, None, False), gpu
-    dtype = name_dtype(name, tensor.dtype, bits)
-    return (name, dtype, shape, strides, address, None, None, False), gpu
+        return Described(name, dtype, shape, strides, address), gpu
+    return Described(name, name_dtype(name, tensor.dtype, bits), shape, strides, address), gpu
 
 
 def describe(
@@ -239,14 +247,15 @@ def describe(
             bits = written or (name in published and dtype_name(published[name]) == "u8")
             described, gpu = place(name, given, written, kept, promised, bits)
             if view is not None:
-                dims, strides = len(described[2]), view.strides
+                dims, strides = len(described.shape), view.strides
                 if strides is not None and len(strides) != dims:
                     raise refused(
                         f"tensor '{name}' has {dims} dimensions, its view {len(strides)} strides"
                     )
-                described = (*described[:6], (view.offset, tuple(strides or ())), False)
+                viewed = ViewAt(view.offset, tuple(strides or ()))
+                described = described._replace(view=viewed, tied=False)
             elif name in published:
-                described = (*described[:5], dtype_name(published[name]), *described[6:])
+                described = described._replace(published_dtype=dtype_name(published[name]))
             found.append(described)
             gpus.add(gpu)
     unknown = [name for name in published if name not in tensors]
@@ -268,9 +277,9 @@ def _with_ties(
     seen: set[tuple[object, ...]] = set()
     made: list[Described] = []
     for one in found:
-        where = one[1:6]
-        shares = where in seen and one[4] != 0 and (one[0] in provable or one[7])
-        made.append((*one[:7], shares or one[0] in declared))
+        where = one.form, one.address, one.published_dtype
+        shares = where in seen and one.address != 0 and (one.name in provable or one.tied)
+        made.append(one._replace(tied=shares or one.name in declared))
         seen.add(where)
     return made
 

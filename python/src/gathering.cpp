@@ -1,31 +1,44 @@
 #include "gathering.hpp"
 
 #include <cstring>
+#include <string>
 
 #include "errors.hpp"
 
 namespace rollring::python {
 
-LayoutOf::LayoutOf(const LayoutArgs& args) {
-    const auto& [form, part, order, left, length, multiple_of] = args;
-    layout.form = static_cast<Form>(form);
-    layout.part = static_cast<Part>(part);
-    layout.padding = {
-        .side = left ? Side::left : Side::right, .length = length, .multiple_of = multiple_of};
+namespace {
+
+template <class T>
+T field(nb::handle args, const char* name) {
+    return nb::cast<T>(args.attr(name));
+}
+
+}  // namespace
+
+LayoutOf::LayoutOf(nb::handle args) {
+    layout.form = static_cast<Form>(field<int>(args, "form"));
+    layout.part = static_cast<Part>(field<int>(args, "part"));
+    layout.padding = {.side = field<bool>(args, "left") ? Side::left : Side::right,
+                      .length = field<std::uint64_t>(args, "length"),
+                      .multiple_of = field<std::uint64_t>(args, "multiple_of")};
+    const auto order = field<std::optional<nb::bytes>>(args, "order");
     if (!order) return;
     order_.resize(order->size() / sizeof(std::uint32_t));
     if (!order_.empty()) std::memcpy(order_.data(), order->c_str(), order->size());
     layout.order = order_;
 }
 
-GatherColumn column_of(const Schema& schema, const ColumnArgs& args) {
-    const auto& [name, dtype, missing, pad, shift, beyond, address, bytes] = args;
-    GatherColumn made{.dtype = DType::parse(dtype),
-                      .missing = missing,
-                      .pad = pad,
-                      .shift = shift,
-                      .beyond = beyond,
-                      .to = {reinterpret_cast<std::byte*>(address), bytes}};
+GatherColumn column_of(const Schema& schema, nb::handle args) {
+    const auto name = field<std::string>(args, "column");
+    GatherColumn made{
+        .dtype = DType::parse(field<std::string>(args, "dtype")),
+        .missing = field<std::optional<double>>(args, "missing"),
+        .pad = field<double>(args, "pad"),
+        .shift = field<std::int32_t>(args, "shift"),
+        .beyond = field<double>(args, "beyond"),
+        .to = {reinterpret_cast<std::byte*>(field<std::uintptr_t>(args, "address")),
+               field<std::uint64_t>(args, "nbytes")}};
     if (const auto found = schema.find(name)) {
         made.column = *found;
     } else if (name == "position_ids") {

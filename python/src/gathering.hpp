@@ -6,8 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,15 +15,9 @@
 
 namespace rollring::python {
 
-// (form, part, order as the bytes of u32s, left, length, multiple of)
-using LayoutArgs =
-    std::tuple<int, int, std::optional<nb::bytes>, bool, std::uint64_t, std::uint64_t>;
-// (name, dtype or "", missing, pad, shift, beyond, address, bytes)
-using ColumnArgs = std::tuple<std::string, std::string, std::optional<double>, double, std::int32_t,
-                              double, std::uintptr_t, std::uint64_t>;
-
+// A LayoutArgs of rollring/_gather.py.
 struct LayoutOf {
-    explicit LayoutOf(const LayoutArgs& args);
+    explicit LayoutOf(nb::handle args);
     LayoutOf(const LayoutOf&) = delete;
     LayoutOf& operator=(const LayoutOf&) = delete;
     Layout layout;
@@ -34,8 +26,8 @@ struct LayoutOf {
     std::vector<std::uint32_t> order_;
 };
 
-// Raises where the ring has no such column.
-GatherColumn column_of(const Schema& schema, const ColumnArgs& args);
+// An ArrayArgs of rollring/_gather.py. Raises where the ring has no such column.
+GatherColumn column_of(const Schema& schema, nb::handle args);
 
 // What a GPU was asked to read: done once the mark is reached.
 struct DeviceRead {

@@ -67,27 +67,27 @@ class PyViews {
         return made;
     }
     // (dtype, shape) of the gathered array.
-    nb::tuple gather_shape(const ColumnArgs& column, const LayoutArgs& args) {
+    nb::tuple gather_shape(nb::handle column, nb::handle args) {
         const LayoutOf of(args);
         const Sequences& from = shown();
         return told(
             value_or_raise(gathered_shape(from, schema(), column_of(schema(), column), of.layout)));
     }
     // Where the sequences begin, as the bytes of i64s.
-    nb::bytes offsets(const LayoutArgs& args) {
+    nb::bytes offsets(nb::handle args) {
         const LayoutOf of(args);
         const auto made = value_or_raise(gathered_offsets(shown(), of.layout));
         return array(std::span<const std::int64_t>(made));
     }
     // Addresses are of memory that nobody else uses, kept by the caller; of the GPU's where there
     // is one, and then it is written to once the stream gets there.
-    void gather(const std::vector<ColumnArgs>& columns, const LayoutArgs& args,
-                std::uint32_t threads, std::optional<int> gpu, std::uintptr_t stream) {
+    void gather(nb::list columns, nb::handle args, std::uint32_t threads, std::optional<int> gpu,
+                std::uintptr_t stream) {
         const LayoutOf of(args);
         const Sequences& from = shown();
         std::vector<GatherColumn> targets;
         targets.reserve(columns.size());
-        for (const ColumnArgs& column : columns) targets.push_back(column_of(schema(), column));
+        for (const nb::handle column : columns) targets.push_back(column_of(schema(), column));
         if (!gpu) {
             return copying([&](auto&) {
                 return rollring::gather(from, schema(), targets, of.layout, threads);

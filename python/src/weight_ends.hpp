@@ -18,8 +18,7 @@ inline Stream stream_at(std::uintptr_t address) {
     return {reinterpret_cast<void*>(address)};
 }
 
-// (name, dtype, shape, strides in elements, address, dtype that is published or None, (offset,
-// strides) of a view or None) of each: the caller keeps what lies there.
+// Of each Described of rollring/_weights.py; the caller keeps what lies at their addresses.
 std::vector<WeightTensor> tensors_of(nb::list given);
 
 void bind_weight_publisher(nb::module_& module);

@@ -22,24 +22,26 @@ std::vector<WeightTensor> tensors_of(nb::list given) {
     std::vector<WeightTensor> made;
     for (const nb::handle one : given) {
         WeightTensor tensor;
-        tensor.name = nb::cast<std::string>(one[0]);
-        tensor.dtype = dtype_called(one[1]);
-        for (const nb::handle length : one[2]) {
+        tensor.name = nb::cast<std::string>(one.attr("name"));
+        tensor.dtype = dtype_called(one.attr("dtype"));
+        for (const nb::handle length : one.attr("shape")) {
             tensor.shape.push_back(nb::cast<std::int64_t>(length));
         }
-        for (const nb::handle stride : one[3]) {
+        for (const nb::handle stride : one.attr("strides")) {
             tensor.strides.push_back(nb::cast<std::int64_t>(stride));
         }
-        tensor.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(one[4]));
-        if (!one[5].is_none()) tensor.published_dtype = dtype_called(one[5]);
-        if (!one[6].is_none()) {
+        tensor.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(one.attr("address")));
+        const nb::object published = one.attr("published_dtype");
+        if (!published.is_none()) tensor.published_dtype = dtype_called(published);
+        const nb::object viewed = one.attr("view");
+        if (!viewed.is_none()) {
             TensorView& view = tensor.view.emplace();
-            view.offset = nb::cast<std::uint64_t>(one[6][0]);
-            for (const nb::handle stride : one[6][1]) {
+            view.offset = nb::cast<std::uint64_t>(viewed.attr("offset"));
+            for (const nb::handle stride : viewed.attr("strides")) {
                 view.strides.push_back(nb::cast<std::int64_t>(stride));
             }
         }
-        tensor.tied = nb::cast<bool>(one[7]);
+        tensor.tied = nb::cast<bool>(one.attr("tied"));
         made.push_back(std::move(tensor));
     }
     return made;
