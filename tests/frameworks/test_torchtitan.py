@@ -199,15 +199,37 @@ def test_its_whole_trainer_makes_the_same_steps_as_with_its_rest_client(
     assert (rest.norms, rest.served) == (undisturbed.norms, undisturbed.served)
 
 
-@pytest.mark.parametrize("dies", ["2:send_weights", "3:train_step"])
+@pytest.mark.parametrize(
+    ("dies", "interval", "acknowledge", "sent", "begins"),
+    [
+        ("2:send_weights", 1, "step", 1, 2),
+        ("3:train_step", 1, "step", 2, 3),
+        ("2:finish", 1, "step", 2, 2),
+        ("3:train_step", STEPS, "checkpoint", 2, 1),
+    ],
+)
 def test_a_trainer_that_is_killed_ends_with_the_same_weights(
-    undisturbed: Outcome, rings: Any, tmp_path: Path, dies: str
+    undisturbed: Outcome,
+    rings: Any,
+    tmp_path: Path,
+    dies: str,
+    interval: int,
+    acknowledge: str,
+    sent: int,
+    begins: int,
 ) -> None:
-    """Within a step, and between the checkpoint of a step and its acknowledgement."""
+    """Within a step; between the checkpoint of a step and its acknowledgement; while a checkpoint
+    is written; without any checkpoint. The next trainer goes on from what it has, with the groups
+    of exactly those steps; versions whose step is trained again have further numbers.
+    """
+    last = sent + STEPS - begins + 1
+    how = {"interval": interval, "acknowledge": acknowledge}
     with ExitStack() as stack:
-        killed, again = whole_run(stack, rings, tmp_path / "killed", {"dies": dies}, {})
-    assert killed.code != 0 and list(killed.norms) == list(range(1, int(dies[0])))
+        killed, again = whole_run(
+            stack, rings, tmp_path / "killed", {"dies": dies, **how}, {"last": last, **how}
+        )
+    norms = undisturbed.norms
+    assert killed.code != 0 and killed.norms == {n: norms[n] for n in range(1, sent + 1)}
     assert again.code == 0, again.log[-4000:]
-    assert list(again.norms) == list(range(int(dies[0]), STEPS + 1))
-    assert again.served[STEPS] == undisturbed.served[STEPS]
-    assert {**killed.norms, **again.norms} == undisturbed.norms
+    assert again.norms == {n: norms[n] for n in range(begins, STEPS + 1)}
+    assert again.served[last] == undisturbed.served[STEPS]

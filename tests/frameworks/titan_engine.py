@@ -20,7 +20,7 @@ def total(tensor: Any) -> float:
     return float(tensor.double().abs().sum())
 
 
-channel = rr.WeightSubscriber(RING, name="engine", timeout=600)
+channel = rr.WeightSubscriber(RING, name="engine", timeout=1800)
 for update in channel:
     with update:
         sums = {name: total(tensor) for name, tensor in update.tensors()}

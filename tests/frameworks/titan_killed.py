@@ -1,6 +1,7 @@
 """`experimental.custom_import` for a trainer that is killed: ours, and then a trap.
 
-TITAN_DIES: "STEP:NAME": each rank is killed before that method of its trainer in that step.
+TITAN_DIES: "STEP:NAME": each rank is killed before that method of its trainer in that step; one
+rank alone before "finish", which makes a checkpoint whole whose files are written.
 """
 
 from __future__ import annotations
@@ -10,17 +11,27 @@ import signal
 import sys
 from typing import Any
 
+from torch.distributed.checkpoint import FileSystemWriter
+
 import rollring.integrations.torchtitan  # noqa: F401
 
 STEP, _, NAME = os.environ["TITAN_DIES"].partition(":")
 trainer: Any = sys.modules["__main__"].Trainer  # type: ignore[attr-defined]
-method = getattr(trainer, NAME)
+owner: Any = FileSystemWriter if NAME == "finish" else trainer
+method, train = getattr(owner, NAME), trainer.train
+running: list[Any] = []
 
 
-def killed(self: Any, *given: Any, **named: Any) -> Any:
-    if self.step == int(STEP):
+def trains(self: Any) -> None:
+    running.append(self)
+    train(self)
+
+
+def killed(*given: Any, **named: Any) -> Any:
+    if running[0].step == int(STEP):
         os.kill(os.getpid(), signal.SIGKILL)
-    return method(self, *given, **named)
+    return method(*given, **named)
 
 
-setattr(trainer, NAME, killed)
+trainer.train = trains
+setattr(owner, NAME, killed)

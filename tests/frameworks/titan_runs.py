@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from python.atropos_servers import free_port
 
 HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
 PATIENCE = 1800.0
 RANKS = 2
 SEQUENCES = 8
@@ -39,12 +40,21 @@ class Run:
         self._ranks: list[subprocess.Popen[str]] = []
         self._engine: subprocess.Popen[str] | None = None
 
-    def start(self, *, dies: str = "", **settings: Any) -> None:
-        """With an engine, which attaches as soon as it publishes."""
+    def start(self, *, dies: str = "", interval: int = 1, last: int = 0, **settings: Any) -> None:
+        """With an engine, which attaches as soon as it publishes.
+
+        Args:
+            dies: When each rank is killed, as titan_killed.py takes it.
+            interval: Steps of a checkpoint.
+            last: The version after which the engine ends. Default: that of the last step.
+            settings: Others of ROLLRING_TORCHTITAN.
+        """
         self._started += 1
         given = {"server": self.url, "weights": "channel", "engines": 1, **settings}
+        path = [self.fork, str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
+            "PYTHONPATH": os.pathsep.join(path),
             "ROLLRING_TORCHTITAN": json.dumps(given),
             "LOGDIR": str(self.folder),
             "WANDB_MODE": "offline",
@@ -58,7 +68,7 @@ class Run:
         }
         if dies:
             environment["TITAN_DIES"] = dies
-        engine = [sys.executable, str(HERE / "titan_engine.py"), self.ring, str(self.steps)]
+        engine = [sys.executable, str(HERE / "titan_engine.py"), self.ring, str(last or self.steps)]
         self._engine = subprocess.Popen(
             engine, stdout=self._file("engine"), stderr=subprocess.STDOUT
         )
@@ -67,7 +77,7 @@ class Run:
             of_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port}
             self._ranks.append(
                 subprocess.Popen(
-                    [sys.executable, *self._arguments("titan_killed" if dies else "")],
+                    [sys.executable, *self._arguments(interval, "titan_killed" if dies else "")],
                     env=environment | of_rank,
                     cwd=self.folder,
                     stdout=self._file(f"rank{rank}-"),
@@ -79,7 +89,7 @@ class Run:
         path = self.folder / f"{name}{self._started}.log"
         return open(path, "w", encoding="utf-8")  # noqa: SIM115  the process has it
 
-    def _arguments(self, module: str) -> list[str]:
+    def _arguments(self, interval: int, module: str) -> list[str]:
         config = Path(self.fork, "torchtitan/models/llama3/train_configs/debug_model.toml")
         values = {
             "job.config_file": config,
@@ -91,11 +101,12 @@ class Run:
             "training.steps": self.steps,
             "activation_checkpoint.mode": "none",
             "checkpoint.folder": self.folder / "checkpoint",
-            "checkpoint.interval": 1,
+            "checkpoint.interval": interval,
+            "comm.train_timeout_seconds": int(PATIENCE),
             "debug.seed": 1,
             "experimental.custom_import": module or "rollring.integrations.torchtitan",
         }
-        made = [str(HERE / "titan_cpu.py"), self.fork]
+        made = [str(EXAMPLES / "tiny_titan.py")]
         for name, value in values.items():
             made += [f"--{name}", str(value)]
         return [*made, "--metrics.enable_wandb", "--checkpoint.enable"]
