@@ -54,6 +54,16 @@ class Frameworks:
             self._wheels[number] = build_wheel(number, python)
         return self._wheels[number]
 
+    def prepare(self, name: str, number: str, python: str) -> str:
+        """Its environment, with rollring as the tree is. Returns why there is none, or ""."""
+        if not installed(name, python):
+            return f"{name} cannot be installed"
+        wheel = self.wheel(number, python)
+        if wheel is None or not pip(PLACES / name, "install", "--no-deps", "--force-reinstall",
+                                    wheel):
+            return f"{name}: rollring cannot be built or installed"
+        return ""
+
     def test(self, name: str) -> None:
         numbers, tests = facts("python", name), facts("tests", name)
         if not tests:
@@ -64,13 +74,10 @@ class Frameworks:
         found = python_for(numbers)
         if found is None:
             return self.skip(name, f"no CPython {' '.join(numbers)} is here")
-        if not installed(name, found[1]):
-            self._run.problems.append(f"{name} cannot be installed")
+        if (problem := self.prepare(name, *found)):
+            self._run.problems.append(problem)
             return None
-        place, wheel = PLACES / name, self.wheel(*found)
-        if wheel is None or not pip(place, "install", "--no-deps", "--force-reinstall", wheel):
-            self._run.problems.append(f"{name}: rollring cannot be built or installed")
-            return None
+        place = PLACES / name
         say(f"testing {name}: {' '.join(tests)}")
         if self._long:
             os.environ.update(pair.split("=", 1) for pair in facts("long", name))

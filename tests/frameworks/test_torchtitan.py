@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,15 +20,12 @@ FORK = os.environ.get("ROLLRING_NOUS_TORCHTITAN", "")
 if not FORK:
     pytest.skip("ROLLRING_NOUS_TORCHTITAN names no torchtitan of Nous", allow_module_level=True)
 
-import requests  # noqa: E402
-
 import rollring as rr  # noqa: E402
-from python.atropos_servers import free_port, ours, theirs  # noqa: E402
+from python.atropos_servers import ours  # noqa: E402
 from python.torchtitan_world import group_of  # noqa: E402
+from titan_handlers import Shape, post, taken  # noqa: E402
 from titan_runs import LONGEST, SEQUENCES, Outcome, Run  # noqa: E402
 
-HERE = Path(__file__).parent
-PATIENCE = 1800.0
 STEPS = 3
 
 
@@ -58,46 +53,6 @@ def groups_of(count: int, size: int, longest: int) -> list[Any]:
     return groups
 
 
-def post(url: str, groups: list[Any], longest: int) -> None:
-    env = {"max_token_length": longest, "desired_name": "env", "weight": 1.0}
-    with requests.Session() as session:
-        answer = session.post(
-            f"{url}/register-env", json={**env, "group_size": len(groups[0]["tokens"])}
-        ).json()
-        for group in groups:
-            body = {**group, "env_id": answer.get("env_id", 0)}
-            session.post(f"{url}/scored_data", json=body).raise_for_status()
-
-
-def wait_for(path: Path, processes: list[subprocess.Popen[str]]) -> None:
-    for _ in range(int(PATIENCE / 0.05)):
-        if path.exists():
-            return
-        ended = [one for one in processes if one.poll() not in (None, 0)]
-        assert not ended, ended[0].communicate()[1][-4000:]
-        signal.sigtimedwait([], 0.05)
-    raise AssertionError(f"{path.name} never came")
-
-
-def ranks_of(world: int, given: dict[str, Any]) -> list[subprocess.Popen[str]]:
-    port = str(free_port())
-    return [
-        subprocess.Popen(
-            [sys.executable, str(HERE / "titan_ranks.py"), json.dumps(given)],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(world),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-            },
-        )
-        for rank in range(world)
-    ]
-
-
 @pytest.mark.parametrize(
     ("world", "parts", "scale", "hub"), [(2, 1, True, True), (4, 2, False, False)]
 )
@@ -107,35 +62,11 @@ def test_each_rank_trains_on_what_its_rest_client_gives_it(
     """Its handler, unmodified, behind serve-atropos, with the ring, and behind Atropos' own hub."""
     size, longest, a_step = 4, 300, 4
     groups = groups_of(STEPS * a_step, size, longest)
-    with ExitStack() as stack:
-        (tmp_path / "rest").mkdir()
-        servers = {
-            "rest": stack.enter_context(ours(rings(), tmp_path / "rest")),
-            "ring": stack.enter_context(ours(rings(), tmp_path)),
-        }
-        if hub:
-            servers["hub"] = stack.enter_context(theirs())
-        given = {
-            "fork": FORK, "folder": str(tmp_path), "steps": STEPS, "batch": size * a_step,
-            "seq_len": 512, "scale": scale, "parts": parts,
-            "urls": {way: server.url for way, server in sorted(servers.items())},
-        }  # fmt: skip
-        given["urls"] = {way: servers[way].url for way in ("hub", "rest", "ring") if way in servers}
-        ranks = ranks_of(world, given)
-        try:
-            for way in given["urls"]:
-                wait_for(tmp_path / f"{way}.registered", ranks)
-                post(servers[way].url, groups, longest)
-                (tmp_path / f"{way}.fed").touch()
-            said = [rank.communicate(timeout=PATIENCE)[1][-2000:] for rank in ranks]
-            assert not any(rank.returncode for rank in ranks), "\n".join(said)
-        finally:
-            for rank in ranks:
-                rank.kill()
-    found = [
-        json.loads((tmp_path / f"rank{rank}.json").read_text(encoding="utf-8"))
-        for rank in range(world)
-    ]
+    ways = {"hub": "", "rest": rings(), "ring": rings()}
+    if not hub:
+        del ways["hub"]
+    shape = Shape(world, STEPS, size * a_step, 512, scale, parts)
+    found = taken(FORK, tmp_path, shape, ways, groups)
     for one in found:
         assert one["ring"]["steps"] == one["rest"]["steps"]
         assert len(one["ring"]["steps"]) == STEPS
@@ -145,7 +76,7 @@ def test_each_rank_trains_on_what_its_rest_client_gives_it(
             for way in ("hub", "ring")
         ]
         assert by_way[0] == by_way[1] and len(by_way[0]) == len(groups) * size
-    seconds = {way: max(one[way]["seconds"][-1] for one in found) for way in given["urls"]}
+    seconds = {way: max(one[way]["seconds"][-1] for one in found) for way in ways}
     print(json.dumps({"ranks": world, "seconds of a step": seconds}))
 
 
