@@ -94,3 +94,13 @@ def test_verl(ring: str, tmp_path: Path) -> None:
     rewards = numbers(text, r"step \d+: mean reward ([\d.]+)")
     assert len(rewards) == 20, text
     rises(rewards)
+
+
+def test_torchtitan(ring: str, tmp_path: Path) -> None:
+    """Which takes the fork from ROLLRING_NOUS_TORCHTITAN, as test_torchtitan.py does."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    program = shown("torchtitan", "torchtitan.sh")
+    text = run(ring, tmp_path, "bash", program, PATH=path, TMPDIR=str(tmp_path))
+    rewards = numbers(text, r"step \d+: mean reward ([\d.]+)")
+    assert len(rewards) >= 12, text
+    rises(rewards)
