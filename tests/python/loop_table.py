@@ -82,6 +82,7 @@ ELSEWHERE = {
     "integrations.skyrl._workers.serve_async": "makes all that it uses, and ends it",
     "integrations.ray._connect.NodeProducer.push_async": "Ray's answers, then Producer's",
     "integrations.verl.RollringCheckpointEngine.send_weights": "a whole version, in one loop",
+    "integrations.areal._rtensor.RTensorBackend.delete": "a thread's answer, then AReaL's own",
     "integrations.verl.RollringCheckpointEngine.receive_weights": "the same",
 }
 # Actors of Ray have one event loop, which ends with them.
