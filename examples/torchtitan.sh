@@ -9,7 +9,7 @@ export ROLLRING_TORCHTITAN="{\"ring\": \"$ring\", \"weights\": \"channel\", \"en
 rollring create "$ring"
 trap 'kill $(jobs -p) 2>/dev/null || true; wait; rollring rm --force "$ring"' EXIT
 python -u - "$ring" <<'PYTHON' &
-import sys, rollring as rr
+import contextlib, sys, rollring as rr
 import tiny_titan  # the trainer's model, made on the spot, for a run without a GPU
 ring, model, step = sys.argv[1], tiny_titan.Model(), 1
 with rr.Producer(ring, name="env-0") as producer:
@@ -24,17 +24,17 @@ with rr.Producer(ring, name="env-0") as producer:
                 total += reward / 64
         print(f"step {step}: mean reward {total:.3f}")
     roll()
-    for update in rr.WeightSubscriber(ring, name="env-0", timeout=600):  # one after each step
-        with update:
-            model.load(update.tensors())
-        step += 1
-        roll()
+    with contextlib.suppress(rr.errors.PeerGoneError):  # until the trainer has ended
+        for update in rr.WeightSubscriber(ring, name="env-0", timeout=600):  # one after each step
+            with update:
+                model.load(update.tensors())
+            step += 1
+            roll()
 PYTHON
 torchrun --nproc-per-node=2 "${here}/tiny_titan.py" \
     --job.config_file "$fork/torchtitan/models/llama3/train_configs/debug_model.toml" \
     --model.hf_assets_path "$fork/tests/assets/tokenizer" --metrics.enable_wandb \
     --experimental.custom_import rollring.integrations.torchtitan \
-    --activation_checkpoint.mode none \
     --training.global_batch_size 64 --training.local_batch_size 4 --training.seq_len 64 \
-    --training.steps 12 --optimizer.lr 3e-3 >trainer.log 2>&1 &
-wait -n || { tail trainer.log; exit 1; } # the trainer ends, or either fails
+    --activation_checkpoint.mode none --training.steps 12 --optimizer.lr 3e-3 >trainer.log 2>&1 &
+wait -n && wait -n || { tail trainer.log; exit 1; } # the worker, then the trainer
