@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import threading
 import time
 from typing import Any
 
@@ -19,11 +18,10 @@ from ...errors import (
     UnsupportedError,
 )
 from ...weights import WeightUpdate
+from ._adapter import Adapter
 from ._channel import ATTEMPTS, Pair
-from ._memory import Turns
 from ._settings import Settings
 
-TAGS = ("weights", "kv_cache")
 _LOOK_S = 0.05
 
 
@@ -75,7 +73,7 @@ class Slices:
             self._targets[name].copy_(part)
 
 
-class InferenceAdapter:
+class InferenceAdapter(Adapter):
     """AReaL's `AwexInferenceAdapter`, for one rank of an engine.
 
     Args:
@@ -83,46 +81,11 @@ class InferenceAdapter:
         settings: Default: of ``ROLLRING_AREAL``.
     """
 
+    TAGS = ("weights", "kv_cache")
+
     def __init__(self, theirs: Any, settings: Settings | None = None) -> None:
-        self._theirs = theirs
-        self._settings = settings or Settings.of_environment()
-        self._turns = Turns(theirs, TAGS)
+        super().__init__(theirs, settings)
         self._channel: WeightSubscriber | None = None
-        self._lock = threading.Lock()
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_theirs":  # while it is made
-            raise AttributeError(name)
-        return getattr(self._theirs, name)
-
-    # --- as AReaL's -------------------------------------------------------------------------------
-
-    @property
-    def parallelism_strategy(self) -> dict[str, Any]:
-        return self._theirs.parallelism_strategy
-
-    def get_weight_metadata(self) -> list[Any]:
-        return self._theirs.get_weight_metadata()
-
-    def get_local_shard_parameters(self, required_names: list[str] | None = None) -> dict[str, Any]:
-        return self._theirs.get_local_shard_parameters(required_names)
-
-    def init_weight_update_group(self, **told: Any) -> None:
-        self._theirs.init_weight_update_group(**told)
-
-    def execute_weight_update(self, version: int) -> None:
-        self._theirs.execute_weight_update(version)
-
-    def batch_isend_irecv(self, **told: Any) -> None:
-        self._theirs.batch_isend_irecv(**told)
-
-    def release_memory(self, tags: list[str] | None = None) -> None:
-        self._turns.release(tags)
-
-    def resume_memory(self, tags: list[str] | None = None) -> None:
-        self._turns.resume(tags)
-
-    # --- colocated --------------------------------------------------------------------------------
 
     def init_colocate_weight_update(self, *, transfer_rank: int, **told: Any) -> None:
         """Attach to the trainer's channel.
@@ -213,11 +176,6 @@ class InferenceAdapter:
                 f"{update.version // ATTEMPTS}",
                 "invalid_argument",
             )
-
-    def teardown_weight_update_group(self) -> None:
-        with self._lock:
-            self._leave()
-        self._theirs.teardown_weight_update_group()
 
     def _leave(self) -> None:
         if self._channel is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 from ... import WeightPublisher, create, remove
 from ...adapters import TimeLeft
 from ...errors import PeerGoneError, RollringError, UnsupportedError
+from ._adapter import Adapter
 from ._channel import Pair, channel_version
-from ._memory import Turns
 from ._settings import Settings
 
 ATTACHED_S = 5.0  # for engines that were attached before to be there still
-TAGS = ("optimizer", "weights")
 
 
 class Weights:
@@ -49,7 +47,7 @@ class Weights:
             yield name, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-class TrainingAdapter:
+class TrainingAdapter(Adapter):
     """AReaL's `AwexTrainingAdapter`, for one rank of a trainer.
 
     Colocated updates go through a weight channel. Updates between separate GPUs, and all else,
@@ -60,49 +58,14 @@ class TrainingAdapter:
         settings: Default: of ``ROLLRING_AREAL``.
     """
 
+    TAGS = ("optimizer", "weights")
+
     def __init__(self, theirs: Any, settings: Settings | None = None) -> None:
-        self._theirs = theirs
-        self._settings = settings or Settings.of_environment()
+        super().__init__(theirs, settings)
         self._weights = Weights(theirs)
-        self._turns = Turns(theirs, TAGS)
         self._pair: Pair | None = None
         self._rank = -1
         self._publisher: WeightPublisher | None = None
-        self._lock = threading.Lock()
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_theirs":  # while it is made
-            raise AttributeError(name)
-        return getattr(self._theirs, name)
-
-    # --- as AReaL's -------------------------------------------------------------------------------
-
-    @property
-    def parallelism_strategy(self) -> dict[str, Any]:
-        return self._theirs.parallelism_strategy
-
-    def get_weight_metadata(self) -> list[Any]:
-        return self._theirs.get_weight_metadata()
-
-    def get_local_shard_parameters(self, required_names: list[str] | None = None) -> dict[str, Any]:
-        return self._theirs.get_local_shard_parameters(required_names)
-
-    def init_weight_update_group(self, **told: Any) -> None:
-        self._theirs.init_weight_update_group(**told)
-
-    def execute_weight_update(self, version: int) -> None:
-        self._theirs.execute_weight_update(version)
-
-    def batch_isend_irecv(self, **told: Any) -> None:
-        self._theirs.batch_isend_irecv(**told)
-
-    def release_memory(self, tags: list[str] | None = None) -> None:
-        self._turns.release(tags)
-
-    def resume_memory(self, tags: list[str] | None = None) -> None:
-        self._turns.resume(tags)
-
-    # --- colocated --------------------------------------------------------------------------------
 
     def init_colocate_weight_update(self, *, transfer_rank: int, **told: Any) -> None:
         """Open the channel, and wait for its engines.
@@ -212,11 +175,6 @@ class TrainingAdapter:
             publisher.wait_subscribers(self._engines(pair), 0.0)
         except RollringError as error:
             raise PeerGoneError(f"an engine died while it took the version: {error}") from error
-
-    def teardown_weight_update_group(self) -> None:
-        with self._lock:
-            self._leave()
-        self._theirs.teardown_weight_update_group()
 
     def _leave(self) -> None:
         if self._publisher is not None:

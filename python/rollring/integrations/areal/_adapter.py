@@ -1,0 +1,65 @@
+"""The members that both ends of AReaL's colocated updates leave to AReaL's own adapter."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ._memory import Turns
+from ._settings import Settings
+
+
+class Adapter:
+    """One rank's adapter around AReaL's own, to which all goes that is not a colocated update.
+
+    Args:
+        theirs: AReaL's adapter.
+        settings: Default: of ``ROLLRING_AREAL``.
+    """
+
+    TAGS: tuple[str, ...] = ()  # of memory, where a call names none
+
+    def __init__(self, theirs: Any, settings: Settings | None = None) -> None:
+        self._theirs = theirs
+        self._settings = settings or Settings.of_environment()
+        self._turns = Turns(theirs, self.TAGS)
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_theirs":  # while it is made
+            raise AttributeError(name)
+        return getattr(self._theirs, name)
+
+    @property
+    def parallelism_strategy(self) -> dict[str, Any]:
+        return self._theirs.parallelism_strategy
+
+    def get_weight_metadata(self) -> list[Any]:
+        return self._theirs.get_weight_metadata()
+
+    def get_local_shard_parameters(self, required_names: list[str] | None = None) -> dict[str, Any]:
+        return self._theirs.get_local_shard_parameters(required_names)
+
+    def init_weight_update_group(self, **told: Any) -> None:
+        self._theirs.init_weight_update_group(**told)
+
+    def execute_weight_update(self, version: int) -> None:
+        self._theirs.execute_weight_update(version)
+
+    def batch_isend_irecv(self, **told: Any) -> None:
+        self._theirs.batch_isend_irecv(**told)
+
+    def release_memory(self, tags: list[str] | None = None) -> None:
+        self._turns.release(tags)
+
+    def resume_memory(self, tags: list[str] | None = None) -> None:
+        self._turns.resume(tags)
+
+    def teardown_weight_update_group(self) -> None:
+        with self._lock:
+            self._leave()
+        self._theirs.teardown_weight_update_group()
+
+    def _leave(self) -> None:
+        """Ends the colocated updates, with the lock."""
+        raise NotImplementedError
