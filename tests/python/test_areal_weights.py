@@ -20,6 +20,7 @@ from rollring.integrations.areal import (
     TrainingAdapter,
     _channel,
     _memory,
+    _training,
     use_domain,
 )
 
@@ -257,6 +258,32 @@ class Occupation(Adapter):
 
     def resume_memory(self, tags: list[str]) -> None:
         self.calls.append(("resume", tags))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_rank_opens_a_ring_before_the_old_one_is_gone(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def create(*_given: object, **_options: object) -> None:
+        calls.append("create")
+        raise KeyboardInterrupt
+
+    def meet(value: object) -> list[object]:
+        calls.append("meet")
+        return [value]
+
+    monkeypatch.setattr(_training, "remove", lambda *_given, **_options: calls.append("remove"))
+    monkeypatch.setattr(_training, "_of_all_ranks", meet)
+    monkeypatch.setattr(_training, "create", create)
+    adapter = TrainingAdapter(Adapter(), Settings())
+    with pytest.raises(KeyboardInterrupt):
+        adapter.init_colocate_weight_update(
+            transfer_rank=2 + rank, infer_world_size=2, train_world_size=2,
+            pair_name="pair", master_port=1,
+        )  # fmt: skip
+    assert calls == [*(["remove"] if rank == 0 else []), "meet", "create"]
 
 
 class HasEmpty(Protocol):

@@ -88,13 +88,20 @@ class TrainingAdapter(Adapter):
             self._rank = transfer_rank - told["infer_world_size"]
             described = self._weights.described()  # by all ranks: Megatron's gathers for it
             self._pair = pair
+            self._remove_old(pair)
             if self._rank < pair.publishers:
                 self._publisher = self._attach(pair, described)
 
+    def _remove_old(self, pair: Pair) -> None:
+        """The ring of a trainer that was killed, before any rank opens one of that name."""
+        try:
+            if self._rank == 0:
+                remove(pair.ring, force=True, missing_ok=True)
+        finally:
+            _of_all_ranks(None)
+
     def _attach(self, pair: Pair, described: list[Any]) -> WeightPublisher:
         torch: Any = importlib.import_module("torch")
-        if self._rank == 0:
-            remove(pair.ring, force=True, missing_ok=True)  # of a trainer that was killed
         create(pair.ring, lanes=1, lane_bytes="1MiB", exist_ok=True)
         cast = {
             one.name: self._settings.publish_as
