@@ -5,14 +5,14 @@
 
 Two gloo ranks run the data handler of the fork in DIR, unmodified, and take as many steps as there
 are, each of 16 groups of 8 sequences of 20 to 4,096 tokens (token ids, masks, log-probabilities).
-Every step is complete before the first is taken: what is timed is the taking, until a rank has the
-arrays that it trains on. In one process a rank, one way after the other, several rounds:
+Every step is complete before the first is taken; a figure is the time from the call until a rank
+has the arrays that it trains on. In one process a rank, one way after the other, several rounds:
 
     hub     its REST client, and the server of atroposlib
     rest    the same client, and rollring serve-atropos
     ring    rollring.integrations.torchtitan
 
-A figure is the median of the later steps of all rounds, of the slower rank; the first step of each
+It is the median of the later steps of all rounds, of the slower rank; the first step of each
 round is left out (connections, the ring). All ways have to give the ranks the same sequences.
 """
 from __future__ import annotations

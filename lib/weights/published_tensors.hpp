@@ -1,5 +1,5 @@
 #pragma once
-// What a publisher has to send: its tensors, and those of them that are tied.
+// The tensors that a publisher sends, and those of them that are tied.
 
 #include <cstdint>
 #include <memory>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "manifest.hpp"
-#include "tensor_memory.hpp"
 #include "sealed.hpp"
+#include "tensor_memory.hpp"
 
 namespace rollring::weights {
 

@@ -1,6 +1,6 @@
 #pragma once
-// Several publishers (trainer ranks) that commit one version together: what they see of each other,
-// and how they decide.
+// Several publishers (trainer ranks) that commit one version together: their view of each other,
+// and the decision.
 
 #include <cstdint>
 #include <optional>
@@ -15,14 +15,14 @@
 namespace rollring::weights {
 
 // Rank 0 keeps the ranks page; each rank votes there when all its subscribers have staged, and one
-// word holds the decision: whoever swaps it first decides, so that no rank commits what another
-// aborts. Two-phase commit after Gray, "Notes on data base operating systems", 1978, with the
-// coordinator's log in shared memory.
+// word holds the decision: the first swap decides, so that no rank commits what another aborts.
+// Two-phase commit after Gray, "Notes on data base operating systems", 1978, with the coordinator's
+// log in shared memory.
 class RanksLink {
   public:
     // Rank 0 on its own page.
     explicit RanksLink(const OwnControl& own);
-    // What another rank says of itself.
+    // A rank as it introduces itself.
     struct Self {
         std::uint32_t rank;
         std::uint32_t ranks;
@@ -35,7 +35,7 @@ class RanksLink {
     void vote(std::int64_t version) const;
     // The decision about a version, once there is one.
     [[nodiscard]] std::optional<Outcome> decision(std::int64_t version) const;
-    // Decides unless it is decided; what it is.
+    // Decides unless it is decided; returns the decision.
     Outcome decide(std::int64_t version, Outcome outcome) const;
     // Ranks whose vote for just this version is missing, by number, with the version that they are
     // at; a dead one's vote is none. For rank 0.
@@ -69,7 +69,7 @@ class RanksLink {
     std::uint32_t rank_ = 0;
 };
 
-// What the other ranks have to say about a version of this one: nothing, where there is one rank.
+// The say of the other ranks about a version of this one; where there is one rank, none.
 class Ranks {
   public:
     // All that it is given outlives it.

@@ -22,7 +22,7 @@
 
 namespace rollring::weights {
 
-// What an engine has in its memory, as far as its subscriber knows: a version whole, nothing yet,
+// The contents of an engine's memory, as far as its subscriber knows: a version whole, nothing yet,
 // or a mixture.
 class Holding {
   public:

@@ -50,7 +50,7 @@ class PyOutbox {
                 if (!owned_.object) return Poll::closed;  // by another thread
                 return owned_.object->collect(parcel, bytes, linger_ns, deadline);
             },
-            // An interrupt() is to be seen at once: what it is for may be more than a turn.
+            // An interrupt() is seen at once: its cause may last longer than a turn.
             Poll::empty);
         if (answer == Poll::closed) {
             raise("closed", owned_.in_turn([](Outbox& outbox) { return outbox.problem(); }));
