@@ -3,7 +3,8 @@
 An engine's adapter attaches when its trainer announces the first version: `Attachment`,
 `published_tensors`, `next_announced`, `HeldVersion`, `report_refusal`. A trainer's adapter sends
 while the engines' answers are under way: `in_background`, `put_checked`, `refusals`,
-`engine_versions`, `WeightStream`. Both may take their settings from one variable: `settings_of`.
+`engine_versions`, `WeightStream`. Both may take their settings from one variable: `settings_of`,
+`check_choices`.
 
 A class of its own takes `Closes`, `shown` and `unpicklable` for its conventions, `TaskTurns`,
 `readable`, `in_thread` and `TimeLeft` for waits of event loops, `to_bytes`, `dtype_name` and
@@ -17,7 +18,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import fields
 from typing import Any
@@ -47,6 +48,7 @@ __all__ = [
     "TimeLeft",
     "WeightStream",
     "borrow_bytes",
+    "check_choices",
     "declared",
     "decoded",
     "device_of",
@@ -100,6 +102,20 @@ def settings_of(kind: Any, variable: str, first: str) -> dict[str, Any]:
             "invalid_argument",
         )
     return given
+
+
+def check_choices(settings: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
+    """Check the fields that take one of some texts.
+
+    Raises:
+        InvalidArgumentError: A field has another value.
+    """
+    for name, known in choices.items():
+        if getattr(settings, name) not in known:
+            raise InvalidArgumentError(
+                f"{name} is {getattr(settings, name)!r}: use {' or '.join(map(repr, known))}",
+                "invalid_argument",
+            )
 
 
 def why_no_gpu() -> str:

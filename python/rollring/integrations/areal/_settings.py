@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from ...adapters import settings_of
-from ...errors import InvalidArgumentError
+from ...adapters import check_choices, settings_of
 
 SETTING = "ROLLRING_AREAL"
 _CHOICES = {
@@ -43,12 +42,7 @@ class Settings:
     deadline_s: float = 100.0
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InvalidArgumentError(
-                    f"{name} is {getattr(self, name)!r}: use {' or '.join(map(repr, choices))}",
-                    "invalid_argument",
-                )
+        check_choices(self, _CHOICES)
 
     @classmethod
     def of_environment(cls) -> Settings:

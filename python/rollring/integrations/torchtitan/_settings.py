@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...adapters import settings_of
-from ...errors import InvalidArgumentError
+from ...adapters import check_choices, settings_of
 
 SETTING = "ROLLRING_TORCHTITAN"
 _CHOICES = {
@@ -53,12 +52,7 @@ class Settings:
     stash: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InvalidArgumentError(
-                    f"{name} is {getattr(self, name)!r}: use {' or '.join(map(repr, choices))}",
-                    "invalid_argument",
-                )
+        check_choices(self, _CHOICES)
 
     @classmethod
     def of_environment(cls) -> Settings:
