@@ -58,7 +58,7 @@ def fused(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             "q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj",
             "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj",
         }.items():  # fmt: skip
-            name = name.replace(part, whole)
+            name = name.replace(f".{part}.", f".{whole}.")
         found[name] = torch.cat([found[name], tensor]) if name in found else tensor
     return found
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ class World:
     def update(self, version: int) -> Any:
         for url in self.trainers:
             post(f"{url}/awex/resume_memory", {"tags": ["weights"]})
-            post(f"{url}/step/{version}")
+        with ThreadPoolExecutor() as ranks:  # a step is a collective of theirs
+            list(ranks.map(lambda url: post(f"{url}/step/{version}"), self.trainers))
         return self.controller.update_weights(version)
 
     def serve(self, version: int) -> list[bool]:
