@@ -1,7 +1,7 @@
 """AReaL: remote tensors of its workers in a store, and its colocated weight updates.
 
     versions    areal 1.0.4, torch 2.10.0
-    proven      stand-ins, on a CPU
+    proven      its server, gateway and adapters, also killed, on a CPU
     called by   AReaL's workers, which `python -m rollring.integrations.areal` starts
 
     scheduling_spec:
