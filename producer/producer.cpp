@@ -405,9 +405,6 @@ const Schema& Producer::schema() const {
 std::uint32_t Producer::lane() const {
     return impl_->lane;
 }
-std::uint64_t Producer::lane_bytes() const {
-    return impl_->map.geometry().lane_bytes;
-}
 RecordRef Producer::last() const {
     return impl_->last;
 }
@@ -421,6 +418,7 @@ ProducerStats Producer::stats() const {
     stats.laps_soft = laps.soft;
     stats.laps_full = laps.full;
     stats.jumps = laps.jumps;
+    stats.lane_bytes = impl_->map.geometry().lane_bytes;
     return stats;
 }
 

@@ -66,6 +66,7 @@ struct ProducerStats {
     std::uint64_t laps_soft;
     std::uint64_t laps_full;
     std::uint64_t jumps;
+    std::uint64_t lane_bytes;  // size of this producer's lane
 };
 
 class Reservation;
@@ -120,7 +121,6 @@ class ROLLRING_API Producer {
     [[nodiscard]] std::string problem() const;
     [[nodiscard]] const Schema& schema() const;
     [[nodiscard]] std::uint32_t lane() const;
-    [[nodiscard]] std::uint64_t lane_bytes() const;
     [[nodiscard]] ProducerStats stats() const;
     // The place of the latest committed record. Without lines: there is none yet, and the first one
     // will lie there or behind it.

@@ -240,6 +240,7 @@ inline constexpr std::tuple producer_fields{
     Field{"laps_soft", FieldUnit::count, detail::counter, &ProducerStats::laps_soft},
     Field{"laps_full", FieldUnit::count, detail::counter, &ProducerStats::laps_full},
     Field{"jumps", FieldUnit::count, detail::counter, &ProducerStats::jumps},
+    Field{"lane_bytes", FieldUnit::bytes, detail::fact, &ProducerStats::lane_bytes},
 };
 
 inline constexpr std::tuple subscriber_fields{

@@ -57,7 +57,8 @@ void LanePool::look() {
 // Null if none has the room.
 LanePool::Lane* LanePool::choose(std::uint64_t bytes) {
     const auto has_room = [bytes](const std::unique_ptr<Lane>& lane) {
-        return lane->filled == 0 || lane->filled + bytes <= usable(lane->producer.lane_bytes());
+        return lane->filled == 0 ||
+               lane->filled + bytes <= usable(lane->producer.stats().lane_bytes);
     };
     auto found = std::ranges::find_if(lanes_, has_room);
     if (found == lanes_.end()) {
@@ -106,7 +107,7 @@ LaneSend LanePool::send(std::span<const Draft> group, std::int64_t wait_ms,
         if (!problem.empty()) return LaneSend::bad_record;
         bytes += encoder.bytes() + frame_bytes;
     }
-    const std::uint64_t lane_bytes = first_->producer.lane_bytes();
+    const std::uint64_t lane_bytes = first_->producer.stats().lane_bytes;
     if (bytes > usable(lane_bytes)) {
         problem = fmt::format(
             "the group takes {} bytes, but a lane of this ring has {}, of which seven eighths are "

@@ -162,7 +162,7 @@ class PyProducer {
         return shared_->in_turn([](Producer& producer) { return producer.lane(); });
     }
     std::uint64_t lane_bytes() {
-        return shared_->in_turn([](Producer& producer) { return producer.lane_bytes(); });
+        return shared_->in_turn([](Producer& producer) { return producer.stats().lane_bytes; });
     }
     bool consumer_alive() {
         return shared_->in_turn([](Producer& producer) { return producer.consumer_alive(); });

@@ -23,7 +23,7 @@ class Wild {
         require(map.has_value(), "{}", map ? "" : map.error().to_string());
         const Geometry& geometry = map->geometry();
         const std::uint32_t lane = producer_->lane();
-        const std::uint64_t capacity = producer_->lane_bytes();
+        const std::uint64_t capacity = producer_->stats().lane_bytes;
         const auto page = map->segment().map(geometry.owner_offset(lane), page_bytes, true);
         const auto data = map->segment().map(geometry.data_offset(lane), capacity, true);
         require(page.has_value() && data.has_value(), "cannot map my own lane");

@@ -137,7 +137,6 @@ void try_ends_of_a_ring() {
          [&] { return RelayProducer::places(producer) == RelayProducer::Places::not_asked_for; }},
         {"Producer::flush", inert([&] { producer.flush(); })},
         {"Producer::lane", tells([&] { return producer.lane(); })},
-        {"Producer::lane_bytes", tells([&] { return producer.lane_bytes(); })},
         {"Producer::last", tells([&] { return producer.last(); })},
         {"Producer::problem", [&] { return !producer.problem().empty(); }},
         {"Producer::schema", tells([&] { return producer.schema().columns().size(); })},

@@ -43,7 +43,7 @@ void use_all(Producer& producer, Consumer& consumer) {
     Load load;
     std::uint64_t sent = 0;
     while (producer.push(load.draft(1, sent), Deadline::now()) == Push::ok) sent++;
-    require(sent * 8400 > producer.lane_bytes() / 2, "only {} records fit", sent);
+    require(sent * 8400 > producer.stats().lane_bytes / 2, "only {} records fit", sent);
     Record record;
     for (std::uint64_t i = 0; i < sent; i++) {
         require(consumer.wait(record, patience()) == Poll::record, "record {} is missing", i);
@@ -67,7 +67,8 @@ int docker_default() {
         for (int i = 0; i < 4; i++) {
             auto producer = Producer::open("default");
             require(producer.has_value(), "{}", producer ? "" : producer.error().to_string());
-            require(producer->lane_bytes() > 131'072 * 9 * 2, "a lane for one record of 131,072");
+            require(producer->stats().lane_bytes > 131'072 * 9 * 2,
+                    "a lane for one record of 131,072");
             producers.push_back(std::move(*producer));
         }
     }
