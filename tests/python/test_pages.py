@@ -1,6 +1,6 @@
 """The code blocks of the pages run as they stand, in the order of their page.
 
-A page's blocks share a folder and a /dev/shm of their own. Blocks whose mark names another test, or
+A page's blocks share a folder, a /dev/shm of their own, and Python with numpy alone. Blocks whose mark names another test, or
 says why nothing runs them, are left out; tests/page_marks.py finds those that nobody runs.
 """
 
@@ -31,6 +31,19 @@ OWN_ROLLOUTS = {
         for member in range(4)
     )
 }
+# The pages promise that numpy is enough; the interpreter of the tests has many packages more.
+NUMPY_ALONE = """
+import importlib.metadata, sys
+
+others = {*importlib.metadata.packages_distributions()} - {"numpy", "rollring"}
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in others:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+"""
 # What Python blocks of a page print, in their order: how it begins.
 PRINTED = {
     "README.md": ["('gsm8k/17', 0) [-0.86587543  0.86587543 -0.86587543  0.86587543] [ 101"],
@@ -67,11 +80,16 @@ def test_every_block_of_a_page_runs(page: str, tmp_path: Path) -> None:
     script = "\n".join(["set -eu", *(command(block, tmp_path) for block in ours)])
     if page in OWN_ROLLOUTS:
         (tmp_path / "rollouts.jsonl").write_text(OWN_ROLLOUTS[page], encoding="utf-8")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(NUMPY_ALONE, encoding="utf-8")
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(tmp_path / "site"),
+    }
     done = subprocess.run(
         [*own_shm(page), "bash", "-c", script],
         cwd=tmp_path,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
     )
