@@ -124,14 +124,16 @@ def create(
     if columns:
         options["columns"] = declared(columns)
     try:
-        warning = _core.create(name, options)
+        plan = _core.create(name, options)
     except FileExistsError:
         if not exist_ok:
             raise
         _core.expect(name, options)
         return
-    if warning:
-        _log.warning("%s: %s", name, warning)
+    if plan["why"]:
+        _log.info("%s: %s", name, plan["why"])
+    if plan["warning"]:
+        _log.warning("%s: %s", name, plan["warning"])
 
 
 def find_or_create(ring: str, given: Mapping[str, Any], **otherwise: Any) -> None:

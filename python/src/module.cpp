@@ -29,8 +29,8 @@
 namespace rollring::python {
 namespace {
 
-// What there is to be warned of; empty if nothing.
-std::string create(const std::string& name, nb::dict given) {
+// The plan's texts; each is empty if there is nothing to say.
+nb::dict create(const std::string& name, nb::dict given) {
     const RingOptions options = ring_options(given);
     Result<RingPlan> planned = [&]() -> Result<RingPlan> {
         const Released released;
@@ -39,7 +39,11 @@ std::string create(const std::string& name, nb::dict given) {
         if (auto made = create_ring(name, options); !made) return std::unexpected(made.error());
         return plan;
     }();
-    return value_or_raise(std::move(planned)).warning;
+    const RingPlan plan = value_or_raise(std::move(planned));
+    nb::dict texts;
+    texts["why"] = text(plan.why);
+    texts["warning"] = text(plan.warning);
+    return texts;
 }
 
 // A ring that goes with this process. In a forked child it does nothing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -40,6 +41,19 @@ def test_options_that_are_not_given_do_not_count(ring: str) -> None:
     rr.create(ring, exist_ok=True, lanes=8, lane_bytes=(4 << 20) - 1, soft_bytes=0)
     with pytest.raises(rr.RingExistsError, match="already exists"):
         rr.create(ring, lanes=8)
+
+
+def test_a_program_hears_how_the_sizes_were_chosen(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "rollring")
+    name = f"test-{os.getpid()}-chosen"
+    rr.create(name, lanes=2)
+    rr.remove(name)
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO and record.getMessage().startswith(f"{name}: ")
+    caplog.clear()
+    rr.create(name, lanes=2, lane_bytes="1MiB", spill_bytes="1MiB")
+    rr.remove(name)
+    assert caplog.records == []
 
 
 def test_columns_of_a_ring_that_is_there_are_compared() -> None:
