@@ -39,7 +39,7 @@ TEST_CASE("stat report: no two fields of a stat have one name") {
     CHECK(names_of<RequestWorkerStat>() == 7);
     CHECK(names_of<RequestsStat>() == 16);
     CHECK(names_of<ConsumerStats>() == 15);
-    CHECK(names_of<ProducerStats>() == 8);
+    CHECK(names_of<ProducerStats>() == 9);
     CHECK(names_of<SubscriberStat>() == 9);
     CHECK(names_of<SyncTimes>() == 5);
     CHECK(names_of<WeightsStat>() == 19);

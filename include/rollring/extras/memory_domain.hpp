@@ -108,9 +108,9 @@ class ROLLRING_API MemoryDomain {
     // again.
     Result<DomainReport> resume(std::span<const std::string_view> tags);
 
-    // While a tag is released with its contents kept: where the bytes lie that `device_bytes` of
-    // one of its regions had there. Null if they are not kept, or lie in no region. Valid until the
-    // tag is resumed.
+    // While a tag is released with its contents kept: the host address of the kept copy of these
+    // device bytes. Null if they are not kept, or not within one region. Valid until the tag is
+    // resumed.
     [[nodiscard]] const std::byte* kept(const void* device_address, std::uint64_t bytes) const;
 
     // Gives pinned host memory that holds no contents (of tags that are resident, or released with
