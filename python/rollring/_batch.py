@@ -32,15 +32,15 @@ class Batch(Views):
         """Say that it was trained on. Its records' memory is given back, all or nothing, even if
         this process is killed meanwhile.
 
-        If it has tickets, nobody begins to read by them any more, and those who do are waited for;
-        not those that have died.
+        Its tickets open no further shares. The call waits for readers that have a share open,
+        except for those that have died.
 
         Args:
             step: Of the trainer, kept in the ring; steps do not go back. Default: one more than the
                 last.
             later: If arrays over it are in use, do it as soon as the last one is gone.
             timeout: Seconds that readers in other processes have to close their shares, and GPUs
-                to read what was gathered.
+                to finish their gathers.
 
         Raises:
             ViewsAliveError: Arrays over it are in use; the text names one.
@@ -95,7 +95,7 @@ class Batch(Views):
         """For a rank in another process, which reads its share in place: see `Reader`.
 
         Ranks are numbered as Megatron and ``DeviceMesh(("pipeline", "data", "tensor"))`` do. The
-        same batch gives the same shares, whoever asks and how often.
+        same batch gives the same shares at each call, in every process.
 
         Args:
             rank: Whose share.
@@ -135,7 +135,7 @@ class Batch(Views):
         For a trainer that knows of a reason which the stash does not.
 
         Args:
-            reason: As which its records count in the account of what was dropped, such as "stale".
+            reason: Under which its records count as dropped, such as "stale".
 
         Raises:
             InvalidArgumentError: There is no such reason; the text names them.

@@ -43,8 +43,8 @@ class Draft:
     Each reserved column is an attribute: a writable numpy array over the ring's memory, of zeros.
     ``reward``, ``status``, ``n_prompt``, ``policy_version_min``, ``policy_version_max`` and
     ``finished_ns`` can be set until it is committed: ``draft.reward = 1.0``. Leaving the
-    ``with`` block commits the record, an exception drops it. Delete what refers to the arrays
-    before: while one is in use, `commit` raises `ViewsAliveError`.
+    ``with`` block commits the record, an exception drops it. Delete references to the arrays
+    first: while one is in use, `commit` raises `ViewsAliveError`.
     """
 
     def __init__(self, core: _core.Draft) -> None:
@@ -124,8 +124,8 @@ class Producer:
     """Takes a lane of a ring and puts trajectories into it.
 
     Threads may share one: they take turns. In a forked child it raises `ForkedError`. It pickles by
-    the ring's name, and takes a lane of its own where it is used first. If its process dies, what
-    it has sent arrives all the same.
+    the ring's name, and takes a lane of its own where it is used first. Records that it has sent
+    arrive even if its process dies.
 
     Args:
         ring: Its name.
@@ -187,7 +187,7 @@ class Producer:
         Args:
             instance_id: Of the prompt. With ``visit`` it names the group.
             timeout: Seconds to wait for room; None: as long as it takes.
-            **fields: What is left out, or None, is not set.
+            **fields: A field that is absent or None is not set.
 
                 * ``token_ids`` i32[n], ``loss_mask`` u8[n], ``logprobs`` f32[n], ``advantages``
                   f32[n], ``ref_logprobs`` f32[n], ``token_rewards`` f32[n], ``routed_experts``
@@ -297,14 +297,14 @@ class Producer:
     ) -> Draft:
         """Take room for a record of up to ``tokens`` tokens, to be written in place.
 
-        Good until the next call of this producer. What is not written is zero.
+        Good until the next call of this producer. Elements that are not written are zero.
 
         Args:
             instance_id: As in `push`.
             tokens: The most that it can have; `Draft.shrink` takes fewer.
             columns: Names of the columns to be written, or their inner shapes by name.
             timeout: Seconds to wait for room; None: as long as it takes.
-            **fields: What is known by now, as in `push`.
+            **fields: Those that are known already, as in `push`.
 
         Raises:
             TimedOutError: No room was free in time.

@@ -23,7 +23,7 @@ class Share(Views):
     The trainer's `Batch.ack` waits while a share is open, up to its timeout. As a context manager
     it is closed at the end of the block, after a last check. The trainer can still give the batch
     back untrained, and another one can take its place: then `check` and `close` raise
-    `StaleTicketError`, and what was read since the last good check is not to be used.
+    `StaleTicketError`, and data read since the last good check must not be used.
     """
 
     def __init__(self, core: _core.Share) -> None:
@@ -141,8 +141,8 @@ class Reader(Closes):
         Raises:
             StaleTicketError: Its batch was acknowledged or given back, or another trainer has the
                 ring, or another ring has the name.
-            InvalidArgumentError: It is no ticket.
-            BadRecordError: What it names is not there, or was damaged.
+            InvalidArgumentError: It is not a ticket.
+            BadRecordError: A record that it names is missing or damaged.
             BusyError: Eight shares are open.
         """
         return Share(self._core.open(ticket))

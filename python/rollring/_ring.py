@@ -83,10 +83,10 @@ def create(
         lane_bytes: Memory of a lane, in bytes or as "64MiB". A record must fit. Taken from
             ``/dev/shm`` when a producer comes. Default: 64 MiB, or less where memory is less.
         columns: More columns by name, each a `Column` or a dtype (then one number a token).
-        exist_ok: A ring of that name that exists already will do, if it has what is given here.
+        exist_ok: Accept an existing ring of that name, if it has the options that are given here.
             Options that are not given do not count.
         spill_bytes: The most memory for records of groups that stay incomplete, taken as it is
-            used. Default: what there is beside the lanes.
+            used. Default: the memory that the lanes leave.
         overflow_dir: A directory on a disk where the spill may go on.
         overflow_bytes: The most that may lie there.
         journal_records: The most records that one acknowledgement can hold. Default: 65,536.
@@ -178,9 +178,9 @@ def check(name: str, stale_after: float, *, waiting: bool = False) -> None:
 
     Args:
         name: Of the ring.
-        stale_after: What lasts for so many seconds is told.
-        waiting: The trainer has asked for a batch for so long. Else a group that is complete or
-            leased means that it may be at work.
+        stale_after: Seconds after which a condition is reported.
+        waiting: The trainer has been waiting for a batch for ``stale_after``. Otherwise a complete
+            or leased group means that it may be at work.
 
     Raises:
         ProducerDiedError: A group waits, and a producer that has sent to it died.

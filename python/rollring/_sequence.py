@@ -18,8 +18,8 @@ class Sequence(_core.SequenceView):
 
     Its columns and fields are attributes, named as in `Producer.push`: ``token_ids``,
     ``logprobs``, ``reward``, ``n_prompt``, ``source``, ``extra``, ... A column is a read-only numpy
-    array over the ring's memory (no copy), text and JSON are decoded, and what the record does not
-    carry is None. Columns of dtype bf16 come as ``uint16``, their bits.
+    array over the ring's memory (no copy), text and JSON are decoded, and absent columns and
+    fields are None. Columns of dtype bf16 come as ``uint16``, their bits.
 
     Attributes:
         index: In the batch's order, as in `Batch.cu_seqlens`.

@@ -54,8 +54,7 @@ class Stash:
         deviation_epsilon: Added to the deviation.
         deadline: Seconds after which an incomplete group is shipped as it is. None: no group is
             shipped in part, or given up, because time has passed.
-        at_deadline: What becomes of it then: "ship" (at least ``min_size`` members), "drop", or
-            "hold".
+        at_deadline: Its treatment then: "ship" (at least ``min_size`` members), "drop", or "hold".
         timeout: Seconds to wait for the ring to appear and for the seat.
         **policies: Seldom needed, see `StashOptions`: min_size, extra, select, seed, on_failed,
             bad_reward, zero_variance, zero_variance_tolerance, zero_variance_run, stale, order,
@@ -124,8 +123,8 @@ class Stash:
             timeout: Seconds; None: as long as it takes.
 
         Raises:
-            TimedOutError: Not enough was complete in time. The text says what the oldest groups
-                wait for, and what was dropped since the last batch.
+            TimedOutError: Too few groups were complete in time. The text names the missing members
+                of the oldest groups, and the records dropped since the last batch.
             ClosedError: The stash is closed, or the ring was removed.
         """
         self._begin_wait()
@@ -168,7 +167,7 @@ class Stash:
     async def next_async(self, timeout: float | None = None) -> Batch:
         """As `next`, for asyncio and uvloop.
 
-        A wait that is cancelled loses nothing: what it has got comes with the next call.
+        A cancelled wait loses nothing: a batch that it has taken is returned by the next call.
         """
         with self._alone.at_once("another task waits for this stash") as turn:
             self._begin_wait()
@@ -189,9 +188,9 @@ class Stash:
         For trainers that ask for certain prompts (`RequestBoard`). Any number of tasks, of any
         event loops, may wait at once, each for another group. The stash is opened with
         ``batch_groups=1, order="freshest"``, so that no group waits for another one; `next` has no
-        part in it. Groups that come and that nobody waits for are kept, leased, until somebody asks
-        for them or they are forgotten (`unasked`, `forget`). A wait that is cancelled or times out
-        loses nothing.
+        part in it. Groups that arrive before a task waits for them are kept, leased, until a task
+        asks for them or they are forgotten (`unasked`, `forget`). A wait that is cancelled or times
+        out loses nothing.
 
         Args:
             instance_id: Of the prompt.
@@ -233,7 +232,8 @@ class Stash:
 
         Raises:
             ProducerDiedError: A group waits, and a producer that has sent to it died.
-            NoProgressError: For so long the trainer waits for a batch, and nothing has come.
+            NoProgressError: The trainer has been waiting for a batch for ``stale_after`` seconds,
+                and nothing has come.
         """
         since = self._waits_since
         waits = since is not None and time.monotonic() - since >= stale_after
@@ -282,8 +282,8 @@ class Stash:
             later: If arrays over a batch are in use, do it as soon as the last one is gone.
 
         Raises:
-            ViewsAliveError: Arrays over a batch are in use, or a GPU has not read what it was to
-                read (`Batch.ack_after`) within ten seconds.
+            ViewsAliveError: Arrays over a batch are in use, or a GPU has not finished its gathers
+                (`Batch.ack_after`) within ten seconds.
         """
         if not self._core.closed:
             self._log.look(self._core, last=True)

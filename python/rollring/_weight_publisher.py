@@ -24,13 +24,13 @@ from ._weights import (
 class WeightTransaction(OneVersion):
     """A version on its way out of a trainer: from `WeightPublisher.begin`.
 
-    As a context manager it sends at the end of the block what was not put, and commits. After an
-    exception, or if that fails, or if it is dropped, the version is given up: engines go on with
+    As a context manager it sends the remaining tensors at the end of the block, and commits. After
+    an exception, or if that fails, or if it is dropped, the version is given up: engines go on with
     the one before.
 
     Attributes:
         version: Its number.
-        report: Once it is committed, what `WeightPublisher.publish` returns.
+        report: Once it is committed, the report that `WeightPublisher.publish` returns.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class WeightTransaction(OneVersion):
         """Send the remaining tensors, and wait until every engine has staged the version.
 
         For publishers that hear from elsewhere whether the version counts. `commit` does not ask
-        engines again then: one that gives up after all what it has staged is `behind`.
+        engines again then: an engine that gives up its staged version nevertheless is `behind`.
 
         Raises:
             TimedOutError: An engine, named in the text, has not staged it; call it again.
@@ -223,12 +223,11 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
     """The trainer's end: sends versions of its tensors to all engines that are attached.
 
     Tensors stay where they are and are read when a version is published; they are kept alive.
-    Before each version they are compared with what the channel was told: a torch tensor whose
+    Before each version they are compared with the tensors given at first: a torch tensor whose
     ``data`` was exchanged is read from its new memory, and one with another shape or without memory
     is refused by name. Copies that ``state_dict()`` detached earlier keep their old values and look
-    valid: give parameters. A committed version is what producers of the ring stamp on rollouts from
-    then on. Threads may
-    share one: they take turns. In a forked child it raises `ForkedError`.
+    valid: give parameters. Producers of the ring stamp rollouts with the version that was committed
+    last. Threads may share one: they take turns. In a forked child it raises `ForkedError`.
 
     Args:
         ring: Name of the ring that the channel belongs to.
@@ -367,7 +366,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
     def resend(self, timeout: float | None = None) -> dict[str, Any]:
         """Send the committed version again to engines that are `behind`, from unchanged tensors.
 
-        Returns and raises what `publish` does.
+        Returns the report of `publish`, and raises the same errors.
         """
         with self.begin_again() as transaction:
             return transaction.commit(timeout)

@@ -24,9 +24,9 @@ from ._weights import (
 class WeightUpdate(OneVersion):
     """A version on its way into an engine.
 
-    As a context manager it does at the end of the block what was not done in it: `load`, `stage`,
-    `adopt`. After an exception, or if that fails, it is rejected, and the trainer told why; so is
-    one that is dropped before it is adopted.
+    As a context manager it completes the remaining steps at the end of the block: `load`, `stage`,
+    `adopt`. After an exception, or if that fails, it is rejected, and the trainer is told why; so
+    is one that is dropped before it is adopted.
 
     Attributes:
         version: Its number.
@@ -212,8 +212,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         into: The engine's tensors by name, which match the trainer's in name, dtype and shape, all
             in host memory or all on one GPU. They are kept alive. Instead of a tensor, a
             `WeightView` or a sequence of them takes parts of the trainer's tensor of that name,
-            each to a place of its own. None: the engine loads by itself what
-            `WeightUpdate.tensors` gives it.
+            each to a place of its own. None: the engine itself loads the tensors that
+            `WeightUpdate.tensors` yields.
         device: Without ``into``, torch's device, where those lie; None: they are numpy arrays.
         name: Unique on the channel: errors of the trainer name the engine by it.
         rank: Which publisher; default: the one on the same GPU, or the only one.
@@ -227,8 +227,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     Raises:
         RingNotFoundError: There is no such ring.
         TimedOutError: No publisher came in time.
-        LayoutMismatchError: Tensors differ, or a view reaches beyond what is published; the text
-            names the first one and what differs.
+        LayoutMismatchError: Tensors differ, or a view reaches beyond the published tensor; the text
+            names the first one and the difference.
         BusyError: The name is taken, or the channel is full.
         InvalidArgumentError: ``held_version`` is one that this ring has not had.
     """
@@ -293,7 +293,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     def check_memory(self, tensors: Mapping[str, Any]) -> None:
         """For engines that load by themselves: is the memory of these torch tensors still there?
 
-        What `load` writes is looked at by itself.
+        `load` checks the memory that it writes by itself.
 
         Raises:
             ReleasedError: That of one, by name, is released or freed: nothing may be written there.

@@ -77,7 +77,7 @@ class WeightView:
 
     Its element (i, j, ...) is the published element number offset + i * strides[0] +
     j * strides[1] + ..., where the elements of the published tensor are counted in row-major order,
-    from 0. What a chain of views of a tensor of the published shape would be says both: of torch's
+    from 0. A chain of views of a tensor of the published shape gives both: of torch's
     ``torch.empty(shape, device="meta")[8:12].T`` they are ``storage_offset()`` and ``stride()``.
 
     Args:

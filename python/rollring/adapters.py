@@ -82,7 +82,7 @@ def settings_of(kind: Any, variable: str, first: str) -> dict[str, Any]:
     ``first`` names.
 
     Raises:
-        InvalidArgumentError: It is no JSON, or has a field that there is not.
+        InvalidArgumentError: It is not JSON, or has an unknown field.
     """
     text = os.environ.get(variable, "")
     given: dict[str, Any] = {}

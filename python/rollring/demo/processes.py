@@ -48,7 +48,7 @@ class Stops:
 class Workers:
     """Processes that run `work(ring, number, load, count)`: none is left at the end of the block.
 
-    It answers with what it has sent.
+    It answers with the counts of the records that it has sent.
     """
 
     def __init__(self, work: Callable[[str, int, Load, int], dict[str, Any]]) -> None:

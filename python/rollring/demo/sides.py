@@ -21,7 +21,7 @@ def produce(ring: str, number: int, load: Load, producers: int) -> dict[str, Any
     """A rollout worker, in a process of its own: pushes its share of the load.
 
     Returns:
-        What it has sent.
+        The counts of the records that it has sent.
     """
     sent = Tally()
     began = time.monotonic()

@@ -34,8 +34,8 @@ class Codec(Protocol):
 class PlainCodec:
     """Dicts, lists and tuples of numpy arrays, torch tensors, numbers, text, bytes and None.
 
-    What comes back has the same types. An item's arrays are writable, and share the memory of that
-    one item. Anything else is a TypeError. No code is run that a record names.
+    A decoded item has the same types. Its arrays are writable, and share the memory of that one
+    item. Anything else is a TypeError. Decoding runs no code that a record names.
     """
 
     def encode(self, item: Any, /) -> Buffer:

@@ -18,9 +18,9 @@ _log = logging.getLogger("rollring")
 
 
 class MemoryDomain:
-    """GPU memory of torch's that is let go of, and taken back at the same addresses, by tag.
+    """GPU memory of torch that is released, and taken back at the same addresses, by tag.
 
-    For a trainer and an engine that share a GPU and use it in turns. What torch allocates in
+    For a trainer and an engine that share a GPU and use it in turns. Memory that torch allocates in
     ``with domain.region(tag):`` lies under the tag. After `release` other processes can have the
     memory; after `resume` tensors, pointers and CUDA graphs are valid as before. In between they
     must not be used. Threads may share a domain. In a forked child it raises `ForkedError`.
@@ -74,7 +74,7 @@ class MemoryDomain:
             pool: Graphs of one tag and one `pool`, which may be anything hashable, share memory.
 
         Yields:
-            What ``torch.cuda.graph`` takes as ``pool``.
+            A value for the argument ``pool`` of ``torch.cuda.graph``.
 
         Raises:
             ReleasedError: Resume it first.
@@ -109,7 +109,7 @@ class MemoryDomain:
 
         Raises:
             NotFoundError: There is no such tag.
-            NotEnoughMemoryError: There is no pinned host memory to be had. Nothing has changed.
+            NotEnoughMemoryError: No pinned host memory is available. Nothing has changed.
             ReleasedError: A tag is released already.
         """
         if isinstance(keep, str):
@@ -125,7 +125,7 @@ class MemoryDomain:
     def resume(self, *tags: str) -> dict[str, Any]:
         """Take the memory back, at the same addresses, with the contents that were kept.
 
-        Returns what `release` does.
+        Returns a report with the fields of `release`.
 
         Raises:
             NotFoundError: There is no such tag.
@@ -145,7 +145,7 @@ class MemoryDomain:
                 names the chunk that is mapped now, and is 0 while there is none.
 
         Raises:
-            InvalidArgumentError: It is no multiple of 2 MiB, or lent already.
+            InvalidArgumentError: It is not a multiple of 2 MiB, or lent already.
             ReleasedError: Resume the tag first.
         """
         self._core.adopt(tag, address, nbytes, handle)

@@ -138,13 +138,13 @@ class MemorySaver:
         """Let go of the memory of a tag, once all work that the GPU has is done.
 
         Args:
-            tag: None: of all tags that are not paused. A tag without memory is no error, as in
+            tag: None: of all tags that are not paused. A tag without memory is not an error, as in
                 torch_memory_saver; the log says so.
 
         Raises:
             ReleasedError: It is paused already; with None, all there is. Nothing has changed.
-            NotEnoughMemoryError: There is no pinned host memory to be had. Nothing has changed.
-            DeviceError: The driver refused. What is paused nevertheless, it says.
+            NotEnoughMemoryError: No pinned host memory is available. Nothing has changed.
+            DeviceError: The driver refused. The text lists tags that are paused nevertheless.
         """
         done: list[tuple[MemoryDomain, list[str]]] = []
         try:
@@ -161,7 +161,7 @@ class MemorySaver:
         """Take the memory of a tag back: at the same addresses, with the contents of its backup.
 
         Args:
-            tag: None: of all tags that are paused. A tag without memory is no error.
+            tag: None: of all tags that are paused. A tag without memory is not an error.
 
         Raises:
             ReleasedError: It is not paused; with None, nothing is.
@@ -185,7 +185,7 @@ class MemorySaver:
             None, if the tag is not paused, or nothing of it was backed up.
 
         Raises:
-            InvalidArgumentError: It is no contiguous tensor on a GPU.
+            InvalidArgumentError: It is not a contiguous tensor on a GPU.
         """
         if not x.is_cuda:
             raise InvalidArgumentError(

@@ -31,8 +31,8 @@ class RingQueue(Closes):
 
     It pickles by its name, to spawned processes and Ray actors alike, and works on in a forked
     child. A process takes a lane of the ring where it puts first, and the ring's one seat where it
-    gets first; both are free again after `close` and when it ends. When a process that gets has
-    died, the next one gets what was not taken.
+    gets first; both are free again after `close` and when it ends. After the death of a process
+    that gets, the next one gets the remaining items.
 
     After `put` has returned, an item survives its process. An item that `get` has returned is
     never delivered again; a process that is killed within `get` may lose the one item that it was

@@ -153,7 +153,7 @@ class RequestBoard(Closes):
         """Post a request. Returns its number.
 
         Args:
-            item: What the codec carries, up to the ring's ``request_bytes``.
+            item: Any item that the codec supports, up to the ring's ``request_bytes``.
             timeout: Seconds to wait for a free place; None: as long as it takes.
 
         Raises:

@@ -120,8 +120,8 @@ def _name_of(dtype: Any) -> str | None:
 class Store(Closes):
     """Rows of a run for all its processes: put by one, read by others, cleared by any.
 
-    The first process that opens a store makes it, and every process opens it by its name. What is
-    put gets a *location*, a whole number that names it in all of them until it is cleared. It
+    The first process that opens a store makes it, and every process opens it by its name. A stored
+    value gets a *location*, a whole number that names it in all of them until it is cleared. It
     outlives the process that put it. Any thread may use a store; a forked child opens its own, and
     pickling it opens it again by its name.
 
@@ -131,13 +131,13 @@ class Store(Closes):
         store.clear(at)                                          # in any
 
     Args:
-        name: Of the store, and of the ring that it stands on.
-        capacity: The most bytes that it holds, for who makes it.
-        lanes: Pieces that the capacity comes in, likewise; each process that writes has one or
-            more, and no value is larger.
+        name: Of the store, and of its ring.
+        capacity: The most bytes that it holds; only the process that makes the store uses it.
+        lanes: Number of pieces of the capacity, likewise; each process that writes has one or more,
+            and a value fits into one piece.
         make: Make it if it is not there.
-        codec: For what is no array: `PlainCodec` takes dicts, lists, text and numbers;
-            `PickleCodec` takes all, and runs what others have put.
+        codec: For values that are not arrays: `PlainCodec` takes dicts, lists, text and numbers;
+            `PickleCodec` takes all, and executes the pickles of other processes.
         process: Shown to people.
         timeout: Seconds to wait for it to appear.
     """

@@ -219,7 +219,8 @@ def records(
         source_id: Number of the environment.
         train_on_timeouts: A trace whose time was up is scored all the same: send it as truncated.
         messages: Send each branch's messages, too.
-        columns: Columns of the ring's own, by name: what makes each out of a Branch, or None.
+        columns: Columns of the ring's own, by name: a function that makes each from a Branch, or
+            None.
 
     Raises:
         ValueError: The episode has more traces than ``members``, no key, or messages of the model

@@ -33,7 +33,7 @@ class Turns:
     def release(self, tags: list[str] | None) -> None:
         """
         Raises:
-            NotEnoughMemoryError: There is no pinned host memory to be had. Nothing has changed.
+            NotEnoughMemoryError: No pinned host memory is available. Nothing has changed.
         """
         mine, rest = self._split(tags, resident=True)
         if mine:

@@ -41,9 +41,9 @@ async def _send(producer: Producer, members: list[dict[str, Any]]) -> None:
 class RollringSendMixin:
     """Put before an environment's class: its groups go into the ring of the server.
 
-    The ring's name is ``rollring_ring`` of the class, else ``$ROLLRING_RING``, else what the server
-    at ``rollout_server_url`` says. While the ring is full, sending waits and other tasks run. What
-    cannot be sent is raised, and the environment tells it.
+    The ring's name is ``rollring_ring`` of the class, else ``$ROLLRING_RING``, else the answer of
+    the server at ``rollout_server_url``. While the ring is full, sending waits and other tasks run.
+    A group that cannot be sent raises an exception, and the environment reports it.
     """
 
     rollring_ring: str | None = None

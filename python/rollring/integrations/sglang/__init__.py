@@ -247,7 +247,7 @@ class Sender:
             timeout: Seconds for each step.
 
         Returns:
-            What `WeightPublisher.publish` returns.
+            The report of `WeightPublisher.publish`.
 
         Raises:
             RejectedError: A server or an engine of it refused; the text says which, and why.

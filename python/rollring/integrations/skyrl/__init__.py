@@ -48,19 +48,19 @@ class RollringGenerator:
     """SkyRL's `GeneratorInterface`: asks workers for rollouts, and waits for whole groups.
 
     It makes the ring if it is not there, and is its one trainer: it has the stash and the request
-    board. What an earlier trainer has asked for is withdrawn; what comes of it is dropped. Many
+    board. Requests of an earlier trainer are withdrawn, and their results are dropped. Many
     `generate` may be under way at once, in one event loop.
 
     Args:
         ring: Its name.
-        pad_token_id: What stands in a row that has no token.
+        pad_token_id: The token of a row that has none.
         timeout: Seconds that a group may take. Then ``on_missing`` decides. None: any time.
         on_missing: "mask": a rollout that is missing or has failed too often is a row of one token
             that is not trained on, whose stop reason is "rollout_error". "raise": `generate` raises
             `RollringError`, which ends SkyRL's trainer.
         logprobs: Whether rollouts carry log-probabilities: SkyRL wants all of them, or none.
         attempts: Workers that may begin a rollout.
-        codec: Of the requests. Default: `PlainCodec`, which carries what JSON can say, and arrays.
+        codec: Of the requests. Default: `PlainCodec`, which carries JSON values and arrays.
         **ring_options: As of `create`.
     """
 

@@ -32,7 +32,7 @@ class SkyrlTrainer(RollringTrainer):
 
         Raises:
             UnsupportedError: The source gives no plain weights.
-            RollringError: What `RollringTrainer.trainer_init` raises.
+            RollringError: As `RollringTrainer.trainer_init`.
         """
         kind = type(source).__name__
         if any(base.__name__ in _NOT_PLAIN for base in type(source).__mro__):

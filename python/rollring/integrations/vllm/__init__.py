@@ -24,9 +24,9 @@ __all__ = ["register"]
 def register() -> None:
     """Register the backends with vLLM, without importing them. A second call has no effect.
 
-    vLLM calls it in each of its processes, also where nobody uses these backends: so one that is
-    too old is refused when a backend is imported, not here. A trainer that has not loaded vLLM's
-    plugins calls it before `WeightTransferTrainerFactory.trainer_init`.
+    vLLM calls it in each of its processes, also in those that do not use these backends. Thus a
+    vLLM that is too old is refused when a backend is imported, not here. A trainer that has not
+    loaded vLLM's plugins calls it before `WeightTransferTrainerFactory.trainer_init`.
     """
     with contextlib.suppress(ModuleNotFoundError):  # a vLLM without backends of weight transfer
         from vllm.distributed.weight_transfer import factory as theirs

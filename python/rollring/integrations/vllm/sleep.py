@@ -72,8 +72,8 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
             level: 1 keeps the weights on the host, 2 drops them. The KV cache is dropped.
 
         Raises:
-            NotEnoughMemoryError: There is no pinned host memory to be had. Nothing has changed.
-            DeviceError: The driver refused. What sleeps nevertheless, `resume` wakes.
+            NotEnoughMemoryError: No pinned host memory is available. Nothing has changed.
+            DeviceError: The driver refused. `resume` wakes memory that sleeps nevertheless.
         """
         kept = _KEPT if level != 1 else ("weights", *_KEPT)
         self._let_go(None, kept)
@@ -85,7 +85,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
             tags: Of vLLM's: "kv_cache", "weights".
 
         Raises:
-            DeviceError: The driver refused. What sleeps nevertheless, `resume` wakes.
+            DeviceError: The driver refused. `resume` wakes memory that sleeps nevertheless.
         """
         self._let_go((tags,) if isinstance(tags, str) else tags, ())
 
@@ -93,7 +93,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
         """Take memory back, at the same addresses and with the kept contents.
 
         Args:
-            tags: "weights" or "kv_cache": only these and what is neither. None: all.
+            tags: "weights" or "kv_cache": that memory, and memory of neither tag. None: all.
 
         Raises:
             NotEnoughMemoryError: The GPU has too little free. Nothing has changed: try again.

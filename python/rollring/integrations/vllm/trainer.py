@@ -55,11 +55,11 @@ class RollringTrainerInitInfo(TrainerInitInfo):
         rank: Of this process among the trainer's; rank 0 speaks to the engines.
         publishers: How many ranks publish, each to the engines on its own GPU. 1: rank 0 alone.
         staging: Of `rollring.integrations.vllm.engine.RollringInitInfo`.
-        pause: Generation stands still while weights and labels change, so that every token has the
-            label of the version that it is of. What becomes of requests under way is vLLM's mode:
-            "keep": they go on afterwards; "wait": they end before; "abort": they are cut off. With
-            staging="out_of_place" it is for the time of the finish alone, otherwise for that of
-            the whole update. The client needs `pause_generation`: `HTTPClient` has it.
+        pause: Generation pauses while weights and labels change, so that every token has the label
+            of its version. The mode is vLLM's and applies to running requests: "keep": they go on
+            afterwards; "wait": they end before; "abort": they are cut off. With
+            staging="out_of_place" the pause lasts for the finish alone, otherwise for the whole
+            update. The client needs `pause_generation`: `HTTPClient` has it.
         standing: The source's tensors stay where they are: versions are sent from there, and the
             source is asked for them once. It saves the Python for each name, where no rank has to
             gather anything.
@@ -96,7 +96,7 @@ class RollringTrainer(TrainerEngine):
 
     Attributes:
         version: The last one that was sent; -1: none yet.
-        report: What `WeightPublisher.publish` says of it.
+        report: The report of `WeightPublisher.publish` for it.
     """
 
     init_info_cls = RollringTrainerInitInfo
@@ -136,8 +136,8 @@ class RollringTrainer(TrainerEngine):
         Raises:
             RingNotFoundError: The ring has to be created first.
             BusyError: Another trainer lives, and publishes on this ring.
-            UnsupportedError: The client cannot pause generation, and is to.
-            RollringError: What `WeightPublisher` raises.
+            UnsupportedError: ``pause`` is given, and the client cannot pause generation.
+            RollringError: As `WeightPublisher`.
         """
         if source is None:
             raise ValueError("the backend 'rollring' sends whole models: pass a source")
@@ -187,7 +187,7 @@ class RollringTrainer(TrainerEngine):
             InvalidArgumentError: Tensors of a standing source have moved.
             TimedOutError: An engine, named in the text, has not answered in ``deadline_s``.
             VersionAbortedError: Another rank gave it up.
-            Exception: What the client raises.
+            Exception: As the client.
         """
         publisher = self._publisher
         if publisher is None:
