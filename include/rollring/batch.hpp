@@ -124,7 +124,7 @@ class Lease {
 
 // One record of a batch: a sequence to train on.
 struct Sequence {
-    const TrajectoryView& view;  // valid while the batch is leased, as what it shows
+    const TrajectoryView& view;  // it and its data are valid while the batch is leased
     std::uint32_t group;         // index of its group, as in groups()
     std::uint32_t member;        // index of its member within the group
     bool withheld;               // stale: counts for the baseline, is not to be trained on
@@ -180,9 +180,8 @@ struct RecordPlace {
 
 }  // namespace detail
 
-// The records of a batch, or of a rank's share of one, where they lie: what both of them show, and
-// all that packing and gathering need to know of either. All of it is empty once it is not leased
-// any more.
+// The records of a batch, or of a rank's share of one, in place: the common interface of both, and
+// all that packing and gathering need. Each list is empty once the batch is not leased any more.
 class ROLLRING_API Sequences {
   public:
     Sequences(const Sequences&) = delete;

@@ -2,8 +2,8 @@
 // The trainer side: reads all lanes of a ring, in place, and gives records back in any order.
 //
 // One consumer per ring, one thread at a time. If it dies, its successor gets every record that was
-// not released, and none that was. In a forked child it is inert: it writes nothing, and what
-// returns an error returns Errc::forked.
+// not released, and none that was. In a forked child it is inert: it writes nothing, and calls that
+// return an error return Errc::forked.
 
 #include <chrono>
 #include <cstdint>
@@ -91,13 +91,13 @@ struct ConsumerStats {
     std::uint64_t producers_died;
     std::uint64_t quarantines;
     std::uint64_t dropped_bytes;
-    std::uint64_t events_missed;  // nobody called next_event() in time
-    std::uint64_t strays;         // calls of release() for what was not held: ignored
+    std::uint64_t events_missed;  // next_event() was not called in time
+    std::uint64_t strays;         // calls of release() for records that were not held: ignored
 };
 
 class ROLLRING_API Consumer {
   public:
-    // Waits for the ring and the seat, then recovers what a predecessor left.
+    // Waits for the ring and the seat, then recovers the records that a predecessor left.
     static Result<Consumer> open(std::string_view ring, const ConsumerOptions& options = {});
 
     Consumer(Consumer&&) noexcept;
@@ -131,7 +131,7 @@ class ROLLRING_API Consumer {
     // Of release_all, also by predecessors; -1: none yet.
     [[nodiscard]] std::int64_t last_acked_step() const;
 
-    // What happened to producers, oldest first. False if there is nothing to tell.
+    // Events of producers, oldest first. False if there are none.
     bool next_event(Event& event);
     // Why poll() or wait() says `closed`, for people; empty if it does not.
     [[nodiscard]] std::string problem() const;

@@ -26,7 +26,7 @@ enum class Errc : std::uint32_t {
     abi_mismatch = 6,              // made by an incompatible version of rollring
     permission_denied = 7,         // other owner, wider mode, or the system refused
     not_enough_shared_memory = 8,  // /dev/shm, or the cgroup behind it, has too little
-    busy = 9,                      // someone alive holds what was asked for (consumer seat, ring)
+    busy = 9,                      // a live process holds it (consumer seat, ring)
     no_free_lane = 10,             // all lanes are taken by live or not yet drained producers
     journal_full = 11,          // more records in one acknowledgement than the redo journal holds
     bad_record = 12,            // a record breaks the schema or the format
@@ -35,7 +35,7 @@ enum class Errc : std::uint32_t {
     expelled = 15,              // the publisher went on without this subscriber
     stale_version = 16,         // a version that is not above the last one
     layout_mismatch = 17,       // tensors here and there differ in name, dtype or shape
-    bad_manifest = 18,          // what a publisher sent breaks the format
+    bad_manifest = 18,          // a publisher's message breaks the format
     rejected = 19,              // a subscriber could not take the version
     aborted = 20,               // the version was given up
     checksum_mismatch = 21,     // bytes of a tensor did not arrive as they were sent
@@ -53,7 +53,7 @@ enum class Errc : std::uint32_t {
     closed = 33,                // the object was closed, or its ring was removed
     too_large = 34,             // it can never fit
     stale_ticket = 35,          // the batch of a ticket is not leased any more: read no more of it
-    store_full = 36,            // a store has no room, for what was put and not cleared
+    store_full = 36,            // a store has no room: values in it were not cleared
     not_stored = 37,            // no value of a store lies there: it was cleared, or replaced
 };
 
@@ -63,7 +63,7 @@ ROLLRING_API std::string_view name(Errc code);
 struct ROLLRING_API Error {
     Errc code;
     int system_errno = 0;  // 0 where no system call failed
-    std::string message;   // what was tried, on what, why it failed, and what to do
+    std::string message;   // the attempted action, its object, the cause, and the next step
 
     // "not_enough_shared_memory: /dev/shm has 64 MiB free, ..."
     [[nodiscard]] std::string to_string() const;

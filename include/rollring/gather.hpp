@@ -65,11 +65,11 @@ struct Layout {
     Form form = Form::packed;
     Padding padding = {};  // of Form::padded
     Part part = Part::all;
-    // Indices into the batch's sequences, in any order; not set: all of them, as they stand there.
+    // Indices into the batch's sequences, in any order; not set: all of them, in the batch's order.
     std::optional<std::span<const std::uint32_t>> order = {};
 };
 
-// What a row is made of.
+// The source of a row.
 enum class Source : std::uint8_t {
     column,        // a per-token column of the records
     position_ids,  // 0, 1, ... from the beginning of each sequence; i64 if no dtype is set
@@ -80,12 +80,12 @@ enum class Source : std::uint8_t {
 struct GatherColumn {
     Source source = Source::column;
     std::uint16_t column = 0;  // of the schema, for Source::column
-    // Of the target; not set: as the records have it. A GPU converts what training asks for, see
-    // docs/using.md. The host converts any number as C++ does, a float to an integer towards zero;
-    // a value out of the target's range is an error for integers, and infinite for floats. Every
-    // number but 0 is true.
+    // Of the target; not set: as the records have it. A GPU converts the pairs of dtypes that
+    // docs/using.md lists. The host converts any number as C++ does, a float to an integer towards
+    // zero; a value out of the target's range is an error for integers, and infinite for floats.
+    // Every number but 0 is true.
     std::optional<DType> dtype = {};
-    // What a sequence has in each element that does not carry the column; not set: an error.
+    // The value of each element of a sequence that lacks the column; not set: an error.
     std::optional<double> missing = {};
     // Of a padded layout; not set: Padding::value.
     std::optional<double> pad = {};
@@ -124,7 +124,7 @@ ROLLRING_API Result<void> gather(const Sequences& batch, const Schema& schema,
                                  std::span<const GatherColumn> columns, const Layout& layout,
                                  std::uint32_t threads = 0);
 
-// What a gatherer has done since it was opened.
+// Counts of a gatherer since it was opened.
 struct GatherStat {
     std::uint64_t registered_bytes;  // of lanes, now
     std::uint64_t read_bytes;        // that the GPU read where they lie
@@ -139,7 +139,7 @@ class ROLLRING_API Gatherer {
     static Result<Gatherer> open(Device device);
     Gatherer(Gatherer&&) noexcept;
     Gatherer& operator=(Gatherer&&) noexcept;
-    ~Gatherer();  // waits until the GPU has read what was queued
+    ~Gatherer();  // waits until the GPU has finished the queued gathers
 
     // Queues the work on `stream`; on the host, does it. The records must stay leased until the
     // GPU has read them: see mark(). Errors: those of gather(), and unsupported (a conversion that
@@ -172,7 +172,7 @@ class ROLLRING_API Gatherer {
 //   ReadBatches reading;
 //   if (!reading.ack_after(std::move(batch), step, gatherer, stream)) ...
 //   ...                                // in the trainer's loop, wherever it likes:
-//   if (!reading.advance()) ...         // the GPU failed: what it was to read comes again
+//   if (!reading.advance()) ...         // the GPU failed: its batches are delivered again
 //
 // One thread at a time, the one that has the stash. The gatherer and the stash live longer.
 class ROLLRING_API ReadBatches {
@@ -180,16 +180,16 @@ class ROLLRING_API ReadBatches {
     // Whether a device is done with a batch; an error if it failed.
     using Read = std::function<Result<bool>()>;
 
-    // Takes the batch: it is acknowledged, as of `step`, once the GPU has done what is queued on
-    // the stream by now, and those that were taken before are acknowledged, for steps do not go
+    // Takes the batch: it is acknowledged, as of `step`, once the GPU has done all work that is
+    // queued on the stream by now, and after those that were taken before, for steps do not go
     // back. Errors, after which the batch is the caller's as it was: not_leased, device_error.
     Result<void> ack_after(Batch&& batch, std::int64_t step, Gatherer& gatherer,
                            Stream stream = {});
     // The same with a device of the caller's own.
     Result<void> ack_after(Batch&& batch, std::int64_t step, Read read);
-    // Acknowledges what has been read by now, without waiting, and returns how many have not. Those
-    // with shares that are still open (reader.hpp) stay, too. A batch whose device failed, or that
-    // cannot be acknowledged, is given back, and the first error is returned.
+    // Acknowledges the batches that have been read by now, without waiting, and returns how many
+    // have not. Those with shares that are still open (reader.hpp) stay, too. A batch whose device
+    // failed, or that cannot be acknowledged, is given back, and the first error is returned.
     Result<std::size_t> advance();
     // Until none is left. Errors: those of advance(), and timed_out.
     Result<void> finish(Deadline deadline);

@@ -114,7 +114,7 @@ class ROLLRING_API Producer {
     // Reserves room for a draft whose columns may have null data, to be filled in place.
     Push reserve(const Draft& draft, Deadline deadline, Reservation& reservation);
 
-    // Publishes what is pending and gives the lane back. The consumer sees a normal end.
+    // Sends the pending records and gives the lane back. The consumer sees a normal end.
     void close();
 
     // Why the last call did not return Push::ok, for people.

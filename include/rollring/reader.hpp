@@ -1,8 +1,8 @@
 #pragma once
 // A rank's share of a batch, read in place in another process than the one that leased it.
 //
-//   extern const std::string ticket;   // batch.ticket({.rank = 1, .world = 2}) of the trainer, who
-//                                      // has the stash; sent by any means of the job
+//   extern const std::string ticket;   // batch.ticket({.rank = 1, .world = 2}) of the trainer,
+//                                      // which has the stash; sent by any means of the job
 //   auto reader = rollring::Reader::attach("ring");   // rank 1, once
 //   auto share = reader->open(ticket);
 //   if (!share) ...

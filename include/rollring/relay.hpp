@@ -32,9 +32,9 @@ class ROLLRING_API RelayProducer {
     static void inherit_place(Producer& producer, const GroupKey& key, const GroupPlan& plan);
 
     // Spare places let a relay accept the records of a new group without a wait. A stand-in is a
-    // key of no group. A spare place is to be had only while places are plenty (no producer waits,
-    // and less than half of the bounds is taken), and is to be given back by cancel_group() once
-    // they are scarce.
+    // key of no group. A spare place is available only while places are plenty (no producer waits,
+    // and less than half of the bounds is taken). Give it back by cancel_group() once they are
+    // scarce.
     enum class Places { not_asked_for, plenty, scarce };
     [[nodiscard]] static Places places(const Producer& producer);
     [[nodiscard]] static bool take_spare_place(Producer& producer, const GroupKey& stand_in,

@@ -25,7 +25,7 @@ struct RingOptions {
     std::uint32_t lanes = 64;  // producers at once, 1 to 4096
     // Rounded up to 4096; a record must fit. 0: 64 MiB, or less where memory is less (plan_ring).
     std::uint64_t lane_bytes = 0;
-    // Turn back to the lane's start after so many bytes while the consumer keeps up, so that the
+    // Turn back to the lane's start after this many bytes while the consumer keeps up, so that the
     // lane stays in cache. 0: the smaller of 4 MiB and a quarter of the last-level cache.
     // lane_bytes or more: never.
     std::uint64_t soft_bytes = 0;
@@ -33,13 +33,13 @@ struct RingOptions {
     // Where a stash puts the records of groups that stay incomplete while their lane fills up.
     // Three quarters of it are the room for groups: producers wait before they open one that may
     // not fit. Reserved as it is needed, lane_bytes of it when a stash opens. A longer record is
-    // never moved. 0: none, and nothing is promised. Default: what there is beside the lanes, at
+    // never moved. 0: none, and nothing is promised. Default: the memory that the lanes leave, at
     // most three quarters of the memory and 128 GiB; with an overflow_dir no more than all lanes.
     std::optional<std::uint64_t> spill_bytes = {};
     // A directory, not in memory, in which the spill goes on when its memory is used up (or
     // /dev/shm has no more) and the run would stand still: in a file of this ring, mode 0600,
-    // removed with it. It takes disk as it is needed. Nothing lies there while memory is enough;
-    // what does is read back at the disk's pace, and lost with it: an I/O error there kills the
+    // removed with it. It takes disk as it is needed. Nothing lies there while memory is enough.
+    // Records there are read back at the disk's pace, and an I/O error of the disk kills the
     // trainer (SIGBUS). Empty: none.
     std::string overflow_dir = {};
     // The most of the spill that may lie there; a five-hundredth of it is reserved in /dev/shm when
@@ -60,7 +60,7 @@ struct RingOptions {
 // Makes a ring. Any number of processes may try: one wins, the others get Errc::already_exists.
 ROLLRING_API Result<void> create_ring(std::string_view name, const RingOptions& options = {});
 
-// Options of a ring that somebody asks for; those that are not set do not count.
+// Requested options of an existing ring; those that are not set do not count.
 struct RingExpectation {
     std::optional<std::uint32_t> lanes = {};
     std::optional<std::uint64_t> lane_bytes = {};
@@ -80,10 +80,9 @@ struct RingExpectation {
 ROLLRING_API Result<void> expect_ring(std::string_view name, const RingExpectation& wanted);
 
 // Removes the name, the overflow file and the objects beside it; memory goes when the last process
-// lets go. Errc::busy while someone alive is attached, unless forced. Unreleased records are lost:
-// that is what removing means. A producer that lives is told Push::closed with its next record, or
-// within a second or so if the name was taken away by other means; a consumer that lives still
-// reads what had been sent.
+// lets go. Errc::busy while a live process is attached, unless forced. Unreleased records are lost.
+// A producer that lives is told Push::closed with its next record, or within a second or so if the
+// name was taken away by other means; a consumer that lives still reads the records sent before.
 ROLLRING_API Result<void> remove_ring(std::string_view name, bool force = false);
 
 // A ring that lives as long as this object, which removes it. If its process is killed, the ring is
@@ -150,7 +149,7 @@ struct LaneStat {
     bool died;             // it is gone, and has not closed
     LaneState state;
     std::uint64_t depth_records;  // committed, not yet delivered
-    std::uint64_t depth_bytes;    // committed, not yet released: what it pins
+    std::uint64_t depth_bytes;    // committed, not yet released: the memory that it pins
     std::int64_t oldest_age_ns;   // of the oldest unreleased record; -1: none
     std::int64_t newest_age_ns;   // of the producer's latest record; -1: it has sent none
     std::uint64_t committed_records;
@@ -183,7 +182,7 @@ struct RingStat {
     std::uint64_t overflow_resident_bytes;  // that the file has on the disk now
     std::string overflow_path;
     std::uint64_t object_bytes;    // virtual: most of it is holes
-    std::uint64_t resident_bytes;  // reserved so far, with what extras have beside the ring
+    std::uint64_t resident_bytes;  // reserved so far, with the objects of extras beside the ring
     bool consumer_alive;
     std::uint32_t consumer_pid;
     std::uint32_t consumer_epoch;
@@ -215,7 +214,7 @@ struct RingDiagnosis {
     std::string detail;
 };
 
-// What `rollring doctor` reports about one object.
+// The report of `rollring doctor` about one object.
 ROLLRING_API RingDiagnosis diagnose_ring(std::string_view name);
 
 // Free and total bytes of /dev/shm.
@@ -228,8 +227,8 @@ ROLLRING_API SharedMemorySpace shared_memory_space();
 // Text that others wrote, as a terminal may show it: control characters become '?'.
 ROLLRING_API std::string printable(std::string_view text);
 
-// What a ring with these options gets on this machine: what create_ring() chooses where nothing is
-// given.
+// The sizes of a ring with these options on this machine, as create_ring() chooses them for options
+// that are not given.
 struct RingPlan {
     std::uint64_t lane_bytes;
     std::uint64_t spill_bytes;
@@ -248,7 +247,7 @@ struct RunShape {
     std::uint32_t batch_groups = 16;  // that the trainer takes at once
 };
 
-// What a ring needs so that such a run does not wait for memory.
+// Sizes of a ring with which such a run does not wait for memory.
 struct RunSizes {
     std::uint64_t record_bytes;
     std::uint64_t lane_bytes;
@@ -289,7 +288,7 @@ ROLLRING_API std::vector<MemoryBound> memory_bounds();
 // The least of those that count pages: how many bytes can be reserved now. Nothing known: 2^63.
 ROLLRING_API MemoryBound least_memory_bound();
 
-// The least total of those: what a machine like this one has for rings. Nothing known: 2^63.
+// The least total of those: the memory of a machine like this one for rings. Nothing known: 2^63.
 ROLLRING_API std::uint64_t memory_total();
 
 }  // namespace rollring

@@ -183,7 +183,7 @@ class ROLLRING_API Schema {
     // Bit i is set if column i is required.
     [[nodiscard]] std::uint32_t required() const { return required_; }
 
-    // What a column needs to be judged in the common case, all columns in two cache lines.
+    // The facts by which a column is checked in the common case: all columns in two cache lines.
     struct Rule {
         DType dtype;
         Per per;
@@ -205,7 +205,7 @@ class ROLLRING_API Schema {
 // C++ converts them, a float to an integer towards zero, a float to a shorter one to the nearest
 // (ties to even); every number but 0 is true. No allocation, any thread.
 //
-// Equal dtypes always can, also those that are no numbers here (f8e4m3).
+// Equal dtypes always can, also those without arithmetic here (f8e4m3).
 ROLLRING_API bool can_convert(DType from, DType to);
 
 // False if a value is out of the range of an integer target (that element is 0 then, the others

@@ -15,7 +15,8 @@
 //
 // One thread at a time. A Stash is the ring's consumer. If it dies, its successor gets every record
 // that was not acknowledged and none that was, and forms the groups anew. In a forked child a Stash
-// and its batches are inert: they write nothing, and what returns an error returns Errc::forked.
+// and its batches are inert: they write nothing, and calls that return an error return
+// Errc::forked.
 
 #include <array>
 #include <chrono>
@@ -342,7 +343,7 @@ class ROLLRING_API Stash {
     void tell_all();
     // The last part of waits_for() alone; empty if nothing was dropped.
     [[nodiscard]] std::string dropped_since_batch() const;
-    // What happened to producers, as Consumer::next_event(), and to records and groups.
+    // Events of producers, as Consumer::next_event(), and of records and groups.
     bool next_event(Event& event);
     // Producers that lost a third or more as duplicate or late, since this stash was opened.
     [[nodiscard]] std::vector<RepeatedKeys> repeated_keys() const;

@@ -50,7 +50,7 @@ enum class Trouble : std::uint8_t {
 };
 ROLLRING_API std::string_view name(Trouble trouble);
 
-// What a run waits for in vain, so that it can be ended, or mended.
+// A condition for which a run waits in vain, so that it can be ended, or repaired.
 struct RunTrouble {
     Trouble trouble;
     std::string instance_id;  // of the group that waits; the oldest. Empty: no group does
@@ -61,14 +61,14 @@ struct RunTrouble {
     std::string text;     // all of it in one sentence; empty: no trouble
 };
 
-// What is known of the trainer.
+// The caller's knowledge of the trainer.
 enum class TrainerDoes : std::uint8_t {
     anything,  // with a group that is complete or leased it may be at work
     waits,     // it has asked for a batch for `stale_after` and has got none, whatever it holds
 };
 
-// Looks for what has lasted for `stale_after`. From outside, as stat_stash(): a trainer that has
-// given a batch back a moment ago may find its producers only just going on.
+// Looks for a condition that has lasted for `stale_after`. From outside, as stat_stash(): a trainer
+// that has given a batch back a moment ago may find its producers only just going on.
 ROLLRING_API Result<RunTrouble> find_trouble(std::string_view ring,
                                              std::chrono::nanoseconds stale_after,
                                              TrainerDoes trainer = TrainerDoes::anything);

@@ -1,9 +1,9 @@
 #pragma once
-// The fields of each stat struct, once: what reports, tables and monitoring are made of.
+// The fields of each stat struct, once: reports, tables and monitoring are made from them.
 //
 //   for (each field of lane_fields) report(field.name, field.unit, stat.*field.member)
 //
-// `rollring metrics` exports those tables that say of their fields what they are about.
+// `rollring metrics` exports those tables whose fields have a description.
 // Lists of other stats (RingStat::lanes, StashStat::groups, ...) are not fields. An Amount is one
 // field of two numbers, reported as records_NAME and tokens_NAME; DropAmounts is one for each
 // reason.
@@ -31,7 +31,7 @@ enum class FieldUnit : std::uint8_t {
 };
 
 // A counter only grows while its writer lives; a gauge goes up and down; a fact does not change, or
-// is no number.
+// is not a number.
 enum class FieldKind : std::uint8_t { fact, gauge, counter };
 
 template <class Stat, class T>

@@ -20,7 +20,7 @@ ROLLRING_API std::int64_t realtime_ns();
 struct Deadline {
     std::int64_t at_ns;
 
-    // Has passed: the call does what it can without waiting.
+    // Has passed: the call does not wait.
     static constexpr Deadline now() { return {0}; }
     static constexpr Deadline never() { return {std::numeric_limits<std::int64_t>::max()}; }
     // A span that would end after the clock does is never over; one that is negative has passed.

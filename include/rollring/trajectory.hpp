@@ -1,8 +1,8 @@
 #pragma once
 // One record: a token trajectory, or the mark of one that failed.
 //
-//   Draft           what a producer hands over: header fields and spans over its own memory
-//   TrajectoryView  what a consumer reads: the same, over shared memory, nothing copied
+//   Draft           a producer's side: header fields and spans over its own memory
+//   TrajectoryView  a consumer's side: the same, over shared memory, nothing copied
 //
 // In memory a record is a 192-byte header, a directory of its columns, then the columns, each
 // 64-byte aligned. Little endian. Everything a view returns was checked against the record's
@@ -84,13 +84,13 @@ class RepetitionId {
     bool set_ = false;
 };
 
-// The header fields, the same for Draft and TrajectoryView. What has no bound of its own may have
-// any value: nothing is allocated for it, and nothing is counted up to it.
+// The header fields, the same for Draft and TrajectoryView. A field without a bound may have any
+// value: nothing is allocated for it, and nothing is counted up to it.
 struct Meta {
     std::uint64_t visit = 0;  // which pass over the instance this is
-    // Member of the group: any number that no other member has. By it what is sent twice is known.
-    // Without one a record is a member of its own, and cannot be one of several subsequences. All
-    // members of a group have one, or none has.
+    // Member of the group: any number that no other member has. It identifies records that are sent
+    // twice. Without one a record is a member of its own, and cannot be one of several
+    // subsequences. All members of a group have one, or none has.
     RepetitionId repetition_id = {};
     std::uint32_t group_size = 0;  // 0: the stash's default; at most group_size_max
     std::uint16_t subsequence_index = 0;
@@ -108,7 +108,7 @@ struct Meta {
     bool user_is_text = false;  // the column `user` was given as text: Python gives it back as one
 };
 
-// What is known of a rollout only when it is over. What is not set stays as it was.
+// Fields of a rollout that are known only when it is over. A field that is not set stays as it was.
 struct RolloutOutcome {
     std::optional<Status> status = {};
     std::optional<std::uint32_t> n_prompt = {};
@@ -243,7 +243,7 @@ class ROLLRING_API ColumnList {
         return many_ != nullptr ? many_.get() : storage_;
     }
     void take(std::size_t count) { count_ = count; }
-    // What lay at `from` lies at `to`.
+    // The record has moved from `from` to `to`.
     void follow(const std::byte* from, const std::byte* to) {
         for (std::size_t i = 0; i < count_; i++) {
             auto* column = std::launder(reinterpret_cast<ColumnView*>(data()) + i);
@@ -274,8 +274,8 @@ class ROLLRING_API TrajectoryView {
 
     // Points this view at `payload` (64-byte aligned; may be shared memory: each word of header and
     // directory is read once), after checking all of it, the checksum too if the record has one.
-    // Returns what is wrong; empty if nothing is.
-    // A second look at the same record leaves out what hashes its content: checksum and group key.
+    // Returns the problem; empty if there is none.
+    // A second look at the same record skips the hashes of its content: checksum and group key.
     enum class Look { first, again };
     std::string_view parse(std::span<const std::byte> payload, const Schema& schema,
                            Look look = Look::first);
@@ -324,7 +324,7 @@ class ROLLRING_API TrajectoryView {
 struct VersionRange {
     std::int64_t min = -1;
     std::int64_t max = -1;
-    std::string_view problem;  // of runs that are none: which start outside the tokens, or disorder
+    std::string_view problem;  // of invalid runs: a start outside the tokens, or not in order
 };
 [[nodiscard]] ROLLRING_API VersionRange version_range(std::span<const std::int64_t> runs,
                                                       std::uint32_t n_tokens,
@@ -343,7 +343,7 @@ class ROLLRING_API Encoder {
     [[nodiscard]] std::string_view problem() const { return problem_; }
     // The column that it is about; empty if it is about none.
     [[nodiscard]] std::string_view problem_column() const { return problem_column_; }
-    // A column has a shape and no data: write() leaves there what lay there before.
+    // A column has a shape and no data: write() leaves its memory unchanged.
     [[nodiscard]] bool has_holes() const { return holes_; }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     [[nodiscard]] GroupKey group_key() const { return key_; }

@@ -1,12 +1,12 @@
 #pragma once
-// Which rollring this is: of the headers, of the library that runs with them, of shared memory. And
-// the mark of what the library exports.
+// Versions of the headers, of the library that runs with them, and of shared memory; and the mark
+// of exported names.
 
 #include <cstdint>
 #include <string_view>
 
-// What librollring.so shows. The library is compiled with hidden visibility: nothing leaves it but
-// what carries the first of these marks.
+// A name that librollring.so exports. The library is compiled with hidden visibility: it exports
+// only names with the first of these marks.
 #define ROLLRING_API [[gnu::visibility("default")]]
 // A type that a public header has to name, and that stays inside.
 #define ROLLRING_LOCAL [[gnu::visibility("hidden")]]

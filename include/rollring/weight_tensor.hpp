@@ -1,5 +1,5 @@
 #pragma once
-// What the weight channel carries: named tensors in the memory of a GPU or of the host.
+// The payload of the weight channel: named tensors in the memory of a GPU or of the host.
 
 #include <array>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace rollring {
 
-// Where tensors lie and who copies them.
+// The location of tensors, and the processor that copies them.
 struct Device {
     int gpu = -1;  // -1: host memory, copied by the CPU; else an ordinal of this process
 
@@ -37,7 +37,7 @@ ROLLRING_API std::vector<GpuUuid> visible_gpus();
 ROLLRING_API std::string why_no_gpu();
 
 // A stream of CUDA (cudaStream_t and CUstream are the same thing). Null: the channel's own stream,
-// behind what is queued on the legacy default stream by then (torch's, unless told otherwise).
+// behind all work queued on the legacy default stream by then (torch's, unless told otherwise).
 // Ignored where the CPU copies.
 struct Stream {
     void* handle = nullptr;

@@ -1,7 +1,7 @@
 #pragma once
 // The weight channel: a trainer publishes versions of a fixed set of tensors, inference engines
-// take them over. Attached to a ring by name: a committed version is what producers of that ring
-// stamp on rollouts from then on.
+// take them over. Attached to a ring by name: producers of that ring stamp rollouts with the
+// version that was committed last.
 //
 //   Publisher                                  Subscriber
 //   begin(v), put_all, publish                 next -> Update
@@ -21,8 +21,8 @@
 // One thread at a time per object. Nothing throws. In a forked child the objects are inert, and
 // every call that returns an error returns Errc::forked.
 //
-// Destructors wait up to 10 s for what the device still does with the channel's memory, then leak
-// that memory: it is never freed under a kernel. A version that is given up does not wait at all.
+// Destructors wait up to 10 s for the device's work on the channel's memory, then leak that memory:
+// it is never freed under a kernel. A version that is given up does not wait at all.
 
 #include <chrono>
 #include <cstdint>
@@ -118,20 +118,20 @@ class [[nodiscard]] ROLLRING_API Transaction {
     // version.
     // Errors: timed_out (names the subscriber that holds slots; may be called again).
     Result<std::span<std::byte>> lend_part(Deadline deadline);
-    // The oldest part that is lent is written, and no device writes there any more: subscribers
-    // have it. Before abort, too, nobody may write into what is lent.
+    // The oldest lent part is written, and no device writes there any more: subscribers have it.
+    // Writes into lent parts must have ended before abort, too.
     Result<void> part_written();
     // Says that all was put. Does not wait for the device. invalid_argument if tensors are missing.
     Result<void> publish();
     // Waits until every subscriber and every other rank has staged the version, then commits it:
-    // for subscribers, and in the ring. Errors: timed_out (names who has not; may be called again),
-    // rejected (by whom and why), aborted (another rank did), peer_gone.
+    // for subscribers, and in the ring. Errors: timed_out (names the late ones; may be called
+    // again), rejected (by whom and why), aborted (another rank did), peer_gone.
     // A subscriber that dies or leaves is not waited for.
     Result<CommitReport> commit(Deadline deadline);
     // Waits until every subscriber has staged the version, and commits nothing: for a publisher
     // that hears from elsewhere whether the version counts. Once this is done, commit does not ask
-    // subscribers again: one that gives up after all what it has staged is behind() then.
-    // Errors: timed_out (names who has not; may be called again), rejected (by whom and why).
+    // subscribers again: one that gives up its staged version nevertheless is behind() then.
+    // Errors: timed_out (names the late ones; may be called again), rejected (by whom and why).
     Result<void> wait_staged(Deadline deadline);
     // Subscribers drop the version; those that had written part of it in place are poisoned.
     void abort(std::string_view why = "aborted by the trainer") noexcept;
@@ -155,12 +155,12 @@ class ROLLRING_API Publisher {
                                     const PublisherOptions& options = {});
     Publisher(Publisher&&) noexcept;
     Publisher& operator=(Publisher&&) noexcept;
-    ~Publisher();  // aborts what is open; subscribers learn that it is closed
+    ~Publisher();  // aborts an open version; subscribers learn that it is closed
 
-    // Waits until so many subscribers are attached. Errc::not_found: the ring, or this channel's
+    // Waits until `count` subscribers are attached. Errc::not_found: the ring, or this channel's
     // name in /dev/shm, was removed, so that no subscriber can attach any more.
     Result<void> wait_subscribers(std::uint32_t count, Deadline deadline);
-    // And until so many serve the last committed version.
+    // And until `count` serve the last committed version.
     Result<void> wait_live(std::uint32_t count, Deadline deadline);
 
     // Opens a version, larger than any before it in this ring (stale_version otherwise).
@@ -307,7 +307,7 @@ class ROLLRING_API Subscriber {
     static Result<Subscriber> attach(std::string_view ring, std::span<const WeightTensor> into,
                                      const SubscriberOptions& options, Deadline deadline);
     // The tensors of the publisher that such a subscriber would attach to, waiting for one until
-    // the deadline. The publisher takes nobody for attached.
+    // the deadline. It attaches nothing: the publisher does not count the caller.
     static Result<std::vector<TensorInfo>> published(std::string_view ring,
                                                      const SubscriberOptions& options,
                                                      Deadline deadline);
@@ -337,8 +337,8 @@ class ROLLRING_API Subscriber {
     [[nodiscard]] std::string_view problem() const;  // why the last version was not taken
     [[nodiscard]] std::span<const TensorInfo> tensors() const;
     [[nodiscard]] std::int64_t publisher_id() const;  // tells a publisher from those after it
-    // What a part holds at the most, without checksums: a publisher of the same tensors with this
-    // as its slot_bytes has the same parts.
+    // The largest size of a part, without checksums: a publisher of the same tensors with this as
+    // its slot_bytes has the same parts.
     [[nodiscard]] std::uint64_t part_bytes() const;
     [[nodiscard]] PayloadMemory memory() const;
     // Calls that imported or mapped memory so far: does not grow from sync to sync.

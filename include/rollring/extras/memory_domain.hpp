@@ -13,8 +13,8 @@
 // Errc::forked.
 //
 // Calls that wait for the device take no deadline: memory cannot be taken away under work, and the
-// driver knows no end to a wait for a whole device. Whoever needs one waits for its own streams
-// first.
+// driver's wait for a whole device has no time limit. A caller with a deadline waits for its own
+// streams first.
 
 #include <cstddef>
 #include <cstdint>
@@ -84,7 +84,8 @@ class ROLLRING_API MemoryDomain {
     Result<void> adopt(std::string_view tag, void* address, std::uint64_t bytes,
                        std::uint64_t* handle);
     // Whole regions only, of released tags too; waits for the device if the memory is resident.
-    // Of adopted memory only what the domain pinned for it: it stays as it is, mapped or not.
+    // Of adopted memory it frees the domain's pinned copy only: the memory itself stays as it is,
+    // mapped or not.
     // Errors: invalid_argument (not a region of this domain), device_error (it is still there).
     Result<void> free(void* region);
 
@@ -92,14 +93,14 @@ class ROLLRING_API MemoryDomain {
     // there are none, then lets go of the physical memory of all regions under the tags; naming a
     // tag twice is naming it once. The first release that keeps contents pins as much host memory,
     // which takes longer than the copy; later ones find it there.
-    // Errors: not_found (no such tag), already_released, host_memory (no pinned memory to be had),
+    // Errors: not_found (no such tag), already_released, host_memory (no pinned memory available),
     // invalid_argument (no tags), device_error. On an error nothing has changed; if a failing
-    // driver would not even map back what had been unmapped, the error says so, the tag counts as
+    // driver would not even map the unmapped memory back, the error says so, the tag counts as
     // released, and resume tries again.
     Result<DomainReport> release(std::span<const std::string_view> tags, Contents contents,
                                  std::span<const Stream> streams = {});
-    // The same where each tag says what becomes of its contents. invalid_argument, too, if a tag is
-    // named twice and differs.
+    // The same with a choice of contents for each tag. invalid_argument, too, if a tag is named
+    // twice and differs.
     Result<DomainReport> release(std::span<const TagRelease> tags,
                                  std::span<const Stream> streams = {});
     // Takes it back, at the same addresses, with the contents kept, and waits until they are there.

@@ -40,13 +40,13 @@ struct RequestBoardOptions {
 
 struct RequestCounts {
     std::uint32_t waiting = 0;   // for a worker
-    std::uint32_t taken = 0;     // by one that is alive, or whose death nobody has seen yet
+    std::uint32_t taken = 0;     // by one that is alive, or whose death was not noticed yet
     std::uint32_t given_up = 0;  // and not told yet
     std::uint32_t workers = 0;   // alive
 };
 
-// The trainer's end. One per ring at a time: its seat is free again when its process ends. What a
-// predecessor has posted is withdrawn.
+// The trainer's end. One per ring at a time: its seat is free again when its process ends. Requests
+// of a predecessor are withdrawn.
 class ROLLRING_API RequestBoard {
   public:
     // Errc::busy: another process has the seat.
@@ -61,7 +61,7 @@ class ROLLRING_API RequestBoard {
     // Errc::not_enough_shared_memory. Nothing was posted then.
     Result<std::uint64_t> post(std::span<const std::byte> body, Deadline deadline);
 
-    // Takes a request back: nobody begins it any more, and a worker that has it is told
+    // Takes a request back: no worker begins it any more, and a worker that has it is told
     // (RequestWorker::withdrawn). False: it is over.
     bool withdraw(std::uint64_t number);
 
@@ -97,15 +97,15 @@ class ROLLRING_API RequestWorker {
                                       Deadline deadline = Deadline::after_ms(10'000));
     RequestWorker(RequestWorker&&) noexcept;
     RequestWorker& operator=(RequestWorker&&) noexcept;
-    ~RequestWorker();  // gives back what it has taken and not finished
+    ~RequestWorker();  // gives back the requests that it has not finished
 
-    // The oldest request that nobody has; none at the deadline, or after interrupt().
+    // The oldest request that no worker has; none at the deadline, or after interrupt().
     Result<std::optional<TakenRequest>> take(Deadline deadline);
 
     // It is answered. False: it was withdrawn meanwhile, or is not this worker's.
     bool finish(const TakenRequest& request);
 
-    // Somebody else may take it, or it is given up. False: as of finish().
+    // Another worker may take it, or it is given up. False: as of finish().
     bool give_back(const TakenRequest& request);
 
     // The trainer does not want it any more; finish() or give_back() it.
@@ -125,7 +125,7 @@ class ROLLRING_API RequestWorker {
 
 enum class RequestState : std::uint8_t {
     waiting,    // for a worker
-    taken,      // by one that is alive, or whose death nobody has seen yet
+    taken,      // by one that is alive, or whose death was not noticed yet
     withdrawn,  // taken, and not wanted any more: its worker has yet to let go of it
     given_up,   // begun too often; the trainer has yet to ask for it
 };
@@ -142,7 +142,7 @@ struct RequestStat {
     std::string worker;         // that has it: "name (seat 3)"; empty: none
 };
 
-// A seat of workers, and who had it last.
+// A seat of workers, and its last holder.
 struct RequestWorkerStat {
     std::uint32_t seat;
     std::string name;
@@ -164,8 +164,8 @@ struct RequestsStat {
     std::uint64_t workers_alive;
     std::uint64_t waiting;  // now
     std::uint64_t taken;    // now, and not withdrawn
-    // Over the ring's life. posted = waiting + taken + answered + given_up + withdrawn, where
-    // nobody is in the middle of changing one, or was killed there.
+    // Over the ring's life. posted = waiting + taken + answered + given_up + withdrawn, unless a
+    // process is changing one at this moment, or was killed while it did.
     std::uint64_t posted;
     std::uint64_t answered;
     std::uint64_t given_up;

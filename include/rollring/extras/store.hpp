@@ -13,10 +13,10 @@
 //   if (!store->read(at, std::as_writable_bytes(std::span(copy)))) ...
 //   if (!store->clear({&at, 1}, rollring::Deadline::after_ms(1000))) ...
 //
-// It stands on a ring (docs/store.md): each process that writes has lanes of it, and any one
-// process keeps the books. A value stays until a process clears it, also if its writer dies; if the
-// process that keeps the books dies, another one takes over. After its name was removed, each call
-// in each process returns Errc::closed within about half a second.
+// It uses a ring (docs/store.md): each process that writes has lanes of it, and any one process
+// keeps the books. A value stays until a process clears it, also if its writer dies; if the process
+// that keeps the books dies, another one takes over. After its name was removed, each call in each
+// process returns Errc::closed within about half a second.
 //
 // Any thread may use it. In a forked child it is inert, and returns Errc::forked.
 
@@ -76,11 +76,12 @@ struct StoreOptions {
     std::string name = {};  // of this process, for people; up to 39 bytes
     bool make = true;       // if it is not there; Errc::not_found otherwise
     // The next two are for the process that makes it; all others take it as it is.
-    // As it stands, experts of 128 thousand tokens in 48 layers fit. Memory is taken a piece at a
+    // By default, experts of 128 thousand tokens in 48 layers fit. Memory is taken a piece at a
     // time.
     std::uint64_t capacity_bytes = std::uint64_t{8} << 30;
-    // The capacity comes in so many pieces, 2 to 4095. Each process that writes has one or more,
-    // and no value is larger. What was put first into a piece and stays keeps the others' room.
+    // The number of pieces of the capacity, 2 to 4095. Each process that writes has one or more,
+    // and a value fits into one piece. A value that stays keeps the room of the later values in its
+    // piece.
     std::uint32_t lanes = 64;
     std::chrono::nanoseconds attach_timeout = std::chrono::seconds(10);
 };
@@ -100,31 +101,31 @@ class ROLLRING_API Store {
   public:
     // Errc::timed_out and those of a ring that cannot be made or attached.
     static Result<Store> open(std::string_view name, const StoreOptions& options = {});
-    // Takes the name away, and with it all values. Errc::busy while somebody has it open, unless
+    // Removes the name, and with it all values. Errc::busy while a process has it open, unless
     // forced.
     static Result<void> remove(std::string_view name, bool force = false);
 
     Store(Store&&) noexcept;
     Store& operator=(Store&&) noexcept;
-    ~Store();  // what was put stays
+    ~Store();  // its values stay
 
     // Copies the values in, and says where each lies. Waits for room until the deadline:
     // Errc::store_full. Errc::too_large: one of them can never fit. If it fails none of them is
-    // there, and what keys had before may be gone.
+    // there, and earlier values of their keys may be gone.
     Result<void> put(std::span<const StoreValue> values, std::span<Location> at, Deadline deadline);
 
-    // What lies there. Errc::not_stored: one of them was cleared, or replaced.
+    // The values at these locations. Errc::not_stored: one of them was cleared, or replaced.
     Result<void> find(std::span<const Location> at, std::span<StoredValue> found) const;
     // Copies values out, each to where there is room for its bytes. Errc::not_stored: likewise,
     // also while they were read; there may be anything then where they go.
     Result<void> read(std::span<const StoredValue> found, std::span<std::byte* const> to) const;
-    // Both for one, which has just so many bytes.
+    // Both for one value, of exactly that size.
     Result<void> read(Location at, std::span<std::byte> to) const;
 
-    // Nobody can read them afterwards, and their room comes free. Those that are not there are
+    // No process can read them afterwards, and their room comes free. Those that are not there are
     // passed over. Errc::timed_out: they will be cleared, but may not have been yet.
     Result<void> clear(std::span<const Location> values, Deadline deadline);
-    // Whatever was put under these keys before this call, in all columns.
+    // Every value put under these keys before this call, in all columns.
     Result<void> clear_keys(std::span<const std::string_view> keys, Deadline deadline);
 
     [[nodiscard]] StoreStat stat() const;
