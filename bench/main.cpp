@@ -163,7 +163,7 @@ void add_peers(CLI::App& app) {
 
 void add_scaling(CLI::App& app) {
     const auto add = [](CLI::App* sub, ScalingQuestion& options) {
-        option(sub, "--parts", options.parts, "what to measure")
+        option(sub, "--parts", options.parts, "measurements to run")
             ->check(CLI::IsMember({"producers", "records", "lanes", "small"}));
         option(sub, "--producers", options.producers, 1, 1024, "producers into one consumer");
         option(sub, "--records", options.records, 1, 1 << 30, "small records in one run");
@@ -188,10 +188,10 @@ void add_weights(CLI::App& app) {
         option(sub, "--slot-bytes", options.slot_bytes, "0: the library's choice");
         option(sub, "--slots", options.slots, "1 to 16; 0: the library's choice");
         option(sub, "--scale", options.scale,
-               "share of the list's bytes; auto: what fits (host: 1 GiB); small: 16 MiB");
+               "share of the list's bytes; auto: as much as fits (host: 1 GiB); small: 16 MiB");
         sub->add_option("--repeat", options.repeat, "versions (default 7; empty list: 20000)");
         sub->add_option("--spin-us", options.spin_us, "before waits sleep (20; empty list: 200)");
-        sub->add_option("--soak", options.soak, "so many versions; exit 1 if anything grew");
+        sub->add_option("--soak", options.soak, "versions to send; exit 1 if anything grew");
         option(sub, "--limit-s", options.limit_s, "for one session");
         const auto set_rounds = [&options](const std::string& text) {
             const auto rounds = parse_number<int>(text.empty() ? "3" : text);

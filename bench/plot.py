@@ -25,7 +25,7 @@ def load(folder):
         try:
             result = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            print(f"plot: {path} is no JSON: {error}", file=sys.stderr)
+            print(f"plot: {path} is not JSON: {error}", file=sys.stderr)
             continue
         if isinstance(result, dict) and "question" in result:
             found.setdefault(result["question"], []).append(result)

@@ -98,7 +98,7 @@ class Meter {
         if (sequence != next_) [[unlikely]]
             board_->give_up("a record is out of sequence");
         if (sum_read != sum_sent) [[unlikely]]
-            board_->give_up("a record's sum is not that of what was sent");
+            board_->give_up("a record's sum differs from the sum that was sent");
         // After the last record to warm up: where records come in batches, the first timed batch is
         // fetched within the timed part.
         if (++next_ == plan_.warmup) began_ns_ = now_ns();

@@ -21,13 +21,13 @@ Step by step, with your own rollouts.jsonl:
   rollring produce r --input rollouts.jsonl         # the rollout side, any number
   rollring stat r                                   # attached processes, fill level
   wait; rollring rm r
-To look at while it runs: rollring top r (a live page), rollring groups r (which groups
-a trainer waits for), rollring weights r (which weights the engines serve), rollring ls,
-rollring doctor; for Prometheus: rollring metrics. How much memory a run needs:
-rollring size.
-For environments and trainers of Atropos, as they are: rollring serve-atropos r.
-Exit codes: 0 done; 1 failed, which includes a report that could not be written;
-2 wrong use; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal;
+To inspect a running ring: rollring top r (a live page), rollring groups r (the groups
+that a trainer waits for), rollring weights r (the weights that the engines serve),
+rollring ls, rollring doctor; for Prometheus: rollring metrics.
+To size the memory of a run: rollring size.
+For unmodified environments and trainers of Atropos: rollring serve-atropos r.
+Exit codes: 0 done; 1 failed, or the report could not be written; 2 wrong use;
+130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal;
 141 if the reader of stdout went away, as in `rollring stat r --watch | head`.
 `rollring COMMAND --help` has the options of a command, their defaults, and examples.)";
 

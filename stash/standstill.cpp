@@ -125,7 +125,7 @@ void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
     const Overflow* const overflow = core_->seat().overflow();
     why += fmt::format(
         "; {} open and none complete, the spill holds {} of {}{}; "
-        "'rollring groups' shows what they miss. Send the groups in the same order from all "
+        "'rollring groups' shows the missing members. Send the groups in the same order from all "
         "producers, or create the ring with more --spill-bytes or {}",
         counted(groups_->open_groups(), "group"), human_bytes(live), human_bytes(most),
         shown_->oldest_text(3, now_ns),

@@ -403,7 +403,7 @@ def an_interrupted_demo_compares_nothing(folder, rollouts):
     assert re.search(r"digest +not compared: interrupted\n", out), out
     assert out.endswith("Interrupted before the end.\n") and "MISMATCH" not in out, out
     assert "group_size" not in out, out  # incomplete, because it was stopped
-    assert "the others not counted: interrupted" in out and "left in the" not in err, (out, err)
+    assert "the rest not counted (interrupted)" in out and "left in the" not in err, (out, err)
 
 
 @test

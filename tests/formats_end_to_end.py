@@ -83,9 +83,9 @@ def an_input_without_records_is_an_error_and_no_table(folder, rollouts):
     with Ring() as ring:
         for command in (("demo",), ("produce", ring), ("produce", "--digest")):
             out, err = run(*command, "--input", empty, code=1)
-            assert out == "" and "empty.jsonl: there is no record in it" in err, (command, out, err)
+            assert out == "" and "empty.jsonl: contains no records" in err, (command, out, err)
     _, err = run("produce", "--digest", "--input", "-", stdin_text="", code=1)
-    assert "stdin: there is no record in it" in err, err
+    assert "stdin: contains no records" in err, err
 
 
 @test

@@ -37,7 +37,7 @@ def the_ring_is_made_where_there_is_none(folder, _):
 def a_new_ring_says_what_it_reserves_and_a_small_one_can_be_asked_for(folder, _):
     name = f"{PREFIX}small"
     with Server(name, folder) as server:
-        server.says.wait_for(rf"ring {name} is new.* [0-9.]+ .iB are reserved now.*--lane-bytes")
+        server.says.wait_for(rf"ring {name} is new.* reserves [0-9.]+ .iB now.*--lane-bytes")
         run("rm", "--force", name)
     with Server(name, folder, "--lane-bytes", "1MiB") as server:
         server.begin([{}], batch_size=4)

@@ -14,7 +14,7 @@ from test_run import Run, configure
 RELEASE = ["-Dbuildtype=release", "-Db_ndebug=if-release", "-Dtests=enabled"]
 LEAN = ["-Dtests=enabled", "-Dbench=false", "-Dcuda=disabled"]
 LEFT_OUT = {
-    "quick": "the Python package (./dev test), and what ./dev test leaves out",
+    "quick": "the Python package (./dev test), and the tests that ./dev test leaves out",
     "usual": "long searches and the builds with AddressSanitizer, ThreadSanitizer, fault points "
              "and fuzzing. ./dev test --rest runs them, ./dev test --full all",
     "full": "the long form of random searches (./dev test --long), and frameworks "

@@ -67,7 +67,7 @@ def compare(batch: rr.Batch, rounds: int) -> dict[str, float]:
     same = bool((target == np.concatenate(views)).all())
     del views
     if not same:
-        sys.exit("packed: what came is not what was sent")
+        sys.exit("packed: the tokens differ from those that were sent")
     ratios = sorted(b / a for a, b in zip(ours[1:], theirs[1:], strict=True))
     return {
         "packed_us": statistics.median(ours[1:]) * 1e6,

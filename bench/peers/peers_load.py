@@ -80,7 +80,7 @@ class Meter:
         if len(token_ids) != self.plan.tokens or len(mask) != self.plan.tokens:
             raise Wrong("a record has another length")
         if self.digest(token_ids, logprobs, mask) != digest:
-            raise Wrong("a record's digest is not that of what was sent")
+            raise Wrong("a record's digest differs from the digest that was sent")
         self.arrived(sequence)
 
     def records(self, sent, token_ids, logprobs, mask):
@@ -88,7 +88,7 @@ class Meter:
         if len(token_ids) != self.plan.tokens * len(sent) or self.plan.tokens % 8:
             raise Wrong("columns end to end have another length")
         if self.digest(token_ids, logprobs, mask) != sum(digest for _, digest in sent) & MASK64:
-            raise Wrong("the digest of a batch is not that of what was sent")
+            raise Wrong("a batch's digest differs from the digest that was sent")
         for sequence, _ in sent:
             self.arrived(sequence)
 

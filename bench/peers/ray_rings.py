@@ -9,7 +9,7 @@ Several nodes on this machine, by turns in one run; the trainer reads every byte
    each of two nodes. rollring.ray, a streaming generator of dicts, and a Queue with 16 dicts a put.
    A turn begins with the workers' call and ends with the last record, connecting included.
  - Spread: groups of six members by one worker each, and with members on three nodes.
- - Delays: one record at a time, from push to trainer, beside what an actor returns.
+ - Delays: one record at a time, from push to trainer, beside the returns of an actor.
 
 Writes OUT/ray_rings.json.
 """
@@ -262,7 +262,7 @@ def delays(worker: Any, tokens: int, times: int) -> dict[str, float]:
             returned.append(time.perf_counter() - began)
     return {
         "rollring.ray": round(1e3 * statistics.median(ours[times // 4 :]), 2),
-        "what an actor returns": round(1e3 * statistics.median(returned[times // 4 :]), 2),
+        "returned by an actor": round(1e3 * statistics.median(returned[times // 4 :]), 2),
     }
 
 

@@ -90,7 +90,7 @@ def one(storage: str) -> None:
             rows = tq.kv_batch_get(keys=keys, partition_id="train")["input_ids"]
             got = time.perf_counter()
             if not all(map(torch.equal, rows.unbind(), ids.unbind())):
-                sys.exit(f"{storage}: the rows are not what was put")
+                sys.exit(f"{storage}: the rows differ from those that were put")
             ready = time.perf_counter()
             tq.kv_clear(keys=keys, partition_id="train")
             cleared = time.perf_counter()
@@ -134,7 +134,7 @@ def rows_of(found) -> list[dict]:
                     "max": round(max(each), 1)}
             both = statistics.median(one["put_get"] for one in rounds)
             row["times SimpleStorage"] = round(theirs / both, 2)
-            row["of what nothing reaches"] = round(floor / both, 2)
+            row["of the lower bound"] = round(floor / both, 2)
             made.append(row)
     return made
 

@@ -95,7 +95,7 @@ def one_round(queue, tokens: int, count: int) -> dict[str, float]:
         sample = queue.get(timeout=WAIT_S)
         used += time.thread_time() - before
         if digest(sample) != wanted[number % DISTINCT]:
-            sys.exit(f"sample {number} is not what was put")
+            sys.exit(f"sample {number} differs from the one that was put")
     seconds = time.perf_counter() - began
     child.join(WAIT_S)
     return {"rate": count / seconds, "get_us": used / count * 1e6}

@@ -33,7 +33,7 @@ inline std::uint64_t sum_sent(const rollring::TrajectoryView& view) {
 
 inline void check(Board& board, const rollring::TrajectoryView& view) {
     if (sum_record(view) != sum_sent(view)) {
-        board.give_up("a record's sum is not that of what was sent");
+        board.give_up("a record's sum differs from the sum that was sent");
     }
 }
 

@@ -44,9 +44,9 @@ class Book {
 
     void record(std::uint32_t producer, std::uint64_t sequence, std::uint64_t sum,
                 std::uint64_t sent) {
-        if (producer >= next_.size()) board_->give_up("a record of nobody");
+        if (producer >= next_.size()) board_->give_up("a record has an unknown producer");
         if (sequence != next_[producer]++) board_->give_up("a record is out of sequence");
-        if (sum != sent) board_->give_up("a record's sum is not that of what was sent");
+        if (sum != sent) board_->give_up("a record's sum differs from the sum that was sent");
         if (first_ns_ == 0) first_ns_ = now_ns();
     }
     // True at the end. Looks at the clock: to be asked now and then.

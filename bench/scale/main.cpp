@@ -64,7 +64,7 @@ void add_memory(CLI::App& app, Asked& asked) {
     };
     bytes("--lane-bytes", run.lane_bytes, "of the trainer's ring and the nodes'");
     bytes("--spill-bytes", run.spill_bytes, "0: the ring's default");
-    bytes("--machine-bytes", run.machine_bytes, "what /dev/shm of a trainer's machine has");
+    bytes("--machine-bytes", run.machine_bytes, "of /dev/shm on the trainer's machine");
     bytes("--object-store-bytes", run.object_store_bytes, "under way, all nodes together");
     bytes("--parcel-bytes", run.parcel_bytes, "Fabric's batch_bytes");
     option(app, "--open-groups", run.open_groups, "the bound of one stash; 0: its default");
@@ -94,7 +94,7 @@ void add_course(CLI::App& app, Asked& asked) {
         ->check(CLI::Range(0.0, 1.0));
     option(app, "--detect-s", run.detect_s, "until it is known that a node is gone")
         ->check(CLI::NonNegativeNumber);
-    app.add_flag("--keep-lost", asked.keep_lost, "what was lost is not begun again");
+    app.add_flag("--keep-lost", asked.keep_lost, "do not generate lost rollouts again");
     option(app, "--warm-s", run.warm_s, "simulated, before it is measured")
         ->check(CLI::PositiveNumber);
     option(app, "--measure-s", run.measure_s, "and while it is")->check(CLI::PositiveNumber);

@@ -29,7 +29,7 @@ GIB = 1 << 30
 LONGEST = 131_072 * 9
 SPILLS = {"larger": "The spill has room for twice the longest rollout of every worker.",
           "default": "The ring's default spill."}
-LOSS = "1 % of the nodes at one moment, one at the least. What was lost is given to others. "
+LOSS = "1 % of the nodes at one moment, at least one. Their rollouts are given to others. "
 COLUMNS = {  # of the tables; a program's row has more
     "growth": ("nodes", "workers", "limit", "trainer idle", "workers generate", "wait for a place",
                "records/s", "M tokens/s", "calls/s", "receiver busy", "trainer's link busy",

@@ -199,7 +199,7 @@ def measure(method, engine, tensors, device, repeat):
         took_ms.append((time.perf_counter() - began) * 1e3)
     end()
     if call(engine, "digest") != digest(tensors, device):
-        sys.exit(f"{method}: what the engine holds is not what was sent")
+        sys.exit(f"{method}: the engine's digest differs from the trainer's")
     print(json.dumps({"method": method, "ms": statistics.median(took_ms[2:]), "repeats":
                       took_ms[2:], "bytes": sum(map(bytes_of, tensors.values()))}), flush=True)
 

@@ -174,7 +174,7 @@ void measure(const WeightsQuestion& options, WeightsRun& run) {
         return;
     }
     if (!run.plan.device.is_gpu()) fail("--torch compares on a GPU: there is none");
-    if (run.plan.cast) fail("--torch publishes what the trainer has: not with --cast");
+    if (run.plan.cast) fail("--torch publishes the trainer's own dtypes: leave --cast out");
     const ListFile file(run.plan.list);
     Progress progress(static_cast<std::size_t>(options.torch_rounds) * 2);
     for (int round = 0; round < options.torch_rounds && !interrupted(); round++) {

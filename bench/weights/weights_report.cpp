@@ -142,8 +142,7 @@ std::string problem_of(const WeightsRun& run) {
         const SessionReport& session = round.session;
         if (!session.verified()) {
             problem += fmt::format(
-                "what the engine holds ({:#018x}) is not what was sent "
-                "({:#018x}); ",
+                "the engine's digest ({:#018x}) differs from the trainer's ({:#018x}); ",
                 session.engine.digest, session.trainer.digest);
         }
         if (run.plan.soak) problem += growth("trainer", session.trainer);

@@ -56,7 +56,7 @@ void Quiet::look(const Received& received, const RunClock& clock) {
     if (options_->quiet) return;
     const std::uint64_t came = received.stats.producers_joined;
     waiting_.tell(came == 0 ? fmt::format("no producer has joined ring {} yet", options_->ring)
-                            : fmt::format("{} joined ring {}, none is left",
+                            : fmt::format("{} joined ring {}, and all have left",
                                           counted(came, "producer"), options_->ring));
 }
 

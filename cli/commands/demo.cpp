@@ -299,7 +299,7 @@ void Demo::print_table(const Json& json) const {
             fmt::format("{}: {} records shipped, {} dropped, {}",
                         json["conserved"] == true ? "balanced" : "NOT BALANCED",
                         count("records_shipped"), count("records_dropped"),
-                        json["interrupted"] == true ? "the others not counted: interrupted"
+                        json["interrupted"] == true ? "the rest not counted (interrupted)"
                                                     : count("records_left") + " left"));
         if (!json["last_groups"].empty()) {
             text += "  the last batch:\n" + groups_table(json["last_groups"]);
@@ -404,7 +404,7 @@ Command add_demo(CLI::App& app) {
         ->type_name("N")
         ->capture_default_str();
     add_bytes(sub, "--lane-bytes", options->lane_bytes, "Memory of each lane")
-        ->default_str("as of `rollring create`; less where not all would fit");
+        ->default_str("as for `rollring create`, or less if memory is short");
     add_bytes(sub, "--soft-bytes", options->soft_bytes, "See `rollring create`")->default_str("0");
     add_spill_options(sub, options->spill, false);
     sub->add_option("--group-rows", options->group_rows, "See `rollring create`")

@@ -24,7 +24,7 @@ A ring is stale if no live process uses it and it is damaged, or its creator die
 it was finished, or its owner has ended (demo, a RingQueue without a name). A sound ring
 is never removed, used or not: an idle one may belong to a run between two restarts, and
 one with records waits for its next consumer. `rollring rm` removes those. Rings of
-incompatible versions are only reported. Objects that lay beside a ring which is gone
+incompatible versions are only reported. Objects of a removed ring
 (/dev/shm/rollring.UID.NAME~...) are stale, too.
 Exit code 1 if a stale or unusable ring is left.)";
 
@@ -80,9 +80,8 @@ std::string space_warning(const std::vector<MemoryBound>& bounds) {
                                   : bound.free < free_bytes_least;
         if (!is_short) continue;
         return fmt::format(
-            "{}. A ring takes lane bytes for each producer, and `rollring size` says how much a "
-            "run "
-            "needs; {}",
+            "{}. Each producer takes a lane (--lane-bytes), and `rollring size` says how much a "
+            "run needs; {}",
             bound_text(bound),
             bound.kind == MemoryBound::Kind::space
                 ? "a container gets more of it with --shm-size, a pod with an emptyDir of medium "
@@ -133,8 +132,7 @@ std::string others_text(bool fix, const std::vector<std::string>& leftovers, std
     std::string text;
     const char* removed = fix ? "; removed" : "";
     for (const std::string& name : leftovers) {
-        text += fmt::format("/dev/shm{}: leftover: the ring that it lay beside is gone{}\n", name,
-                            removed);
+        text += fmt::format("/dev/shm{}: leftover of a removed ring{}\n", name, removed);
     }
     if (dead > 0) {
         text += fmt::format("weight channels: {} socket{} of dead publishers{}\n", dead,

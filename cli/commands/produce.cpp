@@ -23,9 +23,9 @@ constexpr const char* produce_footer = R"(Examples:
   rollring produce r --input groups.jsonl --format atropos
   rollring produce r --synthetic groups=10,tokens=512:4096 --rate 100000
   rollring produce --input rollouts.jsonl --digest --json    # send nothing, only count
-A line is {"instance_id":"gsm8k/0","token_ids":[...],"n_prompt":63,"reward":0}; members
-of a group are counted where they have no repetition_id. `rollring formats` shows all
-keys and other formats. Other keys travel along and come out again.)";
+A line is {"instance_id":"gsm8k/0","token_ids":[...],"n_prompt":63,"reward":0}. Members
+without a repetition_id are numbered in the order of the file. `rollring formats` shows
+all keys and other formats. Unknown keys are kept in the record and written back.)";
 
 struct FreeAligned {
     void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{64}); }

@@ -84,8 +84,8 @@ int become_program(const char* beside) {
     ::execv(path.c_str(), arguments);
     return fail(
         Errc::not_found,
-        fmt::format("this command needs the program {}, which cannot be run: {} ('./dev build' "
-                    "makes it in a clone)",
+        fmt::format("this command cannot run the program {}: {} (in a clone, './dev build' builds "
+                    "it)",
                     path, std::strerror(errno)));
 }
 

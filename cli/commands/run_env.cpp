@@ -14,8 +14,7 @@ Use it in place of the environment's own file, with the same arguments: everythi
 MODULE:CLASS is passed to the environment. Its groups go into the ring as columns instead
 of JSON over HTTP. All other requests go to the server at its rollout_server_url, which
 must be `rollring serve-atropos`; the server tells it the name of the ring
-($ROLLRING_RING overrides it). Needs the Python package rollring where the environment
-runs.)";
+($ROLLRING_RING overrides it). The environment's Python needs the package rollring.)";
 
 int run_env(const std::string& python, std::vector<std::string> words) {
     if (words.empty()) {

@@ -126,9 +126,9 @@ void tell_memory(const std::string& name) {
     if (!stat) return;
     const std::uint64_t smaller = std::min(std::uint64_t{16} << 20, stat->lane_bytes / 2);
     note(
-        fmt::format("ring {} is new. Its lanes have {}, and a group must fit into one. {} are "
-                    "reserved now, and as much when a trainer asks for its first batch; each lane "
-                    "that is full adds one. --lane-bytes {}MiB makes a smaller ring",
+        fmt::format("ring {} is new. Its lanes have {}, and a group must fit into one. It reserves "
+                    "{} now, as much again at a trainer's first batch, and another lane for each "
+                    "full one. --lane-bytes {}MiB makes a smaller ring",
                     name, bytes_text(stat->lane_bytes), bytes_text(stat->resident_bytes),
                     std::max(std::uint64_t{1}, smaller >> 20)));
 }

@@ -99,7 +99,7 @@ Command add_size(CLI::App& app) {
         ->type_name("N")
         ->capture_default_str();
     sub->add_option("--token-bytes", options->shape.token_bytes,
-                    "Of a token in all columns: ids 4, logprobs 4, mask 1")
+                    "Bytes of a token in all columns: ids 4, logprobs 4, mask 1")
         ->check(CLI::Range(1, 1 << 20))
         ->type_name("N")
         ->capture_default_str();

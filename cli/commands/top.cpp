@@ -16,9 +16,9 @@ constexpr const char* top_footer = R"(Examples:
   rollring top r --every 0.2
 The page has lanes and producers, incomplete groups and the producers that they wait for,
 tokens per second, policy versions and engines. Keys: q quits, p pauses, s sorts the
-table, tab selects the next table, enter explains the selected group. A ring that does
-not exist yet, or is removed, is waited for. The command only reads. It needs a terminal
-and the Python packages rollring and textual. In scripts, use `rollring stat --json` or
+table, tab selects the next table, enter explains the selected group. If the ring does
+not exist, the command waits for it. It only reads. It needs a terminal and the Python
+packages rollring and textual. In scripts, use `rollring stat --json` or
 `rollring stat --watch`.)";
 
 struct TopOptions {

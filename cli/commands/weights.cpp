@@ -23,9 +23,9 @@ constexpr const char* weights_footer = R"(Examples:
   rollring weights r --watch 5 --json    # one JSON object per line
 The output has one block per publisher rank, with its subscribers. A staged version is
 complete but not yet committed; a live version is served. A refused subscriber could
-not attach, or was not attached when a version came; its problem says why. The times are
-those of the last committed version: put (and the wait for slots in it), publish, until
-all subscribers had staged it, until the other ranks had committed it.
+not attach, or was not attached when a version came; its `problem` gives the reason. The
+times are those of the last committed version: put (and the wait for slots in it),
+publish, until all subscribers had staged it, until the other ranks had committed it.
 The command only reads. The exit code is 1 if the ring does not exist or has no live
 publisher; with --watch the command waits for one.)";
 

@@ -42,7 +42,7 @@ std::string unpack_gzip(std::string_view gzip, std::size_t most) {
         if (answer != Z_OK && answer != Z_STREAM_END) break;
         gzip.remove_prefix(some - state.avail_in);
         const std::size_t got = piece.size() - state.avail_out;
-        if (text.size() + got > most) throw GzipTooLong("it is too long once unpacked");
+        if (text.size() + got > most) throw GzipTooLong("its unpacked data is too long");
         text.append(piece.data(), got);
         if (answer != Z_STREAM_END) continue;
         if (gzip.empty()) return text;

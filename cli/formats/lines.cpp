@@ -20,8 +20,7 @@ namespace {
 
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
 constexpr std::string_view blanks = " \t\r\n";
-constexpr const char* no_record =
-    "there is no record in it: the file is empty, or has only blank lines";
+constexpr const char* no_record = "contains no records: the file is empty, or has only blank lines";
 
 bool blank(std::string_view text) {
     return text.find_first_not_of(blanks) == std::string_view::npos;

@@ -207,7 +207,7 @@ void check_keys(const ParsedRecord& record, const TokenKeys& tokens) {
             missing, verb));
     }
     throw BadRecord(
-        fmt::format("{} {} missing: `rollring formats` shows what a record may be", missing, verb));
+        fmt::format("{} {} missing: `rollring formats` shows the accepted records", missing, verb));
 }
 
 void check(const ParsedRecord& record, const Schema& schema) {

@@ -35,7 +35,7 @@ const JsonMember* one_of(std::span<const JsonMember> members, const Keys& keys) 
     const JsonMember* found = nullptr;
     for (const JsonMember& member : members) {
         if (member.value.is_null() || std::ranges::find(keys, member.key) == keys.end()) continue;
-        if (found != nullptr) bad(member.key, fmt::format("and '{}' are both there", found->key));
+        if (found != nullptr) bad(member.key, fmt::format("and '{}' are both present", found->key));
         found = &member;
     }
     return found;
@@ -55,8 +55,8 @@ TokenKeys::TokenKeys(std::span<const JsonMember> members)
     prompt_ = one_of(members, std::array{prompt_key});
     generated_ = one_of(members, generated_keys);
     if (whole_ != nullptr && generated_ != nullptr) {
-        bad(whole_->key, fmt::format("and '{}' are both there: name all tokens 'token_ids', or the "
-                                     "prompt's '{}'",
+        bad(whole_->key, fmt::format("and '{}' are both present: name all tokens 'token_ids', or "
+                                     "the prompt's '{}'",
                                      generated_->key, prompt_key));
     }
 }
@@ -93,7 +93,7 @@ void TokenKeys::read_generated(ParsedRecord& record) const {
         const Generated* its = generated_column(member.key);
         if (its == nullptr || member.value.is_null()) continue;
         if (record.has(its->column)) {
-            bad(member.key, "is there, and so is the column that it is a part of");
+            bad(member.key, "repeats a column that the record has under its own name");
         }
         if (its->column == Std::loss_mask) {
             read_mask(member.key, member.value, record);

@@ -101,7 +101,7 @@ bool HttpServer::Visit::ask() {
     } catch (const BadBody& bad) {
         answer = plain(bad.status, bad.what());
     } catch (const GzipTooLong&) {
-        answer = plain(413, "the body is too long once unpacked");
+        answer = plain(413, "the unpacked body is too long");
     } catch (const BadGzip&) {
         answer = plain(400, "Invalid gzip payload");  // as Atropos' own server says it
     } catch (const std::exception& failure) {

@@ -181,8 +181,8 @@ class JsonSource final : public RecordSource {
 
 std::string JsonSource::size_remark() const {
     if (unsized_stream_) {
-        return "group_size is not given, and a pipe is not counted: the trainer's default decides; "
-               "give --group-size";
+        return "group_size is not given, and members of a pipe cannot be counted: the trainer's "
+               "default applies; give --group-size";
     }
     if (!counted_ || group_size_ != 0 || census_.unsized_groups() == 0) return {};
     if (common_size_ != 0) {

@@ -69,9 +69,9 @@ def make_parser() -> Parser:
     add("--length", type=number(2, 64), metavar="N", help="digits of a prompt (6; large: 12)")
     add("--model", choices=("small", "large"), help="default: large where torch finds a GPU")
     add("--engine", choices=("own", "vllm"), default="own",
-        help="what workers sample with: models of their own, or a vLLM server (on a CPU)")
+        help="sampler of the workers: models of their own, or a vLLM server (on a CPU)")
     add("--host-weights", action="store_true", help="publish from host memory, also with a GPU")
-    add("--json", type=Path, metavar="FILE", help="what came of it, as JSON")
+    add("--json", type=Path, metavar="FILE", help="the result, as JSON")
     add("--chart", type=Path, metavar="FILE", help="the rewards as .svg, .png or .pdf (matplotlib)")
     add("--chaos", action="store_true",
         help="each seed once more, with a worker killed every 20 s and the trainer twice")

@@ -162,7 +162,7 @@ std::string Store::Impl::why_full(const StoreValue& value) const {
         human_bytes(now.capacity_bytes), human_bytes(now.value_bytes), now.values, now.lanes_taken,
         now.lanes,
         now.kept ? "clear some values, or create the store with more capacity"
-                 : "and no process keeps its books now");
+                 : "its bookkeeper has ended");
 }
 
 std::string Store::Impl::why_too_large(const StoreValue& value) const {
@@ -250,11 +250,10 @@ Result<void> Store::Impl::clear_some(const Draft& draft, Deadline deadline) {
             if (auto there = check(); !there) return there;
         }
     }
-    return refused(Errc::timed_out,
-                   fmt::format("no process cleared the values in time: {}",
-                               rings.values.consumer_alive()
-                                   ? "the process that keeps the store's books is busy, or stopped"
-                                   : "no process keeps the store's books now"));
+    return refused(Errc::timed_out, fmt::format("no process cleared the values in time: {}",
+                                                rings.values.consumer_alive()
+                                                    ? "the store's bookkeeper is busy, or stopped"
+                                                    : "the store's bookkeeper has ended"));
 }
 
 StoreStat Store::Impl::stat() const {

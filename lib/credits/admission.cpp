@@ -306,8 +306,8 @@ std::string Admission::why(Answer answer, const GroupNeed& need) const {
         case Answer::no_room:
             return fmt::format(
                 "no new group can open: it may need {}, and {} of the room for groups ({} in "
-                "all) are reserved; {}; 'rollring groups' shows what waits, a ring with more "
-                "--spill-bytes (or --overflow) has more room",
+                "all) are reserved; {}; 'rollring groups' lists the waiting groups; a ring with "
+                "more --spill-bytes (or --overflow) has more room",
                 human_bytes(claim_bytes(need)),
                 human_bytes(claimed_bytes() + control_->owed_bytes.load()),
                 human_bytes(peek(control_->room_bytes)), trainer);

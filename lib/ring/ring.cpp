@@ -66,7 +66,7 @@ Result<OwnedRing> OwnedRing::create(std::string_view name, const RingOptions& op
     auto segment = Segment::create(name, *plan, Deadline::after_ms(create_timeout_ms), &owner);
     if (!segment) return std::unexpected(segment.error());
     if (!owner) {
-        return refused(Errc::busy, fmt::format("the owner's byte of ring {} is taken", name));
+        return refused(Errc::busy, fmt::format("another process owns ring {}", name));
     }
     return OwnedRing(std::make_unique<State>(State{std::string(name), std::move(*owner)}));
 }

@@ -215,7 +215,7 @@ def test_a_list_without_its_comma_or_end_is_refused(tmp_path: Path) -> None:
                 read.append(record)
         assert len(read) == good, text
     path.write_text("[]", encoding="utf-8")
-    with pytest.raises(rr.BadRecordError, match="there is no record in it"):
+    with pytest.raises(rr.BadRecordError, match="contains no records"):
         rr.read_rollouts(str(path))
 
 

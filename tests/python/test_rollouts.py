@@ -232,15 +232,15 @@ def test_packed_and_pretty_files(tmp_path: Path) -> None:
 
 def test_what_is_no_file_of_rollouts_is_named(tmp_path: Path) -> None:
     for text, words in (
-        (b"", "there is no record in it"),
-        (b"\n \n", "there is no record in it"),
+        (b"", "contains no records"),
+        (b"\n \n", "contains no records"),
         (b"ARROW1\0\0", "an Arrow file"),
         (b"\x28\xb5\x2f\xfd\0", "compressed by zstd"),
         (gzip.compress(json.dumps(list(range(5000))).encode())[:200], "damaged or cut off"),
         (b'[{"tokens":[1],"n_prompt":1}\n', "not JSON, or cut off"),
         (b"{}\n", ":1: 'instance_id', 'token_ids' are missing: `rollring formats`"),
         (b'{"prompt_ids":[1]}\n', ":1: 'instance_id', 'completion_ids' are missing"),
-        (b'{"tokens":[1],"token_ids":[1]}\n', "are both there"),
+        (b'{"tokens":[1],"token_ids":[1]}\n', "are both present"),
         (b'{"example_id":[1],"tokens":[1]}\n', "neither text nor an integer"),
         (b'{"instance_id":"a","repetition_id":0,"tokens":[1]}\n'
          b'{"instance_id":"a","tokens":[1]}\n', "number all members of a group, or none"),

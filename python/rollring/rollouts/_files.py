@@ -55,7 +55,7 @@ def parsed(row: Row) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             raise refused(place, f"not JSON: {_why(error)}") from None
     if not isinstance(value, dict):
-        raise refused(place, "not an object: `rollring formats` shows what a record may be")
+        raise refused(place, "not an object: `rollring formats` shows the accepted records")
     return value
 
 

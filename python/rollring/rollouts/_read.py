@@ -52,7 +52,7 @@ class Rollouts:
         source = self._rows()
         first = next(source, None)
         if first is None:
-            raise refused("stdin" if self._path == "-" else self._path, "there is no record in it")
+            raise refused("stdin" if self._path == "-" else self._path, "contains no records")
         fields = self._records.fields(*_of(first), columns=False)
         if self._wants(fields):
             self._count(chain([first], source))
@@ -149,9 +149,9 @@ def read_rollouts(
     """The rollouts of a file, a folder of files, or standard input ("-").
 
     JSON lines, one JSON list, pretty-printed records, all of them also compressed by gzip; Parquet,
-    and folders that ``datasets`` has saved. `rollring formats` shows what a record may be: tokens
-    by the keys of several programs, text and messages, what verl, verifiers and TRL write. Members
-    of a group are counted in the order of the file where they have no ``repetition_id``.
+    and folders that ``datasets`` has saved. `rollring formats` shows the accepted records: tokens
+    by the keys of several programs, text and messages, and the files of verl, verifiers and TRL.
+    Members without a ``repetition_id`` are numbered in the order of the file.
 
     Args:
         path: Of the file or folder.

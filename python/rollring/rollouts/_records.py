@@ -29,7 +29,7 @@ _REALS = ("reward", "topk_logprobs", "logprobs", "ref_logprobs", "advantages", "
 _IDS = ("example_id", "prompt_id")
 # Pairs of a prompt and what was generated, as text or messages: of most programs, and of verl.
 _TEXTS = (("prompt", "completion"), ("prompt", "response"), ("input", "output"))
-_FORMATS = "`rollring formats` shows what a record may be"
+_FORMATS = "`rollring formats` shows the accepted records"
 
 
 class Records:
@@ -103,7 +103,7 @@ class Records:
         if whole == ["input_ids"] and generated:
             both = [*whole, *generated]
         if both:
-            values.bad(both[1], f"and '{both[0]}' are both there")
+            values.bad(both[1], f"and '{both[0]}' are both present")
         if whole:
             values.token_ids(whole[0], row[whole[0]])
             made["token_ids"] = row[whole[0]]
@@ -134,7 +134,7 @@ class Records:
         for key, column in _OF_GENERATED.items():
             if key in row:
                 if column in made:
-                    values.bad(key, f"and '{column}' are both there")
+                    values.bad(key, f"and '{column}' are both present")
                 values.generated(key, column, row[key], len(answer))
                 made[column] = row[key]
                 used.add(key)
