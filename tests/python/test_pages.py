@@ -1,7 +1,8 @@
 """The code blocks of the pages run as they stand, in the order of their page.
 
-A page's blocks share a folder, a /dev/shm of their own, and Python with numpy alone. Blocks whose mark names another test, or
-says why nothing runs them, are left out; tests/page_marks.py finds those that nobody runs.
+A page's blocks share a folder, a /dev/shm of their own, and Python with numpy alone. Blocks whose
+mark names another test, or says why nothing runs them, are left out; tests/page_marks.py finds
+those that no test runs.
 """
 
 from __future__ import annotations
