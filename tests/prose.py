@@ -53,9 +53,10 @@ PHRASES = (
     (re.compile(r"\bsuch that (?:is|are|was|were|has|have)\b", re.IGNORECASE), "'those that'"),
     (re.compile(r"\bstands? (?:in|on|there|behind)\b(?! for\b)|\bas it stands\b", re.IGNORECASE),
      "'is in', 'lies in'"),
-    (re.compile(r"\b(?:is|are|be) to be had\b|\b(?:has|have) (?:its|their) like\b", re.IGNORECASE),
+    (re.compile(r"\bto be had\b|\b(?:has|have) (?:its|their) like\b", re.IGNORECASE),
      "'is available', 'has a counterpart'"),
-    (re.compile(r"\b(?:of|for|after|by) so (?:many|much|long)\b(?! (?:as|that)\b)", re.IGNORECASE),
+    (re.compile(r"\b(?:of|for|after|by|in|with|than|most|least|until|just) so (?:many|much|long)\b"
+                r"(?! (?:as|that)\b)", re.IGNORECASE),
      "'that many', or name the quantity"),
     (re.compile(r"\bin the place of\b", re.IGNORECASE), "'in place of', 'instead of'"),
     (re.compile(r"\bof late\b", re.IGNORECASE), "'recently'"),
@@ -84,6 +85,8 @@ BAD = (
     "There are such that are closed.",
     "The options stand in a file.",
     "Such memory is to be had.",
+    "There is no memory to be had.",
+    "| column | meaning |\n| --- | --- |\n| `a` | at most so many groups are held |",
     "Each wait has its like for event loops.",
     "Bins of so many tokens are made.",
     "Use it in the place of another.",
@@ -140,7 +143,7 @@ def plain(text):
 def comments(path, text):
     """The comments and docstrings of a source, each on its line, and nothing else."""
     lines = [""] * (text.count("\n") + 2)
-    if path.suffix == ".cpp":
+    if path.suffix in (".cpp", ".hpp"):
         found = ((text.count("\n", 0, one.start()), one[1])
                  for one in re.finditer(r"(?<!:)//(.*)", text))
     else:

@@ -1,4 +1,4 @@
-"""How long a trainer that sleeps in asyncio takes to have what was sent, beside a bare eventfd.
+"""How long a trainer that sleeps in asyncio takes to receive a record, beside a bare eventfd.
 
 One process sends, at a pace that lets the other one fall asleep; both share the event loop's work.
 Run it with the Python that has rollring: .cache/python/bin/python bench/peers/asleep.py --help

@@ -13,8 +13,8 @@ that send to one that reads every number, in turns, several rounds:
     ours, stock    likewise
     ring           RollringSendMixin, and a trainer that is a rollring.Stash
 
-The trainer reads JSON by orjson. Needs the package, what `./dev python` installs for its tests,
-and orjson.
+The trainer reads JSON by orjson. Needs the package, the packages that `./dev python` installs for
+its tests, and orjson.
 """
 import argparse
 import asyncio

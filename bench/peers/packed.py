@@ -1,5 +1,5 @@
 """How near `Batch.packed` is to a memcpy of the same sequences, one after the other, into the same
-memory; and what a batch of short ones costs the interpreter.
+memory; and the interpreter's cost of a batch of short ones.
 
 Run it with the Python that has rollring: .cache/python/bin/python bench/peers/packed.py --help
 """

@@ -3,13 +3,13 @@
 
     .cache/frameworks/transfer_queue/bin/python bench/peers/transfer_queue_stores.py [--rounds N]
 
-256 rows of so many 32-bit tokens go through kv_batch_put, kv_batch_get and kv_clear of one driver.
-By turns, several rounds, each storage in a process and a Ray of its own:
+256 rows of 32-bit tokens, of several lengths, go through kv_batch_put, kv_batch_get and kv_clear of
+one driver. By turns, several rounds, each storage in a process and a Ray of its own:
 
     SimpleStorage    two storage units, TransferQueue's default
     Rollring         rollring.integrations.transfer_queue: the rows in a Store
-    nothing          a dict of the same process that keeps references, and so moves no bytes: what
-                     TransferQueue costs itself. No process but this one could read it
+    nothing          a dict of the same process that keeps references, and so moves no bytes: the
+                     cost of TransferQueue itself. No process but this one could read it
 
 A row of the result has medians over the rounds of each round's median. Needs the environment of
 ./dev test --frameworks transfer_queue.

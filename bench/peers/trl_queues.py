@@ -11,8 +11,8 @@ By turns, several rounds of each length:
     mp.Queue     multiprocessing.Queue, as AsyncRolloutWorker has it
     RingQueue    the queue of ShmRolloutWorker (SampleCodec)
 
-Both hold as many samples (TRL's default of 1,024, or what 256 MiB do), and both putters wait in
-put(). Needs the package and numpy, not TRL.
+Both hold as many samples (TRL's default of 1,024, or as many as 256 MiB hold), and both putters
+wait in put(). Needs the package and numpy, not TRL.
 """
 from __future__ import annotations
 

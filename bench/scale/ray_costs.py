@@ -4,11 +4,11 @@
     ray_costs.py OUT.json [--seconds 40] [--local]
 
 Two nodes of Ray on this machine: the trainer's, and one with workers. No other cluster may have
-actors of ours here, for tests of those kill them. First the processor time of
-the two actors' processes for a call that asks for a place, for a parcel, for a record in it and for
-its bytes. Then workers that sleep as long as a rollout would take, and a trainer that sleeps as
-long as a step would: what rollring-scale has to say of the same run (docs/scale.md). With --local
-only that, and without Ray: workers push into the trainer's ring.
+actors of ours here, for tests of those kill them. First the processor time of the two actors'
+processes for a call that asks for a place, for a parcel, for a record in it and for its bytes. Then
+a paced run, to be compared with the model of rollring-scale (docs/scale.md): workers that sleep as
+long as a rollout would take, and a trainer that sleeps as long as a step would. With --local only
+the paced run, and without Ray: workers push into the trainer's ring.
 """
 
 from __future__ import annotations

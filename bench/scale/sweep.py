@@ -4,8 +4,8 @@
     sweep.py PROGRAM [--seed 1] [--parts growth,...] [--most 1000] [--keep DIR] [--output FILE]
 
 The same program and the same seed give the same rows. A run of 1,000 nodes takes minutes, and some
-GiB of /dev/shm; --most 30 leaves out what has more nodes. With --keep a run that is in the folder
-is not made again.
+GiB of /dev/shm; --most 30 leaves out runs of more nodes. With --keep a run that is in the folder is
+not made again.
 """
 import argparse
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""GPU memory in turns: what it costs to let go of a model's weights with their bytes, and to take
-them back, beside what the link gives in the same process.
+"""GPU memory in turns: the cost of releasing a model's weights with their bytes, and of taking them
+back, beside the rate of the link in the same process.
 
 Each method has a process of its own, with the tensors of Llama-3.1-8B (16.1 GB) in its memory:
   rollring             rollring.extras.memory_saver
@@ -8,12 +8,12 @@ Each method has a process of its own, with the tensors of Llama-3.1-8B (16.1 GB)
   vllm                 vLLM's own backend over the same allocator
   torch_memory_saver   torch_memory_saver itself, in its mode "torch"
   torch_memory_saver_retained   the same with TMS_RETAIN_CPU_BACKUP=1: it keeps its host memory
-  steps                what a resume is made of, by calls of the driver alone
+  steps                the parts of a resume, by calls of the driver alone
   adoption             whether chunks that another process made can take the place of vLLM's own
 
 --theirs: a folder with torch_memory_saver's wheel unpacked, and with vllm: of vLLM's wheel,
 device_allocator, cumem_allocator.abi3.so, and cuda_wrapper of distributed/device_communicators.
-What these import beside it is stood in for here.
+Stand-ins of this file replace the other imports of these.
 
 Prints a JSON object a line. Ratios are of the median rate of one copy of the same bytes between
 pinned memory and the GPU. Bytes are compared, and a CUDA graph over them is replayed, after every

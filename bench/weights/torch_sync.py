@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """A weight sync between two processes on one GPU, as RL systems do it with torch.
 
-Each method follows the code of a system, with a local pipe in the place of its RPC:
+Each method follows the code of a system, with a local pipe in place of its RPC:
   per_tensor  vLLM ipc_engine.py, not packed: a handle per tensor, all of them in one message
   skyrl       SkyRL cuda_ipc_strategy.py: per chunk of 1 GiB a fresh buffer, a copy per tensor into
               it, one handle, ipc_collect
   vllm        vLLM packed_tensor.py: one buffer of 1 GiB per sync, one handle that the engine
-              imports once; vLLM's consumer clones what it slices, too: --clone
+              imports once; vLLM's consumer also clones its slices: --clone
   rollring    rollring for Python, where it is installed
 A tensor larger than a chunk is a chunk of its own (vLLM refuses it). Prints a JSON object a line;
 ms is the median after two rounds of warm-up. The engine's bytes are compared with the trainer's.

@@ -5,8 +5,7 @@ CUDA IPC beside rollring's weight transfer backend, in the same two processes.
 --vllm: a folder with vLLM's wheel unpacked, or of it distributed/weight_transfer,
 model_executor/model_loader/reload and the files that vllm_parts.py names. They run unmodified:
 trainer, producer, worker, layerwise reload and the layers' loaders; vllm_parts.py stands in for
-what they import beside that, and has the two models. Both ends call over a pipe in the place of
-HTTP.
+their other imports, and has the two models. Both ends call over a pipe in place of HTTP.
 
   vllm                    its backend "ipc", packed, 1 GiB at a time
   rollring                rollring's backend, in place, from tensors that stay where they are
@@ -14,9 +13,9 @@ HTTP.
   rollring, iterated      in place, and the source is iterated for each version
 
 Prints a JSON object a line: ms from the first call to the engine's GPU being done with the last
-one; python_ms of either end is what is left of that end's calls without the waits of the library
-and for the other end. Two copies: of the same bytes, on this GPU, in this run. The engine's bytes
-are compared with what vLLM's own way made of the same tensors.
+one; python_ms of either end is the time of that end's calls without the waits of the library and
+for the other end. Two copies: of the same bytes, on this GPU, in this run. The engine's bytes are
+compared with the result of vLLM's own backend for the same tensors.
 """
 import argparse
 import concurrent.futures

@@ -382,7 +382,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         return WeightTransaction(self, self.committed_version, sent)
 
     def wait_subscribers(self, count: int, timeout: float | None = None) -> None:
-        """Wait until so many engines are attached.
+        """Wait until ``count`` engines are attached.
 
         Raises:
             TimedOutError: There are fewer.
@@ -396,7 +396,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         await self._later(self._end.wait_subscribers, count, timeout)
 
     def wait_live(self, count: int, timeout: float | None = None) -> None:
-        """Wait until so many engines serve the last committed version.
+        """Wait until ``count`` engines serve the last committed version.
 
         Raises:
             TimedOutError: Fewer do.
