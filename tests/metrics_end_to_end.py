@@ -69,7 +69,7 @@ def families():
 
 def table():
     rows = [f"| `{name}` | {kind} | {about} |" for name, kind, about in families()]
-    return "\n".join(["| metric | type | what it is |", "| --- | --- | --- |", *rows]) + "\n"
+    return "\n".join(["| metric | type | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 def value(text, name, **labels):

@@ -10,7 +10,8 @@ A sentence has a noun as its subject. These constructions read as if they were t
  - `nobody` and `somebody` for processes, "is no X" for "is not an X", "that is none", and the
    phrases of `PHRASES`.
 
-Code, headings and heads of tables are not read. The README is short: its details are on the pages.
+A heading that does not ask with a question mark, and a cell of a table's head, are noun phrases.
+Code is not read. The README is short: its details are on the pages.
 First sentences of both kinds are judged: a check that is blind to a construction, or blames plain
 English, fails.
 """
@@ -61,6 +62,7 @@ PHRASES = (
     (re.compile(r"\bin the place of\b", re.IGNORECASE), "'in place of', 'instead of'"),
     (re.compile(r"\bof late\b", re.IGNORECASE), "'recently'"),
     (re.compile(r"\ball is well\b", re.IGNORECASE), "'passed', 'succeeded'"),
+    (re.compile(r"^#+ which\b[^?]*$", re.IGNORECASE), "a noun, or a question mark"),
 )
 
 BAD = (
@@ -76,6 +78,9 @@ BAD = (
     "- A list item.\n- Who comes late waits.",
     "| call | result |\n| --- | --- |\n| `ack` | what was held is free |",
     "It waits for\nwhat comes next.",
+    "## What does not work\n\n - Several machines.",
+    "## Which modules are written directly",
+    "| feature | what was run |\n| --- | --- |\n| a | b |",
     "The page is written by nobody else.",
     "A wake-up is for somebody that sleeps.",
     "A number that is none is refused.",
@@ -100,7 +105,10 @@ GOOD = (
     "The report tells the trainer what was dropped.",
     "The size depends on what the machine has.",
     "For people who run it on one machine, and users who do not.",
-    "| what | who |\n| --- | --- |\n| a | b |",
+    "| part | place |\n| --- | --- |\n| a | b |",
+    "## Which folder holds what?\nThis one.",
+    "```sh\n# what is there\nwhich sh\n```",
+    "| option | effect |\n| --- | --- |\n| `a` | which groups ship first |",
     "```\nwhat comes again\n```\nRun `who` first.",
     "<!-- what is hidden -->\nThere is no ring, and it is no longer than that.",
     "A reader that stands in for a rank.",
@@ -110,11 +118,14 @@ GOOD = (
 
 
 def blocks(text):
-    """Yields (text, number of the first line) of paragraphs, items and cells, without code."""
+    """Yields (text, number of the first line) of paragraphs, items and cells, without code.
+
+    Headings and cells of a table's head begin with "# ".
+    """
     fenced, lines, start, indented = False, [], 0, False
     text = re.sub(r"<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
-    every = text.split("\n")
-    for number, line in enumerate([*every, ""], 1):
+    every = [*text.split("\n"), ""]
+    for number, line in enumerate(every, 1):
         fence = line.lstrip().startswith("```")
         row, heading = line.lstrip().startswith("|"), re.match(r"#+ ", line)
         item = re.match(r"\s*(?:[-*+]|\d+\.) ", line)
@@ -123,9 +134,10 @@ def blocks(text):
             yield "\n".join(lines), start
             lines = []
         if row and not fenced:
-            following = every[number] if number < len(every) else ""
-            if not re.match(r"\s*\|[\s:|-]+$", following):
-                yield from ((cell, number) for cell in re.split(r"(?<!\\)\|", line))
+            mark = "# " if re.match(r"\s*\|[\s:|-]+$", every[number]) else ""
+            yield from ((mark + cell.strip(), number) for cell in re.split(r"(?<!\\)\|", line))
+        elif heading and not fenced:
+            yield line, number
         elif line.strip() and not (fence or fenced or heading or indented):
             start = start if lines else number
             lines.append(line[item.end():] if item else line)
