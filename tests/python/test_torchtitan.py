@@ -394,6 +394,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         '{"rings": 1}': "has rings: its fields are",
         "{": "is not JSON",
         '{"logprobs": "no"}': "use 'theirs' or 'aligned'",
+        '{"vllm": {"standing": true}}': "vllm has standing: here its fields are checksums",
     }.items():
         with pytest.raises(rr.errors.InvalidArgumentError, match=problem):
             of(text)

@@ -29,7 +29,7 @@ class Sharded:
         self.shape, self.dtype = whole.shape, whole.dtype
 
     def full_tensor(self) -> Any:
-        self.world.barrier()
+        self.world.meet("full_tensor")
         return self.whole.clone()
 
 
@@ -136,9 +136,9 @@ def served(ring: str, versions: list[dict[str, Any]], refuse: int = -1) -> threa
                         found = {name: torch.as_tensor(t).clone() for name, t in update.tensors()}
                         if update.version == refuse:
                             raise ValueError("no room")
+                        versions.append(found)  # before the trainer hears of it
                 except (ValueError, rr.RollringError):
                     continue
-                versions.append(found)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -187,6 +187,24 @@ def test_a_version_that_an_engine_refuses_is_an_error_on_every_rank(
     assert rr.stat_ring(ring)["policy_version"] == 1
     assert made.send(3) == [None, None]
     assert len(versions) == 2 and versions[1]["model.layers.0.w"].dtype == torch.float32
+
+
+def test_a_version_that_fails_before_its_first_tensor_is_an_error_on_every_rank(
+    ring: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others gather all parameters by then, and wait for the rank that sends."""
+    made = Trial(monkeypatch, ring, weights="channel")
+    assert made.send(1) == [None, None]
+
+    def refuse(*_: Any) -> None:
+        raise rr.errors.PeerGoneError("the engine is gone", "peer_gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_weights.WeightPublisher, "begin", refuse)
+        sender, other = made.send(2)
+    assert isinstance(sender, rr.errors.PeerGoneError)
+    assert isinstance(other, rr.RollringError) and "the engine is gone" in str(other)
+    assert made.send(3) == [None, None]
 
 
 def test_servers_of_vllm_are_those_of_its_configuration(

@@ -29,6 +29,7 @@ class World:
         self._barrier = threading.Barrier(ranks)
         self._here = threading.local()
         self._slots: list[bytes] = [b""] * ranks
+        self._calls: list[str] = [""] * ranks
 
     def get_rank(self) -> int:
         return int(self._here.rank)
@@ -36,21 +37,24 @@ class World:
     def get_world_size(self) -> int:
         return self.ranks
 
-    def barrier(self) -> None:
+    def meet(self, call: str, value: Any = None) -> list[bytes]:
+        """What each rank gives, pickled. Ranks in different collectives would wait for ever."""
+        rank = self.get_rank()
+        self._slots[rank], self._calls[rank] = pickle.dumps(value), call
         self._barrier.wait(PATIENCE)
-
-    def _exchange(self, value: Any) -> list[bytes]:
-        self._slots[self.get_rank()] = pickle.dumps(value)
-        self.barrier()
-        found = list(self._slots)
-        self.barrier()
+        found, calls = list(self._slots), list(self._calls)
+        self._barrier.wait(PATIENCE)
+        assert set(calls) == {call}, f"the ranks are in {calls}"
         return found
 
+    def barrier(self) -> None:
+        self.meet("barrier")
+
     def broadcast_object_list(self, values: list[Any], source: int) -> None:
-        values[:] = pickle.loads(self._exchange(values)[source])
+        values[:] = pickle.loads(self.meet("broadcast_object_list", values)[source])
 
     def all_gather_object(self, into: list[Any], value: Any) -> None:
-        into[:] = map(pickle.loads, self._exchange(value))
+        into[:] = map(pickle.loads, self.meet("all_gather_object", value))
 
     def run(self, work: Callable[[int], Any]) -> list[Any]:
         """What it gives on each rank; a rank that fails gives its error."""

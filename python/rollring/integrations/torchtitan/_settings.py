@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...adapters import check_choices, settings_of
+from ...errors import InvalidArgumentError
 
 SETTING = "ROLLRING_TORCHTITAN"
 _CHOICES = {
@@ -15,6 +16,8 @@ _CHOICES = {
     "acknowledge": ("step", "checkpoint"),
     "weights": ("theirs", "vllm", "channel"),
 }
+# Those of `rollring.integrations.vllm.trainer` that fit ranks which gather together for one sender.
+_VLLM = ("checksums", "deadline_s", "pause", "slot_bytes", "staging")
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Settings:
             "channel": to engines that attach to the ring's weight channel by themselves.
         engines: With "channel": how many are waited for before the first version.
         publish_as: The dtype in which float32 goes out; "": as it is.
-        vllm: Other fields of `rollring.integrations.vllm.trainer.RollringTrainerInitInfo`, such as
-            {"pause": "keep"}.
+        vllm: Fields of `rollring.integrations.vllm.trainer.RollringTrainerInitInfo`: "checksums",
+            "deadline_s", "pause", "slot_bytes" and "staging".
         stash: Options of `rollring.Stash`, such as {"max_lag": 4}.
     """
 
@@ -53,6 +56,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_choices(self, _CHOICES)
+        if unknown := sorted(set(self.vllm) - set(_VLLM)):
+            raise InvalidArgumentError(
+                f"vllm has {', '.join(unknown)}: here its fields are {', '.join(_VLLM)}",
+                "invalid_argument",
+            )
 
     @classmethod
     def of_environment(cls) -> Settings:

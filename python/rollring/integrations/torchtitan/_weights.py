@@ -63,9 +63,14 @@ class Source:
             )
         ]
 
-    def iter_full(self) -> Iterator[tuple[str, Any]]:
-        """On every rank."""
+    def begin(self) -> None:
+        """Of a version. On every rank, before anything that may fail on one alone: `drain` then
+        gathers as many parameters there as on the others.
+        """
         self._left = self._gathered()
+
+    def iter_full(self) -> Iterator[tuple[str, Any]]:
+        """What is left to be gathered of the version that has begun."""
         return self._left
 
     __iter__ = iter_full
@@ -162,11 +167,10 @@ class Sender:
             RollringError: An engine could not take them. The engines keep the version before.
         """
         with failing_together(self._rank):
+            self._source.begin()
             try:
                 if self._is_sender:
                     self._to.send(step)
-                else:
-                    self._source.iter_full()
             finally:
                 self._source.drain()
 
